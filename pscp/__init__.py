@@ -1,0 +1,43 @@
+"""pscp: parallel bulk transfer over SSH. The public API, re-exported; nothing else.
+
+copy() and Session are in api.py, Options and Location in options.py, the errors in errors.py,
+Result and Counters in progress.py. They are imported on first use, so that the command line
+starts quickly.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pscp.api import Session as Session
+    from pscp.api import copy as copy
+    from pscp.errors import ConnectError as ConnectError
+    from pscp.errors import CopyError as CopyError
+    from pscp.errors import PscpError as PscpError
+    from pscp.errors import UsageError as UsageError
+    from pscp.options import Location as Location
+    from pscp.options import Options as Options
+    from pscp.options import parse_location as parse_location
+    from pscp.progress import Counters as Counters
+    from pscp.progress import Failure as Failure
+    from pscp.progress import Result as Result
+
+_HOMES = {
+    "copy": "api", "Session": "api", "ConnectError": "errors", "CopyError": "errors",
+    "PscpError": "errors", "UsageError": "errors", "Location": "options", "Options": "options",
+    "parse_location": "options", "Counters": "progress", "Failure": "progress",
+    "Result": "progress",
+}  # fmt: skip
+
+__all__ = [
+    "Counters", "ConnectError", "CopyError", "Failure", "Location", "Options", "PscpError",
+    "Result", "Session", "UsageError", "copy", "parse_location",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'pscp' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"pscp.{_HOMES[name]}"), name)

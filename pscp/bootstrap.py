@@ -1,0 +1,224 @@
+"""Sends the agent over a fresh channel, and reads its HELLO.
+
+The remote command is one fixed line for any login shell (sh, csh, fish): it looks for python3
+and has it run what follows on its standard input, which is the endpoint folder, compressed.
+No path and no user text is in it. A random marker tells the agent's output from a login's.
+
+Not here: the way there (channels/), what is said after the HELLO (lane.py).
+Read next: lane.py.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.resources
+import os
+import secrets
+import select
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+from pscp import errors
+from pscp.channels import Channel
+from pscp.channels.openssh import NO_PYTHON_STATUS, OLD_PYTHON_STATUS, last_line
+from pscp.endpoint import agent, session, wire
+
+# In the order in which they import each other.
+MODULES = (
+    "wire", "session", "hashes", "files", "failures", "names", "metadata", "tree", "source",
+    "durable", "sink", "end", "agent",
+)  # fmt: skip
+
+_PACKAGE = "pscp_agent"
+_MARKER_BYTES = 16
+_BANNER_MAX_BYTES = 64 * 1024  # what a login may print before the agent speaks
+_SAID_MAX_BYTES = 8 * 1024  # what is kept of a channel's standard error
+SILENCE_S = 60.0  # an agent ticks every 10 s, so after this it, or the path to it, is dead
+
+# Where python3 is not in the PATH of a non-interactive login: FreeBSD, RHEL's own, Homebrew.
+_PYTHONS = "python3 /usr/bin/python3 /usr/local/bin/python3 /usr/libexec/platform-python " + (
+    " ".join(f"python3.{minor}" for minor in range(14, 5, -1)) + " /opt/homebrew/bin/python3"
+)
+
+_LOADER = """
+import sys, types
+package = types.ModuleType({package!r})
+package.__path__ = []
+sys.modules[{package!r}] = package
+for name, text in {sources!r}:
+    full = {package!r} + "." + name
+    module = types.ModuleType(full)
+    module.__package__ = {package!r}
+    sys.modules[full] = module
+    exec(compile(text, "pscp/endpoint/" + name + ".py", "exec"), module.__dict__)
+    setattr(package, name, module)
+sys.modules[{package!r} + ".agent"].main({marker_bytes})
+"""
+
+
+@functools.cache
+def bundle() -> bytes:
+    """The endpoint folder as one compressed program."""
+    folder = importlib.resources.files("pscp.endpoint")
+    sources = [(name, (folder / f"{name}.py").read_text("ascii")) for name in MODULES]
+    loader = _LOADER.format(package=_PACKAGE, sources=sources, marker_bytes=_MARKER_BYTES)
+    return zlib.compress(loader.encode("ascii"), 9)
+
+
+def command() -> str:
+    """The remote command. BufferedReader with a buffer of one byte reads not a byte too many."""
+    stage = (
+        f"import sys;sys.version_info<(3,6) and sys.exit({OLD_PYTHON_STATUS});import io,zlib;"
+        "exec(zlib.decompress(io.BufferedReader(io.FileIO(0,closefd=False),1)"
+        f".read({len(bundle())})))"
+    )
+    return (
+        f"exec sh -c 'for p in {_PYTHONS};do command -v $p >/dev/null 2>&1&&"
+        f'exec $p -I -c "{stage}";done;exit {NO_PYTHON_STATUS}\''
+    )
+
+
+class Far:
+    """An agent that is running at the far end, and the channel to it."""
+
+    def __init__(self, channel: Channel, notice: Callable[[str], None] | None = None) -> None:
+        """Send the agent and wait for its HELLO. `notice` gets what the login says to people.
+
+        Raises ConnectError (its subclass tells why there is no agent) and ProtocolError.
+        """
+        self.channel = channel
+        self._notice = notice
+        self._said = b""
+        self._decoder = wire.Decoder()
+        self.session = session.Session(session.COORDINATOR)
+        self._poll = select.poll()
+        for fd in (channel.read_fd, channel.error_fd):
+            self._poll.register(fd, select.POLLIN)
+        try:
+            marker = secrets.token_bytes(_MARKER_BYTES)
+            self._send([bundle(), marker])
+            self._skip_banner(marker)
+            self.hello = self._hello()
+        except BaseException:
+            channel.close()
+            raise
+        self._notice = None
+
+    # --- in
+
+    def receive(self) -> wire.Frame | None:
+        """The next frame; None when the channel ended. Its payload is valid until the next call.
+
+        Raises ConnectionLost after a minute of silence, ProtocolError for what is no frame.
+        """
+        try:
+            frame = self._decoder.next()
+            while frame is None:
+                view = self._decoder.space()
+                self._wait()
+                count = os.readv(self.channel.read_fd, [view])
+                if count == 0:
+                    return None
+                self._decoder.filled(count)
+                frame = self._decoder.next()
+            self.session.check(frame)
+            return frame
+        except wire.WireError as error:
+            raise errors.ProtocolError(str(error)) from None
+
+    def _wait(self) -> None:
+        """Until there is output of the agent; what is said to people is kept meanwhile."""
+        while True:
+            ready = dict(self._poll.poll(SILENCE_S * 1000))
+            if not ready:
+                raise errors.ConnectionLost(f"nothing came for {SILENCE_S:.0f} s")
+            if self.channel.error_fd in ready:
+                self._hear()
+            if self.channel.read_fd in ready:
+                return
+
+    def _hear(self) -> None:
+        data = os.read(self.channel.error_fd, 4096)
+        if not data:
+            self._poll.unregister(self.channel.error_fd)
+            return
+        self._said = (self._said + data)[-_SAID_MAX_BYTES:]
+        if self._notice is not None:
+            self._notice(data.decode(errors="replace").rstrip("\r\n"))
+
+    def explain(self) -> errors.PscpError:
+        """Why the channel ended."""
+        while dict(self._poll.poll(0)).get(self.channel.error_fd):
+            self._hear()
+        return self.channel.explain(self._said.decode(errors="replace"))
+
+    def _skip_banner(self, marker: bytes) -> None:
+        seen = b""
+        while marker not in seen:
+            self._wait_or_prompt()
+            data = os.read(self.channel.read_fd, 4096)
+            seen += data
+            if not data or len(seen) > _BANNER_MAX_BYTES:
+                raise self._no_agent(seen)
+        banner, _, rest = seen.partition(marker)
+        self._decoder.feed(rest)
+        if banner and self._notice is not None:
+            self._notice(banner.decode(errors="replace").rstrip("\r\n"))
+
+    def _wait_or_prompt(self) -> None:
+        """As _wait(), without its limit: a person may be typing a password."""
+        while True:
+            ready = dict(self._poll.poll())
+            if self.channel.error_fd in ready:
+                self._hear()
+            if self.channel.read_fd in ready:
+                return
+
+    def _no_agent(self, seen: bytes) -> errors.PscpError:
+        error = self.explain()
+        shown = last_line(seen.decode(errors="replace"))
+        if isinstance(error, errors.NoAgent) and shown:
+            return errors.NoAgent(f"the far end did not start the agent; it said: {shown}")
+        return error
+
+    def _hello(self) -> dict[str, Any]:
+        frame = self.receive()
+        if frame is None:
+            raise self.explain()
+        hello = frame.json()
+        self.session.state = "ready"
+        if not isinstance(hello, dict) or not isinstance(hello.get("hashes"), dict):
+            raise errors.ProtocolError("a HELLO of another shape")
+        return hello
+
+    # --- out
+
+    def send(
+        self, type_: int, id_: int = 0, offset: int = 0, payload: Any = b"", flags: int = 0
+    ) -> None:
+        """Send one frame. Raises ConnectionLost."""
+        self._send([wire.header(type_, len(payload), id_, offset, flags), payload])
+
+    def _send(self, parts: list[Any]) -> None:
+        try:
+            agent.write_all(self.channel.write_fd, parts)
+        except (BrokenPipeError, ConnectionResetError):
+            raise errors.ConnectionLost("the connection closed") from None
+
+    def is_closed(self) -> bool:
+        """Has the far end hung up, while nobody was listening?"""
+        return bool(dict(self._poll.poll(0)).get(self.channel.read_fd, 0) & select.POLLHUP)
+
+    def close(self) -> None:
+        self.channel.close()
+
+    def ask(self, question: dict[str, Any]) -> tuple[Any, bool]:
+        """Ask while no lane serves this channel: the answer, and whether it is a failure."""
+        self.send(wire.ASK, 0, 0, wire.to_json(question))
+        while True:
+            frame = self.receive()
+            if frame is None:
+                raise self.explain()
+            if frame.type == wire.REPLY:
+                return frame.json(), bool(frame.flags & wire.FAILED)

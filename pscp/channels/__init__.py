@@ -1,0 +1,39 @@
+"""Ways to the far end: one small file each, all with the same few manners (Channel).
+
+Not here: what is said over a channel (../bootstrap.py, ../lane.py).
+Read next: openssh.py.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from pscp.channels.openssh import OpenSsh, SshSetup
+from pscp.errors import PscpError
+from pscp.options import Location, Options
+
+__all__ = ["Channel", "open_channel", "SshSetup"]
+
+
+class Channel(Protocol):
+    """One byte pipe to a command at the far end: the descriptors of a child process."""
+
+    read_fd: int  # the command's standard output
+    write_fd: int  # its standard input
+    error_fd: int  # what it, and the way there, say to people
+
+    def end(self) -> None:
+        """End it now, from any thread; whoever reads or writes the descriptors notices."""
+
+    def close(self) -> None:
+        """End it and release the descriptors. Idempotent."""
+
+    def explain(self, said: str) -> PscpError:
+        """Why it ended, given what it said to people."""
+
+
+def open_channel(
+    host: Location, options: Options, setup: SshSetup, command: str, may_prompt: bool
+) -> Channel:
+    """Run `command` at the far end. Returns at once; what fails is known when reading ends."""
+    return OpenSsh(setup.argv(host, options, may_prompt) + [command], may_prompt)

@@ -1,0 +1,221 @@
+"""A channel through the ssh program, as the user has set it up.
+
+ssh_config, the agent, ProxyJump, certificates, known_hosts and prompts are ssh's own business.
+Ours are only the few options below, and the reading of its exit.
+
+Not here: what runs at the far end (../bootstrap.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import subprocess
+from dataclasses import dataclass
+
+from pscp.endpoint import agent
+from pscp.errors import (
+    AuthenticationError,
+    ConnectError,
+    ConnectionLost,
+    HostKeyError,
+    NoAgent,
+    NoPython,
+    PscpError,
+    UsageError,
+)
+from pscp.options import Location, Options
+
+# As scp does: nothing of an interactive session. And every lane is a connection of its own,
+# which a ControlMaster in the user's configuration would fold into one.
+_FIXED = (
+    "-T", "-x", "-oForwardAgent=no", "-oClearAllForwardings=yes", "-oPermitLocalCommand=no",
+    "-oRemoteCommand=none", "-oControlMaster=no", "-oControlPath=none",
+)  # fmt: skip
+_ALIVE = ("-oServerAliveInterval=15", "-oServerAliveCountMax=4")  # a dead path is known in 1 min
+
+_AES_GCM = "aes128-gcm@openssh.com,aes256-gcm@openssh.com"
+_CHACHA = "chacha20-poly1305@openssh.com"
+
+_END_S = 2.0  # what an ssh gets to end after SIGTERM
+
+NO_PYTHON_STATUS = 97  # of ../bootstrap.py's first stage
+OLD_PYTHON_STATUS = 98
+
+
+@dataclass(frozen=True)
+class SshSetup:
+    """What ssh resolved for this host, and what we may therefore ask for."""
+
+    ciphers_are_ours: bool = False  # the user configured none, so we may put ours in front
+    alive_is_ours: bool = False
+    far_aes: bool | None = None  # AES instructions there; None: not known yet
+
+    def argv(self, host: Location, options: Options, may_prompt: bool) -> list[str]:
+        """The ssh command line, up to the remote command."""
+        words = [options.program, *_FIXED]
+        if options.batch or not may_prompt:
+            words.append("-oBatchMode=yes")
+        if self.alive_is_ours:
+            words += _ALIVE
+        if self.ciphers_are_ours:
+            words.append(f"-oCiphers=^{self.ciphers()}")
+        return words + user_words(host, options) + ["--", str(host.host)]
+
+    def ciphers(self) -> str:
+        """AES-GCM where both processors have AES instructions, ChaCha20 where one has not."""
+        return _CHACHA if False in (agent.has_aes(), self.far_aes) else _AES_GCM
+
+
+def user_words(host: Location, options: Options) -> list[str]:
+    """The user's own ssh options, as scp passes them."""
+    words: list[str] = []
+    if options.config_file is not None:
+        words += ["-F", options.config_file]
+    for option in options.ssh_options:
+        words += ["-o", option]
+    for identity in options.identities:
+        words += ["-i", identity]
+    if options.cipher:
+        words += ["-c", options.cipher]
+    if options.jump:
+        words += ["-J", options.jump]
+    if options.compress:
+        words.append("-C")
+    if options.address_family:
+        words.append(f"-{options.address_family}")
+    if options.debug:
+        words.append("-v")
+    port = host.port or options.port
+    if port:
+        words += ["-p", str(port)]
+    if host.user:
+        words += ["-l", host.user]
+    return words
+
+
+def resolve(host: Location, options: Options) -> SshSetup:
+    """Ask `ssh -G` what the user's configuration says. Contacts nobody. Raises UsageError."""
+    words = user_words(host, options)
+    ours = _resolved([options.program, "-G", *words, "--", str(host.host)])
+    plain = _resolved([options.program, "-F", "none", "-G", "--", "localhost"])
+    try:
+        configured, default = ours.communicate(), plain.communicate()
+    except BaseException:
+        for child in (ours, plain):
+            child.kill()
+            child.communicate()
+        raise
+    if ours.returncode:
+        said = configured[1].decode(errors="replace").strip().splitlines() or ["ssh -G failed"]
+        raise UsageError(f"{options.program}: {said[0]}", "see ssh_config(5)")
+    mine, theirs = _settings(configured[0]), _settings(default[0])
+    return SshSetup(
+        ciphers_are_ours=mine.get("ciphers") == theirs.get("ciphers") and not options.cipher,
+        alive_is_ours=mine.get("serveraliveinterval", "0") == "0",
+    )
+
+
+def _resolved(argv: list[str]) -> subprocess.Popen[bytes]:
+    try:
+        return subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+    except OSError as error:
+        raise UsageError(f"cannot run {argv[0]}: {error.strerror}", "-S names the ssh program")
+
+
+def _settings(output: bytes) -> dict[str, str]:
+    lines = output.decode(errors="replace").splitlines()
+    return dict(line.split(" ", 1) for line in lines if " " in line)
+
+
+class OpenSsh:
+    """A running ssh."""
+
+    def __init__(self, argv: list[str], may_prompt: bool) -> None:
+        # A lane that must not prompt gets a session of its own, so that a Ctrl-C at the terminal
+        # reaches the coordinator alone, which then ends every lane.
+        try:
+            self._child = subprocess.Popen(
+                argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                bufsize=0, start_new_session=not may_prompt,
+            )  # fmt: skip
+        except OSError as error:
+            raise UsageError(f"cannot run {argv[0]}: {error.strerror}", "-S names the ssh program")
+        assert self._child.stdin and self._child.stdout and self._child.stderr
+        self._files = (self._child.stdin, self._child.stdout, self._child.stderr)
+        self.write_fd, self.read_fd, self.error_fd = (file.fileno() for file in self._files)
+        for fd in (self.write_fd, self.read_fd):
+            agent.widen_pipe(fd)
+
+    @property
+    def pid(self) -> int:
+        return self._child.pid
+
+    def end(self) -> None:
+        if self._child.poll() is None:
+            self._child.terminate()
+
+    def close(self) -> None:
+        self.end()
+        for file in self._files:
+            with contextlib.suppress(OSError):
+                file.close()
+        try:
+            self._child.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            self._child.kill()
+            self._child.wait()
+
+    def explain(self, said: str) -> PscpError:
+        try:
+            status = self._child.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            return ConnectionLost(last_line(said) or "the connection closed")
+        return explained(status, said)
+
+
+def last_line(said: str) -> str:
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    return lines[-1] if lines else ""
+
+
+# What OpenSSH says on standard error, and what it means (ssh.c, sshconnect.c, packet.c).
+_MEANINGS: tuple[tuple[str, type[ConnectError]], ...] = (
+    (r"Permission denied|Too many authentication failures|No supported authentication",
+     AuthenticationError),
+    (r"Host key verification failed|REMOTE HOST IDENTIFICATION|No .* host key is known",
+     HostKeyError),
+    (r"Could not resolve hostname|Bad configuration option|Unable to negotiate|no matching|"
+     r"Connection refused|No route to host|Network is unreachable|Cannot assign requested|"
+     r"Operation timed out|Connection timed out during banner|Bad owner or permissions",
+     ConnectError),
+)  # fmt: skip
+_PASSING = re.compile(
+    r"Connection (closed|reset|timed out)|Broken pipe|kex_exchange_identification|"
+    r"ssh_exchange_identification|Timeout, server|mux_client|Exceeded MaxStartups|"
+    r"Not allowed at this time"
+)
+
+
+def explained(status: int, said: str) -> PscpError:
+    """An ssh's exit status, and what was said, as the error it means."""
+    if status == NO_PYTHON_STATUS:
+        return NoPython("the far end has no python3")
+    if status == OLD_PYTHON_STATUS:
+        return NoPython("the python3 at the far end is older than 3.6")
+    if status in (255, -15, -2, -9, 0):
+        for pattern, error in _MEANINGS:
+            found = re.search(f"^.*({pattern}).*$", said, re.MULTILINE)
+            if found:
+                return error(found.group(0).strip())
+        if status != 0 or _PASSING.search(said):
+            return ConnectionLost(last_line(said) or "the connection closed")
+        return NoAgent(_instead(said))
+    return NoAgent(_instead(said, f" (status {status})"))
+
+
+def _instead(said: str, status: str = "") -> str:
+    line = last_line(said)
+    return f"the far end did not start the agent{status}" + (f"; it said: {line}" if line else "")

@@ -1,0 +1,361 @@
+"""Hands chunks to lanes; retries, verifies, journals, finishes. One Coordinator is one copy.
+
+Where a chunk goes: plan.py (born) -> here and filejob.py (put on the board, journaled once it
+landed) -> lane.py (becomes frames) -> endpoint/files.py (pread, hash, pwrite), with
+endpoint/wire.py open as the dictionary.
+
+The copy's parts in time: the walk puts work on the board while lanes take it; when all of it is
+done come the hard links, then the folders' metadata, deepest first.
+
+Not here: connections (lane.py, bootstrap.py), and what a user calls (api.py).
+Read next: filejob.py, then lane.py.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from array import array
+from collections.abc import Callable, Iterator
+from tempfile import TemporaryFile
+from typing import Any
+
+from pscp import errors
+from pscp.board import Board
+from pscp.bootstrap import Far
+from pscp.crew import Crew
+from pscp.endpoint import failures, hashes, source, tree
+from pscp.endpoint.sink import entry as checked_entry
+from pscp.filejob import FileJob
+from pscp.journal import Journal, Landed
+from pscp.options import Options
+from pscp.plan import Ask, Failure, Pack, PackBuilder, Placed, Placement, goes_in_pack
+from pscp.progress import Counters, Reporter
+from pscp.progress import Failure as Reported
+from pscp.resume import LOOK_ITEMS, Look
+
+_FINISHING_ITEMS = 500  # hard links or folders in one question
+
+_ERRORS: dict[str, type[errors.FileError]] = {
+    failures.CHANGED: errors.SourceChanged,
+    failures.UNSUPPORTED: errors.UnsupportedFile,
+    failures.UNSAFE: errors.UnsafeName,
+    failures.VERIFY: errors.VerifyError,
+    failures.SYSTEM: errors.SystemFailure,
+    failures.DESTINATION: errors.FileError,
+}
+
+
+class Spool:
+    """Entries kept for the end of the copy, on disk: there may be any number of them."""
+
+    def __init__(self) -> None:
+        self._file = TemporaryFile()
+        self._begins = array("Q")
+
+    def add(self, entry: tree.Entry) -> None:
+        self._begins.append(self._file.tell())
+        self._file.write(json.dumps(entry).encode("ascii") + b"\n")
+
+    def take(self, backwards: bool) -> Iterator[list[tree.Entry]]:
+        """All entries, in groups."""
+        begins = reversed(self._begins) if backwards else iter(self._begins)
+        group: list[tree.Entry] = []
+        for begin in begins:
+            self._file.seek(begin)
+            group.append(tree.Entry(*json.loads(self._file.readline())))
+            if len(group) == _FINISHING_ITEMS:
+                yield group
+                group = []
+        if group:
+            yield group
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class Coordinator:
+    """One copy, from the first entry to the last rename."""
+
+    def __init__(
+        self, options: Options, counters: Counters, reporter: Reporter, journal: Journal,
+        crew: Crew, keep_digests: bool = True,
+    ) -> None:  # fmt: skip
+        self.options, self.counters, self.journal = options, counters, journal
+        self.board: Board = crew.board
+        self.algorithm = crew.algorithm
+        self.chunk_bytes, self.strong = options.chunk_bytes, options.strong
+        self.failures: list[Reported] = []
+        self.digests: dict[str, str] = {}
+        self._reporter, self._crew, self._keep_digests = reporter, crew, keep_digests
+        self._small = PackBuilder(self._packed)
+        self._look = Look(self)
+        self._looking: list[Placed] = []
+        self._folders, self._links = Spool(), Spool()
+        self._is_new: Callable[[int], bool] = lambda top: True
+        self.board.when_idle(self._small.flush)
+
+    # --- the story
+
+    def run(self, tops: list[source.Top], target: Any) -> None:
+        """Copy everything. Raises what stops a copy as a whole; files' failures are kept."""
+        existing = set(target[2])
+        self._is_new = lambda top: target[1][top] not in existing
+        placement = Placement(tops, target[1])
+        walk = threading.Thread(target=self._walk, args=(placement,), name="walk", daemon=True)
+        walk.start()
+        try:
+            self._wait_for(lambda: self.counters.plan_complete and self.board.is_idle())
+            self._finishing(self._links, "hard_links", backwards=False)
+            self._finishing(self._folders, "folders", backwards=True)
+        except BaseException as error:
+            self.board.stop(error)
+            raise
+        finally:
+            walk.join()
+            self._folders.close()
+            self._links.close()
+
+    def _wait_for(self, is_so: Callable[[], bool]) -> None:
+        with self.board.changed:
+            while self.board.error is None and not is_so():
+                self.board.changed.wait()
+            if self.board.error is not None:
+                raise self.board.error
+
+    # --- the walk
+
+    def _walk(self, placement: Placement) -> None:
+        try:
+            for entry in self._entries():
+                self._take(entry, placement)
+                if self.board.error is not None:
+                    return
+            self._flush_looking()
+            with self.board.changed:
+                pack = self._small.flush()
+                if pack is not None:
+                    self.board.add(pack)
+                self.counters.set(plan_complete=True)
+                self.board.changed.notify_all()
+        except errors.PscpError as error:
+            self.board.stop(error)
+        except BaseException as error:  # a bug: the main thread shows it
+            self.board.stop(error)
+
+    def _entries(self) -> Iterator[tree.Entry]:
+        """The walk of the source, here or, in answers of some thousand entries, there."""
+        if self._crew.is_push:
+            yield from self._crew.near_source_entries()
+            return
+        answers = _FarWalk(self.board)
+        try:
+            yield from answers.entries()
+        except (ValueError, TypeError) as error:
+            raise errors.ProtocolError(f"a walk of another shape: {error}") from None
+
+    def _take(self, entry: tree.Entry, placement: Placement) -> None:
+        if entry.kind == tree.ERROR:
+            with self.board.changed:
+                self.counters.add(files_total=1)
+                self._failed(failures.checked(entry.extra))
+            return
+        try:
+            item = placement.place(entry)
+        except (failures.Refusal, ValueError, LookupError) as error:
+            failure = failures.data(failures.UNSAFE, entry.path, str(error))
+            with self.board.changed:
+                self.counters.add(files_total=1)
+                self._failed(failure)
+            return
+        if entry.kind != tree.FOLDER:
+            self.counters.add(files_total=1)
+        if entry.kind == tree.HARDLINK:
+            if not self.options.dry_run:
+                self._links.add(item.entry)
+        elif self._is_new(entry.top):
+            self._put(item)
+        else:
+            self._looking.append(item)
+            if len(self._looking) >= LOOK_ITEMS:
+                self._flush_looking()
+
+    def _flush_looking(self) -> None:
+        if self._looking:
+            items, self._looking = self._looking, []
+            self.board.put(self._look.question(items))
+
+    def _put(self, item: Placed) -> None:
+        """From the walk: a new item. Waits while the board is full."""
+        if item.entry.kind == tree.FOLDER:
+            item = Placed(item.known, item.entry._replace(extra={**item.entry.extra, "new": 1}))
+        self.board.wait_for_room()
+        with self.board.changed:
+            self.send(item)
+
+    # --- what becomes of an item (resume.py decides); with the board's lock held
+
+    def send(self, item: Placed, landed: Landed | None = None, compare: bool = False) -> None:
+        """Copy this item."""
+        entry = item.entry
+        if self.options.dry_run:
+            self._would_copy(item)
+            return
+        if entry.kind == tree.FOLDER and (self.options.preserve or "new" in entry.extra):
+            self._folders.add(entry)
+        if not goes_in_pack(entry):
+            FileJob(self, item).start(landed, compare)
+            return
+        self.counters.add(bytes_total=entry.size)
+        pack = self._small.add(item)
+        if pack is not None:
+            self.board.add(pack)
+
+    def _would_copy(self, item: Placed) -> None:
+        if item.entry.kind != tree.FOLDER:
+            self.counters.add(files_done=1, bytes_total=item.entry.size, bytes_done=item.entry.size)
+        self._reporter.line(item.entry.path + ("/" if item.entry.kind == tree.FOLDER else ""))
+
+    def skipped(self, item: Placed) -> None:
+        """--update: it stays as it is."""
+        self.counters.add(files_skipped=1)
+
+    def already_there(self, items: list[Placed], digests: list[str]) -> None:
+        """These files are at the destination already, and verified."""
+        size = sum(item.entry.size for item in items)
+        self.counters.add(
+            files_resumed=len(items), bytes_total=size, bytes_resumed=size,
+            chunks_verified=len(items),
+        )  # fmt: skip
+        if self.options.strong and self._keep_digests:
+            paths = (item.entry.path for item in items)
+            self.digests.update(zip(paths, digests, strict=True))
+        if self.options.preserve and not self.options.dry_run:
+            entries = [item.entry for item in items]
+            self._ask_each("adopt", entries)
+
+    def file_done(self, item: Placed, digest: str) -> None:
+        """A file has its final name."""
+        self.counters.add(files_done=1)
+        if digest and self._keep_digests:
+            self.digests[item.entry.path] = digest
+
+    def file_failed(self, item: Placed, failure: Failure) -> None:
+        self._failed(failure)
+
+    # --- packs
+
+    def _packed(self, pack: Pack, failed: list[Any]) -> None:
+        by_place = dict(failed)
+        damaged: list[Placed] = []
+        for place, (item, row) in enumerate(zip(pack.items, pack.rows, strict=True)):
+            failure = by_place.get(place)
+            if failure is None:
+                self._small_done(item, row)
+            elif failure["kind"] == failures.VERIFY and not pack.is_again and not self.strong:
+                damaged.append(item)
+                self.counters.add(chunks_resent=1, bytes_sent=item.entry.size)
+            else:
+                self._failed(failure)
+        if damaged:
+            self.board.add(Pack(damaged, self._packed, is_again=True))
+
+    def _small_done(self, item: Placed, row: Any) -> None:
+        entry = item.entry
+        if entry.kind == tree.FOLDER:
+            return
+        is_file = entry.kind == tree.FILE
+        self.counters.add(
+            bytes_done=entry.size, bytes_sent=entry.size, chunks_verified=int(is_file)
+        )
+        self.file_done(item, row[1] if is_file and self.strong else "")
+
+    def _failed(self, failure: Failure) -> None:
+        error = as_error(failure)
+        self.counters.add(files_failed=1)
+        self.failures.append(Reported(error.path, type(error).__name__, error.message, error.hint))
+        self._reporter.note(f"{error.path}: {error.message}")
+
+    # --- the end
+
+    def _finishing(self, spool: Spool, question: str, backwards: bool) -> None:
+        """One group after the other: a folder is finished after what is in it."""
+        for group in spool.take(backwards):
+            with self.board.changed:
+                self._ask_each(question, group)
+            self._wait_for(self.board.is_idle)
+
+    def _ask_each(self, question: str, entries: list[tree.Entry]) -> None:
+        def then(answer: Any) -> None:
+            failed = {int(place): failures.checked(failure) for place, failure in answer}
+            for failure in failed.values():
+                self._failed(failure)
+            if question == "hard_links":
+                self.counters.add(files_done=len(entries) - len(failed))
+
+        self.board.add(Ask(False, {"ask": question, "entries": entries}, then, self._failed))
+
+
+class _FarWalk:
+    """The walk at the far end, answer by answer, over whichever lane lives."""
+
+    def __init__(self, board: Board) -> None:
+        self._board = board
+        self._batch: list[tree.Entry] | None = None
+        self._is_last = False
+        self._after: list[Any] | None = None
+        self._lane: Any = None
+        self._generation = 0  # of that lane's connections, the one that walks
+
+    def entries(self) -> Iterator[tree.Entry]:
+        self._ask()
+        while True:
+            with self._board.changed:
+                while self._batch is None:
+                    if self._board.error is not None:
+                        return
+                    self._board.changed.wait()
+                batch, self._batch = self._batch, None
+                if not self._is_last:
+                    self._ask()  # the next answer comes while this one is worked on
+            yield from batch
+            if self._is_last and self._batch is None:
+                return
+
+    def _ask(self) -> None:
+        ask = Ask(True, self._question, self._then, self._failed)
+        ask.lane = self._lane
+        with self._board.changed:
+            self._board.add(ask)
+
+    def _question(self, lane: Any) -> dict[str, Any]:
+        restart = lane is not self._lane or lane.generation != self._generation
+        self._lane, self._generation = lane, lane.generation
+        return {"ask": "walk", "after": self._after, "restart": restart}
+
+    def _then(self, answer: Any) -> None:
+        batch = [checked_entry(value) for value in answer[0]]
+        if batch:
+            self._after = [batch[-1].top, batch[-1].path]
+        self._batch, self._is_last = batch, bool(answer[1])
+        self._board.changed.notify_all()
+
+    def _failed(self, failure: Failure) -> None:
+        self._board.stop(errors.CopyError(f"{failure['path']}: {failure['message']}"))
+
+
+def as_error(failure: Failure) -> errors.FileError:
+    """Failure data as the error it means."""
+    path, message = failure["path"], failure["message"]
+    if failure["kind"] == failures.SYSTEM:
+        return errors.SystemFailure(path, message, failure["errno"])
+    return _ERRORS[failure["kind"]](path, message)
+
+
+def choose_hash(far: Far) -> str:
+    """The fastest digest both ends have. Raises ProtocolError for a HELLO without one."""
+    there = {str(k): float(v) for k, v in far.hello["hashes"].items() if v > 0}
+    try:
+        return hashes.fastest(hashes.speeds(), there)
+    except ValueError:
+        raise errors.ProtocolError("the agent has no digest that this end has") from None

@@ -1,0 +1,125 @@
+"""The lanes of one copy: how many, when they connect, what happens when they cannot.
+
+Not here: what a lane does (lane.py), what there is to do (coordinator.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from pscp.board import Board
+from pscp.bootstrap import Far
+from pscp.endpoint import metadata, source, tree
+from pscp.endpoint.end import End
+from pscp.errors import ConnectionLost, PscpError
+from pscp.lane import Lane, Limiter
+from pscp.options import Options
+from pscp.progress import Counters
+
+AUTO_LANES = 4  # until -c auto measures: enough for two cores, and for 80 Mbit x 100 ms each
+_ATTEMPTS_ALONE = 8  # connecting again, with no lane alive: about two minutes of pauses
+
+
+class Crew:
+    """What lanes share, and the lanes themselves."""
+
+    def __init__(
+        self, options: Options, counters: Counters, is_push: bool, algorithm: str,
+        connect: Callable[[Lane], Far], keep: Callable[[Far], bool], note: Callable[[str], None],
+    ) -> None:  # fmt: skip
+        self.board = Board()
+        self.is_push, self.algorithm = is_push, algorithm
+        self.chunk_bytes = options.chunk_bytes
+        self.opening = 0
+        self.begin_near: dict[str, Any] = {}
+        self.begin_far: dict[str, Any] = {}
+        rate = options.limit_kbit_s * 1000 / 8 if options.limit_kbit_s else None
+        self.limiter = Limiter(rate, self.board)
+        self.most_alive = 0
+        self.connect, self.keep = connect, keep
+        self._options, self._counters, self._note = options, counters, note
+        self._umask = metadata.current_umask()
+        self._lanes: list[Lane] = []
+
+    def begin(self, of_source: dict[str, Any], of_sink: dict[str, Any], fars: list[Far]) -> None:
+        """Start the lanes; `fars` are connections that are open already (one at least)."""
+        both = (of_source, of_sink) if self.is_push else (of_sink, of_source)
+        self.begin_near, self.begin_far = both
+        count = self._options.connections or AUTO_LANES
+        self._counters.set(lanes_wanted=count)
+        ready = [*fars[:count], *[None] * (count - len(fars))]
+        self._lanes = [Lane(n, self, self._umask, far) for n, far in enumerate(ready, 1)]
+        for lane in self._lanes:
+            lane.start()
+
+    def near_source_entries(self) -> Iterator[tree.Entry]:
+        """The walk of a source at this end."""
+        end = End(self._umask)
+        end.begin(self.begin_near)
+        try:
+            yield from end.the_source().entries()
+        finally:
+            end.end({})
+
+    def end(self) -> None:
+        """All is done, or the copy stops: have every lane end, and wait for it."""
+        with self.board.changed:
+            self.board.is_finished = self.board.error is None
+            self.board.changed.notify_all()
+        if self.board.error is not None:
+            for lane in self._lanes:
+                lane.abort()
+        for lane in self._lanes:
+            while lane.is_alive():
+                lane.join(0.5)
+                if self.board.error is not None or lane.is_connecting:
+                    lane.abort()
+
+    # --- what lanes tell
+
+    def lane_up(self, lane: Lane) -> None:
+        self._counters.add(lanes_alive=1)
+        self.most_alive = max(self.most_alive, self._counters.lanes_alive)
+
+    def lane_down(self, lane: Lane, error: PscpError | None) -> None:
+        self._counters.add(lanes_alive=-1, connections_lost=int(error is not None))
+
+    def may_try_again(self, lane: Lane, error: PscpError, attempt: int) -> bool:
+        """A lost connection is opened again while others work; alone only so many times."""
+        with self.board.changed:
+            if self.board.error is not None or self.board.is_finished:
+                return False
+            alone = self._counters.lanes_alive == 0 and self.opening == 0
+            if isinstance(error, ConnectionLost) and (not alone or attempt < _ATTEMPTS_ALONE):
+                return True
+            lane.gave_up = True
+            if all(each.gave_up for each in self._lanes):
+                self.board.stop(error)
+            elif not isinstance(error, ConnectionLost):
+                self._note(f"going on without connection {lane.number}: {error.message}")
+            return False
+
+
+def source_question(
+    tops: list[source.Top], options: Options, algorithm: str, is_push: bool
+) -> dict[str, Any]:
+    """The question that makes an end the source of this copy."""
+    rules = tree.Rules(
+        recursive=options.recursive, follow=not options.archive, preserve=options.preserve,
+        archive=options.archive, filters=options.filters,
+    )  # fmt: skip
+    return {
+        "ask": "begin", "role": "source", "tops": tops, "rules": rules, "hash": algorithm,
+        "block_bytes": options.block_bytes, "strong": options.strong,
+        "test": options.transfer_test,
+    }  # fmt: skip
+
+
+def sink_question(root: str, token: str, options: Options, algorithm: str) -> dict[str, Any]:
+    """The question that makes an end the sink of this copy."""
+    return {
+        "ask": "begin", "role": "sink", "root": root, "token": token, "hash": algorithm,
+        "preserve": options.preserve, "archive": options.archive, "strong": options.strong,
+        "test": options.transfer_test,
+    }  # fmt: skip

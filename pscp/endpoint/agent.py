@@ -1,0 +1,200 @@
+"""The loop at the far end: frames in on descriptor 0, frames out on descriptor 1.
+
+An agent serves one channel. It is told what it is with the question "begin": the sink or the
+source of a copy. It ends when its input ends, whatever the reason.
+
+Not here: how it got here (../bootstrap.py), its answers (end.py), what it serves (source.py,
+sink.py).
+"""
+
+import io
+import os
+import platform
+import resource
+import sys
+import threading
+from typing import Any, List, Optional
+
+from . import end, failures, hashes, metadata, session, sink, source, wire
+
+TICK_S = 10  # an agent that is alive says so this often; ../lane.py gives up after a minute
+_DESCRIPTORS = 4096
+
+
+class Agent:
+    """One channel's far end."""
+
+    def __init__(self, read_fd: int, write_fd: int) -> None:
+        self._read_fd, self._write_fd = read_fd, write_fd
+        self._write_lock = threading.Lock()  # the settler and the ticker write as well
+        self._session = session.Session(session.AGENT)
+        self._end = end.End(metadata.current_umask())
+
+    # --- the loop
+
+    def run(self) -> None:
+        threading.Thread(target=self._tick, name="tick", daemon=True).start()
+        decoder = wire.Decoder()
+        self._hello()
+        while True:
+            count = os.readv(self._read_fd, [decoder.space()])
+            if count == 0:
+                return
+            decoder.filled(count)
+            frame = decoder.next()
+            while frame is not None:
+                self._session.check(frame)
+                self._take(frame)
+                frame = decoder.next()
+
+    def _hello(self) -> None:
+        self._send(wire.HELLO, 0, 0, wire.to_json({
+            "hashes": hashes.speeds(),
+            "python": platform.python_version(),
+            "system": platform.system(),
+            "aes": has_aes(),
+        }))  # fmt: skip
+
+    def _tick(self) -> None:
+        never = threading.Event()
+        while not never.wait(TICK_S):
+            try:
+                self._send(wire.TICK, 0, 0, b"")
+            except OSError:
+                return
+
+    def _send(self, type_: int, id_: int, offset: int, payload: Any, flags: int = 0) -> None:
+        parts = [wire.header(type_, len(payload), id_, offset, flags), payload]
+        with self._write_lock:
+            write_all(self._write_fd, parts)
+
+    def _take(self, frame: wire.Frame) -> None:
+        if frame.type == wire.ASK:
+            self._answer(frame)
+        elif frame.type == wire.FILE:
+            self._know(frame)
+        elif frame.type == wire.GET:
+            length = wire.COUNT.unpack(frame.payload)[0]
+            self._end.the_source().send_chunk(frame.id, frame.offset, length, self._send)
+        elif frame.type == wire.DATA:
+            self._end.the_sink().write(frame.id, frame.offset, frame.payload)
+        elif frame.type == wire.DIGEST:
+            self._complete(frame)
+        else:
+            self._take_pack(frame)
+
+    def _answer(self, frame: wire.Frame) -> None:
+        asked, id_ = frame.json(), frame.id
+        if asked["ask"] == "pack":  # the answer is a frame of its own kind
+            known = [source.known(value) for value in asked["files"]]
+            payload = wire.pack_payload(*self._end.the_source().pack(known))
+            self._send(wire.PACK, id_, 0, payload)
+            return
+
+        def reply(answer: Any, failed: bool) -> None:
+            flags = wire.FAILED if failed else 0
+            self._send(wire.REPLY, id_, 0, wire.to_json(answer), flags)
+
+        self._end.answer(asked, reply)
+        if asked["ask"] in ("begin", "end"):
+            in_role = "sink" if self._end.sink else "source" if self._end.source else "new"
+            self._session.state = in_role
+
+    def _know(self, frame: wire.Frame) -> None:
+        if self._end.source is not None:
+            if frame.payload:
+                self._end.source.know(frame.id, source.known(frame.json()))
+            else:
+                self._end.source.forget(frame.id)
+        elif frame.payload:
+            self._end.the_sink().know(frame.id, sink.entry(frame.json()))
+        else:
+            self._end.the_sink().forget(frame.id)
+
+    def _complete(self, frame: wire.Frame) -> None:
+        length = wire.EXTENT.unpack_from(frame.payload)[0]
+        if frame.flags & wire.FAILED:
+            self._end.the_sink().abandon()
+            return
+        digest = bytes(frame.payload[wire.EXTENT.size :])
+        matches, inode, failure = self._end.the_sink().complete(
+            frame.id, frame.offset, length, digest
+        )
+        payload = wire.EXTENT.pack(length, inode)
+        flags = 0 if matches else wire.MISMATCH
+        if failure is not None:
+            payload, flags = payload + wire.to_json(failure), wire.FAILED
+        self._send(wire.ACK, frame.id, frame.offset, payload, flags)
+
+    def _take_pack(self, frame: wire.Frame) -> None:
+        listed, bodies = wire.unpack_payload(frame.payload)
+        entries = [sink.entry(value) for value, _ in listed]
+        id_ = frame.id
+
+        def done(outcome: List[Optional[failures.Data]]) -> None:
+            self._send(wire.REPLY, id_, 0, wire.to_json(failures.places(outcome)))
+
+        self._end.the_sink().pack(entries, [row for _, row in listed], bodies, done)
+
+
+def write_all(fd: int, parts: List[Any]) -> None:
+    """Write every byte of the parts, in one system call where the pipe has room."""
+    left = sum(len(part) for part in parts)
+    while True:
+        count = os.writev(fd, parts)
+        left -= count
+        if not left:
+            return
+        views: List[memoryview] = []
+        for part in [memoryview(each) for each in parts]:
+            if count >= len(part):
+                count -= len(part)
+            else:
+                views.append(part[count:])
+                count = 0
+        parts = views
+
+
+def widen_pipe(fd: int) -> None:
+    """Let a pipe hold 1 MiB, so that each system call moves more. Linux only; else no harm."""
+    try:
+        import fcntl
+
+        fcntl.fcntl(fd, 1031, 1 << 20)  # F_SETPIPE_SZ, which has a name only from Python 3.10 on
+    except (ImportError, OSError):
+        pass
+
+
+def raise_descriptor_limit() -> None:
+    """Up to 4096 open files, where the hard limit allows: small files wait open to be settled."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(_DESCRIPTORS, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def has_aes() -> Optional[bool]:
+    """Does this processor have AES instructions? None where there is no telling."""
+    try:
+        with open("/proc/cpuinfo") as lines:
+            for line in lines:
+                if line.startswith(("flags", "Features")):
+                    return "aes" in line.split()
+    except OSError:
+        pass
+    return None
+
+
+def main(marker_bytes: int) -> None:
+    """Say the marker that comes first, which tells our output from a login's; then serve."""
+    for fd in (0, 1):
+        widen_pipe(fd)
+    raise_descriptor_limit()
+    try:
+        write_all(1, [io.BufferedReader(io.FileIO(0, closefd=False), 1).read(marker_bytes)])
+        Agent(0, 1).run()
+    except (BrokenPipeError, ConnectionResetError):
+        pass
+    except wire.WireError as error:
+        sys.stderr.write("pscp agent: %s\n" % error)
+        sys.exit(99)

@@ -1,0 +1,137 @@
+"""One end of a copy: the source or the sink of it, and its answers to the coordinator's questions.
+
+The coordinator asks both ends the same questions in the same words: the far one through its
+agent (agent.py), the near one directly (../lane.py). So push and pull are one story with the
+ends swapped.
+
+Not here: frames and descriptors (agent.py), what source and sink do (source.py, sink.py).
+"""
+
+from typing import Any, Callable, Dict, List, Optional
+
+from . import failures, metadata, sink, source, tree
+
+Question = Dict[str, Any]
+Reply = Callable[[Any, bool], None]  # (answer, or failure data; whether it failed)
+
+
+class End:
+    """Serves one copy after another; "begin" says what it is in the next one."""
+
+    def __init__(self, umask: int) -> None:
+        self._umask = umask
+        self.source: Optional[source.Source] = None
+        self.sink: Optional[sink.Sink] = None
+
+    def the_source(self) -> source.Source:
+        assert self.source is not None
+        return self.source
+
+    def the_sink(self) -> sink.Sink:
+        assert self.sink is not None
+        return self.sink
+
+    def answer(self, asked: Question, reply: Reply) -> None:
+        """Answer with reply(), now or (finish) once the file is durable."""
+        try:
+            if asked["ask"] == "finish":
+                self._finish(asked, reply)
+            else:
+                reply(ANSWERS[asked["ask"]](self, asked), False)
+        except failures.EXPECTED as error:
+            reply(failures.from_exception(error, str(asked.get("path", ""))), True)
+
+    def _finish(self, asked: Question, reply: Reply) -> None:
+        entry = sink.entry(asked["entry"])
+
+        def done(outcome: List[Optional[failures.Data]]) -> None:
+            reply(outcome[0], outcome[0] is not None)
+
+        self.the_sink().finish(entry, asked["strong"], asked["inode"], done)
+
+    def begin(self, asked: Question) -> None:
+        """Be the source or the sink of a copy. Raises OSError where the root cannot be opened."""
+        self.end(asked)
+        if asked["role"] == "source":
+            rules = tree.Rules(*asked["rules"])
+            tops = [source.Top(*top) for top in asked["tops"]]
+            make = source.MadeUpSource if asked["test"] else source.Source
+            self.source = make(tops, rules, asked["hash"], asked["block_bytes"], asked["strong"])
+        elif asked["test"]:
+            self.sink = sink.NullSink(asked["hash"])
+        else:
+            policy = metadata.Policy(asked["preserve"], asked["archive"], self._umask)
+            self.sink = sink.Sink(
+                asked["root"], asked["token"], policy, asked["hash"], asked["strong"]
+            )
+
+    def end(self, asked: Question) -> None:
+        """The copy is over."""
+        source_end, sink_end = self.source, self.sink
+        self.source = self.sink = None
+        if source_end is not None:
+            source_end.close()
+        if sink_end is not None:
+            sink_end.close()
+
+    def expand(self, asked: Question) -> List[Any]:
+        """Per path as typed, what it stands for, or its failure."""
+        found: List[Any] = []
+        for path in asked["paths"]:
+            try:
+                found.append(source.expand(path, asked["glob"]))
+            except failures.EXPECTED as error:
+                found.append(failures.from_exception(error, path))
+        return found
+
+    def digests(self, asked: Question) -> List[Any]:
+        """Per file the hex digests of its extents, or its failure."""
+        found: List[Any] = []
+        for value, extents in asked["files"]:
+            try:
+                if self.source is not None:
+                    known = source.known(value)
+                    found.append(self.source.digests(known, extents, asked["hash"]))
+                else:
+                    part, path = value
+                    digests = self.the_sink().digests(path, part, extents, asked["hash"])
+                    found.append(digests)
+            except failures.EXPECTED as error:
+                found.append(failures.from_exception(error, str(value[1])))
+        return found
+
+
+def _each(act: Callable[[sink.Sink, tree.Entry], None]) -> Callable[[End, Question], Any]:
+    """A question about many entries; the answer is [place, failure] of those that failed."""
+
+    def answer(end: End, asked: Question) -> List[Any]:
+        failed: List[Any] = []
+        for place, value in enumerate(asked["entries"]):
+            entry = sink.entry(value)
+            try:
+                act(end.the_sink(), entry)
+            except failures.EXPECTED as error:
+                failed.append([place, failures.from_exception(error, entry.path)])
+        return failed
+
+    return answer
+
+
+ANSWERS: Dict[str, Callable[[End, Question], Any]] = {
+    "begin": End.begin,
+    "end": End.end,
+    "digests": End.digests,
+    "expand": End.expand,
+    "walk": lambda end, asked: end.the_source().walk(asked["after"], asked["restart"]),
+    "extents": lambda end, asked: end.the_source().extents(
+        source.known(asked["file"]), asked["offset"]
+    ),
+    "target": lambda end, asked: sink.resolve(
+        asked["path"], asked["names"], asked["folders"], asked["token"]
+    ),
+    "look": lambda end, asked: end.the_sink().look(asked["paths"]),
+    "discard": lambda end, asked: end.the_sink().discard(asked["path"]),
+    "adopt": _each(sink.Sink.adopt),
+    "hard_links": _each(sink.Sink.hard_link),
+    "folders": _each(sink.Sink.finish_folder),
+}

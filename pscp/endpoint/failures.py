@@ -1,0 +1,67 @@
+"""What went wrong with one file, as data that travels: never a pickle, never a class name.
+
+    {"kind": KIND, "path": PATH, "message": TEXT, "errno": NUMBER}
+
+Not here: the exceptions a user sees (../errors.py turns each KIND into one of them).
+"""
+
+import os
+from typing import Any, Dict, List, Optional
+
+from .files import Changed
+from .wire import WireError
+
+CHANGED = "changed"  # the source is not what it was
+UNSUPPORTED = "unsupported"  # a dangling link, a special file, a loop of links
+UNSAFE = "unsafe"  # a name that must not be used
+VERIFY = "verify"  # what was written does not match what was read
+SYSTEM = "system"  # the operating system said no: errno
+DESTINATION = "destination"  # the destination cannot take these sources
+KINDS = frozenset([CHANGED, UNSUPPORTED, UNSAFE, VERIFY, SYSTEM, DESTINATION])
+
+Data = Dict[str, Any]
+
+
+class Refusal(Exception):
+    """This end will not do it; says why, and for which path."""
+
+    def __init__(self, kind: str, path: str, message: str) -> None:
+        Exception.__init__(self, message)
+        self.kind, self.path = kind, path
+
+
+EXPECTED = (OSError, Refusal, Changed)  # what from_exception() turns into data
+
+
+def data(kind: str, path: str, message: str, errno: int = 0) -> Data:
+    return {"kind": kind, "path": path, "message": message, "errno": errno}
+
+
+def from_exception(error: BaseException, path: str) -> Data:
+    """An exception met while working on `path`, as data. Any other exception is a bug: raised."""
+    if isinstance(error, Refusal):
+        return data(error.kind, error.path, str(error))
+    if isinstance(error, Changed):
+        return data(CHANGED, path, "changed while it was copied")
+    if isinstance(error, OSError):
+        number = error.errno or 0
+        return data(SYSTEM, path, os.strerror(number) if number else str(error), number)
+    raise error
+
+
+def checked(value: Any) -> Data:
+    """Failure data from a far end, with every field of the type it should have."""
+    if not isinstance(value, dict) or value.get("kind") not in KINDS:
+        raise WireError("a failure without a kind")
+    number = value.get("errno")
+    return data(
+        value["kind"],
+        str(value.get("path", ""))[:8192],
+        str(value.get("message", ""))[:1024],
+        number if isinstance(number, int) else 0,
+    )
+
+
+def places(outcome: List[Optional[Data]]) -> List[Any]:
+    """[place, failure] for those of many that failed."""
+    return [[place, each] for place, each in enumerate(outcome) if each is not None]

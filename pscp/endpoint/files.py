@@ -1,0 +1,189 @@
+"""FileSource reads one file, FileSink writes one: each exists once and runs at either end.
+
+A chunk is read with pread at its offset and hashed on the way (FileSource.blocks); it is written
+with pwrite at the same offset of `.NAME.TOKEN.pscp-part` (FileSink.write), which becomes NAME by
+a rename once everything in it is verified and durable.
+
+Not here: which chunks there are (../plan.py), names and folders (names.py), what travels (wire.py).
+Read next: source.py and sink.py, which serve many files of a copy.
+"""
+
+import errno
+import os
+from typing import Any, Iterator, List, NamedTuple, Optional, Tuple
+
+from . import hashes
+
+Extent = Tuple[int, int]  # offset, length
+
+_NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
+_CLOEXEC = getattr(os, "O_CLOEXEC", 0)
+READ_FLAGS = os.O_RDONLY | _CLOEXEC | getattr(os, "O_NONBLOCK", 0)  # never waits for a FIFO
+PART_FLAGS = os.O_RDWR | os.O_CREAT | _NO_FOLLOW | _CLOEXEC
+
+
+class Identity(NamedTuple):
+    """What tells that a file is still the same one, unchanged."""
+
+    size: int
+    mtime_ns: int
+    inode: int
+
+
+def identity(status: os.stat_result) -> Identity:
+    return Identity(status.st_size, status.st_mtime_ns, status.st_ino)
+
+
+class Changed(Exception):
+    """The file is not what it was when the copy of it began."""
+
+
+class FileSource:
+    """A file that is read."""
+
+    def __init__(self, path: bytes, known: Identity, follow: bool) -> None:
+        self.fd = os.open(path, READ_FLAGS | (0 if follow else _NO_FOLLOW))
+        self._known = known
+
+    def check(self) -> None:
+        """Raises Changed when the file is not the known one any more."""
+        if identity(os.fstat(self.fd)) != self._known:
+            raise Changed()
+
+    def read(self, view: memoryview, offset: int) -> int:
+        """Fill the view from `offset` on; returns the bytes read, fewer only at the end."""
+        return _read_at(self.fd, view, offset)
+
+    def blocks(self, offset: int, length: int, room: memoryview) -> Iterator[memoryview]:
+        """The chunk's blocks, each valid until the next. Raises Changed when bytes are missing."""
+        end = offset + length
+        while offset < end:
+            view = room[: min(len(room), end - offset)]
+            if self.read(view, offset) != len(view):
+                raise Changed()
+            yield view
+            offset += len(view)
+        self.check()
+
+    def extents(self, offset: int, most: int) -> List[Extent]:
+        """The next stretches of data from `offset` on, at most `most`; holes are left out."""
+        found: List[Extent] = []
+        while offset < self._known.size and len(found) < most:
+            try:
+                begin = os.lseek(self.fd, offset, os.SEEK_DATA)
+                end = min(os.lseek(self.fd, begin, os.SEEK_HOLE), self._known.size)
+            except OSError as error:
+                if error.errno == errno.ENXIO:  # only a hole is left
+                    break
+                found.append((offset, self._known.size - offset))  # cannot tell holes here
+                break
+            if end > begin:
+                found.append((begin, end - begin))
+            offset = max(end, begin + 1)
+        return found
+
+    def close(self) -> None:
+        os.close(self.fd)
+
+
+class FileSink:
+    """A file that is written: a part file, in a folder that is held open by its descriptor."""
+
+    def __init__(self, folder_fd: int, part: bytes, size: int, sparse: bool) -> None:
+        self.fd = os.open(part, PART_FLAGS, 0o600, dir_fd=folder_fd)
+        try:
+            self._make_room(size, sparse)
+        except BaseException:
+            os.close(self.fd)
+            raise
+        self.inode = os.fstat(self.fd).st_ino
+
+    def _make_room(self, size: int, sparse: bool) -> None:
+        """The part has its final size from the start, and its space where that is cheap to get."""
+        status = os.fstat(self.fd)
+        if status.st_size == size:
+            return
+        os.ftruncate(self.fd, size)
+        if not sparse:
+            reserve(self.fd, status, size)
+
+    def write(self, view: memoryview, offset: int) -> None:
+        written = os.pwrite(self.fd, view, offset)
+        while written < len(view):
+            written += os.pwrite(self.fd, view[written:], offset + written)
+
+    def close(self) -> None:
+        os.close(self.fd)
+
+
+def _read_at(fd: int, view: memoryview, offset: int) -> int:
+    done = 0
+    while done < len(view):
+        if hasattr(os, "preadv"):  # Python 3.7
+            count = os.preadv(fd, [view[done:]], offset + done)
+        else:
+            data = os.pread(fd, len(view) - done, offset + done)
+            count = len(data)
+            view[done : done + count] = data
+        if count == 0:
+            break
+        done += count
+    return done
+
+
+def _load_fallocate() -> Optional[Any]:
+    """fallocate(2) itself: glibc's posix_fallocate writes every block where the kernel cannot."""
+    try:
+        import ctypes
+
+        function = ctypes.CDLL(None, use_errno=True).fallocate
+        function.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
+        return lambda fd, size: 0 if function(fd, 0, 0, size) == 0 else ctypes.get_errno()
+    except (ImportError, AttributeError, OSError):
+        return None
+
+
+_fallocate: Optional[Any] = None
+
+
+def reserve(fd: int, status: os.stat_result, size: int) -> None:
+    """Reserve the file's space, or fail now with ENOSPC rather than hours later.
+
+    Only a filesystem on a block device reserves for nothing: tmpfs spent 0.11 s a GiB on it,
+    and others emulate it. There the free space is looked at instead.
+    """
+    global _fallocate
+    free = os.fstatvfs(fd)
+    if free.f_blocks and free.f_bavail * free.f_frsize < size - status.st_blocks * 512:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    if os.major(status.st_dev) == 0 or not size:
+        return
+    if _fallocate is None:
+        _fallocate = _load_fallocate() or (lambda fd, size: 0)
+    error = _fallocate(fd, size)
+    if error == errno.ENOSPC:
+        raise OSError(error, os.strerror(error))
+
+
+def digest_of(fd: int, extent: Extent, algorithm: str, room: memoryview) -> Optional[bytes]:
+    """The digest of an extent as it lies in the file; None when the file is shorter."""
+    hasher = hashes.new(algorithm)
+    offset, length = extent
+    end = offset + length
+    while offset < end:
+        view = room[: min(len(room), end - offset)]
+        if _read_at(fd, view, offset) != len(view):
+            return None
+        hasher.update(view)
+        offset += len(view)
+    digest: bytes = hasher.digest()
+    return digest
+
+
+def start_writing_back(fd: int) -> None:
+    """Have the kernel begin to write this file out, so that a later fsync finds it done.
+
+    Measured on ext4, 128 small files a batch: 7,200 files/s, against 3,600 with fsync alone.
+    """
+    if hasattr(os, "posix_fadvise"):
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)

@@ -1,0 +1,119 @@
+"""Digests of chunks: which algorithms this end has, how fast each is, and how to compute one.
+
+XXH3-128 comes from the `xxhash` package where it is installed, else from the C library of the
+same name through ctypes (apt, rsync and others bring it along), so that most far ends have it
+without installing anything. Everything else is in hashlib.
+
+Not here: what a digest is compared with (sink.py). Read next: files.py.
+"""
+
+import hashlib
+import time
+from typing import Any, Callable, Dict, List, Optional
+
+STRONG = "sha256"  # what -s uses: known to everybody's sha256sum
+
+Hasher = Any  # has update(buffer) and digest() -> bytes, as in hashlib
+
+
+def _xxhash_package() -> Optional[Callable[[], Hasher]]:
+    try:
+        import xxhash
+
+        return xxhash.xxh3_128
+    except (ImportError, AttributeError):
+        return None
+
+
+def _xxhash_library() -> Optional[Callable[[], Hasher]]:
+    """XXH3-128 of libxxhash (0.8 or later, when the algorithm was settled) through ctypes."""
+    try:
+        import ctypes
+    except ImportError:
+        return None
+    for name in ("libxxhash.so.0", "libxxhash.so", "libxxhash.0.dylib"):
+        try:
+            library = ctypes.CDLL(name)
+            if library.XXH_versionNumber() >= 800:
+                return _ctypes_hasher(ctypes, library)
+        except (OSError, AttributeError):
+            continue
+    return None
+
+
+def _ctypes_hasher(ctypes: Any, library: Any) -> Callable[[], Hasher]:
+    class Digest128(ctypes.Structure):  # type: ignore[misc]
+        _fields_ = [("low", ctypes.c_uint64), ("high", ctypes.c_uint64)]
+
+    pointer, size = ctypes.c_void_p, ctypes.c_size_t
+    library.XXH3_createState.restype = pointer
+    library.XXH3_freeState.argtypes = [pointer]
+    library.XXH3_128bits_reset.argtypes = [pointer]
+    library.XXH3_128bits_update.argtypes = [pointer, pointer, size]
+    library.XXH3_128bits_digest.argtypes = [pointer]
+    library.XXH3_128bits_digest.restype = Digest128
+
+    class Xxh3:
+        """The same interface, and the same (canonical, big-endian) digest, as xxhash.xxh3_128."""
+
+        def __init__(self) -> None:
+            self._state = library.XXH3_createState()
+            library.XXH3_128bits_reset(self._state)
+
+        def __del__(self) -> None:
+            library.XXH3_freeState(self._state)
+
+        def update(self, data: Any) -> None:
+            view = memoryview(data)
+            if view.readonly:  # ctypes takes the address of writable memory only
+                library.XXH3_128bits_update(self._state, bytes(view), len(view))
+            elif len(view):
+                address = ctypes.addressof(ctypes.c_char.from_buffer(view))
+                library.XXH3_128bits_update(self._state, address, len(view))
+
+        def digest(self) -> bytes:
+            value = library.XXH3_128bits_digest(self._state)
+            return bytes(value.high.to_bytes(8, "big") + value.low.to_bytes(8, "big"))
+
+    return Xxh3
+
+
+def _available() -> Dict[str, Callable[[], Hasher]]:
+    found: Dict[str, Callable[[], Hasher]] = {
+        "sha256": hashlib.sha256,
+        "blake2b": lambda: hashlib.blake2b(digest_size=32),
+    }
+    xxh3 = _xxhash_package() or _xxhash_library()
+    if xxh3:
+        found["xxh3-128"] = xxh3
+    return found
+
+
+ALGORITHMS = _available()
+
+
+def new(name: str) -> Hasher:
+    """A hasher; KeyError when this end does not have the algorithm."""
+    return ALGORITHMS[name]()
+
+
+def speeds() -> Dict[str, float]:
+    """MB/s of each algorithm here, measured in about a millisecond in all."""
+    sample = bytearray(1 << 16)
+    found = {}
+    for name, make in ALGORITHMS.items():
+        best = 1.0
+        for _ in range(3):
+            begun = time.perf_counter()
+            hasher = make()
+            hasher.update(sample)
+            hasher.digest()
+            best = min(best, time.perf_counter() - begun)
+        found[name] = round(len(sample) / max(best, 1e-7) / 1e6, 1)
+    return found
+
+
+def fastest(here: Dict[str, float], there: Dict[str, float]) -> str:
+    """The algorithm both ends have that takes the two of them the least time together."""
+    shared: List[str] = sorted(set(here) & set(there))
+    return min(shared, key=lambda name: 1 / here[name] + 1 / there[name])

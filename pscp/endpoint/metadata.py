@@ -1,0 +1,192 @@
+"""Modes, times, owners and extended attributes: read at the source, applied at the sink.
+
+Without preserve a file's mode is its source's, without setuid, setgid and sticky, cut by the
+umask; with it, mode and times are the source's. Archive adds owner (when root) and attributes.
+
+Not here: contents (files.py). Read next: sink.py.
+"""
+
+import base64
+import errno
+import grp
+import os
+import pwd
+from typing import Any, Callable, Dict, NamedTuple, Optional
+
+_XATTRS_MAX_BYTES = 64 * 1024  # of one file; all of them travel in one frame
+
+
+def read(full: bytes, status: os.stat_result, preserve: bool, archive: bool) -> Dict[str, Any]:
+    """What a sink needs beyond mode and mtime: "a" atime_ns, "o" owner, "x" attributes."""
+    extra: Dict[str, Any] = {}
+    if preserve:
+        extra["a"] = status.st_atime_ns
+    if archive:
+        extra["o"] = [status.st_uid, status.st_gid, _user(status.st_uid), _group(status.st_gid)]
+        attributes = _read_attributes(full)
+        if attributes:
+            extra["x"] = attributes
+    return extra
+
+
+def _cached(ask: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    known: Dict[Any, Any] = {}
+
+    def look_up(key: Any) -> Any:
+        if key not in known:
+            try:
+                known[key] = ask(key)
+            except (KeyError, OverflowError, TypeError, ValueError):
+                known[key] = None
+        return known[key]
+
+    return look_up
+
+
+_user = _cached(lambda uid: pwd.getpwuid(uid).pw_name)
+_group = _cached(lambda gid: grp.getgrgid(gid).gr_name)
+_uid = _cached(lambda name: pwd.getpwnam(name).pw_uid)
+_gid = _cached(lambda name: grp.getgrnam(name).gr_gid)
+
+
+def _wanted(name: str) -> bool:
+    """user.*, POSIX ACLs, and, for root, capabilities and trusted.*"""
+    if name.startswith(("user.", "system.posix_acl_")):
+        return True
+    return os.geteuid() == 0 and name.startswith(("security.capability", "trusted."))
+
+
+def _read_attributes(full: bytes) -> Dict[str, str]:
+    if not hasattr(os, "listxattr"):
+        return {}
+    try:
+        found = {}
+        for name in os.listxattr(full, follow_symlinks=False):
+            if _wanted(name):
+                value = os.getxattr(full, name, follow_symlinks=False)
+                found[name] = base64.b64encode(value).decode("ascii")
+    except OSError as error:
+        if error.errno in (errno.ENOTSUP, errno.ENODATA, errno.ENOENT, errno.EACCES, errno.EPERM):
+            return {}
+        raise
+    if sum(len(name) + len(value) for name, value in found.items()) > _XATTRS_MAX_BYTES:
+        raise OSError(errno.E2BIG, os.strerror(errno.E2BIG))
+    return found
+
+
+class Policy(NamedTuple):
+    """How metadata is applied at this sink."""
+
+    preserve: bool
+    archive: bool
+    umask: int
+
+    def mode(self, mode: int) -> int:
+        """The mode of something new whose source has `mode`."""
+        return mode & 0o7777 if self.preserve else mode & 0o777 & ~self.umask
+
+
+def current_umask() -> int:
+    """This process's umask: from Linux, which tells it, else by setting it for a moment."""
+    try:
+        with open("/proc/self/status") as lines:
+            for line in lines:
+                if line.startswith("Umask:"):
+                    return int(line.split()[1], 8)
+    except OSError:
+        pass
+    umask = os.umask(0o077)
+    os.umask(umask)
+    return umask
+
+
+def apply_to_file(fd: int, entry: Any, policy: Policy, before: Optional[os.stat_result]) -> None:
+    """Give an open, finished part its metadata. `before` is the file it will replace, if any.
+
+    As with cp, a file that is replaced keeps its mode, and its owner where we may, without -p.
+    """
+    if policy.archive:
+        _give_owner(fd, entry.extra)
+    elif before is not None and not policy.preserve:
+        _keep_owner(fd, before)
+    if before is not None and not policy.preserve:
+        os.fchmod(fd, before.st_mode & 0o777)
+    else:
+        os.fchmod(fd, policy.mode(entry.mode))
+    if policy.archive:
+        _give_attributes(fd, entry.extra)
+    if policy.preserve:
+        os.utime(fd, ns=(_atime_ns(entry), entry.mtime_ns))
+
+
+def apply_to_folder(fd: int, entry: Any, policy: Policy, is_new: bool) -> None:
+    """Give a folder its metadata once everything in it has landed."""
+    if policy.archive:
+        _give_owner(fd, entry.extra)
+        _give_attributes(fd, entry.extra)
+    if policy.preserve or is_new:
+        os.fchmod(fd, policy.mode(entry.mode))
+    if policy.preserve:
+        os.utime(fd, ns=(_atime_ns(entry), entry.mtime_ns))
+
+
+def apply_to_link(folder_fd: int, name: bytes, entry: Any, policy: Policy) -> None:
+    if policy.archive and os.geteuid() == 0:
+        uid, gid = _owner(entry.extra)
+        os.chown(name, uid, gid, dir_fd=folder_fd, follow_symlinks=False)
+    if policy.preserve and os.utime in os.supports_follow_symlinks:
+        times = (_atime_ns(entry), entry.mtime_ns)
+        os.utime(name, ns=times, dir_fd=folder_fd, follow_symlinks=False)
+
+
+def _atime_ns(entry: Any) -> int:
+    value = entry.extra.get("a")
+    return value if isinstance(value, int) else int(entry.mtime_ns)
+
+
+def _owner(extra: Dict[str, Any]) -> "tuple[int, int]":
+    """The owner by name where this end knows the name, else by number."""
+    try:
+        uid, gid, user, group = extra["o"]
+        here_uid, here_gid = _uid(user), _gid(group)
+        return (
+            int(uid if here_uid is None else here_uid),
+            int(gid if here_gid is None else here_gid),
+        )
+    except (KeyError, TypeError, ValueError):
+        return -1, -1
+
+
+def _give_owner(fd: int, extra: Dict[str, Any]) -> None:
+    uid, gid = _owner(extra)
+    if os.geteuid() == 0:
+        os.chown(fd, uid, gid)
+    elif gid != -1:
+        try:  # a group that we are in is ours to give
+            os.chown(fd, -1, gid)
+        except PermissionError:
+            pass
+
+
+def _keep_owner(fd: int, before: os.stat_result) -> None:
+    now = os.fstat(fd)
+    if (now.st_uid, now.st_gid) != (before.st_uid, before.st_gid):
+        try:
+            os.chown(fd, before.st_uid, before.st_gid)
+        except PermissionError:
+            pass
+
+
+def _give_attributes(fd: int, extra: Dict[str, Any]) -> None:
+    """Extended attributes, where this end's filesystem and rights allow them."""
+    attributes = extra.get("x")
+    if not isinstance(attributes, dict) or not hasattr(os, "setxattr"):
+        return
+    for name, value in attributes.items():
+        if not _wanted(name):
+            continue
+        try:
+            os.setxattr(fd, name, base64.b64decode(value))
+        except OSError as error:
+            if error.errno not in (errno.ENOTSUP, errno.EPERM, errno.EACCES):
+                raise

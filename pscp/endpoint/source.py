@@ -1,0 +1,253 @@
+"""The source end of a copy: walks, reads chunks and packs, computes digests.
+
+A pack is a frame of small files, whole; a chunk is a run of DATA frames and a DIGEST. Used by
+a lane when it pushes, and by the agent when it is pulled from.
+
+Not here: the bytes of a file (files.py), what is sent when (../lane.py).
+Read next: sink.py, the other end.
+"""
+
+import collections
+import glob
+import itertools
+import os
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
+
+from . import failures, files, hashes, tree, wire
+from .names import to_bytes, to_text
+
+Send = Callable[..., None]  # (type, id, offset, payload, flags)
+
+_FILES_KEPT = 16  # open descriptors a lane
+_WALK_BATCH_BYTES = 512 * 1024  # of JSON in one answer, within wire.MAX_PAYLOAD_BYTES
+_EXTENTS_BATCH = 4096
+PACK_FILE_BYTES = 128 * 1024  # a file up to this size travels in a pack
+PACK_BYTES = 256 * 1024  # a pack's size, about
+PACK_FILES = 64
+
+
+class Known(NamedTuple):
+    """A file of the manifest, as a source needs it."""
+
+    top: int
+    path: str
+    identity: files.Identity
+
+    def listed(self) -> List[Any]:
+        """As it travels; known() reads it."""
+        return [self.top, self.path] + list(self.identity)
+
+
+def known(value: Any) -> Known:
+    top, path, size, mtime_ns, inode = value
+    return Known(top, path, files.Identity(size, mtime_ns, inode))
+
+
+def known_entry(entry: tree.Entry) -> Known:
+    identity = files.Identity(entry.size, entry.mtime_ns, entry.inode)
+    return Known(entry.top, entry.path, identity)
+
+
+class Top(NamedTuple):
+    """One source: its name in the manifest ("" for the contents of a folder) and its path."""
+
+    name: str
+    path: str
+    is_folder: bool
+
+
+def expand(path: str, pattern: bool) -> List[Top]:
+    """What a source as typed stands for: "~", and with `pattern` *, ? and [...].
+
+    A name that exists is taken literally, whatever characters it has. Refusal when there is none.
+    """
+    full = os.path.expanduser(to_bytes(path)) or b"."
+    if os.path.lexists(full):
+        return [_top(full)]
+    found = sorted(glob.glob(full)) if pattern else []
+    if not found:
+        message = "no such file or folder"
+        raise failures.Refusal(failures.DESTINATION, path, message)
+    return [_top(each) for each in found]
+
+
+def _top(full: bytes) -> Top:
+    name = os.path.basename(full.rstrip(b"/"))
+    if name in (b".", b".."):
+        name = b""
+    return Top(to_text(name), to_text(full), os.path.isdir(full))
+
+
+class Source:
+    """Serves the files of one copy from this end. One thread at a time may use it."""
+
+    def __init__(
+        self, tops: List[Top], rules: tree.Rules, algorithm: str, block_bytes: int, strong: bool
+    ) -> None:
+        self._tops, self._rules = tops, rules
+        self._algorithm, self._strong = algorithm, strong
+        self._room = memoryview(bytearray(block_bytes))
+        self._known: Dict[int, Known] = {}
+        self._open: collections.OrderedDict[int, Any] = collections.OrderedDict()
+        self._walk: Optional[Iterator[tree.Entry]] = None
+
+    # --- the manifest
+
+    def walk(self, after: Optional[List[Any]], restart: bool) -> Tuple[List[tree.Entry], bool]:
+        """The next entries, and whether these were the last."""
+        if restart or self._walk is None:
+            tops = [(top.name, to_bytes(top.path)) for top in self._tops]
+            self._walk = tree.Walk(tops, self._rules).entries(
+                (after[0], after[1]) if after else None
+            )
+        batch: List[tree.Entry] = []
+        total = 0
+        for entry in self._walk:
+            batch.append(entry)
+            total += len(wire.to_json(entry))
+            if total >= _WALK_BATCH_BYTES or len(batch) >= 2000:
+                return batch, False
+        return batch, True
+
+    def entries(self) -> Iterator[tree.Entry]:
+        """The whole walk, for a source at this end."""
+        tops = [(top.name, to_bytes(top.path)) for top in self._tops]
+        return tree.Walk(tops, self._rules).entries()
+
+    # --- large files, by chunks
+
+    def know(self, id_: int, value: Known) -> None:
+        """From now on `id_` is this file."""
+        self._known[id_] = value
+
+    def forget(self, id_: int) -> None:
+        self._known.pop(id_, None)
+        file = self._open.pop(id_, None)
+        if file is not None:
+            file.close()
+
+    def _file(self, id_: int) -> Any:
+        file = self._open.get(id_)
+        if file is None:
+            file = self._open[id_] = self._opened(self._known[id_])
+            if len(self._open) > _FILES_KEPT:
+                self._open.popitem(last=False)[1].close()
+        self._open.move_to_end(id_)
+        return file
+
+    def _opened(self, value: Known) -> Any:
+        return files.FileSource(self._full(value), value.identity, self._rules.follow)
+
+    def _full(self, value: Known) -> bytes:
+        top = self._tops[value.top]
+        rest = value.path.partition("/")[2] if top.name else value.path
+        path = to_bytes(top.path)
+        return os.path.join(path, to_bytes(rest)) if rest else path
+
+    def send_chunk(self, id_: int, offset: int, length: int, send: Send) -> None:
+        """Send the chunk's blocks and its digest; or that it failed, and why."""
+        hasher = hashes.new(self._algorithm)
+        extent = wire.EXTENT.pack(length, 0)
+        try:
+            for block in self._file(id_).blocks(offset, length, self._room):
+                hasher.update(block)
+                send(wire.DATA, id_, offset, block)
+                offset += len(block)
+        except (OSError, files.Changed) as error:
+            failure = failures.from_exception(error, self._known[id_].path)
+            send(wire.DIGEST, id_, offset, extent + wire.to_json(failure), wire.FAILED)
+            return
+        send(wire.DIGEST, id_, offset - length, extent + hasher.digest())
+
+    def extents(self, value: Known, offset: int) -> Tuple[List[files.Extent], bool]:
+        """The file's next stretches of data, and whether these were the last."""
+        file = self._opened(value)
+        try:
+            found = file.extents(offset, _EXTENTS_BATCH)
+        finally:
+            file.close()
+        return found, len(found) < _EXTENTS_BATCH
+
+    # --- small files, by packs
+
+    def pack(self, asked: List[Known]) -> Tuple[List[Any], List[bytes]]:
+        """For each file [size, hex digest] or a failure; and the contents."""
+        rows: List[Any] = []
+        bodies: List[bytes] = []
+        algorithm = hashes.STRONG if self._strong else self._algorithm
+        for value in asked:
+            try:
+                body = self._whole(value)
+            except (OSError, files.Changed) as error:
+                rows.append(failures.from_exception(error, value.path))
+                continue
+            hasher = hashes.new(algorithm)
+            hasher.update(body)
+            rows.append([len(body), hasher.digest().hex()])
+            bodies.append(body)
+        return rows, bodies
+
+    def _whole(self, value: Known) -> bytes:
+        file = files.FileSource(self._full(value), value.identity, self._rules.follow)
+        try:
+            body = os.read(file.fd, value.identity.size + 1) if value.identity.size else b""
+            while 0 < len(body) < value.identity.size:
+                more = os.read(file.fd, value.identity.size - len(body))
+                if not more:
+                    break
+                body += more
+            if len(body) != value.identity.size:
+                raise files.Changed()
+            file.check()
+            return body
+        finally:
+            file.close()
+
+    # --- digests, to resume and to check strongly
+
+    def digests(self, value: Known, extents: List[Any], algorithm: str) -> List[Optional[str]]:
+        """The hex digest of each extent. Raises OSError, Changed."""
+        file = files.FileSource(self._full(value), value.identity, self._rules.follow)
+        try:
+            file.check()
+            found = [files.digest_of(file.fd, (o, n), algorithm, self._room) for o, n in extents]
+            file.check()
+            return [None if digest is None else digest.hex() for digest in found]
+        finally:
+            file.close()
+
+    def close(self) -> None:
+        for id_ in list(self._open):
+            self.forget(id_)
+
+
+class _MadeUp:
+    """A file that is not read: its blocks are whatever is in the room."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+
+    def blocks(self, offset: int, length: int, room: memoryview) -> Iterator[memoryview]:
+        for left in range(length, 0, -len(room)):
+            yield room[: min(left, len(room))]
+
+    def extents(self, offset: int, most: int) -> List[files.Extent]:
+        return [(offset, self._size - offset)] if offset < self._size else []
+
+    def close(self) -> None:
+        pass
+
+
+class MadeUpSource(Source):
+    """The transfer test's source: real names and sizes, made-up data, no disk read."""
+
+    def __init__(self, *args: Any) -> None:
+        Source.__init__(self, *args)
+        pattern = os.urandom(4096)  # does not compress within a packet
+        self._room[:] = bytes(itertools.islice(itertools.cycle(pattern), len(self._room)))
+
+    def _opened(self, value: Known) -> Any:
+        return _MadeUp(value.identity.size)
+
+    def _whole(self, value: Known) -> bytes:
+        return bytes(value.identity.size)

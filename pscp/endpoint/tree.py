@@ -1,0 +1,174 @@
+"""The walk of a source: every file, folder and link of it as an Entry, in a settled order.
+
+The order is by name within a folder, a folder before what is in it, so that a walk that was
+cut off can go on after any entry, whatever changed meanwhile. What cannot be read becomes an
+entry of kind ERROR, and the walk goes on.
+
+Not here: what is done with an entry (../plan.py), metadata written at the other end (metadata.py).
+Read next: source.py.
+"""
+
+import fnmatch
+import os
+import stat
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+
+from . import failures, metadata
+from .names import to_bytes, to_text
+
+FILE, FOLDER, LINK, HARDLINK, ERROR = "file", "folder", "link", "hardlink", "error"
+
+
+class Entry(NamedTuple):
+    """One item of a manifest. `path` is relative and begins with the source's name."""
+
+    kind: str
+    top: int  # which of the sources it belongs to
+    path: str
+    size: int
+    mode: int
+    mtime_ns: int
+    inode: int
+    extra: Dict[str, Any]  # "to": a link's target; "sparse"; metadata.py's; an ERROR's failure
+
+
+class Rules(NamedTuple):
+    """What a walk includes, and how much it tells of it."""
+
+    recursive: bool
+    follow: bool  # symbolic links are what they point at
+    preserve: bool
+    archive: bool
+    filters: Sequence[Sequence[str]]  # ("exclude" | "include", pattern); the first match decides
+
+
+def matches(pattern: str, path: str, is_folder: bool) -> bool:
+    """Does a filter's pattern match? "x" any name, "a/x" a path, "x/" folders only."""
+    if pattern.endswith("/"):
+        if not is_folder:
+            return False
+        pattern = pattern[:-1]
+    if "/" in pattern:
+        return fnmatch.fnmatchcase(path.partition("/")[2] or path, pattern.lstrip("/"))
+    return fnmatch.fnmatchcase(path.rpartition("/")[2], pattern)
+
+
+class Walk:
+    """Iterates over the entries of several tops: (name in the manifest, absolute path)."""
+
+    def __init__(self, tops: Sequence[Tuple[str, bytes]], rules: Rules) -> None:
+        self._tops, self._rules = tops, rules
+        self._linked: Dict[Tuple[int, int], str] = {}  # files with several names
+
+    def entries(self, after: Optional[Tuple[int, str]] = None) -> Iterator[Entry]:
+        """All entries; with `after` (top, path) only those behind it in the order."""
+        for top, (name, path) in enumerate(self._tops):
+            skip: Optional[List[bytes]] = None
+            if after is not None:
+                if top < after[0]:
+                    continue
+                if top == after[0]:
+                    skip = to_bytes(after[1]).split(b"/")
+            for entry in self._below(top, name, path):
+                if skip is None or to_bytes(entry.path).split(b"/") > skip:
+                    yield entry
+
+    def _below(self, top: int, name: str, path: bytes) -> Iterator[Entry]:
+        """Depth first, without recursion: a tree may be deeper than Python's stack."""
+        pending = [iter([(name, path)])]
+        ancestors = [(0, 0)]
+        while pending:
+            step = next(pending[-1], None)
+            if step is None:
+                pending.pop()
+                ancestors.pop()
+                continue
+            entry, key = self._entry(top, *step, ancestors=ancestors)
+            if entry is None:
+                continue
+            yield entry
+            if entry.kind == FOLDER and key is not None:
+                try:
+                    pending.append(iter(self._names(*step)))
+                    ancestors.append(key)
+                except OSError as error:
+                    yield self._error(top, step[0], failures.from_exception(error, step[0]))
+
+    def _names(self, path: str, full: bytes) -> List[Tuple[str, bytes]]:
+        prefix = path + "/" if path else ""
+        return [(prefix + to_text(n), os.path.join(full, n)) for n in sorted(os.listdir(full))]
+
+    def _error(self, top: int, path: str, failure: failures.Data) -> Entry:
+        return Entry(ERROR, top, path, 0, 0, 0, 0, failure)
+
+    def _entry(
+        self, top: int, path: str, full: bytes, ancestors: List[Tuple[int, int]]
+    ) -> Tuple[Optional[Entry], Optional[Tuple[int, int]]]:
+        """The entry (None: left out), and the key of a folder that is to be entered."""
+        try:
+            status = os.stat(full) if self._rules.follow else os.lstat(full)
+        except OSError as error:
+            if self._excluded(path, False):
+                return None, None
+            if self._rules.follow and os.path.islink(full):
+                failure = failures.data(failures.UNSUPPORTED, path, _link_problem(error, full))
+            else:
+                failure = failures.from_exception(error, path)
+            return self._error(top, path, failure), None
+        is_folder = stat.S_ISDIR(status.st_mode)
+        if self._excluded(path, is_folder):
+            return None, None
+        key = (status.st_dev, status.st_ino)
+        if is_folder and key in ancestors:
+            failure = failures.data(failures.UNSUPPORTED, path, "a loop of links")
+            return self._error(top, path, failure), None
+        entry = self._described(top, path, full, status)
+        return entry, key if is_folder and self._rules.recursive else None
+
+    def _excluded(self, path: str, is_folder: bool) -> bool:
+        for action, pattern in self._rules.filters:
+            if matches(pattern, path, is_folder):
+                return action == "exclude"
+        return False
+
+    def _described(self, top: int, path: str, full: bytes, status: os.stat_result) -> Entry:
+        kind, problem = self._kind(status.st_mode)
+        if problem:
+            failure = failures.data(failures.UNSUPPORTED, path, problem)
+            return self._error(top, path, failure)
+        try:
+            extra = metadata.read(full, status, self._rules.preserve, self._rules.archive)
+            if kind == LINK:
+                extra["to"] = to_text(os.readlink(full))
+        except OSError as error:
+            return self._error(top, path, failures.from_exception(error, path))
+        if kind == FILE:
+            kind = self._file(path, status, extra)
+        size = status.st_size if kind == FILE else 0
+        mtime_ns = status.st_mtime_ns
+        return Entry(kind, top, path, size, status.st_mode & 0o7777, mtime_ns, status.st_ino, extra)
+
+    def _kind(self, mode: int) -> Tuple[str, str]:
+        if stat.S_ISREG(mode):
+            return FILE, ""
+        if stat.S_ISDIR(mode):
+            return FOLDER, "" if self._rules.recursive else "is a folder (use -r)"
+        if stat.S_ISLNK(mode):
+            return LINK, ""
+        return ERROR, "is not a file, a folder or a link"
+
+    def _file(self, path: str, status: os.stat_result, extra: Dict[str, Any]) -> str:
+        if status.st_blocks * 512 < status.st_size:
+            extra["sparse"] = 1
+        if self._rules.archive and status.st_nlink > 1:
+            first = self._linked.setdefault((status.st_dev, status.st_ino), path)
+            if first != path:
+                extra["to"] = first
+                return HARDLINK
+        return FILE
+
+
+def _link_problem(error: OSError, full: bytes) -> str:
+    if isinstance(error, FileNotFoundError):
+        return "is a dangling link (to %s)" % ascii(to_text(os.readlink(full)))[1:-1]
+    return "is a link that cannot be followed: %s" % os.strerror(error.errno or 0)

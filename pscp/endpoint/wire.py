@@ -1,0 +1,164 @@
+"""The frame: its layout, its packing, and the Decoder that finds frames in a byte stream.
+
+A frame is a header of 24 bytes and a payload (all integers big-endian):
+
+    0       1       2       4            8                16               24
+    +-------+-------+-------+------------+----------------+----------------+---------- - -
+    | type  | flags | zero  | length     | id             | offset         | payload
+    | u8    | u8    | u16   | u32        | u64            | u64            | length bytes
+    +-------+-------+-------+------------+----------------+----------------+---------- - -
+
+`id` names a file in FILE, GET, DATA, DIGEST and ACK, and a question in ASK, REPLY and PACK.
+
+Not here: which frame may come when (session.py), and any input or output.
+Read next: session.py.
+"""
+
+import json
+import struct
+from typing import Any, List, NamedTuple, Optional
+
+HEADER = struct.Struct(">BBHIQQ")
+
+# What a frame is. The far end is always this same version, so numbers may change freely.
+HELLO = 1  # agent: what I am (JSON)
+ASK = 2  # coordinator: a question (JSON)
+REPLY = 3  # agent: its answer (JSON); flag FAILED: an error
+FILE = 4  # coordinator: what the file `id` is from now on (JSON); empty: forget it
+GET = 5  # coordinator: send me `length` bytes (payload: u32) of file `id` at `offset`
+DATA = 6  # source: a block of file `id` at `offset`
+DIGEST = 7  # source: the chunk is complete: EXTENT, then its digest; FAILED: an error
+ACK = 8  # sink: the chunk is written and matches: EXTENT; FAILED: an error; flag MISMATCH
+PACK = 9  # source: small files, whole: u32 length of a JSON list, the list, their bytes
+TICK = 10  # agent: still here
+
+NAMES = {
+    HELLO: "HELLO", ASK: "ASK", REPLY: "REPLY", FILE: "FILE", GET: "GET", DATA: "DATA",
+    DIGEST: "DIGEST", ACK: "ACK", PACK: "PACK", TICK: "TICK",
+}  # fmt: skip
+
+FAILED = 1  # flag: the payload is an error, as JSON
+MISMATCH = 2  # flag of ACK: what arrived does not have the digest that was sent
+
+EXTENT = struct.Struct(">IQ")  # a chunk's length in bytes; the inode written to (0: none)
+COUNT = struct.Struct(">I")
+
+# The largest block is 1 MiB (options.py); a JSON payload is cut to fit in the same room.
+MAX_PAYLOAD_BYTES = (1 << 20) + (1 << 16)
+MAX_FRAME_BYTES = HEADER.size + MAX_PAYLOAD_BYTES
+MAX_OFFSET = (1 << 63) - 1  # off_t
+
+
+class WireError(Exception):
+    """The peer sent bytes that are no frame, or a frame that is not allowed here."""
+
+
+class Frame(NamedTuple):
+    """A frame as it came. The payload is valid until the Decoder's next space()."""
+
+    type: int
+    flags: int
+    id: int
+    offset: int
+    payload: memoryview
+
+    @property
+    def name(self) -> str:
+        return NAMES[self.type]
+
+    def json(self) -> Any:
+        """The payload as JSON; WireError when it is none."""
+        try:
+            return json.loads(bytes(self.payload).decode("ascii"))
+        except (ValueError, RecursionError):
+            raise WireError("a %s frame holds no JSON" % self.name)
+
+
+def header(type_: int, length: int, id_: int = 0, offset: int = 0, flags: int = 0) -> bytes:
+    """The 24 bytes before a payload of `length` bytes."""
+    return HEADER.pack(type_, flags, 0, length, id_, offset)
+
+
+def frame(type_: int, payload: bytes = b"", id_: int = 0, offset: int = 0, flags: int = 0) -> bytes:
+    """A small frame in one piece."""
+    return header(type_, len(payload), id_, offset, flags) + payload
+
+
+def to_json(value: Any) -> bytes:
+    """JSON in ASCII: a path's undecodable bytes (surrogateescape) travel as \\udcXX."""
+    return json.dumps(value, separators=(",", ":")).encode("ascii")
+
+
+def pack_payload(entries: Any, bodies: List[bytes]) -> bytes:
+    """The payload of a PACK frame: what the files are, then their bytes end to end."""
+    listed = to_json(entries)
+    return b"".join([COUNT.pack(len(listed)), listed] + bodies)
+
+
+def unpack_payload(payload: memoryview) -> "tuple[Any, memoryview]":
+    """What pack_payload packed: the list, and the bytes as one view."""
+    if len(payload) < COUNT.size:
+        raise WireError("a PACK frame is cut short")
+    end = COUNT.size + COUNT.unpack_from(payload)[0]
+    if end > len(payload):
+        raise WireError("a PACK frame is cut short")
+    try:
+        return json.loads(bytes(payload[COUNT.size : end]).decode("ascii")), payload[end:]
+    except (ValueError, RecursionError):
+        raise WireError("a PACK frame holds no JSON")
+
+
+class Decoder:
+    """Finds frames in a byte stream, without copying payloads.
+
+    Read into space(), tell filled() how much came, take frames with next() until it gives None.
+    """
+
+    def __init__(self, capacity_bytes: int = MAX_FRAME_BYTES) -> None:
+        self._view = memoryview(bytearray(max(capacity_bytes, MAX_FRAME_BYTES)))
+        self._start = 0  # of the first byte not yet given out
+        self._end = 0  # of the bytes received
+
+    def space(self) -> memoryview:
+        """Where the next bytes go. Frames given out before are invalid from here on."""
+        kept = self._end - self._start
+        if kept == 0:
+            self._start = self._end = 0
+        elif self._start and len(self._view) - self._start < self._wanted():
+            self._view[:kept] = bytes(self._view[self._start : self._end])
+            self._start, self._end = 0, kept
+        return self._view[self._end :]
+
+    def _wanted(self) -> int:
+        """The length of the frame at the front, as far as it is known."""
+        if self._end - self._start < HEADER.size:
+            return HEADER.size
+        length: int = HEADER.unpack_from(self._view, self._start)[3]
+        return HEADER.size + length
+
+    def filled(self, count: int) -> None:
+        """`count` bytes were read into space()."""
+        self._end += count
+
+    def feed(self, data: bytes) -> None:
+        """Take bytes that were read elsewhere; there must be space() for them."""
+        self.space()[: len(data)] = data
+        self.filled(len(data))
+
+    @property
+    def pending_bytes(self) -> int:
+        """Received, but not yet a whole frame."""
+        return self._end - self._start
+
+    def next(self) -> Optional[Frame]:
+        """The next whole frame, or None. WireError when there can never be one."""
+        if self._end - self._start < HEADER.size:
+            return None
+        type_, flags, zero, length, id_, offset = HEADER.unpack_from(self._view, self._start)
+        if type_ not in NAMES or zero or length > MAX_PAYLOAD_BYTES or offset > MAX_OFFSET:
+            raise WireError("these bytes are no frame: %r" % bytes(self._view[self._start :][:24]))
+        begin = self._start + HEADER.size
+        if begin + length > self._end:
+            return None
+        self._start = begin + length
+        return Frame(type_, flags, id_, offset, self._view[begin : begin + length])

@@ -1,0 +1,164 @@
+"""Every error that pscp raises on purpose, and the exit code of each.
+
+    PscpError
+    +-- UsageError            2   wrong use; nothing was contacted
+    +-- CopyError             1   the copy as a whole cannot go on
+    |   +-- DestinationError      the destination cannot take these sources
+    |   +-- CopyRunning           the same copy is already running
+    +-- FileError             1   one file was not copied; the rest was
+    |   +-- SourceChanged         it changed while it was copied
+    |   +-- UnsupportedFile       a dangling link, a special file, a loop of links
+    |   +-- UnsafeName            a name that must not be used here
+    |   +-- VerifyError           what landed is not what was read
+    |   +-- SystemFailure         the operating system said no (errno, path)
+    +-- ConnectError          3   no usable agent at the far end
+    |   +-- AuthenticationError   the login was refused
+    |   +-- HostKeyError          the host's key is not the known one
+    |   +-- NoPython              no python3 (3.6 or later) at the far end
+    |   +-- NoAgent               the far end ran something else than the agent
+    |   +-- ConnectionLost        the connection closed (a retry may help)
+    +-- ProtocolError         4   the far end broke the protocol
+    +-- Interrupted         130   SIGINT
+    +-- Terminated          143   SIGTERM
+
+A class's docstring is its message in docs/errors.md; `exit_code`, `retry` and `hint` are its
+facts. An exception of any other class is a bug of ours and is shown as a traceback.
+
+Not here: the decision what to do about an error (coordinator.py) and its printing (cli.py).
+Read next: options.py.
+"""
+
+from __future__ import annotations
+
+
+class PscpError(Exception):
+    """Something that pscp cannot do, said for people."""
+
+    exit_code = 1
+    retry = False  # may the same thing work a moment later?
+    hint = ""  # what the user can do about it
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        if hint:
+            self.hint = hint
+
+    @property
+    def message(self) -> str:
+        return str(self.args[0])
+
+
+class UsageError(PscpError):
+    """The command line, or the arguments of a call, make no sense. Nothing was contacted."""
+
+    exit_code = 2
+    hint = "pscp --help lists the options"
+
+
+class CopyError(PscpError):
+    """The copy as a whole cannot go on."""
+
+
+class DestinationError(CopyError):
+    """The destination cannot take these sources."""
+
+
+class CopyRunning(CopyError):
+    """The same copy is already running."""
+
+    hint = "wait for it, or end it; then run this command again"
+
+
+class FileError(PscpError):
+    """One file was not copied. The others were."""
+
+    def __init__(self, path: str, message: str, hint: str = "") -> None:
+        super().__init__(message, hint)
+        self.path = path
+
+
+class SourceChanged(FileError):
+    """The source changed while it was copied, so what arrived was thrown away."""
+
+    retry = True
+    hint = "copy it again when nothing writes to it, or copy a snapshot of it"
+
+
+class UnsupportedFile(FileError):
+    """A dangling link, a special file (device, socket, FIFO), or a loop of links."""
+
+    hint = "leave it out with --exclude, or keep links as links with -a"
+
+
+class UnsafeName(FileError):
+    """A name that could lead outside the destination, or that no file can have."""
+
+
+class VerifyError(FileError):
+    """What landed is not what was read, twice; so it was thrown away."""
+
+    hint = "this points to faulty memory, disk or network hardware"
+
+
+class SystemFailure(FileError):
+    """The operating system refused: no permission, no space, a name too long, and so on."""
+
+    def __init__(self, path: str, message: str, errno: int = 0, hint: str = "") -> None:
+        super().__init__(path, message, hint)
+        self.errno = errno
+
+
+class ConnectError(PscpError):
+    """There is no usable agent at the far end."""
+
+    exit_code = 3
+
+
+class AuthenticationError(ConnectError):
+    """The far end refused the login."""
+
+    hint = "try: ssh HOST true"
+
+
+class HostKeyError(ConnectError):
+    """The host's key is unknown, or not the one on record."""
+
+    hint = "compare the key with the host's owner, then connect once with ssh to record it"
+
+
+class NoPython(ConnectError):
+    """The far end has no python3, or one older than 3.6."""
+
+    hint = "install python3 (3.6 or later) on that host; nothing else is needed there"
+
+
+class NoAgent(ConnectError):
+    """The far end ran something else than the agent: a forced command, a login message."""
+
+    hint = "try: ssh HOST 'python3 --version'"
+
+
+class ConnectionLost(ConnectError):
+    """The connection closed, or carried nothing for a minute."""
+
+    retry = True
+
+
+class ProtocolError(PscpError):
+    """The far end sent what the protocol does not allow there."""
+
+    exit_code = 4
+
+
+class Interrupted(PscpError):
+    """Ended by SIGINT (Ctrl-C). What had landed is kept."""
+
+    exit_code = 130
+    hint = "run the same command again to go on from here"
+
+
+class Terminated(PscpError):
+    """Ended by SIGTERM. What had landed is kept."""
+
+    exit_code = 143
+    hint = "run the same command again to go on from here"

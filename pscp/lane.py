@@ -1,0 +1,442 @@
+"""One lane: a worker with its channel, which turns chunks, packs and questions into frames.
+
+Two threads: one takes work from the board and sends; the other receives, so that blocks and
+chunks are in flight while acknowledgements come back. A lane never waits a round trip for a
+chunk. If its connection dies, what it had in flight goes back to the board at once, the other
+lanes carry on, and it connects again after growing pauses.
+
+On push the near end is the source and the far end the sink; on pull it is the other way round.
+
+Not here: which work there is (coordinator.py), what an end does with it (endpoint/).
+Read next: bootstrap.py.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from pscp.board import Board, InFlight
+from pscp.bootstrap import Far
+from pscp.endpoint import failures, wire
+from pscp.endpoint.end import End
+from pscp.errors import CopyError, ProtocolError, PscpError
+from pscp.plan import Ask, Chunk, Pack
+
+# Unacknowledged bytes a lane: the channel's window (2 MiB), a socket buffer (4 MiB with Linux's
+# default tcp_wmem), the pipes, and what waits to be made durable, with room to spare.
+WINDOW_BYTES = 16 * 1024 * 1024
+_OPENING_MAX = 4  # at once; sshd's MaxStartups begins to refuse at 10, and others log in too
+_PAUSE_S = (1.0, 30.0)  # before a lost connection is tried again: first, longest
+
+
+class Crew(Protocol):
+    """What a lane needs of the copy it works for."""
+
+    board: Board
+    is_push: bool
+    chunk_bytes: int
+    opening: int  # lanes that are connecting now
+    begin_near: dict[str, Any]
+    begin_far: dict[str, Any]
+    limiter: Limiter
+
+    def connect(self, lane: Lane) -> Far: ...
+
+    def lane_up(self, lane: Lane) -> None: ...
+
+    def lane_down(self, lane: Lane, error: PscpError | None) -> None: ...
+
+    def may_try_again(self, lane: Lane, error: PscpError, attempt: int) -> bool: ...
+
+    def keep(self, far: Far) -> bool: ...
+
+
+class Lane(threading.Thread):
+    """Runs until the board is finished, or connecting makes no sense any more."""
+
+    def __init__(self, number: int, crew: Crew, umask: int, far: Far | None = None) -> None:
+        super().__init__(name=f"lane {number}", daemon=True)
+        self.number = number
+        self.is_lost = False
+        self.is_connecting = False
+        self.gave_up = False
+        self.generation = 0  # which of its connections this is
+        self.channel: Any = None  # set while there is one, so that abort() can end it
+        self._crew, self._board = crew, crew.board
+        self._umask, self._far = umask, far
+        self._share = InFlight(WINDOW_BYTES)
+
+    def abort(self) -> None:
+        """Have every wait of this lane end soon. From any thread."""
+        channel = self.channel
+        if channel is not None:
+            channel.end()
+
+    def run(self) -> None:
+        try:
+            attempt = 0
+            while self._wait_for_work():
+                try:
+                    self._serve(self._far or self._connected())
+                    attempt = 0
+                except PscpError as error:
+                    attempt += 1
+                    if not self._crew.may_try_again(self, error, attempt):
+                        return
+                    self._pause(attempt)
+        except BaseException as error:  # a bug: the main thread shows it
+            self._board.stop(error)
+
+    def _wait_for_work(self) -> bool:
+        """A lane that has no connection yet opens one only when there is work for it."""
+        board = self._board
+        with board.changed:
+            while not (board.is_finished or board.error):
+                has_turn = self._crew.opening < _OPENING_MAX
+                if self._far is not None or (board.has_work() and has_turn):
+                    self.is_lost = False
+                    return True
+                board.changed.wait()
+        return False
+
+    def _connected(self) -> Far:
+        with self._board.changed:
+            self._crew.opening += 1
+            self.is_connecting = True
+        try:
+            return self._crew.connect(self)
+        finally:
+            with self._board.changed:
+                self._crew.opening -= 1
+                self.is_connecting = False
+                self._board.changed.notify_all()
+
+    def _pause(self, attempt: int) -> None:
+        """Growing, and different for each lane, so that they do not all knock at once."""
+        pause_s = min(_PAUSE_S[0] * 2 ** (attempt - 1), _PAUSE_S[1]) * random.uniform(0.5, 1.0)
+        until_s = time.monotonic() + pause_s
+        with self._board.changed:
+            while not (self._board.is_finished or self._board.error):
+                left_s = until_s - time.monotonic()
+                if left_s <= 0:
+                    return
+                self._board.changed.wait(left_s)
+
+    def _serve(self, far: Far) -> None:
+        """Work over one connection until the board is finished. Raises why it ended before."""
+        self._far, self.channel = None, far.channel
+        self.generation += 1
+        work = Working(self, self._crew, far, self._share, self._umask)
+        try:
+            self._crew.lane_up(self)
+            work.run()
+        finally:
+            with self._board.changed:
+                self.is_lost = True
+                self._board.give_back(self._share)
+            if work.error is not None or not self._crew.keep(far):
+                far.close()
+            self.channel = None
+            work.close()
+            self._crew.lane_down(self, work.error)
+        if work.error is not None:
+            raise work.error
+
+
+class Working:
+    """A lane at work over one connection, from the first question to the end or the loss of it."""
+
+    def __init__(self, lane: Lane, crew: Crew, far: Far, share: InFlight, umask: int) -> None:
+        self.error: PscpError | None = None
+        self._lane, self._crew, self._far, self._share = lane, crew, far, share
+        self._board = crew.board
+        self._near = End(umask)
+        self._near_lock = threading.RLock()  # both threads use the near end on pull
+        self._announced: dict[int, Any] = {}
+        self._expected: deque[tuple[int, Chunk]] = deque()  # chunks in the order of their frames
+        self._digests: dict[int, str] = {}  # of chunks that were sent, by the work's number
+        self._ending = False
+        self._reader = threading.Thread(target=self._receive, name=f"{lane.name} in", daemon=True)
+
+    def run(self) -> None:
+        """Send until there is nothing more to do; then wait for the agent's goodbye."""
+        try:
+            self._near.begin(self._crew.begin_near)
+            self._far.session.state = "push" if self._crew.is_push else "pull"
+            self._far.send(wire.ASK, 0, 0, wire.to_json(self._crew.begin_far))
+            self._reader.start()
+            while (taken := self._take()) is not None:
+                self._start(*taken)
+            if self._board.is_finished and not self._lane.is_lost:
+                self._ending = True
+                self._far.send(wire.ASK, 0, 0, b'{"ask":"end"}')
+        except PscpError as error:
+            self._lose(error)
+        except failures.EXPECTED as error:  # the near end cannot begin
+            self._board.stop(_as_copy_error(error))
+        if self._board.error is not None:
+            self._far.channel.end()
+        if self._reader.is_alive():
+            self._reader.join()
+
+    def close(self) -> None:
+        if self._reader.ident is not None:
+            self._reader.join()
+        with self._near_lock:
+            self._near.end({})
+
+    def _take(self) -> tuple[int, Any] | None:
+        return self._board.take(self._lane, self._share, self._crew.chunk_bytes)
+
+    def _lose(self, error: PscpError) -> None:
+        """The connection is of no use any more. What was in flight goes back at once."""
+        with self._board.changed:
+            if self._lane.is_lost or self._ending:
+                return
+            self._lane.is_lost = True
+            if self._board.error is None and not self._board.is_finished:
+                self.error = error
+            self._board.give_back(self._share)
+        self._far.channel.end()
+
+    # --- sending
+
+    def _start(self, number: int, work: Chunk | Pack | Ask) -> None:
+        if isinstance(work, Chunk):
+            self._announce(work)
+            if self._crew.is_push:
+                self._send_chunk(number, work)
+            else:
+                self._get_chunk(number, work)
+        elif isinstance(work, Pack):
+            if self._crew.is_push:
+                self._send_pack(number, work)
+            else:
+                question = {"ask": "pack", "files": [known.listed() for known in work.files]}
+                self._far.send(wire.ASK, number, 0, wire.to_json(question))
+        else:
+            self._ask(number, work)
+
+    def _announce(self, chunk: Chunk) -> None:
+        """Both ends know the files of the chunks that follow, and forget those that are done."""
+        job = chunk.job
+        if job.number in self._announced:
+            return
+        for number in [n for n, known in self._announced.items() if known.is_closed]:
+            del self._announced[number]
+            self._far.send(wire.FILE, number)
+            with self._near_lock:
+                (self._near.source or self._near.the_sink()).forget(number)
+        self._announced[job.number] = job
+        known, entry = job.item.known, job.item.entry
+        there: Any = entry if self._crew.is_push else known.listed()
+        self._far.send(wire.FILE, job.number, 0, wire.to_json(there))
+        with self._near_lock:
+            if self._near.source is not None:
+                self._near.source.know(job.number, known)
+            else:
+                self._near.the_sink().know(job.number, entry)
+
+    def _send_chunk(self, number: int, chunk: Chunk) -> None:
+        failure: list[failures.Data] = []
+        self._expected.append((number, chunk))
+
+        def send(type_: int, id_: int, offset: int, payload: Any, flags: int = 0) -> None:
+            if type_ == wire.DIGEST and flags & wire.FAILED:
+                failure.append(wire.Frame(type_, 0, 0, 0, payload[wire.EXTENT.size :]).json())
+            elif type_ == wire.DIGEST:
+                self._digests[number] = payload[wire.EXTENT.size :].hex()
+            self._crew.limiter.wait(len(payload))
+            self._far.send(type_, id_, offset, payload, flags)
+
+        self._near.the_source().send_chunk(chunk.job.number, chunk.offset, chunk.length, send)
+        if failure:
+            with self._near_lock:
+                self._expected.remove((number, chunk))
+            self._done(number, lambda: chunk.job.failed(chunk, failure[0]))
+
+    def _get_chunk(self, number: int, chunk: Chunk) -> None:
+        self._expected.append((number, chunk))
+        length = wire.COUNT.pack(chunk.length)
+        self._far.send(wire.GET, chunk.job.number, chunk.offset, length)
+
+    def _send_pack(self, number: int, pack: Pack) -> None:
+        rows, bodies = self._near.the_source().pack(pack.files)
+        pack.take_rows(rows)
+        listed = [[item.entry, row] for item, row in zip(pack.items, pack.rows, strict=True)]
+        payload = wire.pack_payload(listed, bodies)
+        self._crew.limiter.wait(len(payload))
+        self._far.send(wire.PACK, number, 0, payload)
+
+    def _ask(self, number: int, ask: Ask) -> None:
+        if ask.of_source is not self._crew.is_push:
+            self._far.send(wire.ASK, number, 0, wire.to_json(ask.question_for(self._lane)))
+            return
+
+        def reply(answer: Any, failed: bool) -> None:
+            self._answered(number, ask, answer, failed)
+
+        with self._near_lock:
+            self._near.answer(ask.question_for(self._lane), reply)
+
+    def _answered(self, number: int, ask: Ask, answer: Any, failed: bool) -> None:
+        then = ask.failed if failed else ask.then
+        self._done(number, lambda: then(failures.checked(answer) if failed else answer))
+
+    def _done(self, number: int, tell: Callable[[], None]) -> None:
+        """A piece of work is over: say what came of it, unless it was given back meanwhile."""
+        with self._board.changed:
+            if self._board.finish(self._share, number):
+                tell()
+
+    # --- receiving
+
+    def _receive(self) -> None:
+        try:
+            while True:
+                frame = self._far.receive()
+                if frame is None:
+                    self._lose(self._far.explain())
+                    return
+                with self._near_lock:
+                    if self._take_frame(frame):
+                        return
+        except PscpError as error:
+            self._lose(error)
+        except (wire.WireError, ValueError, KeyError, TypeError, AttributeError) as error:
+            self._lose(ProtocolError(f"an answer of another shape: {error}"))
+        except BaseException as error:
+            self._board.stop(error)
+            self._far.channel.end()
+
+    def _take_frame(self, frame: wire.Frame) -> bool:
+        """True for the last frame of this copy."""
+        if frame.type == wire.DATA:
+            self._take_block(frame)
+        elif frame.type == wire.DIGEST:
+            self._take_digest(frame)
+        elif frame.type == wire.ACK:
+            self._take_ack(frame)
+        elif frame.type == wire.PACK:
+            self._take_pack(frame)
+        elif frame.type == wire.REPLY:
+            return self._take_reply(frame)
+        return False
+
+    def _first_expected(self, frame: wire.Frame) -> tuple[int, Chunk]:
+        if not self._expected:
+            raise ProtocolError(f"a {frame.name} frame that was not asked for")
+        number, chunk = self._expected[0]
+        inside = chunk.offset <= frame.offset <= chunk.offset + chunk.length
+        if frame.id != chunk.job.number or not inside:
+            raise ProtocolError(f"a {frame.name} frame for another chunk")
+        return number, chunk
+
+    def _take_block(self, frame: wire.Frame) -> None:
+        _, chunk = self._first_expected(frame)
+        if frame.offset + len(frame.payload) > chunk.offset + chunk.length:
+            raise ProtocolError("a block outside of its chunk")
+        self._crew.limiter.wait(len(frame.payload))
+        self._near.the_sink().write(frame.id, frame.offset, frame.payload)
+
+    def _take_digest(self, frame: wire.Frame) -> None:
+        number, chunk = self._first_expected(frame)
+        self._expected.popleft()
+        length, rest = chunk.length, bytes(frame.payload[wire.EXTENT.size :])
+        if frame.flags & wire.FAILED:
+            self._near.the_sink().abandon()
+            failure = failures.checked(wire.Frame(0, 0, 0, 0, memoryview(rest)).json())
+            self._done(number, lambda: chunk.job.failed(chunk, failure))
+            return
+        matches, inode, failed = self._near.the_sink().complete(
+            frame.id, frame.offset, length, rest
+        )
+        self._chunk_done(number, chunk, matches, rest.hex(), inode, failed)
+
+    def _take_ack(self, frame: wire.Frame) -> None:
+        number, chunk = self._first_expected(frame)
+        self._expected.popleft()
+        length, inode = wire.EXTENT.unpack_from(frame.payload)
+        if (frame.offset, length) != (chunk.offset, chunk.length):
+            raise ProtocolError("an ACK frame for another chunk")
+        failed = None
+        if frame.flags & wire.FAILED:
+            rest = frame.payload[wire.EXTENT.size :]
+            failed = failures.checked(frame._replace(payload=rest).json())
+        digest = self._digests.pop(number)
+        self._chunk_done(number, chunk, not frame.flags, digest, inode, failed)
+
+    def _chunk_done(
+        self, number: int, chunk: Chunk, matches: bool, digest: str, inode: int,
+        failed: failures.Data | None,
+    ) -> None:  # fmt: skip
+        def tell() -> None:
+            if failed is not None:
+                chunk.job.failed(chunk, failed)
+            elif matches:
+                chunk.job.landed(chunk, digest, inode)
+            else:
+                chunk.job.mismatched(chunk)
+
+        self._done(number, tell)
+
+    def _take_pack(self, frame: wire.Frame) -> None:
+        """On pull: the far end's answer to a question for a pack."""
+        number, pack = frame.id, self._share.work.get(frame.id)
+        rows, bodies = wire.unpack_payload(frame.payload)
+        if not isinstance(pack, Pack):
+            raise ProtocolError("a PACK frame that was not asked for")
+        pack.take_rows(rows)
+        self._crew.limiter.wait(len(frame.payload))
+
+        def done(outcome: list[failures.Data | None]) -> None:
+            self._done(number, lambda: pack.then(pack, failures.places(outcome)))
+
+        entries = [item.entry for item in pack.items]
+        self._near.the_sink().pack(entries, pack.rows, bodies, done)
+
+    def _take_reply(self, frame: wire.Frame) -> bool:
+        """True when it is the answer to "end"."""
+        answer, failed = frame.json(), bool(frame.flags & wire.FAILED)
+        if frame.id == 0:  # begin or end
+            if failed:
+                raise _as_copy_error(failures.checked(answer))
+            return self._ending
+        work = self._share.work.get(frame.id)
+        if isinstance(work, Ask):
+            self._answered(frame.id, work, answer, failed)
+        elif isinstance(work, Pack) and self._crew.is_push:
+            places = [(int(place), failures.checked(f)) for place, f in answer]
+            self._done(frame.id, lambda: work.then(work, places))
+        elif not self._lane.is_lost:
+            raise ProtocolError("a REPLY frame that was not asked for")
+        return False
+
+
+def _as_copy_error(error: Any) -> PscpError:
+    data = error if isinstance(error, dict) else failures.from_exception(error, "")
+    return CopyError(f"{data['path']}: {data['message']}".lstrip(": "))
+
+
+class Limiter:
+    """Keeps all lanes together under a rate (-l), by having each wait for its turn."""
+
+    def __init__(self, bytes_per_s: float | None, board: Board) -> None:
+        self._rate, self._board = bytes_per_s, board
+        self._free_at_s = 0.0
+
+    def wait(self, count: int) -> None:
+        """Wait until `count` bytes more may go; not once the copy stops."""
+        if self._rate is None:
+            return
+        with self._board.changed:
+            now_s = time.monotonic()
+            self._free_at_s = max(self._free_at_s, now_s) + count / self._rate
+            turn_s = self._free_at_s
+            while self._board.error is None and (now_s := time.monotonic()) < turn_s:
+                self._board.changed.wait(turn_s - now_s)

@@ -1,0 +1,298 @@
+"""What the user asked for: locations, sizes and the options of a copy, checked and frozen.
+
+A value of these classes is sound: whatever is wrong is refused with a UsageError while it is
+made, so nothing below this module checks it again.
+
+Not here: the letters of the command line (cli.py), and anything that opens a file or a
+connection. Read next: progress.py.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from pscp.errors import UsageError
+
+KIB = 1024
+MIB = 1024 * KIB
+GIB = 1024 * MIB
+
+PROGRESS_STYLES = ("auto", "bar", "plain", "json", "none")
+
+MAX_CONNECTIONS = 256  # each is an ssh process here and one or two at the far end
+MIN_BLOCK_BYTES = 4 * KIB  # below, the frame headers and calls cost more than the data
+MAX_BLOCK_BYTES = MIB  # a pipe holds no more at once (/proc/sys/fs/pipe-max-size)
+MAX_CHUNK_BYTES = GIB  # a chunk is what is sent again after a mismatch
+MAX_SIZE_BYTES = 2**63 - 1  # off_t
+MAX_LIMIT_KBIT_S = 10**9  # 1 Tbit/s: more is a slip of the finger
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+# What ssh itself refuses since 9.6 (CVE-2023-51385): a ProxyCommand may hand it to a shell.
+_UNSAFE_IN_HOST = re.compile(r"['`\"$\\;&<>|(){}\[\]@\s]")
+_UNSAFE_IN_USER = re.compile(r"['`\";&<>|(){}]|(^|\s)-|\\$")
+_CIPHERS = re.compile(r"[+^]?[A-Za-z0-9][A-Za-z0-9@._-]*(,[A-Za-z0-9][A-Za-z0-9@._-]*)*")
+_SIZE = re.compile(r"([0-9]{1,19})\s*([kmgt]?)(i?b)?", re.IGNORECASE | re.ASCII)
+_AUTHORITY = re.compile(r"(?:(.*)@)?(\[[^\[\]]*\]|[^:\[\]]*)(?::(.*))?", re.DOTALL)
+_BRACKETS_BEGIN = re.compile(r"\[|[^/:]*@\[")
+_BRACKETS_END = re.compile(r"[^/]*?\]:")
+
+
+@dataclass(frozen=True)
+class Location:
+    """`[user@]host:path`, `ssh://[user@]host[:port]/path`, or a local path, as typed."""
+
+    text: str  # as typed
+    path: str  # any bytes but NUL (os.fsdecode: surrogateescape); "" is the home folder
+    host: str | None = None  # None: this machine
+    user: str | None = None
+    port: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_path(self.path)
+        if self.host is not None:
+            _check_name("host", self.host, _UNSAFE_IN_HOST)
+        elif not self.path:
+            raise UsageError("a path is empty")
+        if self.user is not None:
+            _check_name("user", self.user, _UNSAFE_IN_USER)
+        if self.port is not None:
+            _check_range("the port", self.port, 1, 65535)
+
+    @property
+    def is_remote(self) -> bool:
+        return self.host is not None
+
+    @property
+    def login(self) -> str:
+        """`user@host` or `host`, as ssh takes it; empty for a local path."""
+        host = self.host or ""
+        return f"{self.user}@{host}" if self.user is not None else host
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the user asked for; every field has a default."""
+
+    # what is copied
+    recursive: bool = False
+    preserve: bool = False  # times and modes
+    archive: bool = False  # sets the two above; links, xattrs, and owner when root
+    update: bool = False
+    filters: tuple[tuple[str, str], ...] = ()  # ("exclude" | "include", pattern), first wins
+    dry_run: bool = False
+    strict_names: bool = True
+    # how it is verified and resumed
+    strong: bool = False
+    transfer_test: bool = False
+    resume: bool = True
+    # how it is sent
+    connections: int | None = None  # None is auto
+    block_bytes: int = 256 * KIB
+    chunk_bytes: int = 4 * MIB
+    limit_kbit_s: int | None = None
+    # how ssh is run
+    program: str = "ssh"
+    port: int | None = None
+    identities: tuple[str, ...] = ()
+    config_file: str | None = None
+    jump: str | None = None
+    ssh_options: tuple[str, ...] = ()
+    address_family: int | None = None  # 4 | 6
+    cipher: str | None = None
+    compress: bool = False
+    batch: bool = False
+    # what is shown
+    verbose: bool = False
+    debug: bool = False
+    quiet: bool = False
+    progress: str = "auto"  # one of PROGRESS_STYLES
+    stats: bool = False
+
+    def __post_init__(self) -> None:
+        if self.archive:
+            object.__setattr__(self, "recursive", True)
+            object.__setattr__(self, "preserve", True)
+        _check_numbers(self)
+        _check_ssh(self)
+        _check_words(self)
+
+
+def parse_location(text: str) -> Location:
+    """Read a location as scp(1) does: a "/" before the first ":" means a local path.
+
+    In the URL form the path begins after the slash that ends the host, so that one slash means
+    the home folder and two mean the root. A "+" there is a plus (RFC 3986), not a blank.
+    """
+    _check_path(text)
+    for scheme in ("ssh://", "scp://"):
+        if text.startswith(scheme):
+            return _parse_url(text, text[len(scheme) :])
+    at = _find_colon(text)
+    if at is None:
+        return Location(text, text)
+    user, sign, host = text[:at].rpartition("@")
+    return Location(text, text[at + 1 :], _without_brackets(host), user if sign else None)
+
+
+def parse_size(text: str, what: str) -> int:
+    """Read a number of bytes such as 65536, 256k, 4M or 1GiB (powers of 1024)."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise UsageError(f"{what}: {text!r} is not a size", "sizes look like 65536, 256k, 4M, 1G")
+    number, unit = int(match[1]), match[2].lower()
+    size_bytes = number << 10 * " kmgt".index(unit or " ")
+    if not 0 < size_bytes <= MAX_SIZE_BYTES:
+        raise UsageError(f"{what}: {text!r} is too {'large' if size_bytes else 'small'}")
+    return size_bytes
+
+
+def parse_number(text: str, what: str) -> int:
+    """Read a whole number; whether it is in range is for Options to say."""
+    if not re.fullmatch(r"-?[0-9]{1,18}", text):
+        raise UsageError(f"{what}: {text!r} is not a whole number")
+    return int(text)
+
+
+def check_direction(sources: Sequence[Location], destination: Location) -> None:
+    """Refuse what is neither from here to one host nor from one host to here."""
+    if not sources:
+        raise UsageError("a source is missing: give SOURCE... and DEST")
+    hosts = {(source.user, source.host, source.port) for source in sources}
+    if len(hosts) > 1:
+        raise UsageError("the sources are on different hosts", "run pscp once for each host")
+    if sources[0].is_remote and destination.is_remote:
+        raise UsageError(
+            "source and destination are both remote; pscp copies from or to this machine",
+            "run pscp on one of the two hosts",
+        )
+    if not sources[0].is_remote and not destination.is_remote:
+        raise UsageError(
+            "source and destination are both on this machine; pscp copies over SSH",
+            "use cp, or write the far side as HOST:PATH",
+        )
+
+
+def _find_colon(text: str) -> int | None:
+    """Where the host ends, or None for a local path (colon() in OpenSSH's misc.c)."""
+    if brackets := _BRACKETS_BEGIN.match(text):
+        end = _BRACKETS_END.match(text, brackets.end())
+        return end.end() - 1 if end else None
+    head, colon, _ = text.partition(":")
+    return len(head) if head and colon and "/" not in head else None
+
+
+def _parse_url(text: str, rest: str) -> Location:
+    authority, _, path = rest.partition("/")
+    match = _AUTHORITY.fullmatch(authority)
+    if match is None:
+        raise UsageError(f"{text}: a URL looks like ssh://USER@HOST:PORT/PATH")
+    user, host, port = match[1], match[2], match[3]
+    return Location(
+        text,
+        _percent_decoded(path),
+        _without_brackets(host),
+        None if user is None else _percent_decoded(user),
+        None if port is None else parse_number(port, "the port"),
+    )
+
+
+def _percent_decoded(text: str) -> str:
+    if re.search(r"%(?![0-9A-Fa-f]{2})", text):
+        raise UsageError(f"{text}: a % in a URL needs two hex digits after it")
+    raw = re.sub(rb"%(..)", lambda match: bytes.fromhex(match[1].decode()), os.fsencode(text))
+    return os.fsdecode(raw)
+
+
+def _without_brackets(host: str) -> str:
+    return host[1:-1] if host.startswith("[") and host.endswith("]") else host
+
+
+def _check_path(path: str) -> None:
+    if "\0" in path:
+        raise UsageError(f"{path}: a NUL byte cannot be in a path")
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError:
+        raise UsageError(f"{path}: no file name can be spelled like this") from None
+
+
+def _check_name(what: str, name: str, unsafe: re.Pattern[str]) -> None:
+    hint = "a local file with a colon in its name is written ./NAME"
+    if not name:
+        raise UsageError(f"the {what} name is empty", hint)
+    if name.startswith("-"):
+        raise UsageError(f'{name}: a {what} name cannot start with "-"', hint)
+    if _CONTROL.search(name) or unsafe.search(name):
+        raise UsageError(f"{name}: a character here cannot be in a {what} name", hint)
+    _check_path(name)
+
+
+def _check_numbers(options: Options) -> None:
+    if options.connections is not None:
+        _check_range("the number of connections", options.connections, 1, MAX_CONNECTIONS)
+    block_bytes = options.block_bytes
+    _check_range("the block size", block_bytes, MIN_BLOCK_BYTES, MAX_BLOCK_BYTES, show_size)
+    _check_range("the chunk size", options.chunk_bytes, block_bytes, MAX_CHUNK_BYTES, show_size)
+    if options.limit_kbit_s is not None:
+        _check_range("the limit in kbit/s", options.limit_kbit_s, 1, MAX_LIMIT_KBIT_S)
+    if options.port is not None:
+        _check_range("the port", options.port, 1, 65535)
+    if options.address_family not in (None, 4, 6):
+        raise UsageError(f"the address family must be 4 or 6, not {options.address_family!r}")
+
+
+def _check_range(
+    what: str, value: int, low: int, high: int, show: Callable[[int], str] = str
+) -> None:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise UsageError(f"{what} must be a whole number, not {value!r}")
+    if not low <= value <= high:
+        raise UsageError(f"{what} must be {show(low)} to {show(high)}, not {show(value)}")
+
+
+def show_size(size_bytes: int) -> str:
+    """A size as parse_size reads it back: the largest unit that divides it."""
+    for unit_bytes, unit in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
+        if size_bytes and size_bytes % unit_bytes == 0:
+            return f"{size_bytes // unit_bytes} {unit}"
+    return str(size_bytes)
+
+
+def _check_ssh(options: Options) -> None:
+    """These become arguments of ssh, where an empty one or a NUL would be a riddle."""
+    _check_argument("the ssh program", options.program)
+    for what, value in (("the ssh_config file", options.config_file), ("the jump", options.jump)):
+        if value is not None:
+            _check_argument(what, value)
+    if options.jump is not None and options.jump.startswith("-"):
+        raise UsageError(f'{options.jump}: a jump host cannot start with "-"')
+    for what, values in (("identities", options.identities), ("ssh options", options.ssh_options)):
+        if isinstance(values, str):
+            raise UsageError(f"{what} must be a tuple of strings, not one string")
+        for value in values:
+            _check_argument(f"one of the {what}", value)
+    if options.cipher is not None and not _CIPHERS.fullmatch(options.cipher):
+        raise UsageError(f"{options.cipher!r} is not a cipher", "ssh -Q cipher lists them")
+
+
+def _check_argument(what: str, value: str) -> None:
+    if not value:
+        raise UsageError(f"{what} is empty")
+    if _CONTROL.search(value):
+        raise UsageError(f"{what} has a control character in it: {value!r}")
+    _check_path(value)
+
+
+def _check_words(options: Options) -> None:
+    if options.progress not in PROGRESS_STYLES:
+        styles = ", ".join(PROGRESS_STYLES)
+        raise UsageError(f"the progress must be one of {styles}, not {options.progress!r}")
+    for kind, pattern in options.filters:
+        if kind not in ("exclude", "include"):
+            raise UsageError(f"a filter must be exclude or include, not {kind!r}")
+        if not pattern:
+            raise UsageError(f"the pattern to {kind} is empty")
+        _check_path(pattern)

@@ -1,0 +1,207 @@
+"""From entries to work: which files go in packs, which in chunks, and which extents are left.
+
+Pure: nothing here opens, reads or waits. A chunk is born here; the rest of its way is
+coordinator.py (given to a lane, journaled once it landed), lane.py (becomes frames),
+endpoint/files.py (pread, hash, pwrite), with endpoint/wire.py as the dictionary.
+
+Not here: the walk that finds entries (endpoint/tree.py).
+Read next: coordinator.py.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from pscp.endpoint import names, source, tree
+from pscp.endpoint.files import Extent
+
+Failure = dict[str, Any]  # endpoint/failures.py
+
+PACK_OVERHEAD_BYTES = 512  # of a file in a pack: what it costs in a window beside its bytes
+
+
+@dataclass(frozen=True)
+class Placed:
+    """An entry with the path it will have at the destination, and what its source needs."""
+
+    known: source.Known
+    entry: tree.Entry
+
+
+class Job(Protocol):
+    """The file that a chunk is of: what a lane needs to know of it, and tells it."""
+
+    number: int
+    item: Placed
+    is_closed: bool
+
+    def landed(self, chunk: Chunk, digest: str, inode: int) -> None: ...
+
+    def mismatched(self, chunk: Chunk) -> None: ...
+
+    def failed(self, chunk: Chunk, failure: Failure) -> None: ...
+
+
+@dataclass(eq=False)
+class Chunk:
+    """An extent of one file: unit of scheduling, hashing, journaling and retry."""
+
+    job: Job
+    offset: int
+    length: int
+    mismatches: int = 0
+
+    @property
+    def cost_bytes(self) -> int:
+        return self.length
+
+
+@dataclass(eq=False)
+class Pack:
+    """Small files, folders and links that travel in one frame."""
+
+    items: list[Placed]
+    then: Callable[[Pack, list[Any]], None]  # gets [place, failure] of those that failed
+    is_again: bool = False
+    rows: list[Any] = field(default_factory=list)  # per item [size, hex digest] or failure
+
+    @property
+    def files(self) -> list[source.Known]:
+        """What the source has to read."""
+        return [item.known for item in self.items if item.entry.kind == tree.FILE]
+
+    def take_rows(self, rows: list[Any]) -> None:
+        """The source's rows for its files; folders and links have none. Raises ValueError."""
+        left = iter(rows)
+        files = [item.entry.kind == tree.FILE for item in self.items]
+        if sum(files) != len(rows):
+            raise ValueError("a pack of other files than were asked for")
+        self.rows = [next(left) if is_file else [0, ""] for is_file in files]
+
+    @property
+    def cost_bytes(self) -> int:
+        return sum(item.entry.size + PACK_OVERHEAD_BYTES for item in self.items)
+
+
+@dataclass(eq=False)
+class Ask:
+    """A question for one end of the copy. It may be asked again when a lane dies."""
+
+    of_source: bool  # else of the sink
+    question: dict[str, Any] | Callable[[Any], dict[str, Any]]  # or what makes it, for a lane
+    then: Callable[[Any], None]
+    failed: Callable[[Failure], None]
+    lane: Any = None  # the lane that must ask it, while that one lives
+    cost_bytes: int = 0
+
+    def question_for(self, lane: Any) -> dict[str, Any]:
+        return self.question(lane) if callable(self.question) else self.question
+
+
+Work = Chunk | Pack | Ask
+
+
+def cut(extents: Iterable[Extent], chunk_bytes: int) -> Iterator[Extent]:
+    """Cut extents into pieces of at most `chunk_bytes`, in order."""
+    for offset, length in extents:
+        for begin in range(offset, offset + length, chunk_bytes):
+            yield begin, min(chunk_bytes, offset + length - begin)
+
+
+def subtract(extents: Iterable[Extent], landed: Iterable[Extent]) -> Iterator[Extent]:
+    """What of `extents` is not in `landed`; both in ascending order, neither overlapping."""
+    taken = iter(landed)
+    gap = next(taken, None)
+    for offset, length in extents:
+        end = offset + length
+        while gap is not None and gap[0] < end:
+            if gap[0] + gap[1] > offset:
+                if gap[0] > offset:
+                    yield offset, gap[0] - offset
+                offset = gap[0] + gap[1]
+                if offset >= end:
+                    break
+            gap = next(taken, None)
+        if offset < end:
+            yield offset, end - offset
+
+
+def batches(extents: Iterable[Extent], batch_bytes: int) -> Iterator[list[Extent]]:
+    """Group extents so that each group has at most about `batch_bytes`."""
+    group: list[Extent] = []
+    total = 0
+    for extent in extents:
+        group.append(extent)
+        total += extent[1]
+        if total >= batch_bytes:
+            yield group
+            group, total = [], 0
+    if group:
+        yield group
+
+
+def goes_in_pack(entry: tree.Entry) -> bool:
+    """Small files travel whole; so do folders and links, which have no bytes."""
+    return entry.size <= source.PACK_FILE_BYTES
+
+
+@dataclass
+class PackBuilder:
+    """Collects items until they make a pack."""
+
+    then: Callable[[Pack, list[Any]], None]
+    _items: list[Placed] = field(default_factory=list)
+    _bytes: int = 0
+
+    def add(self, item: Placed) -> Pack | None:
+        """The pack that is full with this item, if it is."""
+        self._items.append(item)
+        self._bytes += item.entry.size + PACK_OVERHEAD_BYTES
+        if self._bytes >= source.PACK_BYTES or len(self._items) >= source.PACK_FILES:
+            return self.flush()
+        return None
+
+    def flush(self) -> Pack | None:
+        """What was collected so far, if anything."""
+        if not self._items:
+            return None
+        pack, self._items, self._bytes = Pack(self._items, self.then), [], 0
+        return pack
+
+
+class Placement:
+    """Where entries land: each source's name in the manifest, and its name at the destination."""
+
+    def __init__(self, tops: list[source.Top], target_names: list[str]) -> None:
+        self._tops, self._names = tops, target_names
+
+    def place(self, entry: tree.Entry) -> Placed:
+        """Raises endpoint.failures.Refusal for an entry that lies outside of its source."""
+        known = source.known_entry(entry)
+        extra = entry.extra
+        if entry.kind == tree.HARDLINK:
+            extra = {**extra, "to": self._path(entry.top, extra["to"])}
+        path = self._path(entry.top, entry.path)
+        return Placed(known, entry._replace(path=path, extra=extra))
+
+    def _path(self, top: int, path: str) -> str:
+        """Raises ValueError for a path that is not of this source."""
+        name, rest = self._tops[top].name, path
+        if name:
+            first, slash, rest = path.partition("/")
+            if first != name or (slash and not rest):
+                raise ValueError(f"{path!a} is not in the source {name!a}")
+        if path and name + rest:
+            names.components(path)
+        return "/".join(part for part in (self._names[top], rest) if part)
+
+
+def expected_name(pattern: str, name: str) -> bool:
+    """May a far end call this what was asked for? As scp checks it, without -T."""
+    wanted = pattern.rstrip("/").rpartition("/")[2]
+    if wanted in ("", ".", "..") or wanted.startswith("~"):
+        return "/" not in name
+    return name == wanted or fnmatch.fnmatchcase(name, wanted)

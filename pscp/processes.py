@@ -1,0 +1,110 @@
+"""The processes below a process: finding them and ending them, for servers.py and the tests.
+
+Reads /proc where there is one (Linux), else runs ps. What to end is always a process that we
+started ourselves, known by its pid and start time, never by a name.
+
+Not here: the ssh processes of a copy, which their channel ends (channels/).
+Read next: servers.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from typing import NamedTuple
+
+KILL_S = 10.0  # then it hangs in the kernel, and nothing more can be done
+TERM_S = 1.0  # what a process gets to end by itself before SIGKILL
+POLL_S = 0.005
+
+
+class Process(NamedTuple):
+    """A living process. The start time tells it from a later one that got the same pid."""
+
+    pid: int
+    started: str
+
+
+def living() -> dict[Process, int]:
+    """Every process of this machine that is not a zombie, with its parent's pid."""
+    if not os.path.exists("/proc/self/stat"):
+        return living_by_ps()
+    found = {}
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as stat:
+            # proc(5): the name in brackets may hold anything, so read after the last bracket.
+            fields = stat.read().rpartition(b")")[2].split()
+            if fields[0] not in (b"Z", b"X"):
+                found[Process(int(name), fields[19].decode())] = int(fields[1])
+    return found
+
+
+def living_by_ps() -> dict[Process, int]:
+    argv = ["ps", "-A", "-o", "pid=,ppid=,stat=,lstart="]
+    rows = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.splitlines()
+    split = (row.split(None, 3) for row in rows)
+    return {Process(int(r[0]), r[3]): int(r[1]) for r in split if not r[2].startswith("Z")}
+
+
+def descendants(pid: int) -> set[Process]:
+    """The living children of `pid`, their children, and so on."""
+    children: dict[int, list[Process]] = {}
+    for process, parent in living().items():
+        children.setdefault(parent, []).append(process)
+    found: set[Process] = set()
+    front = [pid]
+    while front:
+        for child in children.get(front.pop(), ()):
+            found.add(child)
+            front.append(child.pid)
+    return found
+
+
+def end_tree(process: subprocess.Popen[bytes]) -> None:
+    """Ends a child of ours and everything below it, and waits for that."""
+    if process.poll() is None:
+        send(process.pid, signal.SIGSTOP)  # or it would start more while its children are ended
+        end_all_below(process.pid)
+        process.kill()
+    process.wait()
+
+
+def end_all_below(pid: int) -> None:
+    seen: set[Process] = set()
+    for kind, patience_s in ((signal.SIGTERM, TERM_S), (signal.SIGKILL, KILL_S)):
+        for child in stop_all_below(pid, seen):
+            send(child.pid, kind)
+            send(child.pid, signal.SIGCONT)
+        deadline_s = time.monotonic() + patience_s
+        while still_there(pid, seen):
+            if time.monotonic() > deadline_s:
+                break
+            time.sleep(POLL_S)
+        else:
+            return
+
+
+def stop_all_below(pid: int, seen: set[Process]) -> set[Process]:
+    """Stops them, so that none can start another, unseen, between our look and its end."""
+    stopped: set[Process] = set()
+    while new := still_there(pid, seen) - stopped:
+        for child in new:
+            send(child.pid, signal.SIGSTOP)
+        stopped |= new
+    return stopped
+
+
+def still_there(pid: int, seen: set[Process]) -> set[Process]:
+    """Of those seen so far, now or before; a child whose parent ended is no descendant more."""
+    seen |= descendants(pid)
+    return seen & living().keys()
+
+
+def send(pid: int, kind: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, kind)

@@ -1,0 +1,431 @@
+"""What a copy counts, what it returns, and the reporters that show it.
+
+A reporter gets the Counters once, reads them from a thread of its own while the lanes add to
+them, and is told by name of nothing but notes (failures, warnings) and lines (a dry run's
+list). One that cannot write any more falls silent; it never ends a copy. Names from a far end
+pass through printable() before they reach a terminal.
+
+Not here: who counts (coordinator.py) and the closing words (cli.py). Read next: journal.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
+
+from pscp.options import Options
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.live import Live
+
+RATE_WINDOW_S = 10.0  # long enough to be steady, short enough to show a lane that died
+
+# Controls, DEL, C1, half surrogates, and what reorders or breaks the line it stands in.
+_UNPRINTABLE = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+
+
+@dataclass(slots=True)
+class Counters:
+    """Where a copy stands. Any thread may add; a single field may be read at any time."""
+
+    bytes_total: int = 0  # planned so far
+    plan_complete: bool = False
+    bytes_done: int = 0  # landed and verified in this run
+    bytes_resumed: int = 0  # there already and verified, not sent
+    bytes_sent: int = 0  # put on the wire, resends included
+    files_total: int = 0
+    files_done: int = 0  # finished in this run
+    files_resumed: int = 0
+    files_skipped: int = 0
+    files_failed: int = 0
+    chunks_verified: int = 0  # a small file sent whole counts as one
+    chunks_resent: int = 0
+    lanes_alive: int = 0
+    lanes_wanted: int = 0
+    connections_lost: int = 0
+    started_s: float = field(default_factory=time.monotonic)
+    _lock: threading.Lock = field(
+        default_factory=threading.Lock, init=False, repr=False, compare=False
+    )
+
+    def add(self, **deltas: int) -> None:
+        with self._lock:
+            for name, delta in deltas.items():
+                setattr(self, name, getattr(self, name) + delta)
+
+    def set(self, **values: float) -> None:
+        with self._lock:
+            for name, value in values.items():
+                setattr(self, name, value)
+
+    def snapshot(self) -> Counters:
+        """A copy whose fields belong together and stay as they are."""
+        with self._lock:
+            return replace(self)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {item.name: getattr(self, item.name) for item in fields(self) if item.init}
+
+
+@dataclass(frozen=True)
+class Failure:
+    """One file that was not copied."""
+
+    path: str
+    error: str  # the name of its class in errors.py
+    message: str
+    hint: str = ""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a copy did."""
+
+    files: int = 0
+    files_resumed: int = 0
+    files_skipped: int = 0
+    bytes: int = 0  # of all files that are good at the destination
+    bytes_sent: int = 0
+    bytes_resumed: int = 0
+    chunks_verified: int = 0
+    chunks_resent: int = 0
+    connections: int = 0  # most at once
+    connections_lost: int = 0
+    seconds: float = 0.0
+    digests: dict[str, str] = field(default_factory=dict)  # path -> SHA-256 in hex; with strong
+    failures: tuple[Failure, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        return not self.failures
+
+
+class Reporter(Protocol):
+    """Shows a copy. All four may be called from any thread; stop() more than once."""
+
+    def start(self, counters: Counters) -> None: ...
+
+    def note(self, text: str) -> None:
+        """A failure or a warning: "PATH: what happened"."""
+
+    def line(self, text: str) -> None:
+        """A line of output that was asked for, such as a dry run's."""
+
+    def stop(self, result: Result | None = None) -> None:
+        """No result: the copy raised."""
+
+
+def make_reporter(options: Options, is_terminal: bool) -> Reporter:
+    """The reporter for a command line. `is_terminal` is about stderr, where the bar goes."""
+    style = "none" if options.quiet else options.progress
+    if style == "json":
+        return JsonLines()
+    if options.dry_run:
+        return Notes()
+    if is_terminal and style in ("auto", "bar"):
+        return RichBar()
+    return PlainLines() if style in ("bar", "plain") else Notes()
+
+
+class Silent:
+    """Shows nothing: what a program gets unless it asks."""
+
+    def start(self, counters: Counters) -> None:
+        pass
+
+    def note(self, text: str) -> None:
+        pass
+
+    def line(self, text: str) -> None:
+        pass
+
+    def stop(self, result: Result | None = None) -> None:
+        pass
+
+
+class Notes(Silent):
+    """Notes on stderr, lines on stdout, and no progress."""
+
+    def __init__(self, err: TextIO | None = None, out: TextIO | None = None) -> None:
+        self._err = err or sys.stderr
+        self._out = out or sys.stdout
+
+    def note(self, text: str) -> None:
+        write_line(self._err, f"pscp: {text}")
+
+    def line(self, text: str) -> None:
+        write_line(self._out, text)
+
+
+class Ticking(Notes):
+    """Calls its own tick() from a thread, from start() until stop()."""
+
+    period_s = 1.0
+
+    def __init__(
+        self,
+        err: TextIO | None = None,
+        out: TextIO | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(err, out)
+        self._clock = clock
+        self._counters = Counters()
+        self._rate = Rate()
+        self._end = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self, counters: Counters) -> None:
+        self._counters = counters
+        self._rate = Rate()
+        self._rate.per_s(self._clock(), counters.bytes_done)
+        self._end.clear()
+        self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
+        self._thread.start()
+
+    def stop(self, result: Result | None = None) -> None:
+        if self._thread is None:
+            return
+        self._end.set()
+        self._thread.join()
+        self._thread = None  # last, so that a stop() that a signal cut short can be called again
+        self.finish(result)
+
+    def tick(self) -> None:
+        """Show where the copy stands."""
+
+    def finish(self, result: Result | None) -> None:
+        """The last word, after the last tick."""
+
+    def _run(self) -> None:
+        while not self._end.wait(self.period_s):
+            self.tick()
+
+    def _describe(self) -> tuple[list[str], list[str]]:
+        now = self._counters.snapshot()
+        return describe(now, self._rate.per_s(self._clock(), now.bytes_done))
+
+
+class PlainLines(Ticking):
+    """Notes, and a line of progress a second on stderr: for a pipe or a log."""
+
+    def tick(self) -> None:
+        first, second = self._describe()
+        write_line(self._err, ", ".join(first + second))
+
+
+class JsonLines(Ticking):
+    """Everything as one JSON object a line on stdout, for a program that reads it.
+
+    The events are "progress", "note", "line" and "end". JSON in ASCII holds neither control
+    characters nor surrogates, so names are whole and nothing is left to escape.
+    """
+
+    def note(self, text: str) -> None:
+        self._event("note", {"text": text})
+
+    def line(self, text: str) -> None:
+        self._event("line", {"text": text})
+
+    def tick(self) -> None:
+        counted = self._counters.snapshot().as_dict()
+        elapsed_s = self._clock() - counted.pop("started_s")
+        self._event("progress", {"elapsed_s": round(elapsed_s, 3), **counted})
+
+    def finish(self, result: Result | None) -> None:
+        self.tick()
+        ok = result is not None and result.ok
+        self._event("end", {"ok": ok, **(asdict(result) if result else {})})
+
+    def _event(self, event: str, values: dict[str, Any]) -> None:
+        write_line(self._out, json.dumps({"event": event, **values}))
+
+
+class CallbackReporter(Ticking):
+    """Calls a program's own function ten times a second and once at the end, never at once
+    with itself. What it raises ends the calls, and is raised again by stop()."""
+
+    period_s = 0.1
+
+    def __init__(self, callback: Callable[[Counters], object], inner: Reporter | None = None):
+        super().__init__()
+        self._callback = callback
+        self._inner = inner or Silent()
+        self._raised: BaseException | None = None
+
+    def start(self, counters: Counters) -> None:
+        self._inner.start(counters)
+        super().start(counters)
+
+    def note(self, text: str) -> None:
+        self._inner.note(text)
+
+    def line(self, text: str) -> None:
+        self._inner.line(text)
+
+    def tick(self) -> None:
+        if self._raised is None:
+            try:
+                self._callback(self._counters.snapshot())
+            except BaseException as error:
+                self._raised = error
+
+    def finish(self, result: Result | None) -> None:
+        self._inner.stop(result)
+        self.tick()
+        raised, self._raised = self._raised, None
+        if raised is not None:
+            raise raised
+
+
+class RichBar(Ticking):
+    """A bar on a terminal, notes above it. It shows once a lane is up, so that ssh can ask for
+    a password on a clean screen before that; it goes away at the end."""
+
+    period_s = 0.1
+    _live: Live | None = None
+
+    def start(self, counters: Counters) -> None:
+        from rich.console import Console  # here: it takes longer to import than --help to print
+        from rich.live import Live
+
+        class Screen(Console):
+            def on_broken_pipe(self) -> None:  # rich would end the program
+                self.quiet = True
+
+        self._live = Live(
+            console=Screen(file=self._err, force_terminal=True),
+            auto_refresh=False,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+        super().start(counters)
+
+    def tick(self) -> None:
+        live, now = self._live, self._counters.snapshot()
+        if live is None or not (live.is_started or now.lanes_alive or now.bytes_resumed):
+            return
+        with contextlib.suppress(OSError, ValueError):  # the terminal went away
+            live.start()
+            live.update(self._render(now), refresh=True)
+
+    def note(self, text: str) -> None:
+        live = self._live
+        if live is None or not live.is_started:
+            super().note(text)
+            return
+        with contextlib.suppress(OSError, ValueError):
+            live.console.out(f"pscp: {printable(text)}", highlight=False)
+
+    def finish(self, result: Result | None) -> None:
+        live, self._live = self._live, None
+        if live is not None:
+            with contextlib.suppress(OSError, ValueError):
+                live.stop()
+
+    def _render(self, now: Counters) -> RenderableType:
+        from rich.console import Group
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+        from rich.text import Text
+
+        first, second = self._describe()
+        total = max(now.bytes_total, 1) if now.plan_complete else None
+        bar = ProgressBar(total, now.bytes_done + now.bytes_resumed, pulse=total is None)
+        top = Table.grid(expand=True, padding=(0, 1))
+        top.add_column(ratio=1)
+        top.add_column(no_wrap=True, overflow="ellipsis")
+        top.add_row(bar, Text(", ".join(first)))
+        return Group(top, Text(", ".join(second), no_wrap=True, overflow="ellipsis"))
+
+
+class Rate:
+    """Bytes a second over the last RATE_WINDOW_S."""
+
+    def __init__(self) -> None:
+        self._samples: deque[tuple[float, int]] = deque()
+
+    def per_s(self, now_s: float, bytes_done: int) -> float:
+        samples = self._samples
+        samples.append((now_s, bytes_done))
+        while len(samples) > 2 and samples[1][0] <= now_s - RATE_WINDOW_S:
+            samples.popleft()
+        passed_s = now_s - samples[0][0]
+        return max(0.0, bytes_done - samples[0][1]) / passed_s if passed_s > 0 else 0.0
+
+
+def describe(now: Counters, bytes_per_s: float) -> tuple[list[str], list[str]]:
+    """What there is to say: amount, rate and time left; then files, lanes and the rest."""
+    there = now.bytes_done + now.bytes_resumed
+    missing = now.bytes_total - there
+    first = [format_bytes(there), f"{format_bytes(bytes_per_s)}/s"]
+    if now.bytes_total:
+        first[0] += f" of {format_bytes(now.bytes_total)}{'' if now.plan_complete else '+'}"
+    if now.plan_complete and bytes_per_s >= 1 and missing > 0:
+        first.append(f"{format_duration(missing / bytes_per_s)} left")
+    finished = now.files_done + now.files_resumed + now.files_skipped
+    second = [
+        f"{finished} of {count(now.files_total, 'file')}",
+        f"{now.lanes_alive} of {count(max(now.lanes_wanted, now.lanes_alive), 'lane')}",
+    ]
+    if now.bytes_resumed:
+        second.append(f"{format_bytes(now.bytes_resumed)} resumed")
+    if now.files_failed:
+        second.append(f"{now.files_failed} failed")
+    return first, second
+
+
+def count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def format_bytes(number: float) -> str:
+    """In powers of 1000, as rates of links and sizes of disks are given: "268.4 MB"."""
+    if number < 999.5:
+        return f"{number:.0f} B"
+    power = 1
+    while number / 1000**power >= 999.95 and power < 6:  # what rounds to 1000.0 is 1.0 of the next
+        power += 1
+    return f"{number / 1000**power:.1f} {'kMGTPE'[power - 1]}B"
+
+
+def format_duration(seconds: float) -> str:
+    if seconds < 59.95:
+        return f"{max(seconds, 0.0):.1f} s"
+    minutes, whole_s = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {whole_s} s"
+
+
+def printable(text: str) -> str:
+    """The text with whatever could act on a terminal spelled out: \\x1b, \\u202e."""
+    return _UNPRINTABLE.sub(lambda match: _spelled(ord(match[0])), text)
+
+
+def _spelled(code: int) -> str:
+    if 0xDC80 <= code <= 0xDCFF:
+        code -= 0xDC00  # surrogateescape: a byte that is not UTF-8
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+
+
+def write_line(stream: TextIO | None, text: str) -> None:
+    """Write one line, made printable. A reader that went away ends no copy: it is ignored."""
+    if stream is None:  # sys.stderr is None where the shell closed it
+        return
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    line = printable(text).encode(encoding, "backslashreplace").decode(encoding)
+    with contextlib.suppress(OSError, ValueError):
+        stream.write(line + "\n")
+        stream.flush()

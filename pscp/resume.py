@@ -1,0 +1,159 @@
+"""What is at the destination already: which files are right, which can go on, which start over.
+
+A file of the same size is hashed at both ends, and not sent when it is the same: so running a
+command again costs reading, not sending. A part is taken up where its journal left it.
+
+Not here: the copying of what is missing (filejob.py, coordinator.py).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from pscp.board import Board
+from pscp.endpoint import failures, hashes, tree, wire
+from pscp.endpoint.files import Extent
+from pscp.filejob import CHECK_BYTES
+from pscp.journal import Journal, Landed
+from pscp.options import Options
+from pscp.plan import Ask, Placed, batches, cut, goes_in_pack
+
+LOOK_ITEMS = 256  # in one question
+
+
+class Copy(Protocol):
+    """What the look at the destination needs of the copy."""
+
+    board: Board
+    journal: Journal
+    options: Options
+    algorithm: str
+    chunk_bytes: int
+
+    def send(self, item: Placed, landed: Landed | None = None, compare: bool = False) -> None: ...
+
+    def skipped(self, item: Placed) -> None: ...
+
+    def already_there(self, items: list[Placed], digests: list[str]) -> None: ...
+
+
+class Look:
+    """Decides for each entry of a destination that is not new."""
+
+    def __init__(self, copy: Copy) -> None:
+        self._copy, self._board = copy, copy.board
+
+    def question(self, items: list[Placed]) -> Ask:
+        """The question that begins it, for at most LOOK_ITEMS items."""
+        paths = [item.entry.path for item in items]
+
+        def then(answer: Any) -> None:
+            self._decide(items, answer)
+
+        return Ask(False, {"ask": "look", "paths": paths}, then, self._bug)
+
+    def _bug(self, failure: failures.Data) -> None:
+        raise ValueError(failure["message"])
+
+    def _decide(self, items: list[Placed], seen: list[Any]) -> None:
+        same_size: list[Placed] = []
+        for item, (kind, size, mtime_ns, has_part) in zip(items, seen, strict=True):
+            entry = item.entry
+            if entry.kind != tree.FILE:
+                self._copy.send(_as_new(item) if kind == "" else item)
+            elif self._is_not_wanted(entry, kind, size, mtime_ns):
+                self._copy.skipped(item)
+            elif self._may_be_same(entry, kind, size):
+                same_size.append(item)
+            else:
+                self._send(item, has_part)
+        for group in _groups(same_size):
+            self._compare(group)
+
+    def _is_not_wanted(self, entry: tree.Entry, kind: str, size: int, mtime_ns: int) -> bool:
+        """--update: what is newer there, or as new and as large, stays."""
+        if not self._copy.options.update or kind != tree.FILE:
+            return False
+        return mtime_ns > entry.mtime_ns or (mtime_ns, size) == (entry.mtime_ns, entry.size)
+
+    def _may_be_same(self, entry: tree.Entry, kind: str, size: int) -> bool:
+        """Worth hashing at both ends? Not a sparse file: its holes cost hashing, not sending."""
+        is_same_size = (kind, size) == (tree.FILE, entry.size)
+        return is_same_size and self._copy.options.resume and "sparse" not in entry.extra
+
+    def _send(self, item: Placed, has_part: bool) -> None:
+        if not has_part or goes_in_pack(item.entry):
+            self._copy.send(item)
+            return
+        landed = self._copy.journal.landed(item.entry.path, item.known.identity)
+        if not self._copy.options.resume or landed is None and "sparse" in item.entry.extra:
+            self._discard_first(item)  # what lies in the holes of this part, nobody knows
+        elif landed is not None and landed.algorithm in hashes.ALGORITHMS:
+            self._copy.send(item, landed)
+        else:
+            self._copy.send(item, compare=True)
+
+    def _discard_first(self, item: Placed) -> None:
+        def then(_: Any) -> None:
+            self._copy.send(item)
+
+        self._board.add(Ask(False, {"ask": "discard", "path": item.entry.path}, then, then))
+
+    # --- files of the same size: hashed at both ends
+
+    def _compare(self, group: list[Placed], offset: int = 0) -> None:
+        """Either several small files, or a stretch of one large file."""
+        strong = self._copy.options.strong
+        chunk_bytes = wire.MAX_OFFSET if strong else self._copy.chunk_bytes
+        extents = [_stretch(item, offset, chunk_bytes) for item in group]
+        algorithm = hashes.STRONG if strong else self._copy.algorithm
+
+        def then_source(there: list[Any]) -> None:
+            def then(here: list[Any]) -> None:
+                self._decide_same(group, offset, extents, here, there)
+
+            known: list[Any] = [item.known.listed() for item in group]
+            self._board.add(Ask(True, _question(known, extents, algorithm), then, self._bug))
+
+        placed: list[Any] = [(False, item.entry.path) for item in group]
+        question = _question(placed, extents, algorithm)
+        self._board.add(Ask(False, question, then_source, self._bug))
+
+    def _decide_same(
+        self, group: list[Placed], offset: int, extents: list[list[Extent]],
+        here: list[Any], there: list[Any],
+    ) -> None:  # fmt: skip
+        same: list[Placed] = []
+        digests: list[str] = []
+        for item, stretch, mine, theirs in zip(group, extents, here, there, strict=True):
+            end = sum(stretch[-1])
+            if isinstance(mine, dict) or None in mine or mine != theirs:
+                self._send(item, False)
+            elif end < item.entry.size:
+                self._compare([item], end)
+            else:
+                same.append(item)
+                digests.append(mine[0])
+        if same:
+            self._copy.already_there(same, digests)
+
+
+def _as_new(item: Placed) -> Placed:
+    """Marked as not at the destination before this copy: its mode is ours to set."""
+    return Placed(item.known, item.entry._replace(extra={**item.entry.extra, "new": 1}))
+
+
+def _groups(items: list[Placed]) -> list[list[Placed]]:
+    """Small files together, each large one alone."""
+    small = [item for item in items if goes_in_pack(item.entry)]
+    return ([small] if small else []) + [[i] for i in items if not goes_in_pack(i.entry)]
+
+
+def _stretch(item: Placed, offset: int, chunk_bytes: int) -> list[Extent]:
+    left = [(offset, item.entry.size - offset)] if item.entry.size > offset else []
+    return next(batches(cut(left, chunk_bytes), CHECK_BYTES), [(offset, 0)])
+
+
+def _question(files: list[Any], extents: list[list[Extent]], algorithm: str) -> dict[str, Any]:
+    asked = [[file, each] for file, each in zip(files, extents, strict=True)]
+    return {"ask": "digests", "files": asked, "hash": algorithm}

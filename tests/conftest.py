@@ -1,0 +1,285 @@
+"""Fixtures for all tests: private SSH servers, far-end interpreters, and the check for leaks.
+
+A test that takes `far_python` or `login_shell` runs once for each that this machine has. After
+every test nothing may be left of it: no thread, descriptor or process, at either end.
+
+Not here: the comparison of trees (compare.py). Read next: pscp/servers.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import re
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple, NoReturn
+
+import pytest
+
+from pscp.processes import Process, descendants, living
+from pscp.servers import EmbeddedServer, PrivateServer, SshdServer, find_sshd
+
+# Every process that a test starts, here or through a private server, inherits this: so it is
+# found again even where its parent died before it and it is nobody's descendant any more.
+RUN_TOKEN = secrets.token_hex(16)
+ENDING_S = 5.0  # sshd notices a connection's end, and its agent an end of stdin, a moment later
+OLDEST_MINOR, NEWEST_MINOR = 6, 13
+PYENV_VERSIONS = Path("~/.pyenv/versions").expanduser()  # before HOME is changed
+SHELLS = ("sh", "bash", "csh", "fish")
+
+
+def unavailable(what: str) -> NoReturn:
+    """Leaves a test out, or fails it where scripts/test was told that nothing may be left out."""
+    if os.environ.get("PSCP_REQUIRE_ALL"):
+        pytest.fail(what)
+    pytest.skip(what)
+
+
+# --- a world of its own
+
+
+@pytest.fixture(scope="session", autouse=True)
+def isolated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The home folder of the tests: nobody's journals or ssh keys are touched or used."""
+    home = tmp_path_factory.mktemp("home")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOME", str(home))
+        for name in ("STATE", "CONFIG", "CACHE", "DATA"):
+            patch.setenv(f"XDG_{name}_HOME", str(home / name.lower()))
+        patch.setenv("PSCP_TEST_RUN", RUN_TOKEN)
+        for name in ("SSH_AUTH_SOCK", "SSH_ASKPASS", "DISPLAY"):
+            patch.delenv(name, raising=False)
+        yield home
+
+
+# --- servers
+
+MakeServer = Callable[..., PrivateServer]
+
+
+@pytest.fixture(scope="session")
+def far_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where commands start at the far end, and what `host:name` is relative to."""
+    return tmp_path_factory.mktemp("far-home")
+
+
+@pytest.fixture(scope="session")
+def sshd(far_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrivateServer]:
+    """One sshd for the whole run; its python3 is the one that runs the tests."""
+    environment = far_environment(far_home, tmp_path_factory.mktemp("far-bin"), sys.executable)
+    require_sshd()
+    with shared(lambda: SshdServer(environment=environment)) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def embedded(far_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrivateServer]:
+    """One asyncssh server for the whole run."""
+    environment = far_environment(far_home, tmp_path_factory.mktemp("far-bin"), sys.executable)
+    with shared(lambda: EmbeddedServer(environment=environment)) as server:
+        yield server
+
+
+@pytest.fixture
+def make_sshd(far_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MakeServer]:
+    """make_sshd(["MaxStartups 1"], python=PATH, environment={...}, shell=PATH): an sshd."""
+    with contextlib.ExitStack() as stack:
+
+        def make(
+            extra_config: Sequence[str] = (),
+            *,
+            python: str | None = sys.executable,
+            environment: Mapping[str, str] | None = None,
+            shell: str | None = None,
+        ) -> PrivateServer:
+            require_sshd()
+            far = far_environment(far_home, tmp_path_factory.mktemp("far-bin"), python)
+            server = SshdServer(
+                extra_config, environment={**far, **(environment or {})}, shell=shell
+            )
+            return stack.enter_context(server)
+
+        yield make
+
+
+@pytest.fixture
+def make_embedded(far_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MakeServer]:
+    """make_embedded(python=PATH, environment={...}, shell=PATH): an asyncssh server."""
+    with contextlib.ExitStack() as stack:
+
+        def make(
+            *,
+            python: str | None = sys.executable,
+            environment: Mapping[str, str] | None = None,
+            shell: str | None = None,
+        ) -> PrivateServer:
+            far = far_environment(far_home, tmp_path_factory.mktemp("far-bin"), python)
+            server = EmbeddedServer(environment={**far, **(environment or {})}, shell=shell)
+            return stack.enter_context(server)
+
+        yield make
+
+
+@contextlib.contextmanager
+def shared(start: Callable[[], PrivateServer]) -> Iterator[PrivateServer]:
+    """A server that outlives the test that was the first to ask for it."""
+    before = held_now()
+    with start() as server:
+        SHARED.append(held_now().beyond(before))
+        yield server
+
+
+def require_sshd() -> None:
+    if find_sshd() is None:
+        unavailable("sshd is not installed")
+
+
+def far_environment(home: Path, folder: Path, python: str | None) -> dict[str, str]:
+    """What sessions get. `python` is what `python3` runs there; None: there is none at all."""
+    if python is None:
+        for tool in ("sh", "env", "cat", "true", "sleep", "kill"):
+            if found := shutil.which(tool):
+                (folder / tool).symlink_to(found)
+        path = str(folder)
+    else:
+        # A script, not a link: an interpreter finds its libraries by where it itself lies.
+        script = folder / "python3"
+        script.write_text(f'#!/bin/sh\nexec "{python}" "$@"\n')
+        script.chmod(0o755)
+        path = f"{folder}:/usr/local/bin:/usr/bin:/bin"
+    return {"HOME": str(home), "PATH": path, "PSCP_TEST_RUN": RUN_TOKEN}
+
+
+# --- what the far end may run
+
+
+@functools.cache
+def find_far_pythons() -> dict[str, str]:
+    """Interpreters 3.6 to 3.13 found here, version -> path."""
+    found_pythons: dict[str, str] = {}
+    for minor in range(OLDEST_MINOR, NEWEST_MINOR + 1):
+        candidates = sorted(PYENV_VERSIONS.glob(f"3.{minor}.*/bin/python3"))
+        if on_path := shutil.which(f"python3.{minor}"):
+            candidates.append(Path(on_path))
+        runnable = (str(path) for path in candidates if python_version(path) == (3, minor))
+        if first := next(runnable, None):
+            found_pythons[f"3.{minor}"] = first
+    return found_pythons
+
+
+def python_version(path: Path) -> tuple[int, int] | None:
+    # Run, as a pyenv shim is there and executable for versions that it then refuses to run.
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        argv = [str(path), "--version"]
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=10, check=False)
+        if match := re.match(r"Python (\d+)\.(\d+)", done.stdout):
+            return int(match[1]), int(match[2])
+    return None
+
+
+@pytest.fixture(scope="session")
+def far_pythons() -> list[str]:
+    return list(find_far_pythons().values())
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "far_python" in metafunc.fixturenames:
+        found = find_far_pythons()
+        metafunc.parametrize("far_python", list(found.values()), ids=list(found))
+
+
+@pytest.fixture(params=SHELLS)
+def login_shell(request: pytest.FixtureRequest) -> str:
+    """Path of a shell, for make_sshd(shell=...)."""
+    name: str = request.param
+    return shutil.which(name) or unavailable(f"{name} is not installed")
+
+
+# --- leaks
+
+
+class Held(NamedTuple):
+    """What this process has, and what it and its tests have started."""
+
+    threads: frozenset[threading.Thread]
+    descriptors: frozenset[tuple[int, str]]
+    processes: frozenset[Process]
+
+    def beyond(self, before: Held) -> Held:
+        return Held(
+            self.threads - before.threads,
+            self.descriptors - before.descriptors,
+            self.processes - before.processes,
+        )
+
+
+SHARED: list[Held] = []  # what is held for the whole run
+
+
+def held_now() -> Held:
+    return Held(frozenset(threading.enumerate()), open_descriptors(), started_processes())
+
+
+def held_beyond(*known: Held) -> Held:
+    return functools.reduce(Held.beyond, known, held_now())
+
+
+def open_descriptors() -> frozenset[tuple[int, str]]:
+    """(number, what it is open on); empty on systems without /proc."""
+    found = set()
+    with contextlib.suppress(FileNotFoundError):
+        for name in os.listdir("/proc/self/fd"):
+            with contextlib.suppress(FileNotFoundError):  # the listing's own
+                found.add((int(name), os.readlink(f"/proc/self/fd/{name}")))
+    return frozenset(found)
+
+
+def started_processes() -> frozenset[Process]:
+    marked = (process for process in living() if is_marked(process.pid))
+    return frozenset({*descendants(os.getpid()), *marked})
+
+
+def is_marked(pid: int) -> bool:
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/environ", "rb") as environ:
+        return RUN_TOKEN.encode() in environ.read()
+    return False
+
+
+@pytest.fixture(autouse=True)
+def no_leaks(isolated: Path) -> Iterator[None]:
+    before = held_now()
+    yield
+    deadline_s = time.monotonic() + ENDING_S
+    while any(left := held_beyond(before, *SHARED)) and time.monotonic() < deadline_s:
+        time.sleep(0.02)
+    if any(left):
+        report(left)
+
+
+def report(left: Held) -> NoReturn:
+    """Ends what was left, so that it troubles no other test, and fails this one."""
+    described = [f"{p.pid}: {command_line(p.pid)}" for p in left.processes]
+    for process in left.processes:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGKILL)
+    pytest.fail(
+        "the test left behind:"
+        f"\n  threads {[thread.name for thread in left.threads]}"
+        f"\n  descriptors {sorted(left.descriptors)}"
+        f"\n  processes {described}"
+    )
+
+
+def command_line(pid: int) -> str:
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as argv:
+        return argv.read().replace(b"\0", b" ").decode(errors="replace").strip()
+    return "ended"

@@ -1,0 +1,410 @@
+"""pscp.cli: what a command line means, what it says when it is wrong, and its exit codes.
+
+The copy itself is a stand-in here; the real one is in tests/e2e.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import subprocess
+import sys
+import types
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pscp import cli
+from pscp.errors import ConnectError, Interrupted, PscpError, SourceChanged, Terminated, UsageError
+from pscp.options import KIB, MIB, Location, Options
+from pscp.progress import Counters, Failure, Reporter, Result
+
+DONE = Result(
+    files=12, bytes=268_435_456, chunks_verified=64, connections=4, bytes_sent=1, seconds=1.2
+)
+
+
+class Copy:
+    """Stands in for pscp.api.copy: remembers how it was called, does as it is told."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[list[Location], Location, Options]] = []
+        self.result = DONE
+        self.act: Callable[[Reporter], None] = lambda reporter: None
+
+    def __call__(
+        self,
+        sources: Sequence[Location],
+        destination: Location,
+        *,
+        options: Options,
+        reporter: Reporter,
+    ) -> Result:
+        self.calls.append((list(sources), destination, options))
+        reporter.start(Counters())
+        self.act(reporter)
+        reporter.stop(self.result)
+        return self.result
+
+
+@pytest.fixture
+def copy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Copy]:
+    stand_in = Copy()
+    api = types.ModuleType("pscp.api")
+    api.copy = stand_in  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "pscp.api", api)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a").write_text("a")
+    (tmp_path / "-x").write_text("x")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "dangling").symlink_to("nowhere")
+    (tmp_path / "way").symlink_to("folder")
+    yield stand_in
+
+
+def options_of(copy: Copy, *words: str) -> Options:
+    assert cli.main([*words, "a", "host:b"]) == 0
+    return copy.calls[-1][2]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("-b 64k", {"block_bytes": 64 * KIB}),
+        ("-b64k", {"block_bytes": 64 * KIB}),
+        ("-c 12", {"connections": 12}),
+        ("-c auto", {"connections": None}),
+        ("-d -q", {"debug": True, "quiet": True}),
+        ("-s -t", {"strong": True, "transfer_test": True}),
+        ("-rp", {"recursive": True, "preserve": True}),
+        ("-rP22", {"recursive": True, "port": 22}),
+        ("-P 22", {"port": 22}),
+        ("-i k1 -i k2", {"identities": ("k1", "k2")}),
+        ("-F conf -J me@jump:22", {"config_file": "conf", "jump": "me@jump:22"}),
+        ("-o A=1 -oB=2 -o C=3", {"ssh_options": ("A=1", "B=2", "C=3")}),
+        (
+            "-l 800 -C -v -B",
+            {"limit_kbit_s": 800, "compress": True, "verbose": True, "batch": True},
+        ),
+        ("-4", {"address_family": 4}),
+        ("-6", {"address_family": 6}),
+        ("-S /bin/ssh -T", {"program": "/bin/ssh", "strict_names": False}),
+        ("-a", {"archive": True, "recursive": True, "preserve": True}),
+        ("-n --update", {"dry_run": True, "update": True}),
+        ("--chunk-size 1M --no-resume", {"chunk_bytes": MIB, "resume": False}),
+        ("--progress none --stats", {"progress": "none", "stats": True}),
+        ("--cipher aes128-ctr", {"cipher": "aes128-ctr"}),
+        (
+            "--exclude a --include b --exclude c",
+            {"filters": (("exclude", "a"), ("include", "b"), ("exclude", "c"))},
+        ),
+        (
+            "--block-size=8K --connections=3 --limit=1 --port=2 --identity=i --config=f --jump=j",
+            {
+                "block_bytes": 8 * KIB,
+                "connections": 3,
+                "limit_kbit_s": 1,
+                "port": 2,
+                "identities": ("i",),
+                "config_file": "f",
+                "jump": "j",
+            },
+        ),
+        (
+            "--recursive --preserve --archive --dry-run --no-strict-names --strong --debug --batch",
+            {
+                "archive": True,
+                "dry_run": True,
+                "strict_names": False,
+                "strong": True,
+                "debug": True,
+                "batch": True,
+            },
+        ),
+        (
+            "--transfer-test --ssh-option=A=1 --compress --ipv6 --program=p --quiet --verbose",
+            {
+                "transfer_test": True,
+                "ssh_options": ("A=1",),
+                "compress": True,
+                "address_family": 6,
+                "program": "p",
+                "quiet": True,
+                "verbose": True,
+            },
+        ),
+    ],
+)
+def test_options(copy: Copy, words: str, expected: dict[str, Any]) -> None:
+    assert options_of(copy, *words.split()) == Options(**expected)
+
+
+@pytest.mark.parametrize(
+    ("words", "sources", "destination"),
+    [
+        (["a", "host:b"], ["a"], "host:b"),
+        (["a", "a", "host:b"], ["a", "a"], "host:b"),
+        (["host:a", "host:b", "there"], ["host:a", "host:b"], "there"),
+        (["-r", "a", "-p", "folder", "host:", "-c", "2"], ["a", "folder"], "host:"),
+        (["--", "-x", "host:b"], ["-x"], "host:b"),
+        (["a", "--", "-x", "host:b"], ["a", "-x"], "host:b"),
+        (["./-x", "host:-b"], ["./-x"], "host:-b"),
+        (["ssh://host:22/a", "."], ["ssh://host:22/a"], "."),
+        (["dangling", "host:"], ["dangling"], "host:"),
+        (["-r", "way", "host:"], ["way"], "host:"),
+    ],
+)
+def test_paths(copy: Copy, words: list[str], sources: list[str], destination: str) -> None:
+    assert cli.main(words) == 0
+    given_sources, given_destination, _ = copy.calls[-1]
+    assert [source.text for source in given_sources] == sources
+    assert given_destination.text == destination
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "a source and a destination are missing"),
+        (["-r"], "a source and a destination are missing"),
+        (["a"], "a destination is missing"),
+        (["-Z", "a", "host:b"], "no such option: -Z"),
+        (["-rZ", "a", "host:b"], "Z"),
+        (["--bogus=1", "a", "host:b"], "no such option: --bogus=1"),
+        (["--recurs", "a", "host:b"], "no such option: --recurs"),
+        (["-5", "a", "host:b"], "no such option: -5"),
+        (["-x y", "host:b"], "no such option: -x y"),
+        (["-b", "12q", "a", "host:b"], "-b/--block-size: '12q' is not a size"),
+        (["-b", "0", "a", "host:b"], "too small"),
+        (["-b", "2M", "a", "host:b"], "the block size must be 4 KiB to 1 MiB, not 2 MiB"),
+        (["--chunk-size", "x", "a", "host:b"], "--chunk-size: 'x' is not a size"),
+        (["-c", "0", "a", "host:b"], "1 to 256"),
+        (["-c", "many", "a", "host:b"], "-c/--connections: 'many' is not a whole number"),
+        (["-P", "x", "a", "host:b"], "-P/--port: 'x' is not a whole number"),
+        (["-P99999", "a", "host:b"], "1 to 65535"),
+        (["a", "host:b", "-c"], "expected one argument"),
+        (["--progress", "loud", "a", "host:b"], "must be one of"),
+        (["--stats=1", "a", "host:b"], "stats"),
+        (["a", "-oProxyCommand=x:b", "host:b", "me@-x:"], "cannot start with"),
+        (["a", "-host:b"], "-h does not go with other letters"),
+        (["--", "a", "-host:b"], 'cannot start with "-"'),
+        (["--", "a", "a"], "both on this machine"),
+        (["h:a", "h:b"], "both remote"),
+        (["h:a", "g:a", "a"], "different hosts"),
+        (["h:a", "a", "a"], "different hosts"),
+        (["missing", "host:b"], "missing: No such file or directory"),
+        (["a/", "host:b"], "a/: Not a directory"),
+        (["n" * 300, "host:b"], os.strerror(errno.ENAMETOOLONG)),
+        (["mis\nsing\x1b[2J\udcff", "host:b"], "mis\\x0asing\\x1b[2J\\xff: No such file"),
+        (["folder", "host:b"], "folder is a folder: use -r"),
+        (["way", "host:b"], "way is a folder: use -r"),
+        (["a\0b", "host:b"], "NUL"),
+    ],
+)
+def test_wrong_use(
+    copy: Copy, capsys: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
+    assert cli.main(words) == 2
+    out, err = capsys.readouterr()
+    first, hint = err.splitlines()
+    assert first.startswith("pscp: ") and message in first
+    assert hint.strip()
+    assert out == ""
+    assert not copy.calls
+
+
+def test_a_source_that_may_not_be_seen_is_for_the_copy_to_report(
+    copy: Copy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: str) -> os.stat_result:
+        raise PermissionError(errno.EACCES, "Permission denied", path)
+
+    monkeypatch.setattr(os, "lstat", refuse)
+    assert cli.main(["a", "host:b"]) == 0
+
+
+SHORT = [f"-{letter}" for letter in "bcdhqstrpPiFJolCvB46STan"]
+LONG = ["--update", "--exclude", "--include", "--chunk-size", "--no-resume", "--progress"]
+WORDS = st.one_of(
+    st.sampled_from(SHORT),
+    st.sampled_from(LONG),
+    st.sampled_from(["-rp", "-P22", "-oA=b", "--", "-", "--include=x", "json", "auto", "1", "64k"]),
+    st.sampled_from(["a", "host:", "host:b", "[::1]:c", "ssh://host/x"]),
+    st.text(max_size=8),
+    st.binary(max_size=8).map(os.fsdecode),
+)
+
+
+@given(st.lists(WORDS, max_size=6))
+def test_any_command_line_makes_sense_or_is_wrong_use(words: list[str]) -> None:
+    with contextlib.suppress(UsageError):
+        assert isinstance(cli.parse(words), cli.Command)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["exclude", "include"]), st.text(min_size=1, max_size=5))),
+    st.integers(1, 256),
+    st.integers(4 * KIB, MIB),
+)
+def test_options_round_trip(
+    filters: list[tuple[str, str]], connections: int, block_bytes: int
+) -> None:
+    filters = [(kind, pattern.replace("\0", "0")) for kind, pattern in filters]
+    words = [f"--{kind}={pattern}" for kind, pattern in filters]
+    command = cli.parse([*words, f"-c{connections}", "-b", str(block_bytes), "host:a", "."])
+    assert command.options == replace(
+        Options(), filters=tuple(filters), connections=connections, block_bytes=block_bytes
+    )
+
+
+def test_summary(copy: Copy, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["a", "host:b"]) == 0
+    out, err = capsys.readouterr()
+    assert err == "268.4 MB in 1.2 s (223.7 MB/s), 12 files, 64 chunks verified\n"
+    assert out == ""
+
+
+def test_summary_of_a_copy_with_incidents(copy: Copy, capsys: pytest.CaptureFixture[str]) -> None:
+    copy.result = Result(
+        files=1,
+        files_skipped=4,
+        bytes=300_000_000,
+        bytes_resumed=100_000_000,
+        chunks_verified=1,
+        chunks_resent=3,
+        seconds=2,
+        failures=(Failure("x\x1b", "SourceChanged", "changed"), Failure("y", "FileError", "no")),
+    )
+    copy.act = lambda reporter: reporter.note("x\x1b: changed")
+    assert cli.main(["a", "host:b"]) == 1
+    assert capsys.readouterr().err.splitlines() == [
+        "pscp: x\\x1b: changed",
+        "200.0 MB in 2.0 s (100.0 MB/s), 1 file, 1 chunk verified, 3 resent, "
+        "100.0 MB was there already, 4 skipped, 2 failed",
+    ]
+
+
+def test_quiet_shows_failures_only(copy: Copy, capsys: pytest.CaptureFixture[str]) -> None:
+    copy.act = lambda reporter: reporter.note("x: changed")
+    cli.main(["-q", "--stats", "a", "host:b"])
+    assert capsys.readouterr() == ("", "pscp: x: changed\n")
+
+
+def test_progress_none_has_no_summary(copy: Copy, capsys: pytest.CaptureFixture[str]) -> None:
+    cli.main(["--progress", "none", "a", "host:b"])
+    assert capsys.readouterr() == ("", "")
+
+
+def test_stats(copy: Copy, capsys: pytest.CaptureFixture[str]) -> None:
+    cli.main(["--stats", "a", "host:b"])
+    _, *rows = capsys.readouterr().err.splitlines()
+    table = dict(row.rsplit(None, 1) for row in rows)
+    assert table["bytes"] == "268435456"
+    assert table["chunks verified"] == "64"
+    assert table["seconds"] == "1.200"
+    assert table["failures"] == "0"
+
+
+def test_json(copy: Copy, capsys: pytest.CaptureFixture[str]) -> None:
+    copy.act = lambda reporter: reporter.note("x: changed")
+    cli.main(["--progress=json", "a", "host:b"])
+    out, err = capsys.readouterr()
+    events = [json.loads(line) for line in out.splitlines()]
+    assert [event["event"] for event in events] == ["note", "progress", "end"]
+    assert {item.name for item in fields(Result)} <= set(events[-1])
+    assert err == ""
+
+
+def test_dry_run_lists_on_stdout(copy: Copy, capsys: pytest.CaptureFixture[str]) -> None:
+    copy.act = lambda reporter: reporter.line("folder/b\x1b")
+    assert cli.main(["-n", "a", "host:b"]) == 0
+    out, err = capsys.readouterr()
+    assert out == "folder/b\\x1b\n"
+    assert err == "nothing was copied (dry run); it would have been 12 files, 268.4 MB\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "lines"),
+    [
+        (ConnectError("no route\n\x1b", "try"), 3, ["pscp: no route\\x0a\\x1b", "      try"]),
+        (PscpError("odd"), 1, ["pscp: odd"]),
+        (SourceChanged("a\x1b", "changed", "again"), 1, ["pscp: a\\x1b: changed", "      again"]),
+        (Interrupted("stop"), 130, ["pscp: stop", f"      {Interrupted.hint}"]),
+        (Terminated("end"), 143, ["pscp: end", f"      {Terminated.hint}"]),
+        (KeyboardInterrupt(), 130, ["pscp: interrupted", f"      {Interrupted.hint}"]),
+    ],
+)
+def test_errors_become_exit_codes(
+    copy: Copy,
+    capsys: pytest.CaptureFixture[str],
+    error: BaseException,
+    code: int,
+    lines: list[str],
+) -> None:
+    def fail(reporter: Reporter) -> None:
+        raise error
+
+    copy.act = fail
+    assert cli.main(["--progress=plain", "a", "host:b"]) == code
+    assert capsys.readouterr().err.splitlines() == lines
+
+
+def test_a_bug_is_a_traceback(copy: Copy) -> None:
+    def fail(reporter: Reporter) -> None:
+        raise ZeroDivisionError
+
+    copy.act = fail
+    with pytest.raises(ZeroDivisionError):
+        cli.main(["a", "host:b"])
+
+
+def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--help"]) == 0
+    shown = capsys.readouterr().out
+    for word in SHORT:
+        assert f"{word}, --" in shown or f"{word} " in shown
+    for word in [*LONG, "--stats", "--cipher", "--version"]:
+        assert word in shown
+    assert cli.main(["-r", "-h", "--bogus"]) == 0
+    assert capsys.readouterr().out == shown
+
+
+def test_every_short_option_has_a_long_one() -> None:
+    for action in cli.make_parser()._actions:
+        assert any(name.startswith("--") for name in action.option_strings)
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("pscp ")
+    assert cli.main(["host:a", "--", "--version", "--help"]) == 2
+
+
+def run_python(code: str, **options: Any) -> subprocess.CompletedProcess[bytes]:
+    root = Path(cli.__file__).parents[1]
+    return subprocess.run(
+        [sys.executable, "-c", code], cwd=root, stderr=subprocess.PIPE, timeout=60, **options
+    )
+
+
+def test_import_is_light() -> None:
+    heavy = "{'rich', 'asyncssh', 'paramiko', 'subprocess', 'importlib.metadata'}"
+    done = run_python(f"import sys, pscp.cli; sys.exit(len({heavy} & set(sys.modules)))")
+    assert done.returncode == 0
+
+
+def test_a_reader_that_went_away_is_no_traceback() -> None:
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    try:
+        code = "import sys; from pscp.cli import main; sys.exit(main(['--help']))"
+        done = run_python(code, stdout=write_end)
+    finally:
+        os.close(write_end)
+    assert (done.returncode, done.stderr) == (0, b"")

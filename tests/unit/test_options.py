@@ -1,0 +1,289 @@
+"""pscp.options: locations as scp reads them, sizes, and the bounds of every option."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pscp.errors import UsageError
+from pscp.options import (
+    GIB,
+    KIB,
+    MIB,
+    Location,
+    Options,
+    check_direction,
+    parse_location,
+    parse_number,
+    parse_size,
+    show_size,
+)
+
+NAMES = st.binary().filter(lambda name: b"\0" not in name).map(os.fsdecode)
+HOSTS = st.from_regex(r"[a-z0-9][a-z0-9.-]{0,20}|[0-9a-f]{1,4}::[0-9a-f]{1,4}", fullmatch=True)
+USERS = st.from_regex(r"[a-z_][a-z0-9_@.-]{0,10}", fullmatch=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "user", "host", "path"),
+    [
+        ("host:", None, "host", ""),
+        ("host:a", None, "host", "a"),
+        ("host:/a:b", None, "host", "/a:b"),
+        ("me@host:a@b", "me", "host", "a@b"),
+        ("me@corp@host:a", "me@corp", "host", "a"),
+        (r"CORP\me@host:a", r"CORP\me", "host", "a"),
+        ("[::1]:a", None, "::1", "a"),
+        ("me@[fe80::1%eth0]:/a", "me", "fe80::1%eth0", "/a"),
+        ("[host]:a]:b", None, "host", "a]:b"),
+        ("host: a\n-x", None, "host", " a\n-x"),
+        ("host:\udcff", None, "host", "\udcff"),
+    ],
+)
+def test_remote(text: str, user: str | None, host: str, path: str) -> None:
+    location = parse_location(text)
+    assert location == Location(text, path, host, user)
+    assert location.is_remote
+    assert location.login == (f"{user}@{host}" if user else host)
+
+
+@pytest.mark.parametrize(
+    "text", ["a", "./a:b", "/a:b", ":a", "-", "-x", "a/b@[c]:d", "[a", "[::1]", "me@[x:y", "\udcff"]
+)
+def test_local(text: str) -> None:
+    location = parse_location(text)
+    assert location == Location(text, text)
+    assert not location.is_remote
+    assert location.login == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "login", "port", "path"),
+    [
+        ("ssh://host", "host", None, ""),
+        ("ssh://host/", "host", None, ""),
+        ("ssh://host/a/b", "host", None, "a/b"),
+        ("ssh://host//a", "host", None, "/a"),
+        ("scp://me@host:2222/a", "me@host", 2222, "a"),
+        ("ssh://[::1]:22/a", "::1", 22, "a"),
+        ("ssh://me%40corp@host/a%20b%2Fc+%ff", "me@corp@host", None, "a b/c+\udcff"),
+        ("ssh://host/a:b@c", "host", None, "a:b@c"),
+    ],
+)
+def test_url(text: str, login: str, port: int | None, path: str) -> None:
+    location = parse_location(text)
+    assert (location.login, location.port, location.path) == (login, port, path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "a\0b",
+        "\ud800",
+        "-host:a",
+        "-oProxyCommand=x:a",
+        "me@-host:a",
+        "-l@host:a",
+        "me@:a",
+        "@host:a",
+        "[]:a",
+        "[-x]:a",
+        "[a]b]:c",
+        "a\x1bb:c",
+        "a b:c",
+        "m\ne@host:a",
+        "a;b:c",
+        "$(x):a",
+        "me;x@host:a",
+        "me -x@host:a",
+        "ssh://",
+        "ssh:///a",
+        "ssh://-x/a",
+        "ssh://%2dx@host/a",
+        "ssh://host:/a",
+        "ssh://host:x/a",
+        "ssh://host:0/a",
+        "ssh://host:65536/a",
+        "ssh://host:-1/a",
+        "ssh://host:" + "9" * 5000 + "/a",
+        "ssh://::1/a",
+        "ssh://[::1/a",
+        "ssh://host/%",
+        "ssh://host/%zz",
+        "ssh://host/a%00",
+    ],
+)
+def test_refused(text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_location(text)
+    assert caught.value.message
+
+
+def test_a_location_made_by_hand_is_checked_too() -> None:
+    with pytest.raises(UsageError):
+        Location("x", "x", host="-oProxyCommand=x")
+
+
+@given(
+    st.one_of(st.text(), NAMES, st.text("a:/@[]-%\0\n"), st.text("a:/@[]%0").map("ssh://".__add__))
+)
+def test_any_text_is_a_location_or_wrong_use(text: str) -> None:
+    try:
+        location = parse_location(text)
+    except UsageError:
+        return
+    assert location.text == text
+    assert location.is_remote or location.path == text
+
+
+@given(user=st.none() | USERS, host=HOSTS, path=NAMES)
+def test_scp_form_round_trip(user: str | None, host: str, path: str) -> None:
+    shown = f"[{host}]" if ":" in host else host
+    location = parse_location(f"{user}@{shown}:{path}" if user else f"{shown}:{path}")
+    assert (location.user, location.host, location.path) == (user, host, path)
+
+
+@given(host=HOSTS, port=st.integers(1, 65535), path=NAMES)
+def test_url_form_round_trip(host: str, port: int, path: str) -> None:
+    shown = f"[{host}]" if ":" in host else host
+    quoted = "".join(f"%{byte:02x}" for byte in os.fsencode(path))
+    location = parse_location(f"ssh://{shown}:{port}/{quoted}")
+    assert (location.host, location.port, location.path) == (host, port, path)
+
+
+@given(NAMES)
+def test_a_slash_before_the_colon_means_local(name: str) -> None:
+    assert not parse_location("./" + name).is_remote
+
+
+@pytest.mark.parametrize(
+    ("text", "size_bytes"),
+    [
+        ("1", 1),
+        ("65536", 64 * KIB),
+        ("256k", 256 * KIB),
+        ("4M", 4 * MIB),
+        ("4 MB", 4 * MIB),
+        ("1GiB", GIB),
+        ("2t", 2048 * GIB),
+        ("9b", 9),
+    ],
+)
+def test_sizes(text: str, size_bytes: int) -> None:
+    assert parse_size(text, "-b") == size_bytes
+
+
+@pytest.mark.parametrize(
+    "text", ["", "0", "0M", "-1", "+1", "1.5M", "M", "4X", "4MM", "٤", "9" * 5000, "9999999999T"]
+)
+def test_sizes_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="^-b: "):
+        parse_size(text, "-b")
+
+
+@given(st.integers(1, 2**63 - 1))
+def test_size_round_trip(size_bytes: int) -> None:
+    assert parse_size(show_size(size_bytes), "") == size_bytes
+
+
+@given(st.text(), st.sampled_from([parse_size, parse_number]))
+def test_any_text_is_a_number_or_wrong_use(text: str, read: Callable[[str, str], int]) -> None:
+    try:
+        assert isinstance(read(text, "-x"), int)
+    except UsageError as error:
+        assert error.message.startswith("-x: ")
+
+
+def test_archive_sets_recursive_and_preserve() -> None:
+    options = Options(archive=True)
+    assert options.recursive and options.preserve
+    assert not Options().recursive and not Options().preserve
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"connections": 1},
+        {"connections": 256},
+        {"block_bytes": 4 * KIB},
+        {"block_bytes": MIB, "chunk_bytes": MIB},
+        {"chunk_bytes": GIB},
+        {"limit_kbit_s": 1},
+        {"port": 65535},
+        {"address_family": 6},
+        {"cipher": "aes128-gcm@openssh.com,chacha20-poly1305@openssh.com"},
+        {"jump": "me@a,b:2222"},
+        {"identities": ("/tmp/k\udcff y",)},
+    ],
+)
+def test_options_within_bounds(fields: dict[str, object]) -> None:
+    assert replace(Options(), **fields) == Options(**fields)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"connections": 0}, "the number of connections must be 1 to 256, not 0"),
+        ({"connections": 257}, "1 to 256"),
+        ({"connections": "4"}, "whole number"),
+        ({"connections": True}, "whole number"),
+        ({"block_bytes": 4 * KIB - 1}, "the block size must be 4 KiB to 1 MiB, not 4095"),
+        ({"block_bytes": 2 * MIB, "chunk_bytes": 4 * MIB}, "not 2 MiB"),
+        ({"chunk_bytes": 128 * KIB}, "the chunk size must be 256 KiB to 1 GiB, not 128 KiB"),
+        ({"chunk_bytes": GIB + 1}, "chunk size"),
+        ({"limit_kbit_s": 0}, "kbit/s"),
+        ({"port": 0}, "port"),
+        ({"port": 65536}, "port"),
+        ({"address_family": 5}, "address family"),
+        ({"progress": "loud"}, "auto, bar, plain, json, none"),
+        ({"cipher": ""}, "cipher"),
+        ({"cipher": "-aes"}, "cipher"),
+        ({"cipher": "a b"}, "cipher"),
+        ({"program": ""}, "program"),
+        ({"program": "ssh\0"}, "program"),
+        ({"config_file": ""}, "ssh_config"),
+        ({"jump": "-oX"}, "jump"),
+        ({"identities": "key"}, "tuple"),
+        ({"identities": ("",)}, "identities"),
+        ({"ssh_options": ("A\nB",)}, "ssh options"),
+        ({"filters": (("keep", "*"),)}, "exclude or include"),
+        ({"filters": (("exclude", ""),)}, "empty"),
+    ],
+)
+def test_options_out_of_bounds(fields: dict[str, object], message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        Options(**fields)  # type: ignore[arg-type]
+    assert message in caught.value.message
+    assert "\n" not in caught.value.message
+
+
+HERE, THERE = parse_location("a"), parse_location("host:a")
+
+
+@pytest.mark.parametrize(
+    ("sources", "destination"), [([HERE, HERE], THERE), ([THERE], HERE), ([THERE, THERE], HERE)]
+)
+def test_direction(sources: list[Location], destination: Location) -> None:
+    check_direction(sources, destination)
+
+
+@pytest.mark.parametrize(
+    ("sources", "destination", "message"),
+    [
+        ([], THERE, "missing"),
+        ([HERE], HERE, "both on this machine"),
+        ([THERE], THERE, "both remote"),
+        ([HERE, THERE], HERE, "different hosts"),
+        ([THERE, parse_location("me@host:a")], HERE, "different hosts"),
+        ([THERE, parse_location("ssh://host:23/a")], HERE, "different hosts"),
+    ],
+)
+def test_direction_refused(sources: list[Location], destination: Location, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        check_direction(sources, destination)

@@ -1,0 +1,392 @@
+"""pscp.progress: counters under threads, reporters by their output, words and numbers."""
+
+from __future__ import annotations
+
+import io
+import json
+import threading
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pscp.options import Options
+from pscp.progress import (
+    CallbackReporter,
+    Counters,
+    Failure,
+    JsonLines,
+    Notes,
+    PlainLines,
+    Rate,
+    Reporter,
+    Result,
+    RichBar,
+    Silent,
+    Ticking,
+    describe,
+    format_bytes,
+    format_duration,
+    make_reporter,
+    printable,
+    write_line,
+)
+
+MB = 1_000_000
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def halfway() -> Counters:
+    return Counters(
+        bytes_total=100 * MB,
+        plan_complete=True,
+        bytes_done=0,
+        bytes_resumed=20 * MB,
+        files_total=12,
+        files_done=3,
+        lanes_alive=2,
+        lanes_wanted=4,
+        started_s=100.0,
+    )
+
+
+def progress_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "progress"]
+
+
+class Broken(io.StringIO):
+    """A stream whose reader went away."""
+
+    def write(self, text: str) -> int:
+        raise BrokenPipeError
+
+
+def test_counters_lose_nothing_between_threads() -> None:
+    counters = Counters()
+
+    def count() -> None:
+        for _ in range(2000):
+            counters.add(bytes_done=3, lanes_alive=-1)
+
+    threads = [threading.Thread(target=count) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (counters.bytes_done, counters.lanes_alive) == (24000, -8000)
+
+
+def test_counters_know_their_fields() -> None:
+    counters = Counters()
+    counters.set(plan_complete=True, lanes_wanted=8)
+    assert counters.plan_complete and counters.lanes_wanted == 8
+    with pytest.raises(AttributeError):
+        counters.add(bites_done=1)
+    with pytest.raises(AttributeError):
+        counters.set(bites_done=1)
+
+
+def test_a_snapshot_stays_as_it_is() -> None:
+    counters = halfway()
+    before = counters.snapshot()
+    assert before == counters
+    counters.add(files_done=1)
+    assert before.files_done == 3
+    assert "_lock" not in before.as_dict()
+
+
+def test_result_is_ok_without_failures() -> None:
+    assert Result().ok
+    assert not Result(failures=(Failure("a", "FileError", "gone"),)).ok
+
+
+@pytest.mark.parametrize(
+    ("fields", "is_terminal", "kind"),
+    [
+        ({}, True, RichBar),
+        ({}, False, Notes),
+        ({"progress": "bar"}, True, RichBar),
+        ({"progress": "bar"}, False, PlainLines),
+        ({"progress": "plain"}, True, PlainLines),
+        ({"progress": "json"}, True, JsonLines),
+        ({"progress": "none"}, True, Notes),
+        ({"quiet": True}, True, Notes),
+        ({"quiet": True, "progress": "json"}, True, Notes),
+        ({"dry_run": True}, True, Notes),
+        ({"dry_run": True, "progress": "json"}, True, JsonLines),
+    ],
+)
+def test_make_reporter(fields: dict[str, object], is_terminal: bool, kind: type) -> None:
+    assert type(make_reporter(Options(**fields), is_terminal)) is kind  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        Silent,
+        lambda: Notes(io.StringIO(), io.StringIO()),
+        lambda: PlainLines(io.StringIO(), io.StringIO()),
+        lambda: JsonLines(out=io.StringIO()),
+        lambda: RichBar(io.StringIO(), io.StringIO()),
+        lambda: CallbackReporter(lambda counters: None),
+        lambda: PlainLines(Broken(), Broken()),
+        lambda: JsonLines(out=Broken()),
+        lambda: RichBar(Broken(), Broken()),
+    ],
+)
+def test_every_reporter_starts_stops_twice_and_starts_again(make: Callable[[], Reporter]) -> None:
+    reporter = make()
+    reporter.stop(None)  # before it ever started
+    for _ in range(2):
+        reporter.start(halfway())
+        if isinstance(reporter, Ticking):
+            reporter.tick()
+        reporter.note("a: went wrong")
+        reporter.line("a")
+        reporter.stop(Result())
+        reporter.stop(None)
+    reporter.note("after the end")
+    assert not progress_threads()
+
+
+def test_notes_are_named_and_printable() -> None:
+    err, out = io.StringIO(), io.StringIO()
+    reporter = Notes(err, out)
+    reporter.note("a\x1b[2J\nb: gone")
+    reporter.line("a\udcff")
+    assert err.getvalue() == "pscp: a\\x1b[2J\\x0ab: gone\n"
+    assert out.getvalue() == "a\\xff\n"
+
+
+def test_plain_lines() -> None:
+    clock, err = Clock(), io.StringIO()
+    reporter = PlainLines(err, io.StringIO(), clock)
+    reporter.period_s = 3600
+    counters = halfway()
+    reporter.start(counters)
+    clock.now_s += 2
+    counters.add(bytes_done=20 * MB)
+    reporter.tick()
+    reporter.stop(Result())
+    assert err.getvalue() == (
+        "40.0 MB of 100.0 MB, 10.0 MB/s, 6.0 s left, 3 of 12 files, 2 of 4 lanes, 20.0 MB resumed\n"
+    )
+
+
+def test_the_thread_ticks_on_its_own() -> None:
+    ticked = threading.Event()
+
+    class Once(Ticking):
+        period_s = 0.001
+
+        def tick(self) -> None:
+            ticked.set()
+
+    reporter = Once()
+    reporter.start(Counters())
+    assert ticked.wait(60)
+    reporter.stop()
+    assert not progress_threads()
+
+
+def test_json_lines() -> None:
+    clock, out = Clock(), io.StringIO()
+    reporter = JsonLines(out=out, clock=clock)
+    reporter.period_s = 3600
+    reporter.start(halfway())
+    clock.now_s += 1.5
+    reporter.note("a\n\udcff: gone")
+    reporter.line("b")
+    failure = Failure("a", "VerifyError", "differs")
+    reporter.stop(Result(files=2, digests={"b": "00"}, failures=(failure,)))
+    note, line, progress, end = map(json.loads, out.getvalue().splitlines())
+    assert note == {"event": "note", "text": "a\n\udcff: gone"}
+    assert line == {"event": "line", "text": "b"}
+    assert progress["event"] == "progress"
+    assert (progress["elapsed_s"], progress["bytes_resumed"]) == (1.5, 20 * MB)
+    assert (end["event"], end["ok"], end["files"], end["digests"]) == ("end", False, 2, {"b": "00"})
+    assert end["failures"] == [
+        {"path": "a", "error": "VerifyError", "message": "differs", "hint": ""}
+    ]
+
+
+def test_json_lines_end_without_a_result() -> None:
+    out = io.StringIO()
+    reporter = JsonLines(out=out)
+    reporter.start(Counters())
+    reporter.stop(None)
+    assert json.loads(out.getvalue().splitlines()[-1]) == {"event": "end", "ok": False}
+
+
+@pytest.mark.parametrize("columns", [1, 5, 20, 40, 80, 200])
+@pytest.mark.parametrize("counters", [Counters(lanes_alive=1), halfway()])
+def test_bar_at_any_width(
+    columns: int, counters: Counters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("TERM", "xterm")
+    err = io.StringIO()
+    reporter = RichBar(err, io.StringIO(), Clock())
+    reporter.period_s = 3600
+    reporter.start(counters)
+    reporter.tick()
+    reporter.note("a [b]c[/b] :smile: \x1b: " + "long " * 30)
+    reporter.tick()
+    reporter.stop(Result())
+    shown = err.getvalue()
+    assert "pscp: a [b]c[/b] :smile: \\x1b: " + "long " * 30 in shown
+    assert shown.endswith("\x1b[2K")  # the bar is gone
+    if columns == 80 and counters.bytes_total:
+        assert "20.0 MB of 100.0 MB" in shown
+        assert "3 of 12 files, 2 of 4 lanes, 20.0 MB resumed" in shown
+
+
+def test_bar_waits_for_the_first_lane() -> None:
+    err = io.StringIO()
+    reporter = RichBar(err, io.StringIO())
+    reporter.start(Counters())
+    reporter.tick()
+    reporter.stop(None)
+    assert err.getvalue() == ""
+
+
+def test_callback_is_called_at_the_end() -> None:
+    seen: list[Counters] = []
+    counters = Counters()
+    reporter = CallbackReporter(seen.append)
+    reporter.period_s = 3600
+    reporter.start(counters)
+    counters.add(bytes_done=7)
+    reporter.stop(Result())
+    counters.add(bytes_done=1)
+    assert [now.bytes_done for now in seen] == [7]
+
+
+def test_callback_hands_on_to_the_reporter_inside() -> None:
+    err, out = io.StringIO(), io.StringIO()
+    reporter = CallbackReporter(lambda counters: None, Notes(err, out))
+    reporter.start(Counters())
+    reporter.note("a")
+    reporter.line("b")
+    reporter.stop(Result())
+    assert (err.getvalue(), out.getvalue()) == ("pscp: a\n", "b\n")
+
+
+def test_what_a_callback_raises_comes_out_of_stop_once() -> None:
+    calls: list[Counters] = []
+
+    def fail(counters: Counters) -> None:
+        calls.append(counters)
+        raise LookupError("mine")
+
+    reporter = CallbackReporter(fail)
+    reporter.period_s = 3600
+    reporter.start(Counters())
+    reporter.tick()
+    with pytest.raises(LookupError, match="mine"):
+        reporter.stop(Result())
+    reporter.stop(None)
+    assert len(calls) == 1
+
+
+def test_rate_forgets_what_is_long_ago() -> None:
+    rate = Rate()
+    assert rate.per_s(0, 0) == 0
+    assert rate.per_s(1, 100) == 100
+    assert rate.per_s(11, 100) == 0
+    assert rate.per_s(12, 150) == 50 / 11
+    assert rate.per_s(12, 0) == 0  # a chunk was thrown away
+
+
+def test_describe_without_a_total() -> None:
+    pieces = describe(Counters(lanes_alive=1, bytes_done=5), 0)
+    assert pieces == (["5 B", "0 B/s"], ["0 of 0 files", "1 of 1 lane"])
+    first, second = describe(Counters(bytes_total=2000, bytes_done=5, files_failed=1), 9)
+    assert first == ["5 B of 2.0 kB+", "9 B/s"]
+    assert second[-1] == "1 failed"
+
+
+COUNTS = st.integers(0, 2**63)
+
+
+@given(
+    st.builds(Counters, COUNTS, st.booleans(), COUNTS, COUNTS),
+    st.floats(0, allow_infinity=False, allow_nan=False),
+)
+def test_describe_any_counters(counters: Counters, bytes_per_s: float) -> None:
+    for pieces in describe(counters, bytes_per_s):
+        assert all(pieces)
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (999.9, "1.0 kB"),
+        (1000, "1.0 kB"),
+        (268_435_456, "268.4 MB"),
+        (999_949, "999.9 kB"),
+        (999_999, "1.0 MB"),
+        (2**40, "1.1 TB"),
+        (10**21, "1000.0 EB"),
+    ],
+)
+def test_format_bytes(number: float, text: str) -> None:
+    assert format_bytes(number) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (-1, "0.0 s"),
+        (1.23, "1.2 s"),
+        (59.94, "59.9 s"),
+        (59.96, "1 min 0 s"),
+        (3599.6, "1 h 0 min"),
+        (7380, "2 h 3 min"),
+    ],
+)
+def test_format_duration(seconds: float, text: str) -> None:
+    assert format_duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("naïve 名 a\\b", "naïve 名 a\\b"),
+        ("\0\t\r\x7f\x9b", "\\x00\\x09\\x0d\\x7f\\x9b"),
+        ("\udc80\udcff\ud800", "\\x80\\xff\\ud800"),
+        ("a\u202eb\u2028", "a\\u202eb\\u2028"),
+    ],
+)
+def test_printable(text: str, shown: str) -> None:
+    assert printable(text) == shown
+
+
+@given(st.text(st.characters(min_codepoint=0, max_codepoint=0x10FFFF, exclude_categories=[])))
+def test_printable_is_one_line_of_unicode(text: str) -> None:
+    shown = printable(text)
+    shown.encode()
+    assert shown.splitlines() in ([], [shown])
+    assert printable(shown) == shown
+
+
+def test_write_line_fits_the_encoding_and_survives_the_stream() -> None:
+    raw = io.BytesIO()
+    ascii_only = io.TextIOWrapper(raw, encoding="ascii")
+    write_line(ascii_only, "naïve")
+    assert raw.getvalue() == b"na\\xefve\n"
+    closed = io.StringIO()
+    closed.close()
+    write_line(closed, "a")
+    write_line(None, "a")
+    write_line(Broken(), "a")
