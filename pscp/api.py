@@ -22,6 +22,7 @@ from pscp.coordinator import Coordinator, as_error, choose_hash
 from pscp.crew import Crew, sink_question, source_question
 from pscp.endpoint import failures, metadata, sink, source
 from pscp.endpoint.end import End
+from pscp.endpoint.wire import WireError
 from pscp.journal import Journal, token_of
 from pscp.lane import Lane
 from pscp.options import Location, Options, check_direction, parse_location
@@ -170,7 +171,6 @@ class _Run:
         self._is_push = to.is_remote
         self._near = End(metadata.current_umask())
         self._missing: list[Reported] = []
-        self._keeps: list[Far] = []
 
     def run(self) -> Result:
         token = self._token()
@@ -184,11 +184,9 @@ class _Run:
                 complete = result.ok
                 return result
             finally:
-                for far in fars:
-                    far.close()
+                self._session._idle += fars
         finally:
             journal.close(complete)
-            self._session._idle += self._keeps
 
     def _token(self) -> str:
         """The same for the same command, run by the same user on the same machine."""
@@ -206,30 +204,25 @@ class _Run:
             return self._result(None, None)
         target = self._target(fars[0], tops, token)
         crew = Crew(
-            self._options, self.counters, self._is_push, algorithm, self._connect, self._keep,
-            self._reporter.note,
+            self._options, self.counters, self._is_push, algorithm, self._connect,
+            self._reporter.note, self._session.keeps,
         )  # fmt: skip
         coordinator = Coordinator(self._options, self.counters, self._reporter, journal, crew)
         coordinator.failures += self._missing
         crew.begin(
             source_question(tops, self._options, algorithm, self._is_push),
             sink_question(target[0], token, self._options, algorithm),
-            [fars.pop(0) for _ in range(len(fars))],
+            [fars.pop(0) for _ in range(min(len(fars), crew.count))],
         )
         try:
             coordinator.run(tops, target)
         finally:
             crew.end()
+            fars += crew.kept
         return self._result(coordinator, crew)
 
     def _connect(self, lane: Lane) -> Far:
         return self._session._open(self._options, lane, False, None)
-
-    def _keep(self, far: Far) -> bool:
-        if self._session.keeps:
-            far.session.state = "ready"
-            self._keeps.append(far)
-        return self._session.keeps
 
     # --- before the lanes
 
@@ -242,7 +235,7 @@ class _Run:
             found.append(far.ask(question))
         answer, failed = found[0]
         if failed:
-            data = failures.checked(answer)
+            data = _checked(answer)
             raise errors.DestinationError(f"{data['path']}: {data['message']}")
         return answer
 
@@ -262,7 +255,7 @@ class _Run:
         try:
             for path, found in zip(paths, answer, strict=True):
                 if isinstance(found, dict):
-                    self._report_missing(failures.checked(found))
+                    self._report_missing(_checked(found))
                     continue
                 for each in found:
                     tops.append(self._checked_top(path, source.Top(*each)))
@@ -298,7 +291,14 @@ class _Run:
             "ask": "target", "path": self._to.path, "names": names,
             "folders": [top.is_folder for top in tops], "token": token,
         }  # fmt: skip
-        return self._ask(not self._is_push, far, question)
+        answer = self._ask(not self._is_push, far, question)
+        try:
+            target = sink.Target(*answer)
+            if len(target.names) != len(names):
+                raise ValueError("names")
+        except (TypeError, ValueError) as error:
+            raise errors.ProtocolError(f"a destination of another shape: {error}") from None
+        return target
 
     # --- after them
 
@@ -319,6 +319,13 @@ class _Run:
             digests=coordinator.digests if coordinator else {},
             failures=tuple(coordinator.failures if coordinator else self._missing),
         )
+
+
+def _checked(answer: Any) -> failures.Data:
+    try:
+        return failures.checked(answer)
+    except WireError as error:
+        raise errors.ProtocolError(str(error)) from None
 
 
 def _options(options: Options | None, fields: dict[str, Any]) -> Options:

@@ -67,11 +67,14 @@ def bundle() -> bytes:
 
 
 def command() -> str:
-    """The remote command. BufferedReader with a buffer of one byte reads not a byte too many."""
+    """The remote command: the program's length in 8 digits, then the program, are on stdin.
+
+    BufferedReader with a buffer of one byte reads not a byte too many.
+    """
     stage = (
         f"import sys;sys.version_info<(3,6) and sys.exit({OLD_PYTHON_STATUS});import io,zlib;"
-        "exec(zlib.decompress(io.BufferedReader(io.FileIO(0,closefd=False),1)"
-        f".read({len(bundle())})))"
+        "r=io.BufferedReader(io.FileIO(0,closefd=False),1).read;"
+        "exec(zlib.decompress(r(int(r(8)))))"
     )
     return (
         f"exec sh -c 'for p in {_PYTHONS};do command -v $p >/dev/null 2>&1&&"
@@ -97,7 +100,7 @@ class Far:
             self._poll.register(fd, select.POLLIN)
         try:
             marker = secrets.token_bytes(_MARKER_BYTES)
-            self._send([bundle(), marker])
+            self._send([b"%08d" % len(bundle()), bundle(), marker])
             self._skip_banner(marker)
             self.hello = self._hello()
         except BaseException:
@@ -186,11 +189,17 @@ class Far:
         frame = self.receive()
         if frame is None:
             raise self.explain()
-        hello = frame.json()
+        hello = self._json(frame)
         self.session.state = "ready"
         if not isinstance(hello, dict) or not isinstance(hello.get("hashes"), dict):
             raise errors.ProtocolError("a HELLO of another shape")
         return hello
+
+    def _json(self, frame: wire.Frame) -> Any:
+        try:
+            return frame.json()
+        except wire.WireError as error:
+            raise errors.ProtocolError(str(error)) from None
 
     # --- out
 
@@ -221,4 +230,4 @@ class Far:
             if frame is None:
                 raise self.explain()
             if frame.type == wire.REPLY:
-                return frame.json(), bool(frame.flags & wire.FAILED)
+                return self._json(frame), bool(frame.flags & wire.FAILED)

@@ -7,7 +7,7 @@ endpoint/wire.py open as the dictionary.
 The copy's parts in time: the walk puts work on the board while lanes take it; when all of it is
 done come the hard links, then the folders' metadata, deepest first.
 
-Not here: connections (lane.py, bootstrap.py), and what a user calls (api.py).
+Not here: where work waits (board.py), connections (crew.py, lane.py), what a user calls (api.py).
 Read next: filejob.py, then lane.py.
 """
 
@@ -40,6 +40,7 @@ _ERRORS: dict[str, type[errors.FileError]] = {
     failures.CHANGED: errors.SourceChanged,
     failures.UNSUPPORTED: errors.UnsupportedFile,
     failures.UNSAFE: errors.UnsafeName,
+    failures.DAMAGED: errors.VerifyError,
     failures.VERIFY: errors.VerifyError,
     failures.SYSTEM: errors.SystemFailure,
     failures.DESTINATION: errors.FileError,
@@ -50,7 +51,7 @@ class Spool:
     """Entries kept for the end of the copy, on disk: there may be any number of them."""
 
     def __init__(self) -> None:
-        self._file = TemporaryFile()
+        self._file = TemporaryFile()  # noqa: SIM115 - closed by close()
         self._begins = array("Q")
 
     def add(self, entry: tree.Entry) -> None:
@@ -252,7 +253,7 @@ class Coordinator:
             failure = by_place.get(place)
             if failure is None:
                 self._small_done(item, row)
-            elif failure["kind"] == failures.VERIFY and not pack.is_again and not self.strong:
+            elif failure["kind"] == failures.DAMAGED and not pack.is_again:
                 damaged.append(item)
                 self.counters.add(chunks_resent=1, bytes_sent=item.entry.size)
             else:
@@ -354,8 +355,8 @@ def as_error(failure: Failure) -> errors.FileError:
 
 def choose_hash(far: Far) -> str:
     """The fastest digest both ends have. Raises ProtocolError for a HELLO without one."""
-    there = {str(k): float(v) for k, v in far.hello["hashes"].items() if v > 0}
     try:
+        there = {str(k): float(v) for k, v in far.hello["hashes"].items() if v > 0}
         return hashes.fastest(hashes.speeds(), there)
-    except ValueError:
+    except (ValueError, TypeError):
         raise errors.ProtocolError("the agent has no digest that this end has") from None

@@ -26,8 +26,9 @@ class Crew:
 
     def __init__(
         self, options: Options, counters: Counters, is_push: bool, algorithm: str,
-        connect: Callable[[Lane], Far], keep: Callable[[Far], bool], note: Callable[[str], None],
+        connect: Callable[[Lane], Far], note: Callable[[str], None], keeps: bool,
     ) -> None:  # fmt: skip
+        """`connect` opens a lane's connection; with `keeps` they stay open in `kept`."""
         self.board = Board()
         self.is_push, self.algorithm = is_push, algorithm
         self.chunk_bytes = options.chunk_bytes
@@ -37,18 +38,20 @@ class Crew:
         rate = options.limit_kbit_s * 1000 / 8 if options.limit_kbit_s else None
         self.limiter = Limiter(rate, self.board)
         self.most_alive = 0
-        self.connect, self.keep = connect, keep
-        self._options, self._counters, self._note = options, counters, note
+        self.connect, self.keeps = connect, keeps
+        self.kept: list[Far] = []
+        self.count = options.connections or AUTO_LANES
+        self._counters, self._note = counters, note
+        self._has_told = False
         self._umask = metadata.current_umask()
         self._lanes: list[Lane] = []
 
     def begin(self, of_source: dict[str, Any], of_sink: dict[str, Any], fars: list[Far]) -> None:
-        """Start the lanes; `fars` are connections that are open already (one at least)."""
+        """Start the lanes; `fars` are connections that are open already, 1 to `count`."""
         both = (of_source, of_sink) if self.is_push else (of_sink, of_source)
         self.begin_near, self.begin_far = both
-        count = self._options.connections or AUTO_LANES
-        self._counters.set(lanes_wanted=count)
-        ready = [*fars[:count], *[None] * (count - len(fars))]
+        self._counters.set(lanes_wanted=self.count)
+        ready = [*fars, *[None] * (self.count - len(fars))]
         self._lanes = [Lane(n, self, self._umask, far) for n, far in enumerate(ready, 1)]
         for lane in self._lanes:
             lane.start()
@@ -72,11 +75,17 @@ class Crew:
                 lane.abort()
         for lane in self._lanes:
             while lane.is_alive():
-                lane.join(0.5)
+                lane.join(0.05)  # a lane that is just about to connect is found next time
                 if self.board.error is not None or lane.is_connecting:
                     lane.abort()
 
     # --- what lanes tell
+
+    def keep(self, far: Far) -> None:
+        """A connection that the next copy can use."""
+        far.session.state = "ready"
+        with self.board.changed:
+            self.kept.append(far)
 
     def lane_up(self, lane: Lane) -> None:
         self._counters.add(lanes_alive=1)
@@ -96,8 +105,9 @@ class Crew:
             lane.gave_up = True
             if all(each.gave_up for each in self._lanes):
                 self.board.stop(error)
-            elif not isinstance(error, ConnectionLost):
-                self._note(f"going on without connection {lane.number}: {error.message}")
+            elif not isinstance(error, ConnectionLost) and not self._has_told:
+                self._has_told = True
+                self._note(f"no more connections, going on with what there is: {error.message}")
             return False
 
 

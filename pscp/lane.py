@@ -44,6 +44,7 @@ class Crew(Protocol):
     begin_near: dict[str, Any]
     begin_far: dict[str, Any]
     limiter: Limiter
+    keeps: bool  # connections, for the next copy
 
     def connect(self, lane: Lane) -> Far: ...
 
@@ -53,7 +54,7 @@ class Crew(Protocol):
 
     def may_try_again(self, lane: Lane, error: PscpError, attempt: int) -> bool: ...
 
-    def keep(self, far: Far) -> bool: ...
+    def keep(self, far: Far) -> None: ...
 
 
 class Lane(threading.Thread):
@@ -139,7 +140,9 @@ class Lane(threading.Thread):
             with self._board.changed:
                 self.is_lost = True
                 self._board.give_back(self._share)
-            if work.error is not None or not self._crew.keep(far):
+            if work.ended_well and self._crew.keeps:
+                self._crew.keep(far)
+            else:
                 far.close()
             self.channel = None
             work.close()
@@ -166,29 +169,49 @@ class Working:
     def run(self) -> None:
         """Send until there is nothing more to do; then wait for the agent's goodbye."""
         try:
-            self._near.begin(self._crew.begin_near)
+            self._begin_near()
             self._far.session.state = "push" if self._crew.is_push else "pull"
             self._far.send(wire.ASK, 0, 0, wire.to_json(self._crew.begin_far))
             self._reader.start()
             while (taken := self._take()) is not None:
                 self._start(*taken)
-            if self._board.is_finished and not self._lane.is_lost:
-                self._ending = True
-                self._far.send(wire.ASK, 0, 0, b'{"ask":"end"}')
+            self._say_goodbye()
         except PscpError as error:
             self._lose(error)
-        except failures.EXPECTED as error:  # the near end cannot begin
-            self._board.stop(_as_copy_error(error))
         if self._board.error is not None:
             self._far.channel.end()
         if self._reader.is_alive():
             self._reader.join()
+
+    def _begin_near(self) -> None:
+        try:
+            self._near.begin(self._crew.begin_near)
+        except failures.EXPECTED as error:
+            problem = _as_copy_error(failures.from_exception(error, ""))
+            self._board.stop(problem)
+            raise problem from None
+
+    def _say_goodbye(self) -> None:
+        """All is acknowledged: the connection is kept for the next copy, or of no use any more."""
+        with self._board.changed:
+            self._ending = self._board.is_finished and not self._lane.is_lost
+        if not self._ending:
+            return
+        if self._crew.keeps:
+            self._far.send(wire.ASK, 0, 0, b'{"ask":"end"}')
+        else:
+            self._far.channel.end()
 
     def close(self) -> None:
         if self._reader.ident is not None:
             self._reader.join()
         with self._near_lock:
             self._near.end({})
+
+    @property
+    def ended_well(self) -> bool:
+        """Is the agent ready for the next copy?"""
+        return self._ending and self.error is None
 
     def _take(self) -> tuple[int, Any] | None:
         return self._board.take(self._lane, self._share, self._crew.chunk_bytes)
@@ -301,7 +324,8 @@ class Working:
             while True:
                 frame = self._far.receive()
                 if frame is None:
-                    self._lose(self._far.explain())
+                    if not self._ending:
+                        self._lose(self._far.explain())
                     return
                 with self._near_lock:
                     if self._take_frame(frame):
@@ -418,8 +442,7 @@ class Working:
         return False
 
 
-def _as_copy_error(error: Any) -> PscpError:
-    data = error if isinstance(error, dict) else failures.from_exception(error, "")
+def _as_copy_error(data: failures.Data) -> PscpError:
     return CopyError(f"{data['path']}: {data['message']}".lstrip(": "))
 
 

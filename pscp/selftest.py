@@ -42,7 +42,7 @@ from pscp.servers import EmbeddedServer, PrivateServer, start_private_server
 
 MIB = 1024 * 1024
 CONNECTIONS = (1, 2, 20)
-ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SSH_S = 60.0  # for a mkdir or rm at HOST, with a password to be typed
 DEMO_CONNECTIONS = 4
 DEMO_FILE_BYTES = 256 * MIB
@@ -56,7 +56,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def guarded(program: str, job: Callable[[], int]) -> int:
     """Runs `job` so that however it ends, its with-blocks clean up and one line says why."""
-    before = {kind: signal.signal(kind, raise_terminated) for kind in ENDING_SIGNALS}
+    before = {
+        kind: signal.signal(kind, raise_ended)
+        for kind in ENDING_SIGNALS
+        if signal.getsignal(kind) is not signal.SIG_IGN  # nohup
+    }
     error: PscpError
     try:
         return job()
@@ -74,7 +78,11 @@ def guarded(program: str, job: Callable[[], int]) -> int:
     return error.exit_code if ended or isinstance(error, UsageError) else 1
 
 
-def raise_terminated(number: int, _: FrameType | None) -> NoReturn:
+def raise_ended(number: int, _: FrameType | None) -> NoReturn:
+    for kind in ENDING_SIGNALS:
+        signal.signal(kind, signal.SIG_IGN)  # a second one would end the cleaning up half-way
+    if number == signal.SIGINT:
+        raise KeyboardInterrupt
     raise Terminated(f"ended by {signal.Signals(number).name}")
 
 

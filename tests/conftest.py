@@ -170,6 +170,7 @@ def find_far_pythons() -> dict[str, str]:
         candidates = sorted(PYENV_VERSIONS.glob(f"3.{minor}.*/bin/python3"))
         if on_path := shutil.which(f"python3.{minor}"):
             candidates.append(Path(on_path))
+        candidates.append(Path(sys.executable))
         runnable = (str(path) for path in candidates if python_version(path) == (3, minor))
         if first := next(runnable, None):
             found_pythons[f"3.{minor}"] = first

@@ -21,6 +21,7 @@ from pscp.errors import (
     HostKeyError,
     NoAgent,
     NoPython,
+    ProtocolError,
     PscpError,
     UsageError,
 )
@@ -41,6 +42,7 @@ _END_S = 2.0  # what an ssh gets to end after SIGTERM
 
 NO_PYTHON_STATUS = 97  # of ../bootstrap.py's first stage
 OLD_PYTHON_STATUS = 98
+PROTOCOL_STATUS = 99  # of the agent
 
 
 @dataclass(frozen=True)
@@ -69,28 +71,22 @@ class SshSetup:
 
 def user_words(host: Location, options: Options) -> list[str]:
     """The user's own ssh options, as scp passes them."""
-    words: list[str] = []
-    if options.config_file is not None:
-        words += ["-F", options.config_file]
-    for option in options.ssh_options:
-        words += ["-o", option]
-    for identity in options.identities:
-        words += ["-i", identity]
-    if options.cipher:
-        words += ["-c", options.cipher]
-    if options.jump:
-        words += ["-J", options.jump]
+    given: list[tuple[str, object]] = [("-F", options.config_file)]
+    given += [("-o", option) for option in options.ssh_options]
+    given += [("-i", identity) for identity in options.identities]
+    given += [
+        ("-c", options.cipher),
+        ("-J", options.jump),
+        ("-p", host.port or options.port),
+        ("-l", host.user),
+    ]
+    words = [str(word) for letter, value in given if value for word in (letter, value)]
     if options.compress:
         words.append("-C")
     if options.address_family:
         words.append(f"-{options.address_family}")
     if options.debug:
         words.append("-v")
-    port = host.port or options.port
-    if port:
-        words += ["-p", str(port)]
-    if host.user:
-        words += ["-l", host.user]
     return words
 
 
@@ -122,7 +118,11 @@ def _resolved(argv: list[str]) -> subprocess.Popen[bytes]:
             argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
     except OSError as error:
-        raise UsageError(f"cannot run {argv[0]}: {error.strerror}", "-S names the ssh program")
+        raise _cannot_run(argv[0], error) from None
+
+
+def _cannot_run(program: str, error: OSError) -> UsageError:
+    return UsageError(f"cannot run {program}: {error.strerror}", "-S names the ssh program")
 
 
 def _settings(output: bytes) -> dict[str, str]:
@@ -142,7 +142,7 @@ class OpenSsh:
                 bufsize=0, start_new_session=not may_prompt,
             )  # fmt: skip
         except OSError as error:
-            raise UsageError(f"cannot run {argv[0]}: {error.strerror}", "-S names the ssh program")
+            raise _cannot_run(argv[0], error) from None
         assert self._child.stdin and self._child.stdout and self._child.stderr
         self._files = (self._child.stdin, self._child.stdout, self._child.stderr)
         self.write_fd, self.read_fd, self.error_fd = (file.fileno() for file in self._files)
@@ -205,6 +205,8 @@ def explained(status: int, said: str) -> PscpError:
         return NoPython("the far end has no python3")
     if status == OLD_PYTHON_STATUS:
         return NoPython("the python3 at the far end is older than 3.6")
+    if status == PROTOCOL_STATUS:
+        return ProtocolError(last_line(said))
     if status in (255, -15, -2, -9, 0):
         for pattern, error in _MEANINGS:
             found = re.search(f"^.*({pattern}).*$", said, re.MULTILINE)

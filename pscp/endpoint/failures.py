@@ -14,10 +14,11 @@ from .wire import WireError
 CHANGED = "changed"  # the source is not what it was
 UNSUPPORTED = "unsupported"  # a dangling link, a special file, a loop of links
 UNSAFE = "unsafe"  # a name that must not be used
+DAMAGED = "damaged"  # what arrived does not match what was sent: once more
 VERIFY = "verify"  # what was written does not match what was read
 SYSTEM = "system"  # the operating system said no: errno
 DESTINATION = "destination"  # the destination cannot take these sources
-KINDS = frozenset([CHANGED, UNSUPPORTED, UNSAFE, VERIFY, SYSTEM, DESTINATION])
+KINDS = frozenset([CHANGED, UNSUPPORTED, UNSAFE, DAMAGED, VERIFY, SYSTEM, DESTINATION])
 
 Data = Dict[str, Any]
 

@@ -4,7 +4,8 @@ A chunk is read with pread at its offset and hashed on the way (FileSource.block
 with pwrite at the same offset of `.NAME.TOKEN.pscp-part` (FileSink.write), which becomes NAME by
 a rename once everything in it is verified and durable.
 
-Not here: which chunks there are (../plan.py), names and folders (names.py), what travels (wire.py).
+Not here: which chunks there are (../plan.py), names and folders (names.py), what travels (wire.py,
+failures.py).
 Read next: source.py and sink.py, which serve many files of a copy.
 """
 

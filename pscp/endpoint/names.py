@@ -78,11 +78,11 @@ class Root:
         return self._folder(components(path), path, False) if path else self.fd
 
     def _folder(self, names: List[bytes], path: str, make: bool) -> int:
-        depth = len(names)
-        while depth and b"/".join(names[:depth]) not in self._folders:
-            depth -= 1
-        fd = self._folders[b"/".join(names[:depth])] if depth else self.fd
-        for depth in range(depth + 1, len(names) + 1):
+        known = len(names)  # how much of the way is open already
+        while known and b"/".join(names[:known]) not in self._folders:
+            known -= 1
+        fd = self._folders[b"/".join(names[:known])] if known else self.fd
+        for depth in range(known + 1, len(names) + 1):
             fd = self._open(fd, names[depth - 1], path, make)
             self._keep(b"/".join(names[:depth]), fd)
         if names:

@@ -61,18 +61,17 @@ def _refused(path: str, message: str) -> failures.Refusal:
     return failures.Refusal(failures.DESTINATION, path, message)
 
 
+_ENTRY_TYPES = (str, int, str, int, int, int, int, dict)
+
+
 def entry(value: Any) -> tree.Entry:
     """An Entry as it came over the wire, with every field of its type. WireError otherwise."""
     try:
         made = tree.Entry(*value)
     except TypeError:
         raise wire.WireError("an entry of another shape")
-    numbers = (made.top, made.size, made.mode, made.mtime_ns, made.inode)
-    texts = (made.kind, made.path)
     if (
-        not all(isinstance(number, int) for number in numbers)
-        or not all(isinstance(text, str) for text in texts)
-        or not isinstance(made.extra, dict)
+        tuple(map(type, made)) != _ENTRY_TYPES
         or not 0 <= made.size <= wire.MAX_OFFSET
         or not 0 <= made.mode <= 0o7777
         or abs(made.mtime_ns) > 1 << 63
@@ -146,7 +145,7 @@ class Sink:
     def complete(
         self, id_: int, offset: int, length: int, digest: bytes
     ) -> Tuple[bool, int, Optional[failures.Data]]:
-        """The chunk's digest came: does it match; the part's inode; what went wrong, if anything."""
+        """The chunk's digest came: does it match; the part's inode; what went wrong."""
         self._arriving.complete(id_, offset, length)
         if self._failure is not None:
             return False, 0, self._failure
@@ -157,7 +156,7 @@ class Sink:
         self._arriving.abandon()
 
     def finish(self, value: tree.Entry, strong: str, inode: int, done: Done) -> None:
-        """All chunks landed in the part with this inode: make it the file. `done` may come later."""
+        """All chunks landed in the part with this inode: make it the file, soon."""
         try:
             with self.root.lock:
                 folder_fd, name = self.root.at(value.path, make=True)
@@ -233,7 +232,7 @@ class Sink:
         hasher = hashes.new(hashes.STRONG if self._strong else self._algorithm)
         hasher.update(body)
         if hasher.digest().hex() != digest:
-            raise failures.Refusal(failures.VERIFY, value.path, "arrived damaged")
+            raise failures.Refusal(failures.DAMAGED, value.path, "arrived damaged")
         with self.root.lock:
             folder_fd, name = self.root.at(value.path, make=True)
             flags = files.PART_FLAGS | os.O_TRUNC
@@ -414,7 +413,7 @@ class NullSink(Sink):
         hasher = hashes.new(self._algorithm)
         hasher.update(body)
         if hasher.digest().hex() != digest:
-            raise failures.Refusal(failures.VERIFY, value.path, "arrived damaged")
+            raise failures.Refusal(failures.DAMAGED, value.path, "arrived damaged")
         return None
 
     def _make_folder(self, value: tree.Entry) -> None:

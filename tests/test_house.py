@@ -1,0 +1,232 @@
+"""The rules of the house, held by reading the package's own source: imports, sizes, docstrings.
+
+LADDER is the one record of who may import whom. A rule that a change breaks on purpose is
+changed here, in the same commit.
+
+Not here: what ruff and mypy check. Read next: docs/design.md.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest import unavailable
+
+import pscp
+from pscp import bootstrap
+
+PACKAGE = Path(pscp.__file__).parent
+ENDPOINT = PACKAGE / "endpoint"
+
+# A module may import those on the rungs below its own. Folders are one name each.
+LADDER = (
+    ("__init__",),
+    ("cli", "selftest"),
+    ("api",),
+    ("coordinator",),
+    ("crew", "resume"),
+    ("filejob",),
+    ("lane",),
+    ("bootstrap",),
+    ("channels",),
+    ("board",),
+    ("plan", "journal", "progress"),
+    ("awkward", "servers", "embedded"),
+    ("processes",),
+    ("options",),
+    ("errors",),
+    ("endpoint",),
+)
+# Tighter than their rung: a way in knows nothing of copies.
+ONLY = {
+    "channels": {"channels", "options", "errors", "endpoint"},
+    "servers": {"processes", "options", "errors"},
+    "embedded": set[str](),
+    "processes": set[str](),
+}
+OF_SELFTEST = {"awkward", "servers", "embedded", "processes"}  # no copy needs these
+
+# The last ones on their path of reading.
+READ_LAST = {
+    "board.py", "channels/openssh.py", "crew.py", "endpoint/agent.py", "endpoint/durable.py",
+    "endpoint/end.py", "endpoint/failures.py", "endpoint/names.py", "journal.py", "resume.py",
+    "__init__.py",
+}  # fmt: skip
+SAYS_WHAT_IT_IS_NOT = re.compile(r"Not here: |[Nn]othing (else|here)\b")
+
+MAX_FUNCTION_LINES = 50
+MAX_FILE_LINES = 450
+MAX_BUNDLE_BYTES = 32 * 1024  # a window of SSH's at the start, so it costs no round trip more
+
+FILES = sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py"))
+SHIPPED = sorted(path.stem for path in ENDPOINT.glob("*.py") if path.stem != "__init__")
+
+each_file = pytest.mark.parametrize("file", FILES)
+
+
+def tree_of(file: str) -> ast.Module:
+    return ast.parse((PACKAGE / file).read_text("utf-8"))
+
+
+def unit_of(file: str) -> str:
+    """What the ladder calls the module."""
+    return file.split("/")[0].removesuffix(".py")
+
+
+def imported(file: str) -> Iterator[str]:
+    """Everything that is imported anywhere in the file, by its full dotted name."""
+    folder = ["pscp", *file.split("/")[:-1]]
+    for node in ast.walk(tree_of(file)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = folder[: len(folder) - node.level + 1] if node.level else []
+            prefix = ".".join([*base, *([node.module] if node.module else [])])
+            yield from (f"{prefix}.{alias.name}" for alias in node.names)
+
+
+def own_units(file: str) -> set[str]:
+    """The rungs' names among what the file imports; "from pscp import copy" is __init__."""
+    known = {name for rung in LADDER for name in rung}
+    found = set()
+    for name in imported(file):
+        first, _, rest = name.partition(".")
+        if first == "pscp":
+            unit = rest.partition(".")[0]
+            found.add(unit if unit in known else "__init__")
+    return found
+
+
+def rung_of(unit: str) -> int:
+    return next(place for place, rung in enumerate(LADDER) if unit in rung)
+
+
+# --- the ladder
+
+
+def test_the_ladder_has_a_rung_for_every_module() -> None:
+    assert sorted(name for rung in LADDER for name in rung) == sorted({unit_of(f) for f in FILES})
+
+
+@each_file
+def test_nothing_imports_upward(file: str) -> None:
+    unit = unit_of(file)
+    upward = {u for u in own_units(file) - {unit} if rung_of(u) <= rung_of(unit)}
+    assert upward == set()
+
+
+@each_file
+def test_some_import_less_than_the_ladder_allows(file: str) -> None:
+    unit = unit_of(file)
+    assert own_units(file) <= ONLY.get(unit, own_units(file))
+    if unit not in OF_SELFTEST | {"selftest"}:
+        assert own_units(file) & OF_SELFTEST == set()
+
+
+def test_imports_are_seen_wherever_they_are() -> None:
+    assert "api" in own_units("cli.py")  # within a function
+    assert "pscp.endpoint.wire" in set(imported("endpoint/session.py"))  # relative
+    assert "pscp.endpoint.wire.WireError" in set(imported("endpoint/failures.py"))
+
+
+# --- the shipped folder
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_the_endpoint_imports_only_itself_and_the_standard_library(name: str) -> None:
+    for full in imported(f"endpoint/{name}.py"):
+        top = full.partition(".")[0]
+        inside = full.startswith("pscp.endpoint.")
+        optional = (name, top) == ("hashes", "xxhash")  # used where it is, never needed
+        assert inside or optional or top in sys.stdlib_module_names, full
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_shipped_module_imports_only_those_sent_before_it(name: str) -> None:
+    before = bootstrap.MODULES[: bootstrap.MODULES.index(name)]
+    names = [full.split(".")[2] for full in imported(f"endpoint/{name}.py") if full[:4] == "pscp"]
+    assert set(names) <= set(before)
+
+
+def test_every_shipped_module_is_sent_once() -> None:
+    assert sorted(bootstrap.MODULES) == SHIPPED
+
+
+@pytest.mark.parametrize("path", sorted(ENDPOINT.glob("*.py")), ids=lambda path: path.name)
+def test_the_endpoint_is_ascii(path: Path) -> None:
+    assert path.read_bytes().isascii()
+
+
+def test_there_is_an_interpreter_to_check_the_endpoint_with(far_pythons: list[str]) -> None:
+    if not far_pythons:
+        unavailable("no python3 from 3.6 to 3.13 found")
+
+
+def test_the_endpoint_compiles_and_loads(far_python: str) -> None:
+    """Without a warning, and with no more than the standard library of that version."""
+    loads = (
+        "import sys; sys.dont_write_bytecode = True; sys.path.insert(0, sys.argv[1])\n"
+        "import importlib, os\n"
+        "for name in sys.argv[2:]:\n"
+        "    path = os.path.join(sys.argv[1], 'endpoint', name + '.py')\n"
+        "    with open(path) as file: compile(file.read(), path, 'exec')\n"
+        "    importlib.import_module('endpoint.' + name)\n"
+    )
+    argv = [far_python, "-I", "-W", "error", "-c", loads, str(PACKAGE), *SHIPPED]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_bundle_is_small() -> None:
+    assert len(bootstrap.bundle()) < MAX_BUNDLE_BYTES
+
+
+# --- docstrings and sizes
+
+
+@each_file
+def test_a_docstring_says_what_the_module_is_and_is_not(file: str) -> None:
+    said = ast.get_docstring(tree_of(file)) or ""
+    first, _, rest = said.partition("\n")
+    assert first.endswith((".", ",", ":")) or rest, "a sentence says what it is"
+    assert SAYS_WHAT_IT_IS_NOT.search(said), "and what it is not"
+
+
+@each_file
+def test_a_docstring_says_what_to_read_next(file: str) -> None:
+    said = ast.get_docstring(tree_of(file)) or ""
+    assert ("Read next: " in said) is (file not in READ_LAST)
+
+
+@each_file
+def test_a_docstring_names_only_files_that_there_are(file: str) -> None:
+    said = ast.get_docstring(tree_of(file)) or ""
+    folder = (PACKAGE / file).parent
+    for name in re.findall(r"[\w./]*\w+\.py\b", said):
+        assert (folder / name).exists() or (PACKAGE / name).exists(), name
+
+
+@pytest.mark.parametrize("file", sorted(READ_LAST - {"__init__.py"}))
+def test_what_is_read_last_is_named_by_another(file: str) -> None:
+    name = Path(file).name
+    others = [f for f in FILES if f != file]
+    assert any(name in (ast.get_docstring(tree_of(other)) or "") for other in others)
+
+
+@each_file
+def test_functions_are_short(file: str) -> None:
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    for node in ast.walk(tree_of(file)):
+        if isinstance(node, functions) and node.end_lineno is not None:
+            assert node.end_lineno - node.lineno < MAX_FUNCTION_LINES, node.name
+
+
+@each_file
+def test_files_are_short(file: str) -> None:
+    assert len((PACKAGE / file).read_text("utf-8").splitlines()) <= MAX_FILE_LINES
