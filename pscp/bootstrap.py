@@ -1,10 +1,9 @@
 """Sends the agent over a fresh channel, and reads its HELLO.
 
-The remote command is one fixed line for any login shell (sh, csh, fish): it looks for python3
-and has it run what follows on its standard input, which is the endpoint folder, compressed.
-No path and no user text is in it. A random marker tells the agent's output from a login's.
+What is sent is the endpoint folder, compressed. A random marker tells the agent's output from
+what a login prints.
 
-Not here: the way there (channels/), what is said after the HELLO (lane.py).
+Not here: the way there and the remote command (channels/), what is said after the HELLO (lane.py).
 Read next: lane.py.
 """
 
@@ -21,13 +20,13 @@ from typing import Any
 
 from pscp import errors
 from pscp.channels import Channel
-from pscp.channels.openssh import NO_PYTHON_STATUS, OLD_PYTHON_STATUS, last_line
-from pscp.endpoint import agent, session, wire
+from pscp.channels.openssh import last_line
+from pscp.endpoint import machine, session, wire
 
 # In the order in which they import each other.
 MODULES = (
-    "wire", "session", "hashes", "files", "failures", "names", "metadata", "tree", "source",
-    "durable", "sink", "end", "agent",
+    "machine", "wire", "session", "hashes", "files", "failures", "names", "metadata", "tree",
+    "source", "durable", "sink", "end", "agent",
 )  # fmt: skip
 
 _PACKAGE = "pscp_agent"
@@ -35,11 +34,6 @@ _MARKER_BYTES = 16
 _BANNER_MAX_BYTES = 64 * 1024  # what a login may print before the agent speaks
 _SAID_MAX_BYTES = 8 * 1024  # what is kept of a channel's standard error
 SILENCE_S = 60.0  # an agent ticks every 10 s, so after this it, or the path to it, is dead
-
-# Where python3 is not in the PATH of a non-interactive login: FreeBSD, RHEL's own, Homebrew.
-_PYTHONS = "python3 /usr/bin/python3 /usr/local/bin/python3 /usr/libexec/platform-python " + (
-    " ".join(f"python3.{minor}" for minor in range(14, 5, -1)) + " /opt/homebrew/bin/python3"
-)
 
 _LOADER = """
 import sys, types
@@ -64,22 +58,6 @@ def bundle() -> bytes:
     sources = [(name, (folder / f"{name}.py").read_text("ascii")) for name in MODULES]
     loader = _LOADER.format(package=_PACKAGE, sources=sources, marker_bytes=_MARKER_BYTES)
     return zlib.compress(loader.encode("ascii"), 9)
-
-
-def command() -> str:
-    """The remote command: the program's length in 8 digits, then the program, are on stdin.
-
-    BufferedReader with a buffer of one byte reads not a byte too many.
-    """
-    stage = (
-        f"import sys;sys.version_info<(3,6) and sys.exit({OLD_PYTHON_STATUS});import io,zlib;"
-        "r=io.BufferedReader(io.FileIO(0,closefd=False),1).read;"
-        "exec(zlib.decompress(r(int(r(8)))))"
-    )
-    return (
-        f"exec sh -c 'for p in {_PYTHONS};do command -v $p >/dev/null 2>&1&&"
-        f'exec $p -I -c "{stage}";done;exit {NO_PYTHON_STATUS}\''
-    )
 
 
 class Far:
@@ -211,7 +189,7 @@ class Far:
 
     def _send(self, parts: list[Any]) -> None:
         try:
-            agent.write_all(self.channel.write_fd, parts)
+            machine.write_all(self.channel.write_fd, parts)
         except (BrokenPipeError, ConnectionResetError):
             raise errors.ConnectionLost("the connection closed") from None
 

@@ -103,7 +103,9 @@ def parse(argv: Sequence[str]) -> Command:
 
 def run(command: Command) -> int:
     from pscp.api import copy
+    from pscp.endpoint import machine
 
+    machine.raise_descriptor_limit()
     options = command.options
     is_terminal = bool(sys.stderr and sys.stderr.isatty()) and os.environ.get("TERM") != "dumb"
     reporter = make_reporter(options, is_terminal)

@@ -13,7 +13,8 @@ import re
 import subprocess
 from dataclasses import dataclass
 
-from pscp.endpoint import agent
+from pscp.channels.command import NO_PYTHON_STATUS, OLD_PYTHON_STATUS
+from pscp.endpoint import machine
 from pscp.errors import (
     AuthenticationError,
     ConnectError,
@@ -40,8 +41,6 @@ _CHACHA = "chacha20-poly1305@openssh.com"
 
 _END_S = 2.0  # what an ssh gets to end after SIGTERM
 
-NO_PYTHON_STATUS = 97  # of ../bootstrap.py's first stage
-OLD_PYTHON_STATUS = 98
 PROTOCOL_STATUS = 99  # of the agent
 
 
@@ -66,7 +65,7 @@ class SshSetup:
 
     def ciphers(self) -> str:
         """AES-GCM where both processors have AES instructions, ChaCha20 where one has not."""
-        return _CHACHA if False in (agent.has_aes(), self.far_aes) else _AES_GCM
+        return _CHACHA if False in (machine.has_aes(), self.far_aes) else _AES_GCM
 
 
 def user_words(host: Location, options: Options) -> list[str]:
@@ -147,7 +146,7 @@ class OpenSsh:
         self._files = (self._child.stdin, self._child.stdout, self._child.stderr)
         self.write_fd, self.read_fd, self.error_fd = (file.fileno() for file in self._files)
         for fd in (self.write_fd, self.read_fd):
-            agent.widen_pipe(fd)
+            machine.widen_pipe(fd)
 
     @property
     def pid(self) -> int:

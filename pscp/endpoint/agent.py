@@ -9,16 +9,13 @@ sink.py).
 
 import io
 import os
-import platform
-import resource
 import sys
 import threading
 from typing import Any, List, Optional
 
-from . import end, failures, hashes, metadata, session, sink, source, wire
+from . import end, failures, hashes, machine, metadata, session, sink, source, wire
 
 TICK_S = 10  # an agent that is alive says so this often; ../lane.py gives up after a minute
-_DESCRIPTORS = 4096
 
 
 class Agent:
@@ -50,9 +47,9 @@ class Agent:
     def _hello(self) -> None:
         self._send(wire.HELLO, 0, 0, wire.to_json({
             "hashes": hashes.speeds(),
-            "python": platform.python_version(),
-            "system": platform.system(),
-            "aes": has_aes(),
+            "python": sys.version.split()[0],
+            "system": os.uname()[0],
+            "aes": machine.has_aes(),
         }))  # fmt: skip
 
     def _tick(self) -> None:
@@ -66,7 +63,7 @@ class Agent:
     def _send(self, type_: int, id_: int, offset: int, payload: Any, flags: int = 0) -> None:
         parts = [wire.header(type_, len(payload), id_, offset, flags), payload]
         with self._write_lock:
-            write_all(self._write_fd, parts)
+            machine.write_all(self._write_fd, parts)
 
     def _take(self, frame: wire.Frame) -> None:
         if frame.type == wire.ASK:
@@ -137,61 +134,13 @@ class Agent:
         self._end.the_sink().pack(entries, [row for _, row in listed], bodies, done)
 
 
-def write_all(fd: int, parts: List[Any]) -> None:
-    """Write every byte of the parts, in one system call where the pipe has room."""
-    left = sum(len(part) for part in parts)
-    while True:
-        count = os.writev(fd, parts)
-        left -= count
-        if not left:
-            return
-        views: List[memoryview] = []
-        for part in [memoryview(each) for each in parts]:
-            if count >= len(part):
-                count -= len(part)
-            else:
-                views.append(part[count:])
-                count = 0
-        parts = views
-
-
-def widen_pipe(fd: int) -> None:
-    """Let a pipe hold 1 MiB, so that each system call moves more. Linux only; else no harm."""
-    try:
-        import fcntl
-
-        fcntl.fcntl(fd, 1031, 1 << 20)  # F_SETPIPE_SZ, which has a name only from Python 3.10 on
-    except (ImportError, OSError):
-        pass
-
-
-def raise_descriptor_limit() -> None:
-    """Up to 4096 open files, where the hard limit allows: small files wait open to be settled."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(_DESCRIPTORS, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-
-
-def has_aes() -> Optional[bool]:
-    """Does this processor have AES instructions? None where there is no telling."""
-    try:
-        with open("/proc/cpuinfo") as lines:
-            for line in lines:
-                if line.startswith(("flags", "Features")):
-                    return "aes" in line.split()
-    except OSError:
-        pass
-    return None
-
-
 def main(marker_bytes: int) -> None:
     """Say the marker that comes first, which tells our output from a login's; then serve."""
     for fd in (0, 1):
-        widen_pipe(fd)
-    raise_descriptor_limit()
+        machine.widen_pipe(fd)
+    machine.raise_descriptor_limit()
     try:
-        write_all(1, [io.BufferedReader(io.FileIO(0, closefd=False), 1).read(marker_bytes)])
+        machine.write_all(1, [io.BufferedReader(io.FileIO(0, closefd=False), 1).read(marker_bytes)])
         Agent(0, 1).run()
     except (BrokenPipeError, ConnectionResetError):
         pass

@@ -1,0 +1,58 @@
+"""What this machine's kernel and processor offer, and the few calls to make use of it.
+
+Not here: files (files.py).
+"""
+
+import os
+import resource
+from typing import Any, List, Optional
+
+_DESCRIPTORS = 4096
+
+
+def write_all(fd: int, parts: List[Any]) -> None:
+    """Write every byte of the parts, in one system call where the pipe has room."""
+    left = sum(len(part) for part in parts)
+    while True:
+        count = os.writev(fd, parts)
+        left -= count
+        if not left:
+            return
+        views: List[memoryview] = []
+        for part in [memoryview(each) for each in parts]:
+            if count >= len(part):
+                count -= len(part)
+            else:
+                views.append(part[count:])
+                count = 0
+        parts = views
+
+
+def widen_pipe(fd: int) -> None:
+    """Let a pipe hold 1 MiB, so that each system call moves more. Linux only; else no harm."""
+    try:
+        import fcntl
+
+        fcntl.fcntl(fd, 1031, 1 << 20)  # F_SETPIPE_SZ, which has a name only from Python 3.10 on
+    except (ImportError, OSError):
+        pass
+
+
+def raise_descriptor_limit() -> None:
+    """Up to 4096 open files, where the hard limit allows: small files wait open to be settled."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(_DESCRIPTORS, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def has_aes() -> Optional[bool]:
+    """Does this processor have AES instructions? None where there is no telling."""
+    try:
+        with open("/proc/cpuinfo") as lines:
+            for line in lines:
+                if line.startswith(("flags", "Features")):
+                    return "aes" in line.split()
+    except OSError:
+        pass
+    return None

@@ -1,0 +1,212 @@
+"""One copy of a session, from what was asked for to its Result.
+
+What is copied is settled here with both ends (the sources, their names, the destination); then
+lanes and coordinator do the work.
+
+Not here: the connections between copies (api.py), the work itself (coordinator.py).
+Read next: coordinator.py.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from pscp import errors
+from pscp.bootstrap import Far
+from pscp.coordinator import Coordinator, as_error, choose_hash
+from pscp.crew import Crew, sink_question, source_question
+from pscp.endpoint import failures, metadata, sink, source
+from pscp.endpoint.end import End
+from pscp.endpoint.wire import WireError
+from pscp.journal import Journal, token_of
+from pscp.lane import Lane
+from pscp.options import Location, Options
+from pscp.plan import expected_name
+from pscp.progress import Counters, Reporter, Result
+from pscp.progress import Failure as Reported
+
+
+class Connections(Protocol):
+    """The session whose connections are used."""
+
+    keeps: bool
+
+    def take(self, options: Options, note: Callable[[str], None]) -> list[Far]: ...
+
+    def give(self, fars: list[Far]) -> None: ...
+
+    def connect(self, options: Options, lane: Lane) -> Far: ...
+
+
+class Run:
+    """One copy of a session."""
+
+    def __init__(
+        self, session: Connections, froms: list[Location], to: Location, options: Options,
+        reporter: Reporter, counters: Counters,
+    ) -> None:  # fmt: skip
+        self.counters = counters
+        self._session, self._froms, self._to = session, froms, to
+        self._options, self._reporter = options, reporter
+        self._is_push = to.is_remote
+        self._near = End(metadata.current_umask())
+        self._missing: list[Reported] = []
+
+    def run(self) -> Result:
+        token = self._token()
+        tops = self._expanded_near() if self._is_push else []
+        journal = Journal(token, keep=self._options.resume)
+        complete = False
+        try:
+            fars = self._session.take(self._options, self._reporter.note)
+            try:
+                result = self._copy(fars, tops, token, journal)
+                complete = result.ok
+                return result
+            finally:
+                self._session.give(fars)
+        finally:
+            journal.close(complete)
+
+    def _token(self) -> str:
+        """The same for the same command, run by the same user on the same machine."""
+        where = (socket.gethostname(), str(os.getuid()))
+        froms = [os.path.abspath(f.path) if self._is_push else f.text for f in self._froms]
+        to = self._to.text if self._is_push else os.path.abspath(self._to.path)
+        return token_of(*where, str(self._is_push), *froms, to)
+
+    def _copy(
+        self, fars: list[Far], tops: list[source.Top], token: str, journal: Journal
+    ) -> Result:
+        algorithm = choose_hash(fars[0])
+        tops = tops or self._expanded_far(fars[0])
+        if not tops:
+            return self._result(None, None)
+        target = self._target(fars[0], tops, token)
+        crew = Crew(
+            self._options, self.counters, self._is_push, algorithm, self._connect,
+            self._reporter.note, self._session.keeps,
+        )  # fmt: skip
+        coordinator = Coordinator(self._options, self.counters, self._reporter, journal, crew)
+        coordinator.failures += self._missing
+        crew.begin(
+            source_question(tops, self._options, algorithm, self._is_push),
+            sink_question(target[0], token, self._options, algorithm),
+            [fars.pop(0) for _ in range(min(len(fars), crew.count))],
+        )
+        try:
+            coordinator.run(tops, target)
+        finally:
+            crew.end()
+            fars += crew.kept
+        return self._result(coordinator, crew)
+
+    def _connect(self, lane: Lane) -> Far:
+        return self._session.connect(self._options, lane)
+
+    # --- before the lanes
+
+    def _ask(self, of_near: bool, far: Far, question: dict[str, Any]) -> Any:
+        """Ask one end before there are lanes. Raises DestinationError for its refusal."""
+        found: list[tuple[Any, bool]] = []
+        if of_near:
+            self._near.answer(question, lambda answer, failed: found.append((answer, failed)))
+        else:
+            found.append(far.ask(question))
+        answer, failed = found[0]
+        if failed:
+            data = _checked(answer)
+            raise errors.DestinationError(f"{data['path']}: {data['message']}")
+        return answer
+
+    def _expanded_near(self) -> list[source.Top]:
+        tops: list[source.Top] = []
+        for location in self._froms:
+            try:
+                tops += source.expand(location.path, False)
+            except failures.Refusal as error:
+                raise errors.UsageError(f"{error.path}: {error}") from None
+        return tops
+
+    def _expanded_far(self, far: Far) -> list[source.Top]:
+        paths = [location.path for location in self._froms]
+        answer = self._ask(False, far, {"ask": "expand", "paths": paths, "glob": True})
+        tops: list[source.Top] = []
+        try:
+            for path, found in zip(paths, answer, strict=True):
+                if isinstance(found, dict):
+                    self._report_missing(_checked(found))
+                    continue
+                for each in found:
+                    tops.append(self._checked_top(path, source.Top(*each)))
+        except (TypeError, ValueError) as error:
+            raise errors.ProtocolError(f"sources of another shape: {error}") from None
+        return tops
+
+    def _checked_top(self, path: str, top: source.Top) -> source.Top:
+        """Only what was asked for, by its name, may come from a far end (-T: any name)."""
+        if self._options.strict_names and not expected_name(path, top.name):
+            raise errors.ProtocolError(f"the far end sends {top.name!a} for {path!a}")
+        return top
+
+    def _report_missing(self, data: failures.Data) -> None:
+        error = as_error(data)
+        self.counters.add(files_total=1, files_failed=1)
+        self._missing.append(Reported(error.path, type(error).__name__, error.message))
+        self._reporter.note(f"{error.path}: {error.message}")
+
+    def _target(self, far: Far, tops: list[source.Top], token: str) -> Any:
+        names = [top.name for top in tops]
+        for name in names:
+            if names.count(name) > 1 or (not name and len(names) > 1):
+                message = (
+                    f"{name}: several sources have this name"
+                    if name
+                    else ("the contents of a folder cannot be copied together with other sources")
+                )
+                raise errors.DestinationError(message)
+        if self._options.transfer_test:
+            return sink.Target("", names, [])
+        question = {
+            "ask": "target", "path": self._to.path, "names": names,
+            "folders": [top.is_folder for top in tops], "token": token,
+        }  # fmt: skip
+        answer = self._ask(not self._is_push, far, question)
+        try:
+            target = sink.Target(*answer)
+            if len(target.names) != len(names):
+                raise ValueError("names")
+        except (TypeError, ValueError) as error:
+            raise errors.ProtocolError(f"a destination of another shape: {error}") from None
+        return target
+
+    # --- after them
+
+    def _result(self, coordinator: Coordinator | None, crew: Crew | None) -> Result:
+        counters = self.counters
+        return Result(
+            files=counters.files_done,
+            files_resumed=counters.files_resumed,
+            files_skipped=counters.files_skipped,
+            bytes=counters.bytes_done + counters.bytes_resumed,
+            bytes_sent=counters.bytes_sent,
+            bytes_resumed=counters.bytes_resumed,
+            chunks_verified=counters.chunks_verified,
+            chunks_resent=counters.chunks_resent,
+            connections=crew.most_alive if crew else 1,
+            connections_lost=counters.connections_lost,
+            seconds=time.monotonic() - counters.started_s,
+            digests=coordinator.digests if coordinator else {},
+            failures=tuple(coordinator.failures if coordinator else self._missing),
+        )
+
+
+def _checked(answer: Any) -> failures.Data:
+    try:
+        return failures.checked(answer)
+    except WireError as error:
+        raise errors.ProtocolError(str(error)) from None
