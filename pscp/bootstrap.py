@@ -9,6 +9,7 @@ Read next: lane.py.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.resources
 import os
@@ -78,13 +79,20 @@ class Far:
             self._poll.register(fd, select.POLLIN)
         try:
             marker = secrets.token_bytes(_MARKER_BYTES)
-            self._send([b"%08d" % len(bundle()), bundle(), marker])
+            self._send_agent(marker)
             self._skip_banner(marker)
             self.hello = self._hello()
         except BaseException:
             channel.close()
             raise
         self._notice = None
+
+    def _send_agent(self, marker: bytes) -> None:
+        """Where the command ended already, what it said tells more than the broken pipe."""
+        program = bundle()
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            parts = [b"%08d" % len(program), program, marker]
+            machine.write_all(self.channel.write_fd, parts)
 
     # --- in
 
@@ -184,12 +192,10 @@ class Far:
     def send(
         self, type_: int, id_: int = 0, offset: int = 0, payload: Any = b"", flags: int = 0
     ) -> None:
-        """Send one frame. Raises ConnectionLost."""
-        self._send([wire.header(type_, len(payload), id_, offset, flags), payload])
-
-    def _send(self, parts: list[Any]) -> None:
+        """Send one frame: its payload is bytes, or a Block of a file. Raises ConnectionLost."""
+        header = wire.header(type_, len(payload), id_, offset, flags)
         try:
-            machine.write_all(self.channel.write_fd, parts)
+            machine.send(self.channel.write_fd, header, payload)
         except (BrokenPipeError, ConnectionResetError):
             raise errors.ConnectionLost("the connection closed") from None
 

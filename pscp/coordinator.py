@@ -106,7 +106,7 @@ class Coordinator:
         walk = threading.Thread(target=self._walk, args=(placement,), name="walk", daemon=True)
         walk.start()
         try:
-            self._wait_for(lambda: self.counters.plan_complete and self.board.is_idle())
+            self._wait_for(self._is_copied)
             self._finishing(self._links, "hard_links", backwards=False)
             self._finishing(self._folders, "folders", backwards=True)
         except BaseException as error:
@@ -116,6 +116,16 @@ class Coordinator:
             walk.join()
             self._folders.close()
             self._links.close()
+
+    def _is_copied(self) -> bool:
+        """Asked with the board's lock held: is all of the plan done?"""
+        if not self.counters.plan_complete or not self.board.is_idle():
+            return False
+        # The last answer may have filled this when no lane was about to take it.
+        pack = self._small.flush()
+        if pack is not None:
+            self.board.add(pack)
+        return pack is None
 
     def _wait_for(self, is_so: Callable[[], bool]) -> None:
         with self.board.changed:

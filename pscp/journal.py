@@ -27,6 +27,8 @@ from typing import Any
 from pscp.endpoint.files import Extent, Identity
 from pscp.errors import CopyError, CopyRunning
 
+_NO_LINE = (ValueError, LookupError, TypeError, OverflowError, RecursionError)
+
 
 def state_folder() -> Path:
     """Where journals are, by the XDG base directory specification."""
@@ -83,10 +85,13 @@ class Journal:
 
     def _read(self) -> None:
         by_number: dict[int, tuple[str, Identity, Landed]] = {}
+        raw = b"\n"
         with open(self._path, "rb") as lines:
             for raw in lines:
-                with contextlib.suppress(ValueError, KeyError, TypeError, IndexError):
+                with contextlib.suppress(*_NO_LINE):
                     self._take(json.loads(raw), by_number)
+        if not raw.endswith(b"\n"):  # or the next line would be lost with the one cut short
+            os.write(self._fd, b"\n")
         for path, known, landed in by_number.values():
             before = self._found.get(path)
             if before and before[0] == known and before[1].algorithm == landed.algorithm:
@@ -98,7 +103,7 @@ class Journal:
         self._number = max(self._number, int(number))
         if kind == "file":
             path, size, mtime_ns, inode, algorithm = rest
-            by_number[number] = (path, Identity(size, mtime_ns, inode), Landed(algorithm))
+            by_number[number] = (str(path), Identity(size, mtime_ns, inode), Landed(algorithm))
         elif kind == "chunk":
             offset, length, digest = rest
             by_number[number][2].digests[int(offset), int(length)] = str(digest)

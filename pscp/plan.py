@@ -183,9 +183,15 @@ class Placement:
         known = source.known_entry(entry)
         extra = entry.extra
         if entry.kind == tree.HARDLINK:
-            extra = {**extra, "to": self._path(entry.top, extra["to"])}
+            extra = {**extra, "to": self._first_name(extra["in"], extra["to"])}
         path = self._path(entry.top, entry.path)
         return Placed(known, entry._replace(path=path, extra=extra))
+
+    def _first_name(self, top: Any, path: Any) -> str:
+        """Where the file landed that a hard link is another name of, maybe from another source."""
+        if not isinstance(top, int) or not isinstance(path, str):
+            raise ValueError("a hard link of another shape")
+        return self._path(top, path)
 
     def _path(self, top: int, path: str) -> str:
         """Raises ValueError for a path that is not of this source."""
@@ -201,7 +207,9 @@ class Placement:
 
 def expected_name(pattern: str, name: str) -> bool:
     """May a far end call this what was asked for? As scp checks it, without -T."""
+    if "/" in name:
+        return False
     wanted = pattern.rstrip("/").rpartition("/")[2]
     if wanted in ("", ".", "..") or wanted.startswith("~"):
-        return "/" not in name
+        return True
     return name == wanted or fnmatch.fnmatchcase(name, wanted)

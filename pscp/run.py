@@ -127,7 +127,7 @@ class Run:
         tops: list[source.Top] = []
         for location in self._froms:
             try:
-                tops += source.expand(location.path, False)
+                tops += source.expand(_literal(location.path), False)
             except failures.Refusal as error:
                 raise errors.UsageError(f"{error.path}: {error}") from None
         return tops
@@ -171,8 +171,9 @@ class Run:
                 raise errors.DestinationError(message)
         if self._options.transfer_test:
             return sink.Target("", names, [])
+        path = self._to.path if self._is_push else _literal(self._to.path)
         question = {
-            "ask": "target", "path": self._to.path, "names": names,
+            "ask": "target", "path": path, "names": names,
             "folders": [top.is_folder for top in tops], "token": token,
         }  # fmt: skip
         answer = self._ask(not self._is_push, far, question)
@@ -203,6 +204,11 @@ class Run:
             digests=coordinator.digests if coordinator else {},
             failures=tuple(coordinator.failures if coordinator else self._missing),
         )
+
+
+def _literal(path: str) -> str:
+    """A path here: its "~" was the shell's to expand, and one that is left is a name's."""
+    return f"./{path}" if path.startswith("~") else path
 
 
 def _checked(answer: Any) -> failures.Data:

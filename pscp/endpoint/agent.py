@@ -61,9 +61,9 @@ class Agent:
                 return
 
     def _send(self, type_: int, id_: int, offset: int, payload: Any, flags: int = 0) -> None:
-        parts = [wire.header(type_, len(payload), id_, offset, flags), payload]
+        header = wire.header(type_, len(payload), id_, offset, flags)
         with self._write_lock:
-            machine.write_all(self._write_fd, parts)
+            machine.send(self._write_fd, header, payload)
 
     def _take(self, frame: wire.Frame) -> None:
         if frame.type == wire.ASK:

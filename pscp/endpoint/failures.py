@@ -52,11 +52,12 @@ def from_exception(error: BaseException, path: str) -> Data:
 
 def checked(value: Any) -> Data:
     """Failure data from a far end, with every field of the type it should have."""
-    if not isinstance(value, dict) or value.get("kind") not in KINDS:
+    kind = value.get("kind") if isinstance(value, dict) else None
+    if not isinstance(kind, str) or kind not in KINDS:
         raise WireError("a failure without a kind")
     number = value.get("errno")
     return data(
-        value["kind"],
+        kind,
         str(value.get("path", ""))[:8192],
         str(value.get("message", ""))[:1024],
         number if isinstance(number, int) else 0,

@@ -13,7 +13,7 @@ import errno
 import os
 from typing import Any, Iterator, List, NamedTuple, Optional, Tuple
 
-from . import hashes
+from . import hashes, machine
 
 Extent = Tuple[int, int]  # offset, length
 
@@ -55,14 +55,14 @@ class FileSource:
         """Fill the view from `offset` on; returns the bytes read, fewer only at the end."""
         return _read_at(self.fd, view, offset)
 
-    def blocks(self, offset: int, length: int, room: memoryview) -> Iterator[memoryview]:
+    def blocks(self, offset: int, length: int, room: memoryview) -> Iterator[machine.Block]:
         """The chunk's blocks, each valid until the next. Raises Changed when bytes are missing."""
         end = offset + length
         while offset < end:
             view = room[: min(len(room), end - offset)]
             if self.read(view, offset) != len(view):
                 raise Changed()
-            yield view
+            yield machine.Block(view, self.fd, offset)
             offset += len(view)
         self.check()
 

@@ -31,7 +31,7 @@ class Target(NamedTuple):
 def resolve(destination: str, names: List[str], folders: List[bool], token: str) -> Target:
     """What DEST means for these sources, as with cp and scp. Raises Refusal, OSError."""
     path = os.path.expanduser(to_bytes(destination)) or b"."
-    slash = path.endswith(b"/")
+    slash = path.endswith((b"/", b"/."))  # realpath() takes both away
     full = os.path.realpath(path)
     if os.path.isdir(full):
         return _existing(full, names, token)

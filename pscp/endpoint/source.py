@@ -13,7 +13,7 @@ import itertools
 import os
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
-from . import failures, files, hashes, tree, wire
+from . import failures, files, hashes, machine, tree, wire
 from .names import to_bytes, to_text
 
 Send = Callable[..., None]  # (type, id, offset, payload, flags)
@@ -150,7 +150,7 @@ class Source:
         extent = wire.EXTENT.pack(length, 0)
         try:
             for block in self._file(id_).blocks(offset, length, self._room):
-                hasher.update(block)
+                hasher.update(block.view)
                 send(wire.DATA, id_, offset, block)
                 offset += len(block)
         except (OSError, files.Changed) as error:
@@ -227,9 +227,9 @@ class _MadeUp:
     def __init__(self, size: int) -> None:
         self._size = size
 
-    def blocks(self, offset: int, length: int, room: memoryview) -> Iterator[memoryview]:
+    def blocks(self, offset: int, length: int, room: memoryview) -> Iterator[machine.Block]:
         for left in range(length, 0, -len(room)):
-            yield room[: min(left, len(room))]
+            yield machine.Block(room[: min(left, len(room))], -1, 0)
 
     def extents(self, offset: int, most: int) -> List[files.Extent]:
         return [(offset, self._size - offset)] if offset < self._size else []

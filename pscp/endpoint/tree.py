@@ -29,7 +29,7 @@ class Entry(NamedTuple):
     mode: int
     mtime_ns: int
     inode: int
-    extra: Dict[str, Any]  # "to": a link's target; "sparse"; metadata.py's; an ERROR's failure
+    extra: Dict[str, Any]  # a link's "to" ("in" which top), "sparse", metadata.py's; or a failure
 
 
 class Rules(NamedTuple):
@@ -53,24 +53,26 @@ def matches(pattern: str, path: str, is_folder: bool) -> bool:
     return fnmatch.fnmatchcase(path.rpartition("/")[2], pattern)
 
 
+def _place(top: int, path: str) -> Tuple[int, List[bytes]]:
+    """What the order of a walk is by."""
+    return top, to_bytes(path).split(b"/")
+
+
 class Walk:
     """Iterates over the entries of several tops: (name in the manifest, absolute path)."""
 
     def __init__(self, tops: Sequence[Tuple[str, bytes]], rules: Rules) -> None:
         self._tops, self._rules = tops, rules
-        self._linked: Dict[Tuple[int, int], str] = {}  # files with several names
+        self._linked: Dict[Tuple[int, int], Tuple[int, str]] = {}  # files with several names
 
     def entries(self, after: Optional[Tuple[int, str]] = None) -> Iterator[Entry]:
         """All entries; with `after` (top, path) only those behind it in the order."""
+        last = (0, [b""]) if after is None else _place(*after)
         for top, (name, path) in enumerate(self._tops):
-            skip: Optional[List[bytes]] = None
-            if after is not None:
-                if top < after[0]:
-                    continue
-                if top == after[0]:
-                    skip = to_bytes(after[1]).split(b"/")
+            if top < last[0] and not self._rules.archive:
+                continue  # of an archive all is walked again: its hard links may lead there
             for entry in self._below(top, name, path):
-                if skip is None or to_bytes(entry.path).split(b"/") > skip:
+                if after is None or _place(top, entry.path) > last:
                     yield entry
 
     def _below(self, top: int, name: str, path: bytes) -> Iterator[Entry]:
@@ -92,7 +94,9 @@ class Walk:
                     pending.append(iter(self._names(*step)))
                     ancestors.append(key)
                 except OSError as error:
-                    yield self._error(top, step[0], failures.from_exception(error, step[0]))
+                    # Behind the folder in the order, so that a walk that goes on finds it.
+                    failure = failures.from_exception(error, step[0])
+                    yield self._error(top, step[0] + "/", failure)
 
     def _names(self, path: str, full: bytes) -> List[Tuple[str, bytes]]:
         prefix = path + "/" if path else ""
@@ -108,7 +112,7 @@ class Walk:
         try:
             status = os.stat(full) if self._rules.follow else os.lstat(full)
         except OSError as error:
-            if self._excluded(path, False):
+            if self._excluded(top, path, False):
                 return None, None
             if self._rules.follow and os.path.islink(full):
                 failure = failures.data(failures.UNSUPPORTED, path, _link_problem(error, full))
@@ -116,7 +120,7 @@ class Walk:
                 failure = failures.from_exception(error, path)
             return self._error(top, path, failure), None
         is_folder = stat.S_ISDIR(status.st_mode)
-        if self._excluded(path, is_folder):
+        if self._excluded(top, path, is_folder):
             return None, None
         key = (status.st_dev, status.st_ino)
         if is_folder and key in ancestors:
@@ -125,7 +129,11 @@ class Walk:
         entry = self._described(top, path, full, status)
         return entry, key if is_folder and self._rules.recursive else None
 
-    def _excluded(self, path: str, is_folder: bool) -> bool:
+    def _excluded(self, top: int, path: str, is_folder: bool) -> bool:
+        if not self._tops[top][0]:  # "." as a source: not to be excluded, and in no path
+            if not path:
+                return False
+            path = "./" + path
         for action, pattern in self._rules.filters:
             if matches(pattern, path, is_folder):
                 return action == "exclude"
@@ -143,7 +151,7 @@ class Walk:
         except OSError as error:
             return self._error(top, path, failures.from_exception(error, path))
         if kind == FILE:
-            kind = self._file(path, status, extra)
+            kind = self._file(top, path, status, extra)
         size = status.st_size if kind == FILE else 0
         mtime_ns = status.st_mtime_ns
         return Entry(kind, top, path, size, status.st_mode & 0o7777, mtime_ns, status.st_ino, extra)
@@ -157,13 +165,13 @@ class Walk:
             return LINK, ""
         return ERROR, "is not a file, a folder or a link"
 
-    def _file(self, path: str, status: os.stat_result, extra: Dict[str, Any]) -> str:
+    def _file(self, top: int, path: str, status: os.stat_result, extra: Dict[str, Any]) -> str:
         if status.st_blocks * 512 < status.st_size:
             extra["sparse"] = 1
         if self._rules.archive and status.st_nlink > 1:
-            first = self._linked.setdefault((status.st_dev, status.st_ino), path)
-            if first != path:
-                extra["to"] = first
+            first = self._linked.setdefault((status.st_dev, status.st_ino), (top, path))
+            if first != (top, path):
+                extra["in"], extra["to"] = first
                 return HARDLINK
         return FILE
 
