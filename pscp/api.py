@@ -22,7 +22,7 @@ from pscp.progress import CallbackReporter, Counters, Reporter, Result, Silent
 
 if TYPE_CHECKING:
     from pscp.bootstrap import Far
-    from pscp.lane import Lane
+    from pscp.worker import Worker
 
 # A first connection that was closed before the login: sshd's MaxStartups, most likely.
 _FIRST_ATTEMPTS = 4
@@ -160,10 +160,10 @@ class Session:
         """Connections that are of use to the next copy."""
         self._idle += fars
 
-    def connect(self, options: Options, lane: Lane) -> Far:
-        """A further connection, for a lane. Never prompts. Raises ConnectError."""
-        lane.channel = self._channel(options, may_prompt=False)
-        return self._greeted(lane.channel, None)
+    def connect(self, options: Options, worker: Worker) -> Far:
+        """A further connection, for a worker. Never prompts. Raises ConnectError."""
+        worker.channel = self._channel(options, may_prompt=False)
+        return self._greeted(worker.channel, None)
 
     def _greeted(self, channel: Channel, note: Callable[[str], None] | None) -> Far:
         from pscp.bootstrap import Far

@@ -2,7 +2,8 @@
 
 It holds what no lane has taken yet (single pieces, and lazy iterators over a file's chunks, so
 that a file of any size costs the same), what each lane has in flight, and the lanes' windows.
-One condition guards all of it; lanes sleep on it, never poll.
+One condition guards all of it; lanes sleep on it, never poll. The Limiter keeps them together
+under a rate.
 
 Not here: what the work means (coordinator.py), how it travels (lane.py).
 """
@@ -10,6 +11,7 @@ Not here: what the work means (coordinator.py), how it travels (lane.py).
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -88,12 +90,8 @@ class Board:
                 self.changed.wait()
 
     def _next(self, lane: Any) -> Work | None:
-        for place, again in enumerate(self._again):
-            pinned = again.lane if isinstance(again, Ask) else None
-            if pinned is None or pinned is lane or pinned.is_lost:
-                del self._again[place]
-                return again
-        while self._waiting:
+        again = self._next_again(lane)
+        while again is None and self._waiting:
             first = self._waiting[0]
             if not isinstance(first, Iterator):
                 self._waiting.popleft()
@@ -102,7 +100,16 @@ class Board:
             if piece is not None:
                 return piece
             self._waiting.remove(first)
-        return self._reserve()
+            again = self._next_again(lane)  # its end may have added what follows from it
+        return again or self._reserve()
+
+    def _next_again(self, lane: Any) -> Work | None:
+        for place, again in enumerate(self._again):
+            pinned = again.lane if isinstance(again, Ask) else None
+            if pinned is None or pinned is lane or pinned.is_lost:
+                del self._again[place]
+                return again
+        return None
 
     def has_work(self) -> bool:
         """Is there anything that no lane has taken?"""
@@ -136,3 +143,22 @@ class Board:
             if self.error is None:
                 self.error = error
             self.changed.notify_all()
+
+
+class Limiter:
+    """Keeps all lanes together under a rate (-l), by having each wait for its turn."""
+
+    def __init__(self, bytes_per_s: float | None, board: Board) -> None:
+        self._rate, self._board = bytes_per_s, board
+        self._free_at_s = 0.0
+
+    def wait(self, count: int) -> None:
+        """Wait until `count` bytes more may go; not once the copy stops."""
+        if self._rate is None:
+            return
+        with self._board.changed:
+            now_s = time.monotonic()
+            self._free_at_s = max(self._free_at_s, now_s) + count / self._rate
+            turn_s = self._free_at_s
+            while self._board.error is None and (now_s := time.monotonic()) < turn_s:
+                self._board.changed.wait(turn_s - now_s)

@@ -3,7 +3,8 @@
 What is sent is the endpoint folder, compressed. A random marker tells the agent's output from
 what a login prints.
 
-Not here: the way there and the remote command (channels/), what is said after the HELLO (lane.py).
+Not here: the way there (channels/), the remote command (channels/command.py), what is said after
+the HELLO (lane.py).
 Read next: lane.py.
 """
 
@@ -34,6 +35,7 @@ _PACKAGE = "pscp_agent"
 _MARKER_BYTES = 16
 _BANNER_MAX_BYTES = 64 * 1024  # what a login may print before the agent speaks
 _SAID_MAX_BYTES = 8 * 1024  # what is kept of a channel's standard error
+_SHOWN_MAX = 200  # characters of it in an error
 SILENCE_S = 60.0  # an agent ticks every 10 s, so after this it, or the path to it, is dead
 
 _LOADER = """
@@ -148,8 +150,10 @@ class Far:
             self._wait_or_prompt()
             data = os.read(self.channel.read_fd, 4096)
             seen += data
-            if not data or len(seen) > _BANNER_MAX_BYTES:
-                raise self._no_agent(seen)
+            if len(seen) > _BANNER_MAX_BYTES:
+                raise _no_agent(seen)
+            if not data:
+                raise self._ended_early(seen)
         banner, _, rest = seen.partition(marker)
         self._decoder.feed(rest)
         if banner and self._notice is not None:
@@ -164,12 +168,9 @@ class Far:
             if self.channel.read_fd in ready:
                 return
 
-    def _no_agent(self, seen: bytes) -> errors.PscpError:
+    def _ended_early(self, seen: bytes) -> errors.PscpError:
         error = self.explain()
-        shown = last_line(seen.decode(errors="replace"))
-        if isinstance(error, errors.NoAgent) and shown:
-            return errors.NoAgent(f"the far end did not start the agent; it said: {shown}")
-        return error
+        return _no_agent(seen) if isinstance(error, errors.NoAgent) and seen.strip() else error
 
     def _hello(self) -> dict[str, Any]:
         frame = self.receive()
@@ -215,3 +216,8 @@ class Far:
                 raise self.explain()
             if frame.type == wire.REPLY:
                 return self._json(frame), bool(frame.flags & wire.FAILED)
+
+
+def _no_agent(seen: bytes) -> errors.NoAgent:
+    shown = last_line(seen.decode(errors="replace"))[:_SHOWN_MAX]
+    return errors.NoAgent(f"the far end did not start the agent; it said: {shown}")

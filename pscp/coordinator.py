@@ -7,7 +7,7 @@ endpoint/wire.py open as the dictionary.
 The copy's parts in time: the walk puts work on the board while lanes take it; when all of it is
 done come the hard links, then the folders' metadata, deepest first.
 
-Not here: where work waits (board.py), connections (crew.py, lane.py), what a user calls (api.py).
+Not here: where work waits (board.py), connections (crew.py, worker.py), what a user calls (api.py).
 Read next: filejob.py, then lane.py.
 """
 
@@ -299,8 +299,10 @@ class Coordinator:
     def _ask_each(self, question: str, entries: list[tree.Entry]) -> None:
         def then(answer: Any) -> None:
             failed = {int(place): failures.checked(failure) for place, failure in answer}
+            told = {each.path for each in self.failures} if failed else ()
             for failure in failed.values():
-                self._failed(failure)
+                if failure["path"] not in told:  # a folder that could not be made, for instance
+                    self._failed(failure)
             if question == "hard_links":
                 self.counters.add(files_done=len(entries) - len(failed))
 
@@ -316,7 +318,6 @@ class _FarWalk:
         self._is_last = False
         self._after: list[Any] | None = None
         self._lane: Any = None
-        self._generation = 0  # of that lane's connections, the one that walks
 
     def entries(self) -> Iterator[tree.Entry]:
         self._ask()
@@ -340,8 +341,8 @@ class _FarWalk:
             self._board.add(ask)
 
     def _question(self, lane: Any) -> dict[str, Any]:
-        restart = lane is not self._lane or lane.generation != self._generation
-        self._lane, self._generation = lane, lane.generation
+        restart = lane is not self._lane
+        self._lane = lane
         return {"ask": "walk", "after": self._after, "restart": restart}
 
     def _then(self, answer: Any) -> None:

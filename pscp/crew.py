@@ -1,6 +1,6 @@
 """The lanes of one copy: how many, when they connect, what happens when they cannot.
 
-Not here: what a lane does (lane.py), what there is to do (coordinator.py).
+Not here: what a worker does (worker.py), what there is to do (coordinator.py).
 """
 
 from __future__ import annotations
@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from pscp.board import Board
+from pscp.board import Board, Limiter
 from pscp.bootstrap import Far
 from pscp.endpoint import metadata, source, tree
 from pscp.endpoint.end import End
 from pscp.errors import ConnectionLost, PscpError
-from pscp.lane import Lane, Limiter
 from pscp.options import Options
 from pscp.progress import Counters
+from pscp.worker import Worker
 
 AUTO_LANES = 4  # until -c auto measures: enough for two cores, and for 80 Mbit x 100 ms each
 _ATTEMPTS_ALONE = 8  # connecting again, with no lane alive: about two minutes of pauses
@@ -26,7 +26,7 @@ class Crew:
 
     def __init__(
         self, options: Options, counters: Counters, is_push: bool, algorithm: str,
-        connect: Callable[[Lane], Far], note: Callable[[str], None], keeps: bool,
+        connect: Callable[[Worker], Far], note: Callable[[str], None], keeps: bool,
     ) -> None:  # fmt: skip
         """`connect` opens a lane's connection; with `keeps` they stay open in `kept`."""
         self.board = Board()
@@ -43,8 +43,8 @@ class Crew:
         self.count = options.connections or AUTO_LANES
         self._counters, self._note = counters, note
         self._has_told = False
-        self._umask = metadata.current_umask()
-        self._lanes: list[Lane] = []
+        self.umask = metadata.current_umask()
+        self._workers: list[Worker] = []
 
     def begin(self, of_source: dict[str, Any], of_sink: dict[str, Any], fars: list[Far]) -> None:
         """Start the lanes; `fars` are connections that are open already, 1 to `count`."""
@@ -52,13 +52,13 @@ class Crew:
         self.begin_near, self.begin_far = both
         self._counters.set(lanes_wanted=self.count)
         ready = [*fars, *[None] * (self.count - len(fars))]
-        self._lanes = [Lane(n, self, self._umask, far) for n, far in enumerate(ready, 1)]
-        for lane in self._lanes:
-            lane.start()
+        self._workers = [Worker(n, self, far) for n, far in enumerate(ready, 1)]
+        for worker in self._workers:
+            worker.start()
 
     def near_source_entries(self) -> Iterator[tree.Entry]:
         """The walk of a source at this end."""
-        end = End(self._umask)
+        end = End(self.umask)
         end.begin(self.begin_near)
         try:
             yield from end.the_source().entries()
@@ -71,13 +71,13 @@ class Crew:
             self.board.is_finished = self.board.error is None
             self.board.changed.notify_all()
         if self.board.error is not None:
-            for lane in self._lanes:
-                lane.abort()
-        for lane in self._lanes:
-            while lane.is_alive():
-                lane.join(0.05)  # a lane that is just about to connect is found next time
-                if self.board.error is not None or lane.is_connecting:
-                    lane.abort()
+            for worker in self._workers:
+                worker.abort()
+        for worker in self._workers:
+            while worker.is_alive():
+                worker.join(0.05)  # one that is just about to connect is found next time
+                if self.board.error is not None or worker.is_connecting:
+                    worker.abort()
 
     # --- what lanes tell
 
@@ -87,14 +87,14 @@ class Crew:
         with self.board.changed:
             self.kept.append(far)
 
-    def lane_up(self, lane: Lane) -> None:
+    def lane_up(self) -> None:
         self._counters.add(lanes_alive=1)
         self.most_alive = max(self.most_alive, self._counters.lanes_alive)
 
-    def lane_down(self, lane: Lane, error: PscpError | None) -> None:
+    def lane_down(self, error: PscpError | None) -> None:
         self._counters.add(lanes_alive=-1, connections_lost=int(error is not None))
 
-    def may_try_again(self, lane: Lane, error: PscpError, attempt: int) -> bool:
+    def may_try_again(self, worker: Worker, error: PscpError, attempt: int) -> bool:
         """A lost connection is opened again while others work; alone only so many times."""
         with self.board.changed:
             if self.board.error is not None or self.board.is_finished:
@@ -102,8 +102,8 @@ class Crew:
             alone = self._counters.lanes_alive == 0 and self.opening == 0
             if isinstance(error, ConnectionLost) and (not alone or attempt < _ATTEMPTS_ALONE):
                 return True
-            lane.gave_up = True
-            if all(each.gave_up for each in self._lanes):
+            worker.gave_up = True
+            if all(each.gave_up for each in self._workers):
                 self.board.stop(error)
             elif not isinstance(error, ConnectionLost) and not self._has_told:
                 self._has_told = True

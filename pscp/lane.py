@@ -1,26 +1,24 @@
-"""One lane: a worker with its channel, which turns chunks, packs and questions into frames.
+"""One lane: work from the board becomes frames on its channel, and frames become outcomes.
 
-Two threads: one takes work from the board and sends; the other receives, so that blocks and
-chunks are in flight while acknowledgements come back. A lane never waits a round trip for a
-chunk. If its connection dies, what it had in flight goes back to the board at once, the other
-lanes carry on, and it connects again after growing pauses.
+Two threads: one takes work and sends; the other receives, so that blocks and chunks are in
+flight while acknowledgements come back. A lane never waits a round trip for a chunk. When its
+channel ends, what it had in flight goes back to the board at once.
 
 On push the near end is the source and the far end the sink; on pull it is the other way round.
 
-Not here: which work there is (coordinator.py), what an end does with it (endpoint/).
+Not here: which work there is (coordinator.py), what an end does with it (endpoint/), and
+connecting again (worker.py).
 Read next: bootstrap.py.
 """
 
 from __future__ import annotations
 
-import random
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from pscp.board import Board, InFlight
+from pscp.board import Board, InFlight, Limiter
 from pscp.bootstrap import Far
 from pscp.endpoint import failures, wire
 from pscp.endpoint.end import End
@@ -30,141 +28,37 @@ from pscp.plan import Ask, Chunk, Pack
 # Unacknowledged bytes a lane: the channel's window (2 MiB), a socket buffer (4 MiB with Linux's
 # default tcp_wmem), the pipes, and what waits to be made durable, with room to spare.
 WINDOW_BYTES = 16 * 1024 * 1024
-_OPENING_MAX = 4  # at once; sshd's MaxStartups begins to refuse at 10, and others log in too
-_PAUSE_S = (1.0, 30.0)  # before a lost connection is tried again: first, longest
 
 
 class Crew(Protocol):
-    """What a lane needs of the copy it works for."""
+    """What a lane needs to know of the copy it works for."""
 
     board: Board
     is_push: bool
     chunk_bytes: int
-    opening: int  # lanes that are connecting now
-    begin_near: dict[str, Any]
+    begin_near: dict[str, Any]  # the questions that make each end what it is
     begin_far: dict[str, Any]
     limiter: Limiter
     keeps: bool  # connections, for the next copy
-
-    def connect(self, lane: Lane) -> Far: ...
-
-    def lane_up(self, lane: Lane) -> None: ...
-
-    def lane_down(self, lane: Lane, error: PscpError | None) -> None: ...
-
-    def may_try_again(self, lane: Lane, error: PscpError, attempt: int) -> bool: ...
-
-    def keep(self, far: Far) -> None: ...
+    umask: int
 
 
-class Lane(threading.Thread):
-    """Runs until the board is finished, or connecting makes no sense any more."""
+class Lane:
+    """A lane, from its first question to the end of the copy or the loss of its channel."""
 
-    def __init__(self, number: int, crew: Crew, umask: int, far: Far | None = None) -> None:
-        super().__init__(name=f"lane {number}", daemon=True)
-        self.number = number
+    def __init__(self, name: str, crew: Crew, far: Far) -> None:
         self.is_lost = False
-        self.is_connecting = False
-        self.gave_up = False
-        self.generation = 0  # which of its connections this is
-        self.channel: Any = None  # set while there is one, so that abort() can end it
-        self._crew, self._board = crew, crew.board
-        self._umask, self._far = umask, far
+        self.error: PscpError | None = None  # why it was lost
+        self.has_worked = False  # it brought at least one piece of work to its end
+        self._crew, self._far, self._board = crew, far, crew.board
         self._share = InFlight(WINDOW_BYTES)
-
-    def abort(self) -> None:
-        """Have every wait of this lane end soon. From any thread."""
-        channel = self.channel
-        if channel is not None:
-            channel.end()
-
-    def run(self) -> None:
-        try:
-            attempt = 0
-            while self._wait_for_work():
-                try:
-                    self._serve(self._far or self._connected())
-                    attempt = 0
-                except PscpError as error:
-                    attempt += 1
-                    if not self._crew.may_try_again(self, error, attempt):
-                        return
-                    self._pause(attempt)
-        except BaseException as error:  # a bug: the main thread shows it
-            self._board.stop(error)
-
-    def _wait_for_work(self) -> bool:
-        """A lane that has no connection yet opens one only when there is work for it."""
-        board = self._board
-        with board.changed:
-            while not (board.is_finished or board.error):
-                has_turn = self._crew.opening < _OPENING_MAX
-                if self._far is not None or (board.has_work() and has_turn):
-                    self.is_lost = False
-                    return True
-                board.changed.wait()
-        return False
-
-    def _connected(self) -> Far:
-        with self._board.changed:
-            self._crew.opening += 1
-            self.is_connecting = True
-        try:
-            return self._crew.connect(self)
-        finally:
-            with self._board.changed:
-                self._crew.opening -= 1
-                self.is_connecting = False
-                self._board.changed.notify_all()
-
-    def _pause(self, attempt: int) -> None:
-        """Growing, and different for each lane, so that they do not all knock at once."""
-        pause_s = min(_PAUSE_S[0] * 2 ** (attempt - 1), _PAUSE_S[1]) * random.uniform(0.5, 1.0)
-        until_s = time.monotonic() + pause_s
-        with self._board.changed:
-            while not (self._board.is_finished or self._board.error):
-                left_s = until_s - time.monotonic()
-                if left_s <= 0:
-                    return
-                self._board.changed.wait(left_s)
-
-    def _serve(self, far: Far) -> None:
-        """Work over one connection until the board is finished. Raises why it ended before."""
-        self._far, self.channel = None, far.channel
-        self.generation += 1
-        work = Working(self, self._crew, far, self._share, self._umask)
-        try:
-            self._crew.lane_up(self)
-            work.run()
-        finally:
-            with self._board.changed:
-                self.is_lost = True
-                self._board.give_back(self._share)
-            if work.ended_well and self._crew.keeps:
-                self._crew.keep(far)
-            else:
-                far.close()
-            self.channel = None
-            work.close()
-            self._crew.lane_down(self, work.error)
-        if work.error is not None:
-            raise work.error
-
-
-class Working:
-    """A lane at work over one connection, from the first question to the end or the loss of it."""
-
-    def __init__(self, lane: Lane, crew: Crew, far: Far, share: InFlight, umask: int) -> None:
-        self.error: PscpError | None = None
-        self._lane, self._crew, self._far, self._share = lane, crew, far, share
-        self._board = crew.board
-        self._near = End(umask)
+        self._near = End(crew.umask)
         self._near_lock = threading.RLock()  # both threads use the near end on pull
         self._announced: dict[int, Any] = {}
         self._expected: deque[tuple[int, Chunk]] = deque()  # chunks in the order of their frames
         self._digests: dict[int, str] = {}  # of chunks that were sent, by the work's number
         self._ending = False
-        self._reader = threading.Thread(target=self._receive, name=f"{lane.name} in", daemon=True)
+        self._reader = threading.Thread(target=self._receive, name=f"{name} in", daemon=True)
 
     def run(self) -> None:
         """Send until there is nothing more to do; then wait for the agent's goodbye."""
@@ -178,10 +72,8 @@ class Working:
             self._say_goodbye()
         except PscpError as error:
             self._lose(error)
-        if self._board.error is not None:
-            self._far.channel.end()
-        if self._reader.is_alive():
-            self._reader.join()
+        finally:
+            self._close()
 
     def _begin_near(self) -> None:
         try:
@@ -194,7 +86,7 @@ class Working:
     def _say_goodbye(self) -> None:
         """All is acknowledged: the connection is kept for the next copy, or of no use any more."""
         with self._board.changed:
-            self._ending = self._board.is_finished and not self._lane.is_lost
+            self._ending = self._board.is_finished and not self.is_lost
         if not self._ending:
             return
         if self._crew.keeps:
@@ -202,11 +94,15 @@ class Working:
         else:
             self._far.channel.end()
 
-    def close(self) -> None:
+    def _close(self) -> None:
+        if not self._ending:
+            self._far.channel.end()
         if self._reader.ident is not None:
             self._reader.join()
-        with self._near_lock:
-            self._near.end({})
+        with self._board.changed:
+            self.is_lost = True
+            self._board.give_back(self._share)
+        self._near.end({})
 
     @property
     def ended_well(self) -> bool:
@@ -214,14 +110,14 @@ class Working:
         return self._ending and self.error is None
 
     def _take(self) -> tuple[int, Any] | None:
-        return self._board.take(self._lane, self._share, self._crew.chunk_bytes)
+        return self._board.take(self, self._share, self._crew.chunk_bytes)
 
     def _lose(self, error: PscpError) -> None:
         """The connection is of no use any more. What was in flight goes back at once."""
         with self._board.changed:
-            if self._lane.is_lost or self._ending:
+            if self.is_lost or self._ending:
                 return
-            self._lane.is_lost = True
+            self.is_lost = True
             if self._board.error is None and not self._board.is_finished:
                 self.error = error
             self._board.give_back(self._share)
@@ -298,14 +194,14 @@ class Working:
 
     def _ask(self, number: int, ask: Ask) -> None:
         if ask.of_source is not self._crew.is_push:
-            self._far.send(wire.ASK, number, 0, wire.to_json(ask.question_for(self._lane)))
+            self._far.send(wire.ASK, number, 0, wire.to_json(ask.question_for(self)))
             return
 
         def reply(answer: Any, failed: bool) -> None:
             self._answered(number, ask, answer, failed)
 
         with self._near_lock:
-            self._near.answer(ask.question_for(self._lane), reply)
+            self._near.answer(ask.question_for(self), reply)
 
     def _answered(self, number: int, ask: Ask, answer: Any, failed: bool) -> None:
         then = ask.failed if failed else ask.then
@@ -315,6 +211,7 @@ class Working:
         """A piece of work is over: say what came of it, unless it was given back meanwhile."""
         with self._board.changed:
             if self._board.finish(self._share, number):
+                self.has_worked = True
                 tell()
 
     # --- receiving
@@ -437,29 +334,10 @@ class Working:
         elif isinstance(work, Pack) and self._crew.is_push:
             places = [(int(place), failures.checked(f)) for place, f in answer]
             self._done(frame.id, lambda: work.then(work, places))
-        elif not self._lane.is_lost:
+        elif not self.is_lost:
             raise ProtocolError("a REPLY frame that was not asked for")
         return False
 
 
 def _as_copy_error(data: failures.Data) -> PscpError:
     return CopyError(f"{data['path']}: {data['message']}".lstrip(": "))
-
-
-class Limiter:
-    """Keeps all lanes together under a rate (-l), by having each wait for its turn."""
-
-    def __init__(self, bytes_per_s: float | None, board: Board) -> None:
-        self._rate, self._board = bytes_per_s, board
-        self._free_at_s = 0.0
-
-    def wait(self, count: int) -> None:
-        """Wait until `count` bytes more may go; not once the copy stops."""
-        if self._rate is None:
-            return
-        with self._board.changed:
-            now_s = time.monotonic()
-            self._free_at_s = max(self._free_at_s, now_s) + count / self._rate
-            turn_s = self._free_at_s
-            while self._board.error is None and (now_s := time.monotonic()) < turn_s:
-                self._board.changed.wait(turn_s - now_s)

@@ -23,11 +23,11 @@ from pscp.endpoint import failures, metadata, sink, source
 from pscp.endpoint.end import End
 from pscp.endpoint.wire import WireError
 from pscp.journal import Journal, token_of
-from pscp.lane import Lane
 from pscp.options import Location, Options
 from pscp.plan import expected_name
 from pscp.progress import Counters, Reporter, Result
 from pscp.progress import Failure as Reported
+from pscp.worker import Worker
 
 
 class Connections(Protocol):
@@ -39,7 +39,7 @@ class Connections(Protocol):
 
     def give(self, fars: list[Far]) -> None: ...
 
-    def connect(self, options: Options, lane: Lane) -> Far: ...
+    def connect(self, options: Options, worker: Worker) -> Far: ...
 
 
 class Run:
@@ -105,8 +105,8 @@ class Run:
             fars += crew.kept
         return self._result(coordinator, crew)
 
-    def _connect(self, lane: Lane) -> Far:
-        return self._session.connect(self._options, lane)
+    def _connect(self, worker: Worker) -> Far:
+        return self._session.connect(self._options, worker)
 
     # --- before the lanes
 

@@ -9,13 +9,13 @@ Not here: what ruff and mypy check. Read next: docs/design.md.
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from conftest import unavailable
 
 import pscp
@@ -29,9 +29,11 @@ LADDER = (
     ("__init__",),
     ("cli", "selftest"),
     ("api",),
+    ("run",),
     ("coordinator",),
     ("crew", "resume"),
     ("filejob",),
+    ("worker",),
     ("lane",),
     ("bootstrap",),
     ("channels",),
@@ -54,9 +56,9 @@ OF_SELFTEST = {"awkward", "servers", "embedded", "processes"}  # no copy needs t
 
 # The last ones on their path of reading.
 READ_LAST = {
-    "board.py", "channels/openssh.py", "crew.py", "endpoint/agent.py", "endpoint/durable.py",
-    "endpoint/end.py", "endpoint/failures.py", "endpoint/names.py", "journal.py", "resume.py",
-    "__init__.py",
+    "board.py", "channels/command.py", "channels/openssh.py", "crew.py", "endpoint/agent.py",
+    "endpoint/durable.py", "endpoint/end.py", "endpoint/failures.py", "endpoint/machine.py",
+    "endpoint/names.py", "journal.py", "resume.py", "__init__.py",
 }  # fmt: skip
 SAYS_WHAT_IT_IS_NOT = re.compile(r"Not here: |[Nn]othing (else|here)\b")
 
@@ -67,11 +69,14 @@ MAX_BUNDLE_BYTES = 32 * 1024  # a window of SSH's at the start, so it costs no r
 FILES = sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py"))
 SHIPPED = sorted(path.stem for path in ENDPOINT.glob("*.py") if path.stem != "__init__")
 
-each_file = pytest.mark.parametrize("file", FILES)
 
-
+@functools.cache
 def tree_of(file: str) -> ast.Module:
     return ast.parse((PACKAGE / file).read_text("utf-8"))
+
+
+def docstring_of(file: str) -> str:
+    return ast.get_docstring(tree_of(file)) or ""
 
 
 def unit_of(file: str) -> str:
@@ -114,19 +119,19 @@ def test_the_ladder_has_a_rung_for_every_module() -> None:
     assert sorted(name for rung in LADDER for name in rung) == sorted({unit_of(f) for f in FILES})
 
 
-@each_file
-def test_nothing_imports_upward(file: str) -> None:
-    unit = unit_of(file)
-    upward = {u for u in own_units(file) - {unit} if rung_of(u) <= rung_of(unit)}
-    assert upward == set()
+def test_nothing_imports_upward() -> None:
+    for file in FILES:
+        unit = unit_of(file)
+        upward = {u for u in own_units(file) - {unit} if rung_of(u) <= rung_of(unit)}
+        assert upward == set(), file
 
 
-@each_file
-def test_some_import_less_than_the_ladder_allows(file: str) -> None:
-    unit = unit_of(file)
-    assert own_units(file) <= ONLY.get(unit, own_units(file))
-    if unit not in OF_SELFTEST | {"selftest"}:
-        assert own_units(file) & OF_SELFTEST == set()
+def test_some_import_less_than_the_ladder_allows() -> None:
+    for file in FILES:
+        unit = unit_of(file)
+        assert own_units(file) <= ONLY.get(unit, own_units(file)), file
+        if unit not in OF_SELFTEST | {"selftest"}:
+            assert own_units(file) & OF_SELFTEST == set(), file
 
 
 def test_imports_are_seen_wherever_they_are() -> None:
@@ -138,29 +143,28 @@ def test_imports_are_seen_wherever_they_are() -> None:
 # --- the shipped folder
 
 
-@pytest.mark.parametrize("name", SHIPPED)
-def test_the_endpoint_imports_only_itself_and_the_standard_library(name: str) -> None:
-    for full in imported(f"endpoint/{name}.py"):
-        top = full.partition(".")[0]
-        inside = full.startswith("pscp.endpoint.")
-        optional = (name, top) == ("hashes", "xxhash")  # used where it is, never needed
-        assert inside or optional or top in sys.stdlib_module_names, full
+def test_the_endpoint_imports_only_itself_and_the_standard_library() -> None:
+    for name in SHIPPED:
+        for full in imported(f"endpoint/{name}.py"):
+            top = full.partition(".")[0]
+            inside = full.startswith("pscp.endpoint.")
+            optional = (name, top) == ("hashes", "xxhash")  # used where it is, never needed
+            assert inside or optional or top in sys.stdlib_module_names, (name, full)
 
 
-@pytest.mark.parametrize("name", SHIPPED)
-def test_a_shipped_module_imports_only_those_sent_before_it(name: str) -> None:
-    before = bootstrap.MODULES[: bootstrap.MODULES.index(name)]
-    names = [full.split(".")[2] for full in imported(f"endpoint/{name}.py") if full[:4] == "pscp"]
-    assert set(names) <= set(before)
+def test_a_shipped_module_imports_only_those_sent_before_it() -> None:
+    for place, name in enumerate(bootstrap.MODULES):
+        ours = {f for f in imported(f"endpoint/{name}.py") if f.startswith("pscp.")}
+        assert {full.split(".")[2] for full in ours} <= set(bootstrap.MODULES[:place]), name
 
 
 def test_every_shipped_module_is_sent_once() -> None:
     assert sorted(bootstrap.MODULES) == SHIPPED
 
 
-@pytest.mark.parametrize("path", sorted(ENDPOINT.glob("*.py")), ids=lambda path: path.name)
-def test_the_endpoint_is_ascii(path: Path) -> None:
-    assert path.read_bytes().isascii()
+def test_the_endpoint_is_ascii() -> None:
+    for path in ENDPOINT.glob("*.py"):
+        assert path.read_bytes().isascii(), path.name
 
 
 def test_there_is_an_interpreter_to_check_the_endpoint_with(far_pythons: list[str]) -> None:
@@ -190,43 +194,39 @@ def test_the_bundle_is_small() -> None:
 # --- docstrings and sizes
 
 
-@each_file
-def test_a_docstring_says_what_the_module_is_and_is_not(file: str) -> None:
-    said = ast.get_docstring(tree_of(file)) or ""
-    first, _, rest = said.partition("\n")
-    assert first.endswith((".", ",", ":")) or rest, "a sentence says what it is"
-    assert SAYS_WHAT_IT_IS_NOT.search(said), "and what it is not"
+def test_a_docstring_says_what_the_module_is_and_is_not() -> None:
+    for file in FILES:
+        first, _, rest = docstring_of(file).partition("\n")
+        assert first and (first.endswith(".") or rest), f"{file}: a sentence says what it is"
+        assert SAYS_WHAT_IT_IS_NOT.search(docstring_of(file)), f"{file}: and what it is not"
 
 
-@each_file
-def test_a_docstring_says_what_to_read_next(file: str) -> None:
-    said = ast.get_docstring(tree_of(file)) or ""
-    assert ("Read next: " in said) is (file not in READ_LAST)
+def test_a_docstring_says_what_to_read_next() -> None:
+    for file in FILES:
+        assert ("Read next: " in docstring_of(file)) is (file not in READ_LAST), file
 
 
-@each_file
-def test_a_docstring_names_only_files_that_there_are(file: str) -> None:
-    said = ast.get_docstring(tree_of(file)) or ""
-    folder = (PACKAGE / file).parent
-    for name in re.findall(r"[\w./]*\w+\.py\b", said):
-        assert (folder / name).exists() or (PACKAGE / name).exists(), name
+def test_a_docstring_names_only_files_that_there_are() -> None:
+    for file in FILES:
+        folder = (PACKAGE / file).parent
+        for name in re.findall(r"[\w./]*\w+\.py\b", docstring_of(file)):
+            assert (folder / name).exists() or (PACKAGE / name).exists(), (file, name)
 
 
-@pytest.mark.parametrize("file", sorted(READ_LAST - {"__init__.py"}))
-def test_what_is_read_last_is_named_by_another(file: str) -> None:
-    name = Path(file).name
-    others = [f for f in FILES if f != file]
-    assert any(name in (ast.get_docstring(tree_of(other)) or "") for other in others)
+def test_what_is_read_last_is_named_by_another() -> None:
+    for file in READ_LAST - {"__init__.py"}:
+        others = [docstring_of(other) for other in FILES if other != file]
+        assert any(Path(file).name in said for said in others), file
 
 
-@each_file
-def test_functions_are_short(file: str) -> None:
-    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
-    for node in ast.walk(tree_of(file)):
-        if isinstance(node, functions) and node.end_lineno is not None:
-            assert node.end_lineno - node.lineno < MAX_FUNCTION_LINES, node.name
+def test_functions_are_short() -> None:
+    for file in FILES:
+        for node in ast.walk(tree_of(file)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                lines = (node.end_lineno or node.lineno) - node.lineno + 1
+                assert lines <= MAX_FUNCTION_LINES, (file, node.name)
 
 
-@each_file
-def test_files_are_short(file: str) -> None:
-    assert len((PACKAGE / file).read_text("utf-8").splitlines()) <= MAX_FILE_LINES
+def test_files_are_short() -> None:
+    lines = {file: len((PACKAGE / file).read_text("utf-8").splitlines()) for file in FILES}
+    assert {file: count for file, count in lines.items() if count > MAX_FILE_LINES} == {}

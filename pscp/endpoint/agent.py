@@ -4,7 +4,7 @@ An agent serves one channel. It is told what it is with the question "begin": th
 source of a copy. It ends when its input ends, whatever the reason.
 
 Not here: how it got here (../bootstrap.py), its answers (end.py), what it serves (source.py,
-sink.py).
+sink.py), system calls (machine.py).
 """
 
 import io

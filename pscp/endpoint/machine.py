@@ -3,7 +3,6 @@
 Not here: files (files.py).
 """
 
-import errno
 import os
 import resource
 from typing import Any, List, Optional
@@ -53,9 +52,8 @@ def send_block(fd: int, header: bytes, block: Block) -> None:
             if count == 0:  # the file was cut short: what was read of it is still sent
                 break
             offset, left = offset + count, left - count
-    except OSError as error:  # this filesystem, or this descriptor, cannot
-        if error.errno not in (errno.EINVAL, errno.ENOSYS, errno.EPERM):
-            raise
+    except OSError:  # this filesystem cannot, or the pipe is broken: the write below tells
+        pass
     if left:
         write_all(fd, [block.view[len(block) - left :]])
 

@@ -255,7 +255,7 @@ def test_any_command_line_makes_sense_or_is_wrong_use(words: list[str]) -> None:
 def test_options_round_trip(
     filters: list[tuple[str, str]], connections: int, block_bytes: int
 ) -> None:
-    filters = [(kind, pattern.replace("\0", "0")) for kind, pattern in filters]
+    filters = [(kind, pattern.replace("\0", "0")) for kind, pattern in filters if pattern != "--"]
     words = [f"--{kind}={pattern}" for kind, pattern in filters]
     command = cli.parse([*words, f"-c{connections}", "-b", str(block_bytes), "host:a", "."])
     assert command.options == replace(

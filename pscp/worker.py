@@ -1,0 +1,120 @@
+"""Keeps one lane going: connects when there is work, connects again when the channel was lost.
+
+Not here: the work itself (lane.py), how many workers there are (crew.py).
+Read next: lane.py.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from typing import Any, Protocol
+
+from pscp.bootstrap import Far
+from pscp.errors import PscpError
+from pscp.lane import Crew as LaneCrew
+from pscp.lane import Lane
+
+_OPENING_MAX = 4  # at once; sshd's MaxStartups begins to refuse at 10, and others log in too
+_PAUSE_S = (1.0, 30.0)  # before a lost connection is tried again: first, longest
+
+
+class Crew(LaneCrew, Protocol):
+    """What a worker needs of the copy it works for."""
+
+    opening: int  # workers that are connecting now
+
+    def connect(self, worker: Worker) -> Far: ...
+
+    def lane_up(self) -> None: ...
+
+    def lane_down(self, error: PscpError | None) -> None: ...
+
+    def may_try_again(self, worker: Worker, error: PscpError, attempt: int) -> bool: ...
+
+    def keep(self, far: Far) -> None: ...
+
+
+class Worker(threading.Thread):
+    """Runs until the board is finished, or connecting makes no sense any more."""
+
+    def __init__(self, number: int, crew: Crew, far: Far | None = None) -> None:
+        super().__init__(name=f"lane {number}", daemon=True)
+        self.is_connecting = False
+        self.gave_up = False
+        self.channel: Any = None  # set while there is one, so that abort() can end it
+        self._crew, self._board, self._far = crew, crew.board, far
+
+    def abort(self) -> None:
+        """Have every wait of this worker end soon. From any thread."""
+        channel = self.channel
+        if channel is not None:
+            channel.end()
+
+    def run(self) -> None:
+        try:
+            attempt = 0
+            while self._wait_for_work():
+                lane: Lane | None = None
+                try:
+                    far = self._far or self._connected()
+                    lane = Lane(self.name, self._crew, far)
+                    self._serve(lane, far)
+                except PscpError as error:
+                    attempt = 1 if lane is not None and lane.has_worked else attempt + 1
+                    if not self._crew.may_try_again(self, error, attempt):
+                        return
+                    self._pause(attempt)
+        except BaseException as error:  # a bug: the main thread shows it
+            self._board.stop(error)
+
+    def _wait_for_work(self) -> bool:
+        """A lane that has no connection yet opens one only when there is work for it."""
+        board = self._board
+        with board.changed:
+            while not (board.is_finished or board.error):
+                has_turn = self._crew.opening < _OPENING_MAX
+                if self._far is not None or (board.has_work() and has_turn):
+                    return True
+                board.changed.wait()
+        return False
+
+    def _connected(self) -> Far:
+        with self._board.changed:
+            self._crew.opening += 1
+            self.is_connecting = True
+        try:
+            return self._crew.connect(self)
+        finally:
+            with self._board.changed:
+                self._crew.opening -= 1
+                self.is_connecting = False
+                self._board.changed.notify_all()
+
+    def _pause(self, attempt: int) -> None:
+        """Growing, and different for each lane, so that they do not all knock at once."""
+        pause_s = min(_PAUSE_S[0] * 2 ** (attempt - 1), _PAUSE_S[1]) * random.uniform(0.5, 1.0)
+        until_s = time.monotonic() + pause_s
+        with self._board.changed:
+            while not (self._board.is_finished or self._board.error):
+                left_s = until_s - time.monotonic()
+                if left_s <= 0:
+                    return
+                self._board.changed.wait(left_s)
+
+    def _serve(self, lane: Lane, far: Far) -> None:
+        """Work over one connection until the board is finished. Raises why it ended before."""
+        self._far, self.channel = None, far.channel
+        self._crew.lane_up()
+        try:
+            lane.run()
+        finally:
+            self.channel = None
+            if lane.ended_well and self._crew.keeps:
+                self._crew.keep(far)
+            else:
+                far.close()
+            self._crew.lane_down(lane.error)
+        if lane.error is not None:
+            raise lane.error

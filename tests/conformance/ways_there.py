@@ -1,0 +1,64 @@
+"""The ways to a far end that the suite runs over, each as "open a channel to this command".
+
+A way that is added to pscp/channels is added to WAYS, and nothing else changes.
+
+Read next: test_channels.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import far_environment
+
+from pscp.channels import Channel, SshSetup, open_channel
+from pscp.channels.openssh import explained
+from pscp.errors import PscpError
+from pscp.options import Location, Options
+from pscp.servers import PrivateServer
+
+Open = Callable[[str], Channel]  # takes the remote command
+WAYS = ("local", "openssh")
+ENDING_S = 10.0
+
+
+class LocalChannel:
+    """A channel without a way: the command runs here, and these are its pipes."""
+
+    def __init__(self, command: str, environment: dict[str, str]) -> None:
+        self._child = subprocess.Popen(
+            ["sh", "-c", command], env=environment, bufsize=0,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        assert self._child.stdin and self._child.stdout and self._child.stderr
+        self._files = (self._child.stdin, self._child.stdout, self._child.stderr)
+        self.write_fd, self.read_fd, self.error_fd = (file.fileno() for file in self._files)
+
+    def end(self) -> None:
+        self._child.terminate()
+
+    def close(self) -> None:
+        self.end()
+        for file in self._files:
+            with contextlib.suppress(OSError):
+                file.close()
+        self._child.wait()
+
+    def explain(self, said: str) -> PscpError:
+        return explained(self._child.wait(ENDING_S), said)
+
+
+def opener(way: str, request: pytest.FixtureRequest, folder: Path) -> Open:
+    """What opens channels of this way. `folder` is for what the way needs at the far end."""
+    if way == "local":
+        environment = far_environment(folder, folder, sys.executable)
+        return lambda command: LocalChannel(command, environment)
+    server: PrivateServer = request.getfixturevalue("sshd")
+    options = Options(config_file=server.ssh_config, batch=True)
+    host = Location("", "", host=server.host)
+    return lambda command: open_channel(host, options, SshSetup(), command, False)

@@ -1,0 +1,146 @@
+"""Every byte arrives, whatever the size; holes stay holes, and a sparse file costs its data.
+
+Not here: modes, times and links (test_copy_metadata.py).
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from compare import allocated_bytes, assert_same_tree
+from e2e.ways import Way
+
+from pscp.endpoint.source import PACK_FILE_BYTES
+from pscp.options import GIB, KIB, MIB
+
+SLACK_BYTES = 256 * KIB  # what a file system may allocate around data: blocks, its own records
+
+
+def write_random(path: Path, size: int) -> None:
+    path.write_bytes(random.Random(size).randbytes(size))
+
+
+def write_at(path: Path, size: int, offsets: Iterable[int], length: int) -> None:
+    """A sparse file with `length` random bytes at each offset."""
+    with open(path, "wb") as file:
+        file.truncate(size)
+        for offset in offsets:
+            file.seek(offset)
+            file.write(random.Random(offset).randbytes(length))
+
+
+def data_of(path: Path) -> list[tuple[int, bytes]]:
+    """The non-zero stretches of a file, without reading its holes."""
+    found: list[tuple[int, bytes]] = []
+    with open(path, "rb") as file:
+        end, size = 0, os.fstat(file.fileno()).st_size
+        while end < size:
+            try:
+                begin = os.lseek(file.fileno(), end, os.SEEK_DATA)
+            except OSError:  # a hole up to the end
+                break
+            end = os.lseek(file.fileno(), begin, os.SEEK_HOLE)
+            found.append((begin, os.pread(file.fileno(), end - begin, begin)))
+    return [(begin, data) for begin, data in found if data.strip(b"\0")]
+
+
+@pytest.mark.parametrize(
+    ("block", "chunk"),
+    [(4 * KIB, 4 * KIB), (64 * KIB, 200_000), (100_000, MIB), (256 * KIB, 4 * MIB)],
+)
+def test_sizes_around_every_boundary(way: Way, block: int, chunk: int) -> None:
+    boundaries = (block, chunk, 2 * chunk, PACK_FILE_BYTES, 2 * PACK_FILE_BYTES)
+    sizes = {0, 1, 2, 4095, 4096, 3 * chunk + 4321}
+    sizes |= {boundary + step for boundary in boundaries for step in (-1, 0, 1)}
+    for size in sizes:
+        write_random(way.source / str(size), size)
+    result = way.copy(".", block_bytes=block, chunk_bytes=chunk)
+    assert result.ok
+    assert_same_tree(way.source, way.destination)
+    assert (result.files, result.bytes, result.bytes_sent) == (len(sizes), sum(sizes), sum(sizes))
+    in_packs = [size for size in sizes if size <= PACK_FILE_BYTES]
+    in_chunks = [-(-size // chunk) for size in sizes if size > PACK_FILE_BYTES]
+    assert result.chunks_verified == len(in_packs) + sum(in_chunks)
+
+
+def test_one_file_alone_of_each_size(way: Way) -> None:
+    """A plan of one piece: nothing else keeps the copy busy meanwhile."""
+    for size in (0, 1, PACK_FILE_BYTES, PACK_FILE_BYTES + 1, 9 * MIB):
+        write_random(way.source / "x", size)
+        result = way.copy("x", to=str(size))
+        assert (result.ok, result.files, result.bytes_sent) == (True, 1, size)
+        assert (way.destination / str(size)).read_bytes() == (way.source / "x").read_bytes()
+
+
+def test_an_empty_folder(way: Way) -> None:
+    (way.source / "empty" / "inner").mkdir(parents=True)
+    result = way.copy("empty")
+    assert (result.ok, result.files) == (True, 0)
+    assert_same_tree(way.source, way.destination)
+
+
+def test_many_small_files(way: Way) -> None:
+    for number in range(700):
+        folder = way.source / f"{number % 9}" / f"{number % 7}"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / str(number)).write_bytes(b"%d" % number * (number % 50))
+    result = way.copy(".")
+    assert (result.ok, result.files) == (True, 700)
+    assert_same_tree(way.source, way.destination)
+
+
+def test_content_replaces_longer_and_shorter_content(way: Way) -> None:
+    for name, before, after in (("a", 10, 300_000), ("b", 300_000, 10), ("c", 10, 0), ("d", 0, 9)):
+        write_random(way.destination / name, before)
+        write_random(way.source / name, after)
+    assert way.copy(".").ok
+    assert_same_tree(way.source, way.destination)
+
+
+# --- holes
+
+
+@pytest.mark.parametrize(
+    ("size", "offsets"),
+    [
+        (32 * MIB, [4 * MIB]),
+        (32 * MIB, [0]),
+        (32 * MIB, [32 * MIB - 64 * KIB]),
+        (32 * MIB + 1, []),
+        (40 * MIB, range(0, 40 * MIB, 2 * MIB)),
+    ],
+    ids=["middle", "begin", "end", "none", "many"],
+)
+def test_holes_stay_holes(way: Way, size: int, offsets: Iterable[int]) -> None:
+    write_at(way.source / "x", size, offsets, 64 * KIB)
+    result = way.copy("x")
+    assert result.ok
+    assert_same_tree(way.source, way.destination)
+    most = allocated_bytes(way.source / "x") + SLACK_BYTES
+    assert allocated_bytes(way.destination / "x") <= most
+    assert result.bytes_sent <= most
+
+
+def test_a_tebibyte_with_little_in_it(way: Way) -> None:
+    size = 1024 * GIB
+    offsets = [0, 3 * GIB + 5, 700 * GIB, size - MIB]
+    write_at(way.source / "x", size, offsets, MIB)
+    write_at(way.source / "y", size, [size // 2], 4 * MIB)
+    result = way.copy(".")
+    assert (result.ok, result.files) == (True, 2)
+    for name in ("x", "y"):
+        assert (way.destination / name).stat().st_size == size
+        assert data_of(way.destination / name) == data_of(way.source / name)
+    assert 8 * MIB <= result.bytes_sent <= 8 * MIB + 4 * SLACK_BYTES
+    assert result.bytes_sent == result.bytes
+
+
+def test_a_hole_replaces_data_of_before(way: Way) -> None:
+    write_random(way.destination / "x", 8 * MIB)
+    write_at(way.source / "x", 8 * MIB, [2 * MIB], MIB)
+    assert way.copy("x").ok
+    assert_same_tree(way.source, way.destination)

@@ -1,0 +1,207 @@
+"""What cannot be copied is named, with its reason; the rest is copied, and the exit code is 1.
+
+Not here: sources that are not there at all (test_copy_paths.py), connections (test_copy_ssh.py).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from compare import assert_same_tree
+from conftest import MakeServer
+from e2e.conftest import ShellThat
+from e2e.ways import Ran, Way
+
+from pscp.options import MIB
+
+
+def write(path: Path, size: int = 3) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"x" * size)
+
+
+def named(ran: Ran) -> dict[str, str]:
+    """What stderr says of each path: "pscp: PATH: what happened"."""
+    lines = [line.removeprefix("pscp: ") for line in ran.err.splitlines() if "pscp: " in line]
+    return dict(line.split(": ", 1) for line in lines)
+
+
+def arrived(way: Way) -> list[str]:
+    """Files only, and parts of files as well: none may be left."""
+    found = (path for path in way.destination.rglob("*") if not path.is_dir())
+    return sorted(str(path.relative_to(way.destination)) for path in found)
+
+
+def test_what_may_not_be_read(powerless: Way) -> None:
+    for name in ("a", "secret", "closed/inner", "half closed/x", "z", "large", "large secret"):
+        write(powerless.source / name, 200_000 if "large" in name else 3)
+    write(powerless.source / "kept" / "secret")
+    for name in ("secret", "large secret", "closed", "kept/secret"):
+        (powerless.source / name).chmod(0)
+    (powerless.source / "half closed").chmod(0o600)  # its names can be read, and no more
+    ran = powerless.command("-r", names=["."])
+    (powerless.source / "half closed").chmod(0o700)
+    assert ran.code == 1
+    assert named(ran) == {
+        name: "Permission denied"
+        for name in ("secret", "large secret", "closed", "kept/secret", "half closed/x")
+    }
+    assert arrived(powerless) == ["a", "large", "z"]
+    assert ran.err.splitlines()[-1].endswith(", 5 failed")
+
+
+def test_a_top_that_may_not_be_read(powerless: Way) -> None:
+    write(powerless.source / "secret")
+    write(powerless.source / "closed" / "x")
+    write(powerless.source / "good")
+    (powerless.source / "secret").chmod(0)
+    (powerless.source / "closed").chmod(0)
+    ran = powerless.command("-r", names=["secret", "closed", "good"])
+    assert ran.code == 1
+    assert named(ran) == {"secret": "Permission denied", "closed": "Permission denied"}
+    assert arrived(powerless) == ["good"]
+
+
+def test_where_nothing_may_be_written(powerless: Way) -> None:
+    for name in ("closed/small", "closed/large", "open/x", "closed/sub/x"):
+        write(powerless.source / "t" / name, 200_000 if "large" in name else 3)
+    (powerless.destination / "t" / "closed").mkdir(parents=True, mode=0o500)
+    (powerless.destination / "t" / "closed").chmod(0o500)
+    ran = powerless.command("-r", names=["t"])
+    assert ran.code == 1
+    names = ("t/closed/small", "t/closed/large", "t/closed/sub", "t/closed/sub/x")
+    assert named(ran) == dict.fromkeys(names, "Permission denied")
+    assert ran.err.splitlines()[-1].endswith(", 4 failed")
+    assert arrived(powerless) == ["t/open/x"]
+
+
+def test_a_destination_that_may_not_be_written(powerless: Way) -> None:
+    write(powerless.source / "x")
+    powerless.destination.chmod(0o500)
+    ran = powerless.command(names=["x"])
+    assert (ran.code, named(ran)["x"]) == (1, "Permission denied")
+    assert arrived(powerless) == []
+
+
+def make_odd_tree(folder: Path) -> None:
+    for name in ("a", "sub/b", "z"):
+        write(folder / name)
+    (folder / "dangling").symlink_to("nowhere\x1b")
+    (folder / "sub" / "loop").symlink_to("..")
+    (folder / "self").symlink_to("self")
+    os.mkfifo(folder / "fifo")
+    (folder / "to fifo").symlink_to("fifo")
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(os.path.relpath(folder / "socket"))
+
+
+def test_dangling_links_loops_and_special_files(way: Way) -> None:
+    make_odd_tree(way.source)
+    ran = way.command("-r", names=["."])
+    assert ran.code == 1
+    said = named(ran)
+    special = "is not a file, a folder or a link"
+    assert {name: said[name] for name in ("fifo", "to fifo", "socket")} == dict.fromkeys(
+        ("fifo", "to fifo", "socket"), special
+    )
+    assert said["dangling"] == r"is a dangling link (to nowhere\x1b)"
+    assert said["sub/loop"] == "a loop of links"
+    assert said["self"].startswith("is a link that cannot be followed")
+    assert len(said) == 6
+    assert arrived(way) == ["a", "sub/b", "z"]
+
+
+def test_with_a_links_are_no_problem(way: Way) -> None:
+    make_odd_tree(way.source)
+    ran = way.command("-a", names=["."])
+    assert ran.code == 1
+    assert sorted(named(ran)) == ["fifo", "socket"]
+    for name in ("fifo", "socket"):
+        (way.source / name).unlink()
+    assert_same_tree(way.source, way.destination)
+
+
+def test_excluded_they_are_no_problem_either(way: Way) -> None:
+    make_odd_tree(way.source)
+    patterns = ("fifo", "to fifo", "socket", "dangling", "loop", "self")
+    ran = way.command("-r", *(f"--exclude={each}" for each in patterns), names=["."])
+    assert ran.code == 0, ran.err
+    assert arrived(way) == ["a", "sub/b", "z"]
+
+
+@pytest.mark.parametrize("kind", ["fifo", "dangling", "socket"])
+def test_a_top_of_that_kind(way: Way, kind: str) -> None:
+    make_odd_tree(way.source)
+    ran = way.command(names=[kind, "a"])
+    assert (ran.code, list(named(ran))) == (1, [kind])
+    assert arrived(way) == ["a"]
+
+
+@pytest.mark.parametrize("size", [3, 200_000])
+def test_a_name_too_long_for_the_destination(way: Way, size: int) -> None:
+    write(way.source / "x", size)
+    ran = way.command(names=["x"], to="n" * 256)
+    assert (ran.code, named(ran)) == (1, {"n" * 256: "File name too long"})
+    assert arrived(way) == []
+
+
+@pytest.fixture
+def deep(way: Way) -> Iterator[Way]:
+    """A source with a path beyond PATH_MAX in it."""
+    fd = os.open(way.source, os.O_RDONLY)
+    for depth in range(24):
+        os.close(os.open(f"file {depth}", os.O_WRONLY | os.O_CREAT, dir_fd=fd))
+        os.mkdir("d" * 200, dir_fd=fd)
+        inner = os.open("d" * 200, os.O_RDONLY, dir_fd=fd)
+        os.close(fd)
+        fd = inner
+    os.close(fd)
+    yield way
+    shutil.rmtree(way.source)
+    shutil.rmtree(way.destination)
+
+
+def test_a_path_too_long_for_the_system(deep: Way) -> None:
+    result = deep.copy(".")
+    assert {each.message for each in result.failures} == {"File name too long"}
+    assert len(names_below(deep.source)) == 24
+    assert names_below(deep.destination) == [f"file {n}" for n in range(result.files)]
+    assert result.files >= 15
+
+
+def names_below(folder: Path) -> list[str]:
+    walk = os.fwalk(folder)  # by descriptors, so that no path is too long for it
+    return [name for _, _, names, _ in walk for name in names]
+
+
+def test_a_file_larger_than_the_sink_takes(
+    way: Way, make_sshd: MakeServer, shell_that: ShellThat
+) -> None:
+    """As a full disk: the system refuses to write, here by ulimit (in blocks of 512 bytes)."""
+    limit = "ulimit -f 2000"
+    server = make_sshd(shell=shell_that(limit)) if way.is_push else way.server
+    prefix = () if way.is_push else ("sh", "-c", f'{limit}; exec "$@"', "sh")
+    limited = dataclasses.replace(way, server=server, session=None, prefix=prefix)
+    write(way.source / "sub" / "large", 2 * MIB)
+    write(way.source / "sub" / "a")
+    write(way.source / "z", 200_000)
+    ran = limited.command("-r", names=["."])
+    assert (ran.code, named(ran)) == (1, {"sub/large": "File too large"})
+    assert arrived(way) == ["sub/a", "z"]
+
+
+def test_the_result_says_the_same(way: Way) -> None:
+    make_odd_tree(way.source)
+    result = way.copy("fifo", "a", "dangling")
+    assert not result.ok
+    assert [(each.path, each.error) for each in result.failures] == [
+        ("fifo", "UnsupportedFile"), ("dangling", "UnsupportedFile"),
+    ]  # fmt: skip
+    assert all("--exclude" in each.hint for each in result.failures)
+    assert result.files == 1

@@ -1,0 +1,251 @@
+"""Modes, times, links, owners and attributes: what -p and -a keep, and what holds without them.
+
+Not here: contents (test_copy_contents.py), what may not be read (test_copy_failures.py).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import stat
+from pathlib import Path
+
+import pytest
+from compare import assert_same_tree
+from conftest import MakeServer, unavailable
+from e2e.conftest import ShellThat
+from e2e.ways import Way
+
+OLD_NS = 1_000_000_000_123_456_789  # 2001; not a whole number of microseconds
+MODES = (0o644, 0o600, 0o666, 0o777, 0o755, 0o444, 0o400, 0o000, 0o4755, 0o2755, 0o6711, 0o1777)
+
+
+def mode_of(path: Path) -> int:
+    return stat.S_IMODE(path.lstat().st_mode)
+
+
+def make_modes(folder: Path, sizes: tuple[int, ...] = (3, 200_000)) -> None:
+    """Files and folders of every mode; a file of the second size does not go in a pack."""
+    for mode in MODES:
+        for size in sizes:
+            path = folder / f"{mode:o}-{size}"
+            path.write_bytes(b"x" * size)
+            path.chmod(mode)
+        inner = folder / f"{mode:o}"
+        inner.mkdir()
+        (inner / "x").write_text("x")
+        inner.chmod(mode)
+
+
+@pytest.fixture
+def careful(way: Way, make_sshd: MakeServer, shell_that: ShellThat) -> Way:
+    """Both ends with a umask of 027."""
+    server = make_sshd(shell=shell_that("umask 027"))
+    return dataclasses.replace(way, server=server, session=None, umask=0o027)
+
+
+def test_without_p_modes_follow_the_umask(careful: Way) -> None:
+    make_modes(careful.source)
+    ran = careful.command("-r", names=["."])
+    assert ran.code == 0, ran.err
+    for path in careful.source.rglob("*"):
+        there = careful.destination / path.relative_to(careful.source)
+        assert mode_of(there) == mode_of(path) & 0o777 & ~0o027, path
+
+
+def test_with_p_modes_are_kept_whatever_the_umask(careful: Way) -> None:
+    make_modes(careful.source)
+    ran = careful.command("-r", "-p", names=["."])
+    assert ran.code == 0, ran.err
+    assert_same_tree(careful.source, careful.destination, modes=True)
+
+
+def test_a_replaced_file_keeps_its_mode_without_p(way: Way) -> None:
+    for name, size in (("small", 3), ("large", 200_000)):
+        (way.source / name).write_bytes(b"x" * size)
+        (way.source / name).chmod(0o755)
+        (way.destination / name).write_text("of before")
+        (way.destination / name).chmod(0o4640)
+    (way.destination / "folder").mkdir(mode=0o711)
+    (way.source / "folder").mkdir(mode=0o755)
+    assert way.copy("small", "large", "folder").ok
+    assert_same_tree(way.source, way.destination)
+    # setuid goes: it was meant for the content of before.
+    assert [mode_of(way.destination / name) for name in ("small", "large")] == [0o640] * 2
+    assert mode_of(way.destination / "folder") == 0o711
+    assert way.copy("small", "large", "folder", preserve=True).bytes_sent == 0
+    assert_same_tree(way.source, way.destination, modes=True)
+
+
+# --- times
+
+
+def make_old_tree(folder: Path) -> list[str]:
+    names = ["sub", "sub/deeper", "small", "sub/large", "sub/deeper/empty"]
+    (folder / "sub" / "deeper").mkdir(parents=True)
+    for name, size in zip(names[2:], (3, 200_000, 0), strict=True):
+        (folder / name).write_bytes(b"x" * size)
+    for number, name in enumerate(reversed(names)):
+        os.utime(folder / name, ns=(OLD_NS - number, OLD_NS + number))
+    return names
+
+
+def mtime_ns(path: Path) -> int:
+    return path.lstat().st_mtime_ns
+
+
+def test_times_are_kept_with_p(way: Way) -> None:
+    names = make_old_tree(way.source)
+    assert way.copy("small", "sub", preserve=True).ok
+    for name in names:
+        assert mtime_ns(way.destination / name) == mtime_ns(way.source / name), name
+        assert (way.destination / name).lstat().st_atime_ns <= OLD_NS, name
+
+
+def test_times_are_new_without_p(way: Way) -> None:
+    names = make_old_tree(way.source)
+    assert way.copy("small", "sub").ok
+    assert_same_tree(way.source, way.destination)
+    for name in names:
+        assert mtime_ns(way.destination / name) >= mtime_ns(way.source), name
+
+
+def test_a_second_run_with_p_mends_what_is_there(way: Way) -> None:
+    names = make_old_tree(way.source)
+    assert way.copy("small", "sub").ok
+    for name in names[2:]:
+        (way.source / name).chmod(0o4751)
+    (way.source / "sub").chmod(0o701)
+    result = way.copy("small", "sub", preserve=True)
+    assert (result.ok, result.bytes_sent, result.files_resumed) == (True, 0, 3)
+    assert_same_tree(way.source, way.destination, modes=True)
+    for name in names:
+        assert mtime_ns(way.destination / name) == mtime_ns(way.source / name), name
+
+
+# --- links
+
+
+def make_links(folder: Path) -> None:
+    (folder / "sub").mkdir()
+    (folder / "file").write_text("a file")
+    (folder / "large").write_bytes(b"x" * 300_000)
+    (folder / "to file").symlink_to("file")
+    (folder / "to sub").symlink_to("sub")
+    for name in ("file", "large"):
+        os.link(folder / name, folder / f"{name} 2")
+        os.link(folder / name, folder / "sub" / f"{name} 3")
+    (folder / "sub" / "up").symlink_to("../large")
+
+
+def test_links_are_followed_without_a(way: Way) -> None:
+    make_links(way.source)
+    assert way.copy(".").ok
+    there = way.destination
+    assert not any(path.is_symlink() for path in there.rglob("*"))
+    assert (there / "to file").read_text() == "a file"
+    assert (there / "to sub" / "file 3").read_text() == "a file"
+    assert {path.lstat().st_nlink for path in there.rglob("*") if path.is_file()} == {1}
+    # As deep as the source's tree is with its links followed, and no deeper.
+    assert sum(path.is_file() for path in there.rglob("*")) == 11
+
+
+def test_links_stay_links_with_a(way: Way) -> None:
+    make_links(way.source)
+    for name, target in (("dangling", "nowhere"), ("loop", "."), ("abroad", "/etc/hostname")):
+        (way.source / name).symlink_to(target)
+    (way.source / "not text").symlink_to(os.fsdecode(b"\xff\n x"))
+    os.utime(way.source / "loop", ns=(OLD_NS, OLD_NS), follow_symlinks=False)
+    result = way.copy(".", archive=True)
+    assert (result.ok, result.files) == (True, 13)
+    assert_same_tree(way.source, way.destination, modes=True, times=True, hard_links=True)
+    assert mtime_ns(way.destination / "loop") == OLD_NS
+    assert result.bytes_sent == 6 + 300_000  # the bytes of a file with several names go once
+
+
+def test_an_archive_again_changes_nothing(way: Way) -> None:
+    make_links(way.source)
+    for _ in range(2):
+        result = way.copy(".", archive=True)
+        assert result.ok
+        assert_same_tree(way.source, way.destination, modes=True, times=True, hard_links=True)
+    assert result.bytes_sent == 0
+
+
+def test_a_top_that_is_a_link(way: Way) -> None:
+    make_links(way.source)
+    assert way.copy("to file", "to sub", archive=True).ok
+    assert [os.readlink(way.destination / name) for name in ("to file", "to sub")] == [
+        "file", "sub",
+    ]  # fmt: skip
+
+
+# --- attributes and owners
+
+
+def set_attributes(path: Path) -> dict[str, bytes]:
+    wanted = {"user.plain": b"text", "user.bytes": b"\xff\0\n", "user.empty": b""}
+    try:
+        for name, value in wanted.items():
+            os.setxattr(path, name, value)
+    except (AttributeError, OSError) as error:
+        unavailable(f"no extended attributes in {path.parent}: {error}")
+    return wanted
+
+
+def attributes(path: Path) -> dict[str, bytes]:
+    return {name: os.getxattr(path, name) for name in os.listxattr(path)}
+
+
+def test_attributes_are_kept_with_a_and_only_then(way: Way) -> None:
+    (way.source / "sub").mkdir()
+    for name, size in (("small", 3), ("sub/large", 200_000)):
+        (way.source / name).write_bytes(b"x" * size)
+    names = ("small", "sub", "sub/large")
+    wanted = [set_attributes(way.source / name) for name in names]
+    assert way.copy("small", "sub", preserve=True).ok
+    assert [attributes(way.destination / name) for name in names] == [{}, {}, {}]
+    assert way.copy("small", "sub", archive=True).bytes_sent == 0
+    assert [attributes(way.destination / name) for name in names] == wanted
+    (way.destination / "new").mkdir()
+    assert way.copy("small", "sub", to="new", archive=True).ok
+    assert [attributes(way.destination / "new" / name) for name in names] == wanted
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_owners_are_kept_with_a_and_only_then(way: Way) -> None:
+    (way.source / "sub").mkdir()
+    (way.source / "sub" / "file").write_text("x")
+    (way.source / "sub" / "link").symlink_to("file")
+    names = ("sub", "sub/file", "sub/link")
+    for number, name in enumerate(names):
+        os.chown(way.source / name, 54321 + number, 65000 + number, follow_symlinks=False)
+    (way.source / "sub" / "file").chmod(0o4755)  # which a chown after it would take away
+
+    def owners(folder: Path) -> list[tuple[int, int]]:
+        found = [(folder / name).lstat() for name in names]
+        return [(status.st_uid, status.st_gid) for status in found]
+
+    assert way.copy("sub/.", to="p", preserve=True).ok
+    assert (way.destination / "p" / "file").stat().st_uid == os.geteuid()
+    assert way.copy("sub", archive=True).ok
+    assert owners(way.destination) == owners(way.source)
+    assert mode_of(way.destination / "sub" / "file") == 0o4755
+
+
+# --- folders that are closed to their owner's writing
+
+
+@pytest.mark.parametrize("option", ["-r", "-rp", "-a"])
+def test_read_only_folders(powerless: Way, option: str) -> None:
+    inner = powerless.source / "folder" / "inner"
+    inner.mkdir(parents=True)
+    (inner / "small").write_text("x")
+    (inner / "large").write_bytes(b"x" * 200_000)
+    folders = [inner, powerless.source / "folder"]
+    for folder in folders:
+        folder.chmod(0o500)
+    for _ in range(2):
+        ran = powerless.command(option, names=["folder"])
+        assert ran.code == 0, ran.err
+        assert_same_tree(powerless.source, powerless.destination, modes=True)

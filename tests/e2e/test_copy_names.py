@@ -1,0 +1,126 @@
+"""Names of any bytes but "/" and NUL travel both ways, as sources, destinations and in trees.
+
+Not here: globs and "~" (test_copy_paths.py).
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+from compare import assert_same_tree
+from e2e.ways import Way
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pscp.awkward import NAMES
+
+MORE_NAMES = (
+    b"-rf",
+    b"--",
+    b"host:path",
+    b":",
+    b"[::1]:x",
+    b"ssh:",
+    b"*",
+    b"?",
+    b"[",
+    b"[!a]",
+    b"{a,b}",
+    b"~root",
+    b"'",
+    b'"',
+    b"`id`",
+    b"$(id)",
+    b"%h%n%%",
+    b"\n",
+    b"\r",
+    b"\t ",
+    b"...",
+    b".x.pscp-part",
+    b"\xff",
+    b"\xed\xa0\x80",  # a surrogate in UTF-8, which Python does not decode
+    b"\xff" * 255,
+    "\u00e9".encode() * 127,
+)
+ALL_NAMES = (*NAMES, *MORE_NAMES)
+
+
+def fill(folder: Path, names: tuple[bytes, ...] | list[bytes]) -> None:
+    for name in names:
+        Path(os.fsdecode(os.path.join(os.fsencode(folder), name))).write_bytes(name * 3)
+
+
+def test_a_tree_of_awkward_names(way: Way) -> None:
+    for number, name in enumerate(ALL_NAMES):
+        inner = Path(os.fsdecode(os.path.join(os.fsencode(way.source), name)))
+        inner.mkdir()
+        fill(inner, ALL_NAMES[number % 7 :: 7])
+    assert way.copy(".").ok
+    assert_same_tree(way.source, way.destination)
+
+
+def test_awkward_names_typed(way: Way) -> None:
+    """Each as a source of its own, on one command line."""
+    fill(way.source, ALL_NAMES)
+    ran = way.command(names=[os.fsdecode(name) for name in ALL_NAMES])
+    assert (ran.code, ran.out) == (0, ""), ran.err
+    assert_same_tree(way.source, way.destination)
+
+
+@pytest.mark.parametrize("name", ALL_NAMES, ids=lambda name: ascii(name[:20]))
+def test_a_destination_of_that_name(way: Way, name: bytes) -> None:
+    (way.source / "x").write_bytes(name)
+    assert way.copy("x", to=os.fsdecode(name)).ok
+    assert os.listdir(os.fsencode(way.destination)) == [name]
+    assert way.copy("x", to=os.fsdecode(name)).files_resumed == 1
+
+
+def test_relative_names_that_look_like_something_else(way: Way) -> None:
+    """Behind a "--" or a "./" they are what they are."""
+    names = [b"-x", b"a:b", b"--help", b"-r:"]
+    folder = way.source if way.is_push else way.destination
+    fill(way.source, names)
+    host = way.server.host
+    if way.is_push:
+        words = ["./a:b", "./-r:", f"{host}:{way.destination}", "--", "-x", "--help"]
+        ran = way.typed("--", *words[:2], "-x", "--help", words[2], cwd=folder)
+    else:
+        ran = way.typed(f"{host}:{way.source}/*", ".", cwd=folder)
+    assert ran.code == 0, ran.err
+    assert_same_tree(way.source, way.destination)
+
+
+def test_a_name_reaches_no_terminal_raw(way: Way) -> None:
+    """Of a file that fails, on stderr; of one that would be copied, on stdout."""
+    name = b"\x1b[2Jx\xff\ny"
+    os.mkfifo(os.path.join(os.fsencode(way.source), name))
+    fill(way.source, [name + b"z"])
+    ran = way.command("-r", "-n", names=["."])
+    assert ran.code == 1
+    assert "\x1b" not in ran.out + ran.err
+    assert r"\x1b[2Jx\xff\x0ay: is not a file" in ran.err
+    assert r"\x1b[2Jx\xff\x0ayz" in ran.out
+
+
+def component() -> st.SearchStrategy[bytes]:
+    anything = st.binary(min_size=1, max_size=255).map(
+        lambda raw: bytes(byte or 1 for byte in raw).replace(b"/", b"\\")
+    )
+    return anything.filter(lambda name: name not in (b".", b".."))
+
+
+@settings(
+    max_examples=12,
+    deadline=None,
+    database=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(names=st.lists(component(), min_size=1, max_size=6, unique=True))
+def test_random_names(way: Way, names: list[bytes]) -> None:
+    tree = Path(tempfile.mkdtemp(dir=way.source))
+    fill(tree, names)
+    assert way.copy(tree.name).ok
+    assert_same_tree(tree, way.destination / tree.name)

@@ -1,0 +1,198 @@
+"""What SOURCE and DEST stand for: globs, "~", relative paths, and sources that are not there.
+
+Not here: where a copy lands (test_copy_placement.py), names of odd bytes (test_copy_names.py).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from compare import assert_same_tree
+from e2e.ways import Way
+
+import pscp
+from pscp.errors import UsageError
+from pscp.servers import PrivateServer
+
+
+@pytest.fixture
+def pull(sshd: PrivateServer, kept: pscp.Session, tmp_path: Path) -> Way:
+    source, destination = tmp_path / "source", tmp_path / "destination"
+    for folder in (source / "dir", source / "dim", destination):
+        folder.mkdir(parents=True)
+    for name in ("a.txt", "b.txt", "c.md", ".hidden.txt", "[ab].txt", "dir/x", "dim/y", "*"):
+        (source / name).write_text(name)
+    return Way(False, sshd, source, destination, kept)
+
+
+@pytest.fixture
+def home(far_home: Path) -> Iterator[Path]:
+    """The far end's home folder, as it was before afterwards."""
+    yield far_home
+    for path in far_home.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+def arrived(way: Way) -> list[str]:
+    paths = (path.relative_to(way.destination) for path in way.destination.rglob("*"))
+    return sorted(str(path) for path in paths)
+
+
+# --- globs
+
+
+@pytest.mark.parametrize(
+    ("pattern", "names"),
+    [
+        ("*.txt", ["[ab].txt", "a.txt", "b.txt"]),
+        ("?.txt", ["a.txt", "b.txt"]),
+        ("[a-c].*", ["a.txt", "b.txt", "c.md"]),
+        ("[!a].txt", ["b.txt"]),
+        ("[ab].txt", ["[ab].txt"]),  # a name that is there is meant as it is
+        ("[[]ab].txt", ["[ab].txt"]),
+        ("*", ["*"]),
+        (".hid*", [".hidden.txt"]),
+        ("di?/x", ["x"]),
+        ("d*/[xy]", ["x", "y"]),
+        ("di[mr]", ["dim", "dim/y", "dir", "dir/x"]),
+    ],
+)
+def test_globs_at_the_far_side(pull: Way, pattern: str, names: list[str]) -> None:
+    assert pull.copy(pattern).ok
+    assert arrived(pull) == names
+
+
+def test_a_glob_without_a_match_is_named(pull: Way) -> None:
+    ran = pull.command(names=["no*such", "a.txt"])
+    assert ran.code == 1
+    assert f"{pull.source}/no*such: no such file" in ran.err
+    assert arrived(pull) == ["a.txt"]
+
+
+def test_globs_are_the_shells_business_on_this_side(
+    way: Way, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (way.source / "a.txt").write_text("a")
+    monkeypatch.chdir(way.destination)
+    if way.is_push:
+        with pytest.raises(UsageError, match=r"\*\.txt"):
+            way.copy("*.txt")
+    else:
+        (way.destination / "[x]").mkdir()
+        (way.destination / "x").mkdir()
+        assert way.copy("a.txt", to="[x]").ok
+        assert arrived(way) == ["[x]", "[x]/a.txt", "x"]
+
+
+# --- the home folder
+
+
+@pytest.mark.parametrize("to", ["~/new", "new", "~/folder/../new", "./new"])
+def test_push_below_the_far_home(pull: Way, home: Path, to: str) -> None:
+    (home / "folder").mkdir()
+    assert pull.session is not None
+    result = pull.session.copy(f"{pull.source}/a.txt", f"{pull.server.host}:{to}")
+    assert result.ok
+    assert (home / "new").read_text() == "a.txt"
+
+
+@pytest.mark.parametrize("to", ["", "~", "~/", "."])
+def test_push_into_the_far_home(pull: Way, home: Path, to: str) -> None:
+    assert pull.session is not None
+    assert pull.session.copy(f"{pull.source}/a.txt", f"{pull.server.host}:{to}").ok
+    assert [path.name for path in home.iterdir()] == ["a.txt"]
+
+
+@pytest.mark.parametrize("name", ["~/in home", "in home", "~/in*", "in*"])
+def test_pull_from_the_far_home(pull: Way, home: Path, name: str) -> None:
+    (home / "in home").write_text("of home")
+    assert pull.session is not None
+    assert pull.session.copy(f"{pull.server.host}:{name}", str(pull.destination)).ok
+    assert arrived(pull) == ["in home"]
+
+
+@pytest.mark.parametrize("name", ["", ".", "~", "~/."])
+def test_pull_the_far_home_itself(pull: Way, home: Path, name: str) -> None:
+    (home / "folder").mkdir()
+    (home / "folder" / "file").write_text("x")
+    assert pull.session is not None
+    new = pull.destination / "new"
+    assert pull.session.copy(f"{pull.server.host}:{name}", str(new), recursive=True).ok
+    assert_same_tree(home, new)
+
+
+def test_a_url_counts_from_the_home_too(pull: Way, home: Path) -> None:
+    (home / "a b").write_text("of home")
+    url = f"ssh://{pull.server.host}"
+    ran = pull.typed(f"{url}/a%20b", f"{url}/{pull.source}/a.txt", str(pull.destination))
+    assert ran.code == 0, ran.err
+    assert arrived(pull) == ["a b", "a.txt"]
+
+
+def test_a_tilde_of_this_side_is_a_name(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shell expands it; one that pscp sees was quoted."""
+    host = way.server.host
+    assert way.session is not None
+    if way.is_push:
+        (way.source / "~").write_text("a file")
+        monkeypatch.chdir(way.source)
+        assert way.session.copy("~", f"{host}:{way.destination}").ok
+    else:
+        (way.source / "x").write_text("a file")
+        monkeypatch.chdir(way.destination)
+        assert way.session.copy(f"{host}:{way.source}/x", "~").ok
+    assert (way.destination / "~").read_text() == "a file"
+
+
+def test_relative_paths_of_this_side(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+    (way.source / "folder").mkdir()
+    (way.source / "folder" / "x").write_text("x")
+    monkeypatch.chdir((way.source if way.is_push else way.destination).parent)
+    host = way.server.host
+    assert way.session is not None
+    if way.is_push:
+        ends = ("./source/../source/.", f"{host}:{way.destination}")
+    else:
+        ends = (f"{host}:{way.source}/.", "destination")
+    assert way.session.copy(*ends, recursive=True).ok
+    assert_same_tree(way.source, way.destination)
+
+
+# --- what is not there
+
+
+def test_a_source_missing_here_is_wrong_use(pull: Way) -> None:
+    push = dataclasses.replace(pull, is_push=True)
+    logins = push.server.log.count("Accepted publickey")
+    ran = push.command(names=["a.txt", "gone"])
+    assert (ran.code, ran.out) == (2, "")
+    assert f"{push.source}/gone" in ran.err and len(ran.err.splitlines()) <= 2
+    with pytest.raises(UsageError, match="gone"):
+        push.copy("a.txt", "gone")
+    assert arrived(push) == []
+    assert push.server.log.count("Accepted publickey") == logins
+
+
+def test_a_source_missing_there_is_named_and_the_rest_copied(pull: Way) -> None:
+    ran = pull.command(names=["a.txt", "gone", "b.txt"])
+    assert ran.code == 1
+    assert f"{pull.source}/gone: no such file or folder" in ran.err
+    assert ran.err.splitlines()[-1].endswith("1 failed")
+    assert arrived(pull) == ["a.txt", "b.txt"]
+
+
+def test_no_source_at_all_there(pull: Way) -> None:
+    result = pull.copy("gone", "gone too")
+    assert [each.path for each in result.failures] == [
+        os.path.join(pull.source, name) for name in ("gone", "gone too")
+    ]
+    assert result.files == 0
+    assert arrived(pull) == []

@@ -1,0 +1,188 @@
+"""Where a copy lands: as with cp, which is asked the same and compared with.
+
+Not here: what is copied (test_copy_names.py and others), globs and "~" (test_copy_paths.py).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from compare import assert_same_tree, tree_digest
+from e2e.ways import Way
+
+import pscp
+from pscp.errors import DestinationError, UsageError
+
+# Sources, destination: as typed, below the folders that fill() makes.
+CASES = (
+    (["one"], "existing"),
+    (["one"], "existing/"),
+    (["one"], "existing/."),
+    (["one"], "existing/folder/.."),
+    (["one"], "link to existing"),
+    (["one"], "file"),
+    (["one"], "link to file"),
+    (["one"], "file/"),
+    (["one"], "new"),
+    (["one"], "new/"),
+    (["one"], "new/."),
+    (["one"], "missing/new"),
+    (["one"], "file/new"),
+    (["one"], "folder in the way"),
+    (["link to one"], "existing"),
+    (["folder"], "new"),
+    (["folder"], "new/"),
+    (["folder"], "existing"),
+    (["folder/"], "existing"),
+    (["folder/."], "existing"),
+    (["folder/."], "new"),
+    (["link to folder"], "existing"),
+    (["folder"], "file"),
+    (["folder"], "file in the way"),
+    (["folder"], "missing/new"),
+    (["one", "two", "folder"], "existing"),
+    (["one", "two"], "new"),
+    (["one", "two"], "file"),
+    (["folder", "folder/sub"], "existing"),
+)
+
+
+def fill(source: Path, destination: Path) -> None:
+    write(source, {"one": "1", "two": "22", "folder/a": "a", "folder/sub/b": "b"})
+    (source / "folder" / "empty").mkdir()
+    (source / "link to one").symlink_to("one")
+    (source / "link to folder").symlink_to("folder")
+    write(
+        destination,
+        {
+            "file": "of before",
+            "existing/one": "the one of before",
+            "existing/folder/old": "stays",
+            "folder in the way/one/x": "stays",
+            "file in the way/folder": "stays",
+        },
+    )
+    (destination / "link to existing").symlink_to("existing")
+    (destination / "link to file").symlink_to("file")
+
+
+def write(folder: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+
+
+def copied_by_cp(way: Way, names: Sequence[str], to: str) -> tuple[Path, bool]:
+    """What cp makes of the same, and whether it was content."""
+    twin = way.destination.with_name("by-cp")
+    shutil.copytree(way.destination, twin, symlinks=True)
+    sources = [os.path.join(way.source, name) for name in names]
+    argv = ["cp", "-rL", "--", *sources, os.path.join(twin, to)]
+    done = subprocess.run(argv, capture_output=True, check=False)
+    return twin, done.returncode == 0
+
+
+def is_content(way: Way, names: Sequence[str], to: str) -> bool:
+    try:
+        return way.copy(*names, to=to).ok
+    except DestinationError:
+        return False
+
+
+@pytest.mark.parametrize(("names", "to"), CASES, ids=[f"{'+'.join(n)}-{t}" for n, t in CASES])
+def test_it_lands_where_cp_puts_it(way: Way, names: list[str], to: str) -> None:
+    fill(way.source, way.destination)
+    twin, cp_is_content = copied_by_cp(way, names, to)
+    assert is_content(way, names, to) == cp_is_content
+    assert_same_tree(way.destination, twin)
+
+
+def test_a_refusal_names_the_destination_and_exits_1(way: Way) -> None:
+    fill(way.source, way.destination)
+    ran = way.command("-r", names=["folder"], to="file")
+    assert (ran.code, ran.out) == (1, "")
+    assert f"{way.destination}/file" in ran.err and "not a folder" in ran.err
+    ran = way.command(names=["one"], to="missing/new")
+    assert ran.code == 1
+    assert f"{way.destination}/missing" in ran.err
+
+
+def test_a_folder_needs_r(way: Way) -> None:
+    fill(way.source, way.destination)
+    before = tree_digest(way.destination)
+    ran = way.command(names=["folder"], to="existing")
+    assert ran.code == (2 if way.is_push else 1)
+    assert "folder" in ran.err and "-r" in ran.err
+    assert tree_digest(way.destination) == before
+
+
+def test_two_sources_of_one_name_are_refused(way: Way) -> None:
+    write(way.source, {"a/same": "1", "b/same": "2"})
+    with pytest.raises(DestinationError, match="same"):
+        way.copy("a/same", "b/same")
+    assert list(way.destination.iterdir()) == []
+
+
+def test_contents_and_another_source_do_not_go_together(way: Way) -> None:
+    fill(way.source, way.destination)
+    before = tree_digest(way.destination)
+    with pytest.raises(DestinationError, match="contents of a folder"):
+        way.copy("folder/.", "one", to="existing")
+    assert tree_digest(way.destination) == before
+
+
+@pytest.mark.parametrize("to", ["fifo", "link to fifo", "folder"])
+def test_a_special_file_is_never_replaced(way: Way, to: str) -> None:
+    write(way.source, {"fifo": "a file"})
+    (way.destination / "folder").mkdir()
+    fifos = [way.destination / "fifo", way.destination / "folder" / "fifo"]
+    for fifo in fifos:
+        os.mkfifo(fifo)
+    (way.destination / "link to fifo").symlink_to("fifo")
+    result = way.copy("fifo", to=to)
+    assert [(each.path, each.error) for each in result.failures] == [("fifo", "FileError")]
+    assert "special file" in result.failures[0].message
+    assert all(fifo.is_fifo() for fifo in fifos)
+    assert (way.destination / "link to fifo").is_symlink()
+    assert sorted(path.name for path in way.destination.iterdir()) == [
+        "fifo", "folder", "link to fifo",
+    ]  # fmt: skip
+
+
+def test_a_link_in_the_way_is_replaced_and_not_written_through(way: Way) -> None:
+    outside = way.destination.with_name("outside")
+    outside.write_text("of before")
+    write(way.source, {"folder/name": "new"})
+    (way.destination / "folder").mkdir()
+    (way.destination / "folder" / "name").symlink_to(outside)
+    assert way.copy("folder").ok
+    assert outside.read_text() == "of before"
+    assert not (way.destination / "folder" / "name").is_symlink()
+    assert (way.destination / "folder" / "name").read_text() == "new"
+
+
+def test_a_folder_that_is_a_link_there_is_not_entered(way: Way) -> None:
+    outside = way.destination.with_name("outside")
+    outside.mkdir()
+    write(way.source, {"folder/sub/name": "new", "folder/other": "copied"})
+    (way.destination / "folder").mkdir()
+    (way.destination / "folder" / "sub").symlink_to(outside)
+    result = way.copy("folder")
+    assert list(outside.iterdir()) == []
+    assert (way.destination / "folder" / "other").read_text() == "copied"
+    assert {each.path for each in result.failures} == {"folder/sub", "folder/sub/name"}
+
+
+def test_several_copies_of_a_file_and_a_folder_alone(way: Way) -> None:
+    """The result counts what the names say."""
+    fill(way.source, way.destination)
+    result = way.copy("folder", to="new")
+    assert (result.files, result.bytes, result.bytes_sent) == (2, 2, 2)
+    assert isinstance(result, pscp.Result)
+    with pytest.raises(UsageError):
+        pscp.copy([], str(way.destination))

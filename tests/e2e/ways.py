@@ -1,0 +1,79 @@
+"""One direction of a copy, so that a test of it runs as push and as pull.
+
+Not here: the fixtures that make one (conftest.py) and the comparison of trees (../compare.py).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pscp
+from pscp.servers import PrivateServer
+
+COMMAND_S = 60.0  # a command that hangs fails its test, rather than the whole run
+PSCP = (sys.executable, "-c", "import sys; from pscp.cli import main; sys.exit(main())")
+
+
+@dataclasses.dataclass(frozen=True)
+class Ran:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Way:
+    """Push or pull: what lies in `source` goes to `destination`. Both are empty folders here."""
+
+    is_push: bool
+    server: PrivateServer
+    source: Path
+    destination: Path
+    session: pscp.Session | None = None  # with connections that are open already
+    prefix: tuple[str, ...] = ()  # what the command is run by
+    umask: int = -1  # of the command
+
+    @property
+    def sent_from(self) -> str:
+        """What goes before a source's path; far names are typed, near ones need nothing."""
+        return "" if self.is_push else f"{self.server.host}:"
+
+    @property
+    def sent_to(self) -> str:
+        return f"{self.server.host}:" if self.is_push else ""
+
+    def locations(self, names: Sequence[str], to: str) -> tuple[list[str], str]:
+        """Names below `source` and `destination` as locations; absolute ones stay as they are."""
+        sources = [self.sent_from + os.path.join(self.source, name) for name in names]
+        return sources, self.sent_to + os.path.join(self.destination, to)
+
+    def copy(self, *names: str, to: str = "", **fields: Any) -> pscp.Result:
+        """Through the API, with -r unless said otherwise."""
+        fields = {"recursive": True, **fields}
+        sources, destination = self.locations(names, to)
+        if self.session is not None:
+            return self.session.copy(sources, destination, **fields)
+        fields = {"connections": 1, "batch": True, **fields}
+        return pscp.copy(sources, destination, config_file=self.server.ssh_config, **fields)
+
+    def command(self, *words: str, names: Sequence[str], to: str = "") -> Ran:
+        """Through the command line, over one connection unless `words` say otherwise."""
+        sources, destination = self.locations(names, to)
+        return self.typed(*words, "--", *sources, destination)
+
+    def typed(self, *words: str, cwd: Path | None = None) -> Ran:
+        """The command with exactly these words, but for how the server is reached."""
+        argv = [*self.prefix, *PSCP, "-F", self.server.ssh_config, "-B", "-c", "1", *words]
+        done = subprocess.run(
+            argv, capture_output=True, stdin=subprocess.DEVNULL, timeout=COMMAND_S, check=False,
+            cwd=cwd, umask=self.umask,
+        )  # fmt: skip
+        return Ran(done.returncode, *(os.fsdecode(said) for said in (done.stdout, done.stderr)))

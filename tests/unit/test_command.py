@@ -1,0 +1,192 @@
+"""The remote command, run by every login shell and interpreter, fed as bootstrap.py feeds it.
+
+The command and the agent's whole input go in at once, and the input then ends: had the first
+stage read a byte too many, the agent would miss it; had it left one, that would be no frame.
+
+Not here: the same through a channel (tests/conformance). Read next: pscp/channels/command.py.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from conftest import (
+    PYENV_VERSIONS,
+    RUN_TOKEN,
+    SHELLS,
+    far_environment,
+    find_far_pythons,
+    unavailable,
+)
+
+from pscp import bootstrap
+from pscp.channels import command as remote
+from pscp.endpoint import session, wire
+
+MARKER = b"a marker of 16 B"
+ROLE = {"ask": "begin", "role": "sink", "test": True, "hash": "sha256"}
+
+
+def agent_input(*frames: bytes) -> bytes:
+    program = bootstrap.bundle()
+    return b"".join([b"%08d" % len(program), program, MARKER, *frames])
+
+
+def question(value: dict[str, object], id_: int = 0) -> bytes:
+    return wire.frame(wire.ASK, wire.to_json(value), id_)
+
+
+def run(
+    shell: str, text: str, environment: Mapping[str, str], said: bytes, cwd: Path | None = None
+) -> subprocess.CompletedProcess[bytes]:
+    argv = [shutil.which(shell) or unavailable(f"{shell} is not installed"), "-c", text]
+    return subprocess.run(
+        argv, input=said, capture_output=True, env=environment, cwd=cwd, timeout=60, check=False
+    )
+
+
+def frames_of(output: bytes) -> list[tuple[int, int, object]]:
+    """(type, id, JSON) of each frame that follows the marker."""
+    banner, marker, rest = output.partition(MARKER)
+    assert (banner, marker) == (b"", MARKER)
+    decoder = wire.Decoder()
+    decoder.feed(rest)
+    found = []
+    while (frame := decoder.next()) is not None:
+        found.append((frame.type, frame.id, frame.json()))
+    assert decoder.pending_bytes == 0
+    return found
+
+
+def check_conversation(done: subprocess.CompletedProcess[bytes], version: str) -> None:
+    assert (done.stderr, done.returncode) == (b"", 0)
+    (hello, _, facts), *answers = frames_of(done.stdout)
+    assert hello == wire.HELLO
+    assert isinstance(facts, dict)
+    assert facts["python"].startswith(version)
+    assert "sha256" in facts["hashes"] and facts["system"] == os.uname().sysname
+    assert answers == [(wire.REPLY, 1, None), (wire.REPLY, 2, None)]
+
+
+CONVERSATION = agent_input(question(ROLE, 1), question({"ask": "end"}, 2))
+
+
+@pytest.fixture
+def link(tmp_path: Path) -> Path:
+    """A folder for PATH, with a python3 in it to be made."""
+    (tmp_path / "bin").mkdir()
+    return tmp_path / "bin" / "python3"
+
+
+def test_every_interpreter_is_started_by_sh(far_python: str, link: Path) -> None:
+    link.symlink_to(far_python)
+    environment = {"PATH": f"{link.parent}:/usr/bin:/bin", "PSCP_TEST_RUN": RUN_TOKEN}
+    version = next(v for v, path in find_far_pythons().items() if path == far_python)
+    check_conversation(run("sh", remote.command(), environment, CONVERSATION), version)
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_every_login_shell_understands_the_command(shell: str, tmp_path: Path) -> None:
+    environment = far_environment(tmp_path, tmp_path, sys.executable)
+    version = ".".join(map(str, sys.version_info[:3]))
+    check_conversation(run(shell, remote.command(), environment, CONVERSATION), version)
+
+
+def test_the_command_holds_nothing_that_differs_between_two_copies() -> None:
+    text = remote.command()
+    assert text == remote.command()
+    assert text.isascii() and text.isprintable() and "!" not in text  # csh's history
+    assert text.count("'") == 2 and len(text) < 1000
+
+
+def test_what_lies_around_at_the_far_end_is_not_imported(tmp_path: Path) -> None:
+    for name in ("io", "zlib", "json", "sys", "types"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('this is not the one')")
+    environment = far_environment(tmp_path, tmp_path, sys.executable)
+    environment |= {"PYTHONPATH": str(tmp_path), "PYTHONSTARTUP": str(tmp_path / "io.py")}
+    done = run("sh", remote.command(), environment, CONVERSATION, cwd=tmp_path)
+    check_conversation(done, "3.")
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_no_python_is_status_97(
+    shell: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nowhere = " ".join(f"{tmp_path}{p}" for p in remote._PYTHONS.split() if p.startswith("/"))
+    monkeypatch.setattr(remote, "_PYTHONS", f"python3 {nowhere}")
+    (tmp_path / "sh").symlink_to("/bin/sh")
+    done = run(shell, remote.command(), {"PATH": str(tmp_path), "HOME": str(tmp_path)}, b"")
+    assert (done.returncode, done.stdout) == (remote.NO_PYTHON_STATUS, b"")
+
+
+def test_a_python_beside_the_path_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "_PYTHONS", f"python3 {tmp_path}/no/python3 {sys.executable}")
+    (tmp_path / "sh").symlink_to("/bin/sh")
+    environment = {"PATH": str(tmp_path), "PSCP_TEST_RUN": RUN_TOKEN}
+    check_conversation(run("sh", remote.command(), environment, CONVERSATION), "3.")
+
+
+def test_a_python_that_is_too_old_is_status_98(link: Path) -> None:
+    """Of the version that it says it is, the stage runs no more than the look at it."""
+    older = "import sys; sys.version_info = (3, 5, 9); exec(sys.argv[1])"
+    link.write_text(f'#!/bin/sh\nexec "{sys.executable}" -c "{older}" "$3"\n')
+    link.chmod(0o755)
+    environment = {"PATH": f"{link.parent}:/usr/bin:/bin", "PSCP_TEST_RUN": RUN_TOKEN}
+    done = run("sh", remote.command(), environment, CONVERSATION)
+    assert (done.returncode, done.stdout) == (remote.OLD_PYTHON_STATUS, b"")
+
+
+def test_the_stage_is_python_that_the_oldest_can_read() -> None:
+    """Python 2 has to get as far as the look at its version, and so does 3.0."""
+    pythons = [*PYENV_VERSIONS.glob("2.7.*/bin/python2.7"), Path("/usr/bin/python2.7")]
+    python2 = next((str(path) for path in pythons if path.exists()), None)
+    if python2 is None:
+        pytest.skip("no python2.7 here, which few machines still have")
+    stage = remote.command().split('"')[1]
+    done = subprocess.run([python2, "-c", stage], stdin=subprocess.DEVNULL, check=False)
+    assert done.returncode == remote.OLD_PYTHON_STATUS
+
+
+def test_an_agent_ends_with_its_input_wherever_that_ends(tmp_path: Path) -> None:
+    """As when a connection is lost: no status but 0, and nothing said, once it was running."""
+    environment = far_environment(tmp_path, tmp_path, sys.executable)
+    whole = CONVERSATION
+    for cut in (1, 20, len(question({"ask": "end"}, 2)) + 5):
+        done = run("sh", remote.command(), environment, whole[:-cut])
+        assert (done.returncode, done.stderr) == (0, b"")
+        assert frames_of(done.stdout)[0][0] == wire.HELLO
+
+
+@pytest.mark.parametrize("type_", sorted(set(wire.NAMES) - session.AGENT["new"]))
+def test_a_frame_that_is_not_allowed_ends_the_agent_with_status_99(
+    type_: int, tmp_path: Path
+) -> None:
+    environment = far_environment(tmp_path, tmp_path, sys.executable)
+    said = agent_input(wire.frame(type_, b"{}"), question(ROLE, 1))
+    done = run("sh", remote.command(), environment, said)
+    assert done.returncode == 99
+    assert done.stderr.decode() == f"pscp agent: a {wire.NAMES[type_]} frame in state new\n"
+    assert [frame[0] for frame in frames_of(done.stdout)] == [wire.HELLO]
+
+
+def test_bytes_that_are_no_frame_end_the_agent_with_status_99(tmp_path: Path) -> None:
+    environment = far_environment(tmp_path, tmp_path, sys.executable)
+    done = run("sh", remote.command(), environment, agent_input(b"\xff" * 24))
+    assert done.returncode == 99
+    assert done.stderr.startswith(b"pscp agent: these bytes are no frame")
+
+
+def test_an_agent_tells_what_it_is_as_json(tmp_path: Path) -> None:
+    environment = far_environment(tmp_path, tmp_path, sys.executable)
+    done = run("sh", remote.command(), environment, agent_input())
+    [(_, _, hello)] = frames_of(done.stdout)
+    assert isinstance(hello, dict) and json.dumps(hello)
+    assert hello.keys() == {"hashes", "python", "system", "aes"}
+    assert all(speed > 0 for speed in hello["hashes"].values())

@@ -1,0 +1,238 @@
+"""journal.py: whatever end a run came to, its journal loads and says nothing that was not so.
+
+Read next: pscp/journal.py.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pscp.endpoint.files import Identity
+from pscp.errors import CopyError, CopyRunning
+from pscp.journal import Journal, state_folder, token_of
+
+ONE = Identity(1000, 1_700_000_000_000_000_001, 12)
+TWO = Identity(2000, 1_700_000_000_000_000_002, 13)
+PATHS = ("a", "dir/two\nlines", "not \udcff UTF-8")
+
+chunks = st.lists(
+    st.tuples(st.sampled_from(PATHS), st.integers(0, 9).map(lambda n: n * 100)), max_size=12
+)
+
+
+@contextmanager
+def state(folder: str | os.PathLike[str] | None = None) -> Iterator[Path]:
+    """A state folder of its own; the journal's path in it."""
+    with tempfile.TemporaryDirectory() as made, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(folder or made))
+        yield state_folder() / "key.journal"
+
+
+def run(landing: list[tuple[str, int]], digest: str, keep: bool = True) -> None:
+    """A run in which these chunks of 100 bytes land; then it is killed."""
+    journal = Journal("key", keep)
+    numbers = {path: journal.file(path, ONE, "sha256") for path in PATHS}
+    for path, offset in landing:
+        journal.chunk(numbers[path], offset, 100, digest)
+    os.close(journal._fd)
+
+
+def read() -> dict[str, dict[tuple[int, int], str]]:
+    """What a later run is told of each file."""
+    journal = Journal("key")
+    found = {path: journal.landed(path, ONE) for path in PATHS}
+    journal.close(complete=False)
+    return {path: landed.digests for path, landed in found.items() if landed is not None}
+
+
+def expected(landing: list[tuple[str, int]], digest: str) -> dict[str, dict[tuple[int, int], str]]:
+    return {
+        path: {(offset, 100): digest for where, offset in landing if where == path}
+        for path in PATHS
+    }
+
+
+@settings(deadline=None, max_examples=50)
+@given(chunks)
+def test_what_landed_is_known_to_the_next_run(landing: list[tuple[str, int]]) -> None:
+    with state():
+        run(landing, "d1")
+        assert read() == expected(landing, "d1")
+
+
+@settings(deadline=None, max_examples=50)
+@given(chunks, chunks)
+def test_two_runs_add_up(first: list[tuple[str, int]], second: list[tuple[str, int]]) -> None:
+    with state():
+        run(first, "d1")
+        run(second, "d2")
+        before, after = expected(first, "d1"), expected(second, "d2")
+        assert read() == {path: {**before[path], **after[path]} for path in PATHS}
+
+
+@settings(deadline=None, max_examples=100)
+@given(chunks, st.integers(0, 10_000))
+def test_a_journal_cut_at_any_byte_invents_nothing(landing: list[tuple[str, int]], at: int) -> None:
+    with state() as path:
+        run(landing, "d1")
+        whole = path.read_bytes()
+        at %= len(whole) + 1
+        path.write_bytes(whole[:at])
+        found = read()
+        all_of_it = expected(landing, "d1")
+        for name, digests in found.items():
+            assert digests.items() <= all_of_it[name].items()
+        kept = sum(1 for line in whole[:at].split(b"\n")[:-1] if line.startswith(b'["chunk"'))
+        known = {(name, offset) for name, offset in landing[:kept]}
+        assert {(name, o) for name, digests in found.items() for o, _ in digests} >= known
+
+
+@settings(deadline=None, max_examples=50)
+@given(chunks, chunks, st.integers(0, 10_000))
+def test_a_run_after_a_line_that_was_cut_short_is_recorded_whole(
+    first: list[tuple[str, int]], second: list[tuple[str, int]], at: int
+) -> None:
+    with state() as path:
+        run(first, "d1")
+        whole = path.read_bytes()
+        path.write_bytes(whole[: at % (len(whole) + 1)])
+        run(second, "d2")
+        found, wanted = read(), expected(second, "d2")
+        for name in PATHS:
+            assert wanted[name].items() <= found[name].items()
+            old = found[name].items() - wanted[name].items()
+            assert old <= expected(first, "d1")[name].items()
+
+
+@settings(deadline=None, max_examples=100)
+@given(chunks, st.integers(0, 10_000), st.binary(min_size=1, max_size=20))
+def test_a_journal_with_foreign_bytes_in_it_still_loads(
+    landing: list[tuple[str, int]], at: int, noise: bytes
+) -> None:
+    with state() as path:
+        run(landing, "d1")
+        whole = path.read_bytes()
+        at %= len(whole) + 1
+        path.write_bytes(whole[:at] + noise + whole[at:])
+        read()
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["null", "[]", "[1]", '{"a":1}', '"chunk"', "\0\0\0", "[" * 100_000, '["done",1]', '["file",1]',
+     '["chunk",7,0,1,"d"]', '["chunk",[],0,1,"d"]', '["file",1e999,"a",1,1,1,"x"]',
+     '["file",1,[],1,1,1,"x"]'],
+)  # fmt: skip
+def test_a_line_of_another_shape_is_passed_over(line: str) -> None:
+    with state() as path:
+        path.parent.mkdir(parents=True)
+        path.write_text(line + "\n")
+        run([("a", 0)], "d1")
+        assert read() == expected([("a", 0)], "d1")
+
+
+def test_another_identity_or_algorithm_is_another_file() -> None:
+    with state():
+        run([("a", 0)], "d1")
+        journal = Journal("key")
+        assert journal.landed("a", TWO) is None
+        assert journal.landed("b", ONE) is None
+        number = journal.file("a", ONE, "blake2b")
+        journal.chunk(number, 100, 100, "d2")
+        journal.close(complete=False)
+        again = Journal("key")
+        landed = again.landed("a", ONE)
+        again.close(complete=False)
+        assert landed is not None
+        assert (landed.algorithm, landed.digests) == ("blake2b", {(100, 100): "d2"})
+
+
+def test_a_file_that_is_done_is_not_known_any_more() -> None:
+    with state():
+        journal = Journal("key")
+        number, other = journal.file("a", ONE, "sha256"), journal.file("b", TWO, "sha256")
+        journal.chunk(number, 0, 100, "d")
+        journal.chunk(other, 0, 100, "d")
+        journal.done(number)
+        journal.close(complete=False)
+        again = Journal("key")
+        assert again.landed("a", ONE) is None
+        assert again.landed("b", TWO) is not None
+        again.close(complete=False)
+
+
+def test_numbers_go_on_after_those_of_the_run_before() -> None:
+    with state():
+        journal = Journal("key")
+        first = journal.file("a", ONE, "sha256")
+        journal.close(complete=False)
+        again = Journal("key")
+        assert again.file("b", ONE, "sha256") > first
+        again.close(complete=False)
+
+
+def test_the_same_copy_cannot_run_twice_at_once() -> None:
+    with state():
+        journal = Journal("key")
+        with pytest.raises(CopyRunning):
+            Journal("key")
+        Journal("another").close(complete=True)
+        journal.close(complete=False)
+        Journal("key").close(complete=True)
+
+
+def test_a_complete_copy_leaves_no_journal_and_an_incomplete_one_does() -> None:
+    with state() as path:
+        run([("a", 0)], "d1")
+        Journal("key").close(complete=False)
+        assert path.exists()
+        Journal("key").close(complete=True)
+        assert not path.exists()
+
+
+def test_a_copy_that_began_nothing_leaves_no_journal() -> None:
+    with state() as path:
+        Journal("key").close(complete=False)
+        assert not path.exists()
+
+
+def test_starting_afresh_forgets_what_was_known() -> None:
+    with state():
+        run([("a", 0)], "d1")
+        run([("a", 100)], "d2", keep=False)
+        assert read() == expected([("a", 100)], "d2")
+
+
+def test_a_journal_is_for_its_owner_alone() -> None:
+    with state() as path:
+        journal = Journal("key")
+        assert path.stat().st_mode & 0o777 == 0o600
+        assert path.parent.stat().st_mode & 0o777 == 0o700
+        journal.close(complete=True)
+
+
+def test_no_place_for_a_journal_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "pscp").write_text("a file where the folder should be")
+    with state(tmp_path), pytest.raises(CopyError, match="cannot keep a journal") as caught:
+        Journal("key")
+    assert "XDG_STATE_HOME" in caught.value.hint
+
+
+def test_a_relative_state_folder_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", "relative")
+    assert state_folder() == Path.home() / ".local" / "state" / "pscp"
+
+
+@given(st.lists(st.text(st.characters()), max_size=3), st.lists(st.text(), max_size=3))
+def test_a_token_tells_one_copy_from_another(first: list[str], second: list[str]) -> None:
+    token = token_of(*first)
+    assert token == token_of(*first) and len(token) == 8 and int(token, 16) >= 0
+    assert (token == token_of(*second)) is (first == second)

@@ -1,0 +1,144 @@
+"""names.py: what a part is called, which names are refused, folders reached without links.
+
+Read next: pscp/endpoint/names.py.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from pscp.endpoint import failures, names
+
+file_names = st.binary(min_size=1, max_size=names.NAME_MAX).filter(
+    lambda name: name not in (b".", b"..") and not set(name) & {0, ord("/")}
+)
+tokens = st.text("0123456789abcdef", min_size=8, max_size=8)
+
+
+@given(file_names, tokens)
+@example(b"n" * 255, "01234567")
+@example("\u00fc".encode() * 127, "01234567")
+def test_a_part_is_hidden_and_no_longer_than_a_name_may_be(name: bytes, token: str) -> None:
+    part = names.part_name(name, token)
+    assert part.startswith(b".") and part.endswith(names.PART_SUFFIX)
+    assert token.encode() in part
+    assert len(part) <= names.NAME_MAX and not set(part) & {0, ord("/")}
+
+
+@given(file_names, file_names, tokens, tokens)
+@example(b"n" * 254 + b"1", b"n" * 254 + b"2", "01234567", "01234567")
+def test_no_two_files_or_copies_share_a_part(a: bytes, b: bytes, x: str, y: str) -> None:
+    is_same = names.part_name(a, x) == names.part_name(b, y)
+    assert is_same is ((a, x) == (b, y))
+
+
+def test_a_part_tells_whose_it_is_where_there_is_room() -> None:
+    assert names.part_name(b"name", "01234567") == b".name.01234567.pscp-part"
+    assert names.part_name(b"n" * 255, "01234567").startswith(b".nnnn")
+
+
+@given(st.lists(file_names, min_size=1, max_size=5))
+def test_the_components_of_a_good_path_are_its_names(parts: list[bytes]) -> None:
+    assert names.components(names.to_text(b"/".join(parts))) == parts
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["", ".", "..", "/", "/etc/passwd", "a/", "a//b", "a/../b", "a/./b", "../a", "a/..", "a\0b",
+     "\0", "a/\0/b", "\ud800", "a\udfff"],
+)  # fmt: skip
+def test_a_hostile_path_is_refused(path: str) -> None:
+    with pytest.raises(failures.Refusal) as caught:
+        names.components(path)
+    assert (caught.value.kind, caught.value.path) == (failures.UNSAFE, path)
+
+
+@given(st.text(st.characters() | st.sampled_from("./\0\udc2f"), max_size=12))
+def test_no_path_has_a_component_that_leads_elsewhere(path: str) -> None:
+    try:
+        found = names.components(path)
+    except failures.Refusal:
+        return
+    assert found and names.to_text(b"/".join(found)) == path
+    for name in found:
+        assert name not in (b"", b".", b"..") and not set(name) & {0, ord("/")}
+
+
+@given(st.binary(max_size=40))
+def test_text_is_any_bytes(name: bytes) -> None:
+    assert names.to_bytes(names.to_text(name)) == name
+
+
+# --- Root
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> names.Root:
+    (tmp_path / "root").mkdir()
+    return names.Root(str(tmp_path / "root"))
+
+
+def path_of(fd: int) -> str:
+    return os.readlink(f"/proc/self/fd/{fd}")
+
+
+def test_folders_on_the_way_are_made_when_asked_for(root: names.Root, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        root.at("a/b/file")
+    fd, name = root.at("a/b/file", make=True)
+    assert os.fstat(fd).st_ino == (tmp_path / "root/a/b").stat().st_ino
+    assert name == b"file"
+    assert root.at("file") == (root.fd, b"file")
+    assert root.folder("") == root.fd
+    root.close()
+
+
+@pytest.mark.parametrize("make", [False, True])
+def test_no_link_is_followed_on_the_way(root: names.Root, tmp_path: Path, make: bool) -> None:
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "root/link").symlink_to(tmp_path / "outside")
+    (tmp_path / "root/up").symlink_to("..")
+    (tmp_path / "root/loop").symlink_to("loop")
+    (tmp_path / "root/file").touch()
+    for path in ("link/x", "up/x", "loop/x", "file/x", "link/deeper/x"):
+        with pytest.raises(failures.Refusal):
+            root.at(path, make)
+    assert list((tmp_path / "outside").iterdir()) == []
+    root.close()
+
+
+def test_a_folder_that_is_replaced_by_a_link_is_still_the_folder(
+    root: names.Root, tmp_path: Path
+) -> None:
+    """The descriptor that is kept leads to the folder, whatever its name is given to."""
+    before = os.fstat(root.at("a/x", make=True)[0]).st_ino
+    (tmp_path / "root/a").rename(tmp_path / "root/moved")
+    (tmp_path / "root/a").symlink_to("/")
+    assert os.fstat(root.at("a/x")[0]).st_ino == before
+    root.close()
+
+
+def test_few_descriptors_are_kept_and_all_are_closed(root: names.Root, tmp_path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    deep = "/".join("d" * 100)
+    for path in [deep, *(f"{n}/sub" for n in range(100)), deep]:
+        fd, name = root.at(f"{path}/x", make=True)
+        wanted = (tmp_path / "root" / path).stat().st_ino
+        assert (os.fstat(fd).st_ino, name) == (wanted, b"x")
+    assert len(os.listdir("/proc/self/fd")) <= before + names._FOLDERS_KEPT
+    root.close()
+    assert len(os.listdir("/proc/self/fd")) == before - 1
+
+
+def test_a_root_may_be_reached_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    root = names.Root(str(tmp_path / "link"))
+    root.at("a/x", make=True)
+    root.close()
+    assert (tmp_path / "real/a").is_dir()

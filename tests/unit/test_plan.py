@@ -1,0 +1,252 @@
+"""plan.py: extents against a set of bytes, packs, where entries land, what names are expected.
+
+Read next: pscp/plan.py.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pscp import plan
+from pscp.endpoint import failures, source, tree
+from pscp.endpoint.files import Extent
+
+LAST = 400
+
+
+def bytes_of(extents: Iterable[Extent]) -> list[int]:
+    return [byte for offset, length in extents for byte in range(offset, offset + length)]
+
+
+@st.composite
+def ascending(draw: st.DrawFn) -> list[Extent]:
+    """Extents in order that do not overlap; some touch."""
+    edges = sorted(draw(st.sets(st.integers(0, LAST), max_size=20)))
+    keep = draw(st.lists(st.booleans(), min_size=len(edges), max_size=len(edges)))
+    pairs = zip(edges, edges[1:], keep[1:], strict=False)
+    return [(a, b - a) for a, b, is_kept in pairs if is_kept]
+
+
+# --- extents
+
+
+@given(ascending(), st.integers(1, 60))
+def test_cut_keeps_every_byte_in_order_in_small_pieces(extents: list[Extent], most: int) -> None:
+    pieces = list(plan.cut(extents, most))
+    assert bytes_of(pieces) == bytes_of(extents)
+    assert all(0 < length <= most for _, length in pieces)
+    assert len(pieces) == sum(-(-length // most) for _, length in extents)  # and no more of them
+
+
+@given(ascending(), ascending())
+def test_subtract_leaves_the_bytes_that_did_not_land(
+    extents: list[Extent], landed: list[Extent]
+) -> None:
+    left = list(plan.subtract(extents, landed))
+    gone = set(bytes_of(landed))
+    assert bytes_of(left) == [byte for byte in bytes_of(extents) if byte not in gone]
+    assert all(length > 0 for _, length in left)
+
+
+@given(st.lists(st.tuples(st.integers(0, LAST), st.integers(1, 80))), ascending())
+def test_subtract_also_takes_landed_extents_that_overlap(
+    landed: list[Extent], extents: list[Extent]
+) -> None:
+    """So they are in a journal where the chunk size was changed between two runs."""
+    gone = set(bytes_of(landed))
+    left = plan.subtract(extents, sorted(landed))
+    assert bytes_of(left) == [byte for byte in bytes_of(extents) if byte not in gone]
+
+
+def test_a_file_of_any_size_costs_the_same() -> None:
+    whole = [(0, 2**62)]
+    pieces = plan.cut(plan.subtract(whole, [(0, 4096)]), 4096)
+    assert [next(pieces), next(pieces)] == [(4096, 4096), (8192, 4096)]
+
+
+@given(ascending(), st.integers(1, 100))
+def test_batches_keep_every_extent_in_order(extents: list[Extent], most: int) -> None:
+    groups = list(plan.batches(extents, most))
+    assert [extent for group in groups for extent in group] == extents
+    for group in groups:
+        assert group and sum(length for _, length in group[:-1]) < most
+    for group in groups[:-1]:
+        assert sum(length for _, length in group) >= most
+
+
+# --- packs
+
+
+def entry(kind: str = tree.FILE, path: str = "a", size: int = 0, **extra: Any) -> tree.Entry:
+    return tree.Entry(kind, 0, path, size, 0o644, 1, 2, extra)
+
+
+def placed(one: tree.Entry) -> plan.Placed:
+    return plan.Placed(source.known_entry(one), one)
+
+
+def nothing(pack: plan.Pack, failed: list[Any]) -> None:
+    raise AssertionError("nobody said that the pack is done")
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, source.PACK_FILE_BYTES), max_size=200))
+def test_a_pack_builder_loses_nothing_and_keeps_packs_small(sizes: list[int]) -> None:
+    builder = plan.PackBuilder(nothing)
+    items = [placed(entry(path=str(n), size=size)) for n, size in enumerate(sizes)]
+    packs = [pack for item in items if (pack := builder.add(item)) is not None]
+    full = len(packs)
+    packs += [pack for pack in [builder.flush()] if pack is not None]
+    assert [item for pack in packs for item in pack.items] == items
+    assert builder.flush() is None
+    for place, pack in enumerate(packs):
+        assert 0 < len(pack.items) <= source.PACK_FILES
+        limit = source.PACK_BYTES + source.PACK_FILE_BYTES + plan.PACK_OVERHEAD_BYTES
+        assert pack.cost_bytes < limit
+        if place < full:
+            is_full = len(pack.items) == source.PACK_FILES or pack.cost_bytes >= source.PACK_BYTES
+            assert is_full
+
+
+def test_only_files_have_rows_of_the_source() -> None:
+    kinds = [tree.FOLDER, tree.FILE, tree.LINK, tree.FILE]
+    pack = plan.Pack([placed(entry(kind, str(n))) for n, kind in enumerate(kinds)], nothing)
+    assert [known.path for known in pack.files] == ["1", "3"]
+    pack.take_rows([[5, "aa"], [6, "bb"]])
+    assert pack.rows == [[0, ""], [5, "aa"], [0, ""], [6, "bb"]]
+    for rows in ([[5, "aa"]], [[5, "aa"]] * 3):
+        with pytest.raises(ValueError):
+            pack.take_rows(rows)
+
+
+def test_a_small_file_goes_in_a_pack_and_a_larger_one_does_not() -> None:
+    assert plan.goes_in_pack(entry(size=source.PACK_FILE_BYTES))
+    assert not plan.goes_in_pack(entry(size=source.PACK_FILE_BYTES + 1))
+    assert plan.goes_in_pack(entry(tree.FOLDER))
+
+
+def test_a_question_is_made_for_the_lane_that_asks_it() -> None:
+    ready = plan.Ask(True, {"ask": "end"}, print, print)
+    made = plan.Ask(True, lambda lane: {"ask": lane}, print, print)
+    assert ready.question_for("lane 1") == {"ask": "end"}
+    assert made.question_for("lane 1") == {"ask": "lane 1"}
+
+
+# --- where entries land
+
+TOPS = [
+    source.Top("dir", "/from/dir", True),
+    source.Top("", "/from/other/.", True),
+    source.Top("file", "/from/file", False),
+]
+PLACEMENT = plan.Placement(TOPS, ["renamed", "", "file"])
+
+
+def land(top: int, path: str, **extra: Any) -> str:
+    kind = tree.HARDLINK if "to" in extra else tree.FILE
+    return PLACEMENT.place(entry(kind, path, **extra)._replace(top=top)).entry.path
+
+
+@pytest.mark.parametrize(
+    ("top", "path", "lands"),
+    [
+        (0, "dir", "renamed"),
+        (0, "dir/sub/x", "renamed/sub/x"),
+        (0, "dir/dir", "renamed/dir"),
+        (1, "", ""),
+        (1, "sub/x", "sub/x"),
+        (2, "file", "file"),
+    ],
+)
+def test_the_name_in_the_manifest_becomes_that_at_the_destination(
+    top: int, path: str, lands: str
+) -> None:
+    assert land(top, path) == lands
+
+
+@pytest.mark.parametrize(
+    ("top", "path"),
+    [
+        (0, ""), (0, "dir/"), (0, "dirt"), (0, "other/x"), (0, "dir/../x"), (0, "dir//x"),
+        (0, "/dir"), (0, "dir/x\0"), (0, ".."), (1, "/etc/passwd"), (1, "../x"), (1, "a/./b"),
+        (1, "x/"), (2, "../file"), (3, "x"),
+    ],
+)  # fmt: skip
+def test_an_entry_outside_of_its_source_is_refused(top: int, path: str) -> None:
+    with pytest.raises((ValueError, LookupError, failures.Refusal)):
+        land(top, path)
+
+
+@settings(deadline=None)
+@given(st.sampled_from([0, 1, 2]), st.text("adir./\0~\udc80", max_size=12) | st.text())
+def test_no_path_leads_out_of_the_destination(top: int, path: str) -> None:
+    try:
+        lands = land(top, path)
+    except (ValueError, failures.Refusal):
+        return
+    parts = lands.split("/") if lands else []
+    assert not {"", ".", ".."} & set(parts) and "\0" not in lands
+    assert top == 1 or parts[0] == PLACEMENT._names[top]
+
+
+def test_what_a_hard_link_points_to_is_placed_as_well() -> None:
+    one = PLACEMENT.place(entry(tree.HARDLINK, "dir/b", to="dir/a", **{"in": 0}))
+    assert (one.entry.path, one.entry.extra["to"]) == ("renamed/b", "renamed/a")
+    other = PLACEMENT.place(entry(tree.HARDLINK, "dir/b", to="file", **{"in": 2}))
+    assert other.entry.extra["to"] == "file"
+
+
+@pytest.mark.parametrize(
+    ("top", "to"),
+    [(0, "../../etc/passwd"), (0, "dir/../../x"), (0, "/etc/passwd"), (1, "../x"), (0, 5),
+     (0, None), ("0", "dir/a"), (7, "dir/a"), (None, "dir/a")],
+)  # fmt: skip
+def test_a_hard_link_out_of_the_destination_is_refused(top: Any, to: Any) -> None:
+    with pytest.raises((ValueError, LookupError, failures.Refusal)):
+        land(0, "dir/b", to=to, **{"in": top})
+
+
+def test_what_the_source_needs_stays_as_the_source_said_it() -> None:
+    one = PLACEMENT.place(entry(path="dir/x", size=7))
+    assert one.known == source.Known(0, "dir/x", (7, 1, 2))  # type: ignore[arg-type]
+
+
+# --- what a far end may call what was asked for
+
+
+@pytest.mark.parametrize(
+    ("pattern", "name", "is_expected"),
+    [
+        ("dir/file", "file", True),
+        ("dir/file", "other", False),
+        ("dir/", "dir", True),
+        ("dir/*.txt", "a.txt", True),
+        ("dir/*.txt", ".bashrc", False),
+        ("[ab]", "a", True),
+        ("[ab]", "[ab]", True),  # a name that exists is taken literally
+        ("*", "anything", True),
+        ("*", "a/b", False),
+        ("", "home", True),
+        (".", "x", True),
+        ("..", "x/y", False),
+        ("~", "user", True),
+        ("~user", "a/b", False),
+        ("FILE", "file", False),
+    ],
+)
+def test_which_names_are_expected(pattern: str, name: str, is_expected: bool) -> None:
+    assert plan.expected_name(pattern, name) is is_expected
+
+
+@given(st.text("ab*?[]/~.", max_size=8), st.text("ab./", max_size=6))
+def test_a_name_that_is_expected_is_the_last_of_the_pattern(pattern: str, name: str) -> None:
+    wanted = pattern.rstrip("/").split("/")[-1]
+    is_any = wanted in ("", ".", "..") or wanted[:1] == "~"
+    is_match = is_any or name == wanted or fnmatch.fnmatchcase(name, wanted)
+    assert plan.expected_name(pattern, name) is (is_match and "/" not in name)

@@ -1,0 +1,161 @@
+"""session.py: every frame in every state, blocks that follow each other, bytes in flight.
+
+Read next: pscp/endpoint/session.py, whose tables these tests write out a second time.
+"""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pscp.endpoint import session, wire
+from pscp.endpoint.wire import ACK, ASK, DATA, DIGEST, FILE, GET, HELLO, PACK, REPLY, TICK
+
+LEGAL = {
+    ("agent", "new"): {ASK},
+    ("agent", "sink"): {ASK, FILE, DATA, DIGEST, PACK},
+    ("agent", "source"): {ASK, FILE, GET},
+    ("coordinator", "new"): {HELLO},
+    ("coordinator", "ready"): {REPLY, TICK},
+    ("coordinator", "push"): {REPLY, TICK, ACK},
+    ("coordinator", "pull"): {REPLY, TICK, DATA, DIGEST, PACK},
+}
+TABLES = {"agent": session.AGENT, "coordinator": session.COORDINATOR}
+
+
+def a_frame(type_: int) -> wire.Frame:
+    return wire.Frame(type_, 0, 0, 0, memoryview(b""))
+
+
+def test_there_is_no_state_beside_these() -> None:
+    states = {(end, state) for end, table in TABLES.items() for state in table}
+    assert states == set(LEGAL)
+
+
+@pytest.mark.parametrize(("end", "state"), sorted(LEGAL))
+def test_each_frame_in_each_state(end: str, state: str) -> None:
+    one = session.Session(TABLES[end], state)
+    for type_, name in wire.NAMES.items():
+        if type_ in LEGAL[end, state]:
+            one.check(a_frame(type_))
+        else:
+            with pytest.raises(wire.WireError, match=f"{name} frame in state {state}"):
+                one.check(a_frame(type_))
+        assert one.state == state
+
+
+def test_both_ends_begin_new() -> None:
+    assert {session.Session(table).state for table in TABLES.values()} == {"new"}
+
+
+# --- Arriving
+
+chunks = st.tuples(
+    st.integers(1, 3), st.integers(0, 1000), st.lists(st.integers(1, 50), min_size=1, max_size=5)
+)
+SIZE = 2000  # no chunk above goes beyond it
+
+
+def arrive(arriving: session.Arriving, id_: int, offset: int, lengths: list[int]) -> list[bool]:
+    begins = []
+    for length in lengths:
+        begins.append(arriving.block(id_, offset, length, SIZE))
+        offset += length
+    return begins
+
+
+@given(st.lists(chunks, max_size=6))
+def test_chunks_arrive_one_after_the_other(sent: list[tuple[int, int, list[int]]]) -> None:
+    arriving = session.Arriving()
+    for id_, offset, lengths in sent:
+        begins = arrive(arriving, id_, offset, lengths)
+        assert begins == [True] + [False] * (len(lengths) - 1)
+        arriving.complete(id_, offset, sum(lengths))
+
+
+@given(chunks, st.integers(1, 3), st.integers(0, 1300))
+def test_a_block_that_does_not_follow_is_refused(
+    sent: tuple[int, int, list[int]], id_: int, offset: int
+) -> None:
+    arriving = session.Arriving()
+    arrive(arriving, *sent)
+    follows = (id_, offset) == (sent[0], sent[1] + sum(sent[2]))
+    try:
+        assert arriving.block(id_, offset, 1, SIZE) is False
+        assert follows
+    except wire.WireError:
+        assert not follows
+
+
+@given(chunks, st.integers(1, 3), st.integers(0, 1300), st.integers(0, 300))
+def test_a_digest_for_other_bytes_is_refused(
+    sent: tuple[int, int, list[int]], id_: int, offset: int, length: int
+) -> None:
+    arriving = session.Arriving()
+    arrive(arriving, *sent)
+    if (id_, offset, length) == (sent[0], sent[1], sum(sent[2])):
+        arriving.complete(id_, offset, length)
+        return
+    with pytest.raises(wire.WireError):
+        arriving.complete(id_, offset, length)
+    arriving.complete(sent[0], sent[1], sum(sent[2]))  # the true one is still awaited
+
+
+def test_a_digest_without_blocks_is_refused() -> None:
+    with pytest.raises(wire.WireError):
+        session.Arriving().complete(1, 0, 0)
+
+
+@given(st.integers(0, 30), st.integers(0, 30), st.integers(0, 30))
+def test_a_block_lies_inside_its_file(offset: int, length: int, size: int) -> None:
+    arriving = session.Arriving()
+    if length > 0 and offset + length <= size:
+        assert arriving.block(1, offset, length, size)
+        return
+    with pytest.raises(wire.WireError):
+        arriving.block(1, offset, length, size)
+
+
+@given(chunks, chunks)
+def test_after_a_chunk_that_was_given_up_another_begins(
+    first: tuple[int, int, list[int]], second: tuple[int, int, list[int]]
+) -> None:
+    arriving = session.Arriving()
+    arrive(arriving, *first)
+    arriving.abandon()
+    assert arrive(arriving, *second)[0] is True
+    arriving.complete(second[0], second[1], sum(second[2]))
+
+
+# --- Window
+
+
+@given(
+    st.integers(1, 100),
+    st.lists(st.integers(1, 150).map(lambda n: ("take", n)) | st.just(("credit", 0)), max_size=40),
+)
+def test_a_window_is_never_overdrawn_but_by_one_chunk(
+    capacity: int, steps: list[tuple[str, int]]
+) -> None:
+    window, taken = session.Window(capacity), [0] * 0
+    for step, count in steps:
+        if step == "credit" and taken:
+            window.credit(taken.pop(0))
+        elif step == "take":
+            fits = not taken or sum(taken) + count <= capacity
+            assert window.has_room(count) is fits
+            if fits:
+                window.take(count)
+                taken.append(count)
+        assert window.in_flight_bytes == sum(taken)
+        assert window.in_flight_bytes <= max([capacity, *taken])
+
+
+def test_no_more_credit_than_was_taken() -> None:
+    window = session.Window(10)
+    window.take(4)
+    with pytest.raises(wire.WireError):
+        window.credit(5)
+    window.credit(4)
+    assert window.in_flight_bytes == 0

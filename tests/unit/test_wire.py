@@ -1,0 +1,223 @@
+"""wire.py: frames survive any split of the stream, and garbage is refused in one known way.
+
+Read next: test_session.py.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from pscp.endpoint import wire
+
+Copied = tuple[int, int, int, int, bytes]
+
+types = st.sampled_from(sorted(wire.NAMES))
+frames = st.tuples(
+    types,
+    st.integers(0, 255),
+    st.integers(0, 2**64 - 1),
+    st.integers(0, wire.MAX_OFFSET),
+    st.binary(max_size=200) | st.integers(0, 5000).map(bytes),
+)
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(st.characters()),  # surrogates too
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=10,
+)
+
+
+def packed(frame: Copied) -> bytes:
+    type_, flags, id_, offset, payload = frame
+    return wire.frame(type_, payload, id_, offset, flags)
+
+
+def taken(decoder: wire.Decoder) -> list[Copied]:
+    """Every frame that is whole now, copied: a payload is valid only until the next space()."""
+    found = []
+    while (frame := decoder.next()) is not None:
+        found.append((frame.type, frame.flags, frame.id, frame.offset, bytes(frame.payload)))
+    return found
+
+
+def decoded(pieces: Iterable[bytes], decoder: wire.Decoder | None = None) -> list[Copied]:
+    """As a channel is read: into the room that there is, each time."""
+    decoder = decoder or wire.Decoder()
+    found = []
+    for piece in pieces:
+        left = memoryview(piece)
+        while left:
+            space = decoder.space()
+            count = min(len(space), len(left))
+            assert count, "a decoder without room would read an end of the stream"
+            space[:count] = left[:count]
+            decoder.filled(count)
+            left = left[count:]
+            found += taken(decoder)
+    return found
+
+
+def split(data: bytes, places: Iterable[int]) -> list[bytes]:
+    cuts = sorted({place % (len(data) + 1) for place in places})
+    return [data[a:b] for a, b in zip([0, *cuts], [*cuts, len(data)], strict=True)]
+
+
+@settings(deadline=None)
+@given(st.lists(frames, max_size=8), st.lists(st.integers(0, 2**20), max_size=20))
+def test_any_split_of_the_stream_gives_the_same_frames(
+    sent: list[Copied], places: list[int]
+) -> None:
+    data = b"".join(map(packed, sent))
+    assert decoded(split(data, places)) == sent
+
+
+def test_the_frames_come_byte_by_byte() -> None:
+    sent = [(wire.DATA, 0, 7, 4096, b"block"), (wire.TICK, 0, 0, 0, b""), (wire.ACK, 2, 7, 0, b"x")]
+    data = b"".join(map(packed, sent))
+    assert decoded(data[n : n + 1] for n in range(len(data))) == sent
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.lists(st.integers(0, wire.MAX_PAYLOAD_BYTES), min_size=3, max_size=5), st.data())
+def test_large_frames_share_the_decoder_room(lengths: list[int], data: st.DataObject) -> None:
+    """Their bytes reach the end of the room, so the front of a frame moves to its beginning."""
+    sent: list[Copied] = [
+        (wire.DATA, 0, n, 0, bytes([n + 1]) * length) for n, length in enumerate(lengths)
+    ]
+    stream = b"".join(map(packed, sent))
+    places = data.draw(st.lists(st.integers(0, len(stream)), max_size=4))
+    assert decoded(split(stream, places)) == sent
+
+
+def test_the_largest_frame_fits_and_a_larger_one_is_refused() -> None:
+    largest = wire.frame(wire.DATA, bytes(wire.MAX_PAYLOAD_BYTES))
+    assert [len(frame[4]) for frame in decoded([largest])] == [wire.MAX_PAYLOAD_BYTES]
+    with pytest.raises(wire.WireError):
+        decoded([wire.header(wire.DATA, wire.MAX_PAYLOAD_BYTES + 1)])
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.binary(max_size=400), st.lists(st.integers(0, 400), max_size=4))
+@example(b"Last login: Mon Nov 17 from 192.0.2.1\r\n", [])
+@example(bytes(24), [])
+def test_garbage_is_a_wire_error_or_nothing_yet(data: bytes, places: list[int]) -> None:
+    decoder = wire.Decoder()
+    try:
+        found = decoded(split(data, places), decoder)
+    except wire.WireError:
+        return
+    taken_bytes = sum(wire.HEADER.size + len(frame[4]) for frame in found)
+    assert decoder.pending_bytes == len(data) - taken_bytes
+
+
+@given(frames, st.data())
+@settings(deadline=None)
+def test_a_frame_with_a_wrong_byte_in_its_header_is_no_other_exception(
+    frame: Copied, data: st.DataObject
+) -> None:
+    damaged = bytearray(packed(frame))
+    place = data.draw(st.integers(0, wire.HEADER.size - 1))
+    damaged[place] ^= data.draw(st.integers(1, 255))
+    try:
+        found = decoded([bytes(damaged)])
+    except wire.WireError:
+        return
+    assert found != [frame]
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        wire.HEADER.pack(0, 0, 0, 0, 0, 0),
+        wire.HEADER.pack(max(wire.NAMES) + 1, 0, 0, 0, 0, 0),
+        wire.HEADER.pack(wire.DATA, 0, 1, 0, 0, 0),
+        wire.HEADER.pack(wire.DATA, 0, 0, 2**32 - 1, 0, 0),
+        wire.HEADER.pack(wire.DATA, 0, 0, 0, 0, 2**63),
+    ],
+    ids=["type 0", "type unknown", "zero is not", "length", "offset"],
+)
+def test_each_bound_of_the_header_is_checked(header: bytes) -> None:
+    decoder = wire.Decoder()
+    decoder.feed(header)
+    with pytest.raises(wire.WireError):
+        decoder.next()
+
+
+def test_what_is_fed_comes_before_what_is_read() -> None:
+    decoder = wire.Decoder()
+    first, second = wire.frame(wire.HELLO, b"{}"), wire.frame(wire.TICK)
+    decoder.feed(first + second[:5])
+    assert decoded([second[5:]], decoder) == [
+        (wire.HELLO, 0, 0, 0, b"{}"),
+        (wire.TICK, 0, 0, 0, b""),
+    ]
+
+
+# --- JSON
+
+
+def frame_of(payload: bytes) -> wire.Frame:
+    return wire.Frame(wire.REPLY, 0, 0, 0, memoryview(payload))
+
+
+@settings(deadline=None)
+@given(json_values)
+def test_json_survives_whatever_the_names_are(value: object) -> None:
+    payload = wire.to_json(value)
+    assert payload.isascii()
+    # The standard library's own answer: it joins a pair of surrogates into one character.
+    assert frame_of(payload).json() == json.loads(json.dumps(value))
+
+
+@given(st.binary(max_size=255))
+def test_a_path_of_any_bytes_survives(name: bytes) -> None:
+    path = name.decode("utf-8", "surrogateescape")
+    assert frame_of(wire.to_json([path])).json()[0].encode("utf-8", "surrogateescape") == name
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=60))
+@example(b"[" * 100_000)
+@example(b"9" * 10_000)
+@example(b"\xff")
+@example(b"")
+def test_what_is_no_json_is_a_wire_error(payload: bytes) -> None:
+    try:
+        frame_of(payload).json()
+    except wire.WireError as error:
+        assert "REPLY" in str(error)
+
+
+# --- packs
+
+
+@settings(deadline=None)
+@given(json_values, st.lists(st.binary(max_size=50), max_size=6))
+def test_a_pack_survives(entries: object, bodies: list[bytes]) -> None:
+    found, rest = wire.unpack_payload(memoryview(wire.pack_payload(entries, bodies)))
+    assert found == json.loads(json.dumps(entries))
+    assert bytes(rest) == b"".join(bodies)
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=80))
+@example(wire.COUNT.pack(2**32 - 1) + b"[]")
+@example(wire.COUNT.pack(100_000) + b"[" * 100_000)
+def test_a_pack_of_garbage_is_a_wire_error(payload: bytes) -> None:
+    try:
+        _, rest = wire.unpack_payload(memoryview(payload))
+    except wire.WireError:
+        return
+    assert len(rest) <= len(payload)
+
+
+def test_a_pack_that_is_cut_anywhere_in_its_list_is_a_wire_error() -> None:
+    whole = wire.pack_payload(["one", 2], [])
+    assert wire.unpack_payload(memoryview(whole))[0] == ["one", 2]
+    for length in range(len(whole)):
+        with pytest.raises(wire.WireError):
+            wire.unpack_payload(memoryview(whole)[:length])
