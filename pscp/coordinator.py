@@ -26,6 +26,7 @@ from pscp.bootstrap import Far
 from pscp.crew import Crew
 from pscp.endpoint import failures, hashes, source, tree
 from pscp.endpoint.sink import entry as checked_entry
+from pscp.endpoint.wire import WireError
 from pscp.filejob import FileJob
 from pscp.journal import Journal, Landed
 from pscp.options import Options
@@ -149,9 +150,9 @@ class Coordinator:
                     self.board.add(pack)
                 self.counters.set(plan_complete=True)
                 self.board.changed.notify_all()
-        except errors.PscpError as error:
-            self.board.stop(error)
-        except BaseException as error:  # a bug: the main thread shows it
+        except WireError as error:
+            self.board.stop(errors.ProtocolError(str(error)))
+        except BaseException as error:  # the main thread raises it
             self.board.stop(error)
 
     def _entries(self) -> Iterator[tree.Entry]:

@@ -20,6 +20,7 @@ import fcntl
 import hashlib
 import json
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -59,7 +60,7 @@ class Journal:
         self._path = state_folder() / f"{key}.journal"
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+            self._fd = self._locked()
         except OSError as error:
             raise CopyError(
                 f"cannot keep a journal in {self._path.parent}: {error.strerror}",
@@ -68,7 +69,6 @@ class Journal:
         self._number = 0
         self._found: dict[str, tuple[Identity, Landed]] = {}
         try:
-            self._lock()
             if keep:
                 self._read()
             else:
@@ -77,11 +77,20 @@ class Journal:
             os.close(self._fd)
             raise
 
-    def _lock(self) -> None:
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise CopyRunning("the same copy is already running") from None
+    def _locked(self) -> int:
+        """The journal's descriptor, locked. Raises CopyRunning, OSError."""
+        while True:
+            fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if os.path.samestat(os.fstat(fd), os.stat(self._path)):
+                    return fd
+            except FileNotFoundError:  # the run before has just deleted it
+                pass
+            except BlockingIOError:
+                os.close(fd)
+                raise CopyRunning("the same copy is already running") from None
+            os.close(fd)
 
     def _read(self) -> None:
         by_number: dict[int, tuple[str, Identity, Landed]] = {}
@@ -113,7 +122,10 @@ class Journal:
     def landed(self, path: str, identity: Identity) -> Landed | None:
         """What landed of this file earlier; None when nothing is known of this very file."""
         known, landed = self._found.pop(path, (None, None))
-        return landed if known == identity else None
+        if landed is None or known != identity:
+            return None
+        landed.digests = dict(_without_overlaps(sorted(landed.digests.items())))
+        return landed
 
     def file(self, path: str, identity: Identity, algorithm: str) -> int:
         """Begin a file; returns its number."""
@@ -132,7 +144,8 @@ class Journal:
 
         Not fsynced: after a power cut the lines that are lost cost reading, not sending.
         """
-        os.write(self._fd, json.dumps(line, separators=(",", ":")).encode("ascii") + b"\n")
+        with contextlib.suppress(OSError):  # no space for it: no reason to end the copy
+            os.write(self._fd, json.dumps(line, separators=(",", ":")).encode("ascii") + b"\n")
 
     def close(self, complete: bool) -> None:
         """Forget the journal when the copy is complete; keep it otherwise."""
@@ -140,3 +153,12 @@ class Journal:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._path)
         os.close(self._fd)
+
+
+def _without_overlaps(found: list[tuple[Extent, str]]) -> Iterator[tuple[Extent, str]]:
+    """Of extents in ascending order, those that begin behind the end of the one before."""
+    end = 0
+    for extent, digest in found:
+        if extent[0] >= end:
+            yield extent, digest
+            end = sum(extent)

@@ -115,6 +115,8 @@ class Options:
         if self.archive:
             object.__setattr__(self, "recursive", True)
             object.__setattr__(self, "preserve", True)
+        if self.transfer_test:
+            object.__setattr__(self, "strong", False)  # nothing lands that could be read back
         _check_numbers(self)
         _check_ssh(self)
         _check_words(self)

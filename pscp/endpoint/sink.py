@@ -422,6 +422,15 @@ class NullSink(Sink):
     def _make_link(self, value: tree.Entry) -> None:
         pass
 
+    def hard_link(self, value: tree.Entry) -> None:
+        pass
+
+    def finish_folder(self, value: tree.Entry) -> None:
+        pass
+
+    def discard(self, path: str) -> None:
+        pass
+
     def close(self) -> None:
         pass
 

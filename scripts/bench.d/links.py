@@ -1,0 +1,213 @@
+"""The ways to a server: loopback, a wide-area link, slow cores.
+
+Each is a context manager that starts a private sshd with stock settings (and iperf3's server,
+where that is installed), and stops all of it at the end.
+
+Not here: how the lab does it (../lab). Read next: regimes.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from stock import LeftOut
+
+from pscp.errors import ConnectError
+from pscp.processes import descendants, end_tree
+from pscp.servers import ADDRESS, SshdServer, find_sshd, free_port
+
+LAB = Path(__file__).resolve().parents[1] / "lab"
+FAR_ADDRESS = "10.99.0.2"  # wan-b, as the lab numbers it
+NEAR = ("ip", "netns", "exec", "wan-a")
+FAR = ("ip", "netns", "exec", "wan-b")
+READY_S = 10.0
+SETTLE_S = 10.0  # what the sessions of a run that ended get to end as well
+POLL_S = 0.02
+
+
+@dataclass(frozen=True)
+class Link:
+    """How commands run at the near end reach the server."""
+
+    server: SshdServer
+    near: tuple[str, ...] = ()  # what runs a command on the client's host
+    address: str = ADDRESS
+    rtt_ms: float = 0.0
+    ssh: str = "ssh"  # the program that the tools run
+    iperf_port: int = 0  # 0: there is none
+
+    @property
+    def config(self) -> str:
+        return self.server.ssh_config
+
+    def settle(self) -> None:
+        """Wait until no session of an earlier run is left to take CPU time from the next."""
+        deadline_s = time.monotonic() + SETTLE_S
+        while descendants(self.server.pid) and time.monotonic() < deadline_s:
+            time.sleep(POLL_S)
+
+
+@contextlib.contextmanager
+def loopback() -> Iterator[Link]:
+    with started(SshdServer) as server, iperf_server((), ADDRESS) as port:
+        yield Link(server, iperf_port=port)
+
+
+@contextlib.contextmanager
+def wan(rate_mbit: int, rtt_ms: float, loss_percent: float = 0.0) -> Iterator[Link]:
+    """Two hosts and a link. Raises LeftOut where it cannot be made."""
+    need_root("network namespaces")
+    taken = [name for name in ("wan-a", "wan-b") if os.path.exists(f"/run/netns/{name}")]
+    if taken:
+        raise LeftOut(f"{taken[0]} is in use; where it is left over: scripts/lab/wan down")
+    try:
+        lab("up", str(rate_mbit), str(rtt_ms), str(loss_percent))
+        with started(FarServer) as server, iperf_server(FAR, FAR_ADDRESS) as port:
+            yield Link(server, NEAR, FAR_ADDRESS, rtt_ms, iperf_port=port)
+    finally:
+        lab("down")
+
+
+@contextlib.contextmanager
+def slow_cores(percent: int) -> Iterator[Link]:
+    """Each connection is held to so much of a CPU, at both ends."""
+    need_root("control groups")
+    slowcore = str(LAB / "slowcore")
+    try:
+        done = subprocess.run([slowcore, "run", "50", "true"], capture_output=True, text=True)
+        if done.returncode != 0:
+            said = done.stderr.strip().splitlines() or ["it said nothing"]
+            raise LeftOut(f"slowcore does not work here: {said[-1]}")
+        with started(lambda: SlowServer(percent)) as server:
+            program = server.folder / "slow-ssh"
+            program.write_text(f"#!/bin/sh\nexec '{slowcore}' run {percent} ssh \"$@\"\n")
+            program.chmod(0o755)
+            yield Link(server, ssh=str(program))
+    finally:
+        remove_left_groups()
+
+
+class FarServer(SshdServer):
+    """sshd on the far host of the lab."""
+
+    kind = "sshd"
+
+    def __init__(self) -> None:
+        super().__init__([f"ListenAddress {FAR_ADDRESS}"])
+
+    def _spawn(
+        self, argv: Sequence[str], cwd: Path | None, *, pipes: bool
+    ) -> subprocess.Popen[bytes]:
+        return super()._spawn([*FAR, *argv], cwd, pipes=pipes)
+
+    def _write_client_files(self) -> None:
+        super()._write_client_files()
+        for name in ("known_hosts", "ssh_config"):
+            file = self.folder / name
+            file.write_text(file.read_text().replace(ADDRESS, FAR_ADDRESS))
+
+
+class SlowServer(SshdServer):
+    """sshd with a slow core for every connection."""
+
+    kind = "sshd on slow cores"
+
+    def __init__(self, percent: int) -> None:
+        self.percent = percent
+        super().__init__()
+
+    def _start(self) -> None:
+        if find_sshd() is None:
+            raise ConnectError("sshd is not installed")
+        os.makedirs("/run/sshd", mode=0o755, exist_ok=True)
+        self.port = free_port()
+        config = self.folder / "sshd_config"
+        config.write_text("\n".join(self._config()) + "\n")
+        argv = [str(LAB / "slowcore"), "sshd", str(self.percent), str(self.port), str(config)]
+        self._process = self._spawn(argv, None, pipes=False)
+        if not wait_for(lambda: "ready" in self.log):
+            raise self._failure()
+
+
+@contextlib.contextmanager
+def started(make: Callable[[], SshdServer]) -> Iterator[SshdServer]:
+    try:
+        server = make()
+    except ConnectError as error:
+        raise LeftOut(error.message) from None
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+@contextlib.contextmanager
+def iperf_server(far: Sequence[str], address: str) -> Iterator[int]:
+    """The port of an iperf3 server at the far end; 0 where iperf3 is not installed."""
+    if shutil.which("iperf3") is None:
+        yield 0
+        return
+    port = free_port()
+    argv = [*far, "iperf3", "-s", "--forceflush", "-B", address, "-p", str(port)]
+    with tempfile.NamedTemporaryFile("r", prefix="pscp-bench-") as log:
+        process = subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
+        try:
+            if not wait_for(lambda: "listening" in Path(log.name).read_text()):
+                raise LeftOut(f"iperf3 -s did not start: {Path(log.name).read_text().strip()}")
+            yield port
+        finally:
+            end_tree(process)
+
+
+def wait_for(happened: Callable[[], bool]) -> bool:
+    deadline_s = time.monotonic() + READY_S
+    while time.monotonic() < deadline_s:
+        if happened():
+            return True
+        time.sleep(POLL_S)
+    return False
+
+
+def need_root(what: str) -> None:
+    if os.getuid() != 0:
+        raise LeftOut(f"needs root ({what})")
+
+
+def lab(*words: str) -> None:
+    """Runs scripts/lab/wan to its end, whatever happens: half a lab could not be taken down."""
+    process = subprocess.Popen(
+        [str(LAB / "wan"), *words],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        said = process.communicate()[1]
+    except KeyboardInterrupt:
+        process.communicate()
+        raise
+    if process.returncode != 0:
+        lines = said.strip().splitlines() or ["it said nothing"]
+        raise LeftOut(f"scripts/lab/wan {words[0]} failed: {lines[-1]}")
+
+
+def remove_left_groups() -> None:
+    """Control groups of slowcore's whose process is gone: one that was killed cannot tidy up."""
+    for base in ("/sys/fs/cgroup/cpu", "/sys/fs/cgroup"):
+        for group in Path(base).glob("slowcore-*"):
+            pid = group.name.removeprefix("slowcore-")
+            if not os.path.exists(f"/proc/{pid}"):
+                with contextlib.suppress(OSError):
+                    group.rmdir()

@@ -1,0 +1,137 @@
+"""What was measured, and the numbers that follow from it: medians, rates, ratios.
+
+A ratio is always taken within a round, where both tools ran one after the other, and then the
+median of the rounds is taken: the machine's mood changes from minute to minute, for both alike.
+
+Not here: measuring (rounds.py) and showing (tables.py, plots.py). Read next: goals.py.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+# How much of a row's amount is one of the unit: amounts are bytes, files, or runs.
+UNITS = {"MiB/s": 1 << 20, "Mbit/s": 125_000, "files/s": 1, "runs/s": 1}
+GIB = 1 << 30
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One run of one tool."""
+
+    round: int
+    seconds: float
+    own_cpu_s: float | None = None  # of the process itself, not of the ssh it started
+    connections: int | None = None  # as pscp reports
+
+
+@dataclass
+class Row:
+    """All runs of one tool in a case."""
+
+    tool: str
+    amount: int  # bytes, files or runs, as the case's unit says
+    moved: str  # the same for people
+    bytes: int
+    samples: list[Sample] = field(default_factory=list)
+    note: str = ""
+
+    @property
+    def median_s(self) -> float | None:
+        return median(s.seconds for s in self.samples) if self.samples else None
+
+    @property
+    def connections(self) -> int | None:
+        counts = [s.connections for s in self.samples if s.connections is not None]
+        return counts[-1] if counts else None
+
+    @property
+    def own_cpu_s_per_gib(self) -> float | None:
+        spent = [s.own_cpu_s for s in self.samples if s.own_cpu_s is not None]
+        return median(spent) * GIB / self.bytes if spent and self.bytes else None
+
+    def rates(self) -> dict[int, float]:
+        """Amount a second, by round."""
+        return {s.round: self.amount / s.seconds for s in self.samples}
+
+
+@dataclass
+class Case:
+    """Tools that do the same thing, in turn."""
+
+    regime: str
+    kind: str  # what goals.py knows it by: file, large file, tree, large tree, a link's name
+    title: str
+    unit: str
+    limit: str  # the tool whose rate is the most that can be had
+    rtt_ms: float
+    quick: bool
+    rows: list[Row] = field(default_factory=list)
+
+    def row(self, tool: str) -> Row | None:
+        return next((row for row in self.rows if row.tool == tool), None)
+
+    def rate(self, tool: str) -> float | None:
+        """The median rate in the case's unit."""
+        row = self.row(tool)
+        if row is None or not row.samples:
+            return None
+        return median(row.rates().values()) / UNITS[self.unit]
+
+    def ratio(self, tool: str, other: str) -> float | None:
+        """How many times the rate of `other` that of `tool` is, within a round."""
+        first, second = self.row(tool), self.row(other)
+        if first is None or second is None:
+            return None
+        mine, theirs = first.rates(), second.rates()
+        ratios = [mine[n] / theirs[n] for n in mine.keys() & theirs.keys()]
+        return median(ratios) if ratios else None
+
+    def best(self, tools: Iterable[str]) -> str | None:
+        rates = {tool: rate for tool in tools if (rate := self.rate(tool)) is not None}
+        return max(rates, key=rates.__getitem__, default=None)
+
+
+@dataclass
+class Report:
+    """Everything that a run of the benchmark found."""
+
+    machine: dict[str, str]
+    cases: list[Case] = field(default_factory=list)
+    left_out: dict[str, str] = field(default_factory=dict)  # a tool or regime, and why
+
+    def keep_from(self, older: Report, regimes: Iterable[str]) -> None:
+        """Take over what an older report has of regimes other than these."""
+        now = set(regimes)
+        self.cases = [case for case in older.cases if case.regime not in now] + self.cases
+
+    def save(self, path: Path) -> None:
+        """Whole or not at all: a report may hold hours of measuring."""
+        part = path.with_name(path.name + ".part")
+        part.write_text(json.dumps(dataclasses.asdict(self), indent=1) + "\n")
+        os.replace(part, path)
+
+
+def load(path: Path) -> Report:
+    """Raises ValueError where the file is not a report."""
+    try:
+        found = json.loads(path.read_text())
+        cases = [case_of(case) for case in found["cases"]]
+        return Report(found["machine"], cases, found["left_out"])
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{path} is not a report of scripts/bench: {error}") from None
+
+
+def case_of(fields: Mapping[str, Any]) -> Case:
+    rows = [
+        Row(**{**row, "samples": [Sample(**sample) for sample in row["samples"]]})
+        for row in fields["rows"]
+    ]
+    return Case(**{**fields, "rows": rows})

@@ -1,0 +1,162 @@
+"""The files that are copied, in memory, and whether a copy of them is right.
+
+They lie on a tmpfs, so that no disk is measured: sources under source/, each run's copy in a
+fresh folder. What there is no room for raises LeftOut.
+
+Not here: who copies them (tools.py). Read next: rounds.py.
+"""
+
+from __future__ import annotations
+
+import filecmp
+import os
+import random
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+MIB = 1 << 20
+GIB = 1 << 30
+BLOCK_BYTES = 16 * MIB
+MARGIN_BYTES = GIB  # left for the tools themselves and the rest of the machine
+SMALL_BYTES = (1024, 8192)  # the least and the most that a small file holds
+FILES_A_FOLDER = 100
+
+
+class LeftOut(Exception):
+    """Something that cannot be measured here, and why."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """What a tool moves: a file, or a tree of them."""
+
+    path: Path
+    bytes: int
+    files: int
+    is_tree: bool
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+
+class Stock:
+    """The folder in memory. `close` removes it."""
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="pscp-bench-", dir=memory_folder()))
+        self.sources = self.folder / "source"
+        self.sources.mkdir()
+        self._loads: dict[str, Load] = {}
+        self._runs = 0
+
+    def close(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def discard(self) -> None:
+        """Removes all sources, for the next regime's room."""
+        self._loads.clear()
+        shutil.rmtree(self.sources)
+        self.sources.mkdir()
+
+    def fresh_folder(self) -> Path:
+        self._runs += 1
+        folder = self.folder / f"copy-{self._runs}"
+        folder.mkdir()
+        return folder
+
+    def file(self, size_bytes: int) -> Load:
+        name = f"file-{size_bytes}"
+        if name not in self._loads:
+            self._need(2 * size_bytes)
+            write_random(self.sources / name, size_bytes)
+            self._loads[name] = Load(self.sources / name, size_bytes, 1, False)
+        return self._loads[name]
+
+    def tree(self, small: int, big_bytes: tuple[int, ...] = ()) -> Load:
+        """So many small files, and one of each of these sizes."""
+        name = f"tree-{small}-{len(big_bytes)}"
+        if name not in self._loads:
+            # In a tmpfs a file takes whole pages, and about one more for itself.
+            self._need(2 * (sum(big_bytes) + small * (SMALL_BYTES[1] + 4096)))
+            root = self.sources / name
+            total = write_small_files(root, small)
+            for number, size in enumerate(big_bytes):
+                write_random(root / f"big-{number}", size)
+            self._loads[name] = Load(root, total + sum(big_bytes), small + len(big_bytes), True)
+        return self._loads[name]
+
+    def _need(self, size_bytes: int) -> None:
+        free = min(shutil.disk_usage(self.folder).free, available_bytes()) - MARGIN_BYTES
+        if size_bytes > free:
+            raise LeftOut(
+                f"needs {size_bytes / GIB:.1f} GiB in {self.folder.parent}, "
+                f"and {max(0, free) / GIB:.1f} GiB can be had"
+            )
+
+
+def memory_folder() -> Path:
+    """Where a tmpfs is that we may write to."""
+    places = ["/dev/shm"]
+    if os.path.exists("/proc/mounts"):
+        mounts = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
+        places += [mount[1] for mount in mounts if mount[2] == "tmpfs"]
+    for place in places:
+        if os.path.isdir(place) and os.access(place, os.W_OK | os.X_OK):
+            return Path(place)
+    raise LeftOut("there is no tmpfs to measure from memory to memory; mount one at /dev/shm")
+
+
+def available_bytes() -> int:
+    """Memory that can be had without swapping (a tmpfs may promise more)."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return 1 << 62
+    found = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
+    return int(found[0]) * 1024 if found else 1 << 62
+
+
+def write_random(path: Path, size_bytes: int) -> None:
+    """Random, so that no tool gains from compressing, and no file like another."""
+    with open(path, "wb") as file:
+        for start in range(0, size_bytes, BLOCK_BYTES):
+            file.write(os.urandom(min(BLOCK_BYTES, size_bytes - start)))
+
+
+def write_small_files(root: Path, count: int) -> int:
+    """Returns the bytes written. The sizes are the same each time."""
+    sizes = random.Random(count)
+    total = 0
+    root.mkdir()
+    for number in range(count):
+        folder = root / f"folder-{number // FILES_A_FOLDER}"
+        if number % FILES_A_FOLDER == 0:
+            folder.mkdir()
+        size = sizes.randint(*SMALL_BYTES)
+        (folder / f"small-{number}").write_bytes(os.urandom(size))
+        total += size
+    return total
+
+
+def difference(load: Load, copied: Path) -> str:
+    """In what a copy differs from its source; "" where it is byte-identical."""
+    if not load.is_tree:
+        same = copied.is_file() and filecmp.cmp(load.path, copied, shallow=False)
+        return "" if same else f"{load.name} differs from its source"
+    wanted, found = names_below(load.path), names_below(copied)
+    if wanted != found:
+        return f"{len(wanted - found)} files are missing, {len(found - wanted)} too many"
+    _, differ, unread = filecmp.cmpfiles(load.path, copied, sorted(wanted), shallow=False)
+    bad = differ + unread
+    return f"{len(bad)} files differ, {bad[0]} among them" if bad else ""
+
+
+def names_below(root: Path) -> set[str]:
+    return {
+        os.path.relpath(os.path.join(folder, name), root)
+        for folder, _, names in os.walk(root)
+        for name in names
+    }

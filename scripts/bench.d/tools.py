@@ -1,0 +1,210 @@
+"""The tools that are compared, and the command line of each for a file or a tree.
+
+Every tool gets the same server, key and known_hosts. A copy goes into a folder that exists and
+is empty, so that it always lands at FOLDER/NAME. "aes" rows ask for AES-GCM, which pscp asks
+for by itself.
+
+Not here: timing (timing.py) and what is compared with what (regimes.py). Read next: rounds.py.
+"""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from links import Link
+from stock import Load
+
+PSCP = str(Path(sys.executable).with_name("pscp"))
+AES = "aes128-gcm@openssh.com"
+STREAMS = 8
+LFTP_PARTS = 8  # the user has to choose; one would be no better than sftp
+
+
+@dataclass(frozen=True)
+class Run:
+    """One copy to make."""
+
+    link: Link
+    load: Load
+    out: Path
+    push: bool
+
+    def far(self, path: Path | str) -> str:
+        return f"{self.link.server.host}:{path}"
+
+    @property
+    def ends(self) -> tuple[str, str]:
+        """Source and destination as scp takes them."""
+        if self.push:
+            return str(self.load.path), self.far(f"{self.out}/")
+        return self.far(self.load.path), f"{self.out}/"
+
+    @property
+    def ssh(self) -> list[str]:
+        return [self.link.ssh, "-F", self.link.config]
+
+
+@dataclass(frozen=True)
+class Command:
+    argv: list[str]
+    stdin: str = ""
+
+
+@dataclass(frozen=True)
+class Tool:
+    name: str
+    command: Callable[[Run], Command]
+    program: str = ""  # what must be installed; "": the name
+    single: bool = True  # moves a file as one stream, so a long path makes it slow
+    chatty: bool = False  # waits round trips for each file of a tree
+    copies: bool = True  # leaves a copy that can be compared
+
+    @property
+    def is_there(self) -> bool:
+        return shutil.which(self.program or self.name) is not None
+
+
+def pscp(*options: str) -> Tool:
+    def command(run: Run) -> Command:
+        tree = ["-a"] if run.load.is_tree else []
+        way = ["-S", run.link.ssh] if run.link.ssh != "ssh" else []
+        fixed = [PSCP, "-B", "--stats", "-F", run.link.config]
+        return Command([*fixed, *options, *way, *tree, *run.ends])
+
+    return Tool(" ".join(["pscp", *options]), command, PSCP, single=False)
+
+
+def scp(name: str, program: str, *options: str) -> Tool:
+    def command(run: Run) -> Command:
+        tree = ["-rp"] if run.load.is_tree else []
+        way = ["-S", run.link.ssh] if run.link.ssh != "ssh" else []
+        return Command([program, "-q", "-F", run.link.config, *options, *way, *tree, *run.ends])
+
+    return Tool(name, command, program, chatty=True)
+
+
+def sftp_command(run: Run) -> Command:
+    verb = ("put" if run.push else "get") + (" -rp" if run.load.is_tree else "")
+    argv = ["sftp", "-q", "-F", run.link.config, "-b", "-", run.link.server.host]
+    return Command(argv, f"{verb} {run.load.path} {run.out}/\n")
+
+
+def rsync(name: str, *options: str) -> Tool:
+    def command(run: Run) -> Command:
+        return Command(["rsync", "-a", "-e", shlex.join([*run.ssh, *options]), *run.ends])
+
+    return Tool(name, command, "rsync")
+
+
+def rclone_command(run: Run) -> Command:
+    server = run.link.server
+    place = str(run.out / run.load.name if run.load.is_tree else run.out)
+    source = str(run.load.path)
+    ends = [source, f":sftp:{place}"] if run.push else [f":sftp:{source}", place]
+    access = {
+        "host": run.link.address,
+        "port": str(server.port),
+        "user": server.user,
+        "key-file": str(server.folder / "user_key"),
+        "known-hosts-file": str(server.folder / "known_hosts"),
+    }
+    words = [f"--sftp-{name}={value}" for name, value in access.items()]
+    return Command(["rclone", "copy", "--config=", *words, *ends])
+
+
+def lftp_command(run: Run) -> Command:
+    server, name = run.link.server, run.load.name
+    program = shlex.join([*run.ssh, "-a", "-x"])
+    if run.load.is_tree:
+        way = "-R" if run.push else ""
+        move = f"mirror {way} --parallel={LFTP_PARTS} {run.load.path} {run.out / name}"
+    elif run.push:
+        move = f"put {run.load.path} -o {run.out / name}"
+    else:
+        move = f"pget -n {LFTP_PARTS} {run.load.path} -o {run.out / name}"
+    settings = f"set sftp:connect-program '{program}'; set net:max-retries 1"
+    return Command(
+        ["lftp", "-c", f"{settings}; open -u {server.user}, sftp://{server.host} && {move}"]
+    )
+
+
+def tar_command(run: Run) -> Command:
+    pack = shlex.join(["tar", "-cf", "-", "-C", str(run.load.path.parent), run.load.name])
+    unpack = shlex.join(["tar", "-xf", "-", "-C", str(run.out)])
+    reach = shlex.join([*run.ssh, run.link.server.host])
+    far = [pack, f"{reach} {shlex.quote(unpack)}"]
+    near = [f"{reach} {shlex.quote(pack)}", unpack]
+    return Command(["bash", "-c", "set -o pipefail; " + " | ".join(far if run.push else near)])
+
+
+def mscp_command(run: Run) -> Command:
+    return Command(["mscp", "-q", "-F", run.link.config, *run.ends])
+
+
+SCP = scp("scp", "scp")
+SCP_AES = scp("scp aes", "scp", "-c", AES)
+RSYNC = rsync("rsync")
+RCLONE = Tool("rclone", rclone_command, chatty=True)
+TAR = Tool("tar over ssh", tar_command, "tar")
+OTHERS = (
+    SCP,
+    SCP_AES,
+    RSYNC,
+    rsync("rsync aes", "-c", AES),
+    TAR,
+    RCLONE,
+    Tool("sftp", sftp_command, chatty=True),
+    Tool("lftp", lftp_command, chatty=True),
+    Tool("mscp", mscp_command, single=False, chatty=True),
+    scp("hpnscp", "hpnscp"),
+)
+QUICK_OTHERS = (SCP, SCP_AES, RSYNC, TAR, RCLONE)
+
+
+@dataclass(frozen=True)
+class Iperf:
+    """iperf3 moving as many bytes; `streams` is asked when it runs."""
+
+    streams: Callable[[], int] = field(default=lambda: STREAMS)
+    options: tuple[str, ...] = ()
+
+    def __call__(self, run: Run) -> Command:
+        way = [] if run.push else ["-R"]
+        to = ["-c", run.link.address, "-p", str(run.link.iperf_port)]
+        # -n counts all streams together.
+        size = ["-P", str(self.streams()), "-n", str(run.load.bytes)]
+        return Command(["iperf3", "-J", *to, *size, *way, *self.options])
+
+
+def iperf(name: str, make: Iperf) -> Tool:
+    return Tool(name, make, "iperf3", single=False, copies=False)
+
+
+IPERF = iperf(f"iperf3 -P {STREAMS}", Iperf())
+
+
+def two_ssh_command(run: Run) -> Command:
+    """Two connections side by side, each with half of the bytes; nothing is written."""
+    half, path = run.load.bytes // 2, shlex.quote(str(run.load.path))
+    reach = shlex.join([*run.ssh, "-c", AES, run.link.server.host])
+    parts = (f"head -c {half} {path}", f"tail -c {run.load.bytes - half} {path}")
+    if run.push:
+        each = [f"{part} | {reach} 'cat >/dev/null'" for part in parts]
+    else:
+        each = [f"{reach} {shlex.quote(part)} >/dev/null" for part in parts]
+    return Command(["bash", "-c", f"{each[0]} & {each[1]} && wait $!"])
+
+
+TWO_SSH = Tool("two bare ssh", two_ssh_command, "ssh", single=False, copies=False)
+
+
+def pscp_help_command(run: Run) -> Command:
+    return Command([PSCP, "--help"])
+
+
+PSCP_HELP = Tool("pscp --help", pscp_help_command, PSCP, copies=False)

@@ -1,0 +1,213 @@
+"""What the options of a copy do to it: filters, --update, dry run, -t, -s, -b, -c, -l, -C.
+
+Not here: -r, -p and -a (test_copy_metadata.py), what is shown (test_copy_words.py), ssh's
+options (test_copy_ssh.py).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+from pathlib import Path
+
+import pytest
+from compare import assert_same_tree, tree_digest
+from e2e.ways import Way
+
+from pscp.options import KIB, MIB
+
+OLD_NS, NEW_NS = 1_000_000_000 * 10**9, 1_500_000_000 * 10**9
+
+
+def make(folder: Path, names: tuple[str, ...], mtime_ns: int = OLD_NS) -> None:
+    for name in names:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{name} of {folder.name}")
+        os.utime(path, ns=(mtime_ns, mtime_ns))
+
+
+def write_random(path: Path, size: int) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(random.Random(size).randbytes(size))
+
+
+def arrived(way: Way) -> list[str]:
+    found = (path for path in way.destination.rglob("*") if path.is_file())
+    return sorted(str(path.relative_to(way.destination)) for path in found)
+
+
+# --- what is copied
+
+
+@pytest.mark.parametrize(
+    ("filters", "names"),
+    [
+        (["--exclude=*.o"], ["t/a.c", "t/doc/a.txt", "t/src/a.c", "t/src/doc/b.txt"]),
+        (["--exclude=doc/"], ["t/a.c", "t/a.o", "t/src/a.c", "t/src/a.o"]),
+        (["--exclude=/doc"], ["t/a.c", "t/a.o", "t/src/a.c", "t/src/a.o", "t/src/doc/b.txt"]),
+        (["--exclude=src/*.o", "--exclude", "doc"], ["t/a.c", "t/a.o", "t/src/a.c"]),
+        (["--include=a.o", "--exclude=a.*"], ["t/a.o", "t/src/a.o", "t/src/doc/b.txt"]),
+        (["--exclude=a.*", "--include=a.o"], ["t/src/doc/b.txt"]),
+        (["--exclude=a.c/"], ["t/a.c", "t/a.o", "t/doc/a.txt", "t/src/a.c", "t/src/a.o",
+                              "t/src/doc/b.txt"]),
+        (["--exclude=t"], []),
+    ],
+)  # fmt: skip
+def test_filters(way: Way, filters: list[str], names: list[str]) -> None:
+    tree = ("a.c", "a.o", "doc/a.txt", "src/a.c", "src/a.o", "src/doc/b.txt")
+    make(way.source / "t", tree)
+    ran = way.command("-r", *filters, names=["t"])
+    assert ran.code == 0, ran.err
+    assert arrived(way) == names
+
+
+def test_what_is_excluded_stays_as_it_is_there(way: Way) -> None:
+    make(way.source, ("x", "y"))
+    make(way.destination, ("x",))
+    assert way.copy(".", filters=(("exclude", "x"),)).ok
+    assert (way.destination / "x").read_text() == "x of destination"
+    assert arrived(way) == ["x", "y"]
+
+
+def test_update(way: Way) -> None:
+    make(way.source, ("new", "older", "newer"), OLD_NS + 1)
+    make(way.source, ("same", "same time, other size"), OLD_NS)
+    make(way.destination, ("older",), OLD_NS)
+    make(way.destination, ("newer",), NEW_NS)
+    make(way.destination, ("same", "same time, other size"), OLD_NS)
+    (way.destination / "same").write_text("same of SOURCE")  # as large: only the time tells
+    os.utime(way.destination / "same", ns=(OLD_NS, OLD_NS))
+    result = way.copy(".", update=True)
+    assert (result.ok, result.files, result.files_skipped) == (True, 3, 2)
+    assert {name: (way.destination / name).read_text() for name in arrived(way)} == {
+        "new": "new of source",
+        "older": "older of source",
+        "newer": "newer of destination",
+        "same": "same of SOURCE",
+        "same time, other size": "same time, other size of source",
+    }
+
+
+def test_a_dry_run_lists_and_writes_nothing(way: Way) -> None:
+    make(way.source, ("t/new", "t/sub/changed", "t/same"))
+    make(way.destination, ("t/sub/changed",))
+    (way.destination / "t" / "same").write_text("t/same of source")
+    write_random(way.source / "t" / "large", MIB)
+    before = tree_digest(way.destination, modes=True, times=True)
+    ran = way.command("-r", "-p", "-n", names=["t"])
+    assert ran.code == 0, ran.err
+    assert {"t/new", "t/sub/changed", "t/large"} <= set(ran.out.splitlines())
+    assert not {"t/same", "t/same/"} & set(ran.out.splitlines())
+    assert "nothing was copied (dry run); it would have been 3 files" in ran.err
+    assert tree_digest(way.destination, modes=True, times=True) == before
+
+
+def test_a_dry_run_of_something_new(way: Way) -> None:
+    make(way.source, ("t/sub/x",))
+    ran = way.command("-rn", names=["t"], to="new")
+    assert (ran.code, ran.out.splitlines()) == (0, ["new/", "new/sub/", "new/sub/x"])
+    assert list(way.destination.iterdir()) == []
+
+
+# --- how it is checked
+
+
+def test_a_transfer_test_reads_and_writes_nothing(powerless: Way) -> None:
+    """What it reads it could not; and there is nothing new afterwards."""
+    sizes = {"small": 1000, "large": MIB + 1, "sub/x": 3}
+    for name, size in sizes.items():
+        write_random(powerless.source / name, size)
+        (powerless.source / name).chmod(0)
+    powerless.destination.chmod(0o500)
+    ran = powerless.command("-r", "-t", "--stats", names=["."])
+    assert ran.code == 0, ran.err
+    stats = dict(line.rsplit(None, 1) for line in ran.err.splitlines()[1:])
+    assert int(stats["bytes sent"]) == sum(sizes.values())
+    assert int(stats["files"]) == 3
+    assert list(powerless.destination.iterdir()) == []
+
+
+@pytest.mark.parametrize("option", ["-r", "-as"])
+def test_a_transfer_test_of_links(way: Way, option: str) -> None:
+    make(way.source, ("t/x",))
+    os.link(way.source / "t" / "x", way.source / "t" / "y")
+    (way.source / "t" / "z").symlink_to("x")
+    ran = way.command(option, "-t", names=["t"])
+    assert ran.code == 0, ran.err
+    assert list(way.destination.iterdir()) == []
+
+
+def test_a_strong_check_gives_the_digests(way: Way) -> None:
+    sizes = {"empty": 0, "small": 1000, "t/large": 3 * MIB + 1}
+    for name, size in sizes.items():
+        write_random(way.source / name, size)
+    for expected_bytes in (sum(sizes.values()), 0):  # a second run has them too
+        result = way.copy("empty", "small", "t", strong=True, chunk_bytes=MIB)
+        assert (result.ok, result.bytes_sent) == (True, expected_bytes)
+        assert result.digests == {
+            name: hashlib.sha256((way.destination / name).read_bytes()).hexdigest()
+            for name in sizes
+        }
+    assert_same_tree(way.source, way.destination)
+
+
+def test_digests_are_only_made_when_asked_for(way: Way) -> None:
+    make(way.source, ("x",))
+    assert way.copy("x").digests == {}
+
+
+# --- how it is sent
+
+
+@pytest.fixture
+def mixed(way: Way) -> Way:
+    for name, size in (("large", 5 * MIB + 1), ("t/medium", 400_000), ("t/small", 9)):
+        write_random(way.source / name, size)
+    return way
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["-c", "1"],
+        ["-c", "2"],
+        ["-c", "auto"],
+        ["-c", "20", "--chunk-size", "64k", "-b", "64k"],
+        ["-C"],
+        ["-l", "400000"],
+        ["--cipher", "aes256-ctr"],
+        ["-4"],
+        ["-s", "-c2", "-b", "4k", "--chunk-size", "1M"],
+    ],
+    ids=" ".join,
+)
+def test_however_it_is_sent_it_arrives(mixed: Way, words: list[str]) -> None:
+    ran = mixed.command("-r", *words, names=["large", "t"])
+    assert ran.code == 0, ran.err
+    assert_same_tree(mixed.source, mixed.destination)
+
+
+def test_many_connections_share_the_work(mixed: Way) -> None:
+    logins = mixed.server.log.count("Accepted publickey")
+    ran = mixed.command(
+        "-r", "-c", "3", "--chunk-size", "16k", "-b", "16k", "-l", "60000", "--stats",
+        names=["large", "t"],
+    )  # fmt: skip
+    assert ran.code == 0, ran.err
+    stats = dict(line.rsplit(None, 1) for line in ran.err.splitlines()[1:])
+    assert stats["connections"] == "3"
+    assert mixed.server.log.count("Accepted publickey") == logins + 3
+
+
+def test_a_copy_never_connects_more_often_than_asked(mixed: Way) -> None:
+    logins = mixed.server.log.count("Accepted publickey")
+    assert mixed.command("-r", "-c", "1", names=["large", "t"]).code == 0
+    assert mixed.server.log.count("Accepted publickey") == logins + 1
+
+
+@pytest.mark.parametrize("chunk", [64 * KIB, MIB])
+def test_the_chunk_size_is_what_is_verified(mixed: Way, chunk: int) -> None:
+    result = mixed.copy("large", chunk_bytes=chunk, block_bytes=32 * KIB)
+    assert result.chunks_verified == -(-(5 * MIB + 1) // chunk)

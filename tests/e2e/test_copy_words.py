@@ -1,0 +1,138 @@
+"""What a copy says: the closing line, --stats, JSON, -q, and what a program's callback gets.
+
+Not here: each reporter by itself (../unit/test_progress.py).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from typing import Any
+
+import pytest
+from e2e.ways import Way
+
+import pscp
+from pscp.options import MIB
+from pscp.progress import Counters
+
+SUMMARY = re.compile(
+    r"[0-9.]+ k?M?B in [0-9.]+ s \([0-9.]+ [kMG]?B/s\), \d+ files?, \d+ chunks? verified.*"
+)
+
+
+@pytest.fixture
+def filled(way: Way) -> Way:
+    (way.source / "t").mkdir()
+    (way.source / "t" / "large").write_bytes(b"x" * 2 * MIB)
+    (way.source / "t" / "small").write_bytes(b"x" * 9)
+    return way
+
+
+def test_the_closing_line(filled: Way) -> None:
+    ran = filled.command("-r", "--chunk-size", "1M", names=["t"])
+    assert (ran.code, ran.out) == (0, "")
+    assert SUMMARY.fullmatch(ran.err.rstrip("\n")), ran.err
+    assert ran.err.startswith("2.1 MB in ")
+    assert ran.err.endswith(", 2 files, 3 chunks verified\n")
+
+
+def test_the_closing_line_of_a_second_run(filled: Way) -> None:
+    filled.command("-r", names=["t"])
+    ran = filled.command("-r", names=["t"])
+    assert SUMMARY.fullmatch(ran.err.rstrip("\n")), ran.err
+    assert ran.err.startswith("0 B in ")
+    assert "0 files" in ran.err and "2.1 MB was there already" in ran.err
+
+
+def test_quiet_says_errors_only(filled: Way) -> None:
+    ran = filled.command("-r", "-q", names=["t"])
+    assert (ran.code, ran.out, ran.err) == (0, "", "")
+    os.mkfifo(filled.source / "t" / "fifo")
+    ran = filled.command("-r", "-q", names=["t"])
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err == "pscp: t/fifo: is not a file, a folder or a link\n"
+
+
+def test_stats(filled: Way) -> None:
+    ran = filled.command("-r", "--stats", "--chunk-size", "1M", names=["t"])
+    first, *rest = ran.err.splitlines()
+    assert SUMMARY.fullmatch(first)
+    stats = dict(line.rsplit(None, 1) for line in rest)
+    assert stats.keys() >= {"files", "bytes", "bytes sent", "chunks verified", "connections"}
+    size = str(2 * MIB + 9)
+    assert (stats["bytes"], stats["bytes sent"], stats["chunks verified"]) == (size, size, "3")
+    assert (stats["failures"], stats["connections lost"]) == ("0", "0")
+
+
+def events(out: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in out.splitlines()]
+
+
+def test_json(filled: Way) -> None:
+    ran = filled.command("-r", "--progress", "json", names=["t"])
+    assert (ran.code, ran.err) == (0, "")
+    told = events(ran.out)
+    *before, last = told
+    assert all(event["event"] == "progress" for event in before) and before
+    assert (last["event"], last["ok"], last["files"]) == ("end", True, 2)
+    assert before[-1]["bytes_done"] == before[-1]["bytes_total"] == last["bytes"] == 2 * MIB + 9
+    assert last["failures"] == []
+
+
+def test_json_of_a_failure(filled: Way) -> None:
+    os.mkfifo(filled.source / "t" / os.fsdecode(b"fifo \xff\x1b"))
+    ran = filled.command("-r", "--progress", "json", names=["t"])
+    assert ran.code == 1
+    told = events(ran.out)
+    assert (told[-1]["event"], told[-1]["ok"]) == ("end", False)
+    [failure] = told[-1]["failures"]
+    assert os.fsencode(failure["path"]) == b"t/fifo \xff\x1b"
+    assert failure["error"] == "UnsupportedFile"
+    assert [event["text"] for event in told if event["event"] == "note"] == [
+        f"{failure['path']}: {failure['message']}"
+    ]
+
+
+def test_json_of_what_cannot_begin(filled: Way) -> None:
+    """Its last line is an end even then, and the reason is on stderr."""
+    ran = filled.command("-r", "--progress", "json", "-o", "HostName=127.0.0.1",
+                         "-o", "Port=1", "-o", "ConnectTimeout=5", names=["t"])  # fmt: skip
+    assert ran.code == 3
+    last = events(ran.out)[-1]
+    assert (last["event"], last["ok"]) == ("end", False)
+    assert "refused" in ran.err
+
+
+@pytest.mark.parametrize("style", ["plain", "none", "auto"])
+def test_on_a_pipe(filled: Way, style: str) -> None:
+    """No control character gets there, whatever is asked for."""
+    ran = filled.command("-r", "--progress", style, names=["t"])
+    assert (ran.code, ran.out) == (0, "")
+    assert ("chunks verified" in ran.err) == (style != "none")
+    assert not re.search(r"[\x00-\x09\x0b-\x1f]", ran.err)
+
+
+def test_a_callback_sees_it_grow(filled: Way) -> None:
+    seen: list[Counters] = []
+    result = filled.copy("t", progress=seen.append)
+    assert seen[-1].bytes_done == seen[-1].bytes_total == result.bytes == 2 * MIB + 9
+    assert (seen[-1].files_done, seen[-1].plan_complete) == (2, True)
+    assert [each.bytes_done for each in seen] == sorted(each.bytes_done for each in seen)
+
+
+def test_what_a_callback_raises_is_raised(filled: Way) -> None:
+    def fail(_: Counters) -> None:
+        raise LookupError("no such bar")
+
+    with pytest.raises(LookupError, match="no such bar"):
+        filled.copy("t", progress=fail)
+
+
+def test_fields_and_options_of_copy(filled: Way) -> None:
+    options = pscp.Options(recursive=True, strong=True)
+    result = filled.copy("t", options=options) if filled.session is None else filled.copy("t")
+    assert result.ok
+    with pytest.raises(pscp.UsageError, match="no_such_field"):
+        filled.copy("t", no_such_field=1)

@@ -1,0 +1,211 @@
+"""README and docs are true: what they show is run as it stands, what they list is what there is.
+
+A block that is marked `run=NAME` is run in a world of its own, then check_NAME() looks at what
+came of it. `scripts/docs --check` refuses a block without a mark or without such a function.
+
+Not here: the examples (test_examples.py). Read next: world.py, scripts/docs.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from compare import assert_same_tree
+from e2e.ways import Ran
+from e2e.world import ROOT, World, make_world
+
+from pscp import __all__ as public_names
+from pscp.bootstrap import MODULES
+from pscp.endpoint import end, failures, wire
+from pscp.servers import PrivateServer
+
+SCRIPT = ROOT / "scripts" / "docs"
+
+
+def load_script() -> ModuleType:
+    """scripts/docs has no suffix, so that it is called as its neighbours are."""
+    loader = importlib.machinery.SourceFileLoader("scripts_docs", str(SCRIPT))
+    spec = importlib.util.spec_from_loader("scripts_docs", loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["scripts_docs"] = module  # dataclasses and NamedTuple look there
+    loader.exec_module(module)
+    return module
+
+
+script = load_script()
+RUN = [block for block in script.blocks() if block.name]
+
+
+@pytest.fixture
+def world(tmp_path: Path, far_home: Path, sshd: PrivateServer) -> Iterator[World]:
+    with make_world(tmp_path, far_home, sshd) as made:
+        yield made
+
+
+# --- what the blocks do
+
+
+@pytest.mark.parametrize("block", RUN, ids=[f"{block.page}:{block.name}" for block in RUN])
+def test_a_block_does_what_it_says(block: script.Block, world: World) -> None:  # type: ignore[name-defined]
+    if block.language == "python":
+        ran = world.python(block.text)
+    elif block.language == "crontab":
+        ran = world.shell(re.sub(r"^(\S+\s+){5}", "", block.text, flags=re.MULTILINE))
+    else:
+        ran = world.shell(block.text)
+    assert ran.code == 0, ran.err
+    globals()[f"check_{block.name}"](world, ran)
+
+
+def check_everyday(world: World, ran: Ran) -> None:
+    here, there = world.here, world.there
+    for copied in (there / "big.iso", there / "backup" / "big.iso"):
+        assert copied.read_bytes() == (here / "big.iso").read_bytes()
+    assert_same_tree(here / "data", there / "backup" / "data")
+    assert_same_tree(here / "data", there / "archive", modes=True, times=True)
+    for name in ("day-1.log", "day-1.gz", "day-2.gz"):
+        assert (here / name).read_text() == f"{name} there"
+    assert (there / "clean" / "report.txt").exists()
+    assert not list((there / "clean").rglob("*.tmp"))
+    assert_no_part(there)
+    last = json.loads(ran.out.splitlines()[-1])
+    assert (last["event"], last["ok"]) == ("end", True)
+
+
+def check_cron(world: World, ran: Ran) -> None:
+    assert (ran.out, ran.err) == ("", "")  # or cron would send mail
+    assert_same_tree(world.here / "data", world.there / "backup" / "data", modes=True, times=True)
+
+
+def check_python(world: World, ran: Ran) -> None:
+    assert "3 files, 3 chunks verified" in ran.out
+    assert_same_tree(world.here / "data", world.there / "backup" / "data")
+    for name in ("a.txt", "b.txt"):
+        assert (world.there / "backup" / name).read_text() == name
+    assert (world.here / "day-2.gz").exists()
+
+
+def assert_no_part(folder: Path) -> None:
+    assert not [path for path in folder.rglob("*") if path.name.endswith(".pscp-part")]
+
+
+# --- what the pages say
+
+
+def test_the_readme_opens_with_the_two_scripts() -> None:
+    first = script.blocks()[0]
+    commands = [line.split()[0] for line in first.text.splitlines()]
+    assert (first.page, commands) == ("README.md", ["scripts/run", "scripts/test"])
+    assert all(os.access(ROOT / command, os.X_OK) for command in commands)
+
+
+def test_what_is_not_run_is_only_set_up_and_the_self_test() -> None:
+    lines = [line for b in script.blocks() if not b.name for line in b.text.splitlines()]
+    allowed = r"(scripts/(run|test|docs)|python3 -m pip install|pscp-test)\b"
+    assert [line for line in lines if not re.match(allowed, line)] == []
+
+
+def test_nothing_is_stale_or_broken() -> None:
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), "--check"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def first_cells(page: str, heading: str) -> list[str]:
+    """The first column of the tables below a heading of a page in docs/."""
+    text = (ROOT / "docs" / page).read_text("utf-8")
+    section = text.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    return [cell.strip("` ") for cell in re.findall(r"^\| ([^|]+) \|", section, re.MULTILINE)]
+
+
+def test_the_protocol_lists_every_question() -> None:
+    listed = set(first_cells("protocol.md", "Questions")) - {"question"}
+    assert listed == {*end.ANSWERS, "finish", "pack"}
+
+
+def test_the_protocol_lists_every_frame_and_kind_of_failure() -> None:
+    assert set(wire.NAMES.values()) <= set(first_cells("protocol.md", "The frame"))
+    text = (ROOT / "docs" / "protocol.md").read_text("utf-8")
+    assert all(f"`{kind}`" in text for kind in failures.KINDS)
+
+
+def test_the_decisions_are_numbered() -> None:
+    text = (ROOT / "docs" / "decisions.md").read_text("utf-8")
+    numbers = [int(number) for number in re.findall(r"^## (\d+)\. \S", text, re.MULTILINE)]
+    assert numbers == list(range(1, len(numbers) + 1))
+    assert len(re.findall(r"^## ", text, re.MULTILINE)) == len(numbers)
+
+
+def test_a_word_of_the_glossary_has_one_row() -> None:
+    text = (ROOT / "docs" / "glossary.md").read_text("utf-8")
+    words = re.findall(r"^\| ([^|]+) \|", text, re.MULTILINE)
+    single = [word for row in words for word in row.split(", ")]
+    assert len(single) == len(set(single)) > 20
+
+
+def test_module_and_class_names_in_the_pages_are_real() -> None:
+    for page in script.pages():
+        for name in re.findall(r"`(?:endpoint/)?(\w+)\.py`", page.read_text("utf-8")):
+            found = [ROOT / "pscp" / f"{name}.py", ROOT / "pscp" / "endpoint" / f"{name}.py"]
+            assert name in MODULES or any(path.exists() for path in found), f"{page}: {name}"
+        for name in re.findall(r"`pscp\.(\w+)", page.read_text("utf-8")):
+            assert name in public_names, f"{page}: {name}"
+
+
+# --- that scripts/docs notices
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the pages, and of what they lead to, that a test may spoil."""
+    for name in ("README.md", "CHANGELOG.md"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    for name in ("docs", "examples", "pscp", "tests"):
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=ignored)
+    monkeypatch.setattr(script, "ROOT", tmp_path)
+    assert list(script.problems()) == []
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("page", "added", "complaint"),
+    [
+        ("docs/errors.md", "more\n", "docs/errors.md: stale"),
+        ("docs/options.md", "more\n", "docs/options.md: stale"),
+        ("README.md", "[x](docs/nothing.md)\n", "the link to docs/nothing.md leads nowhere"),
+        ("README.md", "[x](docs/design.md#no-such)\n", "there is no such heading"),
+        ("README.md", "```sh\nls\n```\n", "marked neither run=NAME nor norun"),
+        ("docs/design.md", "```python run=what\n1\n```\n", "run by no check_what()"),
+    ],
+)
+def test_the_script_notices(elsewhere: Path, page: str, added: str, complaint: str) -> None:
+    with open(elsewhere / page, "a") as file:
+        file.write(added)
+    [found] = script.problems()
+    assert complaint in found
+
+
+def test_the_script_notices_a_check_that_is_for_no_block(elsewhere: Path) -> None:
+    readme = elsewhere / "README.md"
+    readme.write_text(readme.read_text().replace("run=cron", "norun"))
+    assert list(script.problems()) == ["tests/e2e/test_docs.py: check_cron() is for no block"]
+
+
+def test_the_script_notices_a_stale_section(elsewhere: Path) -> None:
+    page = elsewhere / "docs" / "protocol.md"
+    page.write_text(page.read_text().replace("| agent | new | ASK |", "| agent | new | all |"))
+    assert list(script.problems()) == ["docs/protocol.md: stale; run scripts/docs"]

@@ -1,0 +1,116 @@
+"""Every program in examples/ runs as it stands, does what it says, and is short.
+
+Read next: examples/copy_folder.py, world.py.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from compare import assert_same_tree
+from e2e.world import ROOT, World, make_world
+
+from pscp.servers import PrivateServer
+
+EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("*.py"))
+MAX_LINES = 45
+NO_SUCH_HOST = "no-such-host.invalid"  # RFC 2606: never resolves
+
+
+@pytest.fixture
+def world(tmp_path: Path, far_home: Path, sshd: PrivateServer) -> Iterator[World]:
+    with make_world(tmp_path, far_home, sshd) as made:
+        yield made
+
+
+def test_there_is_a_test_for_each() -> None:
+    tested = {name.removeprefix("test_") for name in globals()}
+    assert [name for name in EXAMPLES if name.removesuffix(".py") not in tested] == []
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_it_is_short(name: str) -> None:
+    assert len((ROOT / "examples" / name).read_text().splitlines()) <= MAX_LINES
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_without_arguments_it_says_how_it_is_used(world: World, name: str) -> None:
+    ran = world.example(name)
+    assert (ran.code, ran.out) == (2, "")
+    assert f"{name} " in ran.err
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("copy_folder.py", ["data", f"{NO_SUCH_HOST}:"]),
+        ("several_copies.py", [NO_SUCH_HOST, "backup", "data"]),
+        ("nightly_push.py", ["data", f"{NO_SUCH_HOST}:"]),
+        ("newest_files.py", [f"{NO_SUCH_HOST}:*", "fetched"]),
+    ],
+)
+def test_a_host_that_is_not_there_is_told(world: World, name: str, arguments: list[str]) -> None:
+    ran = world.example(name, *arguments)
+    assert ran.code == 3
+    assert NO_SUCH_HOST in ran.err
+    assert "Traceback" not in ran.err
+
+
+def test_copy_folder(world: World) -> None:
+    ran = world.example("copy_folder.py", "data", "host:backup")
+    assert (ran.code, ran.out[:26]) == (0, "3 copied, 0 were there, 0.")
+    assert "200,015 of 200,015 bytes" in ran.err
+    assert_same_tree(world.here / "data", world.there / "backup" / "data", modes=True, times=True)
+    again = world.example("copy_folder.py", "data", "host:backup")
+    assert again.out.startswith("0 copied, 3 were there")
+
+
+def test_several_copies(world: World) -> None:
+    ran = world.example("several_copies.py", "host", "logs", "a.txt", "data")
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.out.splitlines() == [
+        "'a.txt': 1 copied, 0 there already",
+        "'data': 3 copied, 0 there already",
+        "'logs': 1 copied, 0 there already",
+    ]
+    assert_same_tree(world.here / "data", world.there / "logs" / "data")
+    assert (world.here / "day-1.log").read_text() == "day-1.log there"
+
+
+def test_several_copies_reports_what_was_not_copied(world: World) -> None:
+    os.mkfifo(world.here / "data" / "fifo")
+    ran = world.example("several_copies.py", "host", "logs", "data")
+    assert ran.code == 1
+    assert "  UnsupportedFile: 'data/fifo': is not a file, a folder or a link\n" in ran.err
+    assert (world.there / "logs" / "data" / "report.txt").exists()
+
+
+def test_nightly_push(world: World) -> None:
+    for _ in range(2):
+        ran = world.example("nightly_push.py", "data", "host:backup")
+        assert (ran.code, ran.out, ran.err) == (0, "", "")
+    assert_same_tree(world.here / "data", world.there / "backup" / "data", modes=True, times=True)
+
+
+def test_nightly_push_tells_what_is_missing(world: World) -> None:
+    os.mkfifo(world.here / "data" / "fifo")
+    ran = world.example("nightly_push.py", "data", "host:backup")
+    assert (ran.code, ran.out) == (1, "")
+    assert "'data/fifo': is not a file, a folder or a link" in ran.err
+
+
+def test_newest_files(world: World) -> None:
+    def fetched() -> list[str]:
+        ran = world.example("newest_files.py", "host:logs/*.gz", "fetched")
+        assert ran.code == 0, ran.err
+        return ran.out.splitlines()
+
+    assert fetched() == ["day-1.gz", "day-2.gz"]
+    assert fetched() == []
+    (world.there / "logs" / "day-2.gz").write_text("rotated")
+    (world.there / "logs" / "day-3.gz").write_text("new")
+    assert fetched() == ["day-2.gz", "day-3.gz"]
+    assert (world.here / "fetched" / "day-2.gz").read_text() == "rotated"

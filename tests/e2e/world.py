@@ -1,0 +1,99 @@
+"""A small world for what docs and examples show: a folder here, a home at `host`, and a PATH.
+
+Everything runs exactly as it is written there, for a host called `host`. On the PATH lie `pscp`,
+`python3` and an `ssh` that knows how to reach `host`.
+
+Not here: what must have come of it (test_docs.py, test_examples.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from e2e.ways import COMMAND_S, PSCP, Ran
+from pscp.servers import PrivateServer
+
+ROOT = Path(__file__).parents[2]
+BIG_BYTES = 9 * 1024 * 1024 + 1  # three chunks, the last of one byte
+
+
+@dataclasses.dataclass(frozen=True)
+class World:
+    """`here` is the working folder, `there` the home folder at `host`."""
+
+    here: Path
+    there: Path
+    programs: Path  # first on the PATH
+
+    def run(self, *argv: str) -> Ran:
+        """Runs a program in `here`."""
+        environment = {**os.environ, "PATH": f"{self.programs}:{os.environ['PATH']}"}
+        done = subprocess.run(
+            argv, capture_output=True, stdin=subprocess.DEVNULL, timeout=COMMAND_S, check=False,
+            cwd=self.here, env=environment,
+        )  # fmt: skip
+        return Ran(done.returncode, *(os.fsdecode(said) for said in (done.stdout, done.stderr)))
+
+    def shell(self, script: str) -> Ran:
+        """Runs lines of shell, and stops at the first that fails."""
+        return self.run("bash", "-eu", "-c", script)
+
+    def python(self, text: str) -> Ran:
+        return self.run("python3", "-c", text)
+
+    def example(self, name: str, *arguments: str) -> Ran:
+        return self.run("python3", str(ROOT / "examples" / name), *arguments)
+
+
+@contextlib.contextmanager
+def make_world(here: Path, far_home: Path, server: PrivateServer) -> Iterator[World]:
+    """Files to copy at both ends. The far home, which tests share, is emptied afterwards."""
+    world = World(here / "here", far_home, here / "programs")
+    fill_here(world.here)
+    fill_there(world.there)
+    world.programs.mkdir()
+    (here / "ssh_config").write_text(
+        Path(server.ssh_config).read_text().replace(f"Host {server.host}\n", "Host host\n")
+    )
+    ssh = (shutil.which("ssh") or "ssh", "-F", str(here / "ssh_config"))
+    for name, argv in (("ssh", ssh), ("pscp", PSCP), ("python3", (sys.executable,))):
+        put_program(world.programs / name, argv)
+    try:
+        yield world
+    finally:
+        for path in far_home.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+
+
+def fill_here(here: Path) -> None:
+    (here / "data" / "photos").mkdir(parents=True)
+    (here / "data" / "report.txt").write_text("a report")
+    (here / "data" / "half-done.tmp").write_text("scratch")
+    (here / "data" / "photos" / "1.jpg").write_bytes(os.urandom(200_000))
+    (here / "data" / "report.txt").chmod(0o640)
+    (here / "big.iso").write_bytes(os.urandom(BIG_BYTES))
+    for name in ("a.txt", "b.txt"):
+        (here / name).write_text(name)
+
+
+def fill_there(there: Path) -> None:
+    for folder in ("backup", "logs"):
+        (there / folder).mkdir()
+    for name in ("day-1.log", "day-1.gz", "day-2.gz"):
+        (there / "logs" / name).write_text(f"{name} there")
+
+
+def put_program(path: Path, argv: Sequence[str]) -> None:
+    path.write_text(f'#!/bin/sh\nexec {shlex.join(argv)} "$@"\n')
+    path.chmod(0o755)
