@@ -17,17 +17,61 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from pscp.endpoint.session import Window
-from pscp.plan import Ask, Work
+from pscp.plan import Ask, Chunk, Work
 
 _WAITING_MAX = 32  # pieces or files put and not begun; the walk waits while there are more
 
+_PACE_S = 1.0  # over which a lane's pace is measured
+_SLACK_S = 0.2  # of work that a lane may hold beyond two round trips
+_LEAST_BYTES = 2 * 1024 * 1024  # the window of an OpenSSH channel
+_PATIENCE_S = 1.0  # with a chunk in flight elsewhere, before an idle lane takes it over
+
 
 class InFlight:
-    """A lane's share of the board: what it has taken and not finished."""
+    """A lane's share of the board: what it has taken and not finished.
 
-    def __init__(self, window_bytes: int) -> None:
+    Its window follows its pace, so that a lane that has become slow does not sit on work that
+    others could do: at most what it lately did in two round trips and a bit.
+    """
+
+    def __init__(self, window_bytes: int, rtt_s: float) -> None:
         self.window = Window(window_bytes)
         self.work: dict[int, Work] = {}
+        self._taken_s: dict[int, float] = {}
+        self._most_bytes, self._span_s = window_bytes, 2 * rtt_s + _SLACK_S
+        self._done: deque[tuple[float, int]] = deque()  # when, and bytes, of the last second
+        self._begun_s = time.monotonic()
+
+    def take(self, number: int, work: Work) -> None:
+        self.work[number], self._taken_s[number] = work, time.monotonic()
+        self.window.take(work.cost_bytes)
+
+    def pop(self, number: int) -> Work | None:
+        """What had this number; None when it is not in flight here any more."""
+        work = self.work.pop(number, None)
+        if work is not None:
+            del self._taken_s[number]
+            self.window.credit(work.cost_bytes)
+            self._keep_pace(work.cost_bytes)
+        return work
+
+    def _keep_pace(self, count: int) -> None:
+        now_s = time.monotonic()
+        self._done.append((now_s, count))
+        while self._done[0][0] < now_s - _PACE_S:
+            self._done.popleft()
+        if now_s - self._begun_s > 2 * _PACE_S:  # before that, the connection gathers speed
+            rate = sum(each for _, each in self._done) / _PACE_S
+            wanted = max(int(rate * self._span_s), _LEAST_BYTES)
+            self.window.capacity_bytes = min(wanted, self._most_bytes)
+
+    def held_since(self, before_s: float) -> Chunk | None:
+        """The last of the chunks that were taken before this moment, and by this lane alone."""
+        for number, work in reversed(self.work.items()):
+            if isinstance(work, Chunk) and self._taken_s[number] < before_s:
+                if work.takers == 1 and not work.is_over:
+                    return work
+        return None
 
 
 class Board:
@@ -38,6 +82,7 @@ class Board:
         self._again: deque[Work] = deque()  # what a lane gave back, and what follows from answers
         self._waiting: deque[Work | Iterator[Work]] = deque()
         self._open = 0  # pieces taken and not finished
+        self._shares: list[InFlight] = []
         self._number = 0  # of the piece taken last
         self._reserve: Callable[[], Work | None] = lambda: None
         self.error: BaseException | None = None  # why the copy stops
@@ -62,9 +107,17 @@ class Board:
         """From an answer: goes before what the walk found; never waits."""
         if isinstance(work, Iterator):
             self._waiting.append(work)
+        elif isinstance(work, Chunk) and work.takers:  # another lane is still at it
+            work.is_over = False
+            self._open += 1
         else:
-            self._again.append(work)
+            self._put_again(work)
         self.changed.notify_all()
+
+    def _put_again(self, work: Work) -> None:
+        if isinstance(work, Chunk):
+            work.is_over = False
+        self._again.append(work)
 
     def when_idle(self, reserve: Callable[[], Work | None]) -> None:
         """Where to ask for work that is being collected, when there is no other."""
@@ -72,22 +125,47 @@ class Board:
 
     # --- taking
 
-    def take(self, lane: Any, share: InFlight, room_bytes: int) -> tuple[int, Work] | None:
+    def take(self, lane: Any, share: InFlight) -> tuple[int, Work] | None:
         """The next piece for this lane, with its number, once there is room; None: end."""
         with self.changed:
             while True:
                 if self.error is not None or self.is_finished or lane.is_lost:
                     return None
-                if share.window.has_room(room_bytes):
-                    work = self._next(lane)
+                wait_s = None
+                if share.window.has_room(1):
+                    work = self._next(lane) or self._straggler(share)
                     if work is not None:
-                        self._open += 1
-                        self._number += 1
-                        share.window.take(work.cost_bytes)
-                        share.work[self._number] = work
-                        self.changed.notify_all()
-                        return self._number, work
-                self.changed.wait()
+                        return self._taken(share, work)
+                    wait_s = _PATIENCE_S / 2 if self._open else None
+                self.changed.wait(wait_s)
+
+    def _taken(self, share: InFlight, work: Work) -> tuple[int, Work]:
+        self._number += 1
+        if isinstance(work, Chunk):
+            work.takers += 1
+        if not isinstance(work, Chunk) or work.takers == 1:
+            self._open += 1
+        share.take(self._number, work)
+        self.changed.notify_all()
+        return self._number, work
+
+    def _straggler(self, share: InFlight) -> Chunk | None:
+        """With nothing else to do, a lane takes over what a slower one has held for long.
+
+        Both send the same bytes to the same place; what comes second is ignored.
+        """
+        if share.work:
+            return None
+        before_s = time.monotonic() - _PATIENCE_S
+        found = (each.held_since(before_s) for each in self._shares if each is not share)
+        return next((chunk for chunk in found if chunk is not None), None)
+
+    def join(self, share: InFlight) -> None:
+        """A lane comes; it leaves with give_back()."""
+        self._shares.append(share)
+
+    def in_flight_bytes(self) -> int:
+        return sum(share.window.in_flight_bytes for share in self._shares)
 
     def _next(self, lane: Any) -> Work | None:
         again = self._next_again(lane)
@@ -118,20 +196,33 @@ class Board:
     # --- finishing
 
     def finish(self, share: InFlight, number: int) -> bool:
-        """A lane is done with this piece. False: it was given back meanwhile; forget it."""
-        work = share.work.pop(number, None)
+        """A lane is done with this piece. False: it was given back, or another lane was first."""
+        work = share.pop(number)
         if work is None:
             return False
-        self._open -= 1
-        share.window.credit(work.cost_bytes)
         self.changed.notify_all()
+        if isinstance(work, Chunk):
+            work.takers -= 1
+            if work.is_over:
+                return False
+            work.is_over = True
+        self._open -= 1
         return True
 
     def give_back(self, share: InFlight) -> None:
-        """A lane died: what it had in flight goes to the others."""
-        for number, work in list(share.work.items()):
-            self.finish(share, number)
-            self._again.append(work)
+        """A lane has ended: what it had in flight goes to the others."""
+        if share in self._shares:
+            self._shares.remove(share)
+        for number in list(share.work):
+            work = share.pop(number)
+            assert work is not None
+            if isinstance(work, Chunk):
+                work.takers -= 1
+                if work.is_over or work.takers:
+                    continue
+            self._open -= 1
+            self._put_again(work)
+        self.changed.notify_all()
 
     def is_idle(self) -> bool:
         """Is nothing waiting and nothing in flight?"""

@@ -13,9 +13,11 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib.resources
+import math
 import os
 import secrets
 import select
+import time
 import zlib
 from collections.abc import Callable
 from typing import Any
@@ -74,6 +76,7 @@ class Far:
         self.channel = channel
         self._notice = notice
         self._said = b""
+        self.rtt_s = math.inf  # of a question and its answer, the shortest so far
         self._decoder = wire.Decoder()
         self.session = session.Session(session.COORDINATOR)
         self._poll = select.poll()
@@ -209,12 +212,14 @@ class Far:
 
     def ask(self, question: dict[str, Any]) -> tuple[Any, bool]:
         """Ask while no lane serves this channel: the answer, and whether it is a failure."""
+        begun_s = time.monotonic()
         self.send(wire.ASK, 0, 0, wire.to_json(question))
         while True:
             frame = self.receive()
             if frame is None:
                 raise self.explain()
             if frame.type == wire.REPLY:
+                self.rtt_s = min(self.rtt_s, time.monotonic() - begun_s)
                 return self._json(frame), bool(frame.flags & wire.FAILED)
 
 

@@ -35,6 +35,8 @@ from pscp.progress import Counters, Reporter
 from pscp.progress import Failure as Reported
 from pscp.resume import LOOK_ITEMS, Look
 
+_SHARES = 4  # of what is left, a lane takes one at a time
+_LEAST_CHUNK_BYTES = 256 * 1024  # smaller ones cost more than the end of a copy gains
 _FINISHING_ITEMS = 500  # hard links or folders in one question
 
 _ERRORS: dict[str, type[errors.FileError]] = {
@@ -245,6 +247,16 @@ class Coordinator:
         if self.options.preserve and not self.options.dry_run:
             entries = [item.entry for item in items]
             self._ask_each("adopt", entries)
+
+    def next_chunk_bytes(self) -> int:
+        """Toward the end chunks become smaller, so that all lanes end at about the same time."""
+        counters = self.counters
+        if not counters.plan_complete:
+            return self.chunk_bytes
+        done = counters.bytes_done + counters.bytes_resumed + self.board.in_flight_bytes()
+        fair = (counters.bytes_total - done) // (_SHARES * max(counters.lanes_alive, 1))
+        rounded = -(-fair // _LEAST_CHUNK_BYTES) * _LEAST_CHUNK_BYTES
+        return max(min(rounded, self.chunk_bytes), min(_LEAST_CHUNK_BYTES, self.chunk_bytes))
 
     def file_done(self, item: Placed, digest: str) -> None:
         """A file has its final name."""

@@ -27,6 +27,7 @@ class Crew:
     def __init__(
         self, options: Options, counters: Counters, is_push: bool, algorithm: str,
         connect: Callable[[Worker], Far], note: Callable[[str], None], keeps: bool,
+        rtt_s: float,
     ) -> None:  # fmt: skip
         """`connect` opens a lane's connection; with `keeps` they stay open in `kept`."""
         self.board = Board()
@@ -38,6 +39,7 @@ class Crew:
         rate = options.limit_kbit_s * 1000 / 8 if options.limit_kbit_s else None
         self.limiter = Limiter(rate, self.board)
         self.most_alive = 0
+        self.rtt_s = rtt_s
         self.connect, self.keeps = connect, keeps
         self.kept: list[Far] = []
         self.count = options.connections or AUTO_LANES

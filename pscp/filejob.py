@@ -37,6 +37,8 @@ class Copy(Protocol):
     chunk_bytes: int
     strong: bool
 
+    def next_chunk_bytes(self) -> int: ...
+
     def file_done(self, item: Placed, digest: str) -> None: ...
 
     def file_failed(self, item: Placed, failure: Failure) -> None: ...
@@ -88,11 +90,13 @@ class FileJob:
         self._board.add(until_done())
 
     def _chunks(self, extents: Iterable[Extent]) -> Iterator[Work]:
-        for offset, length in cut(extents, self._copy.chunk_bytes):
-            if self._failure is not None:
-                return
-            self._holds += 1
-            yield Chunk(self, offset, length)
+        for offset, length in extents:
+            end = offset + length
+            while offset < end and self._failure is None:
+                length = min(self._copy.next_chunk_bytes(), end - offset)
+                self._holds += 1
+                yield Chunk(self, offset, length)
+                offset += length
 
     def _ask_extents(self, offset: int, done: list[Extent]) -> None:
         """A sparse file: the source tells where its data is; the holes need no sending."""

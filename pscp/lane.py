@@ -38,6 +38,7 @@ class Crew(Protocol):
     chunk_bytes: int
     begin_near: dict[str, Any]  # the questions that make each end what it is
     begin_far: dict[str, Any]
+    rtt_s: float
     limiter: Limiter
     keeps: bool  # connections, for the next copy
     umask: int
@@ -51,13 +52,15 @@ class Lane:
         self.error: PscpError | None = None  # why it was lost
         self.has_worked = False  # it brought at least one piece of work to its end
         self._crew, self._far, self._board = crew, far, crew.board
-        self._share = InFlight(WINDOW_BYTES)
+        self._share = InFlight(WINDOW_BYTES, crew.rtt_s)
         self._near = End(crew.umask)
         self._near_lock = threading.RLock()  # both threads use the near end on pull
         self._announced: dict[int, Any] = {}
         self._expected: deque[tuple[int, Chunk]] = deque()  # chunks in the order of their frames
         self._digests: dict[int, str] = {}  # of chunks that were sent, by the work's number
         self._ending = False
+        self._is_free = False
+        self._is_stale = False  # the chunk that is arriving has landed by another lane
         self._reader = threading.Thread(target=self._receive, name=f"{name} in", daemon=True)
 
     def run(self) -> None:
@@ -67,6 +70,8 @@ class Lane:
             self._far.session.state = "push" if self._crew.is_push else "pull"
             self._far.send(wire.ASK, 0, 0, wire.to_json(self._crew.begin_far))
             self._reader.start()
+            with self._board.changed:
+                self._board.join(self._share)
             while (taken := self._take()) is not None:
                 self._start(*taken)
             self._say_goodbye()
@@ -89,7 +94,7 @@ class Lane:
             self._ending = self._board.is_finished and not self.is_lost
         if not self._ending:
             return
-        if self._crew.keeps:
+        if self._crew.keeps and not self._share.work:
             self._far.send(wire.ASK, 0, 0, b'{"ask":"end"}')
         else:
             self._far.channel.end()
@@ -101,16 +106,17 @@ class Lane:
             self._reader.join()
         with self._board.changed:
             self.is_lost = True
+            self._is_free = not self._share.work  # else it still sends what another lane did
             self._board.give_back(self._share)
         self._near.end({})
 
     @property
     def ended_well(self) -> bool:
         """Is the agent ready for the next copy?"""
-        return self._ending and self.error is None
+        return self._ending and self._is_free and self.error is None
 
     def _take(self) -> tuple[int, Any] | None:
-        return self._board.take(self, self._share, self._crew.chunk_bytes)
+        return self._board.take(self, self._share)
 
     def _lose(self, error: PscpError) -> None:
         """The connection is of no use any more. What was in flight goes back at once."""
@@ -146,7 +152,9 @@ class Lane:
         job = chunk.job
         if job.number in self._announced:
             return
-        for number in [n for n, known in self._announced.items() if known.is_closed]:
+        busy = {each.job.number for _, each in self._expected}
+        closed = [n for n, known in self._announced.items() if known.is_closed and n not in busy]
+        for number in closed:
             del self._announced[number]
             self._far.send(wire.FILE, number)
             with self._near_lock:
@@ -263,12 +271,20 @@ class Lane:
         if frame.offset + len(frame.payload) > chunk.offset + chunk.length:
             raise ProtocolError("a block outside of its chunk")
         self._crew.limiter.wait(len(frame.payload))
+        self._is_stale = self._is_stale or chunk.is_over
+        if self._is_stale:  # it may be part of a finished file by now: leave that alone
+            return
         self._near.the_sink().write(frame.id, frame.offset, frame.payload)
 
     def _take_digest(self, frame: wire.Frame) -> None:
         number, chunk = self._first_expected(frame)
         self._expected.popleft()
         length, rest = chunk.length, bytes(frame.payload[wire.EXTENT.size :])
+        if self._is_stale or chunk.is_over:
+            self._is_stale = False
+            self._near.the_sink().abandon()
+            self._done(number, lambda: None)
+            return
         if frame.flags & wire.FAILED:
             self._near.the_sink().abandon()
             failure = failures.checked(wire.Frame(0, 0, 0, 0, memoryview(rest)).json())

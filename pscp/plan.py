@@ -53,6 +53,8 @@ class Chunk:
     offset: int
     length: int
     mismatches: int = 0
+    takers: int = 0  # lanes that have it in flight: two, when one took it over from a slower one
+    is_over: bool = False  # one of them brought it to its end
 
     @property
     def cost_bytes(self) -> int:

@@ -89,7 +89,7 @@ class Run:
         target = self._target(fars[0], tops, token)
         crew = Crew(
             self._options, self.counters, self._is_push, algorithm, self._connect,
-            self._reporter.note, self._session.keeps,
+            self._reporter.note, self._session.keeps, fars[0].rtt_s,
         )  # fmt: skip
         coordinator = Coordinator(self._options, self.counters, self._reporter, journal, crew)
         coordinator.failures += self._missing
@@ -170,6 +170,7 @@ class Run:
                 )
                 raise errors.DestinationError(message)
         if self._options.transfer_test:
+            far.ask({"ask": "end"})  # for the round trip's time
             return sink.Target("", names, [])
         path = self._to.path if self._is_push else _literal(self._to.path)
         question = {

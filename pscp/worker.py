@@ -16,7 +16,7 @@ from pscp.errors import PscpError
 from pscp.lane import Crew as LaneCrew
 from pscp.lane import Lane
 
-_OPENING_MAX = 4  # at once; sshd's MaxStartups begins to refuse at 10, and others log in too
+_OPENING_MAX = 6  # at once; sshd's MaxStartups begins to refuse at 10, and others log in too
 _PAUSE_S = (1.0, 30.0)  # before a lost connection is tried again: first, longest
 
 

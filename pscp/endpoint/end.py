@@ -131,7 +131,7 @@ ANSWERS: Dict[str, Callable[[End, Question], Any]] = {
     ),
     "look": lambda end, asked: end.the_sink().look(asked["paths"]),
     "discard": lambda end, asked: end.the_sink().discard(asked["path"]),
-    "adopt": _each(sink.Sink.adopt),
-    "hard_links": _each(sink.Sink.hard_link),
-    "folders": _each(sink.Sink.finish_folder),
+    "adopt": _each(lambda to, entry: to.adopt(entry)),
+    "hard_links": _each(lambda to, entry: to.hard_link(entry)),
+    "folders": _each(lambda to, entry: to.finish_folder(entry)),
 }

@@ -41,6 +41,7 @@ class Bench:
     stock: Stock
     runs: int
     quick: bool
+    scale: float  # of the sizes
     timeout_s: float
     only: tuple[str, ...]  # tools whose names start so; () is all
     state: str  # pscp's journals go here, not to the user's
@@ -50,8 +51,36 @@ class Bench:
         return not self.only or any(tool.name.startswith(name) for name in self.only)
 
     @property
+    def is_small(self) -> bool:
+        """What is measured is less than the goals speak of."""
+        return self.quick or self.scale < 1
+
+    def sized(self, full: int, quick: int | None = None) -> int:
+        """Bytes or files to move, in full or where a quick look is asked for."""
+        return max(1, int((quick if self.quick and quick else full) * self.scale))
+
+    @property
     def env(self) -> dict[str, str]:
-        return {**os.environ, "XDG_STATE_HOME": self.state}
+        kept = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+        return {**kept, "XDG_STATE_HOME": self.state}
+
+
+def new_case(
+    bench: Bench,
+    regime: str,
+    kind: str,
+    push: bool,
+    load: Load,
+    unit: str,
+    limit: str,
+    rtt_ms: float = 0.0,
+) -> Case:
+    size = f"{load.files} files, {size_text(load.bytes)}" if load.is_tree else size_text(load.bytes)
+    where = regime if kind.endswith(("file", "tree")) else f"{regime} {kind}"
+    title = f"{where}, {'push' if push else 'pull'}, {size}"
+    case = Case(regime, kind, title, unit, limit, rtt_ms, bench.is_small)
+    bench.report.cases.append(case)
+    return case
 
 
 def compete(

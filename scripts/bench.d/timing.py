@@ -33,9 +33,7 @@ class Outcome:
         return lines[-1].strip()[:120]
 
 
-def timed(
-    argv: Sequence[str], *, stdin: str, env: Mapping[str, str], timeout_s: float
-) -> Outcome:
+def timed(argv: Sequence[str], *, stdin: str, env: Mapping[str, str], timeout_s: float) -> Outcome:
     """Files take what it says: a pipe would need a reader, and that would need CPU time."""
     with TemporaryFile() as given, TemporaryFile() as out, TemporaryFile() as err:
         given.write(stdin.encode())

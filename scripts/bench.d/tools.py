@@ -189,15 +189,14 @@ IPERF = iperf(f"iperf3 -P {STREAMS}", Iperf())
 
 
 def two_ssh_command(run: Run) -> Command:
-    """Two connections side by side, each with half of the bytes; nothing is written."""
-    half, path = run.load.bytes // 2, shlex.quote(str(run.load.path))
+    """The load's file over each of two connections side by side; nothing is written."""
+    path = shlex.quote(str(run.load.path))
     reach = shlex.join([*run.ssh, "-c", AES, run.link.server.host])
-    parts = (f"head -c {half} {path}", f"tail -c {run.load.bytes - half} {path}")
     if run.push:
-        each = [f"{part} | {reach} 'cat >/dev/null'" for part in parts]
+        one = f"{reach} 'cat >/dev/null' <{path}"
     else:
-        each = [f"{reach} {shlex.quote(part)} >/dev/null" for part in parts]
-    return Command(["bash", "-c", f"{each[0]} & {each[1]} && wait $!"])
+        one = f"{reach} {shlex.quote('cat ' + path)} </dev/null >/dev/null"
+    return Command(["bash", "-c", f"{one} & {one} && wait $!"])
 
 
 TWO_SSH = Tool("two bare ssh", two_ssh_command, "ssh", single=False, copies=False)

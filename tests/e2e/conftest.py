@@ -53,6 +53,15 @@ def way(
 
 
 @pytest.fixture
+def push(sshd: PrivateServer, tmp_path: Path) -> Way:
+    """One direction, over connections of its own: for what does not depend on the direction."""
+    source, destination = tmp_path / "source", tmp_path / "destination"
+    source.mkdir()
+    destination.mkdir()
+    return Way(True, sshd, source, destination)
+
+
+@pytest.fixture
 def shell_that(tmp_path: Path) -> ShellThat:
     """shell_that(SCRIPT): a login shell that runs the script first, for make_sshd(shell=...).
 

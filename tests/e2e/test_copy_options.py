@@ -6,9 +6,11 @@ options (test_copy_ssh.py).
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import os
 import random
+import signal
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ from compare import assert_same_tree, tree_digest
 from e2e.ways import Way
 
 from pscp.options import KIB, MIB
+from pscp.progress import Counters
 
 OLD_NS, NEW_NS = 1_000_000_000 * 10**9, 1_500_000_000 * 10**9
 
@@ -189,16 +192,23 @@ def test_however_it_is_sent_it_arrives(mixed: Way, words: list[str]) -> None:
     assert_same_tree(mixed.source, mixed.destination)
 
 
-def test_many_connections_share_the_work(mixed: Way) -> None:
-    logins = mixed.server.log.count("Accepted publickey")
-    ran = mixed.command(
-        "-r", "-c", "3", "--chunk-size", "16k", "-b", "16k", "-l", "60000", "--stats",
-        names=["large", "t"],
-    )  # fmt: skip
-    assert ran.code == 0, ran.err
-    stats = dict(line.rsplit(None, 1) for line in ran.err.splitlines()[1:])
-    assert stats["connections"] == "3"
-    assert mixed.server.log.count("Accepted publickey") == logins + 3
+def test_as_many_connections_as_asked_for(way: Way) -> None:
+    """While there is work: a tebibyte of it, which is interrupted once all are there."""
+    with open(way.source / "x", "wb") as endless:
+        endless.truncate(1 << 40)
+    logins = way.server.log.count("Accepted publickey")
+    seen: list[int] = []
+
+    def interrupt(now: Counters) -> None:
+        seen.append(now.lanes_alive)
+        if now.lanes_alive == 3 and seen.count(3) == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    once = dataclasses.replace(way, session=None)
+    with pytest.raises(KeyboardInterrupt):
+        once.copy("x", connections=3, transfer_test=True, progress=interrupt)
+    assert max(seen) == 3
+    assert way.server.log.count("Accepted publickey") == logins + 3
 
 
 def test_a_copy_never_connects_more_often_than_asked(mixed: Way) -> None:

@@ -22,9 +22,9 @@ from types import ModuleType
 
 import pytest
 from compare import assert_same_tree
+
 from e2e.ways import Ran
 from e2e.world import ROOT, World, make_world
-
 from pscp import __all__ as public_names
 from pscp.bootstrap import MODULES
 from pscp.endpoint import end, failures, wire

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 from compare import assert_same_tree
-from e2e.world import ROOT, World, make_world
 
+from e2e.world import ROOT, World, make_world
 from pscp.servers import PrivateServer
 
 EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("*.py"))

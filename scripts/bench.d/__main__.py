@@ -1,0 +1,170 @@
+"""scripts/bench: the command line; runs the regimes that are asked for and shows what came out.
+
+Not here: what a regime is (regimes.py). Read next: regimes.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from compileall import compile_dir
+from contextlib import closing
+from pathlib import Path
+from types import FrameType
+
+from plots import draw
+from regimes import QUICK, REGIMES
+from results import Report, load
+from rounds import Bench
+from stock import LeftOut, Stock
+from tables import for_docs, for_terminal
+from tools import PSCP
+
+import pscp
+
+ROOT = Path(__file__).resolve().parents[2]
+RUNS, QUICK_RUNS = 5, 1
+TIMEOUT_S = 300.0
+VERSIONS = {
+    "pscp": [PSCP, "--version"],
+    "OpenSSH": ["ssh", "-V"],
+    "rsync": ["rsync", "--version"],
+    "rclone": ["rclone", "version"],
+    "lftp": ["lftp", "--version"],
+    "iperf3": ["iperf3", "--version"],
+    "mscp": ["mscp", "-h"],
+    "hpnscp": ["hpnssh", "-V"],
+}
+
+
+def main() -> int:
+    options = parse()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop)
+    older = None
+    if options.json and options.json.exists():
+        older = load(options.json)
+    report = Report(machine())
+    try:
+        wrong = measure(options, report)
+    except KeyboardInterrupt:
+        print("\nbench: stopped; everything it started has ended", file=sys.stderr)
+        return 130
+    finally:
+        finish(options, report, older)
+    for text in wrong:
+        print(f"bench: {text}", file=sys.stderr)
+    return 1 if wrong else 0
+
+
+def parse() -> argparse.Namespace:
+    names = ", ".join(REGIMES)
+    parser = argparse.ArgumentParser(
+        prog="scripts/bench",
+        description="Measure pscp against the other tools that are installed, in turn.",
+        epilog="Regimes: " + "; ".join(f"{name}: {r.about}" for name, r in REGIMES.items()),
+    )
+    add = parser.add_argument
+    add("--quick", action="store_true", help=f"smaller, once; by default only {', '.join(QUICK)}")
+    add("--regime", action="append", choices=list(REGIMES), metavar="NAME", help=f"of {names}")
+    add("--tool", action="append", default=[], metavar="NAME", help="only tools named NAME...")
+    add("--runs", type=count, metavar="N", help=f"runs of each tool ({RUNS}; quick: {QUICK_RUNS})")
+    add("--scale", type=float, default=1.0, metavar="X", help="sizes times this, to try it out")
+    add("--timeout", type=float, default=TIMEOUT_S, metavar="S", help="the most a run may take")
+    add("--json", type=Path, metavar="FILE", help="save it; keeps FILE's other regimes")
+    add("--write-docs", action="store_true", help="write docs/benchmarks.md and docs/plots/")
+    return parser.parse_args()
+
+
+def count(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"not a number of runs: {text}")
+    return int(text)
+
+
+def stop(number: int, frame: FrameType | None) -> None:
+    """Once is enough: a second signal must not cut the tidying up short."""
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
+def chosen(options: argparse.Namespace) -> list[str]:
+    return options.regime or list(QUICK if options.quick else REGIMES)
+
+
+def measure(options: argparse.Namespace, report: Report) -> list[str]:
+    """Returns what went wrong with pscp's own copies."""
+    compile_dir(Path(pscp.__file__).parent, quiet=2)  # as pip does; a checkout has no bytecode yet
+    runs = options.runs or (QUICK_RUNS if options.quick else RUNS)
+    with closing(Stock()) as stock, tempfile.TemporaryDirectory(prefix="pscp-bench-") as state:
+        only = tuple(options.tool)
+        bench = Bench(
+            report, stock, runs, options.quick, options.scale, options.timeout, only, state
+        )
+        for name in chosen(options):
+            print(f"{name}: {REGIMES[name].about}", file=sys.stderr)
+            try:
+                REGIMES[name].run(bench)
+            except LeftOut as reason:
+                report.left_out[name] = str(reason)
+                print(f"  left out: {reason}", file=sys.stderr)
+            stock.discard()
+    return bench.wrong
+
+
+def finish(options: argparse.Namespace, report: Report, older: Report | None) -> None:
+    """Also after Ctrl-C: what was measured is worth showing."""
+    report.cases = [case for case in report.cases if any(row.samples for row in case.rows)]
+    measured = {case.regime for case in report.cases}
+    if older is not None:
+        report.keep_from(older, measured)
+    print("\n".join(for_terminal(report, list(measured))))
+    if options.json:
+        report.save(options.json)
+    if options.write_docs:
+        write_docs(report)
+
+
+def write_docs(report: Report) -> None:
+    folder = ROOT / "docs" / "plots"
+    folder.mkdir(parents=True, exist_ok=True)
+    plots = dict(draw(report))
+    for name, svg in plots.items():
+        (folder / f"{name}.svg").write_text(svg)
+    text = "\n".join(for_docs(report, list(plots))) + "\n"
+    (ROOT / "docs" / "benchmarks.md").write_text(text)
+
+
+def machine() -> dict[str, str]:
+    found = {
+        "date": time.strftime("%Y-%m-%d"),
+        "system": f"{platform.system()} {platform.release()}, {os.cpu_count()} CPUs, {cpu_name()}",
+        "Python": platform.python_version(),
+    }
+    for name, argv in VERSIONS.items():
+        try:
+            done = subprocess.run(argv, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        except OSError:
+            continue
+        found[name] = (done.stdout or done.stderr).strip().splitlines()[0]
+    return found
+
+
+def cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.machine()
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

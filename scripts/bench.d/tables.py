@@ -1,0 +1,120 @@
+"""Cases and verdicts as tables, for a terminal and for docs/benchmarks.md.
+
+Not here: the plots (plots.py). Read next: plots.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from goals import Verdict, verdicts
+from plots import PLOTS
+from regimes import REGIMES
+from results import Case, Report, Row
+
+LEAD = """\
+# Benchmarks
+
+Made by `scripts/bench --write-docs`; `scripts/bench --help` says how to make your own, and
+`scripts/bench --quick` takes under three minutes.
+
+Everything lies in memory (tmpfs), sshd is stock, and each time is that of the whole command,
+with its connections set up. The tools run in turn (A B C, A B C), a time is the median of the
+runs, and a ratio is the median of the ratios within each round. *pscp x* is how many times as
+fast as that tool pscp is; *of limit* is the tool's rate against the limit's. iperf3 ends with
+data unsent in its socket buffers: its time is stretched to all the bytes. Where a tool would
+take hours it moves less, as *moved* says, and its rate counts. The first copy of every tool is
+compared with its source, byte by byte.
+"""
+HEADER = ("tool", "moved", "runs", "median s", "rate", "pscp x", "of limit", "CPU s/GiB", "")
+
+
+def fields(case: Case, row: Row) -> tuple[str, ...]:
+    cpu = row.own_cpu_s_per_gib if row.tool.startswith("pscp") and row.bytes >= 1 << 26 else None
+    connections = row.connections
+    remark = f"{connections} connections" if connections and connections > 1 else ""
+    rate = case.rate(row.tool)
+    return (
+        row.tool,
+        row.moved,
+        str(len(row.samples)),
+        number(row.median_s),
+        f"{number(rate)} {case.unit}" if rate else "-",
+        number(case.ratio("pscp", row.tool)) if row.tool != "pscp" else "",
+        number(case.ratio(row.tool, case.limit)) if case.limit else "",
+        number(cpu) if cpu is not None else "",
+        row.note or remark,
+    )
+
+
+def number(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return (
+        f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}" if value >= 10 else f"{value:.2f}"
+    )
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Columns for a terminal: the first and last to the left, the rest to the right."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    for row in rows:
+        cells = [row[0].ljust(widths[0])]
+        cells += [text.rjust(width) for text, width in zip(row[1:-1], widths[1:-1], strict=True)]
+        yield "  ".join([*cells, row[-1]]).rstrip()
+
+
+def markdown(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    header, *rest = rows
+    yield "| " + " | ".join(header) + " |"
+    yield "|---" + "|--:" * (len(header) - 2) + "|---|"
+    for row in rest:
+        yield "| " + " | ".join(text.replace("|", "\\|") for text in row) + " |"
+
+
+def case_rows(case: Case) -> list[tuple[str, ...]]:
+    return [HEADER, *(fields(case, row) for row in case.rows)]
+
+
+def verdict_rows(found: Sequence[Verdict]) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = [("case", "", "goal", "measured", "")]
+    rows += [(v.title, v.text, v.bound, number(v.value), met(v)) for v in found]
+    return rows
+
+
+def met(verdict: Verdict) -> str:
+    word = "met" if verdict.met else "not met"
+    return f"{word} (quick: smaller than the goal means)" if verdict.quick else word
+
+
+def for_terminal(report: Report, regimes: Sequence[str]) -> Iterator[str]:
+    """The cases of these regimes, the goals and what was left out."""
+    for case in report.cases:
+        if case.regime in regimes and case.rows:
+            yield f"\n{case.title}"
+            yield from aligned(case_rows(case))
+    found = [v for v in verdicts(report) if v.title.split(",")[0].split()[0] in regimes]
+    if found:
+        yield "\nWhat it must reach"
+        yield from aligned(verdict_rows(found))
+    if report.left_out:
+        yield "\nLeft out"
+        yield from (f"  {what}: {why}" for what, why in sorted(report.left_out.items()))
+
+
+def for_docs(report: Report, plots: Sequence[str]) -> Iterator[str]:
+    yield LEAD
+    yield from (f"- {what}: {value}" for what, value in report.machine.items())
+    yield "\n## What it must reach\n"
+    yield from markdown(verdict_rows(list(verdicts(report))))
+    yield from (f"\n![{PLOTS[name]}](plots/{name}.svg)" for name in plots)
+    for name, regime in REGIMES.items():
+        cases = [case for case in report.cases if case.regime == name and case.rows]
+        if cases:
+            yield f"\n## {name}: {regime.about}"
+        for case in cases:
+            yield f"\n### {case.title}\n"
+            yield from markdown(case_rows(case))
+    if report.left_out:
+        yield "\n## Left out\n"
+        yield from (f"- {what}: {why}" for what, why in sorted(report.left_out.items()))

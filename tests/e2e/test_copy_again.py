@@ -1,0 +1,182 @@
+"""The same copy again sends only what is missing; and several copies share their connections.
+
+Not here: copies that were cut short (their journals have tests of their own).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from compare import assert_same_tree
+from conftest import MakeServer
+from e2e.ways import Way
+
+import pscp
+from pscp.options import MIB
+from pscp.processes import descendants, living
+from pscp.servers import PrivateServer
+
+SIZES = {"empty": 0, "small": 1000, "t/large": 5 * MIB + 1, "t/medium": 300_000}
+ENDED_S = 20.0
+
+
+def fill(folder: Path) -> None:
+    for name, size in SIZES.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(random.Random(name).randbytes(size))
+
+
+# --- again
+
+
+def test_a_second_run_sends_nothing(way: Way) -> None:
+    fill(way.source)
+    total = sum(SIZES.values())
+    first, second = way.copy("."), way.copy(".")
+    assert (first.ok, first.files, first.bytes_sent) == (True, 4, total)
+    assert (second.ok, second.files, second.files_resumed) == (True, 0, 4)
+    assert (second.bytes_sent, second.bytes_resumed, second.bytes) == (0, total, total)
+    assert_same_tree(way.source, way.destination)
+
+
+def test_an_archive_and_a_sparse_file_a_second_time(way: Way) -> None:
+    fill(way.source)
+    with open(way.source / "sparse", "wb") as sparse:
+        sparse.truncate(64 * MIB)
+    for _ in range(2):
+        assert way.copy(".", archive=True).ok
+        assert_same_tree(way.source, way.destination, times=True, modes=True)
+
+
+def test_only_what_changed_is_sent(way: Way) -> None:
+    fill(way.source)
+    way.copy(".")
+    (way.source / "small").write_bytes(b"y" * SIZES["small"])  # as large as before
+    (way.source / "new").write_bytes(b"new")
+    os.utime(way.source / "t" / "medium")
+    result = way.copy(".")
+    assert (result.files, result.files_resumed, result.bytes_sent) == (2, 3, 1003)
+    assert_same_tree(way.source, way.destination)
+
+
+@pytest.mark.parametrize("name", ["small", "t/medium", "t/large"])
+@pytest.mark.parametrize("at", [0, -1])
+def test_one_byte_that_changed_at_the_destination(way: Way, name: str, at: int) -> None:
+    fill(way.source)
+    way.copy(".")
+    there = way.destination / name
+    damaged = bytearray(there.read_bytes())
+    damaged[at] ^= 1
+    there.write_bytes(damaged)
+    result = way.copy(".", strong=name == "t/large")
+    assert (result.ok, result.files, result.files_resumed) == (True, 1, 3)
+    assert_same_tree(way.source, way.destination)
+
+
+def test_without_resume_all_is_sent_again(way: Way) -> None:
+    fill(way.source)
+    way.copy(".")
+    result = way.copy(".", resume=False)
+    assert (result.ok, result.files, result.bytes_sent) == (True, 4, sum(SIZES.values()))
+
+
+def test_no_journal_stays_behind(way: Way) -> None:
+    fill(way.source)
+    state = Path(os.environ["XDG_STATE_HOME"]) / "pscp"
+    before = set(state.iterdir())
+    assert way.copy(".").ok
+    assert set(state.iterdir()) == before
+
+
+# --- sessions
+
+
+@pytest.fixture
+def own(make_sshd: MakeServer) -> PrivateServer:
+    """A server whose log tells of this test alone."""
+    return make_sshd()
+
+
+def logins(server: PrivateServer) -> int:
+    return server.log.count("Accepted publickey")
+
+
+def connect(server: PrivateServer, connections: int = 1) -> pscp.Session:
+    return pscp.Session(
+        server.host, config_file=server.ssh_config, batch=True, connections=connections
+    )
+
+
+def test_a_session_logs_in_once(way: Way, own: PrivateServer) -> None:
+    fill(way.source)
+    with connect(own) as session:
+        mine = dataclasses.replace(way, server=own, session=session)
+        for number in range(4):
+            assert mine.copy(".", to=f"{number}").ok
+            assert_same_tree(way.source, way.destination / f"{number}")
+        back = dataclasses.replace(mine, is_push=not mine.is_push)
+        assert back.copy("t", to="other way").ok
+        assert_same_tree(way.source / "t", way.destination / "other way")
+        assert logins(own) == 1
+
+
+def test_a_session_keeps_no_more_connections_than_it_may(way: Way, own: PrivateServer) -> None:
+    fill(way.source)
+    with connect(own, 3) as session:
+        mine = dataclasses.replace(way, server=own, session=session)
+        for number in range(3):
+            assert mine.copy(".", to=f"{number}", chunk_bytes=256 * 1024).ok
+        assert 1 <= logins(own) <= 3
+
+
+def test_a_session_goes_on_after_a_copy_that_failed(way: Way, own: PrivateServer) -> None:
+    fill(way.source)
+    os.mkfifo(way.source / "fifo")
+    with connect(own) as session:
+        mine = dataclasses.replace(way, server=own, session=session)
+        assert not mine.copy(".").ok
+        with pytest.raises(pscp.PscpError):
+            mine.copy("small", "t", to="small")
+        with pytest.raises(pscp.UsageError):
+            session.copy("elsewhere:/x", str(way.destination))
+        (way.source / "fifo").unlink()
+        assert mine.copy(".").files_resumed == 4
+        assert logins(own) == 1
+
+
+def ended(pids: set[int]) -> bool:
+    deadline_s = time.monotonic() + ENDED_S
+    while pids & {process.pid for process in living()} and time.monotonic() < deadline_s:
+        time.sleep(0.01)
+    return not pids & {process.pid for process in living()}
+
+
+@pytest.mark.parametrize("where", ["near", "far"])
+def test_a_session_survives_the_end_of_its_connections(
+    way: Way, own: PrivateServer, where: str
+) -> None:
+    fill(way.source)
+    before = descendants(os.getpid())  # the server and its sessions among them
+    with connect(own, 2) as session:
+        mine = dataclasses.replace(way, server=own, session=session)
+        for number in range(3):
+            assert mine.copy(".", to=f"{number}").ok
+            assert_same_tree(way.source, way.destination / f"{number}")
+            logged_in = logins(own)
+            far = {process.pid for process in descendants(own.pid)}
+            near = {p.pid for p in descendants(os.getpid()) - before} - far
+            assert near and far
+            for pid in near if where == "near" else far:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            assert ended(near | far)  # one end follows the other
+        assert mine.copy(".", to="last").ok
+        assert_same_tree(way.source, way.destination / "last")
+        assert logins(own) > logged_in

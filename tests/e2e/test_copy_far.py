@@ -1,0 +1,142 @@
+"""Far ends of every kind: old and new interpreters, login shells, noise, and no agent at all.
+
+Not here: how ssh gets there (test_copy_ssh.py).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from pathlib import Path
+
+import pytest
+from compare import assert_same_tree
+from conftest import MakeServer
+from e2e.conftest import ShellThat
+from e2e.ways import Way
+
+from pscp.options import MIB
+
+# The far end's shell sees no python, wherever it looks.
+NO_PYTHON = """exec /bin/sh -c "$(printf '%s' "$2" | sed 's/python/no-such-python/g')" """
+
+# Its first stage takes the python that is there for one from before its oldest.
+OLD_PYTHON = """exec /bin/sh -c "$(printf '%s' "$2" | sed 's/(3,6)/(9,9)/')" """
+
+
+def fill(folder: Path) -> None:
+    sizes = {"empty": 0, "t/small": 1000, "t/large": 3 * MIB + 1, "t/ü'\"$x\n": 5}
+    for name, size in sizes.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(random.Random(name).randbytes(size))
+    (folder / "t" / "link").symlink_to("small")
+    with open(folder / "sparse", "wb") as sparse:
+        sparse.truncate(5 * MIB)
+
+
+def check_there_and_back(
+    way: Way, make_sshd: MakeServer, python: str | None = None, shell: str | None = None
+) -> None:
+    given = {"python": python} if python else {}
+    server = make_sshd(shell=shell, **given)
+    fill(way.source)
+    back = way.destination.with_name("back")
+    up = dataclasses.replace(way, is_push=True, server=server, session=None)
+    assert up.copy(".", to="there", archive=True, chunk_bytes=MIB, strong=True).ok
+    down = dataclasses.replace(up, is_push=False, source=way.destination / "there")
+    assert down.copy(".", to=str(back), archive=True, chunk_bytes=MIB, strong=True).ok
+    for folder in (way.destination / "there", back):
+        assert_same_tree(way.source, folder, modes=True, times=True)
+
+
+def test_every_python(push: Way, make_sshd: MakeServer, far_python: str) -> None:
+    check_there_and_back(push, make_sshd, python=far_python)
+
+
+def test_every_login_shell(push: Way, make_sshd: MakeServer, login_shell: str) -> None:
+    check_there_and_back(push, make_sshd, shell=login_shell)
+
+
+# --- noise
+
+
+@pytest.mark.parametrize(
+    "noise",
+    [
+        "echo Welcome; echo 'to this host'",
+        "printf 'no newline'",
+        "printf '00001234\\0\\377\\0\\n\\033[2J'",
+        "head -c 60000 /dev/zero",
+        "echo on stderr >&2; head -c 30000 /dev/zero >&2",
+    ],
+    ids=["words", "no newline", "bytes", "much", "stderr"],
+)
+def test_a_shell_start_file_that_prints(
+    push: Way, make_sshd: MakeServer, shell_that: ShellThat, noise: str
+) -> None:
+    check_there_and_back(push, make_sshd, shell=shell_that(noise))
+
+
+def test_what_a_login_says_is_shown_and_made_harmless(
+    push: Way, make_sshd: MakeServer, shell_that: ShellThat, tmp_path: Path
+) -> None:
+    (tmp_path / "banner").write_text("Authorised use only\n")
+    server = make_sshd(
+        [f'Banner "{tmp_path}/banner"'], shell=shell_that(r"printf 'Last login \033[2Jnow\n'")
+    )
+    fill(push.source)
+    way = dataclasses.replace(push, server=server)
+    ran = way.command("-r", "-o", "LogLevel=INFO", names=["t"])
+    assert ran.code == 0
+    assert "Authorised use only" in ran.err
+    assert r"Last login \x1b[2Jnow" in ran.err
+    assert "\x1b" not in ran.err
+    ran = way.command("-r", "-q", "-o", "LogLevel=INFO", names=["t"])
+    assert (ran.code, ran.out) == (0, "")
+
+
+# --- no agent
+
+
+def test_no_python(push: Way, make_sshd: MakeServer, shell_that: ShellThat) -> None:
+    fill(push.source)
+    server = make_sshd(shell=shell_that(NO_PYTHON))
+    ran = dataclasses.replace(push, server=server).command("-r", names=["t"])
+    assert (ran.code, ran.out) == (3, "")
+    assert ran.err.splitlines() == [
+        "pscp: the far end has no python3",
+        "      install python3 (3.6 or later) on that host; nothing else is needed there",
+    ]
+    assert list(push.destination.iterdir()) == []
+
+
+def test_a_python_that_is_too_old(
+    push: Way, make_sshd: MakeServer, shell_that: ShellThat
+) -> None:
+    server = make_sshd(shell=shell_that(OLD_PYTHON))
+    fill(push.source)
+    ran = dataclasses.replace(push, server=server).command("-r", names=["t"])
+    assert ran.code == 3
+    assert "older than 3.6" in ran.err and "install python3" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ("ForceCommand internal-sftp", "did not start the agent"),
+        ("ForceCommand echo This account is for tests only; exit 1", "This account is for tests"),
+        ("ForceCommand echo Not here >&2; exit 5", "Not here"),
+        ("ForceCommand head -c 200000 /dev/zero", "did not start the agent"),
+        ("ForceCommand exit 0", "did not start the agent"),
+    ],
+    ids=["sftp", "words", "stderr", "endless", "nothing"],
+)
+def test_a_forced_command(push: Way, make_sshd: MakeServer, config: str, said: str) -> None:
+    fill(push.source)
+    server = make_sshd([config])
+    ran = dataclasses.replace(push, server=server).command("-r", names=["t"])
+    assert (ran.code, ran.out) == (3, "")
+    assert said in ran.err and "did not start the agent" in ran.err
+    assert "try: ssh HOST 'python3 --version'" in ran.err
+    assert len(ran.err.splitlines()) <= 3
+    assert list(push.destination.iterdir()) == []

@@ -1,0 +1,223 @@
+"""ssh does as the user has set it up; and what it refuses is said clearly, with exit code 3.
+
+Not here: what is at the far end (test_copy_far.py).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from e2e.ways import Ran, Way
+
+from pscp.servers import PrivateServer, free_port, make_key
+
+WriteConfig = Callable[..., str]
+
+
+@pytest.fixture
+def config(sshd: PrivateServer, tmp_path: Path) -> WriteConfig:
+    """config(HOST, name=value, ...): an ssh_config that says this first, then how to get there."""
+
+    def write(host: str = "*", *more: str, **settings: object) -> str:
+        lines = [f"Host {host}", *(f"{name} {value}" for name, value in settings.items())]
+        path = tmp_path / "ssh_config"
+        there = Path(sshd.ssh_config).read_text()
+        path.write_text("\n".join([*lines, *more, there]) + "\n")
+        return str(path)
+
+    return write
+
+
+@pytest.fixture
+def filled(push: Way) -> Way:
+    (push.source / "x").write_text("x")
+    return push
+
+
+def tried(way: Way, config: str, *words: str) -> Ran:
+    return way.command("-F", config, *words, names=["x"])
+
+
+def arrives(way: Way, config: str, *words: str, host: str | None = None) -> bool:
+    """Both ways: the second one back to where the first one came from."""
+    host = host or way.server.host
+    up = way.typed("-F", config, *words, f"{way.source}/x", f"{host}:{way.destination}/y")
+    down = way.typed("-F", config, *words, f"{host}:{way.destination}/y", f"{way.source}/z")
+    assert (up.code, down.code) == (0, 0), up.err + down.err
+    return (way.source / "z").read_text() == "x"
+
+
+def refused(ran: Ran, *said: str) -> bool:
+    """Exit 3, nothing on stdout, and one message with a hint at most."""
+    assert (ran.code, ran.out) == (3, ""), ran.err
+    assert len([line for line in ran.err.splitlines() if line.startswith("pscp: ")]) >= 1
+    assert "Traceback" not in ran.err
+    return all(re.search(each, ran.err) for each in said)
+
+
+# --- what it refuses
+
+
+def test_a_host_key_that_is_another(filled: Way, config: WriteConfig, tmp_path: Path) -> None:
+    make_key(tmp_path / "other")
+    known = Path(filled.server.folder / "known_hosts").read_text().split()[0]
+    (tmp_path / "known").write_text(f"{known} {(tmp_path / 'other.pub').read_text()}")
+    ran = tried(filled, config(UserKnownHostsFile=tmp_path / "known"))
+    assert refused(ran, "(?i)host key", "compare the key")
+    assert list(filled.destination.iterdir()) == []
+
+
+@pytest.mark.parametrize("checking", ["yes", "ask"])
+def test_a_host_that_is_unknown(filled: Way, config: WriteConfig, checking: str) -> None:
+    """-B, which the tests always give, answers no question."""
+    path = config(UserKnownHostsFile="/dev/null", StrictHostKeyChecking=checking)
+    assert refused(tried(filled, path), "(?i)host key", "connect once with ssh")
+
+
+def test_a_key_that_is_not_let_in(filled: Way, tmp_path: Path) -> None:
+    make_key(tmp_path / "key")
+    text = Path(filled.server.ssh_config).read_text()
+    path = tmp_path / "ssh_config"
+    path.write_text(re.sub("IdentityFile .*", f'IdentityFile "{tmp_path}/key"', text))
+    assert refused(tried(filled, str(path)), "Permission denied", "try: ssh HOST true")
+    shutil.copy(filled.server.folder / "user_key", tmp_path / "good")
+    assert arrives(filled, str(path), "-i", str(tmp_path / "good"))
+
+
+def test_nobody_listens(filled: Way, config: WriteConfig) -> None:
+    assert refused(tried(filled, config(), "-P", str(free_port())), "Connection refused")
+
+
+def test_a_name_that_nobody_knows(filled: Way, config: WriteConfig) -> None:
+    ran = tried(filled, config(HostName="no-such-host.invalid"))
+    assert refused(ran, "Could not resolve hostname no-such-host.invalid")
+
+
+def test_no_cipher_in_common(filled: Way, config: WriteConfig) -> None:
+    ran = tried(filled, config(), "--cipher", "3des-cbc")
+    assert refused(ran, "no matching cipher")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["-o", "NoSuchOption=1"],
+        ["-o", "Port=nonsense"],
+        ["-F", "/no/such/config"],
+        ["--cipher", "no-such-cipher"],
+        ["-S", "/no/such/ssh"],
+    ],
+    ids=" ".join,
+)
+def test_what_ssh_cannot_mean_is_wrong_use(filled: Way, words: list[str]) -> None:
+    logins = filled.server.log.count("Connection from")
+    ran = filled.command(*words, names=["x"])
+    assert (ran.code, ran.out) == (2, "")
+    assert words[-1].split("=")[0].lower() in ran.err.lower()
+    assert len(ran.err.splitlines()) <= 2
+    assert filled.server.log.count("Connection from") == logins
+
+
+# --- what it is told
+
+
+def test_an_alias_of_the_users(filled: Way, config: WriteConfig) -> None:
+    settings = {
+        "HostName": "127.0.0.1", "Port": filled.server.port, "User": filled.server.user,
+        "IdentityFile": filled.server.folder / "user_key",
+        "UserKnownHostsFile": filled.server.folder / "known_hosts",
+    }  # fmt: skip
+    assert arrives(filled, config("my-nas", **settings), host="my-nas")
+
+
+def test_user_and_port_of_the_location(filled: Way, config: WriteConfig) -> None:
+    """They go before the configuration's, as with ssh."""
+    path, server = config(Port=1, User="nobody-at-all"), filled.server
+    assert refused(tried(filled, path), "refused")
+    place = f"ssh://{server.user}@{server.host}:{server.port}/{filled.destination}/y"
+    assert filled.typed("-F", path, f"{filled.source}/x", place).code == 0
+    path = config(User="nobody-at-all")
+    host = f"{server.user}@{server.host}"
+    assert arrives(filled, path, "-P", str(server.port), host=host)
+
+
+def test_a_jump(filled: Way, make_sshd: Callable[..., PrivateServer], tmp_path: Path) -> None:
+    """The far end is reached from the jump host alone: its port here is not the real one."""
+    jump = make_sshd()
+    path = tmp_path / "both"
+    theirs = Path(jump.ssh_config).read_text().replace(f"Host {jump.host}", "Host gateway")
+    ours = Path(filled.server.ssh_config).read_text()
+    path.write_text(theirs + ours)
+    assert arrives(filled, str(path), "-J", "gateway")
+    assert jump.log.count("Accepted publickey") == 2
+    path.write_text(theirs + ours + "ProxyJump gateway\n")
+    assert arrives(filled, str(path))
+    assert jump.log.count("Accepted publickey") == 4
+
+
+def test_a_proxy_command(filled: Way, config: WriteConfig, tmp_path: Path) -> None:
+    server = filled.server
+    proxy = tmp_path / "proxy"
+    proxy.write_text(
+        f"#!/bin/sh\necho used >>{tmp_path}/log\n"
+        f'exec ssh -F "{server.ssh_config}" -W "$1:$2" {server.host}\n'
+    )
+    proxy.chmod(0o755)
+    assert arrives(filled, config(ProxyCommand=f"{proxy} %h %p"))
+    assert (tmp_path / "log").read_text() == "used\n" * 2
+
+
+def test_a_program_of_the_users(filled: Way, tmp_path: Path) -> None:
+    program = tmp_path / "my ssh"
+    program.write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/log\nexec ssh "$@"\n')
+    program.chmod(0o755)
+    assert arrives(filled, filled.server.ssh_config, "-S", str(program))
+    assert filled.server.host in (tmp_path / "log").read_text()
+
+
+def test_what_an_interactive_session_is_given_is_not_used(
+    filled: Way, config: WriteConfig, tmp_path: Path
+) -> None:
+    """A remote command, a local one, forwardings and a master would break or leak."""
+    port, taken = free_port(), tmp_path / "taken"
+    path = config(
+        RemoteCommand="echo nothing of ours", RequestTTY="force", PermitLocalCommand="yes",
+        LocalCommand=f"touch {taken}", LocalForward=f"{port} 127.0.0.1:1",
+        ExitOnForwardFailure="yes", ControlMaster="auto", ControlPath=tmp_path / "master",
+        ControlPersist="yes", ForwardX11="yes",
+    )  # fmt: skip
+    assert arrives(filled, path)
+    assert not taken.exists() and not (tmp_path / "master").exists()
+
+
+def test_a_master_that_is_there_is_not_used(filled: Way, config: WriteConfig) -> None:
+    """Several lanes over one connection would be no faster; and it is not ours to end."""
+    logins = filled.server.log.count("Accepted publickey")
+    assert arrives(filled, config(ControlMaster="auto", ControlPath="none"))
+    assert filled.server.log.count("Accepted publickey") == logins + 2
+
+
+def test_settings_of_the_users_are_kept(filled: Way, config: WriteConfig) -> None:
+    """A cipher of the configuration's is used, and ours is not put before it."""
+    verbose = ("-d", "-o", "LogLevel=DEBUG1")
+    ran = tried(filled, config(Ciphers="aes192-ctr"), *verbose)
+    assert ran.code == 0
+    assert "cipher: aes192-ctr" in ran.err
+    ran = tried(filled, config(), *verbose)
+    assert "cipher: aes192-ctr" not in ran.err
+    ran = tried(filled, config(Ciphers="aes192-ctr"), *verbose, "--cipher", "aes256-ctr")
+    assert "cipher: aes256-ctr" in ran.err
+
+
+def test_two_sources_of_one_host_with_two_spellings(filled: Way) -> None:
+    """The user is part of where it is: these would be two connections, so it is refused."""
+    host = filled.server.host
+    ran = filled.typed(f"{host}:/x", f"root@{host}:/y", str(filled.destination))
+    assert ran.code == 2
+    assert "different hosts" in ran.err
+    assert dataclasses.replace(filled).session is None
