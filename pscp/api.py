@@ -38,6 +38,7 @@ def copy(
     options: Options | None = None,
     reporter: Reporter | None = None,
     progress: Progress | None = None,
+    keep_digests: bool = True,
     **fields: Any,
 ) -> Result:
     """Copy files and folders to or from one host, over several SSH connections.
@@ -45,6 +46,8 @@ def copy(
     `sources` is one location or several ("path", "host:path", a Location); either they or the
     destination are remote. `fields` are fields of Options, for instance recursive=True or
     connections=8. `progress` is called about ten times a second with a snapshot of Counters.
+    With strong=True the Result's `digests` map each path to its SHA-256, unless keep_digests
+    is False, which saves the memory where there are very many files.
 
     Returns a Result; its `failures` name each file that was not copied. Raises UsageError before
     anything is contacted, ConnectError where there is no usable far end, CopyError where the copy
@@ -56,7 +59,7 @@ def copy(
     host = to if to.is_remote else froms[0]
     with Session(host, chosen) as session:
         session.keeps = False
-        return session._copy(froms, to, chosen, reporter, progress)
+        return session._copy(froms, to, chosen, reporter, progress, keep_digests)
 
 
 class Session:
@@ -109,7 +112,7 @@ class Session:
 
     def _copy(
         self, froms: list[Location], to: Location, options: Options,
-        reporter: Reporter | None, progress: Progress | None,
+        reporter: Reporter | None, progress: Progress | None, keep_digests: bool = True,
     ) -> Result:  # fmt: skip
         told = reporter or Silent()
         if progress is not None:
@@ -121,7 +124,7 @@ class Session:
             self._start(options)
             from pscp.run import Run  # most of the program; ssh logs in meanwhile
 
-            result = Run(self, froms, to, options, told, counters).run()
+            result = Run(self, froms, to, options, told, counters, keep_digests).run()
             return result
         finally:
             told.stop(result)

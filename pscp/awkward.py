@@ -14,7 +14,7 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
-from pscp.options import Options
+from pscp.options import CHUNK_BYTES, Options
 
 MIB = 1024 * 1024
 SPARSE_BYTES = 24 * MIB
@@ -40,7 +40,7 @@ NAMES = (
 
 def make_awkward_files(folder: Path) -> Iterator[str]:
     """Fills `folder`; yields a line for each name that this file system does not take."""
-    block, chunk = Options().block_bytes, Options().chunk_bytes
+    block, chunk = Options().block_bytes, CHUNK_BYTES
     made_up = random.Random(folder.name)  # the same bytes each time: a failure can be repeated
     (folder / "folder" / "in a folder").mkdir(parents=True)
     (folder / "empty folder").mkdir()

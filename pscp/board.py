@@ -66,11 +66,10 @@ class InFlight:
             self.window.capacity_bytes = min(wanted, self._most_bytes)
 
     def held_since(self, before_s: float) -> Chunk | None:
-        """The last of the chunks that were taken before this moment, and by this lane alone."""
+        """The chunk that this lane, and no other, took last, if that was before this moment."""
         for number, work in reversed(self.work.items()):
-            if isinstance(work, Chunk) and self._taken_s[number] < before_s:
-                if work.takers == 1 and not work.is_over:
-                    return work
+            if isinstance(work, Chunk) and work.takers == 1 and not work.is_over:
+                return work if self._taken_s[number] < before_s else None
         return None
 
 

@@ -37,6 +37,7 @@ _PACKAGE = "pscp_agent"
 _MARKER_BYTES = 16
 _BANNER_MAX_BYTES = 64 * 1024  # what a login may print before the agent speaks
 _SAID_MAX_BYTES = 8 * 1024  # what is kept of a channel's standard error
+_UNTOLD_S = 0.2  # it waits so long for the reason before it is shown
 _SHOWN_MAX = 200  # characters of it in an error
 SILENCE_S = 60.0  # an agent ticks every 10 s, so after this it, or the path to it, is dead
 
@@ -76,6 +77,7 @@ class Far:
         self.channel = channel
         self._notice = notice
         self._said = b""
+        self._untold = ""  # what was said last; it may be the reason for an end
         self.rtt_s = math.inf  # of a question and its answer, the shortest so far
         self._decoder = wire.Decoder()
         self.session = session.Session(session.COORDINATOR)
@@ -87,7 +89,9 @@ class Far:
             self._send_agent(marker)
             self._skip_banner(marker)
             self.hello = self._hello()
-        except BaseException:
+            self._tell()
+        except BaseException as error:
+            self._tell(besides=str(error))
             channel.close()
             raise
         self._notice = None
@@ -139,7 +143,14 @@ class Far:
             return
         self._said = (self._said + data)[-_SAID_MAX_BYTES:]
         if self._notice is not None:
-            self._notice(data.decode(errors="replace").rstrip("\r\n"))
+            self._untold += data.decode(errors="replace")
+
+    def _tell(self, besides: str = "") -> None:
+        """Tell people what was said, except for lines that an error repeats."""
+        lines, self._untold = self._untold.splitlines(), ""
+        for line in lines:
+            if self._notice is not None and line.strip() and line.strip() not in besides:
+                self._notice(line)
 
     def explain(self) -> errors.PscpError:
         """Why the channel ended."""
@@ -165,7 +176,9 @@ class Far:
     def _wait_or_prompt(self) -> None:
         """As _wait(), without its limit: a person may be typing a password."""
         while True:
-            ready = dict(self._poll.poll())
+            ready = dict(self._poll.poll(_UNTOLD_S * 1000 if self._untold else None))
+            if not ready:
+                self._tell()
             if self.channel.error_fd in ready:
                 self._hear()
             if self.channel.read_fd in ready:

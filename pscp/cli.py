@@ -8,15 +8,17 @@ finger are answered at once. Read next: api.py.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
+import signal
 import stat
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any, NoReturn
 
-from pscp.errors import FileError, Interrupted, PscpError, UsageError
+from pscp.errors import FileError, Interrupted, PscpError, Terminated, UsageError
 from pscp.options import (
     Location,
     Options,
@@ -109,12 +111,43 @@ def run(command: Command) -> int:
     options = command.options
     is_terminal = bool(sys.stderr and sys.stderr.isatty()) and os.environ.get("TERM") != "dumb"
     reporter = make_reporter(options, is_terminal)
-    try:
-        result = copy(command.sources, command.destination, options=options, reporter=reporter)
-    finally:
-        reporter.stop(None)
+    with signals_raised():
+        try:
+            result = copy(
+                command.sources, command.destination, options=options, reporter=reporter,
+                keep_digests=False,
+            )  # fmt: skip
+        finally:
+            reporter.stop(None)
     conclude(result, options)
     return 0 if result.ok else 1
+
+
+@contextlib.contextmanager
+def signals_raised() -> Iterator[None]:
+    """SIGINT and SIGTERM end the copy in the order of its own code: the first of them raises.
+
+    What comes later finds the copy ending already. What is ignored (nohup, &) stays ignored.
+    """
+    errors = {signal.SIGINT: Interrupted, signal.SIGTERM: Terminated}
+
+    def end(number: int, frame: object) -> None:
+        for each in before:
+            signal.signal(each, signal.SIG_IGN)
+        raise errors[signal.Signals(number)]("interrupted; what has landed is kept")
+
+    before = {
+        each: signal.getsignal(each)
+        for each in errors
+        if signal.getsignal(each) is not signal.SIG_IGN
+    }
+    for each in before:
+        signal.signal(each, end)
+    try:
+        yield
+    finally:
+        for each, action in before.items():
+            signal.signal(each, action)
 
 
 def check_local_source(path: str, recursive: bool) -> None:
@@ -236,7 +269,13 @@ def add_how_it_is_sent(group: argparse._ArgumentGroup) -> None:
         help="the number of connections, or auto (the default)",
     )
     size(group, "-b", "--block-size", "block_bytes", "what is read and written at once (256K)")
-    size(group, "--chunk-size", "", "chunk_bytes", "what is verified and resent as one (4M)")
+    size(
+        group,
+        "--chunk-size",
+        "",
+        "chunk_bytes",
+        "what is verified and resent as one (4M, less toward the end)",
+    )
     number(group, "-l", "--limit", "limit_kbit_s", "KBIT", "the most to send, in kbit/s")
 
 
@@ -268,7 +307,7 @@ def add_what_is_shown(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
     flag = partial(add, action="store_true")
     flag("-q", "--quiet", help="errors only")
-    flag("-v", "--verbose", help="show what ssh says (ssh -v)")
+    flag("-v", "--verbose", help="say which hash, cipher and connections are used, and why")
     flag("-d", "--debug", help="show what pscp does")
     add("--progress", metavar="STYLE", help="auto (a bar on a terminal), bar, plain, json or none")
     flag("--stats", help="end with a table of what was counted")

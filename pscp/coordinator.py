@@ -28,16 +28,26 @@ from pscp.endpoint import failures, hashes, source, tree
 from pscp.endpoint.sink import entry as checked_entry
 from pscp.endpoint.wire import WireError
 from pscp.filejob import FileJob
-from pscp.journal import Journal, Landed
-from pscp.options import Options
-from pscp.plan import Ask, Failure, Pack, PackBuilder, Placed, Placement, goes_in_pack
+from pscp.journal import AnyJournal, Landed
+from pscp.options import CHUNK_BYTES, Options
+from pscp.plan import (
+    QUESTION_BYTES,
+    Ask,
+    Failure,
+    Pack,
+    PackBuilder,
+    Placed,
+    Placement,
+    goes_in_pack,
+    groups,
+    weight_bytes,
+)
 from pscp.progress import Counters, Reporter
 from pscp.progress import Failure as Reported
 from pscp.resume import LOOK_ITEMS, Look
 
 _SHARES = 4  # of what is left, a lane takes one at a time
 _LEAST_CHUNK_BYTES = 256 * 1024  # smaller ones cost more than the end of a copy gains
-_FINISHING_ITEMS = 500  # hard links or folders in one question
 
 _ERRORS: dict[str, type[errors.FileError]] = {
     failures.CHANGED: errors.SourceChanged,
@@ -61,18 +71,10 @@ class Spool:
         self._begins.append(self._file.tell())
         self._file.write(json.dumps(entry).encode("ascii") + b"\n")
 
-    def take(self, backwards: bool) -> Iterator[list[tree.Entry]]:
-        """All entries, in groups."""
-        begins = reversed(self._begins) if backwards else iter(self._begins)
-        group: list[tree.Entry] = []
-        for begin in begins:
+    def take(self, backwards: bool) -> Iterator[tree.Entry]:
+        for begin in reversed(self._begins) if backwards else iter(self._begins):
             self._file.seek(begin)
-            group.append(tree.Entry(*json.loads(self._file.readline())))
-            if len(group) == _FINISHING_ITEMS:
-                yield group
-                group = []
-        if group:
-            yield group
+            yield tree.Entry(*json.loads(self._file.readline()))
 
     def close(self) -> None:
         self._file.close()
@@ -82,19 +84,20 @@ class Coordinator:
     """One copy, from the first entry to the last rename."""
 
     def __init__(
-        self, options: Options, counters: Counters, reporter: Reporter, journal: Journal,
+        self, options: Options, counters: Counters, reporter: Reporter, journal: AnyJournal,
         crew: Crew, keep_digests: bool = True,
     ) -> None:  # fmt: skip
         self.options, self.counters, self.journal = options, counters, journal
         self.board: Board = crew.board
         self.algorithm = crew.algorithm
-        self.chunk_bytes, self.strong = options.chunk_bytes, options.strong
+        self.chunk_bytes, self.strong = options.chunk_bytes or CHUNK_BYTES, options.strong
         self.failures: list[Reported] = []
         self.digests: dict[str, str] = {}
         self._reporter, self._crew, self._keep_digests = reporter, crew, keep_digests
         self._small = PackBuilder(self._packed)
         self._look = Look(self)
         self._looking: list[Placed] = []
+        self._looking_bytes = 0
         self._folders, self._links = Spool(), Spool()
         self._is_new: Callable[[int], bool] = lambda top: True
         self.board.when_idle(self._small.flush)
@@ -191,12 +194,13 @@ class Coordinator:
             self._put(item)
         else:
             self._looking.append(item)
-            if len(self._looking) >= LOOK_ITEMS:
+            self._looking_bytes += weight_bytes(item.entry)
+            if len(self._looking) >= LOOK_ITEMS or self._looking_bytes >= QUESTION_BYTES // 2:
                 self._flush_looking()
 
     def _flush_looking(self) -> None:
         if self._looking:
-            items, self._looking = self._looking, []
+            items, self._looking, self._looking_bytes = self._looking, [], 0
             self.board.put(self._look.question(items))
 
     def _put(self, item: Placed) -> None:
@@ -245,18 +249,18 @@ class Coordinator:
             paths = (item.entry.path for item in items)
             self.digests.update(zip(paths, digests, strict=True))
         if self.options.preserve and not self.options.dry_run:
-            entries = [item.entry for item in items]
-            self._ask_each("adopt", entries)
+            for group in groups(item.entry for item in items):
+                self._ask_each("adopt", group)
 
     def next_chunk_bytes(self) -> int:
         """Toward the end chunks become smaller, so that all lanes end at about the same time."""
         counters = self.counters
-        if not counters.plan_complete:
+        if self.options.chunk_bytes is not None or not counters.plan_complete:
             return self.chunk_bytes
         done = counters.bytes_done + counters.bytes_resumed + self.board.in_flight_bytes()
         fair = (counters.bytes_total - done) // (_SHARES * max(counters.lanes_alive, 1))
         rounded = -(-fair // _LEAST_CHUNK_BYTES) * _LEAST_CHUNK_BYTES
-        return max(min(rounded, self.chunk_bytes), min(_LEAST_CHUNK_BYTES, self.chunk_bytes))
+        return max(min(rounded, self.chunk_bytes), _LEAST_CHUNK_BYTES)
 
     def file_done(self, item: Placed, digest: str) -> None:
         """A file has its final name."""
@@ -304,7 +308,7 @@ class Coordinator:
 
     def _finishing(self, spool: Spool, question: str, backwards: bool) -> None:
         """One group after the other: a folder is finished after what is in it."""
-        for group in spool.take(backwards):
+        for group in groups(spool.take(backwards)):
             with self.board.changed:
                 self._ask_each(question, group)
             self._wait_for(self.board.is_idle)

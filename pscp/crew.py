@@ -18,7 +18,7 @@ from pscp.progress import Counters
 from pscp.worker import Worker
 
 AUTO_LANES = 4  # until -c auto measures: enough for two cores, and for 80 Mbit x 100 ms each
-_ATTEMPTS_ALONE = 8  # connecting again, with no lane alive: about two minutes of pauses
+_ATTEMPTS_ALONE = 8  # connecting again, with no lane alive: one to one and a half minutes of pauses
 
 
 class Crew:
@@ -32,7 +32,6 @@ class Crew:
         """`connect` opens a lane's connection; with `keeps` they stay open in `kept`."""
         self.board = Board()
         self.is_push, self.algorithm = is_push, algorithm
-        self.chunk_bytes = options.chunk_bytes
         self.opening = 0
         self.begin_near: dict[str, Any] = {}
         self.begin_far: dict[str, Any] = {}

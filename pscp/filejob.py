@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from pscp.board import Board
 from pscp.endpoint import failures, hashes
 from pscp.endpoint.files import Extent
-from pscp.journal import Journal, Landed
+from pscp.journal import AnyJournal, Landed
 from pscp.plan import Ask, Chunk, Failure, Placed, Work, batches, cut, subtract
 from pscp.progress import Counters
 
@@ -32,7 +32,7 @@ class Copy(Protocol):
 
     board: Board
     counters: Counters
-    journal: Journal
+    journal: AnyJournal
     algorithm: str
     chunk_bytes: int
     strong: bool

@@ -155,6 +155,28 @@ class Journal:
         os.close(self._fd)
 
 
+class NoJournal:
+    """For what copies nothing: knows nothing, keeps nothing."""
+
+    def landed(self, path: str, identity: Identity) -> Landed | None:
+        return None
+
+    def file(self, path: str, identity: Identity, algorithm: str) -> int:
+        return 0
+
+    def chunk(self, number: int, offset: int, length: int, digest: str) -> None:
+        pass
+
+    def done(self, number: int) -> None:
+        pass
+
+    def close(self, complete: bool) -> None:
+        pass
+
+
+AnyJournal = Journal | NoJournal
+
+
 def _without_overlaps(found: list[tuple[Extent, str]]) -> Iterator[tuple[Extent, str]]:
     """Of extents in ascending order, those that begin behind the end of the one before."""
     end = 0

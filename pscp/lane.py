@@ -29,13 +29,15 @@ from pscp.plan import Ask, Chunk, Pack
 # default tcp_wmem), the pipes, and what waits to be made durable, with room to spare.
 WINDOW_BYTES = 16 * 1024 * 1024
 
+# The two questions that are no work of the board's, which numbers its own from 1 on.
+_BEGIN, _END = 0, (1 << 64) - 1
+
 
 class Crew(Protocol):
     """What a lane needs to know of the copy it works for."""
 
     board: Board
     is_push: bool
-    chunk_bytes: int
     begin_near: dict[str, Any]  # the questions that make each end what it is
     begin_far: dict[str, Any]
     rtt_s: float
@@ -68,7 +70,7 @@ class Lane:
         try:
             self._begin_near()
             self._far.session.state = "push" if self._crew.is_push else "pull"
-            self._far.send(wire.ASK, 0, 0, wire.to_json(self._crew.begin_far))
+            self._far.send(wire.ASK, _BEGIN, 0, wire.to_json(self._crew.begin_far))
             self._reader.start()
             with self._board.changed:
                 self._board.join(self._share)
@@ -95,7 +97,7 @@ class Lane:
         if not self._ending:
             return
         if self._crew.keeps and not self._share.work:
-            self._far.send(wire.ASK, 0, 0, b'{"ask":"end"}')
+            self._far.send(wire.ASK, _END, 0, b'{"ask":"end"}')
         else:
             self._far.channel.end()
 
@@ -340,10 +342,10 @@ class Lane:
     def _take_reply(self, frame: wire.Frame) -> bool:
         """True when it is the answer to "end"."""
         answer, failed = frame.json(), bool(frame.flags & wire.FAILED)
-        if frame.id == 0:  # begin or end
+        if frame.id in (_BEGIN, _END):
             if failed:
                 raise _as_copy_error(failures.checked(answer))
-            return self._ending
+            return frame.id == _END and self._ending
         work = self._share.work.get(frame.id)
         if isinstance(work, Ask):
             self._answered(frame.id, work, answer, failed)

@@ -25,6 +25,7 @@ PROGRESS_STYLES = ("auto", "bar", "plain", "json", "none")
 MAX_CONNECTIONS = 256  # each is an ssh process here and one or two at the far end
 MIN_BLOCK_BYTES = 4 * KIB  # below, the frame headers and calls cost more than the data
 MAX_BLOCK_BYTES = MIB  # a pipe holds no more at once (/proc/sys/fs/pipe-max-size)
+CHUNK_BYTES = 4 * MIB  # 2 to 4 MiB did best over wide-area paths; see docs/decisions.md
 MAX_CHUNK_BYTES = GIB  # a chunk is what is sent again after a mismatch
 MAX_SIZE_BYTES = 2**63 - 1  # off_t
 MAX_LIMIT_KBIT_S = 10**9  # 1 Tbit/s: more is a slip of the finger
@@ -91,7 +92,7 @@ class Options:
     # how it is sent
     connections: int | None = None  # None is auto
     block_bytes: int = 256 * KIB
-    chunk_bytes: int = 4 * MIB
+    chunk_bytes: int | None = None  # None: CHUNK_BYTES, and less toward the end
     limit_kbit_s: int | None = None
     # how ssh is run
     program: str = "ssh"
@@ -237,7 +238,8 @@ def _check_numbers(options: Options) -> None:
         _check_range("the number of connections", options.connections, 1, MAX_CONNECTIONS)
     block_bytes = options.block_bytes
     _check_range("the block size", block_bytes, MIN_BLOCK_BYTES, MAX_BLOCK_BYTES, show_size)
-    _check_range("the chunk size", options.chunk_bytes, block_bytes, MAX_CHUNK_BYTES, show_size)
+    chunk_bytes = CHUNK_BYTES if options.chunk_bytes is None else options.chunk_bytes
+    _check_range("the chunk size", chunk_bytes, block_bytes, MAX_CHUNK_BYTES, show_size)
     if options.limit_kbit_s is not None:
         _check_range("the limit in kbit/s", options.limit_kbit_s, 1, MAX_LIMIT_KBIT_S)
     if options.port is not None:

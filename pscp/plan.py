@@ -21,6 +21,8 @@ from pscp.endpoint.files import Extent
 Failure = dict[str, Any]  # endpoint/failures.py
 
 PACK_OVERHEAD_BYTES = 512  # of a file in a pack: what it costs in a window beside its bytes
+QUESTION_BYTES = 512 * 1024  # of entries in one question: half of what a frame may hold
+QUESTION_ITEMS = 500
 
 
 @dataclass(frozen=True)
@@ -145,6 +147,30 @@ def batches(extents: Iterable[Extent], batch_bytes: int) -> Iterator[list[Extent
         yield group
 
 
+def weight_bytes(entry: tree.Entry) -> int:
+    """At most what an entry takes as JSON: a character may become six."""
+    attributes = entry.extra.get("x", {})
+    carried = sum(len(name) + len(value) for name, value in attributes.items())
+    return (
+        PACK_OVERHEAD_BYTES + 6 * (len(entry.path) + len(str(entry.extra.get("to", "")))) + carried
+    )
+
+
+def groups(entries: Iterable[tree.Entry]) -> Iterator[list[tree.Entry]]:
+    """Entries in groups that fit into a question each."""
+    group: list[tree.Entry] = []
+    total = 0
+    for entry in entries:
+        weight = weight_bytes(entry)
+        if group and (total + weight > QUESTION_BYTES or len(group) >= QUESTION_ITEMS):
+            yield group
+            group, total = [], 0
+        group.append(entry)
+        total += weight
+    if group:
+        yield group
+
+
 def goes_in_pack(entry: tree.Entry) -> bool:
     """Small files travel whole; so do folders and links, which have no bytes."""
     return entry.size <= source.PACK_FILE_BYTES
@@ -161,7 +187,7 @@ class PackBuilder:
     def add(self, item: Placed) -> Pack | None:
         """The pack that is full with this item, if it is."""
         self._items.append(item)
-        self._bytes += item.entry.size + PACK_OVERHEAD_BYTES
+        self._bytes += item.entry.size + weight_bytes(item.entry)
         if self._bytes >= source.PACK_BYTES or len(self._items) >= source.PACK_FILES:
             return self.flush()
         return None

@@ -14,7 +14,7 @@ from pscp.board import Board
 from pscp.endpoint import failures, hashes, tree, wire
 from pscp.endpoint.files import Extent
 from pscp.filejob import CHECK_BYTES
-from pscp.journal import Journal, Landed
+from pscp.journal import AnyJournal, Landed
 from pscp.options import Options
 from pscp.plan import Ask, Placed, batches, cut, goes_in_pack
 
@@ -25,7 +25,7 @@ class Copy(Protocol):
     """What the look at the destination needs of the copy."""
 
     board: Board
-    journal: Journal
+    journal: AnyJournal
     options: Options
     algorithm: str
     chunk_bytes: int
@@ -82,7 +82,7 @@ class Look:
         return is_same_size and self._copy.options.resume and "sparse" not in entry.extra
 
     def _send(self, item: Placed, has_part: bool) -> None:
-        if not has_part or goes_in_pack(item.entry):
+        if not has_part or goes_in_pack(item.entry) or self._copy.options.dry_run:
             self._copy.send(item)
             return
         landed = self._copy.journal.landed(item.entry.path, item.known.identity)

@@ -22,7 +22,7 @@ from pscp.crew import Crew, sink_question, source_question
 from pscp.endpoint import failures, metadata, sink, source
 from pscp.endpoint.end import End
 from pscp.endpoint.wire import WireError
-from pscp.journal import Journal, token_of
+from pscp.journal import AnyJournal, Journal, NoJournal, token_of
 from pscp.options import Location, Options
 from pscp.plan import expected_name
 from pscp.progress import Counters, Reporter, Result
@@ -47,9 +47,9 @@ class Run:
 
     def __init__(
         self, session: Connections, froms: list[Location], to: Location, options: Options,
-        reporter: Reporter, counters: Counters,
+        reporter: Reporter, counters: Counters, keep_digests: bool,
     ) -> None:  # fmt: skip
-        self.counters = counters
+        self.counters, self._keep_digests = counters, keep_digests
         self._session, self._froms, self._to = session, froms, to
         self._options, self._reporter = options, reporter
         self._is_push = to.is_remote
@@ -59,7 +59,8 @@ class Run:
     def run(self) -> Result:
         token = self._token()
         tops = self._expanded_near() if self._is_push else []
-        journal = Journal(token, keep=self._options.resume)
+        is_copy = not (self._options.dry_run or self._options.transfer_test)
+        journal = Journal(token, self._options.resume) if is_copy else NoJournal()
         complete = False
         try:
             fars = self._session.take(self._options, self._reporter.note)
@@ -80,7 +81,7 @@ class Run:
         return token_of(*where, str(self._is_push), *froms, to)
 
     def _copy(
-        self, fars: list[Far], tops: list[source.Top], token: str, journal: Journal
+        self, fars: list[Far], tops: list[source.Top], token: str, journal: AnyJournal
     ) -> Result:
         algorithm = choose_hash(fars[0])
         tops = tops or self._expanded_far(fars[0])
@@ -91,7 +92,11 @@ class Run:
             self._options, self.counters, self._is_push, algorithm, self._connect,
             self._reporter.note, self._session.keeps, fars[0].rtt_s,
         )  # fmt: skip
-        coordinator = Coordinator(self._options, self.counters, self._reporter, journal, crew)
+        coordinator = Coordinator(
+            self._options, self.counters, self._reporter, journal, crew, self._keep_digests
+        )
+        self._explain(f"to {target.root}, chunks hashed with {algorithm}")
+        self._explain(f"a round trip takes {fars[0].rtt_s * 1000:.1f} ms; lanes: {crew.count}")
         coordinator.failures += self._missing
         crew.begin(
             source_question(tops, self._options, algorithm, self._is_push),
@@ -104,6 +109,11 @@ class Run:
             crew.end()
             fars += crew.kept
         return self._result(coordinator, crew)
+
+    def _explain(self, text: str) -> None:
+        """With -v: what was decided."""
+        if self._options.verbose:
+            self._reporter.note(text)
 
     def _connect(self, worker: Worker) -> Far:
         return self._session.connect(self._options, worker)

@@ -109,8 +109,20 @@ class Settler:
             for batch in batches:
                 for part in batch.parts:
                     files.start_writing_back(part.fd)
-        for batch in batches:
-            batch.done([self._outcome(part) for part in batch.parts])
+        outcomes = [[self._outcome(part) for part in batch.parts] for batch in batches]
+        paths = {part.entry.path.rpartition("/")[0] for batch in batches for part in batch.parts}
+        for path in paths:
+            self._make_names_durable(path)
+        for batch, outcome in zip(batches, outcomes):
+            batch.done(outcome)
+
+    def _make_names_durable(self, path: str) -> None:
+        """Without this, a power cut could undo the renames in this folder."""
+        try:
+            with self._root.lock:
+                os.fsync(self._root.folder(path))
+        except (OSError, failures.Refusal):
+            pass  # the files are there; not every filesystem lets a folder be synced
 
     def _outcome(self, part: Part) -> Optional[failures.Data]:
         """None: the part is the file now. Else why it is not; then the part is gone."""

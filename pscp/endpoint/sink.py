@@ -298,6 +298,9 @@ class Sink:
         """Everything in the folder has landed: give it its metadata."""
         with self.root.lock:
             fd = self.root.folder(value.path)
+            # Before its metadata changes: so the first folder's fsync commits all, and the next
+            # ones find nothing to wait for.
+            os.fsync(fd)
             metadata.apply_to_folder(fd, value, self._policy, "new" in value.extra)
 
     # --- what is there already

@@ -9,7 +9,6 @@ Not here: which tools (regimes.py). Read next: results.py.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -136,7 +135,7 @@ def run_once(
         if tool.name.startswith("pscp"):
             bench.wrong.append(f"{case.title}: {tool.name}: {row.note}")
     else:
-        row.samples.append(sample_of(number, outcome, load))
+        row.samples.append(sample_of(number, outcome))
         tell(f"{case.title}: round {number + 1}, {tool.name}: {row.samples[-1].seconds:.2f} s")
 
 
@@ -146,21 +145,9 @@ def fault(outcome: Outcome, timeout_s: float) -> str:
     return f"failed: {outcome.last_words}" if outcome.status else ""
 
 
-def sample_of(number: int, outcome: Outcome, load: Load) -> Sample:
-    seconds = outcome.seconds * undelivered_factor(outcome, load)
+def sample_of(number: int, outcome: Outcome) -> Sample:
     found = REPORTED_CONNECTIONS.search(outcome.err)
-    return Sample(number, seconds, outcome.own_cpu_s, int(found[1]) if found else None)
-
-
-def undelivered_factor(outcome: Outcome, load: Load) -> float:
-    """iperf3 ends once all is sent, with megabytes in its socket buffers that never arrive.
-
-    So its time is what it needed for the bytes that arrived, stretched to all of them.
-    """
-    if '"sum_received"' not in outcome.out:
-        return 1.0
-    arrived = json.loads(outcome.out)["end"]["sum_received"]["bytes"]
-    return max(1.0, load.bytes / arrived) if arrived else 1.0
+    return Sample(number, outcome.seconds, outcome.own_cpu_s, int(found[1]) if found else None)
 
 
 def tell(text: str) -> None:

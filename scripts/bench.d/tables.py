@@ -21,9 +21,9 @@ Made by `scripts/bench --write-docs`; `scripts/bench --help` says how to make yo
 Everything lies in memory (tmpfs), sshd is stock, and each time is that of the whole command,
 with its connections set up. The tools run in turn (A B C, A B C), a time is the median of the
 runs, and a ratio is the median of the ratios within each round. *pscp x* is how many times as
-fast as that tool pscp is; *of limit* is the tool's rate against the limit's. iperf3 ends with
-data unsent in its socket buffers: its time is stretched to all the bytes. Where a tool would
-take hours it moves less, as *moved* says, and its rate counts. The first copy of every tool is
+fast as that tool pscp is; *of limit* is the tool's rate against the limit's. iperf3 is timed
+until all bytes have arrived (`-R`). Where a tool would take hours it moves less, as *moved*
+says, and its rate counts. The first copy of every tool is
 compared with its source, byte by byte.
 """
 HEADER = ("tool", "moved", "runs", "median s", "rate", "pscp x", "of limit", "CPU s/GiB", "")
@@ -84,7 +84,7 @@ def verdict_rows(found: Sequence[Verdict]) -> list[tuple[str, ...]]:
 
 def met(verdict: Verdict) -> str:
     word = "met" if verdict.met else "not met"
-    return f"{word} (quick: smaller than the goal means)" if verdict.quick else word
+    return f"{word} (smaller than the goal means)" if verdict.quick else word
 
 
 def for_terminal(report: Report, regimes: Sequence[str]) -> Iterator[str]:

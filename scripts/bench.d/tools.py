@@ -168,17 +168,21 @@ QUICK_OTHERS = (SCP, SCP_AES, RSYNC, TAR, RCLONE)
 
 @dataclass(frozen=True)
 class Iperf:
-    """iperf3 moving as many bytes; `streams` is asked when it runs."""
+    """iperf3 moving as many bytes; `streams` is asked when it runs.
+
+    Always with -R, where the client receives: a client that sends ends with megabytes in its
+    socket buffers that never arrive (20 of 256 MiB at 100 ms). The lab's links are the same
+    both ways.
+    """
 
     streams: Callable[[], int] = field(default=lambda: STREAMS)
     options: tuple[str, ...] = ()
 
     def __call__(self, run: Run) -> Command:
-        way = [] if run.push else ["-R"]
         to = ["-c", run.link.address, "-p", str(run.link.iperf_port)]
         # -n counts all streams together.
         size = ["-P", str(self.streams()), "-n", str(run.load.bytes)]
-        return Command(["iperf3", "-J", *to, *size, *way, *self.options])
+        return Command(["iperf3", "-R", *to, *size, *self.options])
 
 
 def iperf(name: str, make: Iperf) -> Tool:

@@ -31,10 +31,12 @@ def kept(sshd: PrivateServer, tmp_path_factory: pytest.TempPathFactory) -> Itera
     (here / "file").touch()
 
     def warm() -> pscp.Session:
-        session = pscp.Session(
-            sshd.host, config_file=sshd.ssh_config, batch=True, connections=1
-        )
-        session.copy(str(here / "file"), f"{sshd.host}:{here}/copy")
+        session = pscp.Session(sshd.host, config_file=sshd.ssh_config, batch=True, connections=1)
+        try:
+            session.copy(str(here / "file"), f"{sshd.host}:{here}/copy")
+        except BaseException:
+            session.close()
+            raise
         return session
 
     with shared(warm) as session:  # type: ignore[arg-type, type-var]

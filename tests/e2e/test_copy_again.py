@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 from compare import assert_same_tree
 from conftest import MakeServer
-from e2e.ways import Way
 
 import pscp
+from e2e.ways import Way
 from pscp.options import MIB
 from pscp.processes import descendants, living
 from pscp.servers import PrivateServer

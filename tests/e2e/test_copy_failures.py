@@ -15,9 +15,10 @@ from pathlib import Path
 import pytest
 from compare import assert_same_tree
 from conftest import MakeServer
+
+import pscp
 from e2e.conftest import ShellThat
 from e2e.ways import Ran, Way
-
 from pscp.options import MIB
 
 
@@ -101,15 +102,16 @@ def make_odd_tree(folder: Path) -> None:
         made.bind(os.path.relpath(folder / "socket"))
 
 
+def failures_of(result: pscp.Result) -> dict[str, str]:
+    assert len({each.path for each in result.failures}) == len(result.failures)
+    return {each.path: each.message for each in result.failures}
+
+
 def test_dangling_links_loops_and_special_files(way: Way) -> None:
     make_odd_tree(way.source)
-    ran = way.command("-r", names=["."])
-    assert ran.code == 1
-    said = named(ran)
-    special = "is not a file, a folder or a link"
-    assert {name: said[name] for name in ("fifo", "to fifo", "socket")} == dict.fromkeys(
-        ("fifo", "to fifo", "socket"), special
-    )
+    said = failures_of(way.copy("."))
+    special = ("fifo", "to fifo", "socket")
+    assert {said[name] for name in special} == {"is not a file, a folder or a link"}
     assert said["dangling"] == r"is a dangling link (to nowhere\x1b)"
     assert said["sub/loop"] == "a loop of links"
     assert said["self"].startswith("is a link that cannot be followed")
@@ -117,11 +119,18 @@ def test_dangling_links_loops_and_special_files(way: Way) -> None:
     assert arrived(way) == ["a", "sub/b", "z"]
 
 
+def test_each_is_named_on_stderr(way: Way) -> None:
+    make_odd_tree(way.source)
+    ran = way.command("-r", names=["."])
+    assert ran.code == 1
+    assert len(named(ran)) == 6 and {"fifo", "dangling", "sub/loop"} <= named(ran).keys()
+    assert ran.err.splitlines()[-1].endswith(", 6 failed")
+
+
 def test_with_a_links_are_no_problem(way: Way) -> None:
     make_odd_tree(way.source)
-    ran = way.command("-a", names=["."])
-    assert ran.code == 1
-    assert sorted(named(ran)) == ["fifo", "socket"]
+    result = way.copy(".", archive=True)
+    assert sorted(failures_of(result)) == ["fifo", "socket"]
     for name in ("fifo", "socket"):
         (way.source / name).unlink()
     assert_same_tree(way.source, way.destination)
@@ -130,24 +139,26 @@ def test_with_a_links_are_no_problem(way: Way) -> None:
 def test_excluded_they_are_no_problem_either(way: Way) -> None:
     make_odd_tree(way.source)
     patterns = ("fifo", "to fifo", "socket", "dangling", "loop", "self")
-    ran = way.command("-r", *(f"--exclude={each}" for each in patterns), names=["."])
-    assert ran.code == 0, ran.err
+    assert way.copy(".", filters=tuple(("exclude", each) for each in patterns)).ok
     assert arrived(way) == ["a", "sub/b", "z"]
 
 
 @pytest.mark.parametrize("kind", ["fifo", "dangling", "socket"])
 def test_a_top_of_that_kind(way: Way, kind: str) -> None:
     make_odd_tree(way.source)
-    ran = way.command(names=[kind, "a"])
-    assert (ran.code, list(named(ran))) == (1, [kind])
+    result = way.copy(kind, "a", recursive=False)
+    assert (list(failures_of(result)), result.files) == ([kind], 1)
+    assert [(each.error, "--exclude" in each.hint) for each in result.failures] == [
+        ("UnsupportedFile", True)
+    ]
     assert arrived(way) == ["a"]
 
 
 @pytest.mark.parametrize("size", [3, 200_000])
 def test_a_name_too_long_for_the_destination(way: Way, size: int) -> None:
     write(way.source / "x", size)
-    ran = way.command(names=["x"], to="n" * 256)
-    assert (ran.code, named(ran)) == (1, {"n" * 256: "File name too long"})
+    result = way.copy("x", to="n" * 256)
+    assert failures_of(result) == {"n" * 256: "File name too long"}
     assert arrived(way) == []
 
 
@@ -194,14 +205,3 @@ def test_a_file_larger_than_the_sink_takes(
     ran = limited.command("-r", names=["."])
     assert (ran.code, named(ran)) == (1, {"sub/large": "File too large"})
     assert arrived(way) == ["sub/a", "z"]
-
-
-def test_the_result_says_the_same(way: Way) -> None:
-    make_odd_tree(way.source)
-    result = way.copy("fifo", "a", "dangling")
-    assert not result.ok
-    assert [(each.path, each.error) for each in result.failures] == [
-        ("fifo", "UnsupportedFile"), ("dangling", "UnsupportedFile"),
-    ]  # fmt: skip
-    assert all("--exclude" in each.hint for each in result.failures)
-    assert result.files == 1

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from compare import assert_same_tree
 from conftest import MakeServer
+
 from e2e.conftest import ShellThat
 from e2e.ways import Way
-
 from pscp.options import MIB
 
 # The far end's shell sees no python, wherever it looks.
@@ -110,9 +110,7 @@ def test_no_python(push: Way, make_sshd: MakeServer, shell_that: ShellThat) -> N
     assert list(push.destination.iterdir()) == []
 
 
-def test_a_python_that_is_too_old(
-    push: Way, make_sshd: MakeServer, shell_that: ShellThat
-) -> None:
+def test_a_python_that_is_too_old(push: Way, make_sshd: MakeServer, shell_that: ShellThat) -> None:
     server = make_sshd(shell=shell_that(OLD_PYTHON))
     fill(push.source)
     ran = dataclasses.replace(push, server=server).command("-r", names=["t"])

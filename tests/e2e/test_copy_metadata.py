@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from compare import assert_same_tree
 from conftest import MakeServer, unavailable
+
 from e2e.conftest import ShellThat
 from e2e.ways import Way
 
@@ -236,7 +237,7 @@ def test_owners_are_kept_with_a_and_only_then(way: Way) -> None:
 # --- folders that are closed to their owner's writing
 
 
-@pytest.mark.parametrize("option", ["-r", "-rp", "-a"])
+@pytest.mark.parametrize("option", ["-r", "-a"])
 def test_read_only_folders(powerless: Way, option: str) -> None:
     inner = powerless.source / "folder" / "inner"
     inner.mkdir(parents=True)

@@ -9,12 +9,11 @@ import os
 import tempfile
 from pathlib import Path
 
-import pytest
 from compare import assert_same_tree
-from e2e.ways import Way
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from e2e.ways import Way
 from pscp.awkward import NAMES
 
 MORE_NAMES = (
@@ -70,12 +69,13 @@ def test_awkward_names_typed(way: Way) -> None:
     assert_same_tree(way.source, way.destination)
 
 
-@pytest.mark.parametrize("name", ALL_NAMES, ids=lambda name: ascii(name[:20]))
-def test_a_destination_of_that_name(way: Way, name: bytes) -> None:
-    (way.source / "x").write_bytes(name)
-    assert way.copy("x", to=os.fsdecode(name)).ok
-    assert os.listdir(os.fsencode(way.destination)) == [name]
-    assert way.copy("x", to=os.fsdecode(name)).files_resumed == 1
+def test_a_destination_of_that_name(way: Way) -> None:
+    for name in ALL_NAMES:
+        (way.source / "x").write_bytes(name)
+        assert way.copy("x", to=os.fsdecode(name)).ok, name
+        assert os.listdir(os.fsencode(way.destination)) == [name]
+        assert way.copy("x", to=os.fsdecode(name)).files_resumed == 1, name
+        os.unlink(os.path.join(os.fsencode(way.destination), name))
 
 
 def test_relative_names_that_look_like_something_else(way: Way) -> None:

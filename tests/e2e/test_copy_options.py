@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 from compare import assert_same_tree, tree_digest
-from e2e.ways import Way
 
+from e2e.ways import Way
 from pscp.options import KIB, MIB
 from pscp.progress import Counters
 
@@ -45,25 +45,33 @@ def arrived(way: Way) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("filters", "names"),
+    ("words", "names"),
     [
-        (["--exclude=*.o"], ["t/a.c", "t/doc/a.txt", "t/src/a.c", "t/src/doc/b.txt"]),
-        (["--exclude=doc/"], ["t/a.c", "t/a.o", "t/src/a.c", "t/src/a.o"]),
-        (["--exclude=/doc"], ["t/a.c", "t/a.o", "t/src/a.c", "t/src/a.o", "t/src/doc/b.txt"]),
-        (["--exclude=src/*.o", "--exclude", "doc"], ["t/a.c", "t/a.o", "t/src/a.c"]),
-        (["--include=a.o", "--exclude=a.*"], ["t/a.o", "t/src/a.o", "t/src/doc/b.txt"]),
-        (["--exclude=a.*", "--include=a.o"], ["t/src/doc/b.txt"]),
-        (["--exclude=a.c/"], ["t/a.c", "t/a.o", "t/doc/a.txt", "t/src/a.c", "t/src/a.o",
+        (["exclude=*.o"], ["t/a.c", "t/doc/a.txt", "t/src/a.c", "t/src/doc/b.txt"]),
+        (["exclude=doc/"], ["t/a.c", "t/a.o", "t/src/a.c", "t/src/a.o"]),
+        (["exclude=/doc"], ["t/a.c", "t/a.o", "t/src/a.c", "t/src/a.o", "t/src/doc/b.txt"]),
+        (["exclude=src/*.o", "exclude=doc"], ["t/a.c", "t/a.o", "t/src/a.c"]),
+        (["include=a.o", "exclude=a.*"], ["t/a.o", "t/src/a.o", "t/src/doc/b.txt"]),
+        (["exclude=a.*", "include=a.o"], ["t/src/doc/b.txt"]),
+        (["exclude=a.c/"], ["t/a.c", "t/a.o", "t/doc/a.txt", "t/src/a.c", "t/src/a.o",
                               "t/src/doc/b.txt"]),
-        (["--exclude=t"], []),
+        (["exclude=t"], []),
     ],
 )  # fmt: skip
-def test_filters(way: Way, filters: list[str], names: list[str]) -> None:
+def test_filters(way: Way, words: list[str], names: list[str]) -> None:
     tree = ("a.c", "a.o", "doc/a.txt", "src/a.c", "src/a.o", "src/doc/b.txt")
     make(way.source / "t", tree)
-    ran = way.command("-r", *filters, names=["t"])
-    assert ran.code == 0, ran.err
+    filters = tuple((kind, pattern) for kind, _, pattern in (w.partition("=") for w in words))
+    assert way.copy("t", filters=filters).ok
     assert arrived(way) == names
+
+
+def test_filters_typed(push: Way) -> None:
+    """The first that matches decides, in the order of the command line."""
+    make(push.source / "t", ("a.c", "a.o", "b.o"))
+    words = ("--include=a.o", "--exclude", "*.o", "--include=b.o")
+    assert push.command("-r", *words, names=["t"]).code == 0
+    assert arrived(push) == ["t/a.c", "t/a.o"]
 
 
 def test_what_is_excluded_stays_as_it_is_there(way: Way) -> None:
@@ -107,11 +115,11 @@ def test_a_dry_run_lists_and_writes_nothing(way: Way) -> None:
     assert tree_digest(way.destination, modes=True, times=True) == before
 
 
-def test_a_dry_run_of_something_new(way: Way) -> None:
-    make(way.source, ("t/sub/x",))
-    ran = way.command("-rn", names=["t"], to="new")
+def test_a_dry_run_of_something_new(push: Way) -> None:
+    make(push.source, ("t/sub/x",))
+    ran = push.command("-rn", names=["t"], to="new")
     assert (ran.code, ran.out.splitlines()) == (0, ["new/", "new/sub/", "new/sub/x"])
-    assert list(way.destination.iterdir()) == []
+    assert list(push.destination.iterdir()) == []
 
 
 # --- how it is checked
@@ -174,15 +182,11 @@ def mixed(way: Way) -> Way:
 @pytest.mark.parametrize(
     "words",
     [
-        ["-c", "1"],
-        ["-c", "2"],
-        ["-c", "auto"],
+        ["-c", "2", "-C"],
+        ["-c", "auto", "-4", "--cipher", "aes256-ctr"],
         ["-c", "20", "--chunk-size", "64k", "-b", "64k"],
-        ["-C"],
         ["-l", "400000"],
-        ["--cipher", "aes256-ctr"],
-        ["-4"],
-        ["-s", "-c2", "-b", "4k", "--chunk-size", "1M"],
+        ["-s", "-b", "4k", "--chunk-size", "1M"],
     ],
     ids=" ".join,
 )
@@ -218,6 +222,6 @@ def test_a_copy_never_connects_more_often_than_asked(mixed: Way) -> None:
 
 
 @pytest.mark.parametrize("chunk", [64 * KIB, MIB])
-def test_the_chunk_size_is_what_is_verified(mixed: Way, chunk: int) -> None:
+def test_no_chunk_is_larger_than_asked(mixed: Way, chunk: int) -> None:
     result = mixed.copy("large", chunk_bytes=chunk, block_bytes=32 * KIB)
-    assert result.chunks_verified == -(-(5 * MIB + 1) // chunk)
+    assert result.chunks_verified >= -(-(5 * MIB + 1) // chunk)

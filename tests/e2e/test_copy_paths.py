@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 from compare import assert_same_tree
-from e2e.ways import Way
 
 import pscp
+from e2e.ways import Way
 from pscp.errors import UsageError
 from pscp.servers import PrivateServer
 

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 from compare import assert_same_tree, tree_digest
-from e2e.ways import Way
 
 import pscp
+from e2e.ways import Way
 from pscp.errors import DestinationError, UsageError
 
 # Sources, destination: as typed, below the folders that fill() makes.
@@ -107,18 +107,25 @@ def test_a_refusal_names_the_destination_and_exits_1(way: Way) -> None:
     ran = way.command("-r", names=["folder"], to="file")
     assert (ran.code, ran.out) == (1, "")
     assert f"{way.destination}/file" in ran.err and "not a folder" in ran.err
-    ran = way.command(names=["one"], to="missing/new")
-    assert ran.code == 1
-    assert f"{way.destination}/missing" in ran.err
+    with pytest.raises(DestinationError, match=f"no such folder: {way.destination}/missing"):
+        way.copy("one", to="missing/new")
 
 
 def test_a_folder_needs_r(way: Way) -> None:
     fill(way.source, way.destination)
     before = tree_digest(way.destination)
-    ran = way.command(names=["folder"], to="existing")
-    assert ran.code == (2 if way.is_push else 1)
-    assert "folder" in ran.err and "-r" in ran.err
+    [failure] = way.copy("folder", to="existing", recursive=False).failures
+    assert (failure.path, failure.message) == ("folder", "is a folder (use -r)")
     assert tree_digest(way.destination) == before
+
+
+def test_a_folder_of_this_side_needs_r_before_anything_is_contacted(push: Way) -> None:
+    fill(push.source, push.destination)
+    logins = push.server.log.count("Accepted publickey")
+    ran = push.command(names=["folder"], to="existing")
+    assert (ran.code, ran.out) == (2, "")
+    assert "folder is a folder: use -r" in ran.err
+    assert push.server.log.count("Accepted publickey") == logins
 
 
 def test_two_sources_of_one_name_are_refused(way: Way) -> None:

@@ -5,15 +5,14 @@ Not here: what is at the far end (test_copy_far.py).
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from e2e.ways import Ran, Way
 
+from e2e.ways import Ran, Way
 from pscp.servers import PrivateServer, free_port, make_key
 
 WriteConfig = Callable[..., str]
@@ -99,8 +98,8 @@ def test_a_name_that_nobody_knows(filled: Way, config: WriteConfig) -> None:
 
 
 def test_no_cipher_in_common(filled: Way, config: WriteConfig) -> None:
-    ran = tried(filled, config(), "--cipher", "3des-cbc")
-    assert refused(ran, "no matching cipher")
+    ran = tried(filled, config(LogLevel="INFO"), "--cipher", "3des-cbc")
+    assert refused(ran, "no matching cipher found")
 
 
 @pytest.mark.parametrize(
@@ -220,4 +219,3 @@ def test_two_sources_of_one_host_with_two_spellings(filled: Way) -> None:
     ran = filled.typed(f"{host}:/x", f"root@{host}:/y", str(filled.destination))
     assert ran.code == 2
     assert "different hosts" in ran.err
-    assert dataclasses.replace(filled).session is None

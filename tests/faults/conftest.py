@@ -1,0 +1,272 @@
+"""Fixtures of the fault tests: each direction in a world of its own, and connections that break.
+
+Not here: servers and the check for leaks (../conftest.py), how a connection breaks (relay.py).
+Read next: test_killed.py.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pscp
+from pscp import worker
+from pscp.endpoint import wire
+from pscp.servers import PrivateServer
+
+HERE = Path(__file__).parent
+MIB = 1024 * 1024
+PATIENCE_S = 30.0  # for what happens within a second on a machine that is not busy
+# Leaves its peak memory behind, as the kernel counts it for this very program (proc(5)).
+PROGRAM = """
+import os, sys
+from pscp.cli import main
+code = main()
+if "PSCP_TEST_PEAK" in os.environ:
+    with open("/proc/self/status") as lines, open(os.environ["PSCP_TEST_PEAK"], "w") as peak:
+        peak.write(next(line for line in lines if line.startswith("VmHWM")).split()[1])
+sys.exit(code)
+"""
+
+
+def until(is_so: Callable[[], Any], what: str = "") -> None:
+    """Waits for a condition; fails the test where it never comes."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not is_so():
+        assert time.monotonic() < deadline_s, f"never: {what or is_so}"
+        time.sleep(0.002)
+
+
+@dataclasses.dataclass(frozen=True)
+class Ended:
+    """How a command ended; `end` is the last event of --progress json."""
+
+    code: int
+    out: str
+    err: str
+
+    @functools.cached_property
+    def end(self) -> dict[str, Any]:
+        event: dict[str, Any] = json.loads(self.out.splitlines()[-1])
+        assert event["event"] == "end"
+        return event
+
+
+@dataclasses.dataclass(frozen=True)
+class Running:
+    """A command that runs, with its output going to files."""
+
+    process: subprocess.Popen[bytes]
+    out: Path
+    err: Path
+
+    def ended(self) -> Ended:
+        code = self.process.wait(PATIENCE_S)
+        return Ended(code, *(path.read_text(errors="replace") for path in (self.out, self.err)))
+
+    def send(self, kind: signal.Signals) -> None:
+        self.process.send_signal(kind)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+class Breaking:
+    """A program for -S that breaks by rules (relay.py)."""
+
+    def __init__(self, folder: Path, way: str) -> None:
+        self.folder, self._way = folder, way
+        folder.mkdir()
+        self.rules: list[dict[str, Any]] = []
+        self.program = str(folder / "ssh")
+        relay = shlex.join([sys.executable, "-I", "-S", str(HERE / "relay.py"), str(folder)])
+        script = f'#!/bin/sh\ncase " $* " in *" -G "*) exec ssh "$@";; esac\nexec {relay} "$@"\n'
+        (folder / "ssh").write_text(script)
+        (folder / "ssh").chmod(0o755)
+        self._write()
+
+    def rule(self, do: str, **fields: Any) -> Breaking:
+        """By default: the first connection, where the file's bytes go, DATA frames, at once."""
+        rule: dict[str, Any] = {
+            "do": do, "way": self._way, "connections": [0], "type": wire.DATA, "after": 0,
+            "contains": "", "at": -1, "bit": 0, "always": False,
+        }  # fmt: skip
+        self.rules.append({**rule, **fields})
+        self._write()
+        return self
+
+    def _write(self) -> None:
+        (self.folder / "plan.json").write_text(json.dumps(self.rules))
+
+    @property
+    def blocked(self) -> int:
+        """How many connections wait for go()."""
+        return len(list(self.folder.glob("blocked-*")))
+
+    @property
+    def connections(self) -> int:
+        """How many were begun."""
+        return len(list(self.folder.glob("connection-*")))
+
+    def go(self) -> None:
+        (self.folder / "go").touch()
+
+
+@dataclasses.dataclass(frozen=True)
+class Way:
+    """One direction: what lies in `source` goes to `destination`. Both are empty folders here."""
+
+    is_push: bool
+    server: PrivateServer
+    home: Path  # where all of the test's is
+
+    @property
+    def source(self) -> Path:
+        return self.home / "source"
+
+    @property
+    def destination(self) -> Path:
+        return self.home / "destination"
+
+    @property
+    def data_goes(self) -> str:
+        return "to" if self.is_push else "from"
+
+    def locations(self, name: str = ".") -> tuple[str, str]:
+        far = f"{self.server.host}:"
+        source, destination = str(self.source / name), str(self.destination)
+        if name == ".":
+            source = f"{self.source}/."
+        return (source, far + destination) if self.is_push else (far + source, destination)
+
+    def breaking(self) -> Breaking:
+        number = len(list(self.home.glob("breaking-*")))
+        return Breaking(self.home / f"breaking-{number}", self.data_goes)
+
+    # --- through the command
+
+    def argv(self, *words: str, name: str = ".") -> list[str]:
+        words = ("-F", self.server.ssh_config, "-B", "-r", "--progress", "json", *words)
+        return [sys.executable, "-c", PROGRAM, *words, "--", *self.locations(name)]
+
+    def start(self, *words: str, name: str = ".", **popen: Any) -> Running:
+        number = len(list(self.home.glob("out-*")))
+        out, err = self.home / f"out-{number}", self.home / f"err-{number}"
+        with open(out, "wb") as to_out, open(err, "wb") as to_err:
+            argv = self.argv(*words, name=name)
+            process = subprocess.Popen(
+                argv, stdin=subprocess.DEVNULL, stdout=to_out, stderr=to_err, **popen
+            )
+        return Running(process, out, err)
+
+    def run(self, *words: str, name: str = ".", **popen: Any) -> Ended:
+        running = self.start(*words, name=name, **popen)
+        try:
+            return running.ended()
+        finally:
+            running.kill()
+
+    # --- through the API
+
+    def copy(self, name: str = ".", **fields: Any) -> pscp.Result:
+        fields = {"recursive": True, "batch": True, "connections": 1, **fields}
+        source, destination = self.locations(name)
+        return pscp.copy(source, destination, config_file=self.server.ssh_config, **fields)
+
+    # --- what is there
+
+    @property
+    def journals(self) -> list[Path]:
+        return list((self.home / "state").rglob("*.journal"))
+
+    def journaled_bytes(self) -> int:
+        """What the journal says has landed of files that have no final name yet."""
+        paths: dict[int, str] = {}
+        chunks: dict[str, set[tuple[int, int]]] = {}
+        for raw in (raw for path in self.journals for raw in path.read_bytes().splitlines(True)):
+            if not raw.endswith(b"\n"):
+                continue
+            kind, number, *rest = json.loads(raw)
+            if kind == "file":
+                paths[number] = rest[0]
+            elif kind == "chunk":
+                chunks.setdefault(paths[number], set()).add((rest[0], rest[1]))
+            else:
+                chunks.pop(paths[number], None)
+        return sum(length for found in chunks.values() for _, length in found)
+
+    def arrived(self) -> dict[str, Path]:
+        """Files under their final names."""
+        found = self.destination.rglob("*")
+        return {
+            str(path.relative_to(self.destination)): path
+            for path in found
+            if path.is_file() and not path.name.endswith(".pscp-part")
+        }
+
+    def parts(self) -> list[Path]:
+        return list(self.destination.rglob("*.pscp-part"))
+
+    def arrived_bytes(self) -> int:
+        """Of files under their final names. Fails where one of them is not its source."""
+        sizes = []
+        for name, path in self.arrived().items():
+            assert path.read_bytes() == (self.source / name).read_bytes(), name
+            sizes.append(path.stat().st_size)
+        return sum(sizes)
+
+
+@pytest.fixture(params=["push", "pull"])
+def way(request: pytest.FixtureRequest, sshd: PrivateServer, own_home: Path) -> Way:
+    """Each direction."""
+    return Way(request.param == "push", sshd, own_home)
+
+
+@pytest.fixture
+def push(sshd: PrivateServer, own_home: Path) -> Way:
+    """For what does not depend on the direction."""
+    return Way(True, sshd, own_home)
+
+
+@pytest.fixture
+def pull(sshd: PrivateServer, own_home: Path) -> Way:
+    return Way(False, sshd, own_home)
+
+
+@pytest.fixture
+def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Folders of this test's own. Afterwards no temporary file may be left."""
+    for name in ("source", "destination", "state", "tmp"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    yield tmp_path
+    left = [path.name for path in (tmp_path / "tmp").iterdir()]
+    assert not left, f"temporary files were left: {left}"
+
+
+@pytest.fixture
+def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lost connection is tried again after a moment."""
+    monkeypatch.setattr(worker, "_PAUSE_S", (0.02, 0.05))
+
+
+def fill(path: Path, size: int) -> bytes:
+    """A file of random bytes."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    data = os.urandom(size)
+    path.write_bytes(data)
+    return data

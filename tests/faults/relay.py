@@ -1,0 +1,169 @@
+"""An ssh for -S that breaks as planned: relays the real ssh's stdin and stdout, frame by frame.
+
+`relay.py FOLDER ARGUMENTS...`: FOLDER/plan.json is a list of rules. Each connection counts the
+frames' bytes in each direction and does what the rules say once a frame has come that far:
+
+    way          "to" (to the far end) | "from"
+    connections  numbers in the order of their start; null for all of them
+    type         of the frames that are counted and hit (endpoint/wire.py); null for any
+    contains     only frames with this in their payload
+    after        bytes of such frames' payloads that pass before
+    do           flip (bit `bit` of byte `at` of the frame) | kill | stop | block | refuse
+    always       every such frame from there on, instead of the first
+
+block: touches FOLDER/blocked-NUMBER, and goes on when FOLDER/go is there. kill and stop are
+signals to this process, which is what the client has for an ssh. refuse: no connection at all.
+
+Runs with nothing but the standard library: python -I -S. Not here: who runs it (conftest.py).
+"""
+
+import json
+import os
+import select
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+HEADER = struct.Struct(">BBHIQQ")
+MARKER_BYTES = 16
+POLL_S = 0.002
+
+
+class Stream:
+    """Exact reads from a descriptor; what cannot be filled any more is what there was."""
+
+    def __init__(self, fd):
+        self.fd, self.buffer = fd, bytearray()
+
+    def read(self, count):
+        while len(self.buffer) < count:
+            if not self.more():
+                break
+        data = bytes(self.buffer[:count])
+        del self.buffer[:count]
+        return data
+
+    def more(self):
+        data = os.read(self.fd, 1 << 20)
+        self.buffer += data
+        return len(data)
+
+
+class Relay:
+    def __init__(self, folder, rules, number):
+        self.folder, self.number = folder, number
+        self.rules = [rule for rule in rules if number in (rule["connections"] or [number])]
+        self.marker = b""
+        self.has_marker = threading.Event()
+
+    def run(self, argv):
+        if any(rule["do"] == "refuse" for rule in self.rules):
+            sys.stderr.write("ssh: connect to host there port 22: Connection refused\n")
+            return 255
+        child = subprocess.Popen(
+            [shutil.which("ssh"), *argv], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        to = child.stdin.fileno()
+        threading.Thread(target=self.there, args=(child, to), daemon=True).start()
+        try:
+            self.back(child.stdout.fileno())
+        except OSError:
+            pass
+        os.close(1)
+        return child.wait()
+
+    def there(self, child, to):
+        stream = Stream(0)
+        try:
+            length = stream.read(8)
+            program = stream.read(int(length or 0))
+            self.marker = stream.read(MARKER_BYTES)
+            self.has_marker.set()
+            write(to, length + program + self.marker)
+            self.frames("to", stream, to)
+        except OSError:
+            pass
+        child.stdin.close()
+
+    def back(self, fd):
+        stream = Stream(fd)
+        self.has_marker.wait()
+        while self.marker not in stream.buffer and stream.more():
+            pass
+        end = stream.buffer.find(self.marker) + MARKER_BYTES
+        write(1, stream.read(max(end, 0)))
+        self.frames("from", stream, 1)
+
+    def frames(self, way, stream, fd):
+        rules = [[rule, 0] for rule in self.rules if rule["way"] == way]
+        while True:
+            frame = bytearray(stream.read(HEADER.size))
+            if len(frame) == HEADER.size:
+                type_, length = HEADER.unpack(frame)[0::3][:2]
+                frame += stream.read(length)
+                self.meet(rules, type_, frame)
+            if not frame:
+                return
+            write(fd, frame)
+
+    def meet(self, rules, type_, frame):
+        for place in list(rules):
+            rule, passed = place
+            payload = frame[HEADER.size :]
+            if rule["type"] not in (None, type_) or rule["contains"].encode() not in payload:
+                continue
+            place[1] += len(payload)
+            if passed >= rule["after"]:
+                if not rule["always"]:
+                    rules.remove(place)
+                getattr(self, rule["do"])(rule, frame)
+
+    def flip(self, rule, frame):
+        frame[rule["at"] % len(frame)] ^= 1 << rule["bit"]
+
+    def kill(self, rule, frame):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def stop(self, rule, frame):
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+    def block(self, rule, frame):
+        (self.folder / ("blocked-%d" % self.number)).touch()
+        client = select.poll()
+        client.register(0, 0)  # tells only that the other end has closed it
+        while not (self.folder / "go").exists():
+            if client.poll(0):
+                os._exit(1)
+            time.sleep(POLL_S)
+
+
+def write(fd, data):
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def take_number(folder):
+    number = 0
+    while True:
+        try:
+            os.close(os.open(folder / ("connection-%d" % number), os.O_CREAT | os.O_EXCL))
+            return number
+        except FileExistsError:
+            number += 1
+
+
+def main():
+    folder = Path(sys.argv[1])
+    rules = json.loads((folder / "plan.json").read_text())
+    status = Relay(folder, rules, take_number(folder)).run(sys.argv[2:])
+    os._exit(status if status >= 0 else 255)
+
+
+if __name__ == "__main__":
+    main()

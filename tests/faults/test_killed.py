@@ -1,0 +1,134 @@
+"""kill -9 of the client in the middle of a copy, then the same command.
+
+Not here: signals that it can answer (test_signals.py), lost connections (test_lanes_lost.py).
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from compare import allocated_bytes, assert_same_tree
+
+from faults.conftest import MIB, Running, Way, fill, until
+
+CHUNKS = ("--chunk-size", "1M", "-c", "2")
+BOTH = [0, 1]  # connections
+
+
+def killed_in_the_middle(way: Way, landed_bytes: int) -> None:
+    """Runs the copy until so much has landed and both connections stand still; then kills it."""
+    breaking = way.breaking().rule("block", connections=BOTH, type=None, after=landed_bytes // 2)
+    running: Running = way.start(*CHUNKS, "-S", breaking.program)
+    until(lambda: breaking.blocked == 2, "both connections stand still")
+    until(lambda: landed(way) >= landed_bytes * 0.9 - 3 * MIB, "enough has landed")
+    running.kill()
+
+
+def landed(way: Way) -> int:
+    return way.journaled_bytes() + sum(p.stat().st_size for p in way.arrived().values())
+
+
+def assert_little_is_sent_again(way: Way, landed_bytes: int, total_bytes: int) -> None:
+    ended = way.run(*CHUNKS)
+    assert ended.code == 0, ended.err
+    assert_same_tree(way.source, way.destination)
+    sent_again = ended.end["bytes_sent"] - (total_bytes - landed_bytes)
+    assert sent_again <= landed_bytes / 10
+    assert ended.end["bytes_resumed"] >= landed_bytes * 0.9
+    assert ended.end["bytes_sent"] + ended.end["bytes_resumed"] == total_bytes
+    assert not way.parts() and not way.journals
+
+
+@pytest.mark.parametrize("journal", ["kept", "lost", "cut short"])
+def test_one_large_file(way: Way, journal: str) -> None:
+    fill(way.source / "big", 40 * MIB + 12345)
+    killed_in_the_middle(way, 24 * MIB)
+    assert not way.arrived() and way.parts()
+    landed_bytes = way.journaled_bytes()
+    [path] = way.journals
+    if journal == "lost":
+        path.unlink()
+    elif journal == "cut short":
+        os.truncate(path, path.stat().st_size - 9)
+    assert_little_is_sent_again(way, landed_bytes, 40 * MIB + 12345)
+
+
+def test_a_tree_of_small_and_large_files(way: Way) -> None:
+    sizes = [fill_tree(way.source) for _ in range(1)]
+    killed_in_the_middle(way, 14 * MIB)
+    landed_bytes = way.arrived_bytes() + way.journaled_bytes()
+    assert 0 < landed_bytes < sizes[0]
+    assert_little_is_sent_again(way, landed_bytes, sizes[0])
+
+
+def fill_tree(folder: Path) -> int:
+    """24 MiB: large files, and before and behind them small ones."""
+    sizes = [(f"a/{n}", 40_000) for n in range(100)] + [(f"z/{n}", 10_000) for n in range(100)]
+    sizes += [("m/large-1", 11 * MIB), ("n/large-2", 8 * MIB)]
+    for name, size in sizes:
+        fill(folder / name, size)
+    return sum(size for _, size in sizes)
+
+
+def test_a_sparse_file(way: Way) -> None:
+    path = way.source / "sparse"
+    with open(path, "wb") as file:
+        file.truncate(1 << 34)
+        for place in range(8):
+            file.seek(place << 30)
+            file.write(os.urandom(3 * MIB))
+    if allocated_bytes(path) > 30 * MIB:
+        pytest.skip("no holes in files here")
+    killed_in_the_middle(way, 14 * MIB)
+    landed_bytes = way.journaled_bytes()
+    ended = way.run(*CHUNKS)
+    assert ended.code == 0, ended.err
+    assert ended.end["bytes_sent"] <= 24 * MIB - 0.9 * landed_bytes
+    with open(path, "rb") as left, open(way.destination / "sparse", "rb") as right:
+        for place in range(8):
+            assert os.pread(left.fileno(), 4 * MIB, place << 30) == os.pread(
+                right.fileno(), 4 * MIB, place << 30
+            )
+    assert (way.destination / "sparse").stat().st_size == 1 << 34
+    assert allocated_bytes(way.destination / "sparse") < 40 * MIB
+
+
+@pytest.mark.parametrize("change", ["other bytes", "longer", "shorter"])
+def test_the_source_changed_between_the_runs(way: Way, change: str) -> None:
+    fill(way.source / "big", 24 * MIB)
+    killed_in_the_middle(way, 12 * MIB)
+    size = {"other bytes": 24, "longer": 26, "shorter": 7}[change] * MIB
+    fill(way.source / "big", size)
+    ended = way.run(*CHUNKS)
+    assert ended.code == 0, ended.err
+    assert_same_tree(way.source, way.destination)
+    assert not way.parts() and not way.journals
+
+
+def test_what_was_there_before_stays_whole(way: Way) -> None:
+    fill(way.source / "big", 24 * MIB)
+    before = fill(way.destination / "big", 3 * MIB)
+    killed_in_the_middle(way, 12 * MIB)
+    assert (way.destination / "big").read_bytes() == before
+    assert way.run(*CHUNKS).code == 0
+    assert_same_tree(way.source, way.destination)
+
+
+def test_killed_again_and_again(way: Way) -> None:
+    """Each run goes on from the one before, until nothing is left to do."""
+    total_bytes = 24 * MIB
+    fill(way.source / "big", total_bytes)
+    for more in range(3):
+        before = way.journaled_bytes()
+        breaking = way.breaking().rule("block", type=None, after=6 * MIB)
+        running = way.start("--chunk-size", "1M", "-c", "1", "-S", breaking.program)
+        until(lambda breaking=breaking: breaking.blocked, "it stands still")  # type: ignore[misc]
+        if more:
+            until(lambda least=before + 4 * MIB: way.journaled_bytes() >= least)  # type: ignore[misc]
+        else:
+            until(lambda: way.journaled_bytes() >= 5 * MIB)
+        running.kill()
+    landed_bytes = way.journaled_bytes()
+    assert_little_is_sent_again(way, landed_bytes, total_bytes)
