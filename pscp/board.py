@@ -130,13 +130,19 @@ class Board:
             while True:
                 if self.error is not None or self.is_finished or lane.is_lost:
                     return None
-                wait_s = None
-                if share.window.has_room(1):
-                    work = self._next(lane) or self._straggler(share)
-                    if work is not None:
-                        return self._taken(share, work)
-                    wait_s = _PATIENCE_S / 2 if self._open else None
-                self.changed.wait(wait_s)
+                taken = self.try_take(lane, share)
+                if taken is not None:
+                    return taken
+                # with nothing in flight here, another lane's straggler may come into question
+                is_idle = self._open and not share.work
+                self.changed.wait(_PATIENCE_S / 2 if is_idle else None)
+
+    def try_take(self, lane: Any, share: InFlight) -> tuple[int, Work] | None:
+        """As take(), without waiting."""
+        if not share.window.has_room(1):
+            return None
+        work = self._next(lane) or self._straggler(share)
+        return None if work is None else self._taken(share, work)
 
     def _taken(self, share: InFlight, work: Work) -> tuple[int, Work]:
         self._number += 1

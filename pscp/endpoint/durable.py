@@ -68,7 +68,8 @@ class Settler:
 
         Waits while too much is waiting already.
         """
-        if self._is_quick and len(batch.parts) > 1:
+        # Not while the thread is at work: a read-back (-s) has one buffer.
+        if self._is_quick and len(batch.parts) > 1 and not self._unsettled:
             begun_s = time.perf_counter()
             self._settle([batch])
             self._is_quick = time.perf_counter() - begun_s < _QUICK_S * len(batch.parts)

@@ -6,6 +6,7 @@ Not here: signals that it can answer (test_signals.py), lost connections (test_l
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from faults.conftest import MIB, Running, Way, fill, until
 
 CHUNKS = ("--chunk-size", "1M", "-c", "2")
 BOTH = [0, 1]  # connections
+BIG_BYTES = 24 * MIB + 12345
 
 
 def killed_in_the_middle(way: Way, landed_bytes: int) -> None:
@@ -43,8 +45,8 @@ def assert_little_is_sent_again(way: Way, landed_bytes: int, total_bytes: int) -
 
 @pytest.mark.parametrize("journal", ["kept", "lost", "cut short"])
 def test_one_large_file(way: Way, journal: str) -> None:
-    fill(way.source / "big", 40 * MIB + 12345)
-    killed_in_the_middle(way, 24 * MIB)
+    fill(way.source / "big", BIG_BYTES)
+    killed_in_the_middle(way, 16 * MIB)
     assert not way.arrived() and way.parts()
     landed_bytes = way.journaled_bytes()
     [path] = way.journals
@@ -52,15 +54,15 @@ def test_one_large_file(way: Way, journal: str) -> None:
         path.unlink()
     elif journal == "cut short":
         os.truncate(path, path.stat().st_size - 9)
-    assert_little_is_sent_again(way, landed_bytes, 40 * MIB + 12345)
+    assert_little_is_sent_again(way, landed_bytes, BIG_BYTES)
 
 
 def test_a_tree_of_small_and_large_files(way: Way) -> None:
-    sizes = [fill_tree(way.source) for _ in range(1)]
+    total_bytes = fill_tree(way.source)
     killed_in_the_middle(way, 14 * MIB)
     landed_bytes = way.arrived_bytes() + way.journaled_bytes()
-    assert 0 < landed_bytes < sizes[0]
-    assert_little_is_sent_again(way, landed_bytes, sizes[0])
+    assert 0 < landed_bytes < total_bytes
+    assert_little_is_sent_again(way, landed_bytes, total_bytes)
 
 
 def fill_tree(folder: Path) -> int:
@@ -73,7 +75,7 @@ def fill_tree(folder: Path) -> int:
 
 
 def test_a_sparse_file(way: Way) -> None:
-    path = way.source / "sparse"
+    path: Path = way.source / "sparse"
     with open(path, "wb") as file:
         file.truncate(1 << 34)
         for place in range(8):
@@ -120,15 +122,13 @@ def test_killed_again_and_again(way: Way) -> None:
     """Each run goes on from the one before, until nothing is left to do."""
     total_bytes = 24 * MIB
     fill(way.source / "big", total_bytes)
-    for more in range(3):
-        before = way.journaled_bytes()
+    for wanted_bytes in (5 * MIB, 10 * MIB, 15 * MIB):
         breaking = way.breaking().rule("block", type=None, after=6 * MIB)
         running = way.start("--chunk-size", "1M", "-c", "1", "-S", breaking.program)
-        until(lambda breaking=breaking: breaking.blocked, "it stands still")  # type: ignore[misc]
-        if more:
-            until(lambda least=before + 4 * MIB: way.journaled_bytes() >= least)  # type: ignore[misc]
-        else:
-            until(lambda: way.journaled_bytes() >= 5 * MIB)
+        until(partial(has_landed, way, wanted_bytes), f"{wanted_bytes} landed")
         running.kill()
-    landed_bytes = way.journaled_bytes()
-    assert_little_is_sent_again(way, landed_bytes, total_bytes)
+    assert_little_is_sent_again(way, way.journaled_bytes(), total_bytes)
+
+
+def has_landed(way: Way, wanted_bytes: int) -> bool:
+    return way.journaled_bytes() >= wanted_bytes

@@ -1,0 +1,173 @@
+"""Connections that die, stand still, are refused or never come back while a copy runs.
+
+Not here: bytes that change on the way (test_damage.py), an end of the client (test_killed.py).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from pathlib import Path
+
+import pytest
+from compare import assert_same_tree
+from conftest import MakeServer
+
+import pscp
+from faults.conftest import MIB, Way, fill
+from pscp import bootstrap, crew
+from pscp.errors import ConnectError
+from pscp.processes import descendants
+from pscp.progress import Counters
+
+BIG_BYTES = 24 * MIB + 7
+
+
+def assert_copied(way: Way, result: pscp.Result) -> None:
+    assert result.ok, result.failures
+    assert_same_tree(way.source, way.destination)
+    assert not way.parts() and not way.journals
+
+
+@pytest.mark.parametrize("connections", [1, 3])
+def test_a_connection_dies(way: Way, quick_retries: None, connections: int) -> None:
+    fill(way.source / "big", BIG_BYTES)
+    breaking = way.breaking().rule("kill", after=6 * MIB)
+    result = way.copy(connections=connections, program=breaking.program, chunk_bytes=MIB)
+    assert_copied(way, result)
+    assert result.connections_lost == 1
+    assert result.bytes_sent == BIG_BYTES  # what landed is counted once
+
+
+def test_connections_die_again_and_again(way: Way, quick_retries: None) -> None:
+    """More often than a lane may fail to connect: each of them had done some work."""
+    fill(way.source / "big", BIG_BYTES)
+    breaking = way.breaking().rule("kill", connections=list(range(12)), after=3 * MIB // 2)
+    result = way.copy(connections=1, program=breaking.program, chunk_bytes=MIB)
+    assert_copied(way, result)
+    assert result.connections_lost == breaking.connections - 1 == 12
+
+
+def test_a_connection_dies_in_a_tree_of_small_files(way: Way, quick_retries: None) -> None:
+    for number in range(300):
+        fill(way.source / str(number % 7) / str(number), 20_000 + number)
+    breaking = way.breaking().rule("kill", type=None, connections=[0, 1, 2], after=MIB)
+    result = way.copy(connections=2, program=breaking.program)
+    assert_copied(way, result)
+    assert result.files == 300
+    assert result.connections_lost == 3
+
+
+def test_a_connection_dies_while_the_far_end_is_asked(pull: Way, quick_retries: None) -> None:
+    """The walk goes on over another one, and no entry is lost or doubled."""
+    for number in range(4500):
+        (pull.source / f"{number}").write_bytes(b"%d" % number)
+    breaking = pull.breaking()
+    breaking.rule("kill", type=bootstrap.wire.REPLY, contains='"3000"', connections=[0, 1])
+    result = pull.copy(connections=2, program=breaking.program)
+    assert_copied(pull, result)
+    assert result.files == 4500
+    assert result.connections_lost == 2
+
+
+@pytest.mark.parametrize("connections", [1, 2])
+def test_a_connection_stands_still(
+    way: Way, quick_retries: None, connections: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stopped ssh takes no SIGTERM, and a pipe to it is never read again."""
+    monkeypatch.setattr(bootstrap, "SILENCE_S", 0.5)
+    fill(way.source / "big", BIG_BYTES)
+    breaking = way.breaking().rule("stop", after=3 * MIB)
+    result = way.copy(connections=connections, program=breaking.program, chunk_bytes=MIB)
+    assert_copied(way, result)
+    assert result.connections_lost >= 1
+
+
+class AtHalf:
+    """Calls something once, when half of the bytes have landed."""
+
+    def __init__(self, call: object) -> None:
+        self._call, self.was_called = call, False
+
+    def __call__(self, counters: Counters) -> None:
+        if not self.was_called and counters.bytes_done > BIG_BYTES // 2:
+            self.was_called = True
+            self._call()  # type: ignore[operator]
+
+
+def ssh_processes() -> list[int]:
+    """Those that this process has started."""
+    found = (process.pid for process in descendants(os.getpid()))
+    return [pid for pid in found if Path(f"/proc/{pid}/comm").read_text() == "ssh\n"]
+
+
+def test_all_connections_die_at_once(way: Way, quick_retries: None) -> None:
+    fill(way.source / "big", BIG_BYTES)
+    killed: list[int] = []
+
+    def kill() -> None:
+        killed.extend(ssh_processes())
+        for pid in killed:
+            os.kill(pid, signal.SIGKILL)
+
+    at_half = AtHalf(kill)
+    limit = 16 * 8 * 1024  # kbit/s, so that it takes 1.5 s
+    result = way.copy(connections=4, limit_kbit_s=limit, chunk_bytes=MIB, progress=at_half)
+    assert_copied(way, result)
+    assert len(killed) == 4 == result.connections_lost
+
+
+def test_the_server_is_away_for_a_while(way: Way, quick_retries: None) -> None:
+    """As while a host boots again: connections are refused, and later not."""
+    fill(way.source / "big", BIG_BYTES)
+    breaking = way.breaking().rule("kill", after=6 * MIB)
+    breaking.rule("refuse", connections=[1, 2, 3])
+    result = way.copy(program=breaking.program, chunk_bytes=MIB)
+    assert_copied(way, result)
+    assert breaking.connections == 5
+
+
+def test_the_server_goes_for_good(
+    way: Way, make_sshd: MakeServer, quick_retries: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is tried again for a while, and another day's run goes on where this one ended."""
+    monkeypatch.setattr(crew, "_ATTEMPTS_ALONE", 3)
+    fill(way.source / "big", BIG_BYTES)
+    object.__setattr__(way, "server", make_sshd())
+    at_half = AtHalf(way.server.close)
+    with pytest.raises(ConnectError) as raised:
+        way.copy(connections=4, limit_kbit_s=16 * 8 * 1024, chunk_bytes=MIB, progress=at_half)
+    assert raised.value.exit_code == 3
+    assert not way.arrived() and way.parts()
+    landed_bytes = way.journaled_bytes()
+    assert landed_bytes > BIG_BYTES // 2 - 5 * MIB
+    object.__setattr__(way, "server", make_sshd())
+    result = way.copy(connections=4)
+    assert_copied(way, result)
+    assert result.bytes_resumed >= landed_bytes
+
+
+def test_a_login_that_never_ends_holds_up_nothing(way: Way, quick_retries: None) -> None:
+    """The copy is done by the others; what still connects is ended with it."""
+    fill(way.source / "big", BIG_BYTES)
+    breaking = way.breaking().rule(
+        "block", way="from", type=None, connections=[1], after=0
+    )  # its HELLO does not come
+    result = way.copy(connections=2, program=breaking.program, chunk_bytes=MIB)
+    assert_copied(way, result)
+    assert result.connections == 1
+    assert breaking.blocked == 1
+
+
+@pytest.mark.parametrize("limit", ["2:100:2", "10:30:100"])
+def test_max_startups(way: Way, make_sshd: MakeServer, limit: str) -> None:
+    """sshd refuses who comes while so many others log in: it is not asked too much."""
+    object.__setattr__(way, "server", make_sshd([f"MaxStartups {limit}"]))
+    fill(way.source / "big", 32 * MIB)
+    result = way.copy(connections=12, limit_kbit_s=12 * 8 * 1024, chunk_bytes=MIB)
+    assert_copied(way, result)
+    log = way.server.log
+    drops = len(re.findall("drop connection|past MaxStartups", log))
+    assert drops <= (12 if limit.startswith("2:") else 0), log
+    assert result.connections >= 8

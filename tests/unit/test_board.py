@@ -1,0 +1,224 @@
+"""The board: every piece of work comes to exactly one end, whatever lanes do and die of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pscp import board as board_module
+from pscp.board import Board, InFlight, Limiter
+from pscp.plan import Ask, Chunk, Work
+
+
+class Lane:
+    def __init__(self, board: Board) -> None:
+        self.is_lost = False
+        self.share = InFlight(1 << 40, 0.0)
+        board.join(self.share)
+
+
+class Job:
+    """Counts what became of its chunks."""
+
+    number, is_closed = 1, False
+    item: Any = None
+
+    def __init__(self) -> None:
+        self.ends = 0
+
+    def landed(self, chunk: Chunk, digest: str, inode: int) -> None:
+        self.ends += 1
+
+    def mismatched(self, chunk: Chunk) -> None: ...
+
+    def failed(self, chunk: Chunk, failure: Any) -> None: ...
+
+
+def take(board: Board, lane: Lane) -> tuple[int, Any]:
+    with board.changed:
+        taken = board.try_take(lane, lane.share)
+    assert taken is not None
+    return taken
+
+
+def add(board: Board, work: Work | Iterator[Work]) -> None:
+    with board.changed:
+        board.add(work)
+
+
+def finish(board: Board, lane: Lane, number: int) -> bool:
+    with board.changed:
+        return board.finish(lane.share, number)
+
+
+@pytest.fixture
+def board(monkeypatch: pytest.MonkeyPatch) -> Board:
+    monkeypatch.setattr(board_module, "_PATIENCE_S", -1.0)  # every chunk has been held for long
+    return Board()
+
+
+def test_work_is_taken_once_and_ends_once(board: Board) -> None:
+    one, two = Lane(board), Lane(board)
+    board.put(Chunk(Job(), 0, 10))
+    number, chunk = take(board, one)
+    assert chunk.length == 10 and not board.is_idle()
+    assert finish(board, one, number) and board.is_idle()
+    assert not finish(board, one, number)
+    assert board.try_take(two, two.share) is None
+
+
+def test_an_iterator_is_taken_piece_by_piece_and_its_follow_up_too(board: Board) -> None:
+    lane, job = Lane(board), Job()
+
+    def pieces() -> Iterator[Work]:
+        yield Chunk(job, 0, 1)
+        yield Chunk(job, 1, 1)
+        board.add(Chunk(job, 2, 1))
+
+    add(board, pieces())
+    offsets = [take(board, lane)[1].offset for _ in range(3)]
+    assert offsets == [0, 1, 2]
+
+
+def test_what_a_dead_lane_had_goes_to_another(board: Board) -> None:
+    one, two = Lane(board), Lane(board)
+    board.put(Chunk(Job(), 0, 10))
+    number, chunk = take(board, one)
+    with board.changed:
+        board.give_back(one.share)
+    assert not finish(board, one, number), "a dead lane's word counts no more"
+    assert take(board, two)[1] is chunk
+
+
+def test_an_idle_lane_takes_over_and_the_first_end_counts(board: Board) -> None:
+    slow, idle = Lane(board), Lane(board)
+    board.put(Chunk(Job(), 0, 10))
+    first, chunk = take(board, slow)
+    second, same = take(board, idle)
+    assert same is chunk
+    assert finish(board, idle, second)
+    assert board.is_idle(), "nobody waits for the slow lane"
+    assert not finish(board, slow, first)
+    with board.changed:
+        board.give_back(slow.share)
+    assert board.is_idle()
+
+
+def test_no_third_lane_takes_over(board: Board) -> None:
+    lanes = [Lane(board) for _ in range(3)]
+    board.put(Chunk(Job(), 0, 10))
+    take(board, lanes[0])
+    take(board, lanes[1])
+    assert board.try_take(lanes[2], lanes[2].share) is None
+
+
+def test_a_lane_with_work_of_its_own_takes_nothing_over(board: Board) -> None:
+    slow, busy = Lane(board), Lane(board)
+    board.put(Chunk(Job(), 0, 10))
+    board.put(Chunk(Job(), 10, 10))
+    take(board, slow)
+    take(board, busy)
+    assert board.try_take(busy, busy.share) is None
+
+
+def test_a_mismatch_on_one_lane_leaves_it_to_the_other(board: Board) -> None:
+    slow, idle = Lane(board), Lane(board)
+    board.put(Chunk(Job(), 0, 10))
+    first, chunk = take(board, slow)
+    second, _ = take(board, idle)
+    assert finish(board, idle, second)
+    add(board, chunk)  # what FileJob.mismatched() does
+    assert not board.is_idle() and not board.has_work()
+    assert finish(board, slow, first) and board.is_idle()
+
+
+def test_the_other_of_two_lanes_dies(board: Board) -> None:
+    slow, idle = Lane(board), Lane(board)
+    board.put(Chunk(Job(), 0, 10))
+    take(board, slow)
+    second, _ = take(board, idle)
+    with board.changed:
+        board.give_back(slow.share)
+    assert not board.has_work(), "the other lane still has it"
+    assert finish(board, idle, second) and board.is_idle()
+
+
+def test_a_question_waits_for_its_lane_while_that_lives(board: Board) -> None:
+    one, two = Lane(board), Lane(board)
+    ask = Ask(True, {}, lambda answer: None, lambda failure: None, lane=one)
+    add(board, ask)
+    assert board.try_take(two, two.share) is None
+    one.is_lost = True
+    assert take(board, two)[1] is ask
+
+
+@given(st.lists(st.tuples(st.sampled_from("tfdm"), st.integers(0, 2), st.integers(0, 9))))
+def test_every_chunk_ends_exactly_once(steps: list[tuple[str, int, int]]) -> None:
+    board, job = Board(), Job()
+    lanes = [Lane(board) for _ in range(3)]
+    for share in lanes:
+        share.share.held_since = lambda before_s, s=share.share: next(  # type: ignore[method-assign,misc]
+            (c for c in s.work.values() if c.takers == 1 and not c.is_over), None
+        )
+    for offset in range(5):
+        board.put(Chunk(job, offset, 1))
+    with board.changed:
+        for action, which, pick in [*steps, *([("t", 0, 0), ("f", 0, 0)] * 40)]:
+            lane = lanes[which]
+            numbers = list(lane.share.work)
+            if action == "t":
+                board.try_take(lane, lane.share)
+            elif action == "d":
+                board.give_back(lane.share)
+                lanes[which] = Lane(board)
+            elif numbers:
+                number = numbers[pick % len(numbers)]
+                chunk = lane.share.work[number]
+                if board.finish(lane.share, number):
+                    if action == "m":
+                        board.add(chunk)
+                    else:
+                        job.landed(chunk, "", 0)  # type: ignore[arg-type]
+        for lane in lanes[1:]:
+            board.give_back(lane.share)
+        while (taken := board.try_take(lanes[0], lanes[0].share)) is not None:
+            if board.finish(lanes[0].share, taken[0]):
+                job.ends += 1
+    assert job.ends == 5
+    assert board.is_idle()
+
+
+def test_the_window_follows_the_pace(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = [100.0]
+    monkeypatch.setattr(board_module.time, "monotonic", lambda: now_s[0])
+    share = InFlight(16 << 20, 0.1)
+    for number in range(50):  # 4 MiB each 0.2 s: 20 MiB/s
+        share.take(number, Chunk(Job(), 0, 4 << 20))
+        now_s[0] += 0.2
+        share.pop(number)
+    assert 6 << 20 < share.window.capacity_bytes < 12 << 20
+    for number in range(50, 60):  # a tenth of that
+        share.take(number, Chunk(Job(), 0, 4 << 20))
+        now_s[0] += 2.0
+        share.pop(number)
+    assert share.window.capacity_bytes == 2 << 20
+
+
+def test_the_limiter_gives_turns_at_its_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = [0.0]
+    board = Board()
+    monkeypatch.setattr(board_module.time, "monotonic", lambda: now_s[0])
+
+    def wait(timeout_s: float) -> bool:
+        now_s[0] += timeout_s
+        return True
+
+    monkeypatch.setattr(board.changed, "wait", wait)
+    limiter = Limiter(1000.0, board)
+    for _ in range(10):
+        limiter.wait(500)
+    assert now_s[0] == pytest.approx(5.0)
