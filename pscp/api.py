@@ -1,6 +1,7 @@
 """What a program calls: copy() for one copy, Session for several over the same connections.
 
-Not here: the command line (cli.py), how a copy goes (coordinator.py).
+Not here: the command line (cli.py), how a copy goes (coordinator.py), what is remembered of a
+host (hosts.py).
 Read next: run.py.
 """
 
@@ -13,7 +14,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from pscp import errors
+from pscp import errors, hosts
 from pscp.channels import Channel, SshSetup, open_channel
 from pscp.channels.command import command
 from pscp.channels.openssh import resolve
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 
 # A first connection that was closed before the login: sshd's MaxStartups, most likely.
 _FIRST_ATTEMPTS = 4
+
+_EARLY_MAX = 8  # logging in at once; sshd's MaxStartups begins to refuse at 10
+_LARGE_BYTES = 8 * 1024 * 1024  # from here on a second connection may be of use
 
 Source = str | Location | Sequence[str | Location]
 Progress = Callable[[Counters], object]
@@ -79,6 +83,7 @@ class Session:
         self._setup: SshSetup | None = None
         self._idle: list[Far] = []
         self._first: Channel | None = None  # ssh is logging in; no agent there yet
+        self._early: list[Channel] = []  # likewise, for the first lanes
 
     def __enter__(self) -> Session:
         return self
@@ -91,9 +96,10 @@ class Session:
 
     def close(self) -> None:
         """End every connection."""
-        if self._first is not None:
-            self._first.close()
-            self._first = None
+        for channel in [self._first, *self._early]:
+            if channel is not None:
+                channel.close()
+        self._first, self._early = None, []
         while self._idle:
             self._idle.pop().close()
 
@@ -121,7 +127,7 @@ class Session:
         result: Result | None = None
         told.start(counters)
         try:
-            self._start(options)
+            self._start(options, froms, to.is_remote)
             from pscp.run import Run  # most of the program; ssh logs in meanwhile
 
             result = Run(self, froms, to, options, told, counters, keep_digests).run()
@@ -131,12 +137,21 @@ class Session:
 
     # --- connections
 
-    def _start(self, options: Options) -> None:
-        """Have ssh begin to log in, unless there is a connection."""
+    def _start(self, options: Options, froms: list[Location], is_push: bool) -> None:
+        """Have ssh begin to log in, unless there is a connection.
+
+        Over several connections at once, where the last copy's logins needed no prompt.
+        """
         while self._idle and self._idle[0].is_closed():
             self._idle.pop(0).close()
-        if not self._idle and self._first is None:
-            self._first = self._channel(options, may_prompt=True)
+        if self._idle or self._first is not None:
+            return
+        self._first = self._channel(options, may_prompt=True)
+        if is_push and not _is_large(froms):
+            return
+        known = hosts.recall(self.host, options, is_push)
+        lanes = min(known, options.connections or known, _EARLY_MAX)
+        self._early = [self._channel(options, may_prompt=False) for _ in range(lanes - 1)]
 
     def _channel(self, options: Options, may_prompt: bool) -> Channel:
         if self._setup is None:
@@ -165,7 +180,8 @@ class Session:
 
     def connect(self, options: Options, worker: Worker) -> Far:
         """A further connection, for a worker. Never prompts. Raises ConnectError."""
-        worker.channel = self._channel(options, may_prompt=False)
+        early = self._early.pop(0) if self._early else None
+        worker.channel = early or self._channel(options, may_prompt=False)
         return self._greeted(worker.channel, None)
 
     def _greeted(self, channel: Channel, note: Callable[[str], None] | None) -> Far:
@@ -176,6 +192,16 @@ class Session:
         if self._setup is not None and self._setup.far_aes is None and isinstance(aes, bool):
             self._setup = dataclasses.replace(self._setup, far_aes=aes)
         return far
+
+
+def _is_large(froms: list[Location]) -> bool:
+    """May these local sources be worth several connections?"""
+    try:
+        return any(
+            os.path.isdir(each.path) or os.stat(each.path).st_size >= _LARGE_BYTES for each in froms
+        )
+    except OSError:
+        return False
 
 
 def _options(options: Options | None, fields: dict[str, Any]) -> Options:

@@ -5,6 +5,7 @@ Not here: what a worker does (worker.py), what there is to do (coordinator.py).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,7 +18,10 @@ from pscp.options import Options
 from pscp.progress import Counters
 from pscp.worker import Worker
 
-AUTO_LANES = 4  # until -c auto measures: enough for two cores, and for 80 Mbit x 100 ms each
+_LANES_MOST = 16  # each is a login, an ssh and an agent; more gained nothing on any path tried
+_LANES_OF_CPUS = 8
+_PATH_BYTES_S = 1.33 * 125e6  # what -c auto makes room for: 1 Gbit/s, and a third for lost time
+_CHANNEL_BYTES = 2 * 1024 * 1024  # OpenSSH's channel window (channels.h), a round trip's worth
 _ATTEMPTS_ALONE = 8  # connecting again, with no lane alive: one to one and a half minutes of pauses
 
 
@@ -27,7 +31,7 @@ class Crew:
     def __init__(
         self, options: Options, counters: Counters, is_push: bool, algorithm: str,
         connect: Callable[[Worker], Far], note: Callable[[str], None], keeps: bool,
-        rtt_s: float,
+        rtt_s: float, cpus: int,
     ) -> None:  # fmt: skip
         """`connect` opens a lane's connection; with `keeps` they stay open in `kept`."""
         self.board = Board()
@@ -41,7 +45,7 @@ class Crew:
         self.rtt_s = rtt_s
         self.connect, self.keeps = connect, keeps
         self.kept: list[Far] = []
-        self.count = options.connections or AUTO_LANES
+        self.count = options.connections or auto_lanes(rtt_s, cpus)
         self._counters, self._note = counters, note
         self._has_told = False
         self.umask = metadata.current_umask()
@@ -110,6 +114,17 @@ class Crew:
                 self._has_told = True
                 self._note(f"no more connections, going on with what there is: {error.message}")
             return False
+
+
+def auto_lanes(rtt_s: float, cpus: int) -> int:
+    """How many lanes -c auto takes.
+
+    A far path needs as many channel windows as fill it in a round trip; a near one as many
+    connections as there are processors to encrypt them, at the end that has fewer.
+    """
+    of_path = math.ceil(_PATH_BYTES_S * min(rtt_s, 1.0) / _CHANNEL_BYTES)
+    of_cpus = min(max(cpus, 2), _LANES_OF_CPUS)
+    return min(max(of_path, of_cpus), _LANES_MOST)
 
 
 def source_question(

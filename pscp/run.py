@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from pscp import errors
+from pscp import errors, hosts
 from pscp.bootstrap import Far
 from pscp.coordinator import Coordinator, as_error, choose_hash
 from pscp.crew import Crew, sink_question, source_question
@@ -90,7 +90,7 @@ class Run:
         target = self._target(fars[0], tops, token)
         crew = Crew(
             self._options, self.counters, self._is_push, algorithm, self._connect,
-            self._reporter.note, self._session.keeps, fars[0].rtt_s,
+            self._reporter.note, self._session.keeps, fars[0].rtt_s, shared_cpus(fars[0]),
         )  # fmt: skip
         coordinator = Coordinator(
             self._options, self.counters, self._reporter, journal, crew, self._keep_digests
@@ -108,6 +108,8 @@ class Run:
         finally:
             crew.end()
             fars += crew.kept
+        host = self._to if self._is_push else self._froms[0]
+        hosts.remember(host, self._options, self._is_push, crew.most_alive)
         return self._result(coordinator, crew)
 
     def _explain(self, text: str) -> None:
@@ -220,6 +222,12 @@ class Run:
 def _literal(path: str) -> str:
     """A path here: its "~" was the shell's to expand, and one that is left is a name's."""
     return f"./{path}" if path.startswith("~") else path
+
+
+def shared_cpus(far: Far) -> int:
+    """Processors of the end that has fewer."""
+    there = far.hello.get("cpus")
+    return min(os.cpu_count() or 1, there if isinstance(there, int) and there > 0 else 1)
 
 
 def _checked(answer: Any) -> failures.Data:

@@ -50,6 +50,7 @@ class Agent:
             "python": sys.version.split()[0],
             "system": os.uname()[0],
             "aes": machine.has_aes(),
+            "cpus": os.cpu_count() or 1,
         }))  # fmt: skip
 
     def _tick(self) -> None:

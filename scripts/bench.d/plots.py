@@ -18,9 +18,11 @@ PLOTS = {
     "small-files": "Small files",
 }
 WIDTH, HEIGHT = 760, 420
-LEFT, RIGHT, TOP, BOTTOM = 80, 180, 50, 60
-COLOURS = ("#0b5fa5", "#d1495b", "#2e933c", "#8d5fb4", "#e08e0b", "#4a4e69", "#00798c", "#a3320b")
-FIXED_ROW = re.compile(r"pscp -c (\d+)")
+LEFT, RIGHT, TOP, BOTTOM = 80, 180, 64, 60
+COLOURS = (
+    "#0b5fa5", "#d1495b", "#2e933c", "#8d5fb4", "#e08e0b", "#4a4e69",
+    "#00a6a6", "#a3320b", "#c23fa0", "#6b8e23", "#7a5230", "#888888",
+)  # fmt: skip
 
 Point = tuple[float, float]
 Series = dict[str, list[Point]]
@@ -95,7 +97,7 @@ def frame(body: Sequence[str], title: str, height: int = HEIGHT) -> str:
         f'viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" font-size="13">'
     )
     ground = f'<rect width="{WIDTH}" height="{height}" fill="white"/>'
-    head = text(LEFT, 28, title, 'font-size="16" font-weight="bold"')
+    head = text(16, 24, title, 'font-size="16" font-weight="bold"')
     return "\n".join([start, ground, head, *body, "</svg>"]) + "\n"
 
 
@@ -116,11 +118,8 @@ def lines(series: Series, title: str, x_label: str, y_label: str, *, log: bool) 
     body = list(axes(xs, top, x_of, y_of, x_label, y_label))
     for number, (name, points) in enumerate(series.items()):
         colour = COLOURS[number % len(COLOURS)]
-        dash = f' stroke-dasharray="{6},{4}"' if number >= len(COLOURS) else ""
         path = " ".join(f"{x_of(x):.1f},{y_of(y):.1f}" for x, y in points)
-        body.append(
-            f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"{dash}/>'
-        )
+        body.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
         body += [
             f'<circle cx="{x_of(x):.1f}" cy="{y_of(y):.1f}" r="3" fill="{colour}"/>'
             for x, y in points
@@ -145,7 +144,7 @@ def axes(
         yield text(x_of(x), HEIGHT - BOTTOM + 20, f"{x:g}", 'text-anchor="middle"')
     middle = (LEFT + WIDTH - RIGHT) / 2
     yield text(middle, HEIGHT - BOTTOM + 44, x_label, 'text-anchor="middle"')
-    yield text(LEFT - 8, TOP - 8, y_label, 'text-anchor="end"')
+    yield text(16, TOP - 10, y_label)
 
 
 def bars(groups: dict[str, dict[str, float]], title: str, unit: str) -> str:

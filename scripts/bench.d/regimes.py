@@ -23,6 +23,7 @@ from tools import (
     OTHERS,
     PSCP,
     PSCP_HELP,
+    QUICK_FAR,
     QUICK_OTHERS,
     RCLONE,
     RSYNC,
@@ -98,7 +99,7 @@ def wan_loss(bench: Bench) -> None:
     with wan(RATE_MBIT, 50, 0.1) as link:
         for push in BOTH_WAYS:
             case = new_case(bench, "wan-loss", "file", push, load, "Mbit/s", IPERF.name, 50)
-            slow = [Contestant(tool, small, 1) for tool in others(bench)]
+            slow = [Contestant(tool, small, 1) for tool in others(bench, 50)]
             compete(bench, case, link, [*on_loss(bench, load, case), *slow], push)
             case.rows += [replace(row, tool=NO_LOSS) for row in without[push].rows]
 
@@ -126,12 +127,12 @@ def knows_bbr() -> bool:
 def small(bench: Bench) -> None:
     rtt_ms = 50
     with wan(RATE_MBIT, rtt_ms) as link:
-        load, few = bench.stock.tree(bench.sized(5000)), bench.stock.tree(bench.sized(200, 40))
+        load, few = bench.stock.tree(bench.sized(5000)), bench.stock.tree(bench.sized(200, 20))
         rest = [
             Contestant(tool, few, min(SLOW_ROUNDS, bench.runs))
             if tool.chatty
             else Contestant(tool, load, bench.runs)
-            for tool in others(bench)
+            for tool in others(bench, rtt_ms)
         ]
         for push in BOTH_WAYS:
             case = new_case(bench, "small", "tree", push, load, "files/s", IPERF.name, rtt_ms)
@@ -253,17 +254,19 @@ def own(bench: Bench, load: Load) -> Contestant:
     return Contestant(pscp(), load, bench.runs)
 
 
-def others(bench: Bench) -> Sequence[Tool]:
-    return QUICK_OTHERS if bench.quick else OTHERS
+def others(bench: Bench, rtt_ms: float = 0.0) -> Sequence[Tool]:
+    if not bench.quick:
+        return OTHERS
+    return QUICK_FAR if rtt_ms >= LONG_MS else QUICK_OTHERS
 
 
 def bulk(bench: Bench, load: Load, rtt_ms: float) -> list[Contestant]:
     """pscp, the limit, and the others; of those, what a long path makes slow moves less."""
-    less = bench.stock.file(min(load.bytes, bench.sized(256 * MIB, 64 * MIB)))
+    less = bench.stock.file(min(load.bytes, bench.sized(256 * MIB, 32 * MIB)))
     rounds = min(SLOW_ROUNDS, bench.runs)
 
     def rest() -> Iterator[Contestant]:
-        for tool in others(bench):
+        for tool in others(bench, rtt_ms):
             slow = tool.single and rtt_ms >= LONG_MS
             # scp is what a goal speaks of, so it moves the same bytes.
             whole = not slow or (tool is SCP and not bench.quick)

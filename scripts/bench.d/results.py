@@ -72,7 +72,7 @@ class Case:
     unit: str
     limit: str  # the tool whose rate is the most that can be had
     rtt_ms: float
-    quick: bool
+    quick: bool  # smaller than the goals speak of
     rows: list[Row] = field(default_factory=list)
 
     def row(self, tool: str) -> Row | None:

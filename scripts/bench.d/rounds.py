@@ -22,6 +22,7 @@ from stock import Load, Stock, difference
 from timing import Outcome, timed
 from tools import Run, Tool
 
+FULL_WHEN_QUICK = ("small", "tiny")  # what these move is little as it is
 REPORTED_CONNECTIONS = re.compile(r"^connections +(\d+)$", re.MULTILINE)
 
 
@@ -77,7 +78,8 @@ def new_case(
     size = f"{load.files} files, {size_text(load.bytes)}" if load.is_tree else size_text(load.bytes)
     where = regime if kind.endswith(("file", "tree")) else f"{regime} {kind}"
     title = f"{where}, {'push' if push else 'pull'}, {size}"
-    case = Case(regime, kind, title, unit, limit, rtt_ms, bench.is_small)
+    less = bench.is_small and regime not in FULL_WHEN_QUICK
+    case = Case(regime, kind, title, unit, limit, rtt_ms, less)
     bench.report.cases.append(case)
     return case
 

@@ -21,10 +21,10 @@ Made by `scripts/bench --write-docs`; `scripts/bench --help` says how to make yo
 Everything lies in memory (tmpfs), sshd is stock, and each time is that of the whole command,
 with its connections set up. The tools run in turn (A B C, A B C), a time is the median of the
 runs, and a ratio is the median of the ratios within each round. *pscp x* is how many times as
-fast as that tool pscp is; *of limit* is the tool's rate against the limit's. iperf3 is timed
-until all bytes have arrived (`-R`). Where a tool would take hours it moves less, as *moved*
-says, and its rate counts. The first copy of every tool is
-compared with its source, byte by byte.
+fast as that tool pscp is; *of limit* is the tool's rate against the limit's. Trees are copied
+with `-a` by pscp and rsync, and with times and modes by the others. iperf3 is timed until all
+bytes have arrived (`-R`). Where a tool would take hours it moves less, as *moved* says, and its
+rate counts. The first copy of every tool is compared with its source, byte by byte.
 """
 HEADER = ("tool", "moved", "runs", "median s", "rate", "pscp x", "of limit", "CPU s/GiB", "")
 

@@ -164,6 +164,7 @@ OTHERS = (
     scp("hpnscp", "hpnscp"),
 )
 QUICK_OTHERS = (SCP, SCP_AES, RSYNC, TAR, RCLONE)
+QUICK_FAR = (SCP, RSYNC, TAR)  # where each takes several seconds
 
 
 @dataclass(frozen=True)
