@@ -156,38 +156,42 @@ def test_a_question_waits_for_its_lane_while_that_lives(board: Board) -> None:
     assert take(board, two)[1] is ask
 
 
+def step(board: Board, lanes: list[Lane], job: Job, action: str, which: int, pick: int) -> None:
+    """t: take; f, m: finish well, or with a mismatch; d: the lane dies."""
+    share = lanes[which].share
+    numbers = list(share.work)
+    if action == "t":
+        board.try_take(lanes[which], share)
+    elif action == "d":
+        board.give_back(share)
+        lanes[which] = Lane(board)
+    elif numbers:
+        number = numbers[pick % len(numbers)]
+        chunk = share.work[number]
+        if board.finish(share, number):
+            if action == "m":
+                board.add(chunk)
+            else:
+                job.ends += 1
+
+
 @given(st.lists(st.tuples(st.sampled_from("tfdm"), st.integers(0, 2), st.integers(0, 9))))
 def test_every_chunk_ends_exactly_once(steps: list[tuple[str, int, int]]) -> None:
-    board, job = Board(), Job()
-    lanes = [Lane(board) for _ in range(3)]
-    for share in lanes:
-        share.share.held_since = lambda before_s, s=share.share: next(  # type: ignore[method-assign,misc]
-            (c for c in s.work.values() if c.takers == 1 and not c.is_over), None
-        )
-    for offset in range(5):
-        board.put(Chunk(job, offset, 1))
-    with board.changed:
-        for action, which, pick in [*steps, *([("t", 0, 0), ("f", 0, 0)] * 40)]:
-            lane = lanes[which]
-            numbers = list(lane.share.work)
-            if action == "t":
-                board.try_take(lane, lane.share)
-            elif action == "d":
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(board_module, "_PATIENCE_S", -1.0)
+        board, job = Board(), Job()
+        lanes = [Lane(board) for _ in range(3)]
+        for offset in range(5):
+            board.put(Chunk(job, offset, 1))
+        with board.changed:
+            for each in steps:
+                step(board, lanes, job, *each)
+            for lane in lanes[1:]:
                 board.give_back(lane.share)
-                lanes[which] = Lane(board)
-            elif numbers:
-                number = numbers[pick % len(numbers)]
-                chunk = lane.share.work[number]
-                if board.finish(lane.share, number):
-                    if action == "m":
-                        board.add(chunk)
-                    else:
-                        job.landed(chunk, "", 0)  # type: ignore[arg-type]
-        for lane in lanes[1:]:
-            board.give_back(lane.share)
-        while (taken := board.try_take(lanes[0], lanes[0].share)) is not None:
-            if board.finish(lanes[0].share, taken[0]):
-                job.ends += 1
+            for _ in range(5):
+                step(board, lanes, job, "t", 0, 0)
+            for _ in range(5):
+                step(board, lanes, job, "f", 0, 0)
     assert job.ends == 5
     assert board.is_idle()
 
