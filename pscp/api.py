@@ -187,7 +187,11 @@ class Session:
     def _greeted(self, channel: Channel, note: Callable[[str], None] | None) -> Far:
         from pscp.bootstrap import Far
 
-        far = Far(channel, note)
+        try:
+            far = Far(channel, note)
+        except errors.ConnectError as error:
+            error.hint = error.hint.replace("HOST", self.host.login)
+            raise
         aes = far.hello.get("aes")
         if self._setup is not None and self._setup.far_aes is None and isinstance(aes, bool):
             self._setup = dataclasses.replace(self._setup, far_aes=aes)

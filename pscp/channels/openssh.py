@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import signal
 import subprocess
 from dataclasses import dataclass
 
@@ -155,6 +156,7 @@ class OpenSsh:
     def end(self) -> None:
         if self._child.poll() is None:
             self._child.terminate()
+            self._child.send_signal(signal.SIGCONT)  # one that was stopped takes no SIGTERM
 
     def close(self) -> None:
         self.end()

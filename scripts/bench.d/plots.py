@@ -23,6 +23,7 @@ COLOURS = (
     "#0b5fa5", "#d1495b", "#2e933c", "#8d5fb4", "#e08e0b", "#4a4e69",
     "#00a6a6", "#a3320b", "#c23fa0", "#6b8e23", "#7a5230", "#888888",
 )  # fmt: skip
+FIXED_ROW = re.compile(r"pscp -c (\d+)")
 
 Point = tuple[float, float]
 Series = dict[str, list[Point]]

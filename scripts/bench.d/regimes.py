@@ -269,7 +269,7 @@ def bulk(bench: Bench, load: Load, rtt_ms: float) -> list[Contestant]:
         for tool in others(bench, rtt_ms):
             slow = tool.single and rtt_ms >= LONG_MS
             # scp is what a goal speaks of, so it moves the same bytes.
-            whole = not slow or (tool is SCP and not bench.quick)
+            whole = not slow or tool is SCP
             yield Contestant(tool, load if whole else less, rounds if slow else bench.runs)
 
     return [own(bench, load), Contestant(IPERF, load, bench.runs), *rest()]
