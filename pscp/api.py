@@ -176,6 +176,8 @@ class Session:
 
     def give(self, fars: list[Far]) -> None:
         """Connections that are of use to the next copy."""
+        for far in fars:
+            far.was_kept = True
         self._idle += fars
 
     def connect(self, options: Options, worker: Worker) -> Far:

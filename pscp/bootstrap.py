@@ -80,6 +80,8 @@ class Far:
         self._untold = ""  # what was said last; it may be the reason for an end
         self.rtt_s = math.inf  # of a question and its answer, the shortest so far
         self._decoder = wire.Decoder()
+        self.hello: dict[str, Any] = {}  # what the agent said of itself
+        self.was_kept = False  # from an earlier copy: it may have died unnoticed
         self.session = session.Session(session.COORDINATOR)
         self._poll = select.poll()
         for fd in (channel.read_fd, channel.error_fd):
@@ -156,7 +158,11 @@ class Far:
         """Why the channel ended."""
         while dict(self._poll.poll(0)).get(self.channel.error_fd):
             self._hear()
-        return self.channel.explain(self._said.decode(errors="replace"))
+        said = self._said.decode(errors="replace")
+        error = self.channel.explain(said)
+        if self.hello and isinstance(error, errors.NoAgent):
+            return errors.ProtocolError(f"the agent failed: {last_line(said)}")
+        return error
 
     def _skip_banner(self, marker: bytes) -> None:
         seen = b""

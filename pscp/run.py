@@ -65,6 +65,7 @@ class Run:
         try:
             fars = self._session.take(self._options, self._reporter.note)
             try:
+                self._replace_dead(fars)
                 result = self._copy(fars, tops, token, journal)
                 complete = result.ok
                 return result
@@ -72,6 +73,17 @@ class Run:
                 self._session.give(fars)
         finally:
             journal.close(complete)
+
+    def _replace_dead(self, fars: list[Far]) -> None:
+        """A connection kept from the last copy may have died since: ask, rather than fail."""
+        while fars and fars[0].was_kept:
+            try:
+                fars[0].ask({"ask": "end"})
+                return
+            except errors.ConnectError:
+                fars.pop(0).close()
+        if not fars:
+            fars += self._session.take(self._options, self._reporter.note)
 
     def _token(self) -> str:
         """The same for the same command, run by the same user on the same machine."""

@@ -83,7 +83,7 @@ def test_a_key_that_is_not_let_in(filled: Way, tmp_path: Path) -> None:
     text = Path(filled.server.ssh_config).read_text()
     path = tmp_path / "ssh_config"
     path.write_text(re.sub("IdentityFile .*", f'IdentityFile "{tmp_path}/key"', text))
-    assert refused(tried(filled, str(path)), "Permission denied", "try: ssh HOST true")
+    assert refused(tried(filled, str(path)), "Permission denied", "try: ssh pscp-test true")
     shutil.copy(filled.server.folder / "user_key", tmp_path / "good")
     assert arrives(filled, str(path), "-i", str(tmp_path / "good"))
 

@@ -188,5 +188,5 @@ def test_an_agent_tells_what_it_is_as_json(tmp_path: Path) -> None:
     done = run("sh", remote.command(), environment, agent_input())
     [(_, _, hello)] = frames_of(done.stdout)
     assert isinstance(hello, dict) and json.dumps(hello)
-    assert hello.keys() == {"hashes", "python", "system", "aes"}
+    assert hello.keys() == {"hashes", "python", "system", "aes", "cpus"}
     assert all(speed > 0 for speed in hello["hashes"].values())
