@@ -30,7 +30,7 @@ from pscp.endpoint import machine, session, wire
 # In the order in which they import each other.
 MODULES = (
     "machine", "wire", "session", "hashes", "files", "failures", "names", "metadata", "tree",
-    "source", "durable", "sink", "end", "agent",
+    "source", "durable", "sink", "madeup", "end", "agent",
 )  # fmt: skip
 
 _PACKAGE = "pscp_agent"
@@ -38,6 +38,7 @@ _MARKER_BYTES = 16
 _BANNER_MAX_BYTES = 64 * 1024  # what a login may print before the agent speaks
 _SAID_MAX_BYTES = 8 * 1024  # what is kept of a channel's standard error
 _UNTOLD_S = 0.2  # it waits so long for the reason before it is shown
+_HEARD_BYTES = 4096  # of it at once
 _SHOWN_MAX = 200  # characters of it in an error
 SILENCE_S = 60.0  # an agent ticks every 10 s, so after this it, or the path to it, is dead
 
@@ -139,7 +140,7 @@ class Far:
                 return
 
     def _hear(self) -> None:
-        data = os.read(self.channel.error_fd, 4096)
+        data = os.read(self.channel.error_fd, _HEARD_BYTES)
         if not data:
             self._poll.unregister(self.channel.error_fd)
             return
@@ -156,7 +157,9 @@ class Far:
 
     def explain(self) -> errors.PscpError:
         """Why the channel ended."""
-        while dict(self._poll.poll(0)).get(self.channel.error_fd):
+        for _ in range(_SAID_MAX_BYTES // _HEARD_BYTES * 2):  # who never stops is not listened to
+            if not dict(self._poll.poll(0)).get(self.channel.error_fd):
+                break
             self._hear()
         said = self._said.decode(errors="replace")
         error = self.channel.explain(said)
@@ -216,7 +219,7 @@ class Far:
         self, type_: int, id_: int = 0, offset: int = 0, payload: Any = b"", flags: int = 0
     ) -> None:
         """Send one frame: its payload is bytes, or a Block of a file. Raises ConnectionLost."""
-        header = wire.header(type_, len(payload), id_, offset, flags)
+        header = wire.header(type_, payload, id_, offset, flags)
         try:
             machine.send(self.channel.write_fd, header, payload)
         except (BrokenPipeError, ConnectionResetError):

@@ -130,8 +130,10 @@ def signals_raised() -> Iterator[None]:
     What comes later finds the copy ending already. What is ignored (nohup, &) stays ignored.
     """
     errors = {signal.SIGINT: Interrupted, signal.SIGTERM: Terminated}
+    ended: list[int] = []
 
     def end(number: int, frame: object) -> None:
+        ended.append(number)
         for each in before:
             signal.signal(each, signal.SIG_IGN)
         raise errors[signal.Signals(number)]("interrupted; what has landed is kept")
@@ -146,7 +148,7 @@ def signals_raised() -> Iterator[None]:
     try:
         yield
     finally:
-        for each, action in before.items():
+        for each, action in () if ended else before.items():
             signal.signal(each, action)
 
 

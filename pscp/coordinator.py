@@ -14,6 +14,7 @@ Read next: filejob.py, then lane.py.
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from array import array
 from collections.abc import Callable, Iterator
@@ -46,6 +47,9 @@ from pscp.progress import Counters, Reporter
 from pscp.progress import Failure as Reported
 from pscp.resume import LOOK_ITEMS, Look
 
+# What failures may take up in memory, some ten thousand of them. What comes after is noted and
+# counted, and is in no Result.
+_FAILURES_BYTES = 8 * 1024 * 1024
 _SHARES = 4  # of what is left, a lane takes one at a time
 _LEAST_CHUNK_BYTES = 256 * 1024  # smaller ones cost more than the end of a copy gains
 
@@ -92,6 +96,7 @@ class Coordinator:
         self.algorithm = crew.algorithm
         self.chunk_bytes, self.strong = options.chunk_bytes or CHUNK_BYTES, options.strong
         self.failures: list[Reported] = []
+        self._failures_bytes = 0
         self.digests: dict[str, str] = {}
         self._reporter, self._crew, self._keep_digests = reporter, crew, keep_digests
         self._small = PackBuilder(self._packed)
@@ -178,6 +183,7 @@ class Coordinator:
                 self._failed(failures.checked(entry.extra))
             return
         try:
+            self._check_asked(entry)
             item = placement.place(entry)
         except (failures.Refusal, ValueError, LookupError) as error:
             failure = failures.data(failures.UNSAFE, entry.path, str(error))
@@ -197,6 +203,13 @@ class Coordinator:
             self._looking_bytes += weight_bytes(item.entry)
             if len(self._looking) >= LOOK_ITEMS or self._looking_bytes >= QUESTION_BYTES // 2:
                 self._flush_looking()
+
+    def _check_asked(self, entry: tree.Entry) -> None:
+        """A far end sends no more kinds of things than it was asked for. Raises ValueError."""
+        if entry.kind in (tree.LINK, tree.HARDLINK) and not self.options.archive:
+            raise ValueError("is a link, which only -a asks for")
+        if not self.options.recursive and (entry.kind == tree.FOLDER or "/" in entry.path):
+            raise ValueError("is a folder, or in one, which only -r asks for")
 
     def _flush_looking(self) -> None:
         if self._looking:
@@ -301,7 +314,10 @@ class Coordinator:
     def _failed(self, failure: Failure) -> None:
         error = as_error(failure)
         self.counters.add(files_failed=1)
-        self.failures.append(Reported(error.path, type(error).__name__, error.message, error.hint))
+        told = Reported(error.path, type(error).__name__, error.message, error.hint)
+        self._failures_bytes += sys.getsizeof(error.path) + sys.getsizeof(error.message) + 200
+        if self._failures_bytes < _FAILURES_BYTES or not self.failures:
+            self.failures.append(told)
         self._reporter.note(f"{error.path}: {error.message}")
 
     # --- the end
@@ -364,6 +380,8 @@ class _FarWalk:
 
     def _then(self, answer: Any) -> None:
         batch = [checked_entry(value) for value in answer[0]]
+        for entry in batch:
+            entry.extra.pop("new", None)  # what is new at the destination is not for it to say
         if batch:
             self._after = [batch[-1].top, batch[-1].path]
         self._batch, self._is_last = batch, bool(answer[1])

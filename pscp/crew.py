@@ -13,10 +13,10 @@ from pscp.board import Board, Limiter
 from pscp.bootstrap import Far
 from pscp.endpoint import metadata, source, tree
 from pscp.endpoint.end import End
-from pscp.errors import ConnectionLost, PscpError
+from pscp.errors import ConnectError, ConnectionLost, PscpError
 from pscp.options import Options
 from pscp.progress import Counters
-from pscp.worker import Worker
+from pscp.worker import OPENING_MAX, Worker
 
 _LANES_MOST = 16  # each is a login, an ssh and an agent; more gained nothing on any path tried
 _LANES_OF_CPUS = 8
@@ -36,7 +36,7 @@ class Crew:
         """`connect` opens a lane's connection; with `keeps` they stay open in `kept`."""
         self.board = Board()
         self.is_push, self.algorithm = is_push, algorithm
-        self.opening = 0
+        self.opening, self.may_open = 0, OPENING_MAX
         self.begin_near: dict[str, Any] = {}
         self.begin_far: dict[str, Any] = {}
         rate = options.limit_kbit_s * 1000 / 8 if options.limit_kbit_s else None
@@ -104,13 +104,15 @@ class Crew:
         with self.board.changed:
             if self.board.error is not None or self.board.is_finished:
                 return False
-            alone = self._counters.lanes_alive == 0 and self.opening == 0
-            if isinstance(error, ConnectionLost) and (not alone or attempt < _ATTEMPTS_ALONE):
+            alone = self._counters.lanes_alive == 0
+            # There was a login before, so "connection refused" and the like will pass as well.
+            is_passing = isinstance(error, ConnectionLost) or type(error) is ConnectError
+            if is_passing and (not alone or attempt < _ATTEMPTS_ALONE):
                 return True
             worker.gave_up = True
             if all(each.gave_up for each in self._workers):
                 self.board.stop(error)
-            elif not isinstance(error, ConnectionLost) and not self._has_told:
+            elif not is_passing and not self._has_told:
                 self._has_told = True
                 self._note(f"no more connections, going on with what there is: {error.message}")
             return False

@@ -105,13 +105,20 @@ class FileJob:
         def then(answer: Any) -> None:
             found = _checked_extents(answer[0], offset, self.item.entry.size)
             self._copy.counters.add(bytes_total=sum(length for _, length in found))
-            self._later(self._chunks(list(subtract(found, done))))
-            if not answer[1]:
-                self._ask_extents(sum(found[-1]), done)
+            after = None if answer[1] else sum(found[-1])
+            self._later(self._chunks_and_then(list(subtract(found, done)), after, done))
             self._release()
 
         question = {"ask": "extents", "file": known.listed(), "offset": offset}
         self._ask(True, question, then)
+
+    def _chunks_and_then(
+        self, extents: list[Extent], after: int | None, done: list[Extent]
+    ) -> Iterator[Work]:
+        """More is asked for when this is handed out: a file may have any number of extents."""
+        yield from self._chunks(extents)
+        if after is not None and self._failure is None:
+            self._ask_extents(after, done)
 
     def _ask(self, of_source: bool, question: dict[str, Any], then: Any) -> None:
         self._holds += 1

@@ -13,6 +13,7 @@ Read next: bootstrap.py.
 
 from __future__ import annotations
 
+import struct
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -31,6 +32,13 @@ WINDOW_BYTES = 16 * 1024 * 1024
 
 # The two questions that are no work of the board's, which numbers its own from 1 on.
 _BEGIN, _END = 0, (1 << 64) - 1
+
+
+# What comes of taking an answer for what it should be, when it is something else.
+_MISSHAPEN = (
+    wire.WireError, struct.error, ValueError, LookupError, ArithmeticError, TypeError,
+    AttributeError,
+)  # fmt: skip
 
 
 class Crew(Protocol):
@@ -222,7 +230,10 @@ class Lane:
         with self._board.changed:
             if self._board.finish(self._share, number):
                 self.has_worked = True
-                tell()
+                try:
+                    tell()
+                except _MISSHAPEN as error:  # nobody would do this piece again
+                    self._board.stop(_misshapen(error))
 
     # --- receiving
 
@@ -239,8 +250,8 @@ class Lane:
                         return
         except PscpError as error:
             self._lose(error)
-        except (wire.WireError, ValueError, KeyError, TypeError, AttributeError) as error:
-            self._lose(ProtocolError(f"an answer of another shape: {error}"))
+        except _MISSHAPEN as error:
+            self._lose(_misshapen(error))
         except BaseException as error:
             self._board.stop(error)
             self._far.channel.end()
@@ -359,3 +370,7 @@ class Lane:
 
 def _as_copy_error(data: failures.Data) -> PscpError:
     return CopyError(f"{data['path']}: {data['message']}".lstrip(": "))
+
+
+def _misshapen(error: Exception) -> ProtocolError:
+    return ProtocolError(f"an answer of another shape: {error}")

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import socket
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -21,6 +22,7 @@ from pscp.coordinator import Coordinator, as_error, choose_hash
 from pscp.crew import Crew, sink_question, source_question
 from pscp.endpoint import failures, metadata, sink, source
 from pscp.endpoint.end import End
+from pscp.endpoint.names import components
 from pscp.endpoint.wire import WireError
 from pscp.journal import AnyJournal, Journal, NoJournal, token_of
 from pscp.options import Location, Options
@@ -110,12 +112,12 @@ class Run:
         self._explain(f"to {target.root}, chunks hashed with {algorithm}")
         self._explain(f"a round trip takes {fars[0].rtt_s * 1000:.1f} ms; lanes: {crew.count}")
         coordinator.failures += self._missing
-        crew.begin(
-            source_question(tops, self._options, algorithm, self._is_push),
-            sink_question(target[0], token, self._options, algorithm),
-            [fars.pop(0) for _ in range(min(len(fars), crew.count))],
-        )
         try:
+            crew.begin(
+                source_question(tops, self._options, algorithm, self._is_push),
+                sink_question(target[0], token, self._options, algorithm),
+                [fars.pop(0) for _ in range(min(len(fars), crew.count))],
+            )
             coordinator.run(tops, target)
         finally:
             crew.end()
@@ -173,6 +175,8 @@ class Run:
 
     def _checked_top(self, path: str, top: source.Top) -> source.Top:
         """Only what was asked for, by its name, may come from a far end (-T: any name)."""
+        if not _is_name(top.name):
+            raise errors.ProtocolError(f"the far end sends what is no name: {top.name!a}")
         if self._options.strict_names and not expected_name(path, top.name):
             raise errors.ProtocolError(f"the far end sends {top.name!a} for {path!a}")
         return top
@@ -185,8 +189,8 @@ class Run:
 
     def _target(self, far: Far, tops: list[source.Top], token: str) -> Any:
         names = [top.name for top in tops]
-        for name in names:
-            if names.count(name) > 1 or (not name and len(names) > 1):
+        for name, times in Counter(names).items():
+            if times > 1 or (not name and len(names) > 1):
                 message = (
                     f"{name}: several sources have this name"
                     if name
@@ -206,6 +210,8 @@ class Run:
             target = sink.Target(*answer)
             if len(target.names) != len(names):
                 raise ValueError("names")
+            if not all(isinstance(each, str) for each in (*target.names, *target.existing)):
+                raise TypeError("names")
         except (TypeError, ValueError) as error:
             raise errors.ProtocolError(f"a destination of another shape: {error}") from None
         return target
@@ -229,6 +235,14 @@ class Run:
             digests=coordinator.digests if coordinator else {},
             failures=tuple(coordinator.failures if coordinator else self._missing),
         )
+
+
+def _is_name(value: Any) -> bool:
+    """Can it be the name of a source? "" is for the contents of a folder."""
+    try:
+        return isinstance(value, str) and (not value or len(components(value)) == 1)
+    except failures.Refusal:
+        return False
 
 
 def _literal(path: str) -> str:

@@ -12,11 +12,11 @@ import time
 from typing import Any, Protocol
 
 from pscp.bootstrap import Far
-from pscp.errors import PscpError
+from pscp.errors import ConnectionLost, PscpError
 from pscp.lane import Crew as LaneCrew
 from pscp.lane import Lane
 
-_OPENING_MAX = 6  # at once; sshd's MaxStartups begins to refuse at 10, and others log in too
+OPENING_MAX = 6  # at once; sshd's MaxStartups begins to refuse at 10, and others log in too
 _PAUSE_S = (1.0, 30.0)  # before a lost connection is tried again: first, longest
 
 
@@ -24,6 +24,7 @@ class Crew(LaneCrew, Protocol):
     """What a worker needs of the copy it works for."""
 
     opening: int  # workers that are connecting now
+    may_open: int  # how many may; fewer once sshd has refused one
 
     def connect(self, worker: Worker) -> Far: ...
 
@@ -74,7 +75,7 @@ class Worker(threading.Thread):
         board = self._board
         with board.changed:
             while not (board.is_finished or board.error):
-                has_turn = self._crew.opening < _OPENING_MAX
+                has_turn = self._crew.opening < self._crew.may_open
                 if self._far is not None or (board.has_work() and has_turn):
                     return True
                 board.changed.wait()
@@ -86,6 +87,10 @@ class Worker(threading.Thread):
             self.is_connecting = True
         try:
             return self._crew.connect(self)
+        except ConnectionLost:
+            with self._board.changed:
+                self._crew.may_open = max(1, self._crew.may_open // 2)
+            raise
         finally:
             with self._board.changed:
                 self._crew.opening -= 1

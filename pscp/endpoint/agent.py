@@ -62,7 +62,7 @@ class Agent:
                 return
 
     def _send(self, type_: int, id_: int, offset: int, payload: Any, flags: int = 0) -> None:
-        header = wire.header(type_, len(payload), id_, offset, flags)
+        header = wire.header(type_, payload, id_, offset, flags)
         with self._write_lock:
             machine.send(self._write_fd, header, payload)
 

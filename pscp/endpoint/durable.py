@@ -59,6 +59,7 @@ class Settler:
         self._waiting: List[Batch] = []
         self._unsettled = 0
         self._closing = False
+        self._error: Optional[BaseException] = None  # that ended the thread
         self._thread: Optional[threading.Thread] = None
         self._room: Optional[memoryview] = None
         self._is_quick = True  # until a batch shows otherwise
@@ -75,8 +76,10 @@ class Settler:
             self._is_quick = time.perf_counter() - begun_s < _QUICK_S * len(batch.parts)
             return
         with self._changed:
-            while self._unsettled >= _PARTS_WAITING:
+            while self._unsettled >= _PARTS_WAITING and self._error is None:
                 self._changed.wait()
+            if self._error is not None:
+                raise self._error
             self._unsettled += len(batch.parts)
             self._waiting.append(batch)
             if self._thread is None:
@@ -93,6 +96,14 @@ class Settler:
             self._thread.join()
 
     def _run(self) -> None:
+        try:
+            self._settle_all()
+        except BaseException as error:  # raised again where the next batch is added
+            with self._changed:
+                self._error = error
+                self._changed.notify_all()
+
+    def _settle_all(self) -> None:
         while True:
             with self._changed:
                 while not self._waiting:

@@ -9,7 +9,7 @@ Not here: frames and descriptors (agent.py), what source and sink do (source.py,
 
 from typing import Any, Callable, Dict, List, Optional
 
-from . import failures, metadata, sink, source, tree
+from . import failures, madeup, metadata, sink, source, tree
 
 Question = Dict[str, Any]
 Reply = Callable[[Any, bool], None]  # (answer, or failure data; whether it failed)
@@ -55,10 +55,10 @@ class End:
         if asked["role"] == "source":
             rules = tree.Rules(*asked["rules"])
             tops = [source.Top(*top) for top in asked["tops"]]
-            make = source.MadeUpSource if asked["test"] else source.Source
+            make = madeup.MadeUpSource if asked["test"] else source.Source
             self.source = make(tops, rules, asked["hash"], asked["block_bytes"], asked["strong"])
         elif asked["test"]:
-            self.sink = sink.NullSink(asked["hash"])
+            self.sink = madeup.NullSink(asked["hash"])
         else:
             policy = metadata.Policy(asked["preserve"], asked["archive"], self._umask)
             self.sink = sink.Sink(

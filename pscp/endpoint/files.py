@@ -44,11 +44,12 @@ class FileSource:
 
     def __init__(self, path: bytes, known: Identity, follow: bool) -> None:
         self.fd = os.open(path, READ_FLAGS | (0 if follow else _NO_FOLLOW))
-        self._known = known
+        self._known, self._path, self._follow = known, path, follow
 
     def check(self) -> None:
-        """Raises Changed when the file is not the known one any more."""
-        if identity(os.fstat(self.fd)) != self._known:
+        """Raises Changed when the file, or what has its name now, is not the known one."""
+        by_name = os.stat(self._path, follow_symlinks=self._follow)
+        if not self._known == identity(os.fstat(self.fd)) == identity(by_name):
             raise Changed()
 
     def read(self, view: memoryview, offset: int) -> int:
@@ -104,9 +105,9 @@ class FileSink:
         status = os.fstat(self.fd)
         if status.st_size == size:
             return
-        os.ftruncate(self.fd, size)
-        if not sparse:
+        if not sparse:  # first: a part of this size says that there is room for it
             reserve(self.fd, status, size)
+        os.ftruncate(self.fd, size)
 
     def write(self, view: memoryview, offset: int) -> None:
         written = os.pwrite(self.fd, view, offset)

@@ -13,6 +13,7 @@ import os
 import pwd
 from typing import Any, Callable, Dict, NamedTuple, Optional
 
+_NOBODYS_ID = (1 << 32) - 1  # chown(2) takes it for "leave it as it is"
 _XATTRS_MAX_BYTES = 64 * 1024  # of one file; all of them travel in one frame
 
 
@@ -141,7 +142,7 @@ def apply_to_link(folder_fd: int, name: bytes, entry: Any, policy: Policy) -> No
 
 def _atime_ns(entry: Any) -> int:
     value = entry.extra.get("a")
-    return value if isinstance(value, int) else int(entry.mtime_ns)
+    return value if isinstance(value, int) and abs(value) <= 1 << 63 else int(entry.mtime_ns)
 
 
 def _owner(extra: Dict[str, Any]) -> "tuple[int, int]":
@@ -149,12 +150,12 @@ def _owner(extra: Dict[str, Any]) -> "tuple[int, int]":
     try:
         uid, gid, user, group = extra["o"]
         here_uid, here_gid = _uid(user), _gid(group)
-        return (
-            int(uid if here_uid is None else here_uid),
-            int(gid if here_gid is None else here_gid),
-        )
+        found = (uid if here_uid is None else here_uid, gid if here_gid is None else here_gid)
+        if all(isinstance(each, int) and 0 <= each < _NOBODYS_ID for each in found):
+            return found
     except (KeyError, TypeError, ValueError):
-        return -1, -1
+        pass
+    return -1, -1
 
 
 def _give_owner(fd: int, extra: Dict[str, Any]) -> None:
@@ -187,6 +188,8 @@ def _give_attributes(fd: int, extra: Dict[str, Any]) -> None:
             continue
         try:
             os.setxattr(fd, name, base64.b64decode(value))
+        except (TypeError, ValueError):
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))  # no name, or no value, of one
         except OSError as error:
             if error.errno not in (errno.ENOTSUP, errno.EPERM, errno.EACCES):
                 raise

@@ -72,7 +72,8 @@ def entry(value: Any) -> tree.Entry:
         raise wire.WireError("an entry of another shape")
     if (
         tuple(map(type, made)) != _ENTRY_TYPES
-        or not 0 <= made.size <= wire.MAX_OFFSET
+        or made.kind not in tree.KINDS
+        or not 0 <= made.size <= (wire.MAX_OFFSET if made.kind == tree.FILE else 0)
         or not 0 <= made.mode <= 0o7777
         or abs(made.mtime_ns) > 1 << 63
     ):
@@ -163,6 +164,9 @@ class Sink:
                 if self._is_finished(folder_fd, name, value, inode):
                     return done([None])
                 part = files.FileSink(folder_fd, part_name(name, self._token), value.size, True)
+                if inode and part.inode != inode:
+                    part.close()
+                    raise failures.Refusal(failures.VERIFY, value.path, "its part was replaced")
         except (OSError, failures.Refusal) as error:
             return done([failures.from_exception(error, value.path)])
         self._settler.add(durable.Batch([durable.Part(part.fd, value, strong)], done))
@@ -190,11 +194,12 @@ class Sink:
         parts: List[durable.Part] = []
         places: List[int] = []
         offset = 0
+        _check_sizes(entries, rows, len(bodies))
         for place, (value, row) in enumerate(zip(entries, rows)):
             if isinstance(row, dict):
                 outcome[place] = failures.checked(row)
                 continue
-            body = bodies[offset : offset + _row_size(row, value)]
+            body = bodies[offset : offset + value.size]
             offset += len(body)
             try:
                 part = self._small(value, row, body)
@@ -204,8 +209,6 @@ class Sink:
             if part is not None:
                 parts.append(part)
                 places.append(place)
-        if offset != len(bodies):
-            raise wire.WireError("a PACK frame with other bytes than its list says")
 
         def settled(found: List[Optional[failures.Data]]) -> None:
             for place, failure in zip(places, found):
@@ -222,10 +225,8 @@ class Sink:
             self._make_folder(value)
         elif value.kind == tree.LINK:
             self._make_link(value)
-        elif value.kind == tree.FILE:
-            return self._make_part(value, row[1], body)
         else:
-            raise wire.WireError("a pack with an entry of kind %s" % ascii(value.kind))
+            return self._make_part(value, row[1], body)
         return None
 
     def _make_part(self, value: tree.Entry, digest: str, body: memoryview) -> durable.Part:
@@ -262,9 +263,7 @@ class Sink:
                 os.fchmod(self.root.folder(value.path), mode)
 
     def _make_link(self, value: tree.Entry) -> None:
-        target = value.extra.get("to")
-        if not isinstance(target, str) or "\0" in target:
-            raise wire.WireError("a link without a target")
+        target = value.extra["to"]
         with self.root.lock:
             folder_fd, name = self.root.at(value.path, make=True)
             durable.replaced(folder_fd, name, value.path)
@@ -361,10 +360,29 @@ class Sink:
         self.root.close()
 
 
-def _row_size(row: Any, value: tree.Entry) -> int:
-    if not isinstance(row, list) or len(row) != 2 or row[0] != value.size:
-        raise wire.WireError("a pack's row that does not fit its entry")
-    return value.size
+def _check_sizes(entries: List[tree.Entry], rows: List[Any], count: int) -> None:
+    """Before anything is opened: the rows are for these entries, and for so many bytes."""
+    for value, row in zip(entries, rows):
+        if isinstance(row, dict):
+            failures.checked(row)
+            continue
+        if not isinstance(row, list) or len(row) != 2 or row[0] != value.size:
+            raise wire.WireError("a pack's row that does not fit its entry")
+        if value.kind not in (tree.FILE, tree.FOLDER, tree.LINK):
+            raise wire.WireError("a pack with an entry of kind %s" % ascii(value.kind))
+        if value.kind == tree.LINK and not _is_target(value.extra.get("to")):
+            raise wire.WireError("a link without a target")
+        count -= value.size
+    if count:
+        raise wire.WireError("a PACK frame with other bytes than its list says")
+
+
+def _is_target(value: Any) -> bool:
+    """Can a symbolic link point there?"""
+    try:
+        return isinstance(value, str) and b"\0" not in to_bytes(value) and value != ""
+    except UnicodeEncodeError:
+        return False
 
 
 def _unlink(name: bytes, folder_fd: int) -> None:
@@ -393,56 +411,3 @@ def _kind_and_size(folder_fd: int, name: bytes) -> List[Any]:
         if predicate(status.st_mode):
             return [kind, status.st_size, status.st_mtime_ns]
     return ["other", 0, 0]
-
-
-class NullSink(Sink):
-    """The transfer test's sink: verifies what comes, writes nothing."""
-
-    def __init__(self, algorithm: str) -> None:  # no root, no parts: nothing of Sink's is made
-        self._algorithm, self._strong = algorithm, False
-        self._known = {}
-        self._open = collections.OrderedDict()
-        self._arriving = Arriving()
-        self._hasher = hashes.new(algorithm)
-        self._failure = None
-
-    def _opened(self, value: tree.Entry) -> Any:
-        return _Nowhere()
-
-    def finish(self, value: tree.Entry, strong: str, inode: int, done: Done) -> None:
-        done([None])
-
-    def _make_part(self, value: tree.Entry, digest: str, body: memoryview) -> Any:
-        hasher = hashes.new(self._algorithm)
-        hasher.update(body)
-        if hasher.digest().hex() != digest:
-            raise failures.Refusal(failures.DAMAGED, value.path, "arrived damaged")
-        return None
-
-    def _make_folder(self, value: tree.Entry) -> None:
-        pass
-
-    def _make_link(self, value: tree.Entry) -> None:
-        pass
-
-    def hard_link(self, value: tree.Entry) -> None:
-        pass
-
-    def finish_folder(self, value: tree.Entry) -> None:
-        pass
-
-    def discard(self, path: str) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-
-class _Nowhere:
-    inode = 0
-
-    def write(self, block: memoryview, offset: int) -> None:
-        pass
-
-    def close(self) -> None:
-        pass

@@ -3,17 +3,17 @@
 A pack is a frame of small files, whole; a chunk is a run of DATA frames and a DIGEST. Used by
 a lane when it pushes, and by the agent when it is pulled from.
 
-Not here: the bytes of a file (files.py), what is sent when (../lane.py).
+Not here: the bytes of a file (files.py), the made-up ones of -t (madeup.py), what is sent when
+(../lane.py).
 Read next: sink.py, the other end.
 """
 
 import collections
 import glob
-import itertools
 import os
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
-from . import failures, files, hashes, machine, tree, wire
+from . import failures, files, hashes, tree, wire
 from .names import to_bytes, to_text
 
 Send = Callable[..., None]  # (type, id, offset, payload, flags)
@@ -219,35 +219,3 @@ class Source:
     def close(self) -> None:
         for id_ in list(self._open):
             self.forget(id_)
-
-
-class _MadeUp:
-    """A file that is not read: its blocks are whatever is in the room."""
-
-    def __init__(self, size: int) -> None:
-        self._size = size
-
-    def blocks(self, offset: int, length: int, room: memoryview) -> Iterator[machine.Block]:
-        for left in range(length, 0, -len(room)):
-            yield machine.Block(room[: min(left, len(room))], -1, 0)
-
-    def extents(self, offset: int, most: int) -> List[files.Extent]:
-        return [(offset, self._size - offset)] if offset < self._size else []
-
-    def close(self) -> None:
-        pass
-
-
-class MadeUpSource(Source):
-    """The transfer test's source: real names and sizes, made-up data, no disk read."""
-
-    def __init__(self, *args: Any) -> None:
-        Source.__init__(self, *args)
-        pattern = os.urandom(4096)  # does not compress within a packet
-        self._room[:] = bytes(itertools.islice(itertools.cycle(pattern), len(self._room)))
-
-    def _opened(self, value: Known) -> Any:
-        return _MadeUp(value.identity.size)
-
-    def _whole(self, value: Known) -> bytes:
-        return bytes(value.identity.size)

@@ -17,6 +17,7 @@ from . import failures, metadata
 from .names import to_bytes, to_text
 
 FILE, FOLDER, LINK, HARDLINK, ERROR = "file", "folder", "link", "hardlink", "error"
+KINDS = frozenset([FILE, FOLDER, LINK, HARDLINK, ERROR])
 
 
 class Entry(NamedTuple):

@@ -1,12 +1,16 @@
 """The frame: its layout, its packing, and the Decoder that finds frames in a byte stream.
 
-A frame is a header of 24 bytes and a payload (all integers big-endian):
+A frame is a header of 28 bytes and a payload (all integers big-endian):
 
-    0       1       2       4            8                16               24
-    +-------+-------+-------+------------+----------------+----------------+---------- - -
-    | type  | flags | zero  | length     | id             | offset         | payload
-    | u8    | u8    | u16   | u32        | u64            | u64            | length bytes
-    +-------+-------+-------+------------+----------------+----------------+---------- - -
+    0       1       2       4            8           16          24           28
+    +-------+-------+-------+------------+-----------+-----------+------------+---------- - -
+    | type  | flags | check | length     | id        | offset    | told       | payload
+    | u8    | u8    | u16   | u32        | u64       | u64       | u32        | length bytes
+    +-------+-------+-------+------------+-----------+-----------+------------+---------- - -
+
+`check` is the CRC-16 of the header with zero in its place: a length with a wrong bit would have
+the receiver wait for ever. `told` is the CRC-32 of what no digest covers: a JSON payload, and the
+list of a PACK. SSH protects what is on the network; these find what a faulty memory changed.
 
 `id` names a file in FILE, GET, DATA, DIGEST and ACK, and a question in ASK, REPLY and PACK.
 
@@ -14,11 +18,13 @@ Not here: which frame may come when (session.py), and any input or output.
 Read next: session.py.
 """
 
+import binascii
 import json
 import struct
+import zlib
 from typing import Any, List, NamedTuple, Optional
 
-HEADER = struct.Struct(">BBHIQQ")
+HEADER = struct.Struct(">BBHIQQI")
 
 # What a frame is. The far end is always this same version, so numbers may change freely.
 HELLO = 1  # agent: what I am (JSON)
@@ -74,14 +80,28 @@ class Frame(NamedTuple):
             raise WireError("a %s frame holds no JSON" % self.name)
 
 
-def header(type_: int, length: int, id_: int = 0, offset: int = 0, flags: int = 0) -> bytes:
-    """The 24 bytes before a payload of `length` bytes."""
-    return HEADER.pack(type_, flags, 0, length, id_, offset)
+def header(type_: int, payload: Any, id_: int = 0, offset: int = 0, flags: int = 0) -> bytes:
+    """The 28 bytes before this payload: bytes, or for DATA whatever has a length."""
+    fields = (len(payload), id_, offset, zlib.crc32(_told(type_, flags, payload)))
+    return HEADER.pack(type_, flags, _check(type_, flags, *fields), *fields)
+
+
+def _check(type_: int, flags: int, length: int, id_: int, offset: int, told: int) -> int:
+    return binascii.crc_hqx(HEADER.pack(type_, flags, 0, length, id_, offset, told), 0)
+
+
+def _told(type_: int, flags: int, payload: Any) -> Any:
+    """The part of a payload that is believed as it comes; of the rest a digest tells."""
+    if type_ == DATA or (type_ == DIGEST and not flags):
+        return b""
+    if type_ == PACK and len(payload) >= COUNT.size:
+        return payload[: COUNT.size + COUNT.unpack_from(payload)[0]]
+    return payload
 
 
 def frame(type_: int, payload: bytes = b"", id_: int = 0, offset: int = 0, flags: int = 0) -> bytes:
     """A small frame in one piece."""
-    return header(type_, len(payload), id_, offset, flags) + payload
+    return header(type_, payload, id_, offset, flags) + payload
 
 
 def to_json(value: Any) -> bytes:
@@ -154,11 +174,21 @@ class Decoder:
         """The next whole frame, or None. WireError when there can never be one."""
         if self._end - self._start < HEADER.size:
             return None
-        type_, flags, zero, length, id_, offset = HEADER.unpack_from(self._view, self._start)
-        if type_ not in NAMES or zero or length > MAX_PAYLOAD_BYTES or offset > MAX_OFFSET:
-            raise WireError("these bytes are no frame: %r" % bytes(self._view[self._start :][:24]))
+        type_, flags, check, *fields = HEADER.unpack_from(self._view, self._start)
+        length, id_, offset, told = fields
+        if (
+            check != _check(type_, flags, *fields)
+            or type_ not in NAMES
+            or length > MAX_PAYLOAD_BYTES
+            or offset > MAX_OFFSET
+        ):
+            shown = bytes(self._view[self._start :][: HEADER.size])
+            raise WireError("these bytes are no frame: %r" % shown)
         begin = self._start + HEADER.size
         if begin + length > self._end:
             return None
         self._start = begin + length
-        return Frame(type_, flags, id_, offset, self._view[begin : begin + length])
+        payload = self._view[begin : begin + length]
+        if told != zlib.crc32(_told(type_, flags, payload)):
+            raise WireError("a %s frame arrived damaged" % NAMES[type_])
+        return Frame(type_, flags, id_, offset, payload)

@@ -29,7 +29,7 @@ import threading
 import time
 from pathlib import Path
 
-HEADER = struct.Struct(">BBHIQQ")
+HEADER = struct.Struct(">BBHIQQI")
 MARKER_BYTES = 16
 POLL_S = 0.002
 
@@ -74,6 +74,7 @@ class Relay:
             self.back(child.stdout.fileno())
         except OSError:
             pass
+        child.stdout.close()  # or ssh would wait for ever for somebody to read the rest
         os.close(1)
         return child.wait()
 
@@ -104,7 +105,7 @@ class Relay:
         while True:
             frame = bytearray(stream.read(HEADER.size))
             if len(frame) == HEADER.size:
-                type_, length = HEADER.unpack(frame)[0::3][:2]
+                type_, length = HEADER.unpack(frame)[0:4:3]
                 frame += stream.read(length)
                 self.meet(rules, type_, frame)
             if not frame:

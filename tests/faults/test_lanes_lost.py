@@ -154,7 +154,8 @@ def test_a_login_that_never_ends_holds_up_nothing(way: Way, quick_retries: None)
     breaking = way.breaking().rule(
         "block", way="from", type=None, connections=[1], after=0
     )  # its HELLO does not come
-    result = way.copy(connections=2, program=breaking.program, chunk_bytes=MIB)
+    limit = 16 * 8 * 1024  # kbit/s, so that it takes 1.5 s
+    result = way.copy(connections=2, program=breaking.program, limit_kbit_s=limit)
     assert_copied(way, result)
     assert result.connections == 1
     assert breaking.blocked == 1
@@ -167,7 +168,6 @@ def test_max_startups(way: Way, make_sshd: MakeServer, limit: str) -> None:
     fill(way.source / "big", 32 * MIB)
     result = way.copy(connections=12, limit_kbit_s=12 * 8 * 1024, chunk_bytes=MIB)
     assert_copied(way, result)
-    log = way.server.log
-    drops = len(re.findall("drop connection|past MaxStartups", log))
-    assert drops <= (12 if limit.startswith("2:") else 0), log
-    assert result.connections >= 8
+    drops = len(re.findall("^drop connection", way.server.log, re.MULTILINE))
+    assert drops <= (7 if limit.startswith("2:") else 0), way.server.log
+    assert result.connections >= (3 if limit.startswith("2:") else 6)  # a busy machine is slow

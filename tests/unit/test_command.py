@@ -178,7 +178,7 @@ def test_a_frame_that_is_not_allowed_ends_the_agent_with_status_99(
 
 def test_bytes_that_are_no_frame_end_the_agent_with_status_99(tmp_path: Path) -> None:
     environment = far_environment(tmp_path, tmp_path, sys.executable)
-    done = run("sh", remote.command(), environment, agent_input(b"\xff" * 24))
+    done = run("sh", remote.command(), environment, agent_input(b"\xff" * wire.HEADER.size))
     assert done.returncode == 99
     assert done.stderr.startswith(b"pscp agent: these bytes are no frame")
 

@@ -1,0 +1,120 @@
+"""A destination without space: what does not fit is named, what fits is copied.
+
+Not here: what may not be read or written, and what is too large for the system
+(../e2e/test_copy_failures.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from compare import assert_same_tree
+
+from faults.conftest import MIB, Ended, Way, fill
+
+ROOM_BYTES = 8 * MIB
+NO_SPACE = "No space left on device"
+
+
+@pytest.fixture
+def cramped(way: Way) -> Iterator[Way]:
+    """A destination of 8 MiB, on a file system of its own."""
+    argv = ["mount", "-t", "tmpfs", "-o", f"size={ROOM_BYTES}", "none", str(way.destination)]
+    with contextlib.suppress(FileNotFoundError):
+        done = subprocess.run(argv, capture_output=True, check=False)
+        if done.returncode == 0:
+            try:
+                yield way
+            finally:
+                subprocess.run(["umount", "-l", str(way.destination)], check=True)
+            return
+    pytest.skip("mounting a small file system takes root's powers")
+
+
+def failed(ended: Ended) -> dict[str, str]:
+    assert ended.code == 1, ended.err
+    assert "Traceback" not in ended.err
+    return {failure["path"]: failure["message"] for failure in ended.end["failures"]}
+
+
+@pytest.mark.parametrize("connections", ["1", "3"])
+def test_a_large_file_that_does_not_fit(cramped: Way, connections: str) -> None:
+    sizes = {"a": 100_000, "b": 16 * MIB, "c": 2 * MIB, "z": 1000}
+    for name, size in sizes.items():
+        fill(cramped.source / name, size)
+    assert failed(cramped.run("-c", connections)) == {"b": NO_SPACE}
+    assert set(cramped.arrived()) == {"a", "c", "z"}
+    assert cramped.arrived_bytes() == 100_000 + 2 * MIB + 1000
+    assert not cramped.parts()
+    (cramped.source / "b").unlink()
+    assert cramped.run("-c", connections).code == 0
+    assert_same_tree(cramped.source, cramped.destination)
+
+
+def test_a_sparse_file_whose_data_does_not_fit(cramped: Way) -> None:
+    """Its space cannot be asked for beforehand: it ends in the middle of a chunk."""
+    with open(cramped.source / "a-sparse", "wb") as file:
+        file.truncate(1 << 30)
+        file.seek(MIB)
+        file.write(os.urandom(11 * MIB))
+    fill(cramped.source / "z", 1000)
+    found = failed(cramped.run("-c", "1", "--chunk-size", "1M"))
+    assert found["a-sparse"] == NO_SPACE
+    # Small files may meet the moment in which there is no room; what does not is copied.
+    assert {*found, *cramped.arrived()} == {"a-sparse", "z"}
+    assert set(found.values()) == {NO_SPACE}
+    assert not cramped.parts()
+
+
+def test_small_files_that_do_not_fit(cramped: Way) -> None:
+    for number in range(200):
+        fill(cramped.source / f"{number:03}", 60_000)
+    found = failed(cramped.run("-c", "2"))
+    assert set(found.values()) == {NO_SPACE}
+    assert len(found) + len(cramped.arrived()) == 200
+    assert cramped.arrived_bytes() > ROOM_BYTES / 2
+    assert not cramped.parts()
+
+
+def test_folders_that_do_not_fit(way: Way, cramped: Way) -> None:
+    """Inodes can run out as well."""
+    remount = f"remount,nr_inodes=20,size={ROOM_BYTES}"
+    subprocess.run(["mount", "-o", remount, str(way.destination)], check=True)
+    for number in range(30):
+        fill(cramped.source / f"{number:02}" / "file", 10)
+    found = failed(cramped.run("-c", "1"))
+    assert set(found.values()) <= {NO_SPACE, "No such file or directory"}
+    assert NO_SPACE in found.values()
+    assert cramped.arrived_bytes() >= 10
+    assert not cramped.parts()
+
+
+def test_no_room_for_the_journal(push: Way) -> None:
+    """It costs what the journal is for, and not the copy."""
+    state = push.home / "state"
+    argv = ["mount", "-t", "tmpfs", "-o", "size=4k,nr_inodes=10", "none", str(state)]
+    if subprocess.run(argv, capture_output=True, check=False).returncode != 0:
+        pytest.skip("mounting a small file system takes root's powers")
+    try:
+        fill(push.source / "big", 200 * 260_000)
+        ended = push.run("-c", "2", "--chunk-size", "256K")
+        assert ended.code == 0, ended.err
+        assert_same_tree(push.source, push.destination)
+    finally:
+        subprocess.run(["umount", "-l", str(state)], check=True)
+
+
+def test_no_folder_for_the_journal(push: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_the_way = push.home / "a file"
+    in_the_way.touch()
+    monkeypatch.setenv("XDG_STATE_HOME", str(in_the_way))
+    fill(push.source / "big", 1000)
+    ended = push.run()
+    assert ended.code == 1
+    assert "cannot keep a journal" in ended.err and "XDG_STATE_HOME" in ended.err
+    assert Path(push.destination / "big").exists() is False

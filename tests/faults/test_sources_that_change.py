@@ -1,0 +1,140 @@
+"""A source that is written to, cut, replaced or deleted while it is copied.
+
+Each test stops the copy at a known place, changes the source, and lets the copy go on.
+
+Not here: changes between two runs (test_killed.py).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from faults.conftest import MIB, Breaking, Ended, Way, fill, until
+from pscp.endpoint import wire
+
+BIG_BYTES = 24 * MIB
+
+
+def write_into(path: Path) -> None:
+    with open(path, "r+b") as file:
+        file.seek(BIG_BYTES - 100)
+        file.write(b"other")
+
+
+def write_into_what_was_sent(path: Path) -> None:
+    with open(path, "r+b") as file:
+        file.write(b"other")
+
+
+def shrink(path: Path) -> None:
+    os.truncate(path, 10 * MIB)
+
+
+def empty(path: Path) -> None:
+    os.truncate(path, 0)
+
+
+def grow(path: Path) -> None:
+    with open(path, "ab") as file:
+        file.write(b"more")
+
+
+def replace(path: Path) -> None:
+    """By another file of the same size and time."""
+    before = path.stat()
+    other = path.with_name(f"{path.name}.new")
+    fill(other, before.st_size)
+    os.utime(other, ns=(before.st_atime_ns, before.st_mtime_ns))
+    os.replace(other, path)
+
+
+def touch(path: Path) -> None:
+    os.utime(path, ns=(0, 0))
+
+
+CHANGES = (write_into, write_into_what_was_sent, shrink, empty, grow, replace, touch)
+
+
+def copied_with_a_change(
+    way: Way, breaking: Breaking, change: Callable[[Path], None], *words: str
+) -> Ended:
+    running = way.start(*words, "-S", breaking.program)
+    until(lambda: breaking.blocked, "the copy stands still")
+    change(way.source / "changing")
+    breaking.go()
+    return running.ended()
+
+
+def assert_told(way: Way, ended: Ended, kind: str = "SourceChanged") -> None:
+    assert ended.code == 1, ended.err
+    [failure] = ended.end["failures"]
+    assert (failure["path"], failure["error"]) == ("changing", kind)
+    assert "Traceback" not in ended.err
+    assert set(way.arrived()) == {"other"}
+    assert not way.parts()
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+def test_a_large_file(way: Way, change: Callable[[Path], None]) -> None:
+    fill(way.source / "changing", BIG_BYTES)
+    fill(way.source / "other", MIB)
+    breaking = way.breaking().rule("block", after=6 * MIB)
+    ended = copied_with_a_change(way, breaking, change, "-c", "1", "--chunk-size", "1M")
+    assert_told(way, ended)
+
+
+def test_a_large_file_is_deleted(way: Way) -> None:
+    fill(way.source / "changing", BIG_BYTES)
+    fill(way.source / "other", MIB)
+    breaking = way.breaking().rule("block", after=6 * MIB)
+    ended = copied_with_a_change(way, breaking, Path.unlink, "-c", "1", "--chunk-size", "1M")
+    assert_told(way, ended, "SystemFailure")
+
+
+@pytest.mark.parametrize("change", [write_into_what_was_sent, shrink], ids=["bytes", "size"])
+def test_over_several_connections(way: Way, change: Callable[[Path], None]) -> None:
+    """What the others have read before the change is thrown away as well."""
+    fill(way.source / "changing", BIG_BYTES)
+    fill(way.source / "other", MIB)
+    breaking = way.breaking().rule("block", connections=[0, 1, 2], after=2 * MIB)
+    running = way.start("-c", "3", "--chunk-size", "1M", "-S", breaking.program)
+    until(lambda: breaking.blocked == 3, "all stand still")
+    change(way.source / "changing")
+    breaking.go()
+    assert_told(way, running.ended())
+
+
+@pytest.mark.parametrize("change", [grow, replace, empty], ids=lambda change: change.__name__)
+def test_a_small_file(pull: Way, change: Callable[[Path], None]) -> None:
+    """It changes between the walk, which told its size, and the reading of it."""
+    fill(pull.source / "changing", 5000)
+    fill(pull.source / "other", 5000)
+    breaking = pull.breaking().rule("block", way="to", type=wire.ASK, contains='"pack"')
+    assert_told(pull, copied_with_a_change(pull, breaking, change, "-c", "1"))
+
+
+def test_a_change_before_the_strong_check(way: Way) -> None:
+    """-s reads the source once more: what changed since it was sent is found."""
+    fill(way.source / "changing", 3 * MIB)
+    fill(way.source / "other", MIB)
+    # The last answer before it: on push the ACK of the last chunk, on pull its DIGEST.
+    kind = wire.ACK if way.is_push else wire.DIGEST
+    breaking = way.breaking().rule("block", way="from", type=kind)
+    ended = copied_with_a_change(
+        way, breaking, write_into_what_was_sent, "-s", "-c", "1", "--chunk-size", "4M"
+    )
+    assert_told(way, ended)
+
+
+def test_what_was_there_before_stays(way: Way) -> None:
+    fill(way.source / "changing", BIG_BYTES)
+    before = fill(way.destination / "changing", MIB)
+    breaking = way.breaking().rule("block", after=6 * MIB)
+    ended = copied_with_a_change(way, breaking, shrink, "-c", "1", "--chunk-size", "1M")
+    assert ended.code == 1
+    assert (way.destination / "changing").read_bytes() == before
+    assert not way.parts()
