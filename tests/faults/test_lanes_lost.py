@@ -85,13 +85,15 @@ def test_a_connection_stands_still(
 
 
 class AtHalf:
-    """Calls something once, when half of the bytes have landed."""
+    """Calls something once, when half of the bytes have landed, or so many lanes are there."""
 
-    def __init__(self, call: object) -> None:
-        self._call, self.was_called = call, False
+    def __init__(self, call: object, lanes: int = 0) -> None:
+        self._call, self._lanes, self.was_called = call, lanes, False
 
     def __call__(self, counters: Counters) -> None:
-        if not self.was_called and counters.bytes_done > BIG_BYTES // 2:
+        is_half = counters.bytes_done > BIG_BYTES // 2
+        is_time = counters.lanes_alive >= self._lanes if self._lanes else is_half
+        if not self.was_called and is_time:
             self.was_called = True
             self._call()  # type: ignore[operator]
 
@@ -111,9 +113,9 @@ def test_all_connections_die_at_once(way: Way, quick_retries: None) -> None:
         for pid in killed:
             os.kill(pid, signal.SIGKILL)
 
-    at_half = AtHalf(kill)
-    limit = 16 * 8 * 1024  # kbit/s, so that it takes 1.5 s
-    result = way.copy(connections=4, limit_kbit_s=limit, chunk_bytes=MIB, progress=at_half)
+    at_four = AtHalf(kill, lanes=4)
+    limit = 8 * 8 * 1024  # kbit/s, so that it takes 3 s, enough for four logins
+    result = way.copy(connections=4, limit_kbit_s=limit, chunk_bytes=MIB, progress=at_four)
     assert_copied(way, result)
     assert len(killed) == 4 == result.connections_lost
 
