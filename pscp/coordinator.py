@@ -385,6 +385,8 @@ class _FarWalk:
         if batch:
             self._after = [batch[-1].top, batch[-1].path]
         self._batch, self._is_last = batch, bool(answer[1])
+        if not batch and not self._is_last:
+            raise ValueError("a walk that goes on without an entry")
         self._board.changed.notify_all()
 
     def _failed(self, failure: Failure) -> None:
@@ -404,5 +406,5 @@ def choose_hash(far: Far) -> str:
     try:
         there = {str(k): float(v) for k, v in far.hello["hashes"].items() if v > 0}
         return hashes.fastest(hashes.speeds(), there)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         raise errors.ProtocolError("the agent has no digest that this end has") from None

@@ -20,6 +20,8 @@ from pscp.endpoint.files import Extent
 
 Failure = dict[str, Any]  # endpoint/failures.py
 
+# Of a chunk, what it costs in a window beside its bytes: extents of one byte take memory, too.
+CHUNK_OVERHEAD_BYTES = 4096
 PACK_OVERHEAD_BYTES = 512  # of a file in a pack: what it costs in a window beside its bytes
 QUESTION_BYTES = 512 * 1024  # of entries in one question: half of what a frame may hold
 QUESTION_ITEMS = 500
@@ -60,7 +62,7 @@ class Chunk:
 
     @property
     def cost_bytes(self) -> int:
-        return self.length
+        return self.length + CHUNK_OVERHEAD_BYTES
 
 
 @dataclass(eq=False)
@@ -149,11 +151,7 @@ def batches(extents: Iterable[Extent], batch_bytes: int) -> Iterator[list[Extent
 
 def weight_bytes(entry: tree.Entry) -> int:
     """At most what an entry takes as JSON: a character may become six."""
-    attributes = entry.extra.get("x", {})
-    carried = sum(len(name) + len(value) for name, value in attributes.items())
-    return (
-        PACK_OVERHEAD_BYTES + 6 * (len(entry.path) + len(str(entry.extra.get("to", "")))) + carried
-    )
+    return PACK_OVERHEAD_BYTES + 6 * (len(entry.path) + len(repr(entry.extra)))
 
 
 def groups(entries: Iterable[tree.Entry]) -> Iterator[list[tree.Entry]]:
