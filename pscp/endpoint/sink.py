@@ -76,9 +76,15 @@ def entry(value: Any) -> tree.Entry:
         or not 0 <= made.size <= (wire.MAX_OFFSET if made.kind == tree.FILE else 0)
         or not 0 <= made.mode <= 0o7777
         or abs(made.mtime_ns) > 1 << 63
+        or ("x" in made.extra and not _are_attributes(made.extra["x"]))
     ):
         raise wire.WireError("an entry with a field out of bounds")
     return made
+
+
+def _are_attributes(value: Any) -> bool:
+    """As metadata.py reads them: name -> base64."""
+    return isinstance(value, dict) and all(isinstance(each, str) for each in value.values())
 
 
 class Sink:

@@ -1,1 +1,1 @@
-"""What a copy does when something breaks: the network, a disk, a process, the other side's honesty."""
+"""What a copy does when something breaks: the network, a disk, a process, the other side's word."""

@@ -17,6 +17,7 @@ signals to this process, which is what the client has for an ssh. refuse: no con
 Runs with nothing but the standard library: python -I -S. Not here: who runs it (conftest.py).
 """
 
+import contextlib
 import json
 import os
 import select
@@ -70,10 +71,8 @@ class Relay:
         )
         to = child.stdin.fileno()
         threading.Thread(target=self.there, args=(child, to), daemon=True).start()
-        try:
+        with contextlib.suppress(OSError):
             self.back(child.stdout.fileno())
-        except OSError:
-            pass
         child.stdout.close()  # or ssh would wait for ever for somebody to read the rest
         os.close(1)
         return child.wait()
@@ -134,7 +133,7 @@ class Relay:
         os.kill(os.getpid(), signal.SIGSTOP)
 
     def block(self, rule, frame):
-        (self.folder / ("blocked-%d" % self.number)).touch()
+        (self.folder / f"blocked-{self.number}").touch()
         client = select.poll()
         client.register(0, 0)  # tells only that the other end has closed it
         while not (self.folder / "go").exists():
@@ -153,7 +152,7 @@ def take_number(folder):
     number = 0
     while True:
         try:
-            os.close(os.open(folder / ("connection-%d" % number), os.O_CREAT | os.O_EXCL))
+            os.close(os.open(folder / f"connection-{number}", os.O_CREAT | os.O_EXCL))
             return number
         except FileExistsError:
             number += 1

@@ -1,0 +1,599 @@
+"""A far end that lies: an ssh for -S that speaks the protocol and keeps to nothing else.
+
+`hostile_agent.py SCENARIO ARGUMENTS...`. A scenario is a class below; its docstring-less methods
+are what it answers otherwise than an honest agent with a small tree would. VICTIM in the
+environment is a folder beside the destination, which no copy may touch.
+
+Runs the same wire.py as everybody. Not here: what must come of each scenario (test_hostile.py).
+"""
+
+import base64
+import itertools
+import json
+import os
+import sys
+import types
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[2] / "pscp"
+# The endpoint alone: importing all of pscp would take longer than most scenarios.
+package = types.ModuleType("pscp")
+package.__path__ = [str(PACKAGE)]
+sys.modules["pscp"] = package
+
+from pscp.endpoint import hashes, wire  # noqa: E402
+
+VICTIM = os.environ.get("VICTIM", "/nowhere")
+EVIL = b"from the far end\n"
+EVIL_BYTES = len(EVIL)
+LARGE = 300_000  # more than travels in a pack
+ESCAPES = "\x1b]0;owned\x07\x1b[2J\r\u202e\x9b31m"
+
+
+def entry(kind, path, size=0, mode=0o644, top=0, **extra):
+    return [kind, top, path, size, mode, 10**18, 1, extra]
+
+
+def file(path, size=EVIL_BYTES, **fields):
+    return entry("file", path, size, **fields)
+
+
+def folder(path, **fields):
+    return entry("folder", path, mode=fields.pop("mode", 0o755), **fields)
+
+
+def content(size, offset=0):
+    """The same wherever a chunk begins."""
+    phase = offset % len(EVIL)
+    return (EVIL * (size // len(EVIL) + 2))[phase : phase + size]
+
+
+class Far:
+    """An honest one, with a folder `tree` that has a small and a large file."""
+
+    def main(self):
+        self.fd_in = sys.stdin.buffer
+        self.known = {}
+        self.start(self.read_agent())
+        self.send(wire.HELLO, payload=wire.to_json(self.hello()))
+        while header := self.fd_in.read(wire.HEADER.size):
+            length = wire.HEADER.unpack(header)[3]
+            decoder = wire.Decoder()
+            decoder.feed(header + self.fd_in.read(length))
+            self.take(decoder.next())
+
+    def read_agent(self):
+        self.fd_in.read(int(self.fd_in.read(8)))
+        return self.fd_in.read(16)
+
+    def start(self, marker):
+        self.raw(marker)
+
+    def raw(self, data):
+        view = memoryview(data)
+        while view:
+            view = view[os.write(1, view) :]
+
+    def send(self, type_, id_=0, offset=0, payload=b"", flags=0):
+        self.raw(wire.frame(type_, payload, id_, offset, flags))
+
+    def reply(self, id_, answer, failed=False):
+        self.send(wire.REPLY, id_, 0, wire.to_json(answer), wire.FAILED if failed else 0)
+
+    def take(self, frame):
+        if frame.type == wire.ASK:
+            asked = frame.json()
+            if asked["ask"] == "pack":
+                self.pack(frame.id, asked["files"])
+            else:
+                self.answer(frame.id, asked)
+        elif frame.type == wire.FILE and frame.payload:
+            self.known[frame.id] = frame.json()
+        elif frame.type == wire.GET:
+            self.chunk(frame.id, frame.offset, wire.COUNT.unpack(frame.payload)[0])
+
+    def answer(self, id_, asked):
+        self.reply(id_, getattr(self, asked["ask"])(asked))
+
+    # --- what it is asked
+
+    def hello(self):
+        return {"hashes": {"sha256": 100.0}, "python": "3", "system": "x", "aes": True, "cpus": 2}
+
+    def expand(self, asked):
+        return [[["tree", "/there/tree", True]]]
+
+    def begin(self, asked):
+        return None
+
+    def end(self, asked):
+        return None
+
+    def walk(self, asked):
+        return [self.entries(), True]
+
+    def entries(self):
+        return [folder("tree"), *self.bad(), file("tree/good"), file("tree/large good", LARGE)]
+
+    def bad(self):
+        return []
+
+    def extents(self, asked):
+        size = asked["file"][2]
+        return [[[0, min(size, LARGE)]], True]
+
+    def digests(self, asked):
+        return [[None for _ in extents] for _, extents in asked["files"]]
+
+    def pack(self, id_, files):
+        bodies = [content(size) for _, _, size, _, _ in files]
+        rows = [[len(body), self.digest(body).hex()] for body in bodies]
+        self.send(wire.PACK, id_, 0, wire.pack_payload(rows, bodies))
+
+    def chunk(self, id_, offset, length):
+        body = content(length, offset)
+        self.data(id_, offset, body)
+        self.complete(id_, offset, length, self.digest(body))
+
+    def data(self, id_, offset, body):
+        for begin in range(0, len(body), 1 << 18):
+            self.send(wire.DATA, id_, offset + begin, body[begin : begin + (1 << 18)])
+
+    def complete(self, id_, offset, length, digest):
+        self.send(wire.DIGEST, id_, offset, wire.EXTENT.pack(length, 0) + digest)
+
+    def digest(self, body):
+        hasher = hashes.new("sha256")
+        hasher.update(body)
+        return hasher.digest()
+
+
+class Honest(Far):
+    pass
+
+
+# --- names
+
+
+class Names(Far):
+    names = [
+        "tree/../../evil", "tree/..", "..", "../evil", "/" + VICTIM + "/evil", VICTIM + "/evil", "",
+        "tree//evil", "tree/./evil", "tree/", "tree/a\0b", "other/evil", "tree/\ud800", "tree/../x",
+        "tree/a/../../../evil", ".", "./tree/evil", "tree2", "tre", "tree/" + "n" * 300,
+    ]  # fmt: skip
+
+    def bad(self):
+        kinds = [file, folder, lambda path: file(path, LARGE), lambda path: file(path, 0)]
+        return [kind(name) for name in self.names for kind in kinds]
+
+
+class NamesOfLinks(Names):
+    def bad(self):
+        return [entry("link", name, to="x") for name in self.names] + [
+            entry("hardlink", name, **{"in": 0, "to": "tree/good"}) for name in self.names
+        ]
+
+
+class ThroughALink(Far):
+    """Of its own making."""
+
+    def bad(self):
+        return [
+            entry("link", "tree/l", to=VICTIM),
+            file("tree/l/evil"),
+            file("tree/l/evil large", LARGE),
+            folder("tree/l/evil folder"),
+            entry("link", "tree/l/evil link", to="x"),
+        ]
+
+
+class LateLink(Far):
+    """After an honest folder of that name was there, and maybe held open."""
+
+    def bad(self):
+        return [
+            folder("tree/l"), file("tree/l/honest"), entry("link", "tree/l", to=VICTIM),
+            file("tree/l/evil"), file("tree/l/evil large", LARGE),
+        ]  # fmt: skip
+
+
+class ThroughTheUsersLink(Far):
+    def bad(self):
+        return [file("tree/users/evil"), file("tree/users/evil large", LARGE), folder("tree/users")]
+
+
+class HardLinks(Far):
+    def bad(self):
+        targets = ["tree/users/secret", "tree/../secret", VICTIM + "/secret", "../secret", 5, None]
+        return [
+            entry("hardlink", f"tree/h{number}", **{"in": 0, "to": target})
+            for number, target in enumerate(targets)
+        ] + [
+            entry("hardlink", "tree/i1", to="tree/good"),
+            entry("hardlink", "tree/i2", **{"in": 7, "to": "tree/good"}),
+            entry("hardlink", "tree/i3", **{"in": "x", "to": "tree/good"}),
+        ]
+
+
+class UnaskedLinks(Far):
+    def bad(self):
+        return [
+            entry("link", "tree/l", to=VICTIM),
+            entry("hardlink", "tree/h", **{"in": 0, "to": "tree/good"}),
+        ]
+
+
+class AFolderForAFile(Far):
+    def expand(self, asked):
+        return [[["tree", "/there/tree", False]]]
+
+
+class Modes(Far):
+    def bad(self):
+        return [
+            file("tree/small", mode=0o6777), file("tree/large", LARGE, mode=0o7777),
+            file("tree/before", mode=0o4777), folder("tree/sub", mode=0o7777),
+            folder("tree/old", mode=0o7777, new=1),
+        ]  # fmt: skip
+
+
+class Tops(Far):
+    """As many tops as SCENARIO names after a colon."""
+
+    def expand(self, asked):
+        return [json.loads(ARGUMENT)]
+
+    def entries(self):
+        return [file(top[0]) for top in json.loads(ARGUMENT)]
+
+
+# --- numbers and shapes
+
+
+class Entries(Far):
+    """One entry, given after the colon."""
+
+    def bad(self):
+        return [json.loads(ARGUMENT)]
+
+
+class Answers(Far):
+    """[question, answer, whether it is told as a failure] after the colon."""
+
+    def entries(self):
+        return [*super().entries(), file("tree/sparse", 1 << 20, sparse=1)]
+
+    def hello(self):
+        question, answer, _ = json.loads(ARGUMENT)
+        return answer if question == "hello" else super().hello()
+
+    def answer(self, id_, asked):
+        question, answer, failed = json.loads(ARGUMENT)
+        if asked["ask"] == question:
+            self.reply(id_, answer, failed)
+        else:
+            super().answer(id_, asked)
+
+
+class DeepAnswer(Far):
+    def answer(self, id_, asked):
+        if asked["ask"] == ARGUMENT:
+            half = wire.MAX_PAYLOAD_BYTES // 2
+            self.send(wire.REPLY, id_, 0, b"[" * half + b"]" * half)
+        else:
+            super().answer(id_, asked)
+
+
+class DeepHello(Far):
+    def hello(self):
+        half = wire.MAX_PAYLOAD_BYTES // 2
+        self.send(wire.HELLO, 0, 0, b"[" * half + b"]" * half)
+        return {}
+
+
+class ManyTops(Far):
+    """As many as fit, each with a name of its own."""
+
+    def expand(self, asked):
+        return [[[f"{number:x}", "", False] for number in range(50_000)]]
+
+    def entries(self):
+        return []
+
+
+class OneByOne(Far):
+    """One entry an answer."""
+
+    left = None
+
+    def walk(self, asked):
+        if self.left is None or asked["restart"]:
+            self.left = self.entries()
+        return [[self.left.pop(0)], not self.left]
+
+
+class SamePathTwice(Far):
+    def bad(self):
+        return [file("tree/twice"), file("tree/twice", LARGE), file("tree/twice", LARGE)] * 3
+
+
+class AFileAndAFolder(Far):
+    def bad(self):
+        return [
+            file("tree/x"), folder("tree/x"), file("tree/x/y"), file("tree/z/y", LARGE),
+            file("tree/z"), file("tree/z", LARGE),
+        ]  # fmt: skip
+
+
+class Attributes(OneByOne):
+    def bad(self):
+        large = base64.b64encode(bytes(60_000)).decode()
+        found = [
+            {"x": {"user.large": large}}, {"x": {"user.\0": "AA=="}},
+            {"x": {"user.\ud800": "AA=="}}, {"x": {"user.a": "no base64"}},
+            {"x": {"user." + "n" * 300: "AA=="}}, {"x": {"security.capability": "AQAAAg=="}},
+            {"x": {"trusted.a": "AA=="}}, {"x": {"system.posix_acl_access": "AA=="}},
+            {"x": {f"user.{number}": large for number in range(8)}},
+            {"o": [-1, -1, None, None]}, {"o": [1 << 40, 1 << 70, [], {}]}, {"o": 5},
+            {"o": ["root", "root", 5, 5]}, {"o": [1e400, 0.5, "", ""]}, {"o": [True, 0]},
+            {"a": 1 << 200}, {"a": -(1 << 62)}, {"a": "x"}, {"a": None}, {"sparse": "x"},
+        ]  # fmt: skip
+        kinds = [file, lambda path, **extra: file(path, LARGE, **extra), folder]
+        kinds += [lambda path, **extra: entry("link", path, to="x", **extra)]
+        return [
+            kind(f"tree/{number}-{which}", **extra)
+            for number, extra in enumerate(found)
+            for which, kind in enumerate(kinds)
+        ]
+
+
+class Failures(Far):
+    """Reported with whatever in them."""
+
+    def bad(self):
+        found = [
+            {"kind": "system", "path": "tree/" + ESCAPES, "message": ESCAPES, "errno": 1 << 99},
+            {"kind": "changed", "path": 5, "message": [ESCAPES]},
+            {"kind": "unsafe"},
+            {"kind": "verify", "path": "x" * 100_000, "message": "y" * 100_000, "errno": "z"},
+        ]
+        return [["error", 0, "tree/e", 0, 0, 0, 0, each] for each in found]
+
+
+class EscapesInNames(Far):
+    def bad(self):
+        return [file("tree/" + ESCAPES), file("tree/../" + ESCAPES), file("other" + ESCAPES)]
+
+
+# --- chunks and packs
+
+
+class UnaskedData(Far):
+    def begin(self, asked):
+        self.send(wire.DATA, 1, 0, EVIL)
+
+
+class UnaskedReply(Far):
+    def begin(self, asked):
+        self.reply(4711, [])
+
+
+class UnaskedPack(Far):
+    def begin(self, asked):
+        self.send(wire.PACK, 4711, 0, wire.pack_payload([], []))
+
+
+class UnaskedAck(Far):
+    def begin(self, asked):
+        self.send(wire.ACK, 1, 0, wire.EXTENT.pack(5, 1))
+
+
+class UnaskedHello(Far):
+    def begin(self, asked):
+        self.send(wire.HELLO, 0, 0, wire.to_json(self.hello()))
+
+
+class Chunks(Far):
+    """What a chunk is answered with: a method's name after the colon."""
+
+    def chunk(self, id_, offset, length):
+        getattr(self, ARGUMENT)(id_, offset, length)
+
+    def behind(self, id_, offset, length):
+        self.data(id_, offset + length + 10, EVIL)
+
+    def before(self, id_, offset, length):
+        self.data(id_, max(offset - 10, 0), content(length))
+        self.data(id_, offset + 7, EVIL)
+
+    def longer(self, id_, offset, length):
+        self.data(id_, offset, content(length + 1))
+
+    def far_away(self, id_, offset, length):
+        self.data(id_, wire.MAX_OFFSET - 100, EVIL)
+
+    def of_another(self, id_, offset, length):
+        self.data(id_ + 1, offset, content(length))
+
+    def empty(self, id_, offset, length):
+        self.send(wire.DATA, id_, offset, b"")
+
+    def twice(self, id_, offset, length):
+        self.data(id_, offset, content(length // 2))
+        self.data(id_, offset, content(length // 2))
+
+    def no_data(self, id_, offset, length):
+        self.complete(id_, offset, length, self.digest(b""))
+
+    def too_little(self, id_, offset, length):
+        self.data(id_, offset, content(length - 1))
+        self.complete(id_, offset, length, self.digest(content(length - 1)))
+
+    def short_digest_frame(self, id_, offset, length):
+        self.data(id_, offset, content(length))
+        self.send(wire.DIGEST, id_, offset, b"\0")
+
+    def failure_of_another_shape(self, id_, offset, length):
+        self.send(wire.DIGEST, id_, offset, wire.EXTENT.pack(length, 0) + b"[]", wire.FAILED)
+
+    def wrong_digest(self, id_, offset, length):
+        self.data(id_, offset, content(length))
+        self.complete(id_, offset, length, self.digest(b"else"))
+
+    def empty_digest(self, id_, offset, length):
+        self.data(id_, offset, content(length))
+        self.complete(id_, offset, length, b"")
+
+
+class Packs(Far):
+    """What a pack is answered with: a method's name after the colon."""
+
+    def pack(self, id_, files):
+        bodies = [content(size) for _, _, size, _, _ in files]
+        rows = [[len(body), self.digest(body).hex()] for body in bodies]
+        rows, bodies = getattr(self, ARGUMENT)(rows, bodies)
+        self.send(wire.PACK, id_, 0, wire.pack_payload(rows, bodies))
+
+    def wrong_digests(self, rows, bodies):
+        return [[size, "00" * 32] for size, _ in rows], bodies
+
+    def digests_of_another_shape(self, rows, bodies):
+        return [[size, None] for size, _ in rows], bodies
+
+    def fewer_rows(self, rows, bodies):
+        return rows[:-1], bodies
+
+    def more_rows(self, rows, bodies):
+        return [*rows, rows[0]], bodies
+
+    def no_rows(self, rows, bodies):
+        return None, bodies
+
+    def rows_of_another_shape(self, rows, bodies):
+        return [5 for _ in rows], bodies
+
+    def rows_that_lie(self, rows, bodies):
+        return [[size + 1, digest] for size, digest in rows], bodies
+
+    def rows_that_lie_below(self, rows, bodies):
+        return [[-1, digest] for _, digest in rows], bodies
+
+    def failures_of_another_shape(self, rows, bodies):
+        return [{"kind": "x"} for _ in rows], []
+
+    def failures_with_bodies(self, rows, bodies):
+        failure = {"kind": "system", "path": "x", "message": "y", "errno": 5}
+        return [failure for _ in rows], bodies
+
+    def more_bytes(self, rows, bodies):
+        return rows, [*bodies, EVIL]
+
+    def fewer_bytes(self, rows, bodies):
+        return rows, bodies[:-1]
+
+
+class ShortPack(Far):
+    def pack(self, id_, files):
+        self.send(wire.PACK, id_, 0, b"\0\0")
+
+
+class LongListPack(Far):
+    def pack(self, id_, files):
+        self.send(wire.PACK, id_, 0, wire.COUNT.pack((1 << 32) - 1) + b"[]")
+
+
+# --- bytes
+
+
+class Frames(Far):
+    """Bytes in hex after the colon, in the place of an answer."""
+
+    def begin(self, asked):
+        self.raw(bytes.fromhex(ARGUMENT))
+
+
+class LongFrame(Far):
+    def begin(self, asked):
+        self.raw(wire.header(wire.DATA, range((1 << 32) - 1)))
+
+
+class EndlessBanner(Far):
+    def start(self, marker):
+        while True:
+            self.raw(b"welcome " * 1000)
+
+
+class Banner(Far):
+    def start(self, marker):
+        self.raw(ESCAPES.encode() + b"\n")
+        super().start(marker)
+
+
+class SaysAndEnds(Far):
+    def start(self, marker):
+        os.write(2, (ESCAPES + " is what I say\n").encode())
+        os._exit(ord(ARGUMENT))
+
+
+class EndlessTalk(Far):
+    """On standard error, while the connection is up and when it has ended."""
+
+    def begin(self, asked):
+        os.close(1)
+        while True:
+            os.write(2, b"blah " * 1000 + b"\n")
+
+
+# --- without an end
+
+
+class EndlessFailures(Far):
+    """A walk that goes on and on; here it ends, so that the test does."""
+
+    def __init__(self):
+        self.number = itertools.count()
+
+    def walk(self, asked):
+        batch = []
+        for _ in range(800):
+            number = next(self.number)
+            failure = {"kind": "system", "path": f"tree/{number}" + "p" * 500, "message": "m" * 500}
+            batch.append(["error", 0, "tree/e", 0, 0, 0, 0, failure])
+        return [batch, next(self.number) > 120_000]
+
+
+class EndlessExtents(Far):
+    """Of one byte each, and told much faster than they are sent."""
+
+    def __init__(self):
+        self.asked = self.sent = 0
+
+    def entries(self):
+        return [folder("tree"), file("tree/sparse", 1 << 40, sparse=1), file("tree/good")]
+
+    def extents(self, asked):
+        self.asked += 1
+        begin = asked["offset"]
+        return [[[begin + 2 * number, 1] for number in range(40_000)], self.asked > 40]
+
+    def chunk(self, id_, offset, length):
+        self.sent += 1
+        if self.sent < 10_000:
+            super().chunk(id_, offset, length)
+        else:
+            failure = {"kind": "system", "path": "tree/sparse", "message": "no more", "errno": 5}
+            payload = wire.EXTENT.pack(length, 0) + wire.to_json(failure)
+            self.send(wire.DIGEST, id_, offset, payload, wire.FAILED)
+
+
+def main():
+    global ARGUMENT
+    scenario, _, ARGUMENT = sys.argv[1].partition(":")
+    try:
+        globals()[scenario]().main()
+    except BrokenPipeError:
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

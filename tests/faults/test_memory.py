@@ -1,0 +1,95 @@
+"""The coordinator's memory stays below 120 MiB, whatever there is to copy; eight lanes each time.
+
+What takes too long for every run is in ../soak_memory.py. A far end that means harm is in
+test_hostile.py.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from compare import allocated_bytes, assert_same_tree
+
+from faults.conftest import MIB, Ended, Way, fill
+
+LIMIT_KIB = 120 * 1024
+FILES = 20_000
+
+
+def run(way: Way, *words: str) -> tuple[Ended, int]:
+    """What came of a copy over eight lanes, and the peak of its memory in KiB."""
+    path = way.home / "peak"
+    ended = way.run("-c", "8", *words, env={**os.environ, "PSCP_TEST_PEAK": str(path)})
+    return ended, int(path.read_text())
+
+
+def fill_with_tiny_files(way: Way, count: int) -> None:
+    for folder in range(count // 100):
+        path = way.source / f"folder-{folder:04}"
+        path.mkdir()
+        for number in range(100):
+            (path / f"a file with a name of some length {number:03}").write_bytes(b"%d" % number)
+
+
+def test_very_many_tiny_files(way: Way) -> None:
+    """The second run finds them all there, and asks about each."""
+    fill_with_tiny_files(way, FILES)
+    for words in ((), ("-s",)):
+        ended, kib = run(way, *words)
+        assert ended.code == 0, ended.err
+        assert ended.end["files"] + ended.end["files_resumed"] == FILES
+        assert kib < LIMIT_KIB
+    assert ended.end["files_resumed"] == FILES
+    assert_same_tree(way.source, way.destination)
+
+
+def test_very_many_files_that_cannot_be_copied(way: Way) -> None:
+    for number in range(FILES):
+        (way.source / f"a dangling link with a name of some length {number}").symlink_to("nothing")
+    ended, kib = run(way)
+    assert ended.code == 1
+    assert len(ended.end["failures"]) >= 10_000
+    assert kib < LIMIT_KIB
+
+
+def test_a_sparse_file_of_1_tib(way: Way) -> None:
+    path = way.source / "sparse"
+    with open(path, "wb") as file:
+        try:
+            file.truncate(1 << 40)
+        except OSError:
+            pytest.skip("files may not be so large here")
+        block = os.urandom(64 * 1024)
+        for place in range(1024):
+            file.seek(place << 30)
+            file.write(block)
+    if allocated_bytes(path) > 80 * MIB:
+        pytest.skip("no holes in files here")
+    ended, kib = run(way)
+    assert ended.code == 0, ended.err
+    assert kib < LIMIT_KIB
+    assert ended.end["bytes_sent"] == 64 * MIB
+    arrived = way.destination / "sparse"
+    assert arrived.stat().st_size == 1 << 40
+    assert allocated_bytes(arrived) < 80 * MIB
+    with open(path, "rb") as left, open(arrived, "rb") as right:
+        for place in range(0, 1 << 40, 1 << 30):
+            assert os.pread(left.fileno(), 65_540, place) == os.pread(right.fileno(), 65_540, place)
+
+
+def test_a_large_file(way: Way) -> None:
+    with open(way.source / "large", "wb") as file:
+        for _ in range(512):
+            file.write(os.urandom(MIB))
+    ended, kib = run(way)
+    assert ended.code == 0, ended.err
+    assert kib < LIMIT_KIB
+    assert_same_tree(way.source, way.destination)
+
+
+def test_large_blocks_and_chunks(push: Way) -> None:
+    fill(push.source / "large", 128 * MIB)
+    ended, kib = run(push, "-b", "1M", "--chunk-size", "64M")
+    assert ended.code == 0, ended.err
+    assert kib < LIMIT_KIB
