@@ -16,10 +16,11 @@ import types
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[2] / "pscp"
-# The endpoint alone: importing all of pscp would take longer than most scenarios.
-package = types.ModuleType("pscp")
-package.__path__ = [str(PACKAGE)]
-sys.modules["pscp"] = package
+if __name__ == "__main__":
+    # The endpoint alone: importing all of pscp would take longer than most scenarios.
+    package = types.ModuleType("pscp")
+    package.__path__ = [str(PACKAGE)]
+    sys.modules["pscp"] = package
 
 from pscp.endpoint import hashes, wire  # noqa: E402
 
