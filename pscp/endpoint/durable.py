@@ -29,8 +29,9 @@ Done = Callable[[List[Optional[failures.Data]]], None]
 class Part:
     """A complete part file, with what it is to become."""
 
-    def __init__(self, fd: int, entry: Any, strong: str = "") -> None:
+    def __init__(self, fd: int, entry: Any, strong: str, token: str) -> None:
         self.fd, self.entry, self.strong = fd, entry, strong
+        self.token = token  # in its name
 
 
 class Batch:
@@ -53,8 +54,8 @@ def unlink_part(root: Root, path: str, token: str) -> None:
 class Settler:
     """A thread that settles what it is given, so that the data behind it need not wait."""
 
-    def __init__(self, root: Root, policy: metadata.Policy, token: str, strong: bool) -> None:
-        self._root, self._policy, self._token, self._strong = root, policy, token, strong
+    def __init__(self, root: Root, policy: metadata.Policy, strong: bool) -> None:
+        self._root, self._policy, self._strong = root, policy, strong
         self._changed = threading.Condition()
         self._waiting: List[Batch] = []
         self._unsettled = 0
@@ -147,7 +148,7 @@ class Settler:
                 os.close(part.fd)
         except (OSError, failures.Refusal) as error:
             try:
-                unlink_part(self._root, path, self._token)
+                unlink_part(self._root, path, part.token)
             except (OSError, failures.Refusal):
                 pass  # the first failure is the one that tells
             return failures.from_exception(error, path)
@@ -160,7 +161,7 @@ class Settler:
             folder_fd, name = self._root.at(part.entry.path)
             before = replaced(folder_fd, name, part.entry.path)
             metadata.apply_to_file(part.fd, part.entry, self._policy, before)
-            temporary = part_name(name, self._token)
+            temporary = part_name(name, part.token)
             os.rename(temporary, name, src_dir_fd=folder_fd, dst_dir_fd=folder_fd)
 
     def _read_back(self, part: Part) -> None:

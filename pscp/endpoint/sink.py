@@ -96,7 +96,10 @@ class Sink:
         self.root = Root(root)
         self._token, self._policy = token, policy
         self._algorithm, self._strong = algorithm, strong
-        self._settler = durable.Settler(self.root, policy, token, strong)
+        # A small file's part is this lane's alone: an agent whose connection was lost may still be
+        # at work on the same file, and must not rename what another has half written.
+        self._own_token = token + os.urandom(3).hex()
+        self._settler = durable.Settler(self.root, policy, strong)
         self._known: Dict[int, tree.Entry] = {}
         self._open: collections.OrderedDict[int, Any] = collections.OrderedDict()
         self._arriving = Arriving()
@@ -175,7 +178,7 @@ class Sink:
                     raise failures.Refusal(failures.VERIFY, value.path, "its part was replaced")
         except (OSError, failures.Refusal) as error:
             return done([failures.from_exception(error, value.path)])
-        self._settler.add(durable.Batch([durable.Part(part.fd, value, strong)], done))
+        self._settler.add(durable.Batch([durable.Part(part.fd, value, strong, self._token)], done))
 
     def _is_finished(self, folder_fd: int, name: bytes, value: tree.Entry, inode: int) -> bool:
         """Was it renamed already, by a lane that died before it could say so?"""
@@ -243,16 +246,16 @@ class Sink:
         with self.root.lock:
             folder_fd, name = self.root.at(value.path, make=True)
             flags = files.PART_FLAGS | os.O_TRUNC
-            fd = os.open(part_name(name, self._token), flags, 0o600, dir_fd=folder_fd)
+            fd = os.open(part_name(name, self._own_token), flags, 0o600, dir_fd=folder_fd)
         try:
             written = os.write(fd, body) if body else 0
             while written < len(body):
                 written += os.write(fd, body[written:])
         except OSError:
             os.close(fd)
-            durable.unlink_part(self.root, value.path, self._token)
+            durable.unlink_part(self.root, value.path, self._own_token)
             raise
-        return durable.Part(fd, value, digest)
+        return durable.Part(fd, value, digest, self._own_token)
 
     def _make_folder(self, value: tree.Entry) -> None:
         """A folder that is usable until all in it has landed; then folders() finishes it."""

@@ -13,9 +13,10 @@ import pytest
 from compare import assert_same_tree, tree_digest
 
 import pscp
-from faults.conftest import MIB, Way, fill
+from faults.conftest import MIB, Way, fill, until
 from pscp.endpoint import wire
 from pscp.errors import PscpError
+from pscp.processes import descendants
 
 BIG_BYTES = 3 * MIB + 5
 SMALL = {f"small/{number}": 20_000 + number for number in range(12)}
@@ -94,6 +95,7 @@ def assert_no_wrong_file(way: Way, breaking_program: str) -> None:
     except PscpError as error:
         complete = False
         assert error.exit_code in (1, 3, 4) and str(error), error
+    until(lambda: not descendants(way.server.pid), "agents of lost connections end")
     arrived = tree_digest(way.destination)
     wanted = tree_digest(way.source)
     wrong = {

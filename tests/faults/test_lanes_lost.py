@@ -15,7 +15,7 @@ from compare import assert_same_tree
 from conftest import MakeServer
 
 import pscp
-from faults.conftest import MIB, Way, fill
+from faults.conftest import MIB, Way, fill, until
 from pscp import bootstrap, crew
 from pscp.errors import ConnectError
 from pscp.processes import descendants
@@ -26,6 +26,7 @@ BIG_BYTES = 24 * MIB + 7
 
 def assert_copied(way: Way, result: pscp.Result) -> None:
     assert result.ok, result.failures
+    until(lambda: not descendants(way.server.pid), "agents of lost connections end")
     assert_same_tree(way.source, way.destination)
     assert not way.parts() and not way.journals
 
