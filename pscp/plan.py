@@ -20,9 +20,10 @@ from pscp.endpoint.files import Extent
 
 Failure = dict[str, Any]  # endpoint/failures.py
 
-# Of a chunk, what it costs in a window beside its bytes: extents of one byte take memory, too.
-CHUNK_OVERHEAD_BYTES = 4096
-PACK_OVERHEAD_BYTES = 512  # of a file in a pack: what it costs in a window beside its bytes
+PACK_OVERHEAD_BYTES = 512  # of a file in a pack: what it costs beside its bytes
+# What a chunk, an entry or a question costs in a window beside its bytes. It takes 1 to 2 KB of
+# memory here until it is acknowledged, and with eight lanes that must stay below 120 MiB.
+MEMORY_BYTES = 4096
 QUESTION_BYTES = 512 * 1024  # of entries in one question: half of what a frame may hold
 QUESTION_ITEMS = 500
 
@@ -62,7 +63,7 @@ class Chunk:
 
     @property
     def cost_bytes(self) -> int:
-        return self.length + CHUNK_OVERHEAD_BYTES
+        return self.length + MEMORY_BYTES
 
 
 @dataclass(eq=False)
@@ -89,7 +90,7 @@ class Pack:
 
     @property
     def cost_bytes(self) -> int:
-        return sum(item.entry.size + PACK_OVERHEAD_BYTES for item in self.items)
+        return sum(item.entry.size + MEMORY_BYTES for item in self.items)
 
 
 @dataclass(eq=False)
@@ -101,7 +102,7 @@ class Ask:
     then: Callable[[Any], None]
     failed: Callable[[Failure], None]
     lane: Any = None  # the lane that must ask it, while that one lives
-    cost_bytes: int = 0
+    cost_bytes: int = MEMORY_BYTES
 
     def question_for(self, lane: Any) -> dict[str, Any]:
         return self.question(lane) if callable(self.question) else self.question

@@ -8,6 +8,7 @@ Not here: the copying of what is missing (filejob.py, coordinator.py).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from pscp.board import Board
@@ -16,7 +17,7 @@ from pscp.endpoint.files import Extent
 from pscp.filejob import CHECK_BYTES
 from pscp.journal import AnyJournal, Landed
 from pscp.options import Options
-from pscp.plan import Ask, Placed, batches, cut, goes_in_pack
+from pscp.plan import MEMORY_BYTES, Ask, Placed, batches, cut, goes_in_pack
 
 LOOK_ITEMS = 256  # in one question
 
@@ -50,7 +51,9 @@ class Look:
         def then(answer: Any) -> None:
             self._decide(items, answer)
 
-        return Ask(False, {"ask": "look", "paths": paths}, then, self._bug)
+        ask = Ask(False, {"ask": "look", "paths": paths}, then, self._bug)
+        ask.cost_bytes = len(items) * MEMORY_BYTES
+        return ask
 
     def _bug(self, failure: failures.Data) -> None:
         raise ValueError(failure["message"])
@@ -108,16 +111,20 @@ class Look:
         extents = [_stretch(item, offset, chunk_bytes) for item in group]
         algorithm = hashes.STRONG if strong else self._copy.algorithm
 
+        def ask(of_source: bool, question: dict[str, Any], then: Callable[[Any], None]) -> None:
+            cost_bytes = len(group) * MEMORY_BYTES
+            self._board.add(Ask(of_source, question, then, self._bug, cost_bytes=cost_bytes))
+
         def then_source(there: list[Any]) -> None:
             def then(here: list[Any]) -> None:
                 self._decide_same(group, offset, extents, here, there)
 
             known: list[Any] = [item.known.listed() for item in group]
-            self._board.add(Ask(True, _question(known, extents, algorithm), then, self._bug))
+            ask(True, _question(known, extents, algorithm), then)
 
         placed: list[Any] = [(False, item.entry.path) for item in group]
         question = _question(placed, extents, algorithm)
-        self._board.add(Ask(False, question, then_source, self._bug))
+        ask(False, question, then_source)
 
     def _decide_same(
         self, group: list[Placed], offset: int, extents: list[list[Extent]],

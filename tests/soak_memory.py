@@ -33,14 +33,16 @@ def main() -> int:
         os.environ["XDG_STATE_HOME"] = str(home / "state")
         source, pushed, pulled = home / "source", home / "pushed", home / "pulled"
         make_files(source)
+        for folder in (pushed, pulled):
+            folder.mkdir()
         far = f"{server.host}:"
         peaks = [
-            measured(server, *words, source, far + str(pushed))
+            measured(server, *words, f"{source}/.", far + str(pushed))
             for words in (("-r",), ("-r",), ("-rs",), ("-ra", "--no-resume"))
         ]
         peaks += [
-            measured(server, *words, far + str(pushed), pulled)
-            for words in (("-r",), ("-r",), ("-ra",))
+            measured(server, *words, f"{far}{pushed}/.", pulled)
+            for words in (("-r",), ("-r",), ("-ra", "--no-resume"))
         ]
     return int(max(peaks) >= LIMIT_KIB)
 
