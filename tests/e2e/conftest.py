@@ -24,7 +24,7 @@ POWERLESS = ("setpriv", "--bounding-set=-all", "--inh-caps=-all")
 ShellThat = Callable[[str], str]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def kept(sshd: PrivateServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[pscp.Session]:
     """A session with one open connection: what is copied over it takes no login."""
     here = tmp_path_factory.mktemp("warm")
