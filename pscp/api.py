@@ -7,15 +7,17 @@ Read next: run.py.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
+import re
 import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from pscp import errors, hosts
-from pscp.channels import Channel, SshSetup, open_channel
+from pscp.channels import Channel, Control, SshSetup, open_channel
 from pscp.channels.command import command
 from pscp.channels.openssh import resolve
 from pscp.options import Location, Options, check_direction, parse_location
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 _FIRST_ATTEMPTS = 4
 
 _EARLY_MAX = 8  # logging in at once; sshd's MaxStartups begins to refuse at 10
+_TMPDIR_MAX = 60  # characters; a longer one has no room for a socket's path
 _LARGE_BYTES = 8 * 1024 * 1024  # from here on a second connection may be of use
 
 Source = str | Location | Sequence[str | Location]
@@ -84,6 +87,10 @@ class Session:
         self._idle: list[Far] = []
         self._first: Channel | None = None  # ssh is logging in; no agent there yet
         self._early: list[Channel] = []  # likewise, for the first lanes
+        self._begun_s = 0.0  # when the first ssh was started
+        self.login_s = 0.0  # from then to the agent's HELLO
+        self._controls = 0  # sockets for further channels, so far
+        self._control_folder: str | None = None
 
     def __enter__(self) -> Session:
         return self
@@ -102,6 +109,12 @@ class Session:
         self._first, self._early = None, []
         while self._idle:
             self._idle.pop().close()
+        if self._control_folder is not None:
+            with contextlib.suppress(OSError):  # each ssh has removed its own socket
+                for name in os.listdir(self._control_folder):
+                    os.unlink(f"{self._control_folder}/{name}")
+                os.rmdir(self._control_folder)
+            self._control_folder = None
 
     def copy(
         self, sources: Source, destination: str | Location, *,
@@ -146,17 +159,40 @@ class Session:
             self._idle.pop(0).close()
         if self._idle or self._first is not None:
             return
+        self._begun_s = time.monotonic()
         self._first = self._channel(options, may_prompt=True)
         if is_push and not _is_large(froms):
             return
-        known = hosts.recall(self.host, options, is_push)
+        known = hosts.recall(self.host, options, is_push).logins
         lanes = min(known, options.connections or known, _EARLY_MAX)
         self._early = [self._channel(options, may_prompt=False) for _ in range(lanes - 1)]
 
-    def _channel(self, options: Options, may_prompt: bool) -> Channel:
+    def _channel(
+        self, options: Options, may_prompt: bool, rides_on: Control | None = None
+    ) -> Channel:
         if self._setup is None:
             self._setup = resolve(self.host, options)
-        return open_channel(self.host, options, self._setup, command(), may_prompt)
+        if rides_on is not None:
+            control: Control | None = Control(rides_on.path, False)
+        else:
+            control = self._new_control() if options.channels != 1 else None
+        return open_channel(self.host, options, self._setup, command(), may_prompt, control)
+
+    def _new_control(self) -> Control | None:
+        """A socket's path of its own: ssh makes it there, and removes it. None: no place for it."""
+        if self._control_folder is None:
+            folder = os.environ.get("TMPDIR", "")
+            # ssh adds 17 characters while it makes the socket, and unix(7) takes 107.
+            if len(folder) > _TMPDIR_MAX or not re.fullmatch(r"/[\w/.-]+", folder, re.ASCII):
+                folder = "/tmp"
+            made = f"{folder}/pscp-{os.urandom(8).hex()}"
+            try:
+                os.mkdir(made, 0o700)
+            except OSError:
+                return None
+            self._control_folder = made
+        self._controls += 1
+        return Control(f"{self._control_folder}/{self._controls}", True)
 
     def take(self, options: Options, note: Callable[[str], None]) -> list[Far]:
         """The connections that are open; if there is none, a first one, which may prompt."""
@@ -167,6 +203,7 @@ class Session:
                 first = self._first or self._channel(options, may_prompt=True)
                 self._first = None
                 self._idle.append(self._greeted(first, note))
+                self.login_s = time.monotonic() - self._begun_s
             except errors.ConnectionLost:
                 if attempt == _FIRST_ATTEMPTS - 1:
                     raise
@@ -181,9 +218,13 @@ class Session:
         self._idle += fars
 
     def connect(self, options: Options, worker: Worker) -> Far:
-        """A further connection, for a worker. Never prompts. Raises ConnectError."""
-        early = self._early.pop(0) if self._early else None
-        worker.channel = early or self._channel(options, may_prompt=False)
+        """A further connection or channel, for a worker. Never prompts. Raises ConnectError."""
+        master = worker.master.channel if worker.master is not None else None
+        if master is not None:
+            worker.channel = self._channel(options, may_prompt=False, rides_on=master.control)
+        else:
+            early = self._early.pop(0) if self._early else None
+            worker.channel = early or self._channel(options, may_prompt=False)
         return self._greeted(worker.channel, None)
 
     def _greeted(self, channel: Channel, note: Callable[[str], None] | None) -> Far:

@@ -270,6 +270,12 @@ def add_how_it_is_sent(group: argparse._ArgumentGroup) -> None:
         type=connections,
         help="the number of connections, or auto (the default)",
     )
+    add(
+        "--channels",
+        metavar="M",
+        type=channels,
+        help="the number of channels of each connection, or auto (the default)",
+    )
     size(group, "-b", "--block-size", "block_bytes", "what is read and written at once (256K)")
     size(
         group,
@@ -336,6 +342,10 @@ def pair(kind: str, pattern: str) -> tuple[str, str]:
 
 def connections(text: str) -> int | None:
     return None if text == "auto" else parse_number(text, "-c/--connections")
+
+
+def channels(text: str) -> int | None:
+    return None if text == "auto" else parse_number(text, "--channels")
 
 
 def frozen(value: Any) -> Any:

@@ -23,6 +23,7 @@ GIB = 1024 * MIB
 PROGRESS_STYLES = ("auto", "bar", "plain", "json", "none")
 
 MAX_CONNECTIONS = 256  # each is an ssh process here and one or two at the far end
+MAX_CHANNELS = 10  # sshd's MaxSessions (sshd_config(5))
 MIN_BLOCK_BYTES = 4 * KIB  # below, the frame headers and calls cost more than the data
 MAX_BLOCK_BYTES = MIB  # a pipe holds no more at once (/proc/sys/fs/pipe-max-size)
 CHUNK_BYTES = 4 * MIB  # 2 to 4 MiB did best over wide-area paths; see docs/decisions.md
@@ -91,6 +92,7 @@ class Options:
     resume: bool = True
     # how it is sent
     connections: int | None = None  # None is auto
+    channels: int | None = None  # of each connection; None is auto
     block_bytes: int = 256 * KIB
     chunk_bytes: int | None = None  # None: CHUNK_BYTES, and less toward the end
     limit_kbit_s: int | None = None
@@ -236,6 +238,8 @@ def _check_name(what: str, name: str, unsafe: re.Pattern[str]) -> None:
 def _check_numbers(options: Options) -> None:
     if options.connections is not None:
         _check_range("the number of connections", options.connections, 1, MAX_CONNECTIONS)
+    if options.channels is not None:
+        _check_range("the number of channels", options.channels, 1, MAX_CHANNELS)
     block_bytes = options.block_bytes
     _check_range("the block size", block_bytes, MIN_BLOCK_BYTES, MAX_BLOCK_BYTES, show_size)
     chunk_bytes = CHUNK_BYTES if options.chunk_bytes is None else options.chunk_bytes

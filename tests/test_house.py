@@ -38,7 +38,7 @@ LADDER = (
     ("bootstrap",),
     ("channels",),
     ("board", "hosts"),
-    ("plan", "journal", "progress"),
+    ("plan", "journal", "progress", "tuner"),
     ("awkward", "servers", "embedded"),
     ("processes",),
     ("options",),

@@ -13,6 +13,7 @@ import re
 import signal
 import subprocess
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from pscp.channels.command import NO_PYTHON_STATUS, OLD_PYTHON_STATUS
 from pscp.endpoint import machine
@@ -29,11 +30,11 @@ from pscp.errors import (
 )
 from pscp.options import Location, Options
 
-# As scp does: nothing of an interactive session. And every lane is a connection of its own,
-# which a ControlMaster in the user's configuration would fold into one.
+# As scp does: nothing of an interactive session. A ControlMaster of the user's is not used: it
+# would fold all connections into one.
 _FIXED = (
     "-T", "-x", "-oForwardAgent=no", "-oClearAllForwardings=yes", "-oPermitLocalCommand=no",
-    "-oRemoteCommand=none", "-oControlMaster=no", "-oControlPath=none",
+    "-oRemoteCommand=none", "-oControlPersist=no",
 )  # fmt: skip
 _ALIVE = ("-oServerAliveInterval=15", "-oServerAliveCountMax=4")  # a dead path is known in 1 min
 
@@ -45,6 +46,13 @@ _END_S = 2.0  # what an ssh gets to end after SIGTERM
 PROTOCOL_STATUS = 99  # of the agent
 
 
+class Control(NamedTuple):
+    """The socket by which further channels use a connection (ssh_config(5), ControlPath)."""
+
+    path: str
+    is_master: bool  # of the connection that has it; else it is of one that rides on it
+
+
 @dataclass(frozen=True)
 class SshSetup:
     """What ssh resolved for this host, and what we may therefore ask for."""
@@ -53,9 +61,13 @@ class SshSetup:
     alive_is_ours: bool = False
     far_aes: bool | None = None  # AES instructions there; None: not known yet
 
-    def argv(self, host: Location, options: Options, may_prompt: bool) -> list[str]:
+    def argv(
+        self, host: Location, options: Options, may_prompt: bool, control: Control | None
+    ) -> list[str]:
         """The ssh command line, up to the remote command."""
+        path, is_master = control or ("none", False)
         words = [options.program, *_FIXED]
+        words += [f"-oControlMaster={'yes' if is_master else 'no'}", f"-oControlPath={path}"]
         if options.batch or not may_prompt:
             words.append("-oBatchMode=yes")
         if self.alive_is_ours:
@@ -133,7 +145,8 @@ def _settings(output: bytes) -> dict[str, str]:
 class OpenSsh:
     """A running ssh."""
 
-    def __init__(self, argv: list[str], may_prompt: bool) -> None:
+    def __init__(self, argv: list[str], may_prompt: bool, control: Control | None) -> None:
+        self.control = control
         # A lane that must not prompt gets a session of its own, so that a Ctrl-C at the terminal
         # reaches the coordinator alone, which then ends every lane.
         try:
