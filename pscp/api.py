@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import os
 import re
+import stat
 import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 _FIRST_ATTEMPTS = 4
 
 _EARLY_MAX = 8  # logging in at once; sshd's MaxStartups begins to refuse at 10
-_TMPDIR_MAX = 60  # characters; a longer one has no room for a socket's path
+_RUN_FOLDER_MAX = 50  # characters: unix(7) takes 107 for a socket, and ssh adds some of its own
 _LARGE_BYTES = 8 * 1024 * 1024  # from here on a second connection may be of use
 
 Source = str | Location | Sequence[str | Location]
@@ -89,8 +90,7 @@ class Session:
         self._early: list[Channel] = []  # likewise, for the first lanes
         self._begun_s = 0.0  # when the first ssh was started
         self.login_s = 0.0  # from then to the agent's HELLO
-        self._controls = 0  # sockets for further channels, so far
-        self._control_folder: str | None = None
+        self._controls: list[str] = []  # sockets for further channels
 
     def __enter__(self) -> Session:
         return self
@@ -109,12 +109,9 @@ class Session:
         self._first, self._early = None, []
         while self._idle:
             self._idle.pop().close()
-        if self._control_folder is not None:
-            with contextlib.suppress(OSError):  # each ssh has removed its own socket
-                for name in os.listdir(self._control_folder):
-                    os.unlink(f"{self._control_folder}/{name}")
-                os.rmdir(self._control_folder)
-            self._control_folder = None
+        while self._controls:  # an ssh that was killed has not removed its own
+            with contextlib.suppress(OSError):
+                os.unlink(self._controls.pop())
 
     def copy(
         self, sources: Source, destination: str | Location, *,
@@ -180,19 +177,11 @@ class Session:
 
     def _new_control(self) -> Control | None:
         """A socket's path of its own: ssh makes it there, and removes it. None: no place for it."""
-        if self._control_folder is None:
-            folder = os.environ.get("TMPDIR", "")
-            # ssh adds 17 characters while it makes the socket, and unix(7) takes 107.
-            if len(folder) > _TMPDIR_MAX or not re.fullmatch(r"/[\w/.-]+", folder, re.ASCII):
-                folder = "/tmp"
-            made = f"{folder}/pscp-{os.urandom(8).hex()}"
-            try:
-                os.mkdir(made, 0o700)
-            except OSError:
-                return None
-            self._control_folder = made
-        self._controls += 1
-        return Control(f"{self._control_folder}/{self._controls}", True)
+        folder = control_folder()
+        if folder is None:
+            return None
+        self._controls.append(f"{folder}/{os.urandom(8).hex()}")
+        return Control(self._controls[-1], True)
 
     def take(self, options: Options, note: Callable[[str], None]) -> list[Far]:
         """The connections that are open; if there is none, a first one, which may prompt."""
@@ -239,6 +228,22 @@ class Session:
         if self._setup is not None and self._setup.far_aes is None and isinstance(aes, bool):
             self._setup = dataclasses.replace(self._setup, far_aes=aes)
         return far
+
+
+def control_folder() -> str | None:
+    """A folder of the user's own for sockets, made where it is missing; None: there is none."""
+    base = os.environ.get("XDG_RUNTIME_DIR", "")
+    if len(base) > _RUN_FOLDER_MAX or not re.fullmatch(r"/[\w/.-]+", base, re.ASCII):
+        base = "/tmp"
+    folder = f"{base}/pscp-{os.getuid()}"
+    try:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(folder, 0o700)
+        status = os.lstat(folder)
+    except OSError:
+        return None
+    is_ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
+    return folder if is_ours and not status.st_mode & 0o077 else None
 
 
 def _is_large(froms: list[Location]) -> bool:

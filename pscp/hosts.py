@@ -20,7 +20,7 @@ from pscp.journal import state_folder, token_of
 from pscp.options import Location, Options
 
 _ALIKE = 2.0  # two round trips that differ by less than this factor are of one path
-_NEAR_S = 0.002  # and so are all below this
+_NEAR_S = 0.01  # and so are all below this
 
 
 class Known(NamedTuple):

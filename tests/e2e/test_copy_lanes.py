@@ -8,7 +8,9 @@ from __future__ import annotations
 import os
 import random
 import re
+import shutil
 import stat
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ from compare import assert_same_tree
 
 from e2e.ways import Way
 from pscp import hosts
+from pscp.api import control_folder
 from pscp.options import MIB, Options, parse_location
 
 ONE_LOGIN = """#!/bin/sh
@@ -74,20 +77,35 @@ def test_where_one_login_passes_it_carries_more_channels(filled: Way, tmp_path: 
     assert_same_tree(filled.source, filled.destination)
 
 
-def test_sockets_are_made_where_there_is_room_for_their_names(
+def test_nothing_is_left_of_the_channels_sockets(
     filled: Way, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """unix(7) takes 107 characters; and nothing is left of them."""
-    long = tmp_path / ("x" * 60) / "with a blank"
-    long.mkdir(parents=True)
-    monkeypatch.setenv("TMPDIR", str(long))
-    before = set(os.listdir("/tmp"))
+    (tmp_path / "run").mkdir()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
     ran = filled.command("-r", "--channels", "2", names=["."])
     assert ran.code == 0, ran.err
-    assert_same_tree(filled.source, filled.destination)
-    left = {name for name in set(os.listdir("/tmp")) - before if name.startswith("pscp-")}
-    assert not {name for name in left if not name.startswith("pscp-server-")}
-    assert list(long.iterdir()) == []
+    found = [path for path in (tmp_path / "run").rglob("*") if not path.is_dir()]
+    assert found == []
+
+
+def test_where_a_socket_can_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """unix(7) takes 107 characters, and a folder that others could write to is not used."""
+    runtime = Path(tempfile.mkdtemp(prefix="run-", dir="/tmp"))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
+    try:
+        folder = control_folder()
+        assert folder == f"{runtime}/pscp-{os.getuid()}"
+        assert stat.S_IMODE(os.stat(folder).st_mode) == 0o700
+        os.chmod(folder, 0o777)
+        assert control_folder() is None
+        os.rmdir(folder)
+        os.symlink("/", folder)
+        assert control_folder() is None
+    finally:
+        shutil.rmtree(runtime)
+    for unfit in ("", str(tmp_path / ("x" * 60)), "/tmp/with a blank"):
+        monkeypatch.setenv("XDG_RUNTIME_DIR", unfit)
+        assert control_folder() == f"/tmp/pscp-{os.getuid()}"
 
 
 def test_what_auto_came_to_is_remembered(filled: Way) -> None:

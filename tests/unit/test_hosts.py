@@ -47,7 +47,7 @@ def test_lanes_are_good_for_the_same_path_only(rtt_s: float, lanes: int) -> None
 
 
 def test_all_near_paths_are_alike() -> None:
-    assert Known(3, 3, 0.0001).lanes_over(0.0015) == 3
+    assert Known(3, 3, 0.0001).lanes_over(0.009) == 3
 
 
 @pytest.mark.parametrize(
