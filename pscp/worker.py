@@ -83,9 +83,11 @@ class Worker(threading.Thread):
                 except PscpError as error:
                     has_worked = self._lane is not None and self._lane.has_worked
                     attempt = 1 if has_worked else attempt + 1
+                    master = self.master
                     if not self._crew.may_try_again(self, error, attempt):
                         return
-                    self._pause(attempt)
+                    if self.master is master:  # else it need not log in again
+                        self._pause(attempt)
         except BaseException as error:  # a bug: the main thread shows it
             self._board.stop(error)
 

@@ -66,7 +66,7 @@ def test_where_one_login_passes_it_carries_more_channels(filled: Way, tmp_path: 
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
     before = logins(filled)
     ran = filled.command(
-        "-rv", "--stats", "-c", "3", "--chunk-size", "256k", "-l", "400000", "-S", str(program),
+        "-rv", "--stats", "-c", "3", "--chunk-size", "256k", "-l", "200000", "-S", str(program),
         names=["."],
     )  # fmt: skip
     assert ran.code == 0, ran.err
