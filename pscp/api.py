@@ -8,6 +8,7 @@ Read next: run.py.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -81,6 +82,7 @@ class Session:
             raise errors.UsageError(f"{host.text} names no host")
         self.host = host
         self._setup: SshSetup | None = None
+        self._numbers = itertools.count()  # of the connections, in the order of their opening
         self._idle: list[Far] = []
         self._first: Channel | None = None  # ssh is logging in; no agent there yet
         self._early: list[Channel] = []  # likewise, for the first lanes
@@ -127,6 +129,9 @@ class Session:
         result: Result | None = None
         told.start(counters)
         try:
+            for said in self._resolved(options).check(options):
+                if options.verbose:
+                    told.note(said)
             self._start(options, froms, to.is_remote)
             from pscp.run import Run  # most of the program; ssh logs in meanwhile
 
@@ -154,9 +159,14 @@ class Session:
         self._early = [self._channel(options, may_prompt=False) for _ in range(lanes - 1)]
 
     def _channel(self, options: Options, may_prompt: bool) -> Channel:
+        number = next(self._numbers)
+        setup = self._resolved(options)
+        return open_channel(self.host, options, setup, command(), may_prompt, number)
+
+    def _resolved(self, options: Options) -> SshSetup:
         if self._setup is None:
             self._setup = resolve(self.host, options)
-        return open_channel(self.host, options, self._setup, command(), may_prompt)
+        return self._setup
 
     def take(self, options: Options, note: Callable[[str], None]) -> list[Far]:
         """The connections that are open; if there is none, a first one, which may prompt."""

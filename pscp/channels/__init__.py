@@ -33,7 +33,12 @@ class Channel(Protocol):
 
 
 def open_channel(
-    host: Location, options: Options, setup: SshSetup, command: str, may_prompt: bool
-) -> Channel:
-    """Run `command` at the far end. Returns at once; what fails is known when reading ends."""
-    return OpenSsh(setup.argv(host, options, may_prompt) + [command], may_prompt)
+    host: Location, options: Options, setup: SshSetup, command: str, may_prompt: bool,
+    number: int = 0,
+) -> Channel:  # fmt: skip
+    """Run `command` at the far end. Returns at once; what fails is known when reading ends.
+
+    `number` counts the connections from 0 on: each has its turn of the addresses and processors.
+    """
+    cpu = options.cpus[number % len(options.cpus)] if options.cpus else None
+    return OpenSsh(setup.argv(host, options, may_prompt, number) + [command], may_prompt, cpu)
