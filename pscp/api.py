@@ -129,7 +129,7 @@ class Session:
         result: Result | None = None
         told.start(counters)
         try:
-            for said in self._resolved(options).check(options):
+            for said in self._resolved(options).check(options, to.is_remote):
                 if options.verbose:
                     told.note(said)
             self._start(options, froms, to.is_remote)

@@ -56,10 +56,10 @@ class SshSetup:
     far_aes: bool | None = None  # AES instructions there; None: not known yet
     route: sockets.Route = sockets.Route()
 
-    def check(self, options: Options) -> list[str]:
+    def check(self, options: Options, is_push: bool) -> list[str]:
         """Refuse what cannot be, before anybody is contacted; returns what -v says."""
         _check_cpus(options.cpus)
-        return sockets.check(options, self.route)
+        return sockets.check(options, self.route, is_push)
 
     def argv(
         self, host: Location, options: Options, may_prompt: bool, number: int = 0

@@ -63,15 +63,39 @@ def words(options: Options, route: Route, number: int) -> list[str]:
     return given + ["-oCanonicalizeHostname=always"] * route.canonical
 
 
-def check(options: Options, route: Route) -> list[str]:
+def check(options: Options, route: Route, is_push: bool) -> list[str]:
     """Refuse what this machine or the way to the host rules out; returns what -v says."""
+    names = _asked(options)
+    if not names:
+        return []
+    _check_route(names, options, route)
+    for address in options.bind:
+        _check_address(address)
+    said = []
+    if options.congestion:
+        _check_congestion(options.congestion)
+        if not is_push:
+            said.append("--congestion is for what this end sends; on a pull the far end's counts")
+    sizes = (("rcv", options.rcvbuf_bytes), ("snd", options.sndbuf_bytes))
+    said += [_less(way, size) for way, size in sizes if size]
+    return [sentence for sentence in said if sentence]
+
+
+def _are_ours(options: Options) -> bool:
+    """Does fdpass.py make the sockets, rather than ssh?"""
+    return bool(options.congestion or options.rcvbuf_bytes or options.sndbuf_bytes)
+
+
+def _asked(options: Options) -> str:
+    """The options that ask something of the sockets, by name."""
     given = {
         "--congestion": options.congestion, "--rcvbuf": options.rcvbuf_bytes,
         "--sndbuf": options.sndbuf_bytes, "--bind": options.bind,
     }  # fmt: skip
-    names = " and ".join(name for name, value in given.items() if value)
-    if not names:
-        return []
+    return " and ".join(name for name, value in given.items() if value)
+
+
+def _check_route(names: str, options: Options, route: Route) -> None:
     if route.proxy:
         straight = "without -J" if options.jump else f"-o {route.proxy.split()[0]}=none"
         raise UsageError(
@@ -83,17 +107,6 @@ def check(options: Options, route: Route) -> list[str]:
             f"{names}: not with BindInterface {route.interface}",
             "say where to connect from by --bind ADDRESS",
         )
-    for address in options.bind:
-        _check_address(address)
-    if options.congestion:
-        _check_congestion(options.congestion)
-    sizes = (("rcv", options.rcvbuf_bytes), ("snd", options.sndbuf_bytes))
-    return [said for way, size in sizes if size and (said := _short_of(way, size))]
-
-
-def _are_ours(options: Options) -> bool:
-    """Does fdpass.py make the sockets, rather than ssh?"""
-    return bool(options.congestion or options.rcvbuf_bytes or options.sndbuf_bytes)
 
 
 def _quoted(word: str) -> str:
@@ -141,7 +154,7 @@ def _offered(is_reserved: bool) -> str:
         return "see sysctl net.inet.tcp.cc"  # FreeBSD
 
 
-def _short_of(way: str, wanted_bytes: int) -> str:
+def _less(way: str, wanted_bytes: int) -> str:
     """What the kernel makes of a buffer's size, where it is less than asked for."""
     import socket
 
