@@ -16,7 +16,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -275,22 +275,26 @@ def test_connect_timeout(sshd: PrivateServer, full: int) -> None:
 
 
 def test_who_connects_ends_with_ssh(sshd: PrivateServer, full: int) -> None:
-    """What is left is found by the check for leaks."""
     before = connecting_to(full)
     ssh = OpenSsh(ssh_to(sshd, full), may_prompt=False)
     try:
-        until_s = time.monotonic() + 20
-        while connecting_to(full) == before:
-            assert time.monotonic() < until_s
-            time.sleep(0.01)
+        assert comes_true(lambda: connecting_to(full) == before + 1)
     finally:
         ssh.close()
+    assert comes_true(lambda: connecting_to(full) == before)
 
 
 def connecting_to(port: int) -> int:
     """Sockets that wait for an answer from there (TCP_SYN_SENT)."""
     rows = [row.split() for row in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     return sum(row[3] == "02" and row[2].endswith(f":{port:04X}") for row in rows)
+
+
+def comes_true(happened: Callable[[], bool]) -> bool:
+    until_s = time.monotonic() + 10
+    while not happened() and time.monotonic() < until_s:
+        time.sleep(0.01)
+    return happened()
 
 
 # --- where ssh runs
