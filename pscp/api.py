@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import os
 import re
 import stat
@@ -85,6 +86,7 @@ class Session:
             raise errors.UsageError(f"{host.text} names no host")
         self.host = host
         self._setup: SshSetup | None = None
+        self._numbers = itertools.count()  # of the connections, in the order of their opening
         self._idle: list[Far] = []
         self._first: Channel | None = None  # ssh is logging in; no agent there yet
         self._early: list[Channel] = []  # likewise, for the first lanes
@@ -137,6 +139,9 @@ class Session:
         result: Result | None = None
         told.start(counters)
         try:
+            for said in self._resolved(options).check(options, to.is_remote):
+                if options.verbose:
+                    told.note(said)
             self._start(options, froms, to.is_remote)
             from pscp.run import Run  # most of the program; ssh logs in meanwhile
 
@@ -167,13 +172,17 @@ class Session:
     def _channel(
         self, options: Options, may_prompt: bool, rides_on: Control | None = None
     ) -> Channel:
+        number, control = 0, rides_on and Control(rides_on.path, False)
+        if rides_on is None:
+            number = next(self._numbers)
+            control = self._new_control() if options.channels != 1 else None
+        setup = self._resolved(options)
+        return open_channel(self.host, options, setup, command(), may_prompt, number, control)
+
+    def _resolved(self, options: Options) -> SshSetup:
         if self._setup is None:
             self._setup = resolve(self.host, options)
-        if rides_on is not None:
-            control: Control | None = Control(rides_on.path, False)
-        else:
-            control = self._new_control() if options.channels != 1 else None
-        return open_channel(self.host, options, self._setup, command(), may_prompt, control)
+        return self._setup
 
     def _new_control(self) -> Control | None:
         """A socket's path of its own: ssh makes it there, and removes it. None: no place for it."""

@@ -23,6 +23,7 @@ from pscp.options import (
     Location,
     Options,
     check_direction,
+    parse_cpus,
     parse_location,
     parse_number,
     parse_size,
@@ -285,6 +286,22 @@ def add_how_it_is_sent(group: argparse._ArgumentGroup) -> None:
         "what is verified and resent as one (4M, less toward the end)",
     )
     number(group, "-l", "--limit", "limit_kbit_s", "KBIT", "the most to send, in kbit/s")
+    add("--congestion", metavar="NAME", help="the TCP congestion control to use, such as bbr")
+    size(group, "", "--rcvbuf", "rcvbuf_bytes", "the receive buffer of each connection's socket")
+    size(group, "", "--sndbuf", "sndbuf_bytes", "the send buffer of each connection's socket")
+    add(
+        "--bind",
+        metavar="ADDRESS",
+        action="extend",
+        type=addresses,
+        help="connect from this address; of several (A,B,...) each in turn",
+    )
+    add(
+        "--cpus",
+        metavar="LIST",
+        type=parse_cpus,
+        help="pin each ssh to one of these processors in turn, such as 0,2-5 (the kernel decides)",
+    )
 
 
 def add_how_ssh_is_run(group: argparse._ArgumentGroup) -> None:
@@ -346,6 +363,10 @@ def connections(text: str) -> int | None:
 
 def channels(text: str) -> int | None:
     return None if text == "auto" else parse_number(text, "--channels")
+
+
+def addresses(text: str) -> list[str]:
+    return text.split(",")
 
 
 def frozen(value: Any) -> Any:

@@ -35,8 +35,12 @@ class Channel(Protocol):
 
 def open_channel(
     host: Location, options: Options, setup: SshSetup, command: str, may_prompt: bool,
-    control: Control | None,
+    number: int, control: Control | None,
 ) -> Channel:  # fmt: skip
-    """Run `command` at the far end. Returns at once; what fails is known when reading ends."""
-    argv = setup.argv(host, options, may_prompt, control)
-    return OpenSsh([*argv, command], may_prompt, control)
+    """Run `command` at the far end. Returns at once; what fails is known when reading ends.
+
+    `number` counts the connections from 0 on: each has its turn of the addresses and processors.
+    """
+    cpu = options.cpus[number % len(options.cpus)] if options.cpus else None
+    argv = setup.argv(host, options, may_prompt, number, control)
+    return OpenSsh([*argv, command], may_prompt, cpu, control)
