@@ -165,9 +165,24 @@ class Session:
         self._first = self._channel(options, may_prompt=True)
         if is_push and not _is_large(froms):
             return
-        known = hosts.recall(self.host, options, is_push).logins
-        lanes = min(known, options.connections or known, _EARLY_MAX)
-        self._early = [self._channel(options, may_prompt=False) for _ in range(lanes - 1)]
+        known = hosts.recall(self.host, options, is_push)
+        lanes = min(known.logins, options.connections or known.logins, _EARLY_MAX)
+        chosen = self._with_congestion(options, known.congestion if is_push else "")
+        self._early = [self._channel(chosen, may_prompt=False) for _ in range(lanes - 1)]
+
+    def _with_congestion(self, options: Options, name: str) -> Options:
+        """The user's own choice goes before one that was made here."""
+        if options.congestion or not name or not self.has_bbr(options):
+            return options
+        return dataclasses.replace(options, congestion=name)
+
+    def has_bbr(self, options: Options) -> bool:
+        """May connections from here use BBR?"""
+        try:
+            self._resolved(options).check(dataclasses.replace(options, congestion="bbr"), True)
+        except errors.UsageError:
+            return False
+        return True
 
     def _channel(
         self, options: Options, may_prompt: bool, rides_on: Control | None = None
@@ -222,7 +237,8 @@ class Session:
             worker.channel = self._channel(options, may_prompt=False, rides_on=master.control)
         else:
             early = self._early.pop(0) if self._early else None
-            worker.channel = early or self._channel(options, may_prompt=False)
+            chosen = self._with_congestion(options, worker.congestion)
+            worker.channel = early or self._channel(chosen, may_prompt=False)
         return self._greeted(worker.channel, None)
 
     def _greeted(self, channel: Channel, note: Callable[[str], None] | None) -> Far:

@@ -6,19 +6,19 @@ are good (tuner.py).
 
 from __future__ import annotations
 
-import contextlib
 import math
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from pscp import load
 from pscp.board import Board, Limiter
 from pscp.bootstrap import Far
 from pscp.endpoint import metadata, source, tree
 from pscp.endpoint.end import End
 from pscp.errors import AuthenticationError, ConnectError, ConnectionLost, PscpError
+from pscp.hosts import Known
 from pscp.options import Options
 from pscp.progress import Counters
 from pscp.tuner import Path, Seen, Start, Tuner, start
@@ -35,11 +35,11 @@ class Crew:
     def __init__(
         self, options: Options, counters: Counters, is_push: bool, algorithm: str,
         connect: Callable[[Worker], Far], note: Callable[[str], None], keeps: bool,
-        path: Path, known_lanes: int,
+        path: Path, known: Known,
     ) -> None:  # fmt: skip
         """`connect` opens a lane's connection; with `keeps` they stay open in `kept`.
 
-        `known_lanes` is how many were good for the last copy over this path; 0: not known.
+        `known` is what the last copy over this path came to.
         """
         self.board = Board()
         self.is_push, self.algorithm = is_push, algorithm
@@ -52,9 +52,10 @@ class Crew:
         self.rtt_s = path.rtt_s
         self.connect, self.keeps = connect, keeps
         self.kept: list[Far] = []
-        self.count, self._channels, self.why = _first(options, path, known_lanes)
+        self.count, self._channels, self.why = _first(options, path, known.lanes)
         is_tuned = options.connections is None and rate is None and not options.dry_run
-        self._tuner = Tuner(path, self.count) if is_tuned else None
+        self.congestion = known.congestion if path.has_bbr and is_tuned else ""
+        self._tuner = Tuner(path, self.count, self.congestion) if is_tuned else None
         self._counters, self._note, self._is_verbose = counters, note, options.verbose
         self._has_told = False
         self.umask = metadata.current_umask()
@@ -74,7 +75,8 @@ class Crew:
         """As many as are missing, each connection with its channels."""
         while len(self._workers) < self.count:
             far = fars.pop(0) if fars else None
-            worker = Worker(len(self._workers) + 1, self, far, self._master_with_room())
+            master = self._master_with_room()
+            worker = Worker(len(self._workers) + 1, self, far, master, self.congestion)
             with self.board.changed:
                 self._workers.append(worker)
             worker.start()
@@ -97,6 +99,7 @@ class Crew:
             sentence = self._tuner.look(self._seen())
             if sentence and self._is_verbose:
                 self._note(sentence)
+            self.congestion = self._tuner.congestion
             if self._tuner.count != self.count:
                 self._resize(self._tuner.count)
 
@@ -105,8 +108,13 @@ class Crew:
         left = counters.bytes_total - counters.bytes_done - counters.bytes_resumed
         return Seen(
             time.monotonic(), counters.lanes_alive, board.done_bytes, board.done_pieces,
-            left if counters.plan_complete else math.inf, idle_s(),
+            left if counters.plan_complete else math.inf, load.idle_s(), load.used_s(self._pids()),
         )  # fmt: skip
+
+    def _pids(self) -> list[int]:
+        """Of the processes that encrypt."""
+        channels = [worker.channel for worker in self._workers]
+        return [channel.pid for channel in channels if channel is not None]
 
     def _resize(self, count: int) -> None:
         assert self._tuner is not None
@@ -119,6 +127,11 @@ class Crew:
             for place, worker in enumerate(best_first):
                 worker.park(place >= count)
             self.board.changed.notify_all()
+
+    def lesson(self) -> Known:
+        """What the next copy over this path should know."""
+        lanes, congestion = self._tuner.lesson if self._tuner is not None else (self.count, "")
+        return Known(self.most_alive, lanes, self.rtt_s, congestion)
 
     def near_source_entries(self) -> Iterator[tree.Entry]:
         """The walk of a source at this end."""
@@ -214,15 +227,6 @@ def _first(options: Options, path: Path, known_lanes: int) -> Start:
         connections = max(-(-found.lanes // channels), min(found.lanes, 2))
         found = found._replace(lanes=connections * channels, channels=channels)
     return found
-
-
-def idle_s() -> float:
-    """How long a processor of this machine has been idle, on average; infinite: not known."""
-    with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/stat") as stat:
-        # proc(5): "cpu  user nice system idle iowait ...", in ticks, of all processors
-        ticks = stat.readline().split()
-        return int(ticks[4]) / os.sysconf("SC_CLK_TCK") / (os.cpu_count() or 1)
-    return math.inf
 
 
 def source_question(

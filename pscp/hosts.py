@@ -3,7 +3,7 @@
 How many logins passed without a prompt: the next copy logs in over several connections at once
 from its start, instead of waiting for the first; over 100 ms that is a second and a half. And how
 many lanes -c auto came to, over which path. Nothing is lost with this memory, and nothing secret
-is in it: {"push": [logins, lanes, rtt_s], "pull": likewise}, a file a host.
+is in it: {"push": [logins, lanes, rtt_s, congestion], "pull": likewise}, a file a host.
 
 Not here: the connections (api.py).
 """
@@ -29,11 +29,12 @@ class Known(NamedTuple):
     logins: int = 0  # connections that were open at once
     lanes: int = 0  # that -c auto came to; 0: there was none yet
     rtt_s: float = 0.0
+    congestion: str = ""  # the congestion control that more came of; "": the system's
 
-    def lanes_over(self, rtt_s: float) -> int:
-        """The lanes that were good, if this is still the path; else 0."""
+    def over(self, rtt_s: float) -> Known:
+        """This, if it was learned on a path like this one; else nothing is known."""
         low, high = sorted((self.rtt_s, rtt_s))
-        return self.lanes if high < max(_ALIKE * low, _NEAR_S) else 0
+        return self if high < max(_ALIKE * low, _NEAR_S) else Known()
 
 
 def _file(host: Location, options: Options) -> Path:
@@ -47,11 +48,11 @@ def _file(host: Location, options: Options) -> Path:
 def recall(host: Location, options: Options, is_push: bool) -> Known:
     """What the last copy in this direction came to, as far as it is known."""
     try:
-        logins, lanes, rtt_s = json.loads(_file(host, options).read_text())[_way(is_push)]
+        known = Known(*json.loads(_file(host, options).read_text())[_way(is_push)])
     except (OSError, ValueError, LookupError, TypeError):
         return Known()
-    are_counts = isinstance(logins, int) and isinstance(lanes, int)
-    return Known(logins, lanes, rtt_s) if are_counts and isinstance(rtt_s, float) else Known()
+    are_right = [isinstance(*pair) for pair in zip(known, (int, int, float, str), strict=True)]
+    return known if all(are_right) else Known()
 
 
 def remember(host: Location, options: Options, is_push: bool, known: Known) -> None:
@@ -59,8 +60,8 @@ def remember(host: Location, options: Options, is_push: bool, known: Known) -> N
     file = _file(host, options)
     before = recall(host, options, is_push)
     if options.connections is not None:  # it says nothing about what auto would come to
-        known = known._replace(lanes=before.lanes, rtt_s=before.rtt_s)
-    if known[:2] == before[:2] and known.lanes_over(before.rtt_s):
+        known = before._replace(logins=known.logins)
+    if known._replace(rtt_s=0.0) == before.over(known.rtt_s)._replace(rtt_s=0.0):
         return
     both = {_way(way): list(recall(host, options, way)) for way in (True, False)}
     with contextlib.suppress(OSError):

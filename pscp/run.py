@@ -32,6 +32,8 @@ from pscp.progress import Failure as Reported
 from pscp.tuner import Path
 from pscp.worker import Worker
 
+_FAR_S = 0.01  # nearer, nothing is gained by another congestion control
+
 
 class Connections(Protocol):
     """The session whose connections are used."""
@@ -44,6 +46,8 @@ class Connections(Protocol):
     def give(self, fars: list[Far]) -> None: ...
 
     def connect(self, options: Options, worker: Worker) -> Far: ...
+
+    def has_bbr(self, options: Options) -> bool: ...
 
 
 class Run:
@@ -105,11 +109,11 @@ class Run:
             return self._result(None, None)
         target = self._target(fars[0], tops, token)
         host = self._to if self._is_push else self._froms[0]
-        path = Path(fars[0].rtt_s, self._session.login_s, shared_cpus(fars[0]))
-        known = hosts.recall(host, self._options, self._is_push)
+        path = self._path(fars[0])
+        known = hosts.recall(host, self._options, self._is_push).over(path.rtt_s)
         crew = Crew(
             self._options, self.counters, self._is_push, algorithm, self._connect,
-            self._reporter.note, self._session.keeps, path, known.lanes_over(path.rtt_s),
+            self._reporter.note, self._session.keeps, path, known,
         )  # fmt: skip
         coordinator = Coordinator(
             self._options, self.counters, self._reporter, journal, crew, self._keep_digests
@@ -127,9 +131,13 @@ class Run:
         finally:
             crew.end()
             fars += crew.kept
-        now_known = hosts.Known(crew.most_alive, crew.count, path.rtt_s)
-        hosts.remember(host, self._options, self._is_push, now_known)
+        hosts.remember(host, self._options, self._is_push, crew.lesson())
         return self._result(coordinator, crew)
+
+    def _path(self, far: Far) -> Path:
+        is_far = self._is_push and far.rtt_s > _FAR_S
+        has_bbr = is_far and not self._options.congestion and self._session.has_bbr(self._options)
+        return Path(far.rtt_s, self._session.login_s, shared_cpus(far), has_bbr)
 
     def _explain(self, text: str) -> None:
         """With -v: what was decided."""

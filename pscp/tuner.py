@@ -4,7 +4,7 @@ Pure: it knows no clock, no thread and no connection. It is shown the copy every
 says how many lanes should work (`count`), and why, in a sentence. Its tests drive it over
 simulated paths.
 
-Not here: opening and parking lanes (crew.py).
+Not here: opening and parking lanes (crew.py), how busy processors are (load.py).
 Read next: crew.py.
 """
 
@@ -31,7 +31,10 @@ _PATIENCE_S = 8.0  # with fewer lanes than wanted: then no more will come
 
 _WORTH = 1.05  # of the rate before: less, and the new lanes are not worth having
 _FAIR = 0.5  # of what the new lanes would bring if they did as well: less, and there is an end
-_SPARE = 0.15  # of this machine's processors that must be idle before lanes are added
+_LOSSY_S, _LOSSY = 0.01, 0.15  # on a path so far, lanes with so little of their window under way
+_HELD_UP = 0.6  # of its window under way, on average: the window is what holds a lane up
+# This machine's processors are busy with the copy when less of them is idle, and more is its.
+_SPARE, _OURS = 0.15, 0.25
 _STEPS_LEFT = 3  # a step pays only where the rest of the copy takes this many times as long
 _MANY_STEPS = 6  # where the copy takes so many more, a step doubles the lanes, to 8 at least
 
@@ -42,6 +45,7 @@ class Path(NamedTuple):
     rtt_s: float
     login_s: float  # from the start of the first ssh to the agent's HELLO
     cpus: int  # of the end that has fewer
+    has_bbr: bool = False  # this end sends, and may choose BBR for its connections
 
 
 class Seen(NamedTuple):
@@ -53,6 +57,7 @@ class Seen(NamedTuple):
     done_pieces: int
     left_bytes: float  # infinite while the walk goes on
     idle_s: float  # of a processor here, on average, since it was started; infinite: not known
+    used_s: float  # of a processor here, on average, by this process and its ssh processes
 
 
 class Start(NamedTuple):
@@ -91,9 +96,14 @@ def start(path: Path) -> Start:
 class Tuner:
     """Adds lanes while they bring more, and takes away the last ones when they did not."""
 
-    def __init__(self, path: Path, count: int, most: int = LANES_MOST) -> None:
+    def __init__(
+        self, path: Path, count: int, congestion: str = "", most: int = LANES_MOST
+    ) -> None:
         self.count = count  # lanes that should work
         self.needs_window = False  # lanes are held up by the channel's window, nothing else
+        self.congestion = congestion  # the congestion control of lanes that are added
+        self.lesson = count, congestion  # what the next copy over this path should begin with
+        self._has_bbr = path.has_bbr and path.rtt_s > _LOSSY_S and not congestion
         self._rtt_s = min(path.rtt_s, 1.0)
         self._most = most
         self._settle_s = _SETTLE_S + _SETTLE_TRIPS * self._rtt_s
@@ -125,37 +135,49 @@ class Tuner:
             return None
         rate = (seen.done_bytes - self._begin.done_bytes) / taken_s
         idle = (seen.idle_s - self._begin.idle_s) / taken_s if seen.idle_s < math.inf else 1.0
+        used = (seen.used_s - self._begin.used_s) / taken_s
         self._begin = None
-        return self._judged(seen, rate, idle)
+        return self._judged(seen, rate, idle < _SPARE and used > _OURS)
 
-    def _judged(self, seen: Seen, rate: float, idle: float) -> str | None:
+    def _judged(self, seen: Seen, rate: float, is_busy: bool) -> str | None:
         said = f"{self.count} lanes move {_mb(rate)}"
         if self._before is not None:
             count, slower = self._before
             if rate < _WORTH * slower:
-                self.count, self.is_done = count, True
+                self.count, self.congestion, self.is_done = count, "", True
                 return f"{said}, and {count} moved {_mb(slower)}: back to {count}"
             fair = 1 + _FAIR * (self.count / count - 1)
+            is_trial = self.congestion != self.lesson[1]  # then all can have it the next time
+            self.lesson = count if is_trial else self.count, self.congestion
             if rate < fair * slower:
                 self.is_done = True
                 return f"{said}, and {count} moved {_mb(slower)}: enough"
-        reason = self._reason_to_stop(seen, rate, idle)
+        reason = self._reason_to_stop(seen, rate, is_busy)
         if reason:
             self.is_done = True
             return f"{said}; no more are tried: {reason}"
         self._before, self._alive_s = (self.count, rate), seen.now_s
-        self.needs_window = rate / self.count * self._rtt_s > 0.6 * CHANNEL_BYTES
+        return f"{said}{self._step(seen, rate)}"
+
+    def _step(self, seen: Seen, rate: float) -> str:
+        """Want more lanes. Returns what for."""
+        under_way = rate / self.count * self._rtt_s / CHANNEL_BYTES  # of a lane's window
+        if self._has_bbr and under_way < _LOSSY:
+            self._has_bbr, self.congestion = False, "bbr"
+            self.count = min(self._most, 2 * self.count)
+            return f", {under_way:.0%} of their windows: trying {self.count}, the new ones with bbr"
+        self.needs_window = under_way > _HELD_UP
         self.count = min(self._most, self._next_count(seen, rate))
         held = ", held up by the channel's window" if self.needs_window else ""
-        return f"{said}{held}: trying {self.count}"
+        return f"{held}: trying {self.count}"
 
-    def _reason_to_stop(self, seen: Seen, rate: float, idle: float) -> str:
+    def _reason_to_stop(self, seen: Seen, rate: float, is_busy: bool) -> str:
         if self.count >= self._most:
             return "that is the most"
         if seen.left_bytes < _STEPS_LEFT * self._step_s * rate:
             return "the copy ends soon"
-        if idle < _SPARE:
-            return "the processors here are busy"
+        if is_busy:
+            return "the processors here are busy with it"
         return ""
 
     def _next_count(self, seen: Seen, rate: float) -> int:

@@ -41,11 +41,13 @@ class Worker(threading.Thread):
     """Runs until the board is finished, or connecting makes no sense any more."""
 
     def __init__(
-        self, number: int, crew: Crew, far: Far | None = None, master: Worker | None = None
-    ) -> None:
+        self, number: int, crew: Crew, far: Far | None = None, master: Worker | None = None,
+        congestion: str = "",
+    ) -> None:  # fmt: skip
         """With a master, its channel is one more of the master's connection."""
         super().__init__(name=f"lane {number}", daemon=True)
         self.master = master
+        self.congestion = congestion  # the congestion control of its connection; "": any
         self.is_connecting = False
         self.is_up = False  # its channel carries work
         self.stays_away = False  # it has given up connecting

@@ -38,7 +38,7 @@ LADDER = (
     ("bootstrap",),
     ("channels",),
     ("board", "hosts"),
-    ("plan", "journal", "progress", "tuner"),
+    ("plan", "journal", "progress", "tuner", "load"),
     ("awkward", "servers", "embedded"),
     ("processes",),
     ("options",),
@@ -59,7 +59,7 @@ READ_LAST = {
     "board.py", "channels/command.py", "channels/fdpass.py", "channels/openssh.py", "crew.py",
     "endpoint/agent.py", "endpoint/durable.py", "endpoint/end.py", "endpoint/failures.py",
     "endpoint/machine.py", "endpoint/madeup.py", "endpoint/names.py", "hosts.py", "journal.py",
-    "resume.py", "__init__.py",
+    "load.py", "resume.py", "__init__.py",
 }  # fmt: skip
 SAYS_WHAT_IT_IS_NOT = re.compile(r"Not here: |[Nn]othing (else|here)\b")
 

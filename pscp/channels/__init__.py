@@ -21,6 +21,7 @@ class Channel(Protocol):
     read_fd: int  # the command's standard output
     write_fd: int  # its standard input
     error_fd: int  # what it, and the way there, say to people
+    pid: int  # of the process that encrypts, or of one that hands its channel to that
     control: Control | None  # by which other channels use its connection, or it uses another's
 
     def end(self) -> None:

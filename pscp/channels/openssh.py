@@ -190,15 +190,12 @@ class OpenSsh:
         if cpu is not None:
             with contextlib.suppress(ProcessLookupError):  # it ended already
                 os.sched_setaffinity(self._child.pid, {cpu})
+        self.pid = self._child.pid
         assert self._child.stdin and self._child.stdout and self._child.stderr
         self._files = (self._child.stdin, self._child.stdout, self._child.stderr)
         self.write_fd, self.read_fd, self.error_fd = (file.fileno() for file in self._files)
         for fd in (self.write_fd, self.read_fd):
             machine.widen_pipe(fd)
-
-    @property
-    def pid(self) -> int:
-        return self._child.pid
 
     def end(self) -> None:
         if self._child.poll() is None:

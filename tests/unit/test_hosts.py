@@ -21,9 +21,9 @@ def state(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def test_each_direction_is_remembered() -> None:
     assert hosts.recall(HOST, Options(), True) == Known()
-    hosts.remember(HOST, Options(), True, Known(8, 8, 0.1))
+    hosts.remember(HOST, Options(), True, Known(8, 8, 0.1, "bbr"))
     hosts.remember(HOST, Options(), False, Known(3, 2, 0.2))
-    assert hosts.recall(HOST, Options(), True) == Known(8, 8, 0.1)
+    assert hosts.recall(HOST, Options(), True) == Known(8, 8, 0.1, "bbr")
     assert hosts.recall(HOST, Options(), False) == Known(3, 2, 0.2)
 
 
@@ -43,15 +43,16 @@ def test_a_fixed_number_says_nothing_about_what_auto_would_come_to() -> None:
     ("rtt_s", "lanes"), [(0.1, 8), (0.06, 8), (0.19, 8), (0.2, 0), (0.04, 0), (0.0001, 0)]
 )
 def test_lanes_are_good_for_the_same_path_only(rtt_s: float, lanes: int) -> None:
-    assert Known(8, 8, 0.1).lanes_over(rtt_s) == lanes
+    assert Known(8, 8, 0.1).over(rtt_s).lanes == lanes
 
 
 def test_all_near_paths_are_alike() -> None:
-    assert Known(3, 3, 0.0001).lanes_over(0.009) == 3
+    assert Known(3, 3, 0.0001).over(0.009).lanes == 3
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[", "[]", '{"push": "many"}', '{"push": [1, 2]}', '{"push": ["a", 1, 0.1]}']
+    "text",
+    ["", "[", "[]", '{"push": "many"}', '{"push": [1, 2, 3]}', '{"push": ["a", 1, 0.1, ""]}'],
 )
 def test_a_damaged_memory_is_no_memory(text: str) -> None:
     hosts.remember(HOST, Options(), True, Known(5, 5, 0.1))

@@ -6,7 +6,7 @@ Not here: lanes that are really opened and parked (../e2e/test_copy_lanes.py).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from hypothesis import given, settings
@@ -33,6 +33,8 @@ class Model:
     cpus: int = 2
     harm: float = 0.0  # of the rate that is lost as lanes are added that are of no use
     is_busy: bool = False  # the total is bounded by the processors here
+    ours: float = 0.5  # of what the processors here do
+    bbr: float = 0.0  # what a lane can do with BBR; 0: there is none
 
     def rate(self, lanes: int) -> float:
         each = min(self.lane, CHANNEL_BYTES / self.rtt_s)
@@ -49,15 +51,17 @@ class Ran:
     taken_s: float
     lanes: int
     said: list[str]
+    lesson: tuple[int, str]  # what the next copy begins with
 
 
 def ran(model: Model, size: int, fixed: int | None = None) -> Ran:
     """A copy of `size` bytes, with as many lanes as the tuner wants, or always so many."""
-    path = Path(model.rtt_s, model.login_s, model.cpus)
+    path = Path(model.rtt_s, model.login_s, model.cpus, model.bbr > 0)
     count = fixed or start(path).lanes
     tuner = Tuner(path, count)
     up_at_s = [model.login_s]
-    now_s, looked_s, done, idle_s = model.login_s, model.login_s, 0.0, 0.0
+    now_s, looked_s, done, idle_s, used_s = model.login_s, model.login_s, 0.0, 0.0, 0.0
+    with_bbr_from = 0
     said = []
     while done < size:
         while len(up_at_s) < count:  # more lanes: their logins take their time, some at once
@@ -65,17 +69,22 @@ def ran(model: Model, size: int, fixed: int | None = None) -> Ran:
             up_at_s.append(max(turn_s, now_s) + model.login_s)
         up = sum(each <= now_s for each in up_at_s)
         at_work = min(up, count)
-        done += model.rate(at_work) * STEP_S
+        if tuner.congestion and not with_bbr_from:
+            with_bbr_from = len(up_at_s)
+        bbr = max(0, at_work - with_bbr_from) if with_bbr_from else 0
+        rate = min(model.rate(at_work - bbr) + bbr * model.bbr, model.total)
+        done += rate * STEP_S
         idle_s += model.idle(at_work) * STEP_S
+        used_s += model.ours * (1 - model.idle(at_work)) * STEP_S
         now_s += STEP_S
         if fixed is None and now_s - looked_s >= LOOK_S:
             looked_s = now_s
             pieces = int(done / CHUNK_BYTES)
             landed = pieces * CHUNK_BYTES
-            sentence = tuner.look(Seen(now_s, up, landed, pieces, size - landed, idle_s))
+            sentence = tuner.look(Seen(now_s, up, landed, pieces, size - landed, idle_s, used_s))
             said += [sentence] if sentence else []
             count = tuner.count
-    return Ran(now_s, count, said)
+    return Ran(now_s, count, said, tuner.lesson)
 
 
 def best_fixed(model: Model, size: int) -> float:
@@ -110,6 +119,29 @@ def test_it_climbs_while_more_comes_of_it() -> None:
     assert "trying 16" in lossy.said[0]
 
 
+def test_bbr_is_tried_where_lanes_carry_little_and_kept_where_more_comes_of_it() -> None:
+    lossy = replace(LOSSY, lane=1.25 * MIB, bbr=12 * MIB)
+    found = ran(lossy, 4 * GIB)
+    assert (
+        found.said[0]
+        == "8 lanes move 11 MB/s, 3% of their windows: trying 16, the new ones with bbr"
+    )
+    assert found.lesson[1] == "bbr"
+    assert found.taken_s < 0.5 * ran(replace(lossy, bbr=0), 4 * GIB).taken_s
+
+
+def test_bbr_is_let_go_where_nothing_came_of_it() -> None:
+    slow = Model(rtt_s=0.05, login_s=0.8, lane=4 * MIB, total=6 * MIB, bbr=0.8 * MIB)
+    found = ran(slow, 4 * GIB)
+    assert "with bbr" in found.said[0] and found.said[-1].endswith("back to 8")
+    assert found.lesson == (8, "")
+
+
+def test_bbr_is_not_tried_where_lanes_fill_their_windows() -> None:
+    found = ran(replace(MS_100, bbr=20 * MIB), 8 * GIB)
+    assert not [said for said in found.said if "bbr" in said]
+
+
 def test_it_goes_back_where_nothing_came_of_it() -> None:
     began = start(Path(MS_100.rtt_s, MS_100.login_s, MS_100.cpus)).lanes
     far = ran(MS_100, 8 * GIB)
@@ -126,7 +158,14 @@ def test_it_keeps_what_brought_something_and_stops_there() -> None:
 def test_busy_processors_get_no_more_lanes() -> None:
     near = ran(NEAR, 8 * GIB)
     assert near.lanes == 2
-    assert [each.partition("tried: ")[2] for each in near.said] == ["the processors here are busy"]
+    assert [each.partition("tried: ")[2] for each in near.said] == [
+        "the processors here are busy with it"
+    ]
+
+
+def test_processors_that_others_keep_busy_are_no_reason() -> None:
+    others = replace(NEAR, ours=0.1, total=1500 * MIB)
+    assert ran(replace(others, is_busy=True), 32 * GIB).lanes > 2
 
 
 def test_a_copy_that_ends_soon_gets_no_more_lanes() -> None:
@@ -162,7 +201,7 @@ def test_lanes_held_up_by_their_window_are_known() -> None:
     rate = 0.9 * 8 * CHANNEL_BYTES / 0.1
     for step in range(100):
         done = int(rate * step * LOOK_S)
-        seen = Seen(step * LOOK_S, 8, done, done // CHUNK_BYTES, 64 * GIB, step * LOOK_S)
+        seen = Seen(step * LOOK_S, 8, done, done // CHUNK_BYTES, 64 * GIB, 0.0, 0.0)
         if said := tuner.look(seen):
             break
     assert said == "8 lanes move 151 MB/s, held up by the channel's window: trying 16"
@@ -174,7 +213,7 @@ def test_lanes_that_never_come_are_not_waited_for() -> None:
     said = []
     for step in range(400):
         done = step * 50 * MIB
-        said.append(tuner.look(Seen(step * LOOK_S, 3, done, done // CHUNK_BYTES, 1, math.inf)))
+        said.append(tuner.look(Seen(step * LOOK_S, 3, done, done // CHUNK_BYTES, 1, math.inf, 0.0)))
     assert next(filter(None, said)) == "of 8 lanes 3 came: going on with these"
     assert tuner.count == 3
 
