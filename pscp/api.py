@@ -127,6 +127,7 @@ class Session:
         result: Result | None = None
         told.start(counters)
         try:
+            options = self._advised(options, told)
             self._start(options, froms, to.is_remote)
             from pscp.run import Run  # most of the program; ssh logs in meanwhile
 
@@ -134,6 +135,19 @@ class Session:
             return result
         finally:
             told.stop(result)
+
+    def _advised(self, options: Options, told: Reporter) -> Options:
+        """What --measure --save found best for this host, where nothing else was asked for."""
+        connections, setup = hosts.advice(self.host, options)[0], self._resolved(options)
+        used = []
+        if connections and options.connections is None:
+            options = dataclasses.replace(options, connections=connections)
+            used.append(f"connections: {connections}")
+        if setup.advised and setup.ciphers_are_ours:
+            used.append(f"cipher: {setup.advised}")
+        if used and options.verbose:
+            told.note(f"as pscp --measure --save found best for this host: {', '.join(used)}")
+        return options
 
     # --- connections
 
@@ -154,9 +168,13 @@ class Session:
         self._early = [self._channel(options, may_prompt=False) for _ in range(lanes - 1)]
 
     def _channel(self, options: Options, may_prompt: bool) -> Channel:
+        return open_channel(self.host, options, self._resolved(options), command(), may_prompt)
+
+    def _resolved(self, options: Options) -> SshSetup:
         if self._setup is None:
-            self._setup = resolve(self.host, options)
-        return open_channel(self.host, options, self._setup, command(), may_prompt)
+            advised = hosts.advice(self.host, options)[1]
+            self._setup = dataclasses.replace(resolve(self.host, options), advised=advised)
+        return self._setup
 
     def take(self, options: Options, note: Callable[[str], None]) -> list[Far]:
         """The connections that are open; if there is none, a first one, which may prompt."""

@@ -8,28 +8,36 @@ finger are answered at once. Read next: api.py.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
-import signal
 import stat
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any, NoReturn
 
-from pscp.errors import FileError, Interrupted, PscpError, Terminated, UsageError
+from pscp.errors import FileError, Interrupted, PscpError, UsageError
 from pscp.options import (
     Location,
     Options,
     check_direction,
+    parse_host,
     parse_location,
     parse_number,
     parse_size,
 )
-from pscp.progress import Result, count, format_bytes, format_duration, make_reporter, write_line
+from pscp.progress import (
+    Notes,
+    Result,
+    count,
+    format_bytes,
+    format_duration,
+    make_reporter,
+    write_line,
+)
+from pscp.signals import signals_raised
 
-USAGE = "pscp [options] SOURCE... DEST"
+USAGE = "pscp [options] SOURCE... DEST, or pscp --measure [options] HOST"
 DESCRIPTION = (
     "Copy files and folders over several SSH connections at once; every chunk is verified. "
     "SOURCE or DEST is [USER@]HOST:PATH or ssh://[USER@]HOST[:PORT]/PATH, the other a path here."
@@ -48,6 +56,15 @@ class Command:
     sources: tuple[Location, ...]
     destination: Location
     options: Options
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A command line that asks for no copy: what is best for this host?"""
+
+    host: Location
+    options: Options
+    save: bool
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -77,7 +94,7 @@ def told(argv: Sequence[str]) -> bool:
     return True
 
 
-def parse(argv: Sequence[str]) -> Command:
+def parse(argv: Sequence[str]) -> Command | Measure:
     """Read a command line, or raise UsageError; looks at local sources, contacts nothing."""
     words = before_dashes(argv)
     given, rest = make_parser().parse_known_args(words)
@@ -89,8 +106,22 @@ def parse(argv: Sequence[str]) -> Command:
             )
     if "help" in given:
         raise UsageError('-h does not go with other letters, and no host name starts with "-"')
-    options = Options(**{name: frozen(value) for name, value in vars(given).items()})
-    locations = [parse_location(text) for text in (*rest, *argv[len(words) + 1 :])]
+    values = {name: frozen(value) for name, value in vars(given).items()}
+    measures, saves = values.pop("measure", False), values.pop("save", False)
+    options, texts = Options(**values), [*rest, *argv[len(words) + 1 :]]
+    if saves and not measures:
+        raise UsageError("--save goes with --measure: it keeps what that found best")
+    return as_measure(texts, options, saves) if measures else as_copy(texts, options)
+
+
+def as_measure(texts: list[str], options: Options, saves: bool) -> Measure:
+    if len(texts) != 1:
+        raise UsageError("--measure takes one HOST", "usage: pscp --measure [options] HOST")
+    return Measure(parse_host(texts[0]), options, saves)
+
+
+def as_copy(texts: list[str], options: Options) -> Command:
+    locations = [parse_location(text) for text in texts]
     if not locations:
         raise UsageError("a source and a destination are missing", f"usage: {USAGE}")
     if len(locations) == 1:
@@ -103,11 +134,28 @@ def parse(argv: Sequence[str]) -> Command:
     return Command(tuple(sources), destination, options)
 
 
-def run(command: Command) -> int:
-    from pscp.api import copy
+def run(command: Command | Measure) -> int:
     from pscp.endpoint import machine
 
     machine.raise_descriptor_limit()
+    return run_measure(command) if isinstance(command, Measure) else run_copy(command)
+
+
+def run_measure(command: Measure) -> int:
+    from pscp import tables
+    from pscp.measuring import measure
+
+    options = command.options
+    note = Notes().note
+    with signals_raised("nothing is kept of a measurement"), tables.doing(options) as say:
+        found = measure(command.host, options, save=command.save, say=say, note=note)
+    tables.show(found, options.progress == "json")
+    return 0
+
+
+def run_copy(command: Command) -> int:
+    from pscp.api import copy
+
     options = command.options
     is_terminal = bool(sys.stderr and sys.stderr.isatty()) and os.environ.get("TERM") != "dumb"
     reporter = make_reporter(options, is_terminal)
@@ -121,35 +169,6 @@ def run(command: Command) -> int:
             reporter.stop(None)
     conclude(result, options)
     return 0 if result.ok else 1
-
-
-@contextlib.contextmanager
-def signals_raised() -> Iterator[None]:
-    """SIGINT and SIGTERM end the copy in the order of its own code: the first of them raises.
-
-    What comes later finds the copy ending already. What is ignored (nohup, &) stays ignored.
-    """
-    errors = {signal.SIGINT: Interrupted, signal.SIGTERM: Terminated}
-    ended: list[int] = []
-
-    def end(number: int, frame: object) -> None:
-        ended.append(number)
-        for each in before:
-            signal.signal(each, signal.SIG_IGN)
-        raise errors[signal.Signals(number)]("interrupted; what has landed is kept")
-
-    before = {
-        each: signal.getsignal(each)
-        for each in errors
-        if signal.getsignal(each) is not signal.SIG_IGN
-    }
-    for each in before:
-        signal.signal(each, end)
-    try:
-        yield
-    finally:
-        for each, action in () if ended else before.items():
-            signal.signal(each, action)
 
 
 def check_local_source(path: str, recursive: bool) -> None:
@@ -208,6 +227,7 @@ def make_parser() -> Parser:
     add_how_it_is_sent(parser.add_argument_group("how it is sent"))
     add_how_ssh_is_run(parser.add_argument_group("how ssh is run"))
     add_what_is_shown(parser.add_argument_group("what is shown"))
+    add_what_is_measured(parser.add_argument_group("instead of a copy"))
     return parser
 
 
@@ -315,6 +335,16 @@ def add_what_is_shown(group: argparse._ArgumentGroup) -> None:
     flag("--stats", help="end with a table of what was counted")
     flag("-h", "--help", help="show this and exit")
     flag("--version", help="show the version and exit")
+
+
+def add_what_is_measured(group: argparse._ArgumentGroup) -> None:
+    flag = partial(group.add_argument, action="store_true")
+    flag(
+        "--measure",
+        help="measure the path to HOST in about a minute, with no disk: ciphers, connections (-c: "
+        "the most), windows; recommend what is best (--progress json: as JSON)",
+    )
+    flag("--save", help="with --measure: have later copies to HOST use what is recommended")
 
 
 def size(group: argparse._ArgumentGroup, short: str, long: str, dest: str, help: str) -> None:

@@ -52,6 +52,8 @@ class SshSetup:
     ciphers_are_ours: bool = False  # the user configured none, so we may put ours in front
     alive_is_ours: bool = False
     far_aes: bool | None = None  # AES instructions there; None: not known yet
+    advised: str = ""  # the cipher that was measured to be best
+    offered: tuple[str, ...] = ()  # ciphers, by ssh here
 
     def argv(self, host: Location, options: Options, may_prompt: bool) -> list[str]:
         """The ssh command line, up to the remote command."""
@@ -65,7 +67,9 @@ class SshSetup:
         return words + user_words(host, options) + ["--", str(host.host)]
 
     def ciphers(self) -> str:
-        """AES-GCM where both processors have AES instructions, ChaCha20 where one has not."""
+        """The advised one; AES-GCM where both processors have AES instructions, else ChaCha20."""
+        if self.advised:
+            return self.advised
         return _CHACHA if False in (machine.has_aes(), self.far_aes) else _AES_GCM
 
 
@@ -109,6 +113,7 @@ def resolve(host: Location, options: Options) -> SshSetup:
     return SshSetup(
         ciphers_are_ours=mine.get("ciphers") == theirs.get("ciphers") and not options.cipher,
         alive_is_ours=mine.get("serveraliveinterval", "0") == "0",
+        offered=tuple(mine["ciphers"].split(",")) if "ciphers" in mine else (),
     )
 
 
