@@ -15,6 +15,7 @@ Not here: how the figures are had (measuring.py), their tables (tables.py).
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -64,6 +65,17 @@ class Kernel:
 
 
 @dataclass(frozen=True)
+class Windows:
+    """What one connection, of one channel, moved; and what its windows allow in a round trip."""
+
+    bytes_per_s: float
+    channel_bytes: int
+    channel_bytes_per_s: float
+    buffer_bytes: int | None  # None: unknown
+    buffer_bytes_per_s: float | None
+
+
+@dataclass(frozen=True)
 class Setting:
     """A sysctl that is lower than this path needs."""
 
@@ -93,6 +105,7 @@ class Measurement:
     rtt_min_s: float
     ciphers: tuple[Point, ...]  # over one connection
     connections: tuple[Point, ...]  # with the best cipher
+    windows: Windows
     near: Kernel
     far: Kernel
     advice: Advice
@@ -104,17 +117,21 @@ class Measurement:
 # --- from samples to rates
 
 
-def rate_between(samples: Samples, from_s: float, to_s: float) -> float:
-    """Bytes a second from the first to the last arrival in this time.
+def rate_between(samples: Samples, begun_s: float, ended_s: float) -> float:
+    """Bytes a second over the second half of this time: in the first, TCP gathers speed.
 
-    The time before it is left out, since a connection gathers speed there.
+    The line that fits the arrivals best, since they come in bursts.
     """
-    inside = [sample for sample in samples if from_s <= sample[0] <= to_s]
-    if len(inside) >= 2 and inside[-1][0] > inside[0][0]:
-        (first_s, first), (last_s, last) = inside[0], inside[-1]
-        return (last - first) / (last_s - first_s)
-    arrived = [count for at_s, count in samples if at_s <= to_s]
-    return arrived[-1] / (to_s - from_s) / 2 if arrived and to_s > from_s else 0.0
+    half_s = (begun_s + ended_s) / 2
+    times, counts = [], []
+    for at_s, count in samples:
+        if half_s <= at_s <= ended_s:
+            times.append(at_s - half_s)
+            counts.append(count)
+    if len(set(times)) > 1:
+        return max(statistics.linear_regression(times, counts).slope, 0.0)
+    arrived = [count for at_s, count in samples if at_s <= ended_s]
+    return arrived[-1] / (ended_s - begun_s) if arrived else 0.0
 
 
 def counts_up_to(most: int) -> list[int]:
@@ -167,10 +184,9 @@ def advise(
         *raised("here", near, send_bytes=push, receive_bytes=pull),
         *raised("there", far, send_bytes=pull, receive_bytes=push),
     )
-    one = next((point for point in lanes if point.connections == 1), lanes[0])
     reasons = (
         *_about_cipher(cipher, ciphers),
-        _about_window(one, rtt_s, near, far),
+        _about_windows(windows_of(lanes[0], rtt_s, near, far)),
         _about_connections(best, lanes),
         *_about_buffers(best, rtt_s, bdp_bytes, settings, near, far),
     )
@@ -231,6 +247,16 @@ def _is_number(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) < 19
 
 
+def windows_of(one: Point, rtt_s: float, near: Kernel, far: Kernel) -> Windows:
+    """Of one connection's faster direction."""
+    push, pull = one.rates()
+    buffers = buffer_bytes(near, far) if push >= pull else buffer_bytes(far, near)
+    return Windows(
+        max(push, pull), CHANNEL_BYTES, CHANNEL_BYTES / rtt_s, buffers,
+        None if buffers is None else buffers / rtt_s,
+    )  # fmt: skip
+
+
 def buffer_bytes(sender: Kernel, receiver: Kernel) -> int | None:
     """The most that two sockets let a connection have in flight; None where that is unknown.
 
@@ -274,25 +300,24 @@ def _about_cipher(best: Point, points: Sequence[Point]) -> Iterable[str]:
         yield f"{said}, within 5 percent of {fastest.cipher}, and costs the processors less"
 
 
-def _about_window(one: Point, rtt_s: float, near: Kernel, far: Kernel) -> str:
-    """What one connection, of one channel, moved: is it SSH's window, or a socket's buffer?"""
-    moved, (sender, receiver) = max(
-        (one.push.bytes_per_s, (near, far)), (one.pull.bytes_per_s, (far, near)),
-        key=lambda way: way[0],
-    )  # fmt: skip
-    window, buffers = CHANNEL_BYTES / rtt_s, buffer_bytes(sender, receiver)
+def _about_windows(found: Windows) -> str:
     said = (
-        f"one connection moves {mib(moved)} MiB/s; in a round trip of {shown_ms(rtt_s)} a channel "
-        f"of OpenSSH moves {mib(CHANNEL_BYTES)} MiB, so at most {mib(window)} MiB/s"
+        f"one connection moves {mib(found.bytes_per_s)} MiB/s; in a round trip a channel of "
+        f"OpenSSH moves {mib(found.channel_bytes)} MiB, so {mib(found.channel_bytes_per_s)} "
+        "MiB/s at most"
     )
-    limits = [(window, "the channel's window")]
-    if buffers is not None:
-        said += f", and the sockets' buffers {mib(buffers)} MiB, so {mib(buffers / rtt_s)} MiB/s"
-        limits.append((buffers / rtt_s, "the sockets' buffers"))
+    limits = [(found.channel_bytes_per_s, "the channel's window")]
+    if found.buffer_bytes is not None and found.buffer_bytes_per_s is not None:
+        said += (
+            f", and the sockets' buffers {mib(found.buffer_bytes)} MiB, so "
+            f"{mib(found.buffer_bytes_per_s)} MiB/s"
+        )
+        limits.append((found.buffer_bytes_per_s, "the sockets' buffers"))
     least, name = min(limits)
-    if moved >= NEAR_A_LIMIT * least:
-        return f"{said}: {name} holds it back, and more connections help"
-    return f"{said}: neither holds it back"
+    if found.bytes_per_s < NEAR_A_LIMIT * least:
+        return f"{said}: neither holds it back"
+    verb = "hold" if name.endswith("s") else "holds"
+    return f"{said}: {name} {verb} it back, and more connections help"
 
 
 def _about_connections(best: Point, points: Sequence[Point]) -> str:
@@ -301,8 +326,9 @@ def _about_connections(best: Point, points: Sequence[Point]) -> str:
         f"{way} {mib(rate)} MiB/s (the most was {mib(top)})"
         for way, rate, top in zip(("push", "pull"), best.rates(), most, strict=True)
     )
-    number = best.connections
-    return f"{number} connection{'s' if number > 1 else ''} {said}"
+    if best.connections == 1:
+        return f"1 connection is enough: {said}"
+    return f"{best.connections} connections {said}"
 
 
 def _about_buffers(

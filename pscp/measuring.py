@@ -37,8 +37,11 @@ from pscp.worker import OPENING_MAX
 
 SECONDS = 2.0  # of a point in one direction
 _ROUND_TRIPS = 10  # and at least so many, for TCP to gather speed
-_MOST_S = 55.0  # in all, about
-_FOR_LOGINS = 0.7  # of the time that is left goes to moving
+_MOST_S = 50.0  # in all, about
+_FOR_MOVING = 0.7  # of the time that is left; logins take the rest
+_PATIENCE_S = 2.0  # for what is in flight when a trial is over; then its connections are ended
+_LONG_S = 60.0  # the same, where there could be no new ones
+_PAUSE_S = 1.0
 _MOST_CONNECTIONS = 16
 _QUESTIONS = 7  # for the round trip
 _LEAST_CHUNK_BYTES = 256 * KIB
@@ -133,7 +136,7 @@ class Trial:
             threading.Thread(target=self._serve, args=(lane,), daemon=True) for lane in self._lanes
         ]
 
-    def run(self, seconds: float) -> float:
+    def run(self, seconds: float, patience_s: float) -> float:
         """Bytes a second, over the second half of this time. Raises why it ended before."""
         begun_s = time.monotonic()
         try:
@@ -143,13 +146,17 @@ class Trial:
                 thread.start()
             self._wait(lambda: False, begun_s + seconds)
             self.file.is_over = True
-            self._wait(self.board.is_idle, time.monotonic() + max(seconds, SECONDS))
+            self._wait(self.board.is_idle, time.monotonic() + patience_s)
             self._finish()
         except BaseException as error:
             self.board.stop(error)
             self._abort()
             raise
-        return advice.rate_between(self.file.samples, begun_s + seconds / 2, begun_s + seconds)
+        return advice.rate_between(self.file.samples, begun_s, begun_s + seconds)
+
+    def lost(self) -> list[str]:
+        """Why lanes were lost, if any were."""
+        return [lane.error.message for lane in self._lanes if lane.error is not None]
 
     def alive(self) -> list[Far]:
         """The connections that the next trial can use. A slow path's still have data in flight."""
@@ -174,9 +181,8 @@ class Trial:
                 left_s = until_s - time.monotonic()
                 if left_s <= 0:
                     return
-                lost = [lane.error for lane in self._lanes if lane.error is not None]
-                if len(lost) == len(self._lanes):
-                    raise lost[0]
+                if all(lane.error is not None for lane in self._lanes):
+                    raise self._lanes[0].error or errors.ConnectionLost("the connection closed")
                 self.board.changed.wait(left_s)
             if self.board.error is not None:
                 raise self.board.error
@@ -232,7 +238,8 @@ class _Measuring:
         lanes = self._more(best, fars)
         return Measurement(
             host=self._session.host.login, rtt_s=self._rtt_s, rtt_min_s=min(trips),
-            ciphers=tuple(ciphers), connections=tuple(lanes), near=near, far=far,
+            ciphers=tuple(ciphers), connections=tuple(lanes),
+            windows=advice.windows_of(lanes[0], self._rtt_s, near, far), near=near, far=far,
             advice=advice.advise(self._rtt_s, ciphers, lanes, near, far),
             notes=tuple(self._notes), seconds=time.monotonic() - self._begun_s,
         )  # fmt: skip
@@ -264,15 +271,9 @@ class _Measuring:
     def _ciphers(self, first: Far) -> tuple[list[Point], list[Far]]:
         """Each cipher that both ends offer, over one connection; and the best one's."""
         self._say("logging in with each cipher")
-        found = self._open(self.offered, _is_not_offered)
-        if not found:  # a login that prompts cannot be repeated
-            name = self._options.cipher or "the default cipher"
-            found = {name: [first]}
-        else:
-            first.close()
+        found = self._logged_in(first)
+        steps = len(advice.counts_up_to(self._most())) - 1 if len(found) > 1 else 0
         points: list[Point] = []
-        most = self._most() if len(found) > 1 else 1
-        steps = len(advice.counts_up_to(most)) - 1
         for place, name in enumerate(list(found)):
             self._points_left = 2 * (len(found) - place + steps)
             if points and self._is_late():
@@ -290,18 +291,39 @@ class _Measuring:
                 far.close()
         return points, found[best]
 
+    def _logged_in(self, first: Far) -> dict[str, list[Far]]:
+        """A connection with each cipher. Where a login cannot be repeated, the first one, as it is.
+
+        One is tried before the others: many failed logins at once would bring a penalty.
+        """
+        found: dict[str, list[Far]] = {}
+        for ciphers in (self.offered[:1], self.offered[1:]):
+            for cipher, far in self._open(ciphers):
+                if isinstance(far, errors.AuthenticationError):
+                    self._note(f"only the first connection: {far.message}")
+                    return {self._options.cipher or "as configured": [first]}
+                if isinstance(far, Far):
+                    found[cipher] = [far]
+                elif "no matching cipher" not in far.message:  # ssh's words: not offered there
+                    self._note(f"{cipher}: {far.message}")
+        if not found:
+            return {self._options.cipher or "as configured": [first]}
+        first.close()
+        return found
+
     def _more(self, one: Point, fars: list[Far]) -> list[Point]:
         """The best cipher over more connections, while that may bring more."""
         points = [one]
-        counts = [n for n in advice.counts_up_to(self._most()) if n > 1]
-        if one.cipher not in self.offered:
-            counts = []
+        counts = advice.counts_up_to(self._most())[1:] if self._can_open(one.cipher) else []
         for place, count in enumerate(counts):
             self._points_left = 2 * (len(counts) - place)
-            if self._is_late() or not advice.may_gain(points):
+            if self._is_late():
+                self._note(f"{count} connections: left out, for time")
+                break
+            if not advice.may_gain(points):
                 break
             self._say(f"measuring {count} connections")
-            fars += self._open([one.cipher] * (count - len(fars))).get(one.cipher, [])
+            fars = self._filled(one.cipher, fars, count)
             if len(fars) < count:
                 self._note(f"{count} connections could not be opened")
                 break
@@ -320,58 +342,65 @@ class _Measuring:
         """Push and pull over these connections, and those that are left; no point: none was."""
         count, ways = len(fars), []
         for is_push in (True, False):
-            fars += self._open([cipher] * (count - len(fars))).get(cipher, [])
+            fars = self._filled(cipher, fars, count)
             if not fars:
                 return None, fars
-            left_s = _MOST_S - (time.monotonic() - self._begun_s)
-            fair_s = _FOR_LOGINS * left_s / self._points_left
-            self._points_left = max(self._points_left - 1, 1)
-            seconds = max(min(self._seconds, fair_s), _ROUND_TRIPS * self._rtt_s)
             before = _cpu(fars)
             trial = Trial(fars, is_push, self._rtt_s, self._algorithm)
-            rate = trial.run(seconds)
+            rate = trial.run(self._share_s(), _PATIENCE_S if self._can_open(cipher) else _LONG_S)
+            for message in trial.lost():
+                self._note(f"{count} connections, and one of them was lost: {message}")
             fars = trial.alive()
-            after = _cpu(fars)
-            near_s, far_s = (
-                None if a is None or b is None else a - b
-                for a, b in zip(after, before, strict=True)
+            costs = (
+                advice.per_gib(None if a is None or b is None else a - b, trial.file.landed_bytes)
+                for a, b in zip(_cpu(fars), before, strict=True)
             )
-            moved = trial.file.landed_bytes
-            costs = (advice.per_gib(near_s, moved), advice.per_gib(far_s, moved))
             ways.append(Moved(rate, *costs))
         return Point(cipher, count, *ways), fars
 
+    def _share_s(self) -> float:
+        """What the next trial gets of the time that is left."""
+        left_s = _MOST_S - (time.monotonic() - self._begun_s)
+        fair_s = _FOR_MOVING * left_s / self._points_left
+        self._points_left = max(self._points_left - 1, 1)
+        least_s = max(self._seconds / 2, _ROUND_TRIPS * self._rtt_s)
+        return max(min(self._seconds, fair_s), least_s)
+
     # --- connections
 
-    def _open(
-        self, ciphers: Sequence[str], is_expected: Callable[[errors.PscpError], bool] | None = None
-    ) -> dict[str, list[Far]]:
-        """A connection for each of these, several at once; what fails is noted."""
-        if not ciphers:
-            return {}
-        found: dict[str, list[Far]] = {}
+    def _can_open(self, cipher: str) -> bool:
+        return cipher in self.offered  # else it is the first connection's, which cannot be repeated
+
+    def _filled(self, cipher: str, fars: list[Far], count: int) -> list[Far]:
+        """These connections, and new ones for those that are missing, as far as they open."""
+        missing = count - len(fars) if self._can_open(cipher) else 0
+        opened = self._open([cipher] * missing)
+        for error in {far.message for _, far in opened if not isinstance(far, Far)}:
+            self._note(error)
+        return fars + [far for _, far in opened if isinstance(far, Far)]
+
+    def _open(self, ciphers: Sequence[str]) -> list[tuple[str, Far | errors.PscpError]]:
+        """A connection for each of these, or why there is none; several log in at once."""
         with ThreadPoolExecutor(OPENING_MAX) as pool:
             try:
-                for cipher, far in zip(ciphers, pool.map(self._open_one, ciphers), strict=True):
-                    if isinstance(far, Far):
-                        found.setdefault(cipher, []).append(far)
-                    elif is_expected is None or not is_expected(far):
-                        self._note(f"{cipher}: {far.message}")
+                return list(zip(ciphers, pool.map(self._open_one, ciphers), strict=True))
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 for channel in list(self._opened):
                     channel.end()
                 raise
-        return found
 
-    def _open_one(self, cipher: str) -> Far | errors.PscpError:
+    def _open_one(self, cipher: str, attempts: int = 2) -> Far | errors.PscpError:
         options = dataclasses.replace(self._options, cipher=cipher)
         try:
             channel = open_channel(self._session.host, options, self._setup, command(), False)
             self._opened.append(channel)
             return Far(channel)
         except errors.PscpError as error:
-            return error
+            if not error.retry or attempts == 1:
+                return error
+        time.sleep(_PAUSE_S)  # sshd's MaxStartups, most likely
+        return self._open_one(cipher, attempts - 1)
 
 
 def _cpu(fars: list[Far]) -> tuple[float | None, float | None]:
@@ -383,8 +412,3 @@ def _cpu(fars: list[Far]) -> tuple[float | None, float | None]:
     answer, failed = far.ask({"ask": "cpu"})
     known = isinstance(answer, float) and not failed
     return machine.cpu_seconds(pid) if pid is not None else None, answer if known else None
-
-
-def _is_not_offered(error: errors.PscpError) -> bool:
-    """ssh's words for a cipher that the far end does not have."""
-    return "no matching cipher" in error.message

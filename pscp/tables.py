@@ -12,13 +12,15 @@ import json
 import os
 import shlex
 import sys
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
-from typing import TextIO
+from typing import Literal, TextIO
 
-from pscp.advice import Measurement, Point, Setting, mib, shown_ms
+from pscp.advice import Measurement, Point, Setting, Windows, mib, shown_ms
 from pscp.options import Options
 from pscp.progress import format_duration, printable, write_line
 
+_COLUMNS = 90
 Rows = Sequence[Sequence[str]]  # the first is the heading
 
 
@@ -60,6 +62,7 @@ def show(found: Measurement, as_json: bool) -> None:
     )
     put(cipher_rows(found.ciphers))
     put(connection_rows(found.connections))
+    put(window_rows(found.windows))
     put(kernel_rows(found))
     for line in conclusion(found):
         write_line(sys.stdout, line)
@@ -73,13 +76,26 @@ def is_terminal(stream: TextIO | None) -> bool:
 
 
 def cipher_rows(points: Sequence[Point]) -> Rows:
-    heading = ["cipher, one connection", "push MiB/s", "pull MiB/s", "CPU-s/GiB here", "there"]
+    heading = ["cipher, one connection", "push MiB/s", "pull", "CPU-s/GiB here", "there"]
     return [heading, *([point.cipher, *rates(point), *cpu(point)] for point in points)]
 
 
 def connection_rows(points: Sequence[Point]) -> Rows:
-    heading = [f"connections, {points[0].cipher}", "push MiB/s", "pull MiB/s"]
+    heading = [f"connections, {points[0].cipher}", "push MiB/s", "pull"]
     return [heading, *([str(point.connections), *rates(point)] for point in points)]
+
+
+def window_rows(windows: Windows) -> Rows:
+    rows = [["one connection", "MiB in a round trip", "MiB/s"]]
+    rows.append(["moved", "", mib(windows.bytes_per_s)])
+    limits = (
+        ("an SSH channel's window", windows.channel_bytes, windows.channel_bytes_per_s),
+        ("the sockets' buffers", windows.buffer_bytes, windows.buffer_bytes_per_s),
+    )
+    for name, size, rate in limits:
+        shown = ("unknown", "") if size is None or rate is None else (mib(size), mib(rate))
+        rows.append([f"{name} allow{'' if name.endswith('rs') else 's'}", *shown])
+    return rows
 
 
 def kernel_rows(found: Measurement) -> Rows:
@@ -107,9 +123,10 @@ def conclusion(found: Measurement) -> Iterator[str]:
     for note in found.notes:
         yield f"note: {note}"
     yield "Why:"
-    yield from (f"- {reason}" for reason in told.reasons)
+    for reason in told.reasons:
+        yield from textwrap.wrap(f"- {reason}", _COLUMNS, subsequent_indent="  ")
     yield "Recommended:"
-    cipher = f" --cipher {told.cipher}" if "@" in told.cipher or " " not in told.cipher else ""
+    cipher = "" if " " in told.cipher else f" --cipher {told.cipher}"  # " ": as configured
     yield f"  pscp -c {told.connections}{cipher}"
     yield from (f"  {line}" for line in sysctl_lines(told.settings))
     if found.saved:
@@ -133,13 +150,15 @@ def put_plain(rows: Rows) -> None:
 
 
 def put_rich(rows: Rows) -> None:
+    from rich.box import SIMPLE
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    table = Table()
+    table = Table(box=SIMPLE, pad_edge=False)
     for place, title in enumerate(rows[0]):
-        table.add_column(Text(printable(title)), justify="right" if place else "left")
+        justify: Literal["left", "right"] = "right" if place else "left"
+        table.add_column(Text(printable(title)), justify=justify, overflow="fold")
     for row in rows[1:]:
         table.add_row(*(Text(printable(cell)) for cell in row))
     with contextlib.suppress(OSError):
