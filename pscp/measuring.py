@@ -391,7 +391,9 @@ class _Measuring:
                 raise
 
     def _open_one(self, cipher: str, attempts: int = 2) -> Far | errors.PscpError:
-        options = dataclasses.replace(self._options, cipher=cipher)
+        # ssh tells of a cipher that is not offered at level INFO, which may be switched off.
+        words = ("LogLevel=INFO", *self._options.ssh_options)
+        options = dataclasses.replace(self._options, cipher=cipher, ssh_options=words)
         try:
             channel = open_channel(self._session.host, options, self._setup, command(), False)
             self._opened.append(channel)

@@ -34,6 +34,31 @@ def test_another_way_to_the_host_is_another_host() -> None:
     assert hosts.recall(parse_location("host:"), Options(), True) == 0
 
 
+def test_advice_is_kept_beside_what_copies_leave() -> None:
+    assert hosts.advice(HOST, Options()) == (0, "")
+    hosts.remember(HOST, Options(), True, 5)
+    assert hosts.save_advice(HOST, Options(), 8, "aes128-ctr")
+    hosts.remember(HOST, Options(), False, 3)
+    assert hosts.advice(HOST, Options()) == (8, "aes128-ctr")
+    assert [hosts.recall(HOST, Options(), is_push) for is_push in (True, False)] == [5, 3]
+
+
+def test_a_host_that_was_only_measured_needs_no_prompt_either() -> None:
+    hosts.save_advice(HOST, Options(), 8, "aes128-ctr")
+    assert hosts.recall(HOST, Options(), True) == 8
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[", "7", '{"connections": "8", "cipher": 7}', '{"connections": 1000, "cipher": "-oX=y z"}'],
+)
+def test_damaged_advice_is_no_advice(text: str) -> None:
+    hosts.save_advice(HOST, Options(), 8, "aes128-ctr")
+    [file] = (state_folder() / "hosts").iterdir()
+    file.write_text(text)
+    assert hosts.advice(HOST, Options()) == (0, "")
+
+
 @pytest.mark.parametrize("text", ["", "[", "[]", '{"push": "many"}', '{"pull": 1}'])
 def test_a_damaged_memory_is_no_memory(text: str) -> None:
     hosts.remember(HOST, Options(), True, 5)
