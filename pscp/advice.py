@@ -117,26 +117,25 @@ class Measurement:
 # --- from samples to rates
 
 
-def rate_between(samples: Samples, begun_s: float, ended_s: float) -> float:
-    """Bytes a second over the second half of this time: in the first, TCP gathers speed.
-
-    The line that fits the arrivals best, since they come in bursts.
-    """
-    half_s = (begun_s + ended_s) / 2
+def rate_between(samples: Samples, from_s: float, to_s: float) -> float:
+    """Bytes a second in this time: the line that fits the arrivals best, as they come in bursts."""
     times, counts = [], []
     for at_s, count in samples:
-        if half_s <= at_s <= ended_s:
-            times.append(at_s - half_s)
+        if from_s <= at_s <= to_s:
+            times.append(at_s - from_s)
             counts.append(count)
     if len(set(times)) > 1:
         return max(statistics.linear_regression(times, counts).slope, 0.0)
-    arrived = [count for at_s, count in samples if at_s <= ended_s]
-    return arrived[-1] / (ended_s - begun_s) if arrived else 0.0
+    before = max((count for at_s, count in samples if at_s < from_s), default=0)
+    return max(counts[-1] - before, 0) / (to_s - from_s) if counts else 0.0
 
 
-def counts_up_to(most: int) -> list[int]:
+def counts_up_to(most: int, step: int = 2) -> list[int]:
     """The numbers of connections to try: 1, 2, 4, ... and the most itself."""
-    return sorted({1 << power for power in range(most.bit_length())} | {most})
+    counts = [1]
+    while counts[-1] * step < most:
+        counts.append(counts[-1] * step)
+    return sorted({*counts, most})
 
 
 def may_gain(points: Sequence[Point]) -> bool:

@@ -2,7 +2,7 @@
 
 What moves is a transfer test's made-up data, over the same lanes that a copy has: so a rate that
 is found here is one that a copy can get. Each point is a Trial of about two seconds each way; its
-rate is that of the second half, when logins are long over and TCP has gathered speed.
+rate is that of the last one, when logins are long over and TCP has gathered speed.
 
 Not here: what follows from the figures (advice.py), their tables (tables.py), the lanes (lane.py).
 Read next: advice.py.
@@ -36,9 +36,10 @@ from pscp.plan import Chunk, Failure, Placed
 from pscp.worker import OPENING_MAX
 
 SECONDS = 2.0  # of a point in one direction
-_ROUND_TRIPS = 10  # and at least so many, for TCP to gather speed
+_WARM_ROUND_TRIPS = 9  # until TCP's first 14 KB a round trip have doubled to a channel's 2 MiB
+_FAR_S = 0.15  # round trip from which fewer points are taken: each costs more
 _MOST_S = 50.0  # in all, about
-_FOR_MOVING = 0.7  # of the time that is left; logins take the rest
+_FOR_CIPHERS = 0.5  # of it; the connections get the rest
 _PATIENCE_S = 2.0  # for what is in flight when a trial is over; then its connections are ended
 _LONG_S = 60.0  # the same, where there could be no new ones
 _PAUSE_S = 1.0
@@ -136,23 +137,30 @@ class Trial:
             threading.Thread(target=self._serve, args=(lane,), daemon=True) for lane in self._lanes
         ]
 
-    def run(self, seconds: float, patience_s: float) -> float:
-        """Bytes a second, over the second half of this time. Raises why it ended before."""
-        begun_s = time.monotonic()
+    def run(self, warm_s: float, seconds: float, patience_s: float) -> float:
+        """Bytes a second over these seconds, once warm. Raises why it ended before."""
+        from_s = time.monotonic() + warm_s
+        to_s = from_s + seconds
         try:
             with self.board.changed:
                 self.board.add(self.file.chunks())
             for thread in self._threads:
                 thread.start()
-            self._wait(lambda: False, begun_s + seconds)
+            self._wait(lambda: False, to_s)
             self.file.is_over = True
-            self._wait(self.board.is_idle, time.monotonic() + patience_s)
+            rate = advice.rate_between(self.file.samples, from_s, to_s)
+            if self._in_flight_bytes() <= 2 * rate * patience_s:  # else there is no use in waiting
+                self._wait(self.board.is_idle, time.monotonic() + patience_s)
             self._finish()
+            return rate
         except BaseException as error:
             self.board.stop(error)
             self._abort()
             raise
-        return advice.rate_between(self.file.samples, begun_s, begun_s + seconds)
+
+    def _in_flight_bytes(self) -> int:
+        with self.board.changed:
+            return self.board.in_flight_bytes()
 
     def lost(self) -> list[str]:
         """Why lanes were lost, if any were."""
@@ -212,12 +220,10 @@ class _Measuring:
     def __init__(self, session: Session, seconds: float, say: Say) -> None:
         self._session, self._options, self._say = session, session.options, say
         setup = resolve(session.host, session.options)
-        self._setup, self.offered = (
-            dataclasses.replace(setup, ciphers_are_ours=False),
-            (setup.offered),
-        )
+        # Those of OpenSSH's own first: where time is short, the others are left out.
+        self.offered = sorted(setup.offered, key=lambda name: "@" not in name)
+        self._setup = dataclasses.replace(setup, ciphers_are_ours=False)
         self._seconds, self._begun_s = seconds, time.monotonic()
-        self._points_left = 1
         self._rtt_s, self._algorithm = 0.0, ""
         self._opened: list[Channel] = []
         self._notes: list[str] = []
@@ -272,11 +278,9 @@ class _Measuring:
         """Each cipher that both ends offer, over one connection; and the best one's."""
         self._say("logging in with each cipher")
         found = self._logged_in(first)
-        steps = len(advice.counts_up_to(self._most())) - 1 if len(found) > 1 else 0
         points: list[Point] = []
-        for place, name in enumerate(list(found)):
-            self._points_left = 2 * (len(found) - place + steps)
-            if points and self._is_late():
+        for name in list(found):
+            if points and self._is_late(_FOR_CIPHERS * _MOST_S):
                 self._note(f"{name}: left out, for time")
                 continue
             self._say(f"measuring {name}")
@@ -314,9 +318,9 @@ class _Measuring:
     def _more(self, one: Point, fars: list[Far]) -> list[Point]:
         """The best cipher over more connections, while that may bring more."""
         points = [one]
-        counts = advice.counts_up_to(self._most())[1:] if self._can_open(one.cipher) else []
-        for place, count in enumerate(counts):
-            self._points_left = 2 * (len(counts) - place)
+        step = 4 if self._rtt_s >= _FAR_S else 2
+        counts = advice.counts_up_to(self._most(), step) if self._can_open(one.cipher) else [1]
+        for count in counts[1:]:
             if self._is_late():
                 self._note(f"{count} connections: left out, for time")
                 break
@@ -335,19 +339,22 @@ class _Measuring:
     def _most(self) -> int:
         return self._options.connections or _MOST_CONNECTIONS
 
-    def _is_late(self) -> bool:
-        return time.monotonic() - self._begun_s > _MOST_S
+    def _is_late(self, after_s: float = _MOST_S) -> bool:
+        return time.monotonic() - self._begun_s > after_s
 
     def _point(self, cipher: str, fars: list[Far]) -> tuple[Point | None, list[Far]]:
         """Push and pull over these connections, and those that are left; no point: none was."""
         count, ways = len(fars), []
+        warm_s = max(self._seconds / 2, _WARM_ROUND_TRIPS * self._rtt_s)
         for is_push in (True, False):
             fars = self._filled(cipher, fars, count)
             if not fars:
                 return None, fars
             before = _cpu(fars)
             trial = Trial(fars, is_push, self._rtt_s, self._algorithm)
-            rate = trial.run(self._share_s(), _PATIENCE_S if self._can_open(cipher) else _LONG_S)
+            rate = trial.run(
+                warm_s, self._seconds / 2, _PATIENCE_S if self._can_open(cipher) else _LONG_S
+            )
             for message in trial.lost():
                 self._note(f"{count} connections, and one of them was lost: {message}")
             fars = trial.alive()
@@ -357,14 +364,6 @@ class _Measuring:
             )
             ways.append(Moved(rate, *costs))
         return Point(cipher, count, *ways), fars
-
-    def _share_s(self) -> float:
-        """What the next trial gets of the time that is left."""
-        left_s = _MOST_S - (time.monotonic() - self._begun_s)
-        fair_s = _FOR_MOVING * left_s / self._points_left
-        self._points_left = max(self._points_left - 1, 1)
-        least_s = max(self._seconds / 2, _ROUND_TRIPS * self._rtt_s)
-        return max(min(self._seconds, fair_s), least_s)
 
     # --- connections
 
