@@ -124,7 +124,7 @@ def rate_between(samples: Samples, from_s: float, to_s: float) -> float:
         if from_s <= at_s <= to_s:
             times.append(at_s - from_s)
             counts.append(count)
-    if len(set(times)) > 1:
+    if times and max(times) - min(times) > 1e-6:
         return max(statistics.linear_regression(times, counts).slope, 0.0)
     before = max((count for at_s, count in samples if at_s < from_s), default=0)
     return max(counts[-1] - before, 0) / (to_s - from_s) if counts else 0.0
