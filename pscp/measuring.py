@@ -134,7 +134,8 @@ class Trial:
         self._fars = fars
         self._lanes = [Lane(f"lane {n}", self, far) for n, far in enumerate(fars, 1)]
         self._threads = [
-            threading.Thread(target=self._serve, args=(lane,), daemon=True) for lane in self._lanes
+            threading.Thread(target=self._serve, args=(lane,), name=f"lane {n}", daemon=True)
+            for n, lane in enumerate(self._lanes, 1)
         ]
 
     def run(self, warm_s: float, seconds: float, patience_s: float) -> float:

@@ -12,6 +12,8 @@ import os
 import shutil
 import signal
 import subprocess
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from conftest import MakeServer
 
 import pscp
 from e2e.ways import COMMAND_S, PSCP, Ran, Way
+from pscp import hosts
 from pscp.servers import PrivateServer, free_port
 
 CIPHER, OTHER = "aes192-ctr", "aes256-ctr"  # no default's first choice, and every ssh has them
@@ -93,15 +96,17 @@ def test_a_login_that_cannot_be_repeated(
 ) -> None:
     """A password is typed once: what can be measured over one connection is."""
     program = tmp_path / "ssh"
+    refuses = f'echo >>{tmp_path}/tries; echo "me: Permission denied (password)." >&2; exit 255'
     program.write_text(
-        '#!/bin/sh\ncase "$*" in *BatchMode=yes*) echo "me: Permission denied (password)." >&2\n'
-        f'exit 255;; esac\nexec {shutil.which("ssh")} "$@"\n'
+        f'#!/bin/sh\ncase "$*" in *BatchMode=yes*) {refuses};; esac\n'
+        f'exec {shutil.which("ssh")} "$@"\n'
     )
     program.chmod(0o755)
     found = measured(sshd, program=str(program), batch=False, save=True)
     [one] = found.connections
     assert one.push.bytes_per_s > 0 and found.ciphers == (one,)
     assert any("Permission denied" in note for note in found.notes)
+    assert (tmp_path / "tries").read_text() == "\n"  # many failures would bring a penalty
     assert saved(own_state) == {"connections": 0, "cipher": ""}  # nothing is known of more
 
 
@@ -166,6 +171,7 @@ def test_wrong_use(push: Way, words: tuple[str, ...]) -> None:
     ran = push.typed("-o", "HostName=nowhere.invalid", *words)
     assert (ran.code, ran.out) == (2, "")
     assert ran.err.startswith("pscp: ") and "Traceback" not in ran.err
+    assert ("--save goes with --measure" in ran.err) is (words[0] == "--save")
 
 
 @pytest.mark.parametrize("spelled", ["{}", "{}:", "me@{}", "ssh://{}"])
@@ -188,6 +194,22 @@ def test_ctrl_c_ends_it(push: Way) -> None:
     assert b"interrupted" in err and b"Traceback" not in err
 
 
+def test_an_exception_amid_a_trial_leaves_nothing(sshd: PrivateServer) -> None:
+    """As from a program's own handler of a signal."""
+
+    def interrupt() -> None:
+        while not any(thread.name.startswith("lane 1") for thread in threading.enumerate()):
+            time.sleep(0.001)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        measured(sshd, connections=1, cipher=CIPHER, seconds=60)
+    thread.join()
+    assert not any(thread.name.startswith("lane") for thread in threading.enumerate())
+
+
 # --- what is saved
 
 
@@ -196,7 +218,7 @@ def advised(push: Way) -> Way:
     """A host for which two connections and a cipher were saved."""
     (push.source / "x").write_bytes(os.urandom(9 * 1024 * 1024))
     config = pscp.Options(config_file=push.server.ssh_config)
-    pscp.hosts.save_advice(pscp.parse_location(f"{push.server.host}:"), config, 2, CIPHER)
+    hosts.save_advice(pscp.parse_location(f"{push.server.host}:"), config, 2, CIPHER)
     return push
 
 
