@@ -40,6 +40,8 @@ _WARM_ROUND_TRIPS = 9  # until TCP's first 14 KB a round trip have doubled to a 
 _FAR_S = 0.15  # round trip from which fewer points are taken: each costs more
 _MOST_S = 50.0  # in all, about
 _FOR_CIPHERS = 0.5  # of it; the connections get the rest
+_LANDINGS = 4  # that a rate is made from; a slow path gets longer for them
+_LONGER_S = 5.0
 _PATIENCE_S = 2.0  # for what is in flight when a trial is over; then its connections are ended
 _LONG_S = 60.0  # the same, where there could be no new ones
 _PAUSE_S = 1.0
@@ -110,6 +112,9 @@ class _MadeUpFile:
         self.landed_bytes += chunk.length
         self.samples.append((time.monotonic(), self.landed_bytes))
 
+    def landings(self, since_s: float) -> int:
+        return sum(at_s >= since_s for at_s, _ in self.samples)
+
     def mismatched(self, chunk: Chunk) -> None:
         raise ValueError("it arrived damaged")
 
@@ -148,6 +153,8 @@ class Trial:
             for thread in self._threads:
                 thread.start()
             self._wait(lambda: False, to_s)
+            self._wait(lambda: self.file.landings(from_s) >= _LANDINGS, to_s + _LONGER_S)
+            to_s = time.monotonic()
             self.file.is_over = True
             rate = advice.rate_between(self.file.samples, from_s, to_s)
             if self._in_flight_bytes() <= 2 * rate * patience_s:  # else there is no use in waiting

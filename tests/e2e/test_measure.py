@@ -198,7 +198,7 @@ def test_an_exception_amid_a_trial_leaves_nothing(sshd: PrivateServer) -> None:
     """As from a program's own handler of a signal."""
 
     def interrupt() -> None:
-        while not any(thread.name.startswith("lane 1") for thread in threading.enumerate()):
+        while not any(thread.name == "lane 1 in" for thread in threading.enumerate()):
             time.sleep(0.001)
         os.kill(os.getpid(), signal.SIGINT)
 
