@@ -1,8 +1,8 @@
 """pscp: parallel bulk transfer over SSH. The public API, re-exported; nothing else.
 
 copy() and Session are in api.py, Options and Location in options.py, the errors in errors.py,
-Result and Counters in progress.py. They are imported on first use, so that the command line
-starts quickly.
+Result and Counters in progress.py, measure() in measuring.py, Measurement in advice.py. They are
+imported on first use, so that the command line starts quickly.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pscp.advice import Measurement as Measurement
     from pscp.api import Session as Session
     from pscp.api import copy as copy
     from pscp.errors import ConnectError as ConnectError
     from pscp.errors import CopyError as CopyError
     from pscp.errors import PscpError as PscpError
     from pscp.errors import UsageError as UsageError
+    from pscp.measuring import measure as measure
     from pscp.options import Location as Location
     from pscp.options import Options as Options
     from pscp.options import parse_location as parse_location
@@ -28,12 +30,12 @@ _HOMES = {
     "copy": "api", "Session": "api", "ConnectError": "errors", "CopyError": "errors",
     "PscpError": "errors", "UsageError": "errors", "Location": "options", "Options": "options",
     "parse_location": "options", "Counters": "progress", "Failure": "progress",
-    "Result": "progress",
+    "Result": "progress", "measure": "measuring", "Measurement": "advice",
 }  # fmt: skip
 
 __all__ = [
-    "Counters", "ConnectError", "CopyError", "Failure", "Location", "Options", "PscpError",
-    "Result", "Session", "UsageError", "copy", "parse_location",
+    "Counters", "ConnectError", "CopyError", "Failure", "Location", "Measurement",
+    "Options", "PscpError", "Result", "Session", "UsageError", "copy", "measure", "parse_location",
 ]  # fmt: skip
 
 

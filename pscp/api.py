@@ -142,6 +142,7 @@ class Session:
             for said in self._resolved(options).check(options, to.is_remote):
                 if options.verbose:
                     told.note(said)
+            self._tell_advice(options, told)
             self._start(options, froms, to.is_remote)
             from pscp.run import Run  # most of the program; ssh logs in meanwhile
 
@@ -149,6 +150,17 @@ class Session:
             return result
         finally:
             told.stop(result)
+
+    def _tell_advice(self, options: Options, told: Reporter) -> None:
+        """What --measure --save found best for this host, where nothing else was asked for."""
+        connections, setup = hosts.advice(self.host, options)[0], self._resolved(options)
+        used = []
+        if connections and options.connections is None:
+            used.append(f"connections: {connections}")
+        if setup.advised and setup.ciphers_are_ours:
+            used.append(f"cipher: {setup.advised}")
+        if used and options.verbose:
+            told.note(f"as pscp --measure --save found best for this host: {', '.join(used)}")
 
     # --- connections
 
@@ -196,7 +208,8 @@ class Session:
 
     def _resolved(self, options: Options) -> SshSetup:
         if self._setup is None:
-            self._setup = resolve(self.host, options)
+            advised = hosts.advice(self.host, options)[1]
+            self._setup = dataclasses.replace(resolve(self.host, options), advised=advised)
         return self._setup
 
     def _new_control(self) -> Control | None:

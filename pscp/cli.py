@@ -1,45 +1,38 @@
 """The command line: argv becomes Options, an outcome becomes words and an exit code.
 
-Not here: what an option means (options.py), what a copy does (api.py), and how it is shown
-while it runs (progress.py). It imports little at the top, so that --help and a slip of the
-finger are answered at once. Read next: api.py.
+Not here: the options' letters and help (arguments.py), what they mean (options.py), what a copy
+does (api.py), and how it is shown while it runs (progress.py). It imports little at the top, so
+that --help and a slip of the finger are answered at once. Read next: api.py.
 """
 
 from __future__ import annotations
 
-import argparse
-import contextlib
 import os
-import signal
 import stat
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from functools import partial
-from typing import Any, NoReturn
+from typing import Any
 
-from pscp.errors import FileError, Interrupted, PscpError, Terminated, UsageError
+from pscp.arguments import USAGE, make_parser
+from pscp.errors import FileError, Interrupted, PscpError, UsageError
 from pscp.options import (
     Location,
     Options,
     check_direction,
-    parse_cpus,
+    parse_host,
     parse_location,
-    parse_number,
-    parse_size,
 )
-from pscp.progress import Result, count, format_bytes, format_duration, make_reporter, write_line
-
-USAGE = "pscp [options] SOURCE... DEST"
-DESCRIPTION = (
-    "Copy files and folders over several SSH connections at once; every chunk is verified. "
-    "SOURCE or DEST is [USER@]HOST:PATH or ssh://[USER@]HOST[:PORT]/PATH, the other a path here."
+from pscp.progress import (
+    Notes,
+    Result,
+    count,
+    format_bytes,
+    format_duration,
+    make_reporter,
+    write_line,
 )
-EPILOG = (
-    "Sizes take K, M, G or T (powers of 1024). Run the same command again to go on with a copy "
-    "that was cut short. Exit codes: 0 all copied, 1 something was not, 2 wrong use, 3 no "
-    "connection, 4 broken protocol, 130 and 143 ended by a signal."
-)
+from pscp.signals import signals_raised
 
 
 @dataclass(frozen=True)
@@ -49,6 +42,15 @@ class Command:
     sources: tuple[Location, ...]
     destination: Location
     options: Options
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A command line that asks for no copy: what is best for this host?"""
+
+    host: Location
+    options: Options
+    save: bool
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -78,7 +80,7 @@ def told(argv: Sequence[str]) -> bool:
     return True
 
 
-def parse(argv: Sequence[str]) -> Command:
+def parse(argv: Sequence[str]) -> Command | Measure:
     """Read a command line, or raise UsageError; looks at local sources, contacts nothing."""
     words = before_dashes(argv)
     given, rest = make_parser().parse_known_args(words)
@@ -90,8 +92,22 @@ def parse(argv: Sequence[str]) -> Command:
             )
     if "help" in given:
         raise UsageError('-h does not go with other letters, and no host name starts with "-"')
-    options = Options(**{name: frozen(value) for name, value in vars(given).items()})
-    locations = [parse_location(text) for text in (*rest, *argv[len(words) + 1 :])]
+    values = {name: frozen(value) for name, value in vars(given).items()}
+    measures, saves = values.pop("measure", False), values.pop("save", False)
+    options, texts = Options(**values), [*rest, *argv[len(words) + 1 :]]
+    if saves and not measures:
+        raise UsageError("--save goes with --measure: it keeps what that found best")
+    return as_measure(texts, options, saves) if measures else as_copy(texts, options)
+
+
+def as_measure(texts: list[str], options: Options, saves: bool) -> Measure:
+    if len(texts) != 1:
+        raise UsageError("--measure takes one HOST", "usage: pscp --measure [options] HOST")
+    return Measure(parse_host(texts[0]), options, saves)
+
+
+def as_copy(texts: list[str], options: Options) -> Command:
+    locations = [parse_location(text) for text in texts]
     if not locations:
         raise UsageError("a source and a destination are missing", f"usage: {USAGE}")
     if len(locations) == 1:
@@ -104,11 +120,28 @@ def parse(argv: Sequence[str]) -> Command:
     return Command(tuple(sources), destination, options)
 
 
-def run(command: Command) -> int:
-    from pscp.api import copy
+def run(command: Command | Measure) -> int:
     from pscp.endpoint import machine
 
     machine.raise_descriptor_limit()
+    return run_measure(command) if isinstance(command, Measure) else run_copy(command)
+
+
+def run_measure(command: Measure) -> int:
+    from pscp import tables
+    from pscp.measuring import measure
+
+    options = command.options
+    note = Notes().note
+    with signals_raised("nothing is kept of a measurement"), tables.doing(options) as say:
+        found = measure(command.host, options, save=command.save, say=say, note=note)
+    tables.show(found, options.progress == "json")
+    return 0
+
+
+def run_copy(command: Command) -> int:
+    from pscp.api import copy
+
     options = command.options
     is_terminal = bool(sys.stderr and sys.stderr.isatty()) and os.environ.get("TERM") != "dumb"
     reporter = make_reporter(options, is_terminal)
@@ -122,35 +155,6 @@ def run(command: Command) -> int:
             reporter.stop(None)
     conclude(result, options)
     return 0 if result.ok else 1
-
-
-@contextlib.contextmanager
-def signals_raised() -> Iterator[None]:
-    """SIGINT and SIGTERM end the copy in the order of its own code: the first of them raises.
-
-    What comes later finds the copy ending already. What is ignored (nohup, &) stays ignored.
-    """
-    errors = {signal.SIGINT: Interrupted, signal.SIGTERM: Terminated}
-    ended: list[int] = []
-
-    def end(number: int, frame: object) -> None:
-        ended.append(number)
-        for each in before:
-            signal.signal(each, signal.SIG_IGN)
-        raise errors[signal.Signals(number)]("interrupted; what has landed is kept")
-
-    before = {
-        each: signal.getsignal(each)
-        for each in errors
-        if signal.getsignal(each) is not signal.SIG_IGN
-    }
-    for each in before:
-        signal.signal(each, end)
-    try:
-        yield
-    finally:
-        for each, action in () if ended else before.items():
-            signal.signal(each, action)
 
 
 def check_local_source(path: str, recursive: bool) -> None:
@@ -169,17 +173,6 @@ def check_local_source(path: str, recursive: bool) -> None:
         raise UsageError(f"{path} is a folder: use -r", "-r copies folders, -a with everything")
 
 
-class Parser(argparse.ArgumentParser):
-    """argparse that raises where it would print its own message and exit."""
-
-    def error(self, message: str) -> NoReturn:
-        # Its words for -rZ and for --stats=1, where neither Z nor 1 can be.
-        clear = message.replace(
-            "ignored explicit argument", "takes no value, and no option is called"
-        )
-        raise UsageError(clear.removeprefix("argument "))
-
-
 def before_dashes(argv: Sequence[str]) -> list[str]:
     """The words in which options may stand: up to a "--"."""
     return list(argv[: argv.index("--")]) if "--" in argv else list(argv)
@@ -192,181 +185,6 @@ def version() -> str:
         return metadata.version("pscp")
     except metadata.PackageNotFoundError:
         return "(not installed)"
-
-
-def make_parser() -> Parser:
-    parser = Parser(
-        prog="pscp",
-        usage=USAGE,
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        add_help=False,
-        allow_abbrev=False,  # a script must not break when an option is added
-        argument_default=argparse.SUPPRESS,  # Options has the defaults
-    )
-    add_what_is_copied(parser.add_argument_group("what is copied"))
-    add_how_it_is_checked(parser.add_argument_group("how it is verified and resumed"))
-    add_how_it_is_sent(parser.add_argument_group("how it is sent"))
-    add_how_ssh_is_run(parser.add_argument_group("how ssh is run"))
-    add_what_is_shown(parser.add_argument_group("what is shown"))
-    return parser
-
-
-def add_what_is_copied(group: argparse._ArgumentGroup) -> None:
-    add = group.add_argument
-    flag = partial(add, action="store_true")
-    flag("-r", "--recursive", help="copy folders with what is in them")
-    flag("-p", "--preserve", help="keep times and modes")
-    flag(
-        "-a",
-        "--archive",
-        help="-r and -p, and keep symlinks, hard links, extended attributes, and owners when root",
-    )
-    flag("--update", help="leave out what is not newer than at the destination")
-    for kind, what in (("exclude", "leave out what matches"), ("include", "keep what matches")):
-        add(
-            f"--{kind}",
-            metavar="PATTERN",
-            dest="filters",
-            action="append",
-            type=partial(pair, kind),
-            help=f"{what}; the first of these options that matches decides",
-        )
-    flag("-n", "--dry-run", help="list what would be copied, and copy nothing")
-    add(
-        "-T",
-        "--no-strict-names",
-        dest="strict_names",
-        action="store_false",
-        help="take the names that the far end gives, even where they do not match what was asked",
-    )
-
-
-def add_how_it_is_checked(group: argparse._ArgumentGroup) -> None:
-    flag = partial(group.add_argument, action="store_true")
-    flag(
-        "-s",
-        "--strong",
-        help="also compare a SHA-256 of each file, read back at the destination, with the source",
-    )
-    flag(
-        "-t",
-        "--transfer-test",
-        help="send made-up data of the sources' sizes; no disk is read or written",
-    )
-    group.add_argument(
-        "--no-resume",
-        dest="resume",
-        action="store_false",
-        help="start afresh, whatever an earlier run left",
-    )
-
-
-def add_how_it_is_sent(group: argparse._ArgumentGroup) -> None:
-    add = group.add_argument
-    add(
-        "-c",
-        "--connections",
-        metavar="N",
-        type=connections,
-        help="the number of connections, or auto (the default)",
-    )
-    add(
-        "--channels",
-        metavar="M",
-        type=channels,
-        help="the number of channels of each connection, or auto (the default)",
-    )
-    size(group, "-b", "--block-size", "block_bytes", "what is read and written at once (256K)")
-    size(
-        group,
-        "--chunk-size",
-        "",
-        "chunk_bytes",
-        "what is verified and resent as one (4M, less toward the end)",
-    )
-    number(group, "-l", "--limit", "limit_kbit_s", "KBIT", "the most to send, in kbit/s")
-    add("--congestion", metavar="NAME", help="the TCP congestion control to use, such as bbr")
-    size(group, "", "--rcvbuf", "rcvbuf_bytes", "the receive buffer of each connection's socket")
-    size(group, "", "--sndbuf", "sndbuf_bytes", "the send buffer of each connection's socket")
-    add(
-        "--bind",
-        metavar="ADDRESS",
-        action="extend",
-        type=addresses,
-        help="connect from this address; of several (A,B,...) each in turn",
-    )
-    add(
-        "--cpus",
-        metavar="LIST",
-        type=parse_cpus,
-        help="pin each ssh to one of these processors in turn, such as 0,2-5 (the kernel decides)",
-    )
-
-
-def add_how_ssh_is_run(group: argparse._ArgumentGroup) -> None:
-    add = group.add_argument
-    flag = partial(add, action="store_true")
-    number(group, "-P", "--port", "port", "PORT", "the port of the far end")
-    many = partial(add, action="append")
-    many("-i", "--identity", metavar="FILE", dest="identities", help="a private key to log in with")
-    add("-F", "--config", metavar="FILE", dest="config_file", help="ssh_config to use")
-    add("-J", "--jump", metavar="HOST", help="go through this host")
-    many("-o", "--ssh-option", metavar="KEY=VALUE", dest="ssh_options", help="as ssh's -o")
-    add("--cipher", metavar="NAME", help="the cipher to use (the fastest that both ends do well)")
-    flag("-C", "--compress", help="let ssh compress")
-    flag("-B", "--batch", help="never ask for a password, a passphrase or a host key")
-    for letter in (4, 6):
-        add(
-            f"-{letter}",
-            f"--ipv{letter}",
-            dest="address_family",
-            action="store_const",
-            const=letter,
-            help=f"use IPv{letter} only",
-        )
-    add("-S", "--program", metavar="PROGRAM", help="run this instead of ssh")
-
-
-def add_what_is_shown(group: argparse._ArgumentGroup) -> None:
-    add = group.add_argument
-    flag = partial(add, action="store_true")
-    flag("-q", "--quiet", help="errors only")
-    flag("-v", "--verbose", help="say which hash, cipher and connections are used, and why")
-    flag("-d", "--debug", help="show what pscp does")
-    add("--progress", metavar="STYLE", help="auto (a bar on a terminal), bar, plain, json or none")
-    flag("--stats", help="end with a table of what was counted")
-    flag("-h", "--help", help="show this and exit")
-    flag("--version", help="show the version and exit")
-
-
-def size(group: argparse._ArgumentGroup, short: str, long: str, dest: str, help: str) -> None:
-    names = [name for name in (short, long) if name]
-    read: Callable[[str], int] = partial(parse_size, what="/".join(names))
-    group.add_argument(*names, metavar="SIZE", dest=dest, type=read, help=help)
-
-
-def number(
-    group: argparse._ArgumentGroup, short: str, long: str, dest: str, metavar: str, help: str
-) -> None:
-    read: Callable[[str], int] = partial(parse_number, what=f"{short}/{long}")
-    group.add_argument(short, long, metavar=metavar, dest=dest, type=read, help=help)
-
-
-def pair(kind: str, pattern: str) -> tuple[str, str]:
-    return kind, pattern
-
-
-def connections(text: str) -> int | None:
-    return None if text == "auto" else parse_number(text, "-c/--connections")
-
-
-def channels(text: str) -> int | None:
-    return None if text == "auto" else parse_number(text, "--channels")
-
-
-def addresses(text: str) -> list[str]:
-    return text.split(",")
 
 
 def frozen(value: Any) -> Any:

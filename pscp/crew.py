@@ -222,7 +222,7 @@ def _first(options: Options, path: Path, known_lanes: int) -> Start:
         return Start(options.connections * channels, channels, "as was asked for")
     found = start(path)
     if known_lanes:
-        found = found._replace(lanes=known_lanes, why="as was good for the last copy")
+        found = found._replace(lanes=known_lanes, why="as was found good before")
     if options.channels is not None:
         connections = max(-(-found.lanes // channels), min(found.lanes, 2))
         found = found._replace(lanes=connections * channels, channels=channels)

@@ -1,9 +1,10 @@
 """What is remembered of a host from the last copy there, for the next one.
 
 How many logins passed without a prompt: the next copy logs in over several connections at once
-from its start, instead of waiting for the first; over 100 ms that is a second and a half. And how
-many lanes -c auto came to, over which path. Nothing is lost with this memory, and nothing secret
-is in it: {"push": [logins, lanes, rtt_s, congestion], "pull": likewise}, a file a host.
+from its start, instead of waiting for the first; over 100 ms that is a second and a half. How
+many lanes -c auto came to, over which path; and what --measure --save found best. Nothing is lost
+with this memory, and nothing secret is in it: {"push": [logins, lanes, rtt_s, congestion], "pull":
+likewise, "connections": number, "cipher": name}, a file a host.
 
 Not here: the connections (api.py).
 """
@@ -13,11 +14,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 from pathlib import Path
 from typing import NamedTuple
 
 from pscp.journal import state_folder, token_of
-from pscp.options import Location, Options
+from pscp.options import MAX_CONNECTIONS, Location, Options
 
 _ALIKE = 2.0  # two round trips that differ by less than this factor are of one path
 _NEAR_S = 0.01  # and so are all below this
@@ -47,29 +49,63 @@ def _file(host: Location, options: Options) -> Path:
 
 def recall(host: Location, options: Options, is_push: bool) -> Known:
     """What the last copy in this direction came to, as far as it is known."""
+    found = _read(_file(host, options))
     try:
-        known = Known(*json.loads(_file(host, options).read_text())[_way(is_push)])
-    except (OSError, ValueError, LookupError, TypeError):
-        return Known()
+        known = Known(*found[_way(is_push)])  # type: ignore[misc]
+    except (LookupError, TypeError):
+        known = Known()
     are_right = [isinstance(*pair) for pair in zip(known, (int, int, float, str), strict=True)]
-    return known if all(are_right) else Known()
+    known = known if all(are_right) else Known()
+    # what was only measured needed no prompt either
+    return known if known.logins else known._replace(logins=_number(found.get("connections")))
 
 
 def remember(host: Location, options: Options, is_push: bool, known: Known) -> None:
-    """Best effort: a state folder that cannot be written is no reason to fail."""
-    file = _file(host, options)
+    """What this copy came to."""
     before = recall(host, options, is_push)
     if options.connections is not None:  # it says nothing about what auto would come to
         known = before._replace(logins=known.logins)
-    if known._replace(rtt_s=0.0) == before.over(known.rtt_s)._replace(rtt_s=0.0):
-        return
-    both = {_way(way): list(recall(host, options, way)) for way in (True, False)}
-    with contextlib.suppress(OSError):
-        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        written = file.with_name(f"{file.name}.{os.getpid()}")
-        written.write_text(json.dumps({**both, _way(is_push): list(known)}))
-        written.replace(file)
+    if known._replace(rtt_s=0.0) != before.over(known.rtt_s)._replace(rtt_s=0.0):
+        _write(_file(host, options), {_way(is_push): list(known)})
+
+
+def advice(host: Location, options: Options) -> tuple[int, str]:
+    """The connections and the cipher that --measure --save found best; 0 and "": none."""
+    known = _read(_file(host, options))
+    cipher = known.get("cipher")
+    is_name = isinstance(cipher, str) and re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9@._-]*", cipher)
+    return _number(known.get("connections")), str(cipher) if is_name else ""
+
+
+def save_advice(host: Location, options: Options, connections: int, cipher: str) -> bool:
+    return _write(_file(host, options), {"connections": connections, "cipher": cipher})
 
 
 def _way(is_push: bool) -> str:
     return "push" if is_push else "pull"
+
+
+def _number(value: object) -> int:
+    return value if isinstance(value, int) and 0 < value <= MAX_CONNECTIONS else 0
+
+
+def _read(file: Path) -> dict[str, object]:
+    try:
+        found = json.loads(file.read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _write(file: Path, values: dict[str, object]) -> bool:
+    """Best effort: a state folder that cannot be written is no reason to fail."""
+    before = _read(file)
+    if before == {**before, **values}:
+        return True
+    with contextlib.suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        written = file.with_name(f"{file.name}.{os.getpid()}")
+        written.write_text(json.dumps({**before, **values}))
+        written.replace(file)
+        return True
+    return False

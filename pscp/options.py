@@ -153,6 +153,16 @@ def parse_location(text: str) -> Location:
     return Location(text, text[at + 1 :], _without_brackets(host), user if sign else None)
 
 
+def parse_host(text: str) -> Location:
+    """Read a host alone: [user@]host, with a ":" after it or not, or a URL. No path."""
+    location = parse_location(text)
+    if not location.is_remote and "/" not in text:
+        location = parse_location(f"{text}:")
+    if not location.is_remote or location.path:
+        raise UsageError(f"{text} is not a host alone")
+    return location
+
+
 def parse_size(text: str, what: str) -> int:
     """Read a number of bytes such as 65536, 256k, 4M or 1GiB (powers of 1024)."""
     match = _SIZE.fullmatch(text.strip())

@@ -111,6 +111,8 @@ class Run:
         host = self._to if self._is_push else self._froms[0]
         path = self._path(fars[0])
         known = hosts.recall(host, self._options, self._is_push).over(path.rtt_s)
+        advised = hosts.advice(host, self._options)[0]
+        known = known._replace(lanes=advised or known.lanes)
         crew = Crew(
             self._options, self.counters, self._is_push, algorithm, self._connect,
             self._reporter.note, self._session.keeps, path, known,

@@ -28,6 +28,8 @@ ENDPOINT = PACKAGE / "endpoint"
 LADDER = (
     ("__init__",),
     ("cli", "selftest"),
+    ("tables",),
+    ("measuring",),
     ("api",),
     ("run",),
     ("coordinator",),
@@ -37,11 +39,12 @@ LADDER = (
     ("lane",),
     ("bootstrap",),
     ("channels",),
-    ("board", "hosts"),
+    ("board", "hosts", "advice"),
     ("plan", "journal", "progress", "tuner", "load"),
     ("awkward", "servers", "embedded"),
     ("processes",),
-    ("options",),
+    ("arguments",),
+    ("options", "signals"),
     ("errors",),
     ("endpoint",),
 )
@@ -56,10 +59,10 @@ OF_SELFTEST = {"awkward", "servers", "embedded", "processes"}  # no copy needs t
 
 # The last ones on their path of reading.
 READ_LAST = {
-    "board.py", "channels/command.py", "channels/fdpass.py", "channels/openssh.py", "crew.py",
-    "endpoint/agent.py", "endpoint/durable.py", "endpoint/end.py", "endpoint/failures.py",
-    "endpoint/machine.py", "endpoint/madeup.py", "endpoint/names.py", "hosts.py", "journal.py",
-    "load.py", "resume.py", "__init__.py",
+    "advice.py", "arguments.py", "board.py", "channels/command.py", "channels/fdpass.py",
+    "channels/openssh.py", "crew.py", "endpoint/agent.py", "endpoint/durable.py",
+    "endpoint/end.py", "endpoint/failures.py", "endpoint/machine.py", "endpoint/madeup.py",
+    "endpoint/names.py", "hosts.py", "journal.py", "load.py", "resume.py", "__init__.py",
 }  # fmt: skip
 SAYS_WHAT_IT_IS_NOT = re.compile(r"Not here: |[Nn]othing (else|here)\b")
 

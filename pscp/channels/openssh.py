@@ -63,6 +63,8 @@ class SshSetup:
     alive_is_ours: bool = False
     far_aes: bool | None = None  # AES instructions there; None: not known yet
     route: sockets.Route = sockets.Route()
+    advised: str = ""  # the cipher that was measured to be best
+    offered: tuple[str, ...] = ()  # ciphers, by ssh here
 
     def check(self, options: Options, is_push: bool) -> list[str]:
         """Refuse what cannot be, before anybody is contacted; returns what -v says."""
@@ -86,7 +88,9 @@ class SshSetup:
         return words + user_words(host, options) + ["--", str(host.host)]
 
     def ciphers(self) -> str:
-        """AES-GCM where both processors have AES instructions, ChaCha20 where one has not."""
+        """The advised one; AES-GCM where both processors have AES instructions, else ChaCha20."""
+        if self.advised:
+            return self.advised
         return _CHACHA if False in (machine.has_aes(), self.far_aes) else _AES_GCM
 
 
@@ -131,6 +135,7 @@ def resolve(host: Location, options: Options) -> SshSetup:
         ciphers_are_ours=mine.get("ciphers") == theirs.get("ciphers") and not options.cipher,
         alive_is_ours=mine.get("serveraliveinterval", "0") == "0",
         route=sockets.Route.read(mine),
+        offered=tuple(mine["ciphers"].split(",")) if "ciphers" in mine else (),
     )
 
 

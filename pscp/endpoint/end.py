@@ -7,9 +7,10 @@ ends swapped.
 Not here: frames and descriptors (agent.py), what source and sink do (source.py, sink.py).
 """
 
+import os
 from typing import Any, Callable, Dict, List, Optional
 
-from . import failures, madeup, metadata, sink, source, tree
+from . import failures, machine, madeup, metadata, sink, source, tree
 
 Question = Dict[str, Any]
 Reply = Callable[[Any, bool], None]  # (answer, or failure data; whether it failed)
@@ -120,6 +121,8 @@ def _each(act: Callable[[sink.Sink, tree.Entry], None]) -> Callable[[End, Questi
 ANSWERS: Dict[str, Callable[[End, Question], Any]] = {
     "begin": End.begin,
     "end": End.end,
+    "cpu": lambda end, asked: machine.cpu_seconds(os.getppid()),
+    "kernel": lambda end, asked: machine.kernel_settings(),
     "digests": End.digests,
     "expand": End.expand,
     "walk": lambda end, asked: end.the_source().walk(asked["after"], asked["restart"]),

@@ -5,9 +5,22 @@ Not here: files (files.py).
 
 import os
 import resource
-from typing import Any, List, Optional
+import subprocess
+from typing import Any, Dict, List, Optional
 
 _DESCRIPTORS = 4096
+
+# What --measure looks at.
+_SETTINGS = {
+    "Linux": (
+        "net.ipv4.tcp_rmem", "net.ipv4.tcp_wmem", "net.core.rmem_max", "net.core.wmem_max",
+        "net.ipv4.tcp_congestion_control",
+    ),
+    "FreeBSD": (
+        "kern.ipc.maxsockbuf", "net.inet.tcp.sendbuf_max", "net.inet.tcp.recvbuf_max",
+        "net.inet.tcp.sendspace", "net.inet.tcp.recvspace", "net.inet.tcp.cc.algorithm",
+    ),
+}  # fmt: skip
 
 
 def write_all(fd: int, parts: List[Any]) -> None:
@@ -99,3 +112,30 @@ def has_aes() -> Optional[bool]:
     except OSError:
         pass
     return None
+
+
+def cpu_seconds(pid: int) -> Optional[float]:
+    """CPU time that a process has used; None where there is no telling (no Linux, or hidden)."""
+    try:
+        with open("/proc/%d/schedstat" % pid) as file:
+            return int(file.read().split()[0]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def kernel_settings() -> Dict[str, str]:
+    """What this kernel says of TCP: each setting that it has and shows."""
+    names = _SETTINGS.get(os.uname()[0], ())
+    found = {name: _setting(name) for name in names}
+    return {name: " ".join(text.split()) for name, text in found.items() if text.strip()}
+
+
+def _setting(name: str) -> str:
+    try:
+        if os.uname()[0] == "Linux":
+            with open("/proc/sys/" + name.replace(".", "/")) as file:
+                return file.read()
+        asked = ["/sbin/sysctl", "-n", name]
+        return subprocess.check_output(asked, stderr=subprocess.DEVNULL).decode("ascii", "replace")
+    except (OSError, subprocess.SubprocessError):
+        return ""

@@ -116,4 +116,4 @@ def test_what_auto_came_to_is_remembered(filled: Way) -> None:
     known = hosts.recall(host, options, filled.is_push)
     assert known.lanes >= 2 and known.rtt_s > 0
     again = filled.command("-rv", "-c", "auto", names=["."], to="again")
-    assert f"beginning with {known.lanes} lanes: as was good for the last copy" in again.err
+    assert f"beginning with {known.lanes} lanes: as was found good before" in again.err

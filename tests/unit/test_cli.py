@@ -21,7 +21,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pscp import cli
+from pscp import arguments, cli
 from pscp.errors import ConnectError, Interrupted, PscpError, SourceChanged, Terminated, UsageError
 from pscp.options import KIB, MIB, Location, Options
 from pscp.progress import Counters, Failure, Reporter, Result
@@ -387,7 +387,7 @@ def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_every_short_option_has_a_long_one() -> None:
-    for action in cli.make_parser()._actions:
+    for action in arguments.make_parser()._actions:
         assert any(name.startswith("--") for name in action.option_strings)
 
 

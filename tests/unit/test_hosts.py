@@ -39,6 +39,31 @@ def test_a_fixed_number_says_nothing_about_what_auto_would_come_to() -> None:
     assert hosts.recall(HOST, Options(), True) == Known(1, 8, 0.1)
 
 
+def test_advice_is_kept_beside_what_copies_leave() -> None:
+    assert hosts.advice(HOST, Options()) == (0, "")
+    hosts.remember(HOST, Options(), True, Known(5, 5, 0.1))
+    assert hosts.save_advice(HOST, Options(), 8, "aes128-ctr")
+    hosts.remember(HOST, Options(), False, Known(3, 3, 0.1))
+    assert hosts.advice(HOST, Options()) == (8, "aes128-ctr")
+    assert [hosts.recall(HOST, Options(), is_push).lanes for is_push in (True, False)] == [5, 3]
+
+
+def test_a_host_that_was_only_measured_needs_no_prompt_either() -> None:
+    hosts.save_advice(HOST, Options(), 8, "aes128-ctr")
+    assert hosts.recall(HOST, Options(), True) == Known(logins=8)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[", "7", '{"connections": "8", "cipher": 7}', '{"connections": 1000, "cipher": "-oX=y z"}'],
+)
+def test_damaged_advice_is_no_advice(text: str) -> None:
+    hosts.save_advice(HOST, Options(), 8, "aes128-ctr")
+    [file] = (state_folder() / "hosts").iterdir()
+    file.write_text(text)
+    assert hosts.advice(HOST, Options()) == (0, "")
+
+
 @pytest.mark.parametrize(
     ("rtt_s", "lanes"), [(0.1, 8), (0.06, 8), (0.19, 8), (0.2, 0), (0.04, 0), (0.0001, 0)]
 )

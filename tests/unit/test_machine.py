@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -96,3 +97,39 @@ def test_a_broken_pipe_is_told(block: machine.Block) -> None:
     with pytest.raises(BrokenPipeError):
         machine.send(write_fd, b"header", block)
     os.close(write_fd)
+
+
+# --- what --measure asks
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/schedstat"), reason="it is Linux that tells")
+def test_the_cpu_time_of_a_process_grows() -> None:
+    before = machine.cpu_seconds(os.getpid())
+    sum(range(1_000_000))
+    after = machine.cpu_seconds(os.getpid())
+    assert before is not None and after is not None and 0 < before < after
+
+
+def test_the_cpu_time_of_no_process_is_unknown() -> None:
+    assert machine.cpu_seconds(1 << 30) is None
+
+
+def test_the_settings_of_this_kernel() -> None:
+    found = machine.kernel_settings()
+    for name, value in found.items():
+        path = Path("/proc/sys", name.replace(".", "/"))
+        assert not path.exists() or path.read_text().split() == value.split()
+    assert found or not os.path.exists("/proc/sys/net/ipv4/tcp_rmem")
+
+
+def test_settings_of_freebsd_are_asked_of_sysctl(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that this kernel does not have is left out."""
+
+    def asked(argv: list[str], **_: object) -> bytes:
+        if argv[-1] == "net.inet.tcp.cc.algorithm":
+            return b"cubic\n"
+        raise subprocess.CalledProcessError(1, argv)
+
+    monkeypatch.setattr(machine.os, "uname", lambda: ("FreeBSD", "", "", "", ""))
+    monkeypatch.setattr(machine.subprocess, "check_output", asked)
+    assert machine.kernel_settings() == {"net.inet.tcp.cc.algorithm": "cubic"}

@@ -19,6 +19,7 @@ from pscp.options import (
     Options,
     check_direction,
     parse_cpus,
+    parse_host,
     parse_location,
     parse_number,
     parse_size,
@@ -319,3 +320,29 @@ def test_direction(sources: list[Location], destination: Location) -> None:
 def test_direction_refused(sources: list[Location], destination: Location, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         check_direction(sources, destination)
+
+
+# --- a host alone
+
+
+@pytest.mark.parametrize(
+    ("text", "login", "port"),
+    [
+        ("host", "host", None),
+        ("host:", "host", None),
+        ("me@host", "me@host", None),
+        ("[fe80::1]", "fe80::1", None),
+        ("me@[fe80::1]:", "me@fe80::1", None),
+        ("ssh://me@host:2222", "me@host", 2222),
+        ("ssh://host/", "host", None),
+    ],
+)
+def test_a_host_alone(text: str, login: str, port: int | None) -> None:
+    host = parse_host(text)
+    assert (host.login, host.port, host.path) == (login, port, "")
+
+
+@pytest.mark.parametrize("text", ["", "host:x", "./host", "/", "a/b", "ssh://host/x", "-x", "a b"])
+def test_no_host_alone(text: str) -> None:
+    with pytest.raises(UsageError):
+        parse_host(text)
