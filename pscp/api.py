@@ -1,7 +1,7 @@
 """What a program calls: copy() for one copy, Session for several over the same connections.
 
 Not here: the command line (cli.py), how a copy goes (coordinator.py), what is remembered of a
-host (hosts.py).
+host (hosts.py), and where (state.py).
 Read next: run.py.
 """
 
@@ -10,14 +10,15 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
+import zlib
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from pscp import errors, hosts
+from pscp import errors, state
 from pscp.channels import Channel, SshSetup, open_channel
 from pscp.channels.command import command
-from pscp.channels.openssh import resolve
+from pscp.channels.openssh import resolve, user_words
 from pscp.options import Location, Options, check_direction, parse_location
 from pscp.progress import CallbackReporter, Counters, Reporter, Result, Silent
 
@@ -81,6 +82,7 @@ class Session:
             raise errors.UsageError(f"{host.text} names no host")
         self.host = host
         self._setup: SshSetup | None = None
+        self._is_guess = False  # what ssh -G said for the last copy, and not yet for this one
         self._idle: list[Far] = []
         self._first: Channel | None = None  # ssh is logging in; no agent there yet
         self._early: list[Channel] = []  # likewise, for the first lanes
@@ -125,11 +127,12 @@ class Session:
             told = CallbackReporter(progress, told)
         counters = Counters(started_s=time.monotonic())
         result: Result | None = None
-        told.start(counters)
         try:
             self._start(options, froms, to.is_remote)
+            told.start(counters)
             from pscp.run import Run  # most of the program; ssh logs in meanwhile
 
+            self._check_setup(options, froms, to.is_remote)
             result = Run(self, froms, to, options, told, counters, keep_digests).run()
             return result
         finally:
@@ -149,14 +152,42 @@ class Session:
         self._first = self._channel(options, may_prompt=True)
         if is_push and not _is_large(froms):
             return
+        from pscp import hosts  # here: many a copy is too small to ask
+
         known = hosts.recall(self.host, options, is_push)
         lanes = min(known, options.connections or known, _EARLY_MAX)
         self._early = [self._channel(options, may_prompt=False) for _ in range(lanes - 1)]
 
     def _channel(self, options: Options, may_prompt: bool) -> Channel:
         if self._setup is None:
-            self._setup = resolve(self.host, options)
+            self._setup = self._guessed(options)
         return open_channel(self.host, options, self._setup, command(), may_prompt)
+
+    def _guessed(self, options: Options) -> SshSetup:
+        """What ssh -G said last, so that ssh need not wait for it: _check_setup() asks again."""
+        try:
+            guess = SshSetup(**(state.recall(_setup_name(self.host, options)) or {"": None}))
+        except TypeError:  # nothing, or of another shape
+            found = resolve(self.host, options)
+            self._remember_setup(options, found)
+            return found
+        self._is_guess = True
+        return guess
+
+    def _check_setup(self, options: Options, froms: list[Location], is_push: bool) -> None:
+        """While ssh logs in: begin again where the user's configuration has changed meanwhile."""
+        if not self._is_guess:
+            return
+        self._is_guess = False
+        found = resolve(self.host, options)
+        if found != self._setup:
+            self.close()
+            self._setup = found
+            self._remember_setup(options, found)
+            self._start(options, froms, is_push)
+
+    def _remember_setup(self, options: Options, setup: SshSetup) -> None:
+        state.remember(_setup_name(self.host, options), dataclasses.asdict(setup))
 
     def take(self, options: Options, note: Callable[[str], None]) -> list[Far]:
         """The connections that are open; if there is none, a first one, which may prompt."""
@@ -198,6 +229,11 @@ class Session:
         if self._setup is not None and self._setup.far_aes is None and isinstance(aes, bool):
             self._setup = dataclasses.replace(self._setup, far_aes=aes)
         return far
+
+
+def _setup_name(host: Location, options: Options) -> str:
+    words = [options.program, *user_words(host, options), "--", str(host.host)]
+    return os.path.join("ssh", f"{zlib.crc32(repr(words).encode(errors='replace')):08x}.json")
 
 
 def _is_large(froms: list[Location]) -> bool:

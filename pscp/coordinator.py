@@ -18,8 +18,7 @@ import sys
 import threading
 from array import array
 from collections.abc import Callable, Iterator
-from tempfile import TemporaryFile
-from typing import Any
+from typing import IO, Any
 
 from pscp import errors
 from pscp.board import Board
@@ -68,20 +67,26 @@ class Spool:
     """Entries kept for the end of the copy, on disk: there may be any number of them."""
 
     def __init__(self) -> None:
-        self._file = TemporaryFile()  # noqa: SIM115 - closed by close()
+        self._file: IO[bytes] | None = None  # made when it is needed: many a copy is of one file
         self._begins = array("Q")
 
     def add(self, entry: tree.Entry) -> None:
+        if self._file is None:
+            from tempfile import TemporaryFile
+
+            self._file = TemporaryFile()  # noqa: SIM115 - closed by close()
         self._begins.append(self._file.tell())
         self._file.write(json.dumps(entry).encode("ascii") + b"\n")
 
     def take(self, backwards: bool) -> Iterator[tree.Entry]:
         for begin in reversed(self._begins) if backwards else iter(self._begins):
+            assert self._file is not None
             self._file.seek(begin)
             yield tree.Entry(*json.loads(self._file.readline()))
 
     def close(self) -> None:
-        self._file.close()
+        if self._file is not None:
+            self._file.close()
 
 
 class Coordinator:

@@ -30,9 +30,7 @@ if TYPE_CHECKING:
 RATE_WINDOW_S = 10.0  # long enough to be steady, short enough to show a lane that died
 
 # Controls, DEL, C1, half surrogates, and what reorders or breaks the line it stands in.
-_UNPRINTABLE = re.compile(
-    "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
-)
+_UNPRINTABLE = "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 
 
 @dataclass(slots=True)
@@ -411,7 +409,7 @@ def format_duration(seconds: float) -> str:
 
 def printable(text: str) -> str:
     """The text with whatever could act on a terminal spelled out: \\x1b, \\u202e."""
-    return _UNPRINTABLE.sub(lambda match: _spelled(ord(match[0])), text)
+    return re.sub(_UNPRINTABLE, lambda match: _spelled(ord(match[0])), text)
 
 
 def _spelled(code: int) -> str:

@@ -10,7 +10,6 @@ Read next: coordinator.py.
 from __future__ import annotations
 
 import os
-import socket
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -89,7 +88,7 @@ class Run:
 
     def _token(self) -> str:
         """The same for the same command, run by the same user on the same machine."""
-        where = (socket.gethostname(), str(os.getuid()))
+        where = (os.uname().nodename, str(os.getuid()))
         froms = [os.path.abspath(f.path) if self._is_push else f.text for f in self._froms]
         to = self._to.text if self._is_push else os.path.abspath(self._to.path)
         return token_of(*where, str(self._is_push), *froms, to)
