@@ -214,6 +214,13 @@ def test_settings_of_the_users_are_kept(filled: Way, config: WriteConfig) -> Non
     assert "cipher: aes256-ctr" in ran.err
 
 
+def test_a_configuration_that_changed_is_followed_at_once(filled: Way, config: WriteConfig) -> None:
+    """Though ssh was started with what the last copy found."""
+    verbose = ("-d", "-o", "LogLevel=DEBUG1")
+    assert "cipher: aes192-ctr" not in tried(filled, config(), *verbose, "-C").err
+    assert "cipher: aes192-ctr" in tried(filled, config(Ciphers="aes192-ctr"), *verbose, "-C").err
+
+
 def test_ssh_does_not_wait_for_its_configuration_twice(filled: Way, tmp_path: Path) -> None:
     """From the second copy on ssh logs in while ssh -G is asked whether all is as it was."""
     program, started = tmp_path / "ssh", tmp_path / "started"
