@@ -256,9 +256,8 @@ class Coordinator:
         """--update: it stays as it is."""
         self.counters.add(files_skipped=1)
 
-    def already_there(self, items: list[Placed], digests: list[str]) -> None:
-        """These files are at the destination already, and verified."""
-        size = sum(item.entry.size for item in items)
+    def already_there(self, items: list[Placed], digests: list[str], size: int) -> None:
+        """These files are at the destination already, and verified: `size` bytes of them."""
         self.counters.add(
             files_resumed=len(items), bytes_total=size, bytes_resumed=size,
             chunks_verified=len(items),
