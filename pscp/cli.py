@@ -19,6 +19,7 @@ from functools import partial
 from typing import Any, NoReturn
 
 from pscp.errors import FileError, Interrupted, PscpError, Terminated, UsageError
+from pscp.lines import write_line
 from pscp.options import (
     Location,
     Options,
@@ -27,7 +28,7 @@ from pscp.options import (
     parse_number,
     parse_size,
 )
-from pscp.progress import Result, count, format_bytes, format_duration, make_reporter, write_line
+from pscp.progress import Result, count, format_bytes, format_duration, make_reporter
 
 USAGE = "pscp [options] SOURCE... DEST"
 DESCRIPTION = (

@@ -42,7 +42,7 @@ LADDER = (
     ("awkward", "servers", "embedded"),
     ("processes",),
     ("state",),
-    ("options",),
+    ("options", "lines"),
     ("errors",),
     ("endpoint",),
 )
@@ -59,8 +59,8 @@ OF_SELFTEST = {"awkward", "servers", "embedded", "processes"}  # no copy needs t
 READ_LAST = {
     "board.py", "channels/command.py", "channels/openssh.py", "crew.py", "endpoint/agent.py",
     "endpoint/durable.py", "endpoint/end.py", "endpoint/failures.py", "endpoint/machine.py",
-    "endpoint/madeup.py", "endpoint/names.py", "hosts.py", "journal.py", "resume.py", "state.py",
-    "__init__.py",
+    "endpoint/madeup.py", "endpoint/names.py", "hosts.py", "journal.py", "lines.py", "resume.py",
+    "state.py", "__init__.py",
 }  # fmt: skip
 SAYS_WHAT_IT_IS_NOT = re.compile(r"Not here: |[Nn]othing (else|here)\b")
 
