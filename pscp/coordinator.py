@@ -191,7 +191,8 @@ class Coordinator:
             self._check_asked(entry)
             item = placement.place(entry)
         except (failures.Refusal, ValueError, LookupError) as error:
-            failure = failures.data(failures.UNSAFE, entry.path, str(error))
+            kind = error.kind if isinstance(error, failures.Refusal) else failures.UNSAFE
+            failure = failures.data(kind, entry.path, str(error))
             with self.board.changed:
                 self.counters.add(files_total=1)
                 self._failed(failure)

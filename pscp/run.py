@@ -30,6 +30,8 @@ from pscp.progress import Counters, Reporter, Result
 from pscp.progress import Failure as Reported
 from pscp.worker import Worker
 
+_SEVERAL = "the contents of two folders may have the same names: copy one folder after the other"
+
 
 class Connections(Protocol):
     """The session whose connections are used."""
@@ -189,13 +191,9 @@ class Run:
     def _target(self, far: Far, tops: list[source.Top], token: str) -> Any:
         names = [top.name for top in tops]
         for name, times in Counter(names).items():
-            if times > 1 or (not name and len(names) > 1):
-                message = (
-                    f"{name}: several sources have this name"
-                    if name
-                    else ("the contents of a folder cannot be copied together with other sources")
-                )
-                raise errors.DestinationError(message)
+            if times > 1:
+                what = f"{name}: several sources have this name"
+                raise errors.DestinationError(what if name else _SEVERAL)
         if self._options.transfer_test:
             far.ask({"ask": "end"})  # for the round trip's time
             return sink.Target("", names, [])

@@ -180,9 +180,9 @@ def unread() -> Iterator[tuple[int, TextIO]]:
             pass
     os.set_blocking(writing, True)
     # the reader is closed first: what is unwritten then is an error, and no wait
-    with contextlib.suppress(BrokenPipeError), open(writing, "w") as write:
-        with open(reading, "rb") as read:
-            yield read.fileno(), write
+    gone = contextlib.suppress(BrokenPipeError)
+    with gone, open(writing, "w") as write, open(reading, "rb") as read:
+        yield read.fileno(), write
 
 
 def drained(fd: int, reporter: Reporter) -> list[str]:
