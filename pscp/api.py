@@ -7,8 +7,12 @@ Read next: run.py.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import itertools
 import os
+import re
+import stat
 import time
 import zlib
 from collections.abc import Callable, Sequence
@@ -16,9 +20,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from pscp import errors, state
-from pscp.channels import Channel, SshSetup, open_channel
+from pscp.channels import Channel, Control, SshSetup, open_channel
 from pscp.channels.command import command
 from pscp.channels.openssh import resolve, user_words
+from pscp.channels.sockets import Route
 from pscp.options import Location, Options, check_direction, parse_location
 from pscp.progress import CallbackReporter, Counters, Reporter, Result, Silent
 
@@ -30,6 +35,7 @@ if TYPE_CHECKING:
 _FIRST_ATTEMPTS = 4
 
 _EARLY_MAX = 8  # logging in at once; sshd's MaxStartups begins to refuse at 10
+_RUN_FOLDER_MAX = 50  # characters: unix(7) takes 107 for a socket, and ssh adds some of its own
 _LARGE_BYTES = 8 * 1024 * 1024  # from here on a second connection may be of use
 
 Source = str | Location | Sequence[str | Location]
@@ -83,9 +89,13 @@ class Session:
         self.host = host
         self._setup: SshSetup | None = None
         self._is_guess = False  # what ssh -G said for the last copy, and not yet for this one
+        self._numbers = itertools.count()  # of the connections, in the order of their opening
         self._idle: list[Far] = []
         self._first: Channel | None = None  # ssh is logging in; no agent there yet
         self._early: list[Channel] = []  # likewise, for the first lanes
+        self._begun_s = 0.0  # when the first ssh was started
+        self.login_s = 0.0  # from then to the agent's HELLO
+        self._controls: list[str] = []  # sockets for further channels
 
     def __enter__(self) -> Session:
         return self
@@ -104,6 +114,9 @@ class Session:
         self._first, self._early = None, []
         while self._idle:
             self._idle.pop().close()
+        while self._controls:  # an ssh that was killed has not removed its own
+            with contextlib.suppress(OSError):
+                os.unlink(self._controls.pop())
 
     def copy(
         self, sources: Source, destination: str | Location, *,
@@ -128,6 +141,9 @@ class Session:
         counters = Counters(started_s=time.monotonic())
         result: Result | None = None
         try:
+            for said in self._resolved(options).check(options, to.is_remote):
+                if options.verbose:
+                    told.note(said)
             self._start(options, froms, to.is_remote)
             told.start(counters)
             from pscp.run import Run  # most of the program; ssh logs in meanwhile
@@ -149,25 +165,45 @@ class Session:
             self._idle.pop(0).close()
         if self._idle or self._first is not None:
             return
+        self._begun_s = time.monotonic()
         self._first = self._channel(options, may_prompt=True)
         if is_push and not _is_large(froms):
             return
         from pscp import hosts  # here: many a copy is too small to ask
 
-        known = hosts.recall(self.host, options, is_push)
+        known = hosts.recall(self.host, options, is_push).logins
         lanes = min(known, options.connections or known, _EARLY_MAX)
         self._early = [self._channel(options, may_prompt=False) for _ in range(lanes - 1)]
 
-    def _channel(self, options: Options, may_prompt: bool) -> Channel:
+    def _channel(
+        self, options: Options, may_prompt: bool, rides_on: Control | None = None
+    ) -> Channel:
+        number, control = 0, rides_on and Control(rides_on.path, False)
+        if rides_on is None:
+            number = next(self._numbers)
+            control = self._new_control() if options.channels != 1 else None
+        setup = self._resolved(options)
+        return open_channel(self.host, options, setup, command(), may_prompt, number, control)
+
+    def _resolved(self, options: Options) -> SshSetup:
         if self._setup is None:
             self._setup = self._guessed(options)
-        return open_channel(self.host, options, self._setup, command(), may_prompt)
+        return self._setup
+
+    def _new_control(self) -> Control | None:
+        """A socket's path of its own: ssh makes it there, and removes it. None: no place for it."""
+        folder = control_folder()
+        if folder is None:
+            return None
+        self._controls.append(f"{folder}/{os.urandom(8).hex()}")
+        return Control(self._controls[-1], True)
 
     def _guessed(self, options: Options) -> SshSetup:
         """What ssh -G said last, so that ssh need not wait for it: _check_setup() asks again."""
         try:
-            guess = SshSetup(**(state.recall(_setup_name(self.host, options)) or {"": None}))
-        except TypeError:  # nothing, or of another shape
+            kept = state.recall(_setup_name(self.host, options))
+            guess = SshSetup(**{**kept, "route": Route(**kept["route"])})
+        except (TypeError, LookupError):  # nothing, or of another shape
             found = resolve(self.host, options)
             self._remember_setup(options, found)
             return found
@@ -182,6 +218,7 @@ class Session:
         found = resolve(self.host, options)
         if found != self._setup:
             self.close()
+            found.check(options, is_push)
             self._setup = found
             self._remember_setup(options, found)
             self._start(options, froms, is_push)
@@ -198,6 +235,7 @@ class Session:
                 first = self._first or self._channel(options, may_prompt=True)
                 self._first = None
                 self._idle.append(self._greeted(first, note))
+                self.login_s = time.monotonic() - self._begun_s
             except errors.ConnectionLost:
                 if attempt == _FIRST_ATTEMPTS - 1:
                     raise
@@ -212,9 +250,13 @@ class Session:
         self._idle += fars
 
     def connect(self, options: Options, worker: Worker) -> Far:
-        """A further connection, for a worker. Never prompts. Raises ConnectError."""
-        early = self._early.pop(0) if self._early else None
-        worker.channel = early or self._channel(options, may_prompt=False)
+        """A further connection or channel, for a worker. Never prompts. Raises ConnectError."""
+        master = worker.master.channel if worker.master is not None else None
+        if master is not None:
+            worker.channel = self._channel(options, may_prompt=False, rides_on=master.control)
+        else:
+            early = self._early.pop(0) if self._early else None
+            worker.channel = early or self._channel(options, may_prompt=False)
         return self._greeted(worker.channel, None)
 
     def _greeted(self, channel: Channel, note: Callable[[str], None] | None) -> Far:
@@ -234,6 +276,22 @@ class Session:
 def _setup_name(host: Location, options: Options) -> str:
     words = [options.program, *user_words(host, options), "--", str(host.host)]
     return os.path.join("ssh", f"{zlib.crc32(repr(words).encode(errors='replace')):08x}.json")
+
+
+def control_folder() -> str | None:
+    """A folder of the user's own for sockets, made where it is missing; None: there is none."""
+    base = os.environ.get("XDG_RUNTIME_DIR", "")
+    if len(base) > _RUN_FOLDER_MAX or not re.fullmatch(r"/[\w/.-]+", base, re.ASCII):
+        base = "/tmp"
+    folder = f"{base}/pscp-{os.getuid()}"
+    try:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(folder, 0o700)
+        status = os.lstat(folder)
+    except OSError:
+        return None
+    is_ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
+    return folder if is_ours and not status.st_mode & 0o077 else None
 
 
 def _is_large(froms: list[Location]) -> bool:

@@ -84,6 +84,8 @@ class Board:
         self._shares: list[InFlight] = []
         self._number = 0  # of the piece taken last
         self._reserve: Callable[[], Work | None] = lambda: None
+        self.done_bytes = 0  # of all pieces that were brought to their end, by their cost
+        self.done_pieces = 0
         self.error: BaseException | None = None  # why the copy stops
         self.is_finished = False
 
@@ -141,7 +143,10 @@ class Board:
         """As take(), without waiting."""
         if not share.window.has_room(1):
             return None
-        work = self._next(lane) or self._straggler(share)
+        if lane.is_parked:
+            work = self._next_again(lane)
+        else:
+            work = self._next(lane) or self._straggler(share)
         return None if work is None else self._taken(share, work)
 
     def _taken(self, share: InFlight, work: Work) -> tuple[int, Work]:
@@ -187,9 +192,11 @@ class Board:
         return again or self._reserve()
 
     def _next_again(self, lane: Any) -> Work | None:
+        """What was given back or follows from an answer. A parked lane does only its own."""
         for place, again in enumerate(self._again):
             pinned = again.lane if isinstance(again, Ask) else None
-            if pinned is None or pinned is lane or pinned.is_lost:
+            is_free = pinned is None or pinned.is_lost
+            if pinned is lane or (is_free and not lane.is_parked):
                 del self._again[place]
                 return again
         return None
@@ -212,6 +219,8 @@ class Board:
                 return False
             work.is_over = True
         self._open -= 1
+        self.done_bytes += work.cost_bytes
+        self.done_pieces += 1
         return True
 
     def give_back(self, share: InFlight) -> None:

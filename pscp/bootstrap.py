@@ -23,7 +23,7 @@ from typing import Any
 
 from pscp import errors
 from pscp.channels import Channel
-from pscp.channels.openssh import last_line
+from pscp.channels.openssh import last_line, lines_of
 from pscp.endpoint import machine, session, wire
 
 # In the order in which they import each other.
@@ -152,9 +152,9 @@ class Far:
 
     def _tell(self, besides: str = "") -> None:
         """Tell people what was said, except for lines that an error repeats."""
-        lines, self._untold = self._untold.splitlines(), ""
+        lines, self._untold = lines_of(self._untold), ""
         for line in lines:
-            if self._notice is not None and line.strip() and line.strip() not in besides:
+            if self._notice is not None and line.strip() not in besides:
                 self._notice(line)
 
     def explain(self) -> errors.PscpError:

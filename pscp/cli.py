@@ -24,6 +24,7 @@ from pscp.options import (
     Location,
     Options,
     check_direction,
+    parse_cpus,
     parse_location,
     parse_number,
     parse_size,
@@ -279,6 +280,12 @@ def add_how_it_is_sent(group: argparse._ArgumentGroup) -> None:
         type=connections,
         help="the number of connections, or auto (the default)",
     )
+    add(
+        "--channels",
+        metavar="M",
+        type=channels,
+        help="the number of channels of each connection, or auto (the default)",
+    )
     size(group, "-b", "--block-size", "block_bytes", "what is read and written at once (256K)")
     size(
         group,
@@ -288,6 +295,22 @@ def add_how_it_is_sent(group: argparse._ArgumentGroup) -> None:
         "what is verified and resent as one (4M, less toward the end)",
     )
     number(group, "-l", "--limit", "limit_kbit_s", "KBIT", "the most to send, in kbit/s")
+    add("--congestion", metavar="NAME", help="the TCP congestion control to use, such as bbr")
+    size(group, "", "--rcvbuf", "rcvbuf_bytes", "the receive buffer of each connection's socket")
+    size(group, "", "--sndbuf", "sndbuf_bytes", "the send buffer of each connection's socket")
+    add(
+        "--bind",
+        metavar="ADDRESS",
+        action="extend",
+        type=addresses,
+        help="connect from this address; of several (A,B,...) each in turn",
+    )
+    add(
+        "--cpus",
+        metavar="LIST",
+        type=parse_cpus,
+        help="pin each ssh to one of these processors in turn, such as 0,2-5 (the kernel decides)",
+    )
 
 
 def add_how_ssh_is_run(group: argparse._ArgumentGroup) -> None:
@@ -345,6 +368,14 @@ def pair(kind: str, pattern: str) -> tuple[str, str]:
 
 def connections(text: str) -> int | None:
     return None if text == "auto" else parse_number(text, "-c/--connections")
+
+
+def channels(text: str) -> int | None:
+    return None if text == "auto" else parse_number(text, "--channels")
+
+
+def addresses(text: str) -> list[str]:
+    return text.split(",")
 
 
 def frozen(value: Any) -> Any:

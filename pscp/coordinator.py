@@ -50,6 +50,7 @@ from pscp.resume import LOOK_ITEMS, Look
 # counted, and is in no Result.
 _FAILURES_BYTES = 8 * 1024 * 1024
 _SHARES = 4  # of what is left, a lane takes one at a time
+_START_BYTES, _START_CHUNK_BYTES = 64 * 1024 * 1024, 1024 * 1024
 _LEAST_CHUNK_BYTES = 256 * 1024  # smaller ones cost more than the end of a copy gains
 
 _ERRORS: dict[str, type[errors.FileError]] = {
@@ -271,11 +272,17 @@ class Coordinator:
                 self._ask_each("adopt", group)
 
     def next_chunk_bytes(self) -> int:
-        """Toward the end chunks become smaller, so that all lanes end at about the same time."""
+        """Smaller at the start, so that it is soon known how fast lanes are, and toward the end,
+        so that all of them end at about the same time.
+        """
         counters = self.counters
-        if self.options.chunk_bytes is not None or not counters.plan_complete:
+        if self.options.chunk_bytes is not None:
             return self.chunk_bytes
         done = counters.bytes_done + counters.bytes_resumed + self.board.in_flight_bytes()
+        if done < _START_BYTES:
+            return _START_CHUNK_BYTES
+        if not counters.plan_complete:
+            return self.chunk_bytes
         fair = (counters.bytes_total - done) // (_SHARES * max(counters.lanes_alive, 1))
         rounded = -(-fair // _LEAST_CHUNK_BYTES) * _LEAST_CHUNK_BYTES
         return max(min(rounded, self.chunk_bytes), _LEAST_CHUNK_BYTES)

@@ -1,11 +1,16 @@
 """The lanes of one copy: how many, when they connect, what happens when they cannot.
 
-Not here: what a worker does (worker.py), what there is to do (coordinator.py).
+Not here: what a worker does (worker.py), what there is to do (coordinator.py), how many lanes
+are good (tuner.py).
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
+import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,16 +18,15 @@ from pscp.board import Board, Limiter
 from pscp.bootstrap import Far
 from pscp.endpoint import metadata, source, tree
 from pscp.endpoint.end import End
-from pscp.errors import ConnectError, ConnectionLost, PscpError
+from pscp.errors import AuthenticationError, ConnectError, ConnectionLost, PscpError
 from pscp.options import Options
 from pscp.progress import Counters
+from pscp.tuner import Path, Seen, Start, Tuner, start
 from pscp.worker import OPENING_MAX, Worker
 
-_LANES_MOST = 16  # each is a login, an ssh and an agent; more gained nothing on any path tried
-_LANES_OF_CPUS = 8
-_PATH_BYTES_S = 1.33 * 125e6  # what -c auto makes room for: 1 Gbit/s, and a third for lost time
-_CHANNEL_BYTES = 2 * 1024 * 1024  # OpenSSH's channel window (channels.h), a round trip's worth
 _ATTEMPTS_ALONE = 8  # connecting again, with no lane alive: one to one and a half minutes of pauses
+_LOOK_S = 0.25  # between two looks at how the copy goes
+_CHANNELS_ALONE = 4  # of the only connection there is; TCP's buffer has room for two windows
 
 
 class Crew:
@@ -31,9 +35,12 @@ class Crew:
     def __init__(
         self, options: Options, counters: Counters, is_push: bool, algorithm: str,
         connect: Callable[[Worker], Far], note: Callable[[str], None], keeps: bool,
-        rtt_s: float, cpus: int,
+        path: Path, known_lanes: int,
     ) -> None:  # fmt: skip
-        """`connect` opens a lane's connection; with `keeps` they stay open in `kept`."""
+        """`connect` opens a lane's connection; with `keeps` they stay open in `kept`.
+
+        `known_lanes` is how many were good for the last copy over this path; 0: not known.
+        """
         self.board = Board()
         self.is_push, self.algorithm = is_push, algorithm
         self.opening, self.may_open = 0, OPENING_MAX
@@ -42,24 +49,76 @@ class Crew:
         rate = options.limit_kbit_s * 1000 / 8 if options.limit_kbit_s else None
         self.limiter = Limiter(rate, self.board)
         self.most_alive = 0
-        self.rtt_s = rtt_s
+        self.rtt_s = path.rtt_s
         self.connect, self.keeps = connect, keeps
         self.kept: list[Far] = []
-        self.count = options.connections or auto_lanes(rtt_s, cpus)
-        self._counters, self._note = counters, note
+        self.count, self._channels, self.why = _first(options, path, known_lanes)
+        is_tuned = options.connections is None and rate is None and not options.dry_run
+        self._tuner = Tuner(path, self.count) if is_tuned else None
+        self._counters, self._note, self._is_verbose = counters, note, options.verbose
         self._has_told = False
         self.umask = metadata.current_umask()
         self._workers: list[Worker] = []
+        self._ended = threading.Event()
+        self._looking = threading.Thread(target=self._look, name="tuner", daemon=True)
 
     def begin(self, of_source: dict[str, Any], of_sink: dict[str, Any], fars: list[Far]) -> None:
         """Start the lanes; `fars` are connections that are open already, 1 to `count`."""
         both = (of_source, of_sink) if self.is_push else (of_sink, of_source)
         self.begin_near, self.begin_far = both
-        self._counters.set(lanes_wanted=self.count)
-        ready = [*fars, *[None] * (self.count - len(fars))]
-        self._workers = [Worker(n, self, far) for n, far in enumerate(ready, 1)]
-        for worker in self._workers:
+        self._add_lanes(fars)
+        if self._tuner is not None:
+            self._looking.start()
+
+    def _add_lanes(self, fars: list[Far]) -> None:
+        """As many as are missing, each connection with its channels."""
+        while len(self._workers) < self.count:
+            far = fars.pop(0) if fars else None
+            worker = Worker(len(self._workers) + 1, self, far, self._master_with_room())
+            with self.board.changed:
+                self._workers.append(worker)
             worker.start()
+        self._counters.set(lanes_wanted=self.count)
+
+    def _master_with_room(self) -> Worker | None:
+        """A connection that may carry one more channel. Connections come first, being slow."""
+        masters = [each for each in self._workers if each.master is None]
+        if len(masters) * self._channels < self.count:
+            return None
+        riders = [each.master for each in self._workers]
+        return next((m for m in masters if riders.count(m) + 1 < self._channels), None)
+
+    # --- how the copy goes
+
+    def _look(self) -> None:
+        """Have the tuner decide, until it has or the copy ends."""
+        assert self._tuner is not None
+        while not (self._ended.wait(_LOOK_S) or self._tuner.is_done):
+            sentence = self._tuner.look(self._seen())
+            if sentence and self._is_verbose:
+                self._note(sentence)
+            if self._tuner.count != self.count:
+                self._resize(self._tuner.count)
+
+    def _seen(self) -> Seen:
+        counters, board = self._counters, self.board
+        left = counters.bytes_total - counters.bytes_done - counters.bytes_resumed
+        return Seen(
+            time.monotonic(), counters.lanes_alive, board.done_bytes, board.done_pieces,
+            left if counters.plan_complete else math.inf, idle_s(),
+        )  # fmt: skip
+
+    def _resize(self, count: int) -> None:
+        assert self._tuner is not None
+        if self._tuner.needs_window and self._channels == 1:
+            self._channels = 2
+        self.count = count
+        self._add_lanes([])
+        with self.board.changed:
+            best_first = sorted(self._workers, key=lambda worker: not worker.is_up)
+            for place, worker in enumerate(best_first):
+                worker.park(place >= count)
+            self.board.changed.notify_all()
 
     def near_source_entries(self) -> Iterator[tree.Entry]:
         """The walk of a source at this end."""
@@ -72,6 +131,9 @@ class Crew:
 
     def end(self) -> None:
         """All is done, or the copy stops: have every lane end, and wait for it."""
+        self._ended.set()
+        if self._looking.ident is not None:
+            self._looking.join()
         with self.board.changed:
             self.board.is_finished = self.board.error is None
             self.board.changed.notify_all()
@@ -92,12 +154,17 @@ class Crew:
         with self.board.changed:
             self.kept.append(far)
 
-    def lane_up(self) -> None:
+    def lane_up(self, worker: Worker) -> None:
         self._counters.add(lanes_alive=1)
         self.most_alive = max(self.most_alive, self._counters.lanes_alive)
+        with self.board.changed:
+            worker.is_up = True
+            self.board.changed.notify_all()  # its further channels can be opened now
 
-    def lane_down(self, error: PscpError | None) -> None:
+    def lane_down(self, worker: Worker, error: PscpError | None) -> None:
         self._counters.add(lanes_alive=-1, connections_lost=int(error is not None))
+        with self.board.changed:
+            worker.is_up = False
 
     def may_try_again(self, worker: Worker, error: PscpError, attempt: int) -> bool:
         """A lost connection is opened again while others work; alone only so many times."""
@@ -109,24 +176,53 @@ class Crew:
             is_passing = isinstance(error, ConnectionLost) or type(error) is ConnectError
             if is_passing and (not alone or attempt < _ATTEMPTS_ALONE):
                 return True
-            worker.gave_up = True
+            if isinstance(error, AuthenticationError) and self._rides_instead(worker):
+                return True
+            worker.stays_away = True
+            self.board.changed.notify_all()  # its further channels give up too
             if all(each.gave_up for each in self._workers):
                 self.board.stop(error)
-            elif not is_passing and not self._has_told:
-                self._has_told = True
-                self._note(f"no more connections, going on with what there is: {error.message}")
+            elif not is_passing:
+                self._tell_once(f"no more connections, going on with those open: {error.message}")
             return False
 
+    def _rides_instead(self, worker: Worker) -> bool:
+        """Where only one login passes (a password, a token), its connection carries more."""
+        alive = [each for each in self._workers if each.is_up and each.master is None]
+        riders = sum(each.master is not None for each in self._workers)
+        if worker.master is not None or len(alive) != 1 or riders + 1 >= _CHANNELS_ALONE:
+            return False
+        worker.master = alive[0]
+        self._tell_once("no other login passes without asking: using channels of this one")
+        return True
 
-def auto_lanes(rtt_s: float, cpus: int) -> int:
-    """How many lanes -c auto takes.
+    def _tell_once(self, text: str) -> None:
+        if not self._has_told:
+            self._has_told = True
+            self._note(text)
 
-    A far path needs as many channel windows as fill it in a round trip; a near one as many
-    connections as there are processors to encrypt them, at the end that has fewer.
-    """
-    of_path = math.ceil(_PATH_BYTES_S * min(rtt_s, 1.0) / _CHANNEL_BYTES)
-    of_cpus = min(max(cpus, 2), _LANES_OF_CPUS)
-    return min(max(of_path, of_cpus), _LANES_MOST)
+
+def _first(options: Options, path: Path, known_lanes: int) -> Start:
+    """The lanes to begin with, the channels of each connection, and why."""
+    channels = options.channels or 1
+    if options.connections is not None:
+        return Start(options.connections * channels, channels, "as was asked for")
+    found = start(path)
+    if known_lanes:
+        found = found._replace(lanes=known_lanes, why="as was good for the last copy")
+    if options.channels is not None:
+        connections = max(-(-found.lanes // channels), min(found.lanes, 2))
+        found = found._replace(lanes=connections * channels, channels=channels)
+    return found
+
+
+def idle_s() -> float:
+    """How long a processor of this machine has been idle, on average; infinite: not known."""
+    with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/stat") as stat:
+        # proc(5): "cpu  user nice system idle iowait ...", in ticks, of all processors
+        ticks = stat.readline().split()
+        return int(ticks[4]) / os.sysconf("SC_CLK_TCK") / (os.cpu_count() or 1)
+    return math.inf
 
 
 def source_question(

@@ -59,6 +59,7 @@ class Lane:
 
     def __init__(self, name: str, crew: Crew, far: Far) -> None:
         self.is_lost = False
+        self.is_parked = False  # it takes no more work
         self.error: PscpError | None = None  # why it was lost
         self.has_worked = False  # it brought at least one piece of work to its end
         self._crew, self._far, self._board = crew, far, crew.board

@@ -23,18 +23,24 @@ GIB = 1024 * MIB
 PROGRESS_STYLES = ("auto", "bar", "plain", "json", "none")
 
 MAX_CONNECTIONS = 256  # each is an ssh process here and one or two at the far end
+MAX_CHANNELS = 10  # sshd's MaxSessions (sshd_config(5))
 MIN_BLOCK_BYTES = 4 * KIB  # below, the frame headers and calls cost more than the data
 MAX_BLOCK_BYTES = MIB  # a pipe holds no more at once (/proc/sys/fs/pipe-max-size)
 CHUNK_BYTES = 4 * MIB  # 2 to 4 MiB did best over wide-area paths; see docs/decisions.md
 MAX_CHUNK_BYTES = GIB  # a chunk is what is sent again after a mismatch
 MAX_SIZE_BYTES = 2**63 - 1  # off_t
 MAX_LIMIT_KBIT_S = 10**9  # 1 Tbit/s: more is a slip of the finger
+MIN_BUFFER_BYTES = 4 * KIB  # a socket's; below, the kernel takes its own minimum
+MAX_BUFFER_BYTES = GIB - 1  # Linux doubles it, in an int
+MAX_CPU = 8191  # CONFIG_NR_CPUS at its largest
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 # What ssh itself refuses since 9.6 (CVE-2023-51385): a ProxyCommand may hand it to a shell.
 _UNSAFE_IN_HOST = re.compile(r"['`\"$\\;&<>|(){}\[\]@\s]")
 _UNSAFE_IN_USER = re.compile(r"['`\";&<>|(){}]|(^|\s)-|\\$")
 _CIPHERS = re.compile(r"[+^]?[A-Za-z0-9][A-Za-z0-9@._-]*(,[A-Za-z0-9][A-Za-z0-9@._-]*)*")
+_CONGESTION = re.compile(r"[A-Za-z0-9_-]{1,15}")  # TCP_CA_NAME_MAX
+_CPUS = re.compile(r"([0-9]{1,4})(?:-([0-9]{1,4}))?", re.ASCII)
 _SIZE = re.compile(r"([0-9]{1,19})\s*([kmgt]?)(i?b)?", re.IGNORECASE | re.ASCII)
 _AUTHORITY = re.compile(r"(?:(.*)@)?(\[[^\[\]]*\]|[^:\[\]]*)(?::(.*))?", re.DOTALL)
 _BRACKETS_BEGIN = re.compile(r"\[|[^/:]*@\[")
@@ -91,9 +97,15 @@ class Options:
     resume: bool = True
     # how it is sent
     connections: int | None = None  # None is auto
+    channels: int | None = None  # of each connection; None is auto
     block_bytes: int = 256 * KIB
     chunk_bytes: int | None = None  # None: CHUNK_BYTES, and less toward the end
     limit_kbit_s: int | None = None
+    congestion: str | None = None  # control of it: what the kernel calls an algorithm
+    rcvbuf_bytes: int | None = None  # of each connection's socket; None: the kernel decides
+    sndbuf_bytes: int | None = None
+    bind: tuple[str, ...] = ()  # addresses of this machine, for the connections in turn
+    cpus: tuple[int, ...] = ()  # processors for the ssh processes, in turn
     # how ssh is run
     program: str = "ssh"
     port: int | None = None
@@ -119,6 +131,7 @@ class Options:
         if self.transfer_test:
             object.__setattr__(self, "strong", False)  # nothing lands that could be read back
         _check_numbers(self)
+        _check_sockets(self)
         _check_ssh(self)
         _check_words(self)
 
@@ -157,6 +170,18 @@ def parse_number(text: str, what: str) -> int:
     if not re.fullmatch(r"-?[0-9]{1,18}", text):
         raise UsageError(f"{what}: {text!r} is not a whole number")
     return int(text)
+
+
+def parse_cpus(text: str) -> tuple[int, ...]:
+    """Read a list of processors such as 0,2-5, as taskset(1) does."""
+    found: list[int] = []
+    for part in text.split(","):
+        match = _CPUS.fullmatch(part.strip())
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if first > last:
+            raise UsageError(f"--cpus: {text!r} is not a list of processors", "such as 0,2-5")
+        found += range(first, last + 1)
+    return tuple(found)
 
 
 def check_direction(sources: Sequence[Location], destination: Location) -> None:
@@ -236,6 +261,8 @@ def _check_name(what: str, name: str, unsafe: re.Pattern[str]) -> None:
 def _check_numbers(options: Options) -> None:
     if options.connections is not None:
         _check_range("the number of connections", options.connections, 1, MAX_CONNECTIONS)
+    if options.channels is not None:
+        _check_range("the number of channels", options.channels, 1, MAX_CHANNELS)
     block_bytes = options.block_bytes
     _check_range("the block size", block_bytes, MIN_BLOCK_BYTES, MAX_BLOCK_BYTES, show_size)
     chunk_bytes = CHUNK_BYTES if options.chunk_bytes is None else options.chunk_bytes
@@ -246,6 +273,34 @@ def _check_numbers(options: Options) -> None:
         _check_range("the port", options.port, 1, 65535)
     if options.address_family not in (None, 4, 6):
         raise UsageError(f"the address family must be 4 or 6, not {options.address_family!r}")
+
+
+def _check_sockets(options: Options) -> None:
+    for what, size_bytes in (
+        ("the receive buffer", options.rcvbuf_bytes), ("the send buffer", options.sndbuf_bytes),
+    ):  # fmt: skip
+        if size_bytes is not None:
+            _check_range(what, size_bytes, MIN_BUFFER_BYTES, MAX_BUFFER_BYTES, show_size)
+    if options.congestion is not None and not _CONGESTION.fullmatch(options.congestion):
+        raise UsageError(f"{options.congestion!r} is not a congestion control")
+    if isinstance(options.bind, str):
+        raise UsageError("bind must be a tuple of strings, not one string")
+    for address in options.bind:
+        _check_address(address)
+    for cpu in options.cpus:
+        _check_range("a processor's number", cpu, 0, MAX_CPU)
+
+
+def _check_address(address: str) -> None:
+    import ipaddress  # here: few copies need it
+
+    try:
+        ipaddress.ip_address(address)
+    except ValueError:
+        raise UsageError(f"--bind: {address!r} is not an IP address") from None
+    _check_argument("an address to bind", address)
+    if _UNSAFE_IN_HOST.search(address):
+        raise UsageError(f"--bind: a character in {address!r} cannot be in an address")
 
 
 def _check_range(

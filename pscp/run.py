@@ -28,6 +28,7 @@ from pscp.options import Location, Options
 from pscp.plan import expected_name
 from pscp.progress import Counters, Reporter, Result
 from pscp.progress import Failure as Reported
+from pscp.tuner import Path
 from pscp.worker import Worker
 
 _SEVERAL = "the contents of two folders may have the same names: copy one folder after the other"
@@ -37,6 +38,7 @@ class Connections(Protocol):
     """The session whose connections are used."""
 
     keeps: bool
+    login_s: float  # what the first connection took
 
     def take(self, options: Options, note: Callable[[str], None]) -> list[Far]: ...
 
@@ -103,15 +105,18 @@ class Run:
         if not tops:
             return self._result(None, None)
         target = self._target(fars[0], tops, token)
+        host = self._to if self._is_push else self._froms[0]
+        path = Path(fars[0].rtt_s, self._session.login_s, shared_cpus(fars[0]))
+        known = hosts.recall(host, self._options, self._is_push)
         crew = Crew(
             self._options, self.counters, self._is_push, algorithm, self._connect,
-            self._reporter.note, self._session.keeps, fars[0].rtt_s, shared_cpus(fars[0]),
+            self._reporter.note, self._session.keeps, path, known.lanes_over(path.rtt_s),
         )  # fmt: skip
         coordinator = Coordinator(
             self._options, self.counters, self._reporter, journal, crew, self._keep_digests
         )
         self._explain(f"to {target.root}, chunks hashed with {algorithm}")
-        self._explain(f"a round trip takes {fars[0].rtt_s * 1000:.1f} ms; lanes: {crew.count}")
+        self._explain(f"beginning with {crew.count} lanes: {crew.why}")
         coordinator.failures += self._missing
         try:
             crew.begin(
@@ -123,8 +128,8 @@ class Run:
         finally:
             crew.end()
             fars += crew.kept
-        host = self._to if self._is_push else self._froms[0]
-        hosts.remember(host, self._options, self._is_push, crew.most_alive)
+        now_known = hosts.Known(crew.most_alive, crew.count, path.rtt_s)
+        hosts.remember(host, self._options, self._is_push, now_known)
         return self._result(coordinator, crew)
 
     def _explain(self, text: str) -> None:

@@ -28,9 +28,9 @@ class Crew(LaneCrew, Protocol):
 
     def connect(self, worker: Worker) -> Far: ...
 
-    def lane_up(self) -> None: ...
+    def lane_up(self, worker: Worker) -> None: ...
 
-    def lane_down(self, error: PscpError | None) -> None: ...
+    def lane_down(self, worker: Worker, error: PscpError | None) -> None: ...
 
     def may_try_again(self, worker: Worker, error: PscpError, attempt: int) -> bool: ...
 
@@ -40,12 +40,23 @@ class Crew(LaneCrew, Protocol):
 class Worker(threading.Thread):
     """Runs until the board is finished, or connecting makes no sense any more."""
 
-    def __init__(self, number: int, crew: Crew, far: Far | None = None) -> None:
+    def __init__(
+        self, number: int, crew: Crew, far: Far | None = None, master: Worker | None = None
+    ) -> None:
+        """With a master, its channel is one more of the master's connection."""
         super().__init__(name=f"lane {number}", daemon=True)
+        self.master = master
         self.is_connecting = False
-        self.gave_up = False
+        self.is_up = False  # its channel carries work
+        self.stays_away = False  # it has given up connecting
+        self.is_parked = False  # it takes no more work, and keeps what connection it has
         self.channel: Any = None  # set while there is one, so that abort() can end it
         self._crew, self._board, self._far = crew, crew.board, far
+        self._lane: Lane | None = None
+
+    @property
+    def gave_up(self) -> bool:
+        return self.stays_away or (self.master is not None and self.master.gave_up)
 
     def abort(self) -> None:
         """Have every wait of this worker end soon. From any thread."""
@@ -53,20 +64,30 @@ class Worker(threading.Thread):
         if channel is not None:
             channel.end()
 
+    def park(self, is_parked: bool) -> None:
+        """Take no more work, or take some again. With the board's lock held."""
+        self.is_parked = is_parked
+        if self._lane is not None:
+            self._lane.is_parked = is_parked
+
     def run(self) -> None:
         try:
             attempt = 0
             while self._wait_for_work():
-                lane: Lane | None = None
+                self._lane = None
                 try:
                     far = self._far or self._connected()
-                    lane = Lane(self.name, self._crew, far)
+                    self._lane = lane = Lane(self.name, self._crew, far)
+                    lane.is_parked = self.is_parked
                     self._serve(lane, far)
                 except PscpError as error:
-                    attempt = 1 if lane is not None and lane.has_worked else attempt + 1
+                    has_worked = self._lane is not None and self._lane.has_worked
+                    attempt = 1 if has_worked else attempt + 1
+                    master = self.master
                     if not self._crew.may_try_again(self, error, attempt):
                         return
-                    self._pause(attempt)
+                    if self.master is master:  # else it need not log in again
+                        self._pause(attempt)
         except BaseException as error:  # a bug: the main thread shows it
             self._board.stop(error)
 
@@ -74,26 +95,35 @@ class Worker(threading.Thread):
         """A lane that has no connection yet opens one only when there is work for it."""
         board = self._board
         with board.changed:
-            while not (board.is_finished or board.error):
-                has_turn = self._crew.opening < self._crew.may_open
-                if self._far is not None or (board.has_work() and has_turn):
+            while not (board.is_finished or board.error or self.gave_up):
+                if self._far is not None or (board.has_work() and self._has_turn()):
                     return True
                 board.changed.wait()
         return False
 
+    def _has_turn(self) -> bool:
+        """May it connect now? A further channel is no login, and needs its connection."""
+        if self.is_parked:
+            return False
+        if self.master is not None:
+            return self.master.is_up
+        return self._crew.opening < self._crew.may_open
+
     def _connected(self) -> Far:
+        is_login = self.master is None
         with self._board.changed:
-            self._crew.opening += 1
+            self._crew.opening += is_login
             self.is_connecting = True
         try:
             return self._crew.connect(self)
         except ConnectionLost:
-            with self._board.changed:
-                self._crew.may_open = max(1, self._crew.may_open // 2)
+            if is_login:
+                with self._board.changed:
+                    self._crew.may_open = max(1, self._crew.may_open // 2)
             raise
         finally:
             with self._board.changed:
-                self._crew.opening -= 1
+                self._crew.opening -= is_login
                 self.is_connecting = False
                 self._board.changed.notify_all()
 
@@ -111,7 +141,7 @@ class Worker(threading.Thread):
     def _serve(self, lane: Lane, far: Far) -> None:
         """Work over one connection until the board is finished. Raises why it ended before."""
         self._far, self.channel = None, far.channel
-        self._crew.lane_up()
+        self._crew.lane_up(self)
         try:
             lane.run()
         finally:
@@ -120,6 +150,6 @@ class Worker(threading.Thread):
                 self._crew.keep(far)
             else:
                 far.close()
-            self._crew.lane_down(lane.error)
+            self._crew.lane_down(self, lane.error)
         if lane.error is not None:
             raise lane.error

@@ -55,6 +55,8 @@ def isolated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setenv("HOME", str(home))
         for name in ("STATE", "CONFIG", "CACHE", "DATA"):
             patch.setenv(f"XDG_{name}_HOME", str(home / name.lower()))
+        (home / "run").mkdir(mode=0o700)
+        patch.setenv("XDG_RUNTIME_DIR", str(home / "run"))
         patch.setenv("PSCP_TEST_RUN", RUN_TOKEN)
         for name in ("SSH_AUTH_SOCK", "SSH_ASKPASS", "DISPLAY"):
             patch.delenv(name, raising=False)

@@ -38,7 +38,7 @@ LADDER = (
     ("bootstrap",),
     ("channels",),
     ("board", "hosts"),
-    ("plan", "journal", "progress"),
+    ("plan", "journal", "progress", "tuner"),
     ("awkward", "servers", "embedded"),
     ("processes",),
     ("state",),
@@ -57,10 +57,10 @@ OF_SELFTEST = {"awkward", "servers", "embedded", "processes"}  # no copy needs t
 
 # The last ones on their path of reading.
 READ_LAST = {
-    "board.py", "channels/command.py", "channels/openssh.py", "crew.py", "endpoint/agent.py",
-    "endpoint/durable.py", "endpoint/end.py", "endpoint/failures.py", "endpoint/machine.py",
-    "endpoint/madeup.py", "endpoint/names.py", "hosts.py", "journal.py", "lines.py", "resume.py",
-    "state.py", "__init__.py",
+    "board.py", "channels/command.py", "channels/fdpass.py", "channels/openssh.py", "crew.py",
+    "endpoint/agent.py", "endpoint/durable.py", "endpoint/end.py", "endpoint/failures.py",
+    "endpoint/machine.py", "endpoint/madeup.py", "endpoint/names.py", "hosts.py", "journal.py",
+    "lines.py", "resume.py", "state.py", "__init__.py",
 }  # fmt: skip
 SAYS_WHAT_IT_IS_NOT = re.compile(r"Not here: |[Nn]othing (else|here)\b")
 

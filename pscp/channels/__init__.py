@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from pscp.channels.openssh import OpenSsh, SshSetup
+from pscp.channels.openssh import Control, OpenSsh, SshSetup
 from pscp.errors import PscpError
 from pscp.options import Location, Options
 
-__all__ = ["Channel", "open_channel", "SshSetup"]
+__all__ = ["Channel", "Control", "open_channel", "SshSetup"]
 
 
 class Channel(Protocol):
@@ -21,6 +21,7 @@ class Channel(Protocol):
     read_fd: int  # the command's standard output
     write_fd: int  # its standard input
     error_fd: int  # what it, and the way there, say to people
+    control: Control | None  # by which other channels use its connection, or it uses another's
 
     def end(self) -> None:
         """End it now, from any thread; whoever reads or writes the descriptors notices."""
@@ -33,7 +34,13 @@ class Channel(Protocol):
 
 
 def open_channel(
-    host: Location, options: Options, setup: SshSetup, command: str, may_prompt: bool
-) -> Channel:
-    """Run `command` at the far end. Returns at once; what fails is known when reading ends."""
-    return OpenSsh(setup.argv(host, options, may_prompt) + [command], may_prompt)
+    host: Location, options: Options, setup: SshSetup, command: str, may_prompt: bool,
+    number: int, control: Control | None,
+) -> Channel:  # fmt: skip
+    """Run `command` at the far end. Returns at once; what fails is known when reading ends.
+
+    `number` counts the connections from 0 on: each has its turn of the addresses and processors.
+    """
+    cpu = options.cpus[number % len(options.cpus)] if options.cpus else None
+    argv = setup.argv(host, options, may_prompt, number, control)
+    return OpenSsh([*argv, command], may_prompt, cpu, control)

@@ -9,11 +9,14 @@ Not here: what runs at the far end (../bootstrap.py).
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import signal
 import subprocess
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from pscp.channels import sockets
 from pscp.channels.command import NO_PYTHON_STATUS, OLD_PYTHON_STATUS
 from pscp.endpoint import machine
 from pscp.errors import (
@@ -29,11 +32,11 @@ from pscp.errors import (
 )
 from pscp.options import Location, Options
 
-# As scp does: nothing of an interactive session. And every lane is a connection of its own,
-# which a ControlMaster in the user's configuration would fold into one.
+# As scp does: nothing of an interactive session. A ControlMaster of the user's is not used: it
+# would fold all connections into one.
 _FIXED = (
     "-T", "-x", "-oForwardAgent=no", "-oClearAllForwardings=yes", "-oPermitLocalCommand=no",
-    "-oRemoteCommand=none", "-oControlMaster=no", "-oControlPath=none",
+    "-oRemoteCommand=none", "-oControlPersist=no",
 )  # fmt: skip
 _ALIVE = ("-oServerAliveInterval=15", "-oServerAliveCountMax=4")  # a dead path is known in 1 min
 
@@ -45,6 +48,13 @@ _END_S = 2.0  # what an ssh gets to end after SIGTERM
 PROTOCOL_STATUS = 99  # of the agent
 
 
+class Control(NamedTuple):
+    """The socket by which further channels use a connection (ssh_config(5), ControlPath)."""
+
+    path: str
+    is_master: bool  # of the connection that has it; else it is of one that rides on it
+
+
 @dataclass(frozen=True)
 class SshSetup:
     """What ssh resolved for this host, and what we may therefore ask for."""
@@ -52,10 +62,21 @@ class SshSetup:
     ciphers_are_ours: bool = False  # the user configured none, so we may put ours in front
     alive_is_ours: bool = False
     far_aes: bool | None = None  # AES instructions there; None: not known yet
+    route: sockets.Route = sockets.Route()
 
-    def argv(self, host: Location, options: Options, may_prompt: bool) -> list[str]:
-        """The ssh command line, up to the remote command."""
-        words = [options.program, *_FIXED]
+    def check(self, options: Options, is_push: bool) -> list[str]:
+        """Refuse what cannot be, before anybody is contacted; returns what -v says."""
+        _check_cpus(options.cpus)
+        return sockets.check(options, self.route, is_push)
+
+    def argv(
+        self, host: Location, options: Options, may_prompt: bool, number: int,
+        control: Control | None,
+    ) -> list[str]:  # fmt: skip
+        """The ssh command line of a connection or a channel of it, up to the remote command."""
+        path, is_master = control or ("none", False)
+        words = [options.program, *_FIXED, *sockets.words(options, self.route, number)]
+        words += [f"-oControlMaster={'yes' if is_master else 'no'}", f"-oControlPath={path}"]
         if options.batch or not may_prompt:
             words.append("-oBatchMode=yes")
         if self.alive_is_ours:
@@ -109,6 +130,7 @@ def resolve(host: Location, options: Options) -> SshSetup:
     return SshSetup(
         ciphers_are_ours=mine.get("ciphers") == theirs.get("ciphers") and not options.cipher,
         alive_is_ours=mine.get("serveraliveinterval", "0") == "0",
+        route=sockets.Route.read(mine),
     )
 
 
@@ -130,10 +152,32 @@ def _settings(output: bytes) -> dict[str, str]:
     return dict(line.split(" ", 1) for line in lines if " " in line)
 
 
+def _check_cpus(cpus: tuple[int, ...]) -> None:
+    """By pinning this thread to each for a moment: a container may have fewer than there are."""
+    if not cpus:
+        return
+    if not hasattr(os, "sched_setaffinity"):
+        raise UsageError("--cpus: this system has no way to pin a process to a processor")
+    before = os.sched_getaffinity(0)
+    try:
+        for cpu in cpus:
+            try:
+                os.sched_setaffinity(0, {cpu})
+            except OSError:
+                listed = ", ".join(map(str, sorted(before)))
+                message = f"--cpus: no processor {cpu} here; there is: {listed}"
+                raise UsageError(message, "without --cpus the kernel decides") from None
+    finally:
+        os.sched_setaffinity(0, before)
+
+
 class OpenSsh:
     """A running ssh."""
 
-    def __init__(self, argv: list[str], may_prompt: bool) -> None:
+    def __init__(
+        self, argv: list[str], may_prompt: bool, cpu: int | None, control: Control | None
+    ) -> None:
+        self.control = control
         # A lane that must not prompt gets a session of its own, so that a Ctrl-C at the terminal
         # reaches the coordinator alone, which then ends every lane.
         try:
@@ -143,6 +187,9 @@ class OpenSsh:
             )  # fmt: skip
         except OSError as error:
             raise _cannot_run(argv[0], error) from None
+        if cpu is not None:
+            with contextlib.suppress(ProcessLookupError):  # it ended already
+                os.sched_setaffinity(self._child.pid, {cpu})
         assert self._child.stdin and self._child.stdout and self._child.stderr
         self._files = (self._child.stdin, self._child.stdout, self._child.stderr)
         self.write_fd, self.read_fd, self.error_fd = (file.fileno() for file in self._files)
@@ -177,9 +224,19 @@ class OpenSsh:
         return explained(status, said)
 
 
+# What ssh adds where its ProxyCommand passed it no socket, having said why.
+_AFTERTHOUGHT = re.compile(r"mm_receive_fd: |proxy dialer did not pass back a connection")
+
+
+def lines_of(said: str) -> list[str]:
+    """What is worth showing of it."""
+    lines = said.splitlines()
+    return [line for line in lines if line.strip() and not _AFTERTHOUGHT.match(line)]
+
+
 def last_line(said: str) -> str:
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
-    return lines[-1] if lines else ""
+    lines = lines_of(said)
+    return lines[-1].strip() if lines else ""
 
 
 # What OpenSSH says on standard error, and what it means (ssh.c, sshconnect.c, packet.c).
@@ -190,6 +247,7 @@ _MEANINGS: tuple[tuple[str, type[ConnectError]], ...] = (
      HostKeyError),
     (r"Could not resolve hostname|Bad configuration option|Unable to negotiate|no matching|"
      r"Connection refused|No route to host|Network is unreachable|Cannot assign requested|"
+     r"Address family for hostname not supported|"
      r"Operation timed out|Connection timed out during banner|Bad owner or permissions",
      ConnectError),
 )  # fmt: skip

@@ -31,8 +31,14 @@ class Agent:
 
     def run(self) -> None:
         threading.Thread(target=self._tick, name="tick", daemon=True).start()
+        try:
+            self._hello()
+            self._listen()
+        finally:
+            self._end.end({})  # what has landed becomes files, so that no part is left
+
+    def _listen(self) -> None:
         decoder = wire.Decoder()
-        self._hello()
         while True:
             count = os.readv(self._read_fd, [decoder.space()])
             if count == 0:

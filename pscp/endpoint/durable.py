@@ -29,9 +29,9 @@ Done = Callable[[List[Optional[failures.Data]]], None]
 class Part:
     """A complete part file, with what it is to become."""
 
-    def __init__(self, fd: int, entry: Any, strong: str, token: str) -> None:
+    def __init__(self, fd: int, entry: Any, strong: str, token: str, is_named: bool) -> None:
         self.fd, self.entry, self.strong = fd, entry, strong
-        self.token = token  # in its name
+        self.token, self.is_named = token, is_named  # what is in its name, once it has one
 
 
 class Batch:
@@ -60,7 +60,7 @@ class Settler:
         self._waiting: List[Batch] = []
         self._unsettled = 0
         self._closing = False
-        self._error: Optional[BaseException] = None  # that ended the thread
+        self._error: Optional[BaseException] = None  # nobody hears any more; or a bug
         self._thread: Optional[threading.Thread] = None
         self._room: Optional[memoryview] = None
         self._is_quick = True  # until a batch shows otherwise
@@ -68,7 +68,8 @@ class Settler:
     def add(self, batch: Batch) -> None:
         """Settle the batch: now where that is quick, else soon, in the thread.
 
-        Waits while too much is waiting already.
+        Waits while too much is waiting already. Raises what telling of an earlier one raised;
+        this one is settled all the same, so that no part is left.
         """
         # Not while the thread is at work: a read-back (-s) has one buffer.
         if self._is_quick and len(batch.parts) > 1 and not self._unsettled:
@@ -79,14 +80,14 @@ class Settler:
         with self._changed:
             while self._unsettled >= _PARTS_WAITING and self._error is None:
                 self._changed.wait()
-            if self._error is not None:
-                raise self._error
             self._unsettled += len(batch.parts)
             self._waiting.append(batch)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="settler", daemon=True)
                 self._thread.start()
             self._changed.notify_all()
+            if self._error is not None:
+                raise self._error
 
     def close(self) -> None:
         """Settle what waits, then end."""
@@ -97,14 +98,6 @@ class Settler:
             self._thread.join()
 
     def _run(self) -> None:
-        try:
-            self._settle_all()
-        except BaseException as error:  # raised again where the next batch is added
-            with self._changed:
-                self._error = error
-                self._changed.notify_all()
-
-    def _settle_all(self) -> None:
         while True:
             with self._changed:
                 while not self._waiting:
@@ -112,7 +105,10 @@ class Settler:
                         return
                     self._changed.wait()
                 batches, self._waiting = self._waiting, []
-            self._settle(batches)
+            try:
+                self._settle(batches)
+            except BaseException as error:  # raised again where the next batch is added
+                self._error = error
             with self._changed:
                 self._unsettled -= sum(len(batch.parts) for batch in batches)
                 self._changed.notify_all()
@@ -161,8 +157,11 @@ class Settler:
             folder_fd, name = self._root.at(part.entry.path)
             before = replaced(folder_fd, name, part.entry.path)
             metadata.apply_to_file(part.fd, part.entry, self._policy, before)
-            temporary = part_name(name, part.token)
-            os.rename(temporary, name, src_dir_fd=folder_fd, dst_dir_fd=folder_fd)
+            if part.is_named or not files.name_new(part.fd, folder_fd, name):
+                temporary = part_name(name, part.token)
+                if not part.is_named:
+                    files.name_new(part.fd, folder_fd, temporary)
+                os.rename(temporary, name, src_dir_fd=folder_fd, dst_dir_fd=folder_fd)
 
     def _read_back(self, part: Part) -> None:
         """-s: what lies on the disk has the digest of the source."""

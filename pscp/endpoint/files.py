@@ -20,6 +20,7 @@ EXTENTS_MOST = 4096  # in one answer
 
 _NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
 _CLOEXEC = getattr(os, "O_CLOEXEC", 0)
+_NO_NAME = getattr(os, "O_TMPFILE", 0) if os.path.exists("/proc/self/fd") else 0
 READ_FLAGS = os.O_RDONLY | _CLOEXEC | getattr(os, "O_NONBLOCK", 0)  # never waits for a FIFO
 PART_FLAGS = os.O_RDWR | os.O_CREAT | _NO_FOLLOW | _CLOEXEC
 
@@ -122,6 +123,30 @@ def data_extents(fd: int, size: int, offset: int, most: int) -> List[Extent]:
             found.append((begin, end - begin))
         offset = max(end, begin + 1)
     return found
+
+
+def new_small(folder_fd: int, part: bytes) -> Tuple[int, bool]:
+    """A file for a small part, and whether it is called `part` already.
+
+    Where the system can, it has no name until name_new() gives it one: then nothing is left of
+    it when this end dies before that.
+    """
+    if _NO_NAME:
+        try:
+            return os.open(b".", os.O_RDWR | _NO_NAME | _CLOEXEC, 0o600, dir_fd=folder_fd), False
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):
+                raise
+    return os.open(part, PART_FLAGS | os.O_TRUNC, 0o600, dir_fd=folder_fd), True
+
+
+def name_new(fd: int, folder_fd: int, name: bytes) -> bool:
+    """Give a file that has no name this one; False where something is called so already."""
+    try:
+        os.link("/proc/self/fd/%d" % fd, name, dst_dir_fd=folder_fd, follow_symlinks=True)
+        return True
+    except FileExistsError:
+        return False
 
 
 def _read_at(fd: int, view: memoryview, offset: int) -> int:

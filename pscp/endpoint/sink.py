@@ -178,7 +178,8 @@ class Sink:
                     raise failures.Refusal(failures.VERIFY, value.path, "its part was replaced")
         except (OSError, failures.Refusal) as error:
             return done([failures.from_exception(error, value.path)])
-        self._settler.add(durable.Batch([durable.Part(part.fd, value, strong, self._token)], done))
+        whole = durable.Part(part.fd, value, strong, self._token, True)
+        self._settler.add(durable.Batch([whole], done))
 
     def _is_finished(self, folder_fd: int, name: bytes, value: tree.Entry, inode: int) -> bool:
         """Was it renamed already, by a lane that died before it could say so?"""
@@ -245,8 +246,7 @@ class Sink:
             raise failures.Refusal(failures.DAMAGED, value.path, "arrived damaged")
         with self.root.lock:
             folder_fd, name = self.root.at(value.path, make=True)
-            flags = files.PART_FLAGS | os.O_TRUNC
-            fd = os.open(part_name(name, self._own_token), flags, 0o600, dir_fd=folder_fd)
+            fd, is_named = files.new_small(folder_fd, part_name(name, self._own_token))
         try:
             written = os.write(fd, body) if body else 0
             while written < len(body):
@@ -255,7 +255,7 @@ class Sink:
             os.close(fd)
             durable.unlink_part(self.root, value.path, self._own_token)
             raise
-        return durable.Part(fd, value, digest, self._own_token)
+        return durable.Part(fd, value, digest, self._own_token, is_named)
 
     def _make_folder(self, value: tree.Entry) -> None:
         """A folder that is usable until all in it has landed; then folders() finishes it."""

@@ -14,6 +14,7 @@ import pytest
 from compare import allocated_bytes, assert_same_tree
 
 from e2e.ways import Way
+from pscp.endpoint import files
 from pscp.endpoint.source import PACK_FILE_BYTES
 from pscp.options import GIB, KIB, MIB
 
@@ -144,4 +145,17 @@ def test_a_hole_replaces_data_of_before(way: Way) -> None:
     write_random(way.destination / "x", 8 * MIB)
     write_at(way.source / "x", 8 * MIB, [2 * MIB], MIB)
     assert way.copy("x").ok
+    assert_same_tree(way.source, way.destination)
+
+
+@pytest.mark.parametrize("o_tmpfile", [0, os.O_DIRECTORY | os.O_EXCL])
+def test_small_files_where_none_can_be_without_a_name(
+    way: Way, monkeypatch: pytest.MonkeyPatch, o_tmpfile: int
+) -> None:
+    """On systems that do not know O_TMPFILE, and file systems that refuse it (EISDIR)."""
+    monkeypatch.setattr(files, "_NO_NAME", o_tmpfile)
+    for name in ("a", "b"):
+        write_random(way.source / name, 5000)
+    (way.destination / "b").write_text("older")
+    assert way.copy(".").ok
     assert_same_tree(way.source, way.destination)

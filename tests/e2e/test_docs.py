@@ -84,6 +84,11 @@ def check_everyday(world: World, ran: Ran) -> None:
     assert (last["event"], last["ok"]) == ("end", True)
 
 
+def check_sockets(world: World, ran: Ran) -> None:
+    for copied in (world.there / "big.iso", world.there / "backup" / "big.iso"):
+        assert copied.read_bytes() == (world.here / "big.iso").read_bytes()
+
+
 def check_cron(world: World, ran: Ran) -> None:
     assert (ran.out, ran.err) == ("", "")  # or cron would send mail
     assert_same_tree(world.here / "data", world.there / "backup" / "data", modes=True, times=True)

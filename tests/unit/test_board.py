@@ -17,6 +17,7 @@ from pscp.plan import Ask, Chunk, Work
 class Lane:
     def __init__(self, board: Board) -> None:
         self.is_lost = False
+        self.is_parked = False
         self.share = InFlight(1 << 40, 0.0)
         board.join(self.share)
 
@@ -154,6 +155,19 @@ def test_a_question_waits_for_its_lane_while_that_lives(board: Board) -> None:
     assert board.try_take(two, two.share) is None
     one.is_lost = True
     assert take(board, two)[1] is ask
+
+
+def test_a_parked_lane_takes_only_what_must_be_its_own(board: Board) -> None:
+    parked, other = Lane(board), Lane(board)
+    parked.is_parked = True
+    board.put(Chunk(Job(), 0, 10))
+    own = Ask(True, {}, lambda answer: None, lambda failure: None, lane=parked)
+    anyones = Ask(True, {}, lambda answer: None, lambda failure: None)
+    add(board, anyones)
+    add(board, own)
+    assert take(board, parked)[1] is own
+    assert board.try_take(parked, parked.share) is None
+    assert take(board, other)[1] is anyones
 
 
 def step(board: Board, lanes: list[Lane], job: Job, action: str, which: int, pick: int) -> None:

@@ -103,6 +103,16 @@ def options_of(copy: Copy, *words: str) -> Options:
         ("--progress none --stats", {"progress": "none", "stats": True}),
         ("--cipher aes128-ctr", {"cipher": "aes128-ctr"}),
         (
+            "--congestion bbr --rcvbuf 8M --sndbuf=64k --cpus 0,2-3",
+            {
+                "congestion": "bbr",
+                "rcvbuf_bytes": 8 * MIB,
+                "sndbuf_bytes": 64 * KIB,
+                "cpus": (0, 2, 3),
+            },
+        ),
+        ("--bind 127.0.0.2,::1 --bind=127.0.0.3", {"bind": ("127.0.0.2", "::1", "127.0.0.3")}),
+        (
             "--exclude a --include b --exclude c",
             {"filters": (("exclude", "a"), ("include", "b"), ("exclude", "c"))},
         ),

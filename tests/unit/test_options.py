@@ -18,6 +18,7 @@ from pscp.options import (
     Location,
     Options,
     check_direction,
+    parse_cpus,
     parse_location,
     parse_number,
     parse_size,
@@ -200,6 +201,22 @@ def test_any_text_is_a_number_or_wrong_use(text: str, read: Callable[[str, str],
         assert error.message.startswith("-x: ")
 
 
+@pytest.mark.parametrize(
+    ("text", "cpus"),
+    [("0", (0,)), ("0,2-5", (0, 2, 3, 4, 5)), ("7-7, 1", (7, 1)), ("3,3", (3, 3))],
+)
+def test_cpus(text: str, cpus: tuple[int, ...]) -> None:
+    assert parse_cpus(text) == cpus
+
+
+@pytest.mark.parametrize(
+    "text", ["", "a", "1,", ",1", "2-", "-2", "5-2", "1--2", "99999", "\u0661"]
+)
+def test_no_cpus(text: str) -> None:
+    with pytest.raises(UsageError, match="--cpus: .* is not a list of processors"):
+        parse_cpus(text)
+
+
 def test_archive_sets_recursive_and_preserve() -> None:
     options = Options(archive=True)
     assert options.recursive and options.preserve
@@ -220,6 +237,9 @@ def test_archive_sets_recursive_and_preserve() -> None:
         {"cipher": "aes128-gcm@openssh.com,chacha20-poly1305@openssh.com"},
         {"jump": "me@a,b:2222"},
         {"identities": ("/tmp/k\udcff y",)},
+        {"congestion": "bbr2", "rcvbuf_bytes": 4 * KIB, "sndbuf_bytes": GIB - 1},
+        {"bind": ("192.0.2.1", "2001:db8::1", "fe80::1%eth0")},
+        {"cpus": (0, 8191)},
     ],
 )
 def test_options_within_bounds(fields: dict[str, object]) -> None:
@@ -253,6 +273,18 @@ def test_options_within_bounds(fields: dict[str, object]) -> None:
         ({"identities": ("",)}, "identities"),
         ({"ssh_options": ("A\nB",)}, "ssh options"),
         ({"filters": (("keep", "*"),)}, "exclude or include"),
+        ({"congestion": ""}, "congestion control"),
+        ({"congestion": "a b"}, "congestion control"),
+        ({"congestion": "x" * 16}, "congestion control"),
+        ({"rcvbuf_bytes": 4 * KIB - 1}, "the receive buffer must be 4 KiB to 1073741823"),
+        ({"sndbuf_bytes": GIB}, "the send buffer"),
+        ({"bind": "192.0.2.1"}, "tuple"),
+        ({"bind": ("host",)}, "--bind: 'host' is not an IP address"),
+        ({"bind": ("192.0.2.1", "")}, "--bind: '' is not an IP address"),
+        ({"bind": ("fe80::1%a;b",)}, "--bind"),
+        ({"bind": ("fe80::1%a\n",)}, "control character"),
+        ({"cpus": (8192,)}, "a processor's number must be 0 to 8191"),
+        ({"cpus": (-1,)}, "a processor's number"),
         ({"filters": (("exclude", ""),)}, "empty"),
     ],
 )

@@ -1,0 +1,119 @@
+"""How many connections a copy opens, how many channels each has, and what is said about it.
+
+Not here: what the autotuner decides (../unit/test_tuner.py), lanes that die (../faults/).
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import shutil
+import stat
+import tempfile
+from pathlib import Path
+
+import pytest
+from compare import assert_same_tree
+
+from e2e.ways import Way
+from pscp import hosts
+from pscp.api import control_folder
+from pscp.options import MIB, Options, parse_location
+
+ONE_LOGIN = """#!/bin/sh
+case " $* " in *" -G "* | *ControlMaster=no*) exec ssh "$@";; esac
+if mkdir {taken} 2>/dev/null; then exec ssh "$@"; fi
+echo "root@host: Permission denied (publickey,password)." >&2
+exit 255
+"""
+
+
+@pytest.fixture
+def filled(way: Way) -> Way:
+    for name in ("a", "b"):
+        (way.source / name).write_bytes(random.Random(name).randbytes(24 * MIB))
+    return way
+
+
+def logins(way: Way) -> int:
+    return way.server.log.count("Accepted publickey")
+
+
+@pytest.mark.parametrize(
+    ("words", "connections", "lanes"),
+    [
+        (("-c", "2", "--channels", "3"), 2, 6),
+        (("-c", "3", "--channels", "1"), 3, 3),
+        (("-c", "1", "--channels", "4"), 1, 4),
+    ],
+)
+def test_channels_share_their_connection(
+    filled: Way, words: tuple[str, ...], connections: int, lanes: int
+) -> None:
+    before = logins(filled)
+    ran = filled.command("-rv", "--chunk-size", "256k", *words, names=["."])
+    assert ran.code == 0, ran.err
+    assert logins(filled) - before <= connections
+    assert f"beginning with {lanes} lanes: as was asked for" in ran.err
+    assert_same_tree(filled.source, filled.destination)
+
+
+def test_where_one_login_passes_it_carries_more_channels(filled: Way, tmp_path: Path) -> None:
+    """As with a password or a token: the other logins are refused."""
+    program = tmp_path / "ssh"
+    program.write_text(ONE_LOGIN.format(taken=tmp_path / "taken"))
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    before = logins(filled)
+    ran = filled.command(
+        "-rv", "--stats", "-c", "3", "--chunk-size", "256k", "-l", "200000", "-S", str(program),
+        names=["."],
+    )  # fmt: skip
+    assert ran.code == 0, ran.err
+    assert "no other login passes without asking: using channels of this one" in ran.err
+    assert logins(filled) - before == 1
+    [row] = [row for row in ran.err.splitlines() if re.match(r"connections +\d", row)]
+    assert int(row.split()[1]) > 1
+    assert_same_tree(filled.source, filled.destination)
+
+
+def test_nothing_is_left_of_the_channels_sockets(
+    filled: Way, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "run").mkdir()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
+    ran = filled.command("-r", "--channels", "2", names=["."])
+    assert ran.code == 0, ran.err
+    found = [path for path in (tmp_path / "run").rglob("*") if not path.is_dir()]
+    assert found == []
+
+
+def test_where_a_socket_can_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """unix(7) takes 107 characters, and a folder that others could write to is not used."""
+    runtime = Path(tempfile.mkdtemp(prefix="run-", dir="/tmp"))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
+    try:
+        folder = control_folder()
+        assert folder == f"{runtime}/pscp-{os.getuid()}"
+        assert stat.S_IMODE(os.stat(folder).st_mode) == 0o700
+        os.chmod(folder, 0o777)
+        assert control_folder() is None
+        os.rmdir(folder)
+        os.symlink("/", folder)
+        assert control_folder() is None
+    finally:
+        shutil.rmtree(runtime)
+    for unfit in ("", str(tmp_path / ("x" * 60)), "/tmp/with a blank"):
+        monkeypatch.setenv("XDG_RUNTIME_DIR", unfit)
+        assert control_folder() == f"/tmp/pscp-{os.getuid()}"
+
+
+def test_what_auto_came_to_is_remembered(filled: Way) -> None:
+    host = parse_location(f"{filled.server.host}:")
+    options = Options(config_file=filled.server.ssh_config)
+    ran = filled.command("-rv", "-c", "auto", names=["."])
+    assert "beginning with" in ran.err
+    known = hosts.recall(host, options, filled.is_push)
+    assert known.lanes >= 2 and known.rtt_s > 0
+    again = filled.command("-rv", "-c", "auto", names=["."], to="again")
+    assert f"beginning with {known.lanes} lanes: as was good for the last copy" in again.err

@@ -1,0 +1,115 @@
+"""channels/sockets.py: the words ssh is given for a socket, and what other systems refuse.
+
+Not here: what becomes of them (../e2e/test_copy_sockets.py). Read next: pscp/channels/sockets.py.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import sys
+
+import pytest
+
+from pscp.channels.openssh import SshSetup
+from pscp.channels.sockets import Route, check, words
+from pscp.errors import UsageError
+from pscp.options import MIB, Options
+
+NOWHERE = Route()
+
+
+def proxy_command(options: Options, route: Route = NOWHERE, number: int = 0) -> str:
+    first, second, *rest = words(options, route, number)
+    assert (first, rest) == ("-oProxyUseFdpass=yes", [])
+    assert second.startswith("-oProxyCommand=")
+    return second.partition("fdpass.py ")[2]
+
+
+def test_nothing_is_asked_where_nothing_is_wanted() -> None:
+    assert words(Options(), Route("ProxyJump x", address="192.0.2.1"), 3) == []
+    assert check(Options(), Route("ProxyJump x"), False) == []
+
+
+def test_addresses_alone_are_an_option_of_ssh() -> None:
+    options = Options(bind=("192.0.2.1", "192.0.2.2"))
+    given = [words(options, NOWHERE, number) for number in range(3)]
+    assert given == [["-b", "192.0.2.1"], ["-b", "192.0.2.2"], ["-b", "192.0.2.1"]]
+
+
+def test_a_socket_with_settings() -> None:
+    options = Options(congestion="bbr", rcvbuf_bytes=MIB, bind=("fe80::1%eth0", "192.0.2.2"))
+    assert proxy_command(options) == "'%h' %p any none fe80::1%%eth0 bbr 1048576 -"
+    route = Route(family="inet", timeout_s="7", address="192.0.2.9")
+    assert proxy_command(options, route, 1) == "'%h' %p inet 7 192.0.2.2 bbr 1048576 -"
+    assert proxy_command(Options(sndbuf_bytes=MIB), route) == "'%h' %p inet 7 192.0.2.9 - - 1048576"
+
+
+def test_what_ssh_resolved() -> None:
+    assert Route.read({"proxyusefdpass": "no", "canonicalizehostname": "false"}) == NOWHERE
+    settings = {
+        "proxyjump": "a,b", "addressfamily": "inet6", "connecttimeout": "30",
+        "bindaddress": "::1", "bindinterface": "eth0", "canonicalizehostname": "true",
+    }  # fmt: skip
+    assert Route.read(settings) == Route("ProxyJump a,b", "inet6", "30", "::1", "eth0", True)
+
+
+def test_names_stay_canonical() -> None:
+    """With a ProxyCommand ssh would canonicalize a name only where it is told always to."""
+    given = words(Options(congestion="bbr"), Route(canonical=True), 0)
+    assert given[-1] == "-oCanonicalizeHostname=always"
+    assert words(Options(bind=("::1",)), Route(canonical=True), 0) == ["-b", "::1"]
+
+
+def test_several_are_refused_by_name() -> None:
+    options = Options(rcvbuf_bytes=MIB, bind=("127.0.0.1",))
+    with pytest.raises(UsageError, match="^--rcvbuf and --bind: not with ProxyJump a,b"):
+        check(options, Route("ProxyJump a,b"), True)
+
+
+def test_a_system_without_congestion_controls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(socket, "TCP_CONGESTION", raising=False)
+    with pytest.raises(UsageError, match="this system has one for all connections"):
+        check(Options(congestion="reno"), NOWHERE, True)
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [(errno.EPERM, "this user may not use it"), (errno.ENOENT, "does not offer it")],
+)
+def test_a_congestion_control_that_is_refused(
+    code: int, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(socket.socket, "setsockopt", refuse)
+    with pytest.raises(UsageError, match=f"--congestion reno: .*{said}; there is: .*reno"):
+        check(Options(congestion="reno"), NOWHERE, True)
+
+
+def test_a_buffer_that_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As BSD does, where Linux grants less."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOBUFS, os.strerror(errno.ENOBUFS))
+
+    monkeypatch.setattr(socket.socket, "setsockopt", refuse)
+    with pytest.raises(UsageError, match="--sndbuf 1 MiB: No buffer space"):
+        check(Options(sndbuf_bytes=MIB), NOWHERE, True)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other kernels grant in other ways")
+def test_what_the_kernel_grants(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says twice of what it gives."""
+    monkeypatch.setattr(socket.socket, "getsockopt", lambda *_: MIB)
+    (said,) = check(Options(rcvbuf_bytes=MIB, sndbuf_bytes=MIB // 2), NOWHERE, True)
+    assert said == "--rcvbuf 1 MiB: the kernel grants 512 KiB (sysctl net.core.rmem_max)"
+
+
+def test_a_system_that_cannot_pin(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "sched_setaffinity", raising=False)
+    with pytest.raises(UsageError, match="--cpus: this system"):
+        SshSetup().check(Options(cpus=(0,)), True)
+    assert SshSetup().check(Options(), True) == []

@@ -1,0 +1,196 @@
+"""The autotuner over simulated paths: no clock, no connection; what it comes to, and how soon.
+
+Not here: lanes that are really opened and parked (../e2e/test_copy_lanes.py).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pscp.tuner import CHANNEL_BYTES, LANES_MOST, Path, Seen, Tuner, start
+
+MIB = 1 << 20
+GIB = 1 << 30
+CHUNK_BYTES = 4 * MIB
+STEP_S = 0.05  # of the simulation
+LOOK_S = 0.25
+LOGINS_AT_ONCE = 6
+
+
+@dataclass(frozen=True)
+class Model:
+    """A path: what a lane can do alone, and what bounds all of them together."""
+
+    rtt_s: float
+    login_s: float
+    lane: float  # bytes/s that one lane could move if its window let it
+    total: float  # bytes/s of all lanes, however many
+    cpus: int = 2
+    harm: float = 0.0  # of the rate that is lost as lanes are added that are of no use
+    is_busy: bool = False  # the total is bounded by the processors here
+
+    def rate(self, lanes: int) -> float:
+        each = min(self.lane, CHANNEL_BYTES / self.rtt_s)
+        useful = self.total / each
+        lost = self.harm * max(0.0, 1 - useful / lanes)
+        return min(lanes * each, self.total) * (1 - lost)
+
+    def idle(self, lanes: int) -> float:
+        return max(0.0, 1 - self.rate(lanes) / self.total) if self.is_busy else 0.7
+
+
+@dataclass
+class Ran:
+    taken_s: float
+    lanes: int
+    said: list[str]
+
+
+def ran(model: Model, size: int, fixed: int | None = None) -> Ran:
+    """A copy of `size` bytes, with as many lanes as the tuner wants, or always so many."""
+    path = Path(model.rtt_s, model.login_s, model.cpus)
+    count = fixed or start(path).lanes
+    tuner = Tuner(path, count)
+    up_at_s = [model.login_s]
+    now_s, looked_s, done, idle_s = model.login_s, model.login_s, 0.0, 0.0
+    said = []
+    while done < size:
+        while len(up_at_s) < count:  # more lanes: their logins take their time, some at once
+            turn_s = up_at_s[-LOGINS_AT_ONCE] if len(up_at_s) > LOGINS_AT_ONCE else now_s
+            up_at_s.append(max(turn_s, now_s) + model.login_s)
+        up = sum(each <= now_s for each in up_at_s)
+        at_work = min(up, count)
+        done += model.rate(at_work) * STEP_S
+        idle_s += model.idle(at_work) * STEP_S
+        now_s += STEP_S
+        if fixed is None and now_s - looked_s >= LOOK_S:
+            looked_s = now_s
+            pieces = int(done / CHUNK_BYTES)
+            landed = pieces * CHUNK_BYTES
+            sentence = tuner.look(Seen(now_s, up, landed, pieces, size - landed, idle_s))
+            said += [sentence] if sentence else []
+            count = tuner.count
+    return Ran(now_s, count, said)
+
+
+def best_fixed(model: Model, size: int) -> float:
+    return min(ran(model, size, count).taken_s for count in (1, 2, 4, 8, 16))
+
+
+NEAR = Model(rtt_s=0.0001, login_s=0.25, lane=350 * MIB, total=500 * MIB, harm=0.3, is_busy=True)
+SLOW_CORES = Model(rtt_s=0.0001, login_s=2.5, lane=38 * MIB, total=400 * MIB, harm=0.5)
+MS_10 = Model(rtt_s=0.01, login_s=0.3, lane=300 * MIB, total=112 * MIB, harm=0.1)
+MS_100 = Model(rtt_s=0.1, login_s=1.4, lane=300 * MIB, total=112 * MIB, harm=0.1)
+MS_240 = Model(rtt_s=0.24, login_s=3.2, lane=300 * MIB, total=112 * MIB, harm=0.1)
+LOSSY = Model(rtt_s=0.05, login_s=0.8, lane=4 * MIB, total=112 * MIB)
+FAST = Model(rtt_s=0.02, login_s=0.4, lane=300 * MIB, total=1100 * MIB, cpus=16, harm=0.1)
+MANY_CORES = Model(rtt_s=0.0002, login_s=0.4, lane=60 * MIB, total=1100 * MIB, cpus=8)
+
+
+@pytest.mark.parametrize(
+    ("model", "size"),
+    [
+        (NEAR, GIB), (NEAR, 8 * GIB), (SLOW_CORES, 4 * GIB), (SLOW_CORES, 16 * GIB),
+        (MS_10, GIB), (MS_10, 4 * GIB), (MS_100, GIB), (MS_100, 4 * GIB), (MS_240, GIB),
+        (MS_240, 4 * GIB), (LOSSY, 4 * GIB), (FAST, 16 * GIB), (MANY_CORES, 64 * GIB),
+    ],
+)  # fmt: skip
+def test_it_is_never_much_worse_than_the_best_fixed_number(model: Model, size: int) -> None:
+    assert best_fixed(model, size) >= 0.9 * ran(model, size).taken_s
+
+
+def test_it_climbs_while_more_comes_of_it() -> None:
+    lossy = ran(LOSSY, 8 * GIB)
+    assert lossy.lanes > 16 and len(lossy.said) >= 2
+    assert "trying 16" in lossy.said[0]
+
+
+def test_it_goes_back_where_nothing_came_of_it() -> None:
+    began = start(Path(MS_100.rtt_s, MS_100.login_s, MS_100.cpus)).lanes
+    far = ran(MS_100, 8 * GIB)
+    assert far.lanes == began
+    assert far.said[-1].endswith(f"back to {began}")
+
+
+def test_it_keeps_what_brought_something_and_stops_there() -> None:
+    fast = ran(FAST, 32 * GIB)
+    assert 8 < fast.lanes <= 16
+    assert fast.said[-1].endswith("enough")
+
+
+def test_busy_processors_get_no_more_lanes() -> None:
+    near = ran(NEAR, 8 * GIB)
+    assert near.lanes == 2
+    assert [each.partition("tried: ")[2] for each in near.said] == ["the processors here are busy"]
+
+
+def test_a_copy_that_ends_soon_gets_no_more_lanes() -> None:
+    assert ran(LOSSY, 128 * MIB).lanes == start(Path(0.05, 0.8, 2)).lanes
+
+
+def test_a_slow_login_on_a_near_path_tells_of_slow_processors() -> None:
+    assert start(Path(0.0001, 0.25, 2)).lanes == 2
+    assert start(Path(0.0001, 2.5, 2)).lanes == 8
+    assert start(Path(0.1, 1.4, 2)).why.startswith("a round trip")
+
+
+@pytest.mark.parametrize(
+    ("rtt_s", "cpus", "lanes", "channels"),
+    [
+        (0.0001, 1, 2, 1),
+        (0.0001, 2, 2, 1),
+        (0.0001, 64, 8, 1),
+        (0.01, 2, 2, 1),
+        (0.03, 2, 8, 1),
+        (0.1, 2, 8, 1),
+        (0.15, 2, 12, 1),
+        (0.24, 2, 24, 2),
+        (math.inf, 2, 24, 2),
+    ],
+)
+def test_what_it_begins_with(rtt_s: float, cpus: int, lanes: int, channels: int) -> None:
+    assert start(Path(rtt_s, 0.2, cpus))[:2] == (lanes, channels)
+
+
+def test_lanes_held_up_by_their_window_are_known() -> None:
+    tuner = Tuner(Path(0.1, 1.4, 2), 8)
+    rate = 0.9 * 8 * CHANNEL_BYTES / 0.1
+    for step in range(100):
+        done = int(rate * step * LOOK_S)
+        seen = Seen(step * LOOK_S, 8, done, done // CHUNK_BYTES, 64 * GIB, step * LOOK_S)
+        if said := tuner.look(seen):
+            break
+    assert said == "8 lanes move 151 MB/s, held up by the channel's window: trying 16"
+    assert tuner.needs_window and tuner.count == 16
+
+
+def test_lanes_that_never_come_are_not_waited_for() -> None:
+    tuner = Tuner(Path(0.0001, 0.2, 2), 8)
+    said = []
+    for step in range(400):
+        done = step * 50 * MIB
+        said.append(tuner.look(Seen(step * LOOK_S, 3, done, done // CHUNK_BYTES, 1, math.inf)))
+    assert next(filter(None, said)) == "of 8 lanes 3 came: going on with these"
+    assert tuner.count == 3
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    rtt_s=st.floats(0.0001, 0.3),
+    login_s=st.floats(0.1, 3.0),
+    lane=st.floats(1, 400),
+    total=st.floats(1, 2000),
+    size=st.integers(1, 2000),
+)
+def test_whatever_the_path_it_comes_to_an_end(
+    rtt_s: float, login_s: float, lane: float, total: float, size: int
+) -> None:
+    model = Model(rtt_s, login_s, lane * MIB, max(lane, total) * MIB, harm=0.2)
+    found = ran(model, size * 4 * MIB)
+    assert 1 <= found.lanes <= LANES_MOST
+    assert len(found.said) <= 6
