@@ -23,7 +23,7 @@ from pscp import errors, state
 from pscp.channels import Channel, Control, SshSetup, open_channel
 from pscp.channels.command import command
 from pscp.channels.openssh import resolve, user_words
-from pscp.channels.sockets import Route
+from pscp.channels.sockets import Route, asked
 from pscp.options import Location, Options, check_direction, parse_location
 from pscp.progress import CallbackReporter, Counters, Reporter, Result, Silent
 
@@ -200,8 +200,8 @@ class Session:
 
     def _guessed(self, options: Options) -> SshSetup:
         """What ssh -G said last, so that ssh need not wait for it: _check_setup() asks again."""
-        try:
-            kept = state.recall(_setup_name(self.host, options))
+        try:  # --bind and the like depend on the way there, and may not be
+            kept = None if asked(options) else state.recall(_setup_name(self.host, options))
             guess = SshSetup(**{**kept, "route": Route(**kept["route"])})
         except (TypeError, LookupError):  # nothing, or of another shape
             found = resolve(self.host, options)
@@ -218,7 +218,6 @@ class Session:
         found = resolve(self.host, options)
         if found != self._setup:
             self.close()
-            found.check(options, is_push)
             self._setup = found
             self._remember_setup(options, found)
             self._start(options, froms, is_push)
