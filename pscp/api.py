@@ -201,7 +201,7 @@ class Session:
     def _guessed(self, options: Options) -> SshSetup:
         """What ssh -G said last, so that ssh need not wait for it: _check_setup() asks again."""
         try:  # --bind and the like depend on the way there, and may not be
-            kept = None if asked(options) else state.recall(_setup_name(self.host, options))
+            kept: Any = None if asked(options) else state.recall(_setup_name(self.host, options))
             guess = SshSetup(**{**kept, "route": Route(**kept["route"])})
         except (TypeError, LookupError):  # nothing, or of another shape
             found = resolve(self.host, options)
