@@ -1,7 +1,7 @@
 """What a program calls: copy() for one copy, Session for several over the same connections.
 
 Not here: the command line (cli.py), how a copy goes (coordinator.py), what is remembered of a
-host (hosts.py).
+host (hosts.py), and where (state.py).
 Read next: run.py.
 """
 
@@ -14,14 +14,16 @@ import os
 import re
 import stat
 import time
+import zlib
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from pscp import errors, hosts
+from pscp import errors, hosts, state
 from pscp.channels import Channel, Control, SshSetup, open_channel
 from pscp.channels.command import command
-from pscp.channels.openssh import resolve
+from pscp.channels.openssh import resolve, user_words
+from pscp.channels.sockets import Route, asked
 from pscp.options import Location, Options, check_direction, parse_location
 from pscp.progress import CallbackReporter, Counters, Reporter, Result, Silent
 
@@ -86,6 +88,7 @@ class Session:
             raise errors.UsageError(f"{host.text} names no host")
         self.host = host
         self._setup: SshSetup | None = None
+        self._is_guess = False  # what ssh -G said for the last copy, and not yet for this one
         self._numbers = itertools.count()  # of the connections, in the order of their opening
         self._idle: list[Far] = []
         self._first: Channel | None = None  # ssh is logging in; no agent there yet
@@ -137,15 +140,16 @@ class Session:
             told = CallbackReporter(progress, told)
         counters = Counters(started_s=time.monotonic())
         result: Result | None = None
-        told.start(counters)
         try:
             for said in self._resolved(options).check(options, to.is_remote):
                 if options.verbose:
                     told.note(said)
             self._tell_advice(options, told)
             self._start(options, froms, to.is_remote)
+            told.start(counters)
             from pscp.run import Run  # most of the program; ssh logs in meanwhile
 
+            self._check_setup(options, froms, to.is_remote)
             result = Run(self, froms, to, options, told, counters, keep_digests).run()
             return result
         finally:
@@ -208,8 +212,7 @@ class Session:
 
     def _resolved(self, options: Options) -> SshSetup:
         if self._setup is None:
-            advised = hosts.advice(self.host, options)[1]
-            self._setup = dataclasses.replace(resolve(self.host, options), advised=advised)
+            self._setup = self._guessed(options)
         return self._setup
 
     def _new_control(self) -> Control | None:
@@ -219,6 +222,36 @@ class Session:
             return None
         self._controls.append(f"{folder}/{os.urandom(8).hex()}")
         return Control(self._controls[-1], True)
+
+    def _guessed(self, options: Options) -> SshSetup:
+        """What ssh -G said last, so that ssh need not wait for it: _check_setup() asks again."""
+        advised = hosts.advice(self.host, options)[1]
+        try:  # --bind and the like depend on the way there, and may not be
+            kept: Any = None if asked(options) else state.recall(_setup_name(self.host, options))
+            route, offered = Route(**kept["route"]), tuple(kept["offered"])
+            guess = SshSetup(**{**kept, "route": route, "offered": offered, "advised": advised})
+        except (TypeError, LookupError):  # nothing, or of another shape
+            found = resolve(self.host, options)
+            self._remember_setup(options, found)
+            return dataclasses.replace(found, advised=advised)
+        self._is_guess = True
+        return guess
+
+    def _check_setup(self, options: Options, froms: list[Location], is_push: bool) -> None:
+        """While ssh logs in: begin again where the user's configuration has changed meanwhile."""
+        if not self._is_guess:
+            return
+        self._is_guess = False
+        assert self._setup is not None
+        found = resolve(self.host, options)
+        if found != dataclasses.replace(self._setup, advised=""):
+            self.close()
+            self._setup = dataclasses.replace(found, advised=self._setup.advised)
+            self._remember_setup(options, found)
+            self._start(options, froms, is_push)
+
+    def _remember_setup(self, options: Options, setup: SshSetup) -> None:
+        state.remember(_setup_name(self.host, options), dataclasses.asdict(setup))
 
     def take(self, options: Options, note: Callable[[str], None]) -> list[Far]:
         """The connections that are open; if there is none, a first one, which may prompt."""
@@ -266,6 +299,11 @@ class Session:
         if self._setup is not None and self._setup.far_aes is None and isinstance(aes, bool):
             self._setup = dataclasses.replace(self._setup, far_aes=aes)
         return far
+
+
+def _setup_name(host: Location, options: Options) -> str:
+    words = [options.program, *user_words(host, options), "--", str(host.host)]
+    return os.path.join("ssh", f"{zlib.crc32(repr(words).encode(errors='replace')):08x}.json")
 
 
 def control_folder() -> str | None:

@@ -18,8 +18,7 @@ import sys
 import threading
 from array import array
 from collections.abc import Callable, Iterator
-from tempfile import TemporaryFile
-from typing import Any
+from typing import IO, Any
 
 from pscp import errors
 from pscp.board import Board
@@ -69,20 +68,26 @@ class Spool:
     """Entries kept for the end of the copy, on disk: there may be any number of them."""
 
     def __init__(self) -> None:
-        self._file = TemporaryFile()  # noqa: SIM115 - closed by close()
+        self._file: IO[bytes] | None = None  # made when it is needed: many a copy is of one file
         self._begins = array("Q")
 
     def add(self, entry: tree.Entry) -> None:
+        if self._file is None:
+            from tempfile import TemporaryFile
+
+            self._file = TemporaryFile()  # noqa: SIM115 - closed by close()
         self._begins.append(self._file.tell())
         self._file.write(json.dumps(entry).encode("ascii") + b"\n")
 
     def take(self, backwards: bool) -> Iterator[tree.Entry]:
         for begin in reversed(self._begins) if backwards else iter(self._begins):
+            assert self._file is not None
             self._file.seek(begin)
             yield tree.Entry(*json.loads(self._file.readline()))
 
     def close(self) -> None:
-        self._file.close()
+        if self._file is not None:
+            self._file.close()
 
 
 class Coordinator:
@@ -187,7 +192,8 @@ class Coordinator:
             self._check_asked(entry)
             item = placement.place(entry)
         except (failures.Refusal, ValueError, LookupError) as error:
-            failure = failures.data(failures.UNSAFE, entry.path, str(error))
+            kind = error.kind if isinstance(error, failures.Refusal) else failures.UNSAFE
+            failure = failures.data(kind, entry.path, str(error))
             with self.board.changed:
                 self.counters.add(files_total=1)
                 self._failed(failure)
@@ -252,9 +258,8 @@ class Coordinator:
         """--update: it stays as it is."""
         self.counters.add(files_skipped=1)
 
-    def already_there(self, items: list[Placed], digests: list[str]) -> None:
-        """These files are at the destination already, and verified."""
-        size = sum(item.entry.size for item in items)
+    def already_there(self, items: list[Placed], digests: list[str], size: int) -> None:
+        """These files are at the destination already, and verified: `size` bytes of them."""
         self.counters.add(
             files_resumed=len(items), bytes_total=size, bytes_resumed=size,
             chunks_verified=len(items),

@@ -155,9 +155,9 @@ class Crew:
                 worker.abort()
         for worker in self._workers:
             while worker.is_alive():
-                worker.join(0.05)  # one that is just about to connect is found next time
                 if self.board.error is not None or worker.is_connecting:
                     worker.abort()
+                worker.join(0.05)  # one that is just about to connect is found next time
 
     # --- what lanes tell
 

@@ -103,7 +103,7 @@ class FileJob:
         known = self.item.known
 
         def then(answer: Any) -> None:
-            found = _checked_extents(answer[0], offset, self.item.entry.size)
+            found = checked_extents(answer[0], offset, self.item.entry.size)
             self._copy.counters.add(bytes_total=sum(length for _, length in found))
             after = None if answer[1] else sum(found[-1])
             self._later(self._chunks_and_then(list(subtract(found, done)), after, done))
@@ -285,7 +285,7 @@ class FileJob:
         self._board.add(Ask(False, question, over, over))
 
 
-def _checked_extents(answer: Any, offset: int, size: int) -> list[Extent]:
+def checked_extents(answer: Any, offset: int, size: int) -> list[Extent]:
     """Extents as a far end told them: ascending and inside the file. Raises ValueError."""
     found = [(int(begin), int(length)) for begin, length in answer]
     for begin, length in found:

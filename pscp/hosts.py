@@ -11,14 +11,12 @@ Not here: the connections (api.py).
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import re
-from pathlib import Path
-from typing import NamedTuple
+import zlib
+from typing import Any, NamedTuple
 
-from pscp.journal import state_folder, token_of
+from pscp import state
 from pscp.options import MAX_CONNECTIONS, Location, Options
 
 _ALIKE = 2.0  # two round trips that differ by less than this factor are of one path
@@ -39,23 +37,37 @@ class Known(NamedTuple):
         return self if high < max(_ALIKE * low, _NEAR_S) else Known()
 
 
-def _file(host: Location, options: Options) -> Path:
-    key = token_of(
-        str(host.user), str(host.host), str(host.port or options.port),
-        options.program, str(options.config_file), str(options.jump),
+def _name(host: Location, options: Options) -> str:
+    """Of the value in the state folder: another for each way to a host."""
+    way = (
+        host.user, host.host, host.port or options.port,
+        options.program, options.config_file, options.jump,
     )  # fmt: skip
-    return state_folder() / "hosts" / f"{key}.json"
+    return os.path.join("hosts", f"{zlib.crc32(repr(way).encode(errors='replace')):08x}.json")
+
+
+def _known(host: Location, options: Options) -> dict[str, Any]:
+    found = state.recall(_name(host, options))
+    return found if isinstance(found, dict) else {}
+
+
+def _keep(host: Location, options: Options, values: dict[str, Any]) -> bool:
+    """False where it cannot be kept."""
+    before = _known(host, options)
+    after = {**before, **values}
+    return after == before or state.remember(_name(host, options), after)
 
 
 def recall(host: Location, options: Options, is_push: bool) -> Known:
     """What the last copy in this direction came to, as far as it is known."""
-    found = _read(_file(host, options))
+    found = _known(host, options)
     try:
-        known = Known(*found[_way(is_push)])  # type: ignore[misc]
+        known = Known(*found[_way(is_push)])
     except (LookupError, TypeError):
         known = Known()
     are_right = [isinstance(*pair) for pair in zip(known, (int, int, float, str), strict=True)]
-    known = known if all(are_right) else Known()
+    if not (all(are_right) and 0 <= known.lanes <= MAX_CONNECTIONS):
+        known = Known()
     # what was only measured needed no prompt either
     return known if known.logins else known._replace(logins=_number(found.get("connections")))
 
@@ -66,19 +78,19 @@ def remember(host: Location, options: Options, is_push: bool, known: Known) -> N
     if options.connections is not None:  # it says nothing about what auto would come to
         known = before._replace(logins=known.logins)
     if known._replace(rtt_s=0.0) != before.over(known.rtt_s)._replace(rtt_s=0.0):
-        _write(_file(host, options), {_way(is_push): list(known)})
+        _keep(host, options, {_way(is_push): list(known)})
 
 
 def advice(host: Location, options: Options) -> tuple[int, str]:
     """The connections and the cipher that --measure --save found best; 0 and "": none."""
-    known = _read(_file(host, options))
+    known = _known(host, options)
     cipher = known.get("cipher")
     is_name = isinstance(cipher, str) and re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9@._-]*", cipher)
     return _number(known.get("connections")), str(cipher) if is_name else ""
 
 
 def save_advice(host: Location, options: Options, connections: int, cipher: str) -> bool:
-    return _write(_file(host, options), {"connections": connections, "cipher": cipher})
+    return _keep(host, options, {"connections": connections, "cipher": cipher})
 
 
 def _way(is_push: bool) -> str:
@@ -87,25 +99,3 @@ def _way(is_push: bool) -> str:
 
 def _number(value: object) -> int:
     return value if isinstance(value, int) and 0 < value <= MAX_CONNECTIONS else 0
-
-
-def _read(file: Path) -> dict[str, object]:
-    try:
-        found = json.loads(file.read_text())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _write(file: Path, values: dict[str, object]) -> bool:
-    """Best effort: a state folder that cannot be written is no reason to fail."""
-    before = _read(file)
-    if before == {**before, **values}:
-        return True
-    with contextlib.suppress(OSError):
-        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        written = file.with_name(f"{file.name}.{os.getpid()}")
-        written.write_text(json.dumps({**before, **values}))
-        written.replace(file)
-        return True
-    return False

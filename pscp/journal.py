@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pscp import state
 from pscp.endpoint.files import Extent, Identity
 from pscp.errors import CopyError, CopyRunning
 
@@ -33,9 +34,7 @@ _NO_LINE = (ValueError, LookupError, TypeError, OverflowError, RecursionError)
 
 def state_folder() -> Path:
     """Where journals are, by the XDG base directory specification."""
-    base = os.environ.get("XDG_STATE_HOME", "")
-    root = Path(base) if base.startswith("/") else Path.home() / ".local" / "state"
-    return root / "pscp"
+    return Path(state.folder())
 
 
 def token_of(*what: str) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from pscp.endpoint import names, source, tree
+from pscp.endpoint import failures, names, source, tree
 from pscp.endpoint.files import Extent
 
 Failure = dict[str, Any]  # endpoint/failures.py
@@ -204,9 +204,13 @@ class Placement:
 
     def __init__(self, tops: list[source.Top], target_names: list[str]) -> None:
         self._tops, self._names = tops, target_names
+        named = zip(tops, target_names, strict=True)
+        self._taken = {target for top, target in named if top.name}  # by a source of its own
 
     def place(self, entry: tree.Entry) -> Placed:
-        """Raises endpoint.failures.Refusal for an entry that lies outside of its source."""
+        """Raises endpoint.failures.Refusal for an entry that lies outside of its source, or of
+        the contents of a folder where another source lands.
+        """
         known = source.known_entry(entry)
         extra = entry.extra
         if entry.kind == tree.HARDLINK:
@@ -221,8 +225,10 @@ class Placement:
         return self._path(top, path)
 
     def _path(self, top: int, path: str) -> str:
-        """Raises ValueError for a path that is not of this source."""
+        """Raises ValueError for a path that is not of this source, Refusal for one of another."""
         name, rest = self._tops[top].name, path
+        if not name and path.partition("/")[0] in self._taken:
+            raise failures.Refusal(failures.DESTINATION, path, "another source has this name")
         if name:
             first, slash, rest = path.partition("/")
             if first != name or (slash and not rest):

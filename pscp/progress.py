@@ -2,17 +2,16 @@
 
 A reporter gets the Counters once, reads them from a thread of its own while the lanes add to
 them, and is told by name of nothing but notes (failures, warnings) and lines (a dry run's
-list). One that cannot write any more falls silent; it never ends a copy. Names from a far end
-pass through printable() before they reach a terminal.
+list). One that cannot write any more falls silent; it never ends a copy, and a note never waits.
 
-Not here: who counts (coordinator.py) and the closing words (cli.py). Read next: journal.py.
+Not here: who counts (coordinator.py), the closing words (cli.py), and how a line is written
+(lines.py). Read next: journal.py.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import re
 import sys
 import threading
 import time
@@ -21,6 +20,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
+from pscp import lines
+from pscp.lines import printable, write_line
 from pscp.options import Options
 
 if TYPE_CHECKING:
@@ -28,11 +29,6 @@ if TYPE_CHECKING:
     from rich.live import Live
 
 RATE_WINDOW_S = 10.0  # long enough to be steady, short enough to show a lane that died
-
-# Controls, DEL, C1, half surrogates, and what reorders or breaks the line it stands in.
-_UNPRINTABLE = re.compile(
-    "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
-)
 
 
 @dataclass(slots=True)
@@ -160,8 +156,15 @@ class Notes(Silent):
     def __init__(self, err: TextIO | None = None, out: TextIO | None = None) -> None:
         self._err = err or sys.stderr
         self._out = out or sys.stdout
+        self._notes = lines.Notes(self._write_note)
 
     def note(self, text: str) -> None:
+        self._notes.add(text)
+
+    def stop(self, result: Result | None = None) -> None:
+        self._notes.flush()
+
+    def _write_note(self, text: str) -> None:
         write_line(self._err, f"pscp: {text}")
 
     def line(self, text: str) -> None:
@@ -195,6 +198,7 @@ class Ticking(Notes):
         self._thread.start()
 
     def stop(self, result: Result | None = None) -> None:
+        super().stop(result)
         if self._thread is None:
             return
         self._end.set()
@@ -232,10 +236,11 @@ class JsonLines(Ticking):
     characters nor surrogates, so names are whole and nothing is left to escape.
     """
 
-    def note(self, text: str) -> None:
+    def _write_note(self, text: str) -> None:
         self._event("note", {"text": text})
 
     def line(self, text: str) -> None:
+        self._notes.flush()
         self._event("line", {"text": text})
 
     def tick(self) -> None:
@@ -321,10 +326,10 @@ class RichBar(Ticking):
             live.start()
             live.update(self._render(now), refresh=True)
 
-    def note(self, text: str) -> None:
+    def _write_note(self, text: str) -> None:
         live = self._live
         if live is None or not live.is_started:
-            super().note(text)
+            super()._write_note(text)
             return
         with contextlib.suppress(OSError, ValueError):
             live.console.out(f"pscp: {printable(text)}", highlight=False)
@@ -407,25 +412,3 @@ def format_duration(seconds: float) -> str:
     minutes, whole_s = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {whole_s} s"
-
-
-def printable(text: str) -> str:
-    """The text with whatever could act on a terminal spelled out: \\x1b, \\u202e."""
-    return _UNPRINTABLE.sub(lambda match: _spelled(ord(match[0])), text)
-
-
-def _spelled(code: int) -> str:
-    if 0xDC80 <= code <= 0xDCFF:
-        code -= 0xDC00  # surrogateescape: a byte that is not UTF-8
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
-
-
-def write_line(stream: TextIO | None, text: str) -> None:
-    """Write one line, made printable. A reader that went away ends no copy: it is ignored."""
-    if stream is None:  # sys.stderr is None where the shell closed it
-        return
-    encoding = getattr(stream, "encoding", None) or "utf-8"
-    line = printable(text).encode(encoding, "backslashreplace").decode(encoding)
-    with contextlib.suppress(OSError, ValueError):
-        stream.write(line + "\n")
-        stream.flush()

@@ -8,13 +8,14 @@ Not here: the copying of what is missing (filejob.py, coordinator.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from pscp.board import Board
 from pscp.endpoint import failures, hashes, tree, wire
 from pscp.endpoint.files import Extent
-from pscp.filejob import CHECK_BYTES
+from pscp.filejob import CHECK_BYTES, checked_extents
 from pscp.journal import AnyJournal, Landed
 from pscp.options import Options
 from pscp.plan import MEMORY_BYTES, Ask, Placed, batches, cut, goes_in_pack
@@ -35,7 +36,7 @@ class Copy(Protocol):
 
     def skipped(self, item: Placed) -> None: ...
 
-    def already_there(self, items: list[Placed], digests: list[str]) -> None: ...
+    def already_there(self, items: list[Placed], digests: list[str], size: int) -> None: ...
 
 
 class Look:
@@ -70,7 +71,9 @@ class Look:
                 same_size.append(item)
             else:
                 self._send(item, has_part)
-        for group in _groups(same_size):
+        for item in [each for each in same_size if self._by_data(each)]:
+            self._compare_data(item)
+        for group in _groups([each for each in same_size if not self._by_data(each)]):
             self._compare(group)
 
     def _is_not_wanted(self, entry: tree.Entry, kind: str, size: int, mtime_ns: int) -> bool:
@@ -80,9 +83,13 @@ class Look:
         return mtime_ns > entry.mtime_ns or (mtime_ns, size) == (entry.mtime_ns, entry.size)
 
     def _may_be_same(self, entry: tree.Entry, kind: str, size: int) -> bool:
-        """Worth hashing at both ends? Not a sparse file: its holes cost hashing, not sending."""
-        is_same_size = (kind, size) == (tree.FILE, entry.size)
-        return is_same_size and self._copy.options.resume and "sparse" not in entry.extra
+        """Worth hashing at both ends?"""
+        return (kind, size) == (tree.FILE, entry.size) and self._copy.options.resume
+
+    def _by_data(self, item: Placed) -> bool:
+        """A sparse file: holes that both ends have are not hashed. With -s the whole file is."""
+        is_large = not goes_in_pack(item.entry)
+        return is_large and "sparse" in item.entry.extra and not self._copy.options.strong
 
     def _send(self, item: Placed, has_part: bool) -> None:
         if not has_part or goes_in_pack(item.entry) or self._copy.options.dry_run:
@@ -111,20 +118,26 @@ class Look:
         extents = [_stretch(item, offset, chunk_bytes) for item in group]
         algorithm = hashes.STRONG if strong else self._copy.algorithm
 
+        def decide(here: list[Any], there: list[Any]) -> None:
+            self._decide_same(group, offset, extents, here, there)
+
+        self._hash_both(group, extents, algorithm, decide)
+
+    def _hash_both(
+        self, group: list[Placed], extents: list[list[Extent]], algorithm: str,
+        decide: Callable[[list[Any], list[Any]], None],
+    ) -> None:  # fmt: skip
         def ask(of_source: bool, question: dict[str, Any], then: Callable[[Any], None]) -> None:
             cost_bytes = len(group) * MEMORY_BYTES
             self._board.add(Ask(of_source, question, then, self._bug, cost_bytes=cost_bytes))
 
         def then_source(there: list[Any]) -> None:
-            def then(here: list[Any]) -> None:
-                self._decide_same(group, offset, extents, here, there)
-
             known: list[Any] = [item.known.listed() for item in group]
-            ask(True, _question(known, extents, algorithm), then)
+            question = _question(known, extents, algorithm)
+            ask(True, question, lambda here: decide(here, there))
 
         placed: list[Any] = [(False, item.entry.path) for item in group]
-        question = _question(placed, extents, algorithm)
-        ask(False, question, then_source)
+        ask(False, _question(placed, extents, algorithm), then_source)
 
     def _decide_same(
         self, group: list[Placed], offset: int, extents: list[list[Extent]],
@@ -134,7 +147,7 @@ class Look:
         digests: list[str] = []
         for item, stretch, mine, theirs in zip(group, extents, here, there, strict=True):
             end = sum(stretch[-1])
-            if isinstance(mine, dict) or None in mine or mine != theirs:
+            if not _are_same(mine, theirs):
                 self._send(item, False)
             elif end < item.entry.size:
                 self._compare([item], end)
@@ -142,7 +155,65 @@ class Look:
                 same.append(item)
                 digests.append(mine[0])
         if same:
-            self._copy.already_there(same, digests)
+            size = sum(item.entry.size for item in same)
+            self._copy.already_there(same, digests, size)
+
+    # --- sparse files: hashed where either end has data
+
+    def _compare_data(self, item: Placed, offset: int = 0, before: int = 0) -> None:
+        """What lies from `offset` on; `before` that there were so many bytes, all the same."""
+
+        def ask(of_source: bool, file: Any, then: Callable[[Any], None]) -> None:
+            question = {"ask": "extents", "file": file, "offset": offset}
+            self._board.add(Ask(of_source, question, then, lambda _: self._send(item, False)))
+
+        def then_source(there: Any) -> None:
+            def then(here: Any) -> None:
+                extents, end = data_of_both([here, there], offset, item.entry.size)
+                pieces = batches(cut(extents, self._copy.chunk_bytes), CHECK_BYTES)
+                self._compare_pieces(item, pieces, end, before)
+
+            ask(True, item.known.listed(), then)
+
+        ask(False, item.entry.path, then_source)
+
+    def _compare_pieces(
+        self, item: Placed, pieces: Iterator[list[Extent]], end: int, before: int
+    ) -> None:
+        """Piece after piece; then what comes after `end`, as long as all is the same."""
+        piece = next(pieces, None)
+        if piece is None and end < item.entry.size:
+            self._compare_data(item, end, before)
+        elif piece is None:
+            self._copy.already_there([item], [""], before)
+        else:
+            same = before + sum(length for _, length in piece)
+
+            def decide(here: list[Any], there: list[Any]) -> None:
+                if _are_same(here[0], there[0]):
+                    self._compare_pieces(item, pieces, end, same)
+                else:
+                    self._send(item, False)
+
+            self._hash_both([item], [piece], self._copy.algorithm, decide)
+
+
+def data_of_both(answers: list[Any], offset: int, size: int) -> tuple[list[Extent], int]:
+    """Where either end has data from `offset` on, and up to where both have told."""
+    told = [(checked_extents(found, offset, size), is_last) for found, is_last in answers]
+    end = min([size, *(sum(found[-1]) for found, is_last in told if not is_last)])
+    union: list[Extent] = []
+    for begin, length in sorted(itertools.chain(*(found for found, _ in told))):
+        first, last = max(begin, offset), min(begin + length, end)
+        if first < last:
+            union.append((first, last - first))
+            offset = last
+    return union, end
+
+
+def _are_same(mine: Any, theirs: Any) -> bool:
+    """Digests of the same extents at both ends; or why there are none."""
+    return not isinstance(mine, dict) and None not in mine and mine == theirs
 
 
 def _as_new(item: Placed) -> Placed:

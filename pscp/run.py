@@ -10,7 +10,6 @@ Read next: coordinator.py.
 from __future__ import annotations
 
 import os
-import socket
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -33,6 +32,7 @@ from pscp.tuner import Path
 from pscp.worker import Worker
 
 _FAR_S = 0.01  # nearer, nothing is gained by another congestion control
+_SEVERAL = "the contents of two folders may have the same names: copy one folder after the other"
 
 
 class Connections(Protocol):
@@ -95,7 +95,7 @@ class Run:
 
     def _token(self) -> str:
         """The same for the same command, run by the same user on the same machine."""
-        where = (socket.gethostname(), str(os.getuid()))
+        where = (os.uname().nodename, str(os.getuid()))
         froms = [os.path.abspath(f.path) if self._is_push else f.text for f in self._froms]
         to = self._to.text if self._is_push else os.path.abspath(self._to.path)
         return token_of(*where, str(self._is_push), *froms, to)
@@ -205,13 +205,9 @@ class Run:
     def _target(self, far: Far, tops: list[source.Top], token: str) -> Any:
         names = [top.name for top in tops]
         for name, times in Counter(names).items():
-            if times > 1 or (not name and len(names) > 1):
-                message = (
-                    f"{name}: several sources have this name"
-                    if name
-                    else ("the contents of a folder cannot be copied together with other sources")
-                )
-                raise errors.DestinationError(message)
+            if times > 1:
+                what = f"{name}: several sources have this name"
+                raise errors.DestinationError(what if name else _SEVERAL)
         if self._options.transfer_test:
             far.ask({"ask": "end"})  # for the round trip's time
             return sink.Target("", names, [])

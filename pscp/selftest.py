@@ -36,8 +36,9 @@ from pscp.errors import (
     Terminated,
     UsageError,
 )
+from pscp.lines import write_line
 from pscp.options import Location, Options, parse_location
-from pscp.progress import count, format_bytes, format_duration, make_reporter, write_line
+from pscp.progress import count, format_bytes, format_duration, make_reporter
 from pscp.servers import EmbeddedServer, PrivateServer, start_private_server
 
 MIB = 1024 * 1024

@@ -17,8 +17,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, TextIO
 
 from pscp.advice import Measurement, Point, Setting, Windows, mib, shown_ms
+from pscp.lines import printable, write_line
 from pscp.options import Options
-from pscp.progress import format_duration, printable, write_line
+from pscp.progress import format_duration
 
 _COLUMNS = 90
 Rows = Sequence[Sequence[str]]  # the first is the heading

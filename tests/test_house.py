@@ -44,7 +44,8 @@ LADDER = (
     ("awkward", "servers", "embedded"),
     ("processes",),
     ("arguments",),
-    ("options", "signals"),
+    ("state",),
+    ("options", "signals", "lines"),
     ("errors",),
     ("endpoint",),
 )
@@ -62,7 +63,8 @@ READ_LAST = {
     "advice.py", "arguments.py", "board.py", "channels/command.py", "channels/fdpass.py",
     "channels/openssh.py", "crew.py", "endpoint/agent.py", "endpoint/durable.py",
     "endpoint/end.py", "endpoint/failures.py", "endpoint/machine.py", "endpoint/madeup.py",
-    "endpoint/names.py", "hosts.py", "journal.py", "load.py", "resume.py", "__init__.py",
+    "endpoint/names.py", "hosts.py", "journal.py", "lines.py", "load.py", "resume.py", "state.py",
+    "__init__.py",
 }  # fmt: skip
 SAYS_WHAT_IT_IS_NOT = re.compile(r"Not here: |[Nn]othing (else|here)\b")
 

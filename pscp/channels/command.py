@@ -1,7 +1,8 @@
 """The remote command: one fixed line for any login shell (sh, csh, fish).
 
 It looks for python3 and has it run what follows on standard input: the program's length in 8
-digits, then the program, compressed. No path and no user text is in it.
+digits, then the program, compressed, in parts with a NUL between; the first runs the others. No
+path and no user text is in it.
 
 Not here: the program (../bootstrap.py).
 """
@@ -22,9 +23,9 @@ def command() -> str:
     stage = (
         f"import sys;sys.version_info<(3,6) and sys.exit({OLD_PYTHON_STATUS});import io,zlib;"
         "r=io.BufferedReader(io.FileIO(0,closefd=False),1).read;"
-        "exec(zlib.decompress(r(int(r(8)))))"
+        "parts=zlib.decompress(r(int(r(8)))).split(bytes(1));exec(parts[0])"
     )
     return (
         f"exec sh -c 'for p in {_PYTHONS};do command -v $p >/dev/null 2>&1&&"
-        f'exec $p -I -c "{stage}";done;exit {NO_PYTHON_STATUS}\''
+        f'exec $p -IS -c "{stage}";done;exit {NO_PYTHON_STATUS}\''
     )

@@ -253,7 +253,7 @@ _MEANINGS: tuple[tuple[str, type[ConnectError]], ...] = (
      r"Operation timed out|Connection timed out during banner|Bad owner or permissions",
      ConnectError),
 )  # fmt: skip
-_PASSING = re.compile(
+_PASSING = (
     r"Connection (closed|reset|timed out)|Broken pipe|kex_exchange_identification|"
     r"ssh_exchange_identification|Timeout, server|mux_client|Exceeded MaxStartups|"
     r"Not allowed at this time"
@@ -273,7 +273,7 @@ def explained(status: int, said: str) -> PscpError:
             found = re.search(f"^.*({pattern}).*$", said, re.MULTILINE)
             if found:
                 return error(found.group(0).strip())
-        if status != 0 or _PASSING.search(said):
+        if status != 0 or re.search(_PASSING, said):
             return ConnectionLost(last_line(said) or "the connection closed")
         return NoAgent(_instead(said))
     return NoAgent(_instead(said, f" (status {status})"))

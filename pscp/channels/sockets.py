@@ -65,7 +65,7 @@ def words(options: Options, route: Route, number: int) -> list[str]:
 
 def check(options: Options, route: Route, is_push: bool) -> list[str]:
     """Refuse what this machine or the way to the host rules out; returns what -v says."""
-    names = _asked(options)
+    names = asked(options)
     if not names:
         return []
     _check_route(names, options, route)
@@ -86,7 +86,7 @@ def _are_ours(options: Options) -> bool:
     return bool(options.congestion or options.rcvbuf_bytes or options.sndbuf_bytes)
 
 
-def _asked(options: Options) -> str:
+def asked(options: Options) -> str:
     """The options that ask something of the sockets, by name."""
     given = {
         "--congestion": options.congestion, "--rcvbuf": options.rcvbuf_bytes,

@@ -85,6 +85,12 @@ class End:
                 found.append(failures.from_exception(error, path))
         return found
 
+    def extents(self, asked: Question) -> Any:
+        """Where a file has data from an offset on, and whether that is all."""
+        if self.source is not None:
+            return self.source.extents(source.known(asked["file"]), asked["offset"])
+        return self.the_sink().extents(asked["file"], asked["offset"])
+
     def digests(self, asked: Question) -> List[Any]:
         """Per file the hex digests of its extents, or its failure."""
         found: List[Any] = []
@@ -126,9 +132,7 @@ ANSWERS: Dict[str, Callable[[End, Question], Any]] = {
     "digests": End.digests,
     "expand": End.expand,
     "walk": lambda end, asked: end.the_source().walk(asked["after"], asked["restart"]),
-    "extents": lambda end, asked: end.the_source().extents(
-        source.known(asked["file"]), asked["offset"]
-    ),
+    "extents": End.extents,
     "target": lambda end, asked: sink.resolve(
         asked["path"], asked["names"], asked["folders"], asked["token"]
     ),

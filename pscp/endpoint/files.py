@@ -16,6 +16,7 @@ from typing import Any, Iterator, List, NamedTuple, Optional, Tuple
 from . import hashes, machine
 
 Extent = Tuple[int, int]  # offset, length
+EXTENTS_MOST = 4096  # in one answer
 
 _NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
 _CLOEXEC = getattr(os, "O_CLOEXEC", 0)
@@ -70,20 +71,7 @@ class FileSource:
 
     def extents(self, offset: int, most: int) -> List[Extent]:
         """The next stretches of data from `offset` on, at most `most`; holes are left out."""
-        found: List[Extent] = []
-        while offset < self._known.size and len(found) < most:
-            try:
-                begin = os.lseek(self.fd, offset, os.SEEK_DATA)
-                end = min(os.lseek(self.fd, begin, os.SEEK_HOLE), self._known.size)
-            except OSError as error:
-                if error.errno == errno.ENXIO:  # only a hole is left
-                    break
-                found.append((offset, self._known.size - offset))  # cannot tell holes here
-                break
-            if end > begin:
-                found.append((begin, end - begin))
-            offset = max(end, begin + 1)
-        return found
+        return data_extents(self.fd, self._known.size, offset, most)
 
     def close(self) -> None:
         os.close(self.fd)
@@ -117,6 +105,24 @@ class FileSink:
 
     def close(self) -> None:
         os.close(self.fd)
+
+
+def data_extents(fd: int, size: int, offset: int, most: int) -> List[Extent]:
+    """The next stretches of data of a file of this size, at most `most`."""
+    found: List[Extent] = []
+    while offset < size and len(found) < most:
+        try:
+            begin = os.lseek(fd, offset, os.SEEK_DATA)
+            end = min(os.lseek(fd, begin, os.SEEK_HOLE), size)
+        except OSError as error:
+            if error.errno == errno.ENXIO:  # only a hole is left
+                break
+            found.append((offset, size - offset))  # cannot tell holes here
+            break
+        if end > begin:
+            found.append((begin, end - begin))
+        offset = max(end, begin + 1)
+    return found
 
 
 def new_small(folder_fd: int, part: bytes) -> Tuple[int, bool]:

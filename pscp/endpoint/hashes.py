@@ -8,6 +8,7 @@ Not here: what a digest is compared with (sink.py). Read next: files.py.
 """
 
 import hashlib
+import sys
 import time
 from typing import Any, Callable, Dict, List, Optional
 
@@ -18,6 +19,10 @@ Hasher = Any  # has update(buffer) and digest() -> bytes, as in hashlib
 
 def _xxhash_package() -> Optional[Callable[[], Hasher]]:
     try:
+        if sys.flags.no_site:  # the agent's, since that starts faster
+            import site
+
+            sys.path += site.getsitepackages()
         import xxhash
 
         return xxhash.xxh3_128

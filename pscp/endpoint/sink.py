@@ -333,11 +333,7 @@ class Sink:
     ) -> List[Optional[str]]:
         """The hex digest of each extent of the file, or of its part; None where it is shorter."""
         try:
-            with self.root.lock:
-                folder_fd, name = self.root.at(path)
-                if part:
-                    name = part_name(name, self._token)
-                fd = os.open(name, files.READ_FLAGS | os.O_NOFOLLOW, dir_fd=folder_fd)
+            fd = self._opened_there(path, part)
         except FileNotFoundError:
             return [None] * len(extents)
         try:
@@ -345,6 +341,24 @@ class Sink:
             return [None if digest is None else digest.hex() for digest in found]
         finally:
             os.close(fd)
+
+    def _opened_there(self, path: str, part: bool) -> int:
+        """A descriptor of the file, or of its part."""
+        with self.root.lock:
+            folder_fd, name = self.root.at(path)
+            if part:
+                name = part_name(name, self._token)
+            return os.open(name, files.READ_FLAGS | os.O_NOFOLLOW, dir_fd=folder_fd)
+
+    def extents(self, path: str, offset: int) -> Tuple[List[files.Extent], bool]:
+        """The file's next stretches of data, and whether these were the last."""
+        fd = self._opened_there(path, False)
+        try:
+            size = os.fstat(fd).st_size
+            found = files.data_extents(fd, size, offset, files.EXTENTS_MOST)
+        finally:
+            os.close(fd)
+        return found, len(found) < files.EXTENTS_MOST
 
     def discard(self, path: str) -> None:
         """Remove the file's part."""
@@ -354,9 +368,7 @@ class Sink:
         """The file is here already and verified: with -p give it its source's metadata."""
         if not self._policy.preserve:
             return
-        with self.root.lock:
-            folder_fd, name = self.root.at(value.path)
-            fd = os.open(name, files.READ_FLAGS | os.O_NOFOLLOW, dir_fd=folder_fd)
+        fd = self._opened_there(value.path, False)
         try:
             metadata.apply_to_file(fd, value, self._policy, None)
         finally:

@@ -20,7 +20,6 @@ Send = Callable[..., None]  # (type, id, offset, payload, flags)
 
 _FILES_KEPT = 16  # open descriptors a lane
 _WALK_BATCH_BYTES = 512 * 1024  # of JSON in one answer, within wire.MAX_PAYLOAD_BYTES
-_EXTENTS_BATCH = 4096
 PACK_FILE_BYTES = 128 * 1024  # a file up to this size travels in a pack
 PACK_BYTES = 256 * 1024  # a pack's size, about
 PACK_FILES = 64
@@ -163,10 +162,10 @@ class Source:
         """The file's next stretches of data, and whether these were the last."""
         file = self._opened(value)
         try:
-            found = file.extents(offset, _EXTENTS_BATCH)
+            found = file.extents(offset, files.EXTENTS_MOST)
         finally:
             file.close()
-        return found, len(found) < _EXTENTS_BATCH
+        return found, len(found) < files.EXTENTS_MOST
 
     # --- small files, by packs
 

@@ -55,6 +55,41 @@ def test_an_archive_and_a_sparse_file_a_second_time(way: Way) -> None:
         assert_same_tree(way.source, way.destination, times=True, modes=True)
 
 
+@pytest.fixture
+def sparse(way: Way) -> Path:
+    """A file of 1 TiB with three stretches of data, copied once; the copy is what is returned."""
+    path = way.source / "sparse"
+    with open(path, "wb") as file:
+        file.truncate(1 << 40)
+        for place in (0, 300 << 30, (1 << 40) - MIB):
+            os.pwrite(file.fileno(), random.Random(place).randbytes(MIB), place)
+    assert way.copy("sparse").bytes_sent == 3 * MIB
+    return way.destination / "sparse"
+
+
+def test_a_sparse_file_a_second_time_costs_its_data(way: Way, sparse: Path) -> None:
+    result = way.copy("sparse")
+    assert (result.ok, result.files_resumed, result.bytes_sent) == (True, 1, 0)
+    assert result.bytes_resumed == 3 * MIB
+
+
+@pytest.mark.parametrize("place", [1, 300 << 30, 700 << 30], ids=["first", "second", "in a hole"])
+def test_a_sparse_file_that_is_another(way: Way, sparse: Path, place: int) -> None:
+    with open(sparse, "r+b") as file:
+        os.pwrite(file.fileno(), b"other", place)
+    result = way.copy("sparse")
+    assert (result.ok, result.files, result.bytes_sent) == (True, 1, 3 * MIB)
+    with open(way.source / "sparse", "rb") as left, open(sparse, "rb") as right:
+        assert os.pread(left.fileno(), 5, place) == os.pread(right.fileno(), 5, place)
+
+
+def test_zeros_in_place_of_a_hole_are_the_same(way: Way, sparse: Path) -> None:
+    with open(sparse, "r+b") as file:
+        os.pwrite(file.fileno(), bytes(MIB), 700 << 30)
+    result = way.copy("sparse")
+    assert (result.ok, result.files_resumed, result.bytes_sent) == (True, 1, 0)
+
+
 def test_only_what_changed_is_sent(way: Way) -> None:
     fill(way.source)
     way.copy(".")

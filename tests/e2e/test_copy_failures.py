@@ -9,6 +9,8 @@ import dataclasses
 import os
 import shutil
 import socket
+import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,7 +20,7 @@ from conftest import MakeServer
 
 import pscp
 from e2e.conftest import ShellThat
-from e2e.ways import Ran, Way
+from e2e.ways import COMMAND_S, Ran, Way
 from pscp.options import MIB
 
 
@@ -55,6 +57,27 @@ def test_what_may_not_be_read(powerless: Way) -> None:
     }
     assert arrived(powerless) == ["a", "large", "z"]
     assert ran.err.splitlines()[-1].endswith(", 5 failed")
+
+
+def test_a_terminal_that_was_stopped_does_not_stop_the_copy(way: Way) -> None:
+    """Nobody reads what is said, more of it than a pipe holds, until all has arrived."""
+    count, long = 600, "x" * 200
+    for number in range(count):
+        os.mkfifo(way.source / f"a-{long}-{number}")
+    write(way.source / "z" / "last", 5 * MIB)
+    sources, destination = way.locations(["."], "")
+    argv = way.argv("-r", *sources, destination)
+    with subprocess.Popen(argv, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE) as running:
+        try:
+            deadline_s = time.monotonic() + COMMAND_S
+            while arrived(way) != ["z/last"] and time.monotonic() < deadline_s:
+                time.sleep(0.05)
+            assert arrived(way) == ["z/last"]
+            _, said = running.communicate(timeout=COMMAND_S)
+        finally:
+            running.kill()
+    assert running.returncode == 1
+    assert len(named(Ran(1, "", os.fsdecode(said)))) == count
 
 
 def test_a_top_that_may_not_be_read(powerless: Way) -> None:

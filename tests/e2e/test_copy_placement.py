@@ -46,6 +46,9 @@ CASES = (
     (["folder"], "file in the way"),
     (["folder"], "missing/new"),
     (["one", "two", "folder"], "existing"),
+    (["folder/.", "one"], "existing"),
+    (["one", "folder/.", "two"], "existing/"),
+    (["folder/.", "one"], "new"),
     (["one", "two"], "new"),
     (["one", "two"], "file"),
     (["folder", "folder/sub"], "existing"),
@@ -135,12 +138,23 @@ def test_two_sources_of_one_name_are_refused(way: Way) -> None:
     assert list(way.destination.iterdir()) == []
 
 
-def test_contents_and_another_source_do_not_go_together(way: Way) -> None:
-    fill(way.source, way.destination)
-    before = tree_digest(way.destination)
-    with pytest.raises(DestinationError, match="contents of a folder"):
-        way.copy("folder/.", "one", to="existing")
-    assert tree_digest(way.destination) == before
+def test_the_contents_of_two_folders_are_refused(way: Way) -> None:
+    write(way.source, {"a/same": "1", "b/same": "2"})
+    with pytest.raises(DestinationError, match="contents of two folders"):
+        way.copy("a/.", "b/.")
+    assert list(way.destination.iterdir()) == []
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_what_is_in_a_folder_gives_way_to_a_source_of_its_name(way: Way, order: int) -> None:
+    write(way.source, {"folder/one": "2", "folder/t/x": "2", "folder/two": "2"})
+    write(way.source, {"one": "1", "t/y": "1"})
+    result = way.copy(*["folder/.", "one", "t"][::order])
+    assert {each.path for each in result.failures} == {"one", "t", "t/x"}
+    assert {each.message for each in result.failures} == {"another source has this name"}
+    found = {str(p.relative_to(way.destination)) for p in way.destination.rglob("*")}
+    assert found == {"one", "t", "t/y", "two"}
+    assert (way.destination / "one").read_text() == "1"
 
 
 @pytest.mark.parametrize("to", ["fifo", "link to fifo", "folder"])

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from e2e.ways import Ran, Way
+from pscp import state
 from pscp.servers import PrivateServer, free_port, make_key
 
 WriteConfig = Callable[..., str]
@@ -211,6 +212,34 @@ def test_settings_of_the_users_are_kept(filled: Way, config: WriteConfig) -> Non
     assert "cipher: aes192-ctr" not in ran.err
     ran = tried(filled, config(Ciphers="aes192-ctr"), *verbose, "--cipher", "aes256-ctr")
     assert "cipher: aes256-ctr" in ran.err
+
+
+def test_a_configuration_that_changed_is_followed_at_once(filled: Way, config: WriteConfig) -> None:
+    """Though ssh was started with what the last copy found."""
+    verbose = ("-d", "-o", "LogLevel=DEBUG1")
+    assert "cipher: aes192-ctr" not in tried(filled, config(), *verbose, "-C").err
+    assert "cipher: aes192-ctr" in tried(filled, config(Ciphers="aes192-ctr"), *verbose, "-C").err
+
+
+def test_ssh_does_not_wait_for_its_configuration_twice(filled: Way, tmp_path: Path) -> None:
+    """From the second copy on ssh logs in while ssh -G is asked whether all is as it was."""
+    program, started = tmp_path / "ssh", tmp_path / "started"
+    asks = f"if [ -e {tmp_path}/again ]; then until [ -e {started} ]; do sleep 0.05; done; fi"
+    program.write_text(
+        f'#!/bin/sh\ncase " $* " in *" -G "*) {asks};; *) >{started};; esac\nexec ssh "$@"\n'
+    )
+    program.chmod(0o755)
+    assert tried(filled, filled.server.ssh_config, "-S", str(program)).code == 0
+    (tmp_path / "again").touch()
+    started.unlink()
+    assert tried(filled, filled.server.ssh_config, "-S", str(program)).code == 0
+
+
+@pytest.mark.parametrize("kept", ["", "[]", '{"ciphers": 1}', '{"ciphers_are_ours": "?"}'])
+def test_what_was_kept_of_a_configuration_may_be_anything(filled: Way, kept: str) -> None:
+    for file in Path(state.folder(), "ssh").iterdir():
+        file.write_text(kept)
+    assert filled.command(names=["x"]).code == 0
 
 
 def test_two_sources_of_one_host_with_two_spellings(filled: Way) -> None:

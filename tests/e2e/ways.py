@@ -69,9 +69,12 @@ class Way:
         sources, destination = self.locations(names, to)
         return self.typed(*words, "--", *sources, destination)
 
+    def argv(self, *words: str) -> list[str]:
+        return [*self.prefix, *PSCP, "-F", self.server.ssh_config, "-B", "-c", "1", *words]
+
     def typed(self, *words: str, cwd: Path | None = None) -> Ran:
         """The command with exactly these words, but for how the server is reached."""
-        argv = [*self.prefix, *PSCP, "-F", self.server.ssh_config, "-B", "-c", "1", *words]
+        argv = self.argv(*words)
         done = subprocess.run(
             argv, capture_output=True, stdin=subprocess.DEVNULL, timeout=COMMAND_S, check=False,
             cwd=cwd, umask=self.umask,

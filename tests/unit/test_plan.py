@@ -107,8 +107,9 @@ def test_a_pack_builder_loses_nothing_and_keeps_packs_small(sizes: list[int]) ->
     assert builder.flush() is None
     for place, pack in enumerate(packs):
         assert 0 < len(pack.items) <= source.PACK_FILES
-        limit = source.PACK_BYTES + source.PACK_FILE_BYTES + plan.PACK_OVERHEAD_BYTES
-        pack_bytes = sum(item.entry.size + plan.PACK_OVERHEAD_BYTES for item in pack.items)
+        pack_bytes = sum(item.entry.size + plan.weight_bytes(item.entry) for item in pack.items)
+        last = pack.items[-1].entry
+        limit = source.PACK_BYTES + last.size + plan.weight_bytes(last)
         assert pack_bytes < limit
         if place < full:
             assert len(pack.items) == source.PACK_FILES or pack_bytes >= source.PACK_BYTES

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
+import os
+import select
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import TextIO
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pscp.lines import printable, write_line
 from pscp.options import Options
 from pscp.progress import (
     CallbackReporter,
@@ -29,8 +34,6 @@ from pscp.progress import (
     format_bytes,
     format_duration,
     make_reporter,
-    printable,
-    write_line,
 )
 
 MB = 1_000_000
@@ -162,8 +165,57 @@ def test_notes_are_named_and_printable() -> None:
     reporter = Notes(err, out)
     reporter.note("a\x1b[2J\nb: gone")
     reporter.line("a\udcff")
+    reporter.stop()
     assert err.getvalue() == "pscp: a\\x1b[2J\\x0ab: gone\n"
     assert out.getvalue() == "a\\xff\n"
+
+
+@pytest.fixture
+def unread() -> Iterator[tuple[int, TextIO]]:
+    """A pipe that is full of x, and nobody reads: its descriptor, and the stream to write to."""
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    with contextlib.suppress(BlockingIOError):
+        while os.write(writing, b"x" * 4096):
+            pass
+    os.set_blocking(writing, True)
+    # the reader is closed first: what is unwritten then is an error, and no wait
+    gone = contextlib.suppress(BrokenPipeError)
+    with gone, open(writing, "w") as write, open(reading, "rb") as read:
+        yield read.fileno(), write
+
+
+def drained(fd: int, reporter: Reporter) -> list[str]:
+    """What is read up to the reporter's end."""
+    found = b""
+    stopping = threading.Thread(target=reporter.stop)
+    stopping.start()
+    while stopping.is_alive() or select.select([fd], [], [], 0)[0]:
+        if select.select([fd], [], [], 0.05)[0]:
+            found += os.read(fd, 65536)
+    return found.decode().lstrip("x").splitlines()
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("make", [Notes, PlainLines, RichBar])
+def test_a_note_does_not_wait_for_its_reader(make: type[Notes], unread: tuple[int, TextIO]) -> None:
+    fd, stream = unread
+    reporter = make(stream)
+    reporter.start(Counters())
+    for number in range(5000):
+        reporter.note(f"{number} went wrong")
+    assert drained(fd, reporter) == [f"pscp: {number} went wrong" for number in range(5000)]
+
+
+@pytest.mark.timeout(60)
+def test_notes_that_nobody_reads_take_up_little(unread: tuple[int, TextIO]) -> None:
+    fd, stream = unread
+    reporter, note = Notes(stream), "x" * MB
+    for _ in range(50):
+        reporter.note(note)
+    *shown, last = drained(fd, reporter)
+    assert len(shown) + int(last.split()[1]) == 50
+    assert "nobody read them" in last and len(shown) < 12
 
 
 def test_plain_lines() -> None:
