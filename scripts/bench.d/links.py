@@ -28,6 +28,8 @@ LAB = Path(__file__).resolve().parents[1] / "lab"
 FAR_ADDRESS = "10.99.0.2"  # wan-b, as the lab numbers it
 NEAR = ("ip", "netns", "exec", "wan-a")
 FAR = ("ip", "netns", "exec", "wan-b")
+# No start-up files of this account's: some cost more than a copy of one file.
+PLAIN = "SetEnv PATH=/usr/local/bin:/usr/bin:/bin HOME=/nonexistent"
 READY_S = 10.0
 SETTLE_S = 10.0  # what the sessions of a run that ended get to end as well
 POLL_S = 0.02
@@ -57,7 +59,7 @@ class Link:
 
 @contextlib.contextmanager
 def loopback() -> Iterator[Link]:
-    with started(SshdServer) as server, iperf_server((), ADDRESS) as port:
+    with started(lambda: SshdServer([PLAIN])) as server, iperf_server((), ADDRESS) as port:
         yield Link(server, iperf_port=port)
 
 
@@ -101,7 +103,7 @@ class FarServer(SshdServer):
     kind = "sshd"
 
     def __init__(self) -> None:
-        super().__init__([f"ListenAddress {FAR_ADDRESS}"])
+        super().__init__([f"ListenAddress {FAR_ADDRESS}", PLAIN])
 
     def _spawn(
         self, argv: Sequence[str], cwd: Path | None, *, pipes: bool
@@ -122,7 +124,7 @@ class SlowServer(SshdServer):
 
     def __init__(self, percent: int) -> None:
         self.percent = percent
-        super().__init__()
+        super().__init__([PLAIN])
 
     def _start(self) -> None:
         if find_sshd() is None:
