@@ -192,6 +192,10 @@ class Session:
             return options
         return dataclasses.replace(options, congestion=name)
 
+    def has_early(self) -> bool:
+        """Is another connection logging in already?"""
+        return bool(self._early)
+
     def has_bbr(self, options: Options) -> bool:
         """May connections from here use BBR?"""
         try:

@@ -125,6 +125,8 @@ class Far:
                     return None
                 self._decoder.filled(count)
                 frame = self._decoder.next()
+                if frame is None and self._decoder.is_trickling(count):
+                    time.sleep(wire.GATHER_S)
             self.session.check(frame)
             return frame
         except wire.WireError as error:

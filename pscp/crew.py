@@ -20,8 +20,9 @@ from pscp.endpoint.end import End
 from pscp.errors import AuthenticationError, ConnectError, ConnectionLost, PscpError
 from pscp.hosts import Known
 from pscp.options import Options
+from pscp.plan import MEMORY_BYTES
 from pscp.progress import Counters
-from pscp.tuner import Path, Seen, Start, Tuner, start
+from pscp.tuner import Path, Seen, Start, Tuner, is_worth_a_login, start
 from pscp.worker import OPENING_MAX, Worker
 
 _ATTEMPTS_ALONE = 8  # connecting again, with no lane alive: one to one and a half minutes of pauses
@@ -35,9 +36,10 @@ class Crew:
     def __init__(
         self, options: Options, counters: Counters, is_push: bool, algorithm: str,
         connect: Callable[[Worker], Far], note: Callable[[str], None], keeps: bool,
-        path: Path, known: Known,
+        path: Path, known: Known, has_early: Callable[[], bool],
     ) -> None:  # fmt: skip
-        """`connect` opens a lane's connection; with `keeps` they stay open in `kept`.
+        """`connect` opens a lane's connection; with `keeps` they stay open in `kept`. With
+        `has_early` there is one that logs in already.
 
         `known` is what the last copy over this path came to.
         """
@@ -51,6 +53,7 @@ class Crew:
         self.most_alive = 0
         self.rtt_s = path.rtt_s
         self.connect, self.keeps = connect, keeps
+        self._path, self._has_early, self._begun_s = path, has_early, time.monotonic()
         self.kept: list[Far] = []
         self.count, self._channels, self.why = _first(options, path, known.lanes)
         is_tuned = options.connections is None and rate is None and not options.dry_run
@@ -158,6 +161,19 @@ class Crew:
                 if self.board.error is not None or worker.is_connecting:
                     worker.abort()
                 worker.join(0.05)  # one that is just about to connect is found next time
+
+    def may_log_in(self) -> bool:
+        """May one more worker log in? With the board's lock held."""
+        if self.opening >= self.may_open:
+            return False
+        lanes = self._counters.lanes_alive + self.opening
+        if self._tuner is None or not lanes or self._has_early():
+            return True
+        counters = self._counters
+        left = counters.bytes_total - counters.bytes_done - counters.bytes_resumed
+        left += MEMORY_BYTES * (counters.files_total - counters.files_done)
+        passed_s = 0.0 if counters.plan_complete else time.monotonic() - self._begun_s
+        return is_worth_a_login(self._path, lanes, left, passed_s)
 
     # --- what lanes tell
 

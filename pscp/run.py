@@ -49,6 +49,8 @@ class Connections(Protocol):
 
     def has_bbr(self, options: Options) -> bool: ...
 
+    def has_early(self) -> bool: ...
+
 
 class Run:
     """One copy of a session."""
@@ -115,7 +117,7 @@ class Run:
         known = known._replace(lanes=advised or known.lanes)
         crew = Crew(
             self._options, self.counters, self._is_push, algorithm, self._connect,
-            self._reporter.note, self._session.keeps, path, known,
+            self._reporter.note, self._session.keeps, path, known, self._session.has_early,
         )  # fmt: skip
         coordinator = Coordinator(
             self._options, self.counters, self._reporter, journal, crew, self._keep_digests

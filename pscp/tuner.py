@@ -18,6 +18,7 @@ _PATH_BYTES_S = 1.33 * 125e6  # what a start makes room for: 1 Gbit/s, and a thi
 _FAR_S = 0.02  # from here on a lane that loses a packet takes long to recover
 _START_MOST = 16  # connections at the start; each is a login, an ssh and an agent
 _START_PAIRS = 12  # connections with two channels each, where 16 windows do not fill the path
+_LANE_BYTES_S = 300e6  # of one lane on a near path
 _START_MANY = 8  # for many processors, or slow ones, or a far path
 LANES_MOST = 32
 
@@ -91,6 +92,15 @@ def start(path: Path) -> Start:
     if of_path > of_cpus:
         return Start(of_path, 1, f"{trip}: {of_path} windows of 2 MiB fill 1 Gbit/s")
     return Start(of_cpus, 1, f"{path.cpus} processors at the end that has fewer")
+
+
+def is_worth_a_login(path: Path, lanes: int, left_bytes: float, passed_s: float) -> bool:
+    """Would these lanes, none of them measured yet, take longer than one more needs to log in?
+
+    `left_bytes` is what is known of the work so far, and the copy has run for `passed_s`.
+    """
+    each = min(CHANNEL_BYTES / max(path.rtt_s, 1e-6), _LANE_BYTES_S)
+    return left_bytes > lanes * each * path.login_s or passed_s > path.login_s
 
 
 class Tuner:

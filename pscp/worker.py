@@ -16,7 +16,7 @@ from pscp.errors import ConnectionLost, PscpError
 from pscp.lane import Crew as LaneCrew
 from pscp.lane import Lane
 
-OPENING_MAX = 6  # at once; sshd's MaxStartups begins to refuse at 10, and others log in too
+OPENING_MAX = 8  # at once; sshd's MaxStartups begins to refuse at 10
 _PAUSE_S = (1.0, 30.0)  # before a lost connection is tried again: first, longest
 
 
@@ -27,6 +27,8 @@ class Crew(LaneCrew, Protocol):
     may_open: int  # how many may; fewer once sshd has refused one
 
     def connect(self, worker: Worker) -> Far: ...
+
+    def may_log_in(self) -> bool: ...
 
     def lane_up(self, worker: Worker) -> None: ...
 
@@ -109,7 +111,7 @@ class Worker(threading.Thread):
             return False
         if self.master is not None:
             return self.master.is_up
-        return self._crew.opening < self._crew.may_open
+        return self._crew.may_log_in()
 
     def _connected(self) -> Far:
         is_login = self.master is None

@@ -11,6 +11,7 @@ import io
 import os
 import sys
 import threading
+import time
 from typing import Any, List, Optional
 
 from . import end, failures, hashes, machine, metadata, session, sink, source, wire
@@ -45,6 +46,8 @@ class Agent:
                 return
             decoder.filled(count)
             frame = decoder.next()
+            if frame is None and decoder.is_trickling(count):
+                time.sleep(wire.GATHER_S)
             while frame is not None:
                 self._session.check(frame)
                 self._take(frame)

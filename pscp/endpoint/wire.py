@@ -128,6 +128,12 @@ def unpack_payload(payload: memoryview) -> "tuple[Any, memoryview]":
         raise WireError("a PACK frame holds no JSON")
 
 
+_TRICKLE_BYTES = 64 * 1024
+# A reader waits so long where bytes come in small pieces: each takes a system call and a turn of
+# CPython's lock, and the pipe has room for what comes meanwhile, at up to 1 GB/s.
+GATHER_S = 0.001
+
+
 class Decoder:
     """Finds frames in a byte stream, without copying payloads.
 
@@ -164,6 +170,11 @@ class Decoder:
         """Take bytes that were read elsewhere; there must be space() for them."""
         self.space()[: len(data)] = data
         self.filled(len(data))
+
+    def is_trickling(self, count: int) -> bool:
+        """Did `count` bytes, and so few, come of a frame of which far more are still missing?"""
+        missing = self._wanted() - (self._end - self._start)
+        return count < _TRICKLE_BYTES < missing
 
     @property
     def pending_bytes(self) -> int:

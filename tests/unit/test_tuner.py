@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pscp.tuner import CHANNEL_BYTES, LANES_MOST, Path, Seen, Tuner, start
+from pscp.tuner import CHANNEL_BYTES, LANES_MOST, Path, Seen, Tuner, is_worth_a_login, start
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -194,6 +194,24 @@ def test_a_slow_login_on_a_near_path_tells_of_slow_processors() -> None:
 )
 def test_what_it_begins_with(rtt_s: float, cpus: int, lanes: int, channels: int) -> None:
     assert start(Path(rtt_s, 0.2, cpus))[:2] == (lanes, channels)
+
+
+@pytest.mark.parametrize(
+    ("rtt_s", "login_s", "lanes", "left_bytes", "passed_s", "worth"),
+    [
+        (0.05, 0.7, 1, 42e6, 0.0, True),  # 5,000 small files at 50 ms: a second lane,
+        (0.05, 0.7, 2, 42e6, 0.0, False),  # and no third
+        (0.1, 1.4, 7, GIB, 0.0, True),
+        (0.0001, 0.2, 1, 10 * MIB, 0.0, False),
+        (0.0001, 0.2, 1, GIB, 0.0, True),
+        (0.05, 0.7, 2, 1 * MIB, 0.9, True),  # the walk goes on, so there may be any amount
+    ],
+)
+def test_a_login_must_pay(
+    rtt_s: float, login_s: float, lanes: int, left_bytes: float, passed_s: float, worth: bool
+) -> None:
+    path = Path(rtt_s, login_s, 2)
+    assert is_worth_a_login(path, lanes, left_bytes, passed_s) is worth
 
 
 def test_lanes_held_up_by_their_window_are_known() -> None:
