@@ -92,7 +92,7 @@ class Session:
         self._numbers = itertools.count()  # of the connections, in the order of their opening
         self._idle: list[Far] = []
         self._first: Channel | None = None  # ssh is logging in; no agent there yet
-        self._early: list[Channel] = []  # likewise, for the first lanes
+        self._early: list[tuple[Channel, bytes]] = []  # likewise; the agent's marker, once sent
         self._begun_s = 0.0  # when the first ssh was started
         self.login_s = 0.0  # from then to the agent's HELLO
         self._controls: list[str] = []  # sockets for further channels
@@ -108,7 +108,7 @@ class Session:
 
     def close(self) -> None:
         """End every connection."""
-        for channel in [self._first, *self._early]:
+        for channel in [self._first, *(channel for channel, _ in self._early)]:
             if channel is not None:
                 channel.close()
         self._first, self._early = None, []
@@ -150,6 +150,7 @@ class Session:
             from pscp.run import Run  # most of the program; ssh logs in meanwhile
 
             self._check_setup(options, froms, to.is_remote)
+            self._send_agents()
             result = Run(self, froms, to, options, told, counters, keep_digests).run()
             return result
         finally:
@@ -184,7 +185,13 @@ class Session:
         known = hosts.recall(self.host, options, is_push)
         lanes = min(known.logins, options.connections or known.logins, _EARLY_MAX)
         chosen = self._with_congestion(options, known.congestion if is_push else "")
-        self._early = [self._channel(chosen, may_prompt=False) for _ in range(lanes - 1)]
+        self._early = [(self._channel(chosen, False), b"") for _ in range(lanes - 1)]
+
+    def _send_agents(self) -> None:
+        """To connections that log in, so that it is there as soon as they are up."""
+        from pscp.bootstrap import send_agent
+
+        self._early = [(each, marker or send_agent(each)) for each, marker in self._early]
 
     def _with_congestion(self, options: Options, name: str) -> Options:
         """The user's own choice goes before one that was made here."""
@@ -282,20 +289,23 @@ class Session:
 
     def connect(self, options: Options, worker: Worker) -> Far:
         """A further connection or channel, for a worker. Never prompts. Raises ConnectError."""
+        marker = b""
         master = worker.master.channel if worker.master is not None else None
         if master is not None:
             worker.channel = self._channel(options, may_prompt=False, rides_on=master.control)
         else:
-            early = self._early.pop(0) if self._early else None
             chosen = self._with_congestion(options, worker.congestion)
-            worker.channel = early or self._channel(chosen, may_prompt=False)
-        return self._greeted(worker.channel, None)
+            early = self._early.pop(0) if self._early else (self._channel(chosen, False), b"")
+            worker.channel, marker = early
+        return self._greeted(worker.channel, None, marker)
 
-    def _greeted(self, channel: Channel, note: Callable[[str], None] | None) -> Far:
+    def _greeted(
+        self, channel: Channel, note: Callable[[str], None] | None, marker: bytes = b""
+    ) -> Far:
         from pscp.bootstrap import Far
 
         try:
-            far = Far(channel, note)
+            far = Far(channel, note, marker)
         except errors.ConnectError as error:
             error.hint = error.hint.replace("HOST", self.host.login)
             raise

@@ -69,11 +69,26 @@ def bundle() -> bytes:
     return zlib.compress(b"\0".join([loader.encode("ascii"), *texts]), _COMPRESSION)
 
 
+def send_agent(channel: Channel) -> bytes:
+    """Send the agent. Returns the marker that its output begins with.
+
+    Where the command ended already, what it said tells more than the broken pipe.
+    """
+    program, marker = bundle(), os.urandom(_MARKER_BYTES)
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        machine.write_all(channel.write_fd, [b"%08d" % len(program), program, marker])
+    return marker
+
+
 class Far:
     """An agent that is running at the far end, and the channel to it."""
 
-    def __init__(self, channel: Channel, notice: Callable[[str], None] | None = None) -> None:
-        """Send the agent and wait for its HELLO. `notice` gets what the login says to people.
+    def __init__(
+        self, channel: Channel, notice: Callable[[str], None] | None = None, marker: bytes = b""
+    ) -> None:
+        """Send the agent, unless it was sent with this marker, and wait for its HELLO.
+
+        `notice` gets what the login says to people.
 
         Raises ConnectError (its subclass tells why there is no agent) and ProtocolError.
         """
@@ -90,9 +105,7 @@ class Far:
         for fd in (channel.read_fd, channel.error_fd):
             self._poll.register(fd, select.POLLIN)
         try:
-            marker = os.urandom(_MARKER_BYTES)
-            self._send_agent(marker)
-            self._skip_banner(marker)
+            self._skip_banner(marker or send_agent(channel))
             self.hello = self._hello()
             self._tell()
         except BaseException as error:
@@ -100,13 +113,6 @@ class Far:
             channel.close()
             raise
         self._notice = None
-
-    def _send_agent(self, marker: bytes) -> None:
-        """Where the command ended already, what it said tells more than the broken pipe."""
-        program = bundle()
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            parts = [b"%08d" % len(program), program, marker]
-            machine.write_all(self.channel.write_fd, parts)
 
     # --- in
 

@@ -22,10 +22,11 @@ from pscp.hosts import Known
 from pscp.options import Options
 from pscp.plan import MEMORY_BYTES
 from pscp.progress import Counters
-from pscp.tuner import Path, Seen, Start, Tuner, is_worth_a_login, start
+from pscp.tuner import Path, Seen, Start, Tuner, is_unattended, is_worth_a_login, start
 from pscp.worker import OPENING_MAX, Worker
 
 _ATTEMPTS_ALONE = 8  # connecting again, with no lane alive: one to one and a half minutes of pauses
+_LOGINS_LIKELY = 3  # that will pass at once the next time, where nobody typed a password
 _LOOK_S = 0.25  # between two looks at how the copy goes
 _CHANNELS_ALONE = 4  # of the only connection there is; TCP's buffer has room for two windows
 
@@ -134,7 +135,10 @@ class Crew:
     def lesson(self) -> Known:
         """What the next copy over this path should know."""
         lanes, congestion = self._tuner.lesson if self._tuner is not None else (self.count, "")
-        return Known(self.most_alive, lanes, self.rtt_s, congestion)
+        logins = self.most_alive
+        if not self._has_told and is_unattended(self._path):
+            logins = max(logins, _LOGINS_LIKELY)
+        return Known(logins, lanes, self.rtt_s, congestion)
 
     def near_source_entries(self) -> Iterator[tree.Entry]:
         """The walk of a source at this end."""

@@ -23,6 +23,7 @@ _START_MANY = 8  # for many processors, or slow ones, or a far path
 LANES_MOST = 32
 
 _LOGIN_TRIPS = 12  # round trips of a login and of starting the agent
+_TYPING_S = 1.0  # beyond these trips; who types a password takes longer
 _SLOW_LOGIN_S = 0.7  # beyond these trips; a processor of today takes 0.2 to 0.3 s for both
 
 _SETTLE_S, _SETTLE_TRIPS = 0.3, 8  # after a lane came: TCP doubles its window each round trip
@@ -92,6 +93,11 @@ def start(path: Path) -> Start:
     if of_path > of_cpus:
         return Start(of_path, 1, f"{trip}: {of_path} windows of 2 MiB fill 1 Gbit/s")
     return Start(of_cpus, 1, f"{path.cpus} processors at the end that has fewer")
+
+
+def is_unattended(path: Path) -> bool:
+    """Was the login too quick for a person to have typed anything?"""
+    return path.login_s < _LOGIN_TRIPS * path.rtt_s + _TYPING_S
 
 
 def is_worth_a_login(path: Path, lanes: int, left_bytes: float, passed_s: float) -> bool:
