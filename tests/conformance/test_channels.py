@@ -286,7 +286,7 @@ def agents() -> set[int]:
             argv = Path(f"/proc/{process.pid}/cmdline").read_bytes().split(b"\0")
         except OSError:
             continue
-        if argv[1:3] == [b"-I", b"-c"]:
+        if argv[1:3] == [b"-IS", b"-c"]:
             found.add(process.pid)
     return found
 

@@ -61,4 +61,4 @@ def opener(way: str, request: pytest.FixtureRequest, folder: Path) -> Open:
     server: PrivateServer = request.getfixturevalue("sshd")
     options = Options(config_file=server.ssh_config, batch=True)
     host = Location("", "", host=server.host)
-    return lambda command: open_channel(host, options, SshSetup(), command, False)
+    return lambda command: open_channel(host, options, SshSetup(), command, False, 0, None)
