@@ -22,7 +22,7 @@ from pscp.hosts import Known
 from pscp.options import Options
 from pscp.plan import MEMORY_BYTES
 from pscp.progress import Counters
-from pscp.tuner import Path, Seen, Start, Tuner, is_unattended, is_worth_a_login, start
+from pscp.tuner import Path, Seen, Start, Tuner, is_far_and_unattended, is_worth_a_login, start
 from pscp.worker import OPENING_MAX, Worker
 
 _ATTEMPTS_ALONE = 8  # connecting again, with no lane alive: one to one and a half minutes of pauses
@@ -136,7 +136,7 @@ class Crew:
         """What the next copy over this path should know."""
         lanes, congestion = self._tuner.lesson if self._tuner is not None else (self.count, "")
         logins = self.most_alive
-        if not self._has_told and is_unattended(self._path):
+        if not self._has_told and is_far_and_unattended(self._path):
             logins = max(logins, _LOGINS_LIKELY)
         return Known(logins, lanes, self.rtt_s, congestion)
 

@@ -95,18 +95,18 @@ def start(path: Path) -> Start:
     return Start(of_cpus, 1, f"{path.cpus} processors at the end that has fewer")
 
 
-def is_unattended(path: Path) -> bool:
-    """Was the login too quick for a person to have typed anything?"""
-    return path.login_s < _LOGIN_TRIPS * path.rtt_s + _TYPING_S
+def is_far_and_unattended(path: Path) -> bool:
+    """Does a login take long, and was this one too quick for a person to have typed anything?"""
+    return path.rtt_s > _FAR_S and path.login_s < _LOGIN_TRIPS * path.rtt_s + _TYPING_S
 
 
 def is_worth_a_login(path: Path, lanes: int, left_bytes: float, passed_s: float) -> bool:
     """Would these lanes, none of them measured yet, take longer than one more needs to log in?
 
-    `left_bytes` is what is known of the work so far, and the copy has run for `passed_s`.
+    `left_bytes` is what is known of the work so far; the walk that finds more runs for `passed_s`.
     """
     each = min(CHANNEL_BYTES / max(path.rtt_s, 1e-6), _LANE_BYTES_S)
-    return left_bytes > lanes * each * path.login_s or passed_s > path.login_s
+    return left_bytes > lanes * each * path.login_s or passed_s > 2 * path.login_s
 
 
 class Tuner:

@@ -172,9 +172,12 @@ class Decoder:
         self.filled(len(data))
 
     def is_trickling(self, count: int) -> bool:
-        """Did `count` bytes, and so few, come of a frame of which far more are still missing?"""
+        """Did `count` bytes, and so few, come of a block of which far more are still missing?
+
+        Not of a pack: who takes that has work enough to let the next one gather meanwhile.
+        """
         missing = self._wanted() - (self._end - self._start)
-        return count < _TRICKLE_BYTES < missing
+        return count < _TRICKLE_BYTES < missing and self._view[self._start] == DATA
 
     @property
     def pending_bytes(self) -> int:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pscp.tuner import CHANNEL_BYTES, LANES_MOST, Path, Seen, Tuner, is_worth_a_login, start
+from pscp.tuner import CHANNEL_BYTES, LANES_MOST, Path, Seen, Tuner, is_far_and_unattended, is_worth_a_login, start
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -204,7 +204,7 @@ def test_what_it_begins_with(rtt_s: float, cpus: int, lanes: int, channels: int)
         (0.1, 1.4, 7, GIB, 0.0, True),
         (0.0001, 0.2, 1, 10 * MIB, 0.0, False),
         (0.0001, 0.2, 1, GIB, 0.0, True),
-        (0.05, 0.7, 2, 1 * MIB, 0.9, True),  # the walk goes on, so there may be any amount
+        (0.05, 0.7, 2, 1 * MIB, 1.5, True),  # the walk goes on, so there may be any amount
     ],
 )
 def test_a_login_must_pay(
@@ -212,6 +212,14 @@ def test_a_login_must_pay(
 ) -> None:
     path = Path(rtt_s, login_s, 2)
     assert is_worth_a_login(path, lanes, left_bytes, passed_s) is worth
+
+
+@pytest.mark.parametrize(
+    ("rtt_s", "login_s", "unattended"),
+    [(0.05, 0.9, True), (0.1, 1.6, True), (0.05, 4.0, False), (0.0001, 0.2, False)],
+)
+def test_who_types_a_password_takes_longer(rtt_s: float, login_s: float, unattended: bool) -> None:
+    assert is_far_and_unattended(Path(rtt_s, login_s, 2)) is unattended
 
 
 def test_lanes_held_up_by_their_window_are_known() -> None:
