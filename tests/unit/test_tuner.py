@@ -12,7 +12,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pscp.tuner import CHANNEL_BYTES, LANES_MOST, Path, Seen, Tuner, is_far_and_unattended, is_worth_a_login, start
+from pscp.tuner import (
+    CHANNEL_BYTES,
+    LANES_MOST,
+    Path,
+    Seen,
+    Tuner,
+    is_far_and_unattended,
+    is_worth_a_login,
+    start,
+)
 
 MIB = 1 << 20
 GIB = 1 << 30
