@@ -14,7 +14,6 @@ import os
 import re
 import stat
 import time
-import zlib
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -158,13 +157,15 @@ class Session:
 
     def _tell_advice(self, options: Options, told: Reporter) -> None:
         """What --measure --save found best for this host, where nothing else was asked for."""
+        if not options.verbose:
+            return
         connections, setup = hosts.advice(self.host, options)[0], self._resolved(options)
         used = []
         if connections and options.connections is None:
             used.append(f"connections: {connections}")
         if setup.advised and setup.ciphers_are_ours:
             used.append(f"cipher: {setup.advised}")
-        if used and options.verbose:
+        if used:
             told.note(f"as pscp --measure --save found best for this host: {', '.join(used)}")
 
     # --- connections
@@ -316,8 +317,8 @@ class Session:
 
 
 def _setup_name(host: Location, options: Options) -> str:
-    words = [options.program, *user_words(host, options), "--", str(host.host)]
-    return os.path.join("ssh", f"{zlib.crc32(repr(words).encode(errors='replace')):08x}.json")
+    words = user_words(host, options)
+    return state.name_of("ssh", options.program, *words, "--", str(host.host))
 
 
 def control_folder() -> str | None:

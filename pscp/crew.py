@@ -109,11 +109,16 @@ class Crew:
 
     def _seen(self) -> Seen:
         counters, board = self._counters, self.board
-        left = counters.bytes_total - counters.bytes_done - counters.bytes_resumed
+        left = self._left_bytes()
         return Seen(
             time.monotonic(), counters.lanes_alive, board.done_bytes, board.done_pieces,
             left if counters.plan_complete else math.inf, load.idle_s(), load.used_s(self._pids()),
         )  # fmt: skip
+
+    def _left_bytes(self) -> int:
+        """Of what the walk has found so far."""
+        counters = self._counters
+        return counters.bytes_total - counters.bytes_done - counters.bytes_resumed
 
     def _pids(self) -> list[int]:
         """Of the processes that encrypt."""
@@ -174,8 +179,7 @@ class Crew:
         if self._tuner is None or not lanes or self._has_early():
             return True
         counters = self._counters
-        left = counters.bytes_total - counters.bytes_done - counters.bytes_resumed
-        left += MEMORY_BYTES * (counters.files_total - counters.files_done)
+        left = self._left_bytes() + MEMORY_BYTES * (counters.files_total - counters.files_done)
         passed_s = 0.0 if counters.plan_complete else time.monotonic() - self._begun_s
         return is_worth_a_login(self._path, lanes, left, passed_s)
 

@@ -11,9 +11,7 @@ Not here: the connections (api.py).
 
 from __future__ import annotations
 
-import os
 import re
-import zlib
 from typing import Any, NamedTuple
 
 from pscp import state
@@ -39,11 +37,10 @@ class Known(NamedTuple):
 
 def _name(host: Location, options: Options) -> str:
     """Of the value in the state folder: another for each way to a host."""
-    way = (
-        host.user, host.host, host.port or options.port,
+    return state.name_of(
+        "hosts", host.user, host.host, host.port or options.port,
         options.program, options.config_file, options.jump,
     )  # fmt: skip
-    return os.path.join("hosts", f"{zlib.crc32(repr(way).encode(errors='replace')):08x}.json")
 
 
 def _known(host: Location, options: Options) -> dict[str, Any]:

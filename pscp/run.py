@@ -28,10 +28,9 @@ from pscp.options import Location, Options
 from pscp.plan import expected_name
 from pscp.progress import Counters, Reporter, Result
 from pscp.progress import Failure as Reported
-from pscp.tuner import Path
+from pscp.tuner import LOSSY_S, Path
 from pscp.worker import Worker
 
-_FAR_S = 0.01  # nearer, nothing is gained by another congestion control
 _SEVERAL = "the contents of two folders may have the same names: copy one folder after the other"
 
 
@@ -139,7 +138,7 @@ class Run:
         return self._result(coordinator, crew)
 
     def _path(self, far: Far) -> Path:
-        is_far = self._is_push and far.rtt_s > _FAR_S
+        is_far = self._is_push and far.rtt_s > LOSSY_S  # nearer, it gains nothing
         has_bbr = is_far and not self._options.congestion and self._session.has_bbr(self._options)
         return Path(far.rtt_s, self._session.login_s, shared_cpus(far), has_bbr)
 

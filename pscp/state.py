@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import zlib
 from typing import Any
 
 
@@ -20,6 +21,12 @@ def folder() -> str:
     if not base.startswith("/"):
         base = os.path.join(os.path.expanduser("~"), ".local", "state")
     return os.path.join(base, "pscp")
+
+
+def name_of(folder_name: str, *what: object) -> str:
+    """The name of the value that belongs to `what`, in a folder of its kind."""
+    key = zlib.crc32(repr(what).encode(errors="replace"))
+    return os.path.join(folder_name, f"{key:08x}.json")
 
 
 def recall(name: str) -> Any:

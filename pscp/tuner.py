@@ -33,7 +33,7 @@ _PATIENCE_S = 8.0  # with fewer lanes than wanted: then no more will come
 
 _WORTH = 1.05  # of the rate before: less, and the new lanes are not worth having
 _FAIR = 0.5  # of what the new lanes would bring if they did as well: less, and there is an end
-_LOSSY_S, _LOSSY = 0.01, 0.15  # on a path so far, lanes with so little of their window under way
+LOSSY_S, _LOSSY = 0.01, 0.15  # on a path so far, lanes with so little of their window under way
 _HELD_UP = 0.6  # of its window under way, on average: the window is what holds a lane up
 # This machine's processors are busy with the copy when less of them is idle, and more is its.
 _SPARE, _OURS = 0.15, 0.25
@@ -112,16 +112,13 @@ def is_worth_a_login(path: Path, lanes: int, left_bytes: float, passed_s: float)
 class Tuner:
     """Adds lanes while they bring more, and takes away the last ones when they did not."""
 
-    def __init__(
-        self, path: Path, count: int, congestion: str = "", most: int = LANES_MOST
-    ) -> None:
+    def __init__(self, path: Path, count: int, congestion: str = "") -> None:
         self.count = count  # lanes that should work
         self.needs_window = False  # lanes are held up by the channel's window, nothing else
         self.congestion = congestion  # the congestion control of lanes that are added
         self.lesson = count, congestion  # what the next copy over this path should begin with
-        self._has_bbr = path.has_bbr and path.rtt_s > _LOSSY_S and not congestion
+        self._has_bbr = path.has_bbr and path.rtt_s > LOSSY_S and not congestion
         self._rtt_s = min(path.rtt_s, 1.0)
-        self._most = most
         self._settle_s = _SETTLE_S + _SETTLE_TRIPS * self._rtt_s
         self._look_s = _LOOK_S + _LOOK_TRIPS * self._rtt_s
         self._step_s = path.login_s + self._settle_s + self._look_s
@@ -180,15 +177,15 @@ class Tuner:
         under_way = rate / self.count * self._rtt_s / CHANNEL_BYTES  # of a lane's window
         if self._has_bbr and under_way < _LOSSY:
             self._has_bbr, self.congestion = False, "bbr"
-            self.count = min(self._most, 2 * self.count)
+            self.count = min(LANES_MOST, 2 * self.count)
             return f", {under_way:.0%} of their windows: trying {self.count}, the new ones with bbr"
         self.needs_window = under_way > _HELD_UP
-        self.count = min(self._most, self._next_count(seen, rate))
+        self.count = min(LANES_MOST, self._next_count(seen, rate))
         held = ", held up by the channel's window" if self.needs_window else ""
         return f"{held}: trying {self.count}"
 
     def _reason_to_stop(self, seen: Seen, rate: float, is_busy: bool) -> str:
-        if self.count >= self._most:
+        if self.count >= LANES_MOST:
             return "that is the most"
         if seen.left_bytes < _STEPS_LEFT * self._step_s * rate:
             return "the copy ends soon"
