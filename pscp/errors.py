@@ -202,7 +202,10 @@ class NoCommonSnapshot(DatasetError):
 class Diverged(DatasetError):
     """The destination was changed after the snapshot that both ends have."""
 
-    hint = "--force-rollback throws those changes away; zfs clone keeps a copy of them first"
+    hint = (
+        "--force-rollback throws those changes away (zfs clone keeps a copy of them first); "
+        "zfs set readonly=on at the destination keeps it from happening again"
+    )
 
 
 class DestinationExists(DatasetError):
