@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import os
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 from conftest import shared
@@ -40,12 +39,33 @@ class Kept(Notes):
         self.lines.append(text)
 
 
+class Pool(Protocol):
+    """A pool, and the command that speaks to its ZFS."""
+
+    pool: str
+
+    @property
+    def zfs(self) -> tuple[str, ...]: ...
+
+    def do(self, *words: str) -> str: ...
+
+    def exists(self, name: str) -> bool: ...
+
+    def write(self, dataset: str, name: str, count: int) -> None: ...
+
+    def folder(self, dataset: str) -> Path: ...
+
+    def guids(self, dataset: str) -> dict[str, str]: ...
+
+    def contents(self, snapshot: str) -> object: ...
+
+
 @dataclasses.dataclass
 class Ends:
     """A source and a destination; `pull` has the far end send, else it receives."""
 
-    sender: Daemon
-    receiver: Daemon
+    sender: Pool
+    receiver: Pool
     source: str
     dest: str
     is_push: bool = True
@@ -71,7 +91,7 @@ class Ends:
     # --- the source changes
 
     def write(self, name: str, count: int = 20_000, below: str = "") -> None:
-        (self.sender.folder(self.source + below) / name).write_bytes(os.urandom(count))
+        self.sender.write(f"{self.source}{below}", name, count)
 
     def snapshot(self, name: str, *flags: str, below: str = "") -> None:
         self.sender.do("snapshot", *flags, f"{self.source}{below}@{name}")

@@ -116,6 +116,9 @@ class Daemon:
         """Where it is mounted, as it is seen from here."""
         return Path(f"/proc/{self._process.pid}/root{POOL_FOLDER}") / dataset
 
+    def write(self, dataset: str, name: str, count: int) -> None:
+        (self.folder(dataset) / name).write_bytes(os.urandom(count))
+
     def guids(self, dataset: str) -> dict[str, str]:
         """Of its snapshots, by what follows the "@", oldest first."""
         text = self.do("get", "-r", "-Hp", "-o", "name,value", "guid", dataset)
