@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 from pscp.board import Board, InFlight, Limiter
 from pscp.bootstrap import Far
-from pscp.endpoint import failures, wire
+from pscp.endpoint import failures, source, wire
 from pscp.endpoint.end import End
 from pscp.errors import CopyError, ProtocolError, PscpError
 from pscp.plan import Ask, Chunk, Pack
@@ -153,7 +153,7 @@ class Lane:
             if self._crew.is_push:
                 self._send_pack(number, work)
             else:
-                question = {"ask": "pack", "files": [known.listed() for known in work.files]}
+                question = {"ask": "pack", "files": [source.listed(known) for known in work.files]}
                 self._far.send(wire.ASK, number, 0, wire.to_json(question))
         else:
             self._ask(number, work)
@@ -172,7 +172,7 @@ class Lane:
                 (self._near.source or self._near.the_sink()).forget(number)
         self._announced[job.number] = job
         known, entry = job.item.known, job.item.entry
-        there: Any = entry if self._crew.is_push else known.listed()
+        there: Any = entry if self._crew.is_push else source.listed(known)
         self._far.send(wire.FILE, job.number, 0, wire.to_json(there))
         with self._near_lock:
             if self._near.source is not None:

@@ -29,7 +29,7 @@ from pscp.channels.command import command
 from pscp.channels.openssh import resolve
 from pscp.coordinator import choose_hash
 from pscp.crew import sink_question, source_question
-from pscp.endpoint import files, machine, source, tree
+from pscp.endpoint import machine, tree
 from pscp.lane import Lane
 from pscp.options import CHUNK_BYTES, KIB, Location, Options
 from pscp.plan import Chunk, Failure, Placed
@@ -88,8 +88,8 @@ class _MadeUpFile:
 
     def __init__(self, board: Board, lanes: int) -> None:
         self.number, self.is_closed = 1, False
-        known = source.Known(0, "made-up", files.Identity(_FILE_BYTES, 0, 0))
-        self.item = Placed(known, tree.Entry(tree.FILE, 0, "made-up", _FILE_BYTES, 0, 0, 0, {}))
+        entry = tree.Entry(tree.FILE, 0, "made-up", _FILE_BYTES, 0, 0, 0, {})
+        self.item = Placed(entry, entry)
         self.is_over = False
         self.landed_bytes = 0
         self.samples: list[tuple[float, int]] = []

@@ -21,7 +21,7 @@ from pscp.coordinator import Coordinator, as_error, choose_hash
 from pscp.crew import Crew, sink_question, source_question
 from pscp.endpoint import failures, metadata, sink, source
 from pscp.endpoint.end import End
-from pscp.endpoint.names import components
+from pscp.endpoint.names import check
 from pscp.endpoint.wire import WireError
 from pscp.journal import AnyJournal, Journal, NoJournal, token_of
 from pscp.options import Location, Options
@@ -251,8 +251,12 @@ class Run:
 
 def _is_name(value: Any) -> bool:
     """Can it be the name of a source? "" is for the contents of a folder."""
+    if not isinstance(value, str) or "/" in value:
+        return False
     try:
-        return isinstance(value, str) and (not value or len(components(value)) == 1)
+        if value:
+            check(value)
+        return True
     except failures.Refusal:
         return False
 

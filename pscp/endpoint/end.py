@@ -131,7 +131,9 @@ ANSWERS: Dict[str, Callable[[End, Question], Any]] = {
     "kernel": lambda end, asked: machine.kernel_settings(),
     "digests": End.digests,
     "expand": End.expand,
-    "walk": lambda end, asked: end.the_source().walk(asked["after"], asked["restart"]),
+    "walk": lambda end, asked: end.the_source().walk(
+        asked["after"], asked["restart"], asked["most"]
+    ),
     "extents": End.extents,
     "target": lambda end, asked: sink.resolve(
         asked["path"], asked["names"], asked["folders"], asked["token"]
