@@ -50,7 +50,7 @@ class FileJob:
     def __init__(self, copy: Copy, item: Placed) -> None:
         self.number = next(_numbers)
         self.item = item
-        self.is_closed = False
+        self.is_closed = self.may_be_short = False
         self._copy, self._board = copy, copy.board
         self._failure: Failure | None = None
         self._holds = 0  # what must be over before the file can be finished

@@ -51,7 +51,8 @@ class Crew(Protocol):
     rtt_s: float
     limiter: Limiter
     keeps: bool  # connections, for the next copy
-    umask: int
+
+    def new_end(self) -> End: ...
 
 
 class Lane:
@@ -64,7 +65,7 @@ class Lane:
         self.has_worked = False  # it brought at least one piece of work to its end
         self._crew, self._far, self._board = crew, far, crew.board
         self._share = InFlight(WINDOW_BYTES, crew.rtt_s)
-        self._near = End(crew.umask)
+        self._near = crew.new_end()
         self._near_lock = threading.RLock()  # both threads use the near end on pull
         self._announced: dict[int, Any] = {}
         self._expected: deque[tuple[int, Chunk]] = deque()  # chunks in the order of their frames
@@ -294,6 +295,8 @@ class Lane:
         number, chunk = self._first_expected(frame)
         self._expected.popleft()
         length, rest = chunk.length, bytes(frame.payload[wire.EXTENT.size :])
+        if chunk.job.may_be_short:
+            length = min(length, wire.EXTENT.unpack_from(frame.payload)[0])
         if self._is_stale or chunk.is_over:
             self._is_stale = False
             self._near.the_sink().abandon()

@@ -43,6 +43,7 @@ class Job(Protocol):
     number: int
     item: Placed
     is_closed: bool
+    may_be_short: bool  # is the end of it found only when a chunk is short?
 
     def landed(self, chunk: Chunk, digest: str, inode: int) -> None: ...
 
