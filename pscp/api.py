@@ -15,8 +15,9 @@ import re
 import stat
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from pscp import errors, hosts, state
 from pscp.channels import Channel, Control, SshSetup, open_channel
@@ -28,6 +29,7 @@ from pscp.progress import CallbackReporter, Counters, Reporter, Result, Silent
 
 if TYPE_CHECKING:
     from pscp.bootstrap import Far
+    from pscp.streams import Ran
     from pscp.worker import Worker
 
 # A first connection that was closed before the login: sshd's MaxStartups, most likely.
@@ -128,6 +130,48 @@ class Session:
             raise errors.UsageError(f"{host.text} is not on this session's host")
         return self._copy(froms, to, _options(self.options, fields), reporter, progress)
 
+    # --- streams
+
+    def pipe_to(
+        self, command: str | Sequence[str], **fields: Any
+    ) -> AbstractContextManager[IO[bytes]]:
+        """A file object for writing: the standard input of a command at the far end.
+
+        A list is executed as it is, a text by the user's shell there. When the block ends without
+        an exception, the command sees the end of its input once all of it was verified; else it
+        is ended first. Raises CommandFailed for another exit status than 0, and as copy() does.
+        """
+        from pscp import streams
+
+        return streams.piped(self, self._stream_options(fields), True, command)
+
+    def pipe_from(
+        self, command: str | Sequence[str], **fields: Any
+    ) -> AbstractContextManager[IO[bytes]]:
+        """A file object for reading: the standard output of a command at the far end.
+
+        What is left of it when the block ends is read and dropped; with an exception the command
+        is ended. Raises CommandFailed for another exit status than 0, and as copy() does.
+        """
+        from pscp import streams
+
+        return streams.piped(self, self._stream_options(fields), False, command)
+
+    def run(self, argv: Sequence[str], **fields: Any) -> Ran:
+        """Run a program at the far end, without a shell: its exit status and what it said."""
+        from pscp import streams
+
+        return streams.run(self, self._stream_options({"connections": 1, **fields}), argv)
+
+    def begin(self, options: Options, is_push: bool) -> None:
+        """Have ssh begin to log in for a stream, unless there is a connection."""
+        self._start(options, is_push, options.connections == 1)
+        self._check_setup(options, is_push, options.connections == 1)
+        self._send_agents()
+
+    def _stream_options(self, fields: dict[str, Any]) -> Options:
+        return _options(self.options, fields)
+
     # --- one copy
 
     def _copy(
@@ -144,11 +188,11 @@ class Session:
                 if options.verbose:
                     told.note(said)
             self._tell_advice(options, told)
-            self._start(options, froms, to.is_remote)
+            self._start(options, to.is_remote, to.is_remote and not _is_large(froms))
             told.start(counters)
             from pscp.run import Run  # most of the program; ssh logs in meanwhile
 
-            self._check_setup(options, froms, to.is_remote)
+            self._check_setup(options, to.is_remote, to.is_remote and not _is_large(froms))
             self._send_agents()
             result = Run(self, froms, to, options, told, counters, keep_digests).run()
             return result
@@ -170,7 +214,7 @@ class Session:
 
     # --- connections
 
-    def _start(self, options: Options, froms: list[Location], is_push: bool) -> None:
+    def _start(self, options: Options, is_push: bool, is_small: bool) -> None:
         """Have ssh begin to log in, unless there is a connection.
 
         Over several connections at once, where the last copy's logins needed no prompt.
@@ -181,7 +225,7 @@ class Session:
             return
         self._begun_s = time.monotonic()
         self._first = self._channel(options, may_prompt=True)
-        if is_push and not _is_large(froms):
+        if is_small:
             return
         known = hosts.recall(self.host, options, is_push)
         lanes = min(known.logins, options.connections or known.logins, _EARLY_MAX)
@@ -249,7 +293,7 @@ class Session:
         self._is_guess = True
         return guess
 
-    def _check_setup(self, options: Options, froms: list[Location], is_push: bool) -> None:
+    def _check_setup(self, options: Options, is_push: bool, is_small: bool) -> None:
         """While ssh logs in: begin again where the user's configuration has changed meanwhile."""
         if not self._is_guess:
             return
@@ -260,7 +304,7 @@ class Session:
             self.close()
             self._setup = dataclasses.replace(found, advised=self._setup.advised)
             self._remember_setup(options, found)
-            self._start(options, froms, is_push)
+            self._start(options, is_push, is_small)
 
     def _remember_setup(self, options: Options, setup: SshSetup) -> None:
         state.remember(_setup_name(self.host, options), dataclasses.asdict(setup))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from functools import partial
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from pscp.errors import UsageError
 from pscp.options import parse_cpus, parse_number, parse_size
@@ -220,3 +220,19 @@ def channels(text: str) -> int | None:
 
 def addresses(text: str) -> list[str]:
     return text.split(",")
+
+
+def version() -> str:
+    from importlib import metadata  # here: it takes longer to import than --help to print
+
+    try:
+        return metadata.version("pscp")
+    except metadata.PackageNotFoundError:
+        return "(not installed)"
+
+
+def frozen(value: Any) -> Any:
+    """An option's value as Options takes it."""
+    if value == [] or isinstance(value, list) and [] in value:  # argparse drops it before 3.13
+        raise UsageError('"--" is no value of an option')
+    return tuple(value) if isinstance(value, list) else value

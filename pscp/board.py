@@ -2,8 +2,9 @@
 
 It holds what no lane has taken yet (single pieces, and lazy iterators over a file's chunks, so
 that a file of any size costs the same), what each lane has in flight, and the lanes' windows.
-One condition guards all of it; lanes sleep on it, never poll. The Limiter keeps them together
-under a rate.
+One lock guards all of it; lanes sleep on a condition of it, never poll. Who waits for something
+else has a condition of its own, since a wake-up can cost more than a small file does. The Limiter
+keeps lanes together under a rate.
 
 Not here: what the work means (coordinator.py), how it travels (lane.py).
 """
@@ -77,7 +78,10 @@ class Board:
     """Use `changed` (a Condition) around every call but put(), take() and the waits."""
 
     def __init__(self) -> None:
-        self.changed = threading.Condition()
+        lock = threading.RLock()
+        self.changed = threading.Condition(lock)  # there may be work, or room for it in a window
+        self.idle = threading.Condition(lock)  # there may be nothing in flight any more
+        self._has_room = threading.Condition(lock)  # the walk may go on
         self._again: deque[Work] = deque()  # what a lane gave back, and what follows from answers
         self._waiting: deque[Work | Iterator[Work]] = deque()
         self._open = 0  # pieces taken and not finished
@@ -95,7 +99,7 @@ class Board:
         """The walk waits here while much is waiting already."""
         with self.changed:
             while len(self._waiting) + len(self._again) >= _WAITING_MAX and self.error is None:
-                self.changed.wait()
+                self._has_room.wait()
 
     def put(self, work: Work) -> None:
         """From the walk, once there is room."""
@@ -156,7 +160,8 @@ class Board:
         if not isinstance(work, Chunk) or work.takers == 1:
             self._open += 1
         share.take(self._number, work)
-        self.changed.notify_all()
+        if len(self._waiting) + len(self._again) <= _WAITING_MAX // 2:
+            self._has_room.notify_all()
         return self._number, work
 
     def _straggler(self, share: InFlight) -> Chunk | None:
@@ -188,6 +193,7 @@ class Board:
             if piece is not None:
                 return piece
             self._waiting.remove(first)
+            self.idle.notify_all()
             again = self._next_again(lane)  # its end may have added what follows from it
         return again or self._reserve()
 
@@ -209,10 +215,12 @@ class Board:
 
     def finish(self, share: InFlight, number: int) -> bool:
         """A lane is done with this piece. False: it was given back, or another lane was first."""
+        had_room = share.window.has_room(1)
         work = share.pop(number)
         if work is None:
             return False
-        self.changed.notify_all()
+        if not (had_room and share.work):  # this lane may take more, if only from another
+            self.changed.notify_all()
         if isinstance(work, Chunk):
             work.takers -= 1
             if work.is_over:
@@ -221,6 +229,8 @@ class Board:
         self._open -= 1
         self.done_bytes += work.cost_bytes
         self.done_pieces += 1
+        if not self._open:
+            self.idle.notify_all()
         return True
 
     def give_back(self, share: InFlight) -> None:
@@ -247,7 +257,8 @@ class Board:
         with self.changed:
             if self.error is None:
                 self.error = error
-            self.changed.notify_all()
+            for condition in (self.changed, self.idle, self._has_room):
+                condition.notify_all()
 
 
 class Limiter:

@@ -10,8 +10,10 @@ Read next: lane.py.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import functools
+import json
 import math
 import os
 import pkgutil
@@ -26,11 +28,11 @@ from pscp.channels import Channel
 from pscp.channels.openssh import last_line, lines_of
 from pscp.endpoint import machine, session, wire
 
-# In the order in which they import each other.
 MODULES = (
     "machine", "wire", "session", "hashes", "files", "failures", "names", "metadata", "tree",
     "source", "durable", "sink", "madeup", "end", "agent",
 )  # fmt: skip
+STREAM_MODULES = ("pipes", "commands", "gather")  # sent with a stream's first question
 
 _PACKAGE = "pscp_agent"
 _MARKER_BYTES = 16
@@ -41,22 +43,30 @@ _HEARD_BYTES = 4096  # of it at once
 _SHOWN_MAX = 200  # characters of it in an error
 SILENCE_S = 60.0  # an agent ticks every 10 s, so after this it, or the path to it, is dead
 
-# What the first stage runs; it finds itself and the modules in `parts`.
+# What the first stage runs; it finds itself and the modules in `parts`. What a stream needs besides
+# is added to `texts` when there is one.
 _LOADER = """
-import gc, sys, types
+import _frozen_importlib, gc, sys, types
 gc.disable()
+texts = dict(zip({names!r}, parts[1:]))
+class Finder:
+    def find_spec(self, full, path=None, target=None):
+        package, _, name = full.rpartition(".")
+        if package == {package!r} and name in texts:
+            return _frozen_importlib.ModuleSpec(full, self)
+    def create_module(self, spec):
+        return None
+    def exec_module(self, module):
+        name = module.__name__.rpartition(".")[2]
+        exec(compile(texts[name], "pscp/endpoint/" + name + ".py", "exec"), module.__dict__)
+sys.meta_path.insert(0, Finder())
 package = types.ModuleType({package!r})
 package.__path__ = []
+package.texts = texts
 sys.modules[{package!r}] = package
-for name, text in zip({names!r}, parts[1:]):
-    full = {package!r} + "." + name
-    module = types.ModuleType(full)
-    module.__package__ = {package!r}
-    sys.modules[full] = module
-    exec(compile(text, "pscp/endpoint/" + name + ".py", "exec"), module.__dict__)
-    setattr(package, name, module)
+from {package}.agent import main
 gc.enable()
-sys.modules[{package!r} + ".agent"].main({marker_bytes})
+main({marker_bytes})
 """
 _COMPRESSION = 6  # 9 takes twice the time, for 200 bytes
 
@@ -65,8 +75,19 @@ _COMPRESSION = 6  # 9 takes twice the time, for 200 bytes
 def bundle() -> bytes:
     """The endpoint folder as one compressed program: the loader and the modules, NUL between."""
     loader = _LOADER.format(package=_PACKAGE, names=MODULES, marker_bytes=_MARKER_BYTES)
-    texts = [pkgutil.get_data("pscp.endpoint", f"{name}.py") or b"" for name in MODULES]
-    return zlib.compress(b"\0".join([loader.encode("ascii"), *texts]), _COMPRESSION)
+    texts = [_text(name).decode("ascii") for name in MODULES]
+    return zlib.compress("\0".join([loader, *texts]).encode("ascii"), _COMPRESSION)
+
+
+@functools.cache
+def stream_modules() -> str:
+    """What the agent needs besides for a stream; agent.py reads it."""
+    texts = {name: _text(name).decode("ascii") for name in STREAM_MODULES}
+    return base64.b64encode(zlib.compress(json.dumps(texts).encode("ascii"), 9)).decode("ascii")
+
+
+def _text(module: str) -> bytes:
+    return pkgutil.get_data("pscp.endpoint", f"{module}.py") or b""
 
 
 def send_agent(channel: Channel) -> bytes:

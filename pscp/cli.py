@@ -13,11 +13,11 @@ import stat
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-from pscp.arguments import USAGE, make_parser
-from pscp.errors import FileError, Interrupted, PscpError, UsageError
-from pscp.lines import write_line
+from pscp.arguments import USAGE, frozen, make_parser, version
+from pscp.errors import Interrupted, PscpError, UsageError
+from pscp.lines import complain, write_line
 from pscp.options import (
     Location,
     Options,
@@ -34,6 +34,9 @@ from pscp.progress import (
     make_reporter,
 )
 from pscp.signals import signals_raised
+
+if TYPE_CHECKING:
+    from pscp.pipecli import Piped
 
 
 @dataclass(frozen=True)
@@ -89,7 +92,7 @@ def told(argv: Sequence[str]) -> bool:
     return True
 
 
-def parse(argv: Sequence[str]) -> Command | Measure:
+def parse(argv: Sequence[str]) -> Command | Piped | Measure:
     """Read a command line, or raise UsageError; looks at local sources, contacts nothing."""
     words = before_dashes(argv)
     given, rest = make_parser().parse_known_args(words)
@@ -106,7 +109,13 @@ def parse(argv: Sequence[str]) -> Command | Measure:
     options, texts = Options(**values), [*rest, *argv[len(words) + 1 :]]
     if saves and not measures:
         raise UsageError("--save goes with --measure: it keeps what that found best")
-    return as_measure(texts, options, saves) if measures else as_copy(texts, options)
+    if measures:
+        return as_measure(texts, options, saves)
+    if "-" in texts and len(texts) == 2:
+        from pscp.pipecli import file_command
+
+        return file_command(texts[0], texts[1], options)
+    return as_copy(texts, options)
 
 
 def as_measure(texts: list[str], options: Options, saves: bool) -> Measure:
@@ -129,10 +138,14 @@ def as_copy(texts: list[str], options: Options) -> Command:
     return Command(tuple(sources), destination, options)
 
 
-def run(command: Command | Measure) -> int:
+def run(command: Command | Piped | Measure) -> int:
     from pscp.endpoint import machine
 
     machine.raise_descriptor_limit()
+    if not isinstance(command, Command | Measure):
+        from pscp.pipecli import move
+
+        return move(command)
     return run_measure(command) if isinstance(command, Measure) else run_copy(command)
 
 
@@ -185,29 +198,6 @@ def check_local_source(path: str, recursive: bool) -> None:
 def before_dashes(argv: Sequence[str]) -> list[str]:
     """The words in which options may stand: up to a "--"."""
     return list(argv[: argv.index("--")]) if "--" in argv else list(argv)
-
-
-def version() -> str:
-    from importlib import metadata  # here: it takes longer to import than --help to print
-
-    try:
-        return metadata.version("pscp")
-    except metadata.PackageNotFoundError:
-        return "(not installed)"
-
-
-def frozen(value: Any) -> Any:
-    """An option's value as Options takes it."""
-    if value == [] or isinstance(value, list) and [] in value:  # argparse drops it before 3.13
-        raise UsageError('"--" is no value of an option')
-    return tuple(value) if isinstance(value, list) else value
-
-
-def complain(error: PscpError) -> None:
-    where = f"{error.path}: " if isinstance(error, FileError) else ""
-    write_line(sys.stderr, f"pscp: {where}{error.message}")
-    if error.hint:
-        write_line(sys.stderr, f"      {error.hint}")
 
 
 def conclude(result: Result, options: Options) -> None:

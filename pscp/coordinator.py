@@ -52,6 +52,9 @@ _FAILURES_BYTES = 8 * 1024 * 1024
 _SHARES = 4  # of what is left, a lane takes one at a time
 _START_BYTES, _START_CHUNK_BYTES = 64 * 1024 * 1024, 1024 * 1024
 _LEAST_CHUNK_BYTES = 256 * 1024  # smaller ones cost more than the end of a copy gains
+# Entries in the far walk's first answer, and the most in one. A long first one would keep the
+# lanes of a far path waiting: 2,000 entries took 235 ms of a copy of 2.1 s at 50 ms.
+_WALK_FIRST, _WALK_MOST = 200, 2000
 
 _ERRORS: dict[str, type[errors.FileError]] = {
     failures.CHANGED: errors.SourceChanged,
@@ -147,7 +150,7 @@ class Coordinator:
     def _wait_for(self, is_so: Callable[[], bool]) -> None:
         with self.board.changed:
             while self.board.error is None and not is_so():
-                self.board.changed.wait()
+                self.board.idle.wait()
             if self.board.error is not None:
                 raise self.board.error
 
@@ -166,6 +169,7 @@ class Coordinator:
                     self.board.add(pack)
                 self.counters.set(plan_complete=True)
                 self.board.changed.notify_all()
+                self.board.idle.notify_all()
         except WireError as error:
             self.board.stop(errors.ProtocolError(str(error)))
         except BaseException as error:  # the main thread raises it
@@ -301,27 +305,26 @@ class Coordinator:
     def _packed(self, pack: Pack, failed: list[Any]) -> None:
         by_place = dict(failed)
         damaged: list[Placed] = []
+        landed: list[tree.Entry] = []
         for place, (item, row) in enumerate(zip(pack.items, pack.rows, strict=True)):
             failure = by_place.get(place)
             if failure is None:
-                self._small_done(item, row)
+                landed.append(item.entry)
+                if self.strong and self._keep_digests and row[1]:
+                    self.digests[item.entry.path] = row[1]
             elif failure["kind"] == failures.DAMAGED and not pack.is_again:
                 damaged.append(item)
                 self.counters.add(chunks_resent=1, bytes_sent=item.entry.size)
             else:
                 self._failed(failure)
+        size = sum(entry.size for entry in landed)
+        kinds = [entry.kind for entry in landed]
+        self.counters.add(
+            bytes_done=size, bytes_sent=size, chunks_verified=kinds.count(tree.FILE),
+            files_done=len(kinds) - kinds.count(tree.FOLDER),
+        )  # fmt: skip
         if damaged:
             self.board.add(Pack(damaged, self._packed, is_again=True))
-
-    def _small_done(self, item: Placed, row: Any) -> None:
-        entry = item.entry
-        if entry.kind == tree.FOLDER:
-            return
-        is_file = entry.kind == tree.FILE
-        self.counters.add(
-            bytes_done=entry.size, bytes_sent=entry.size, chunks_verified=int(is_file)
-        )
-        self.file_done(item, row[1] if is_file and self.strong else "")
 
     def _failed(self, failure: Failure) -> None:
         error = as_error(failure)
@@ -363,6 +366,7 @@ class _FarWalk:
         self._is_last = False
         self._after: list[Any] | None = None
         self._lane: Any = None
+        self._most = _WALK_FIRST
 
     def entries(self) -> Iterator[tree.Entry]:
         self._ask()
@@ -388,7 +392,7 @@ class _FarWalk:
     def _question(self, lane: Any) -> dict[str, Any]:
         restart = lane is not self._lane
         self._lane = lane
-        return {"ask": "walk", "after": self._after, "restart": restart}
+        return {"ask": "walk", "after": self._after, "restart": restart, "most": self._most}
 
     def _then(self, answer: Any) -> None:
         batch = [checked_entry(value) for value in answer[0]]
@@ -397,6 +401,7 @@ class _FarWalk:
         if batch:
             self._after = [batch[-1].top, batch[-1].path]
         self._batch, self._is_last = batch, bool(answer[1])
+        self._most = min(4 * self._most, _WALK_MOST)
         if not batch and not self._is_last:
             raise ValueError("a walk that goes on without an entry")
         self._board.changed.notify_all()

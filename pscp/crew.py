@@ -37,12 +37,13 @@ class Crew:
     def __init__(
         self, options: Options, counters: Counters, is_push: bool, algorithm: str,
         connect: Callable[[Worker], Far], note: Callable[[str], None], keeps: bool,
-        path: Path, known: Known, has_early: Callable[[], bool],
+        path: Path, known: Known, has_early: Callable[[], bool], stream: Any = None,
     ) -> None:  # fmt: skip
         """`connect` opens a lane's connection; with `keeps` they stay open in `kept`. With
         `has_early` there is one that logs in already.
 
-        `known` is what the last copy over this path came to.
+        `known` is what the last copy over this path came to; `stream` this end of a stream, whose
+        length nobody knows.
         """
         self.board = Board()
         self.is_push, self.algorithm = is_push, algorithm
@@ -62,8 +63,9 @@ class Crew:
         self._tuner = Tuner(path, self.count, self.congestion) if is_tuned else None
         self._counters, self._note, self._is_verbose = counters, note, options.verbose
         self._has_told = False
-        self.umask = metadata.current_umask()
+        self._umask = metadata.current_umask()
         self._workers: list[Worker] = []
+        self._stream = stream
         self._ended = threading.Event()
         self._looking = threading.Thread(target=self._look, name="tuner", daemon=True)
 
@@ -145,9 +147,13 @@ class Crew:
             logins = max(logins, _LOGINS_LIKELY)
         return Known(logins, lanes, self.rtt_s, congestion)
 
+    def new_end(self) -> End:
+        """This end of a lane."""
+        return End(self._umask, self._stream)
+
     def near_source_entries(self) -> Iterator[tree.Entry]:
         """The walk of a source at this end."""
-        end = End(self.umask)
+        end = self.new_end()
         end.begin(self.begin_near)
         try:
             yield from end.the_source().entries()
@@ -179,7 +185,10 @@ class Crew:
         if self._tuner is None or not lanes or self._has_early():
             return True
         counters = self._counters
-        left = self._left_bytes() + MEMORY_BYTES * (counters.files_total - counters.files_done)
+        left: float = self._left_bytes()
+        left += MEMORY_BYTES * (counters.files_total - counters.files_done)
+        if self._stream is not None:
+            left = math.inf
         passed_s = 0.0 if counters.plan_complete else time.monotonic() - self._begun_s
         return is_worth_a_login(self._path, lanes, left, passed_s)
 

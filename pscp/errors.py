@@ -5,6 +5,7 @@
     +-- CopyError             1   the copy as a whole cannot go on
     |   +-- DestinationError      the destination cannot take these sources
     |   +-- CopyRunning           the same copy is already running
+    |   +-- CommandFailed         the command at the other end of a stream failed (status)
     +-- FileError             1   one file was not copied; the rest was
     |   +-- SourceChanged         it changed while it was copied
     |   +-- UnsupportedFile       a dangling link, a special file, a loop of links
@@ -80,6 +81,16 @@ class CopyRunning(CopyError):
     """The same copy is already running."""
 
     hint = "wait for it, or end it; then run this command again"
+
+
+class CommandFailed(CopyError):
+    """The command at the other end of a stream ended with another exit status than 0."""
+
+    hint = "what it said on its standard error tells why"
+
+    def __init__(self, message: str, status: int, hint: str = "") -> None:
+        super().__init__(message, hint)
+        self.status = status  # 128 and the number of the signal that ended it
 
 
 class FileError(PscpError):

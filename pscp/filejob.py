@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
 from pscp.board import Board
-from pscp.endpoint import failures, hashes
+from pscp.endpoint import failures, hashes, source
 from pscp.endpoint.files import Extent
 from pscp.journal import AnyJournal, Landed
 from pscp.plan import Ask, Chunk, Failure, Placed, Work, batches, cut, subtract
@@ -50,7 +50,7 @@ class FileJob:
     def __init__(self, copy: Copy, item: Placed) -> None:
         self.number = next(_numbers)
         self.item = item
-        self.is_closed = False
+        self.is_closed = self.may_be_short = False
         self._copy, self._board = copy, copy.board
         self._failure: Failure | None = None
         self._holds = 0  # what must be over before the file can be finished
@@ -65,7 +65,7 @@ class FileJob:
         """
         item = self.item
         self._journal_number = self._copy.journal.file(
-            item.entry.path, item.known.identity, self._copy.algorithm
+            item.entry.path, source.identity(item.known), self._copy.algorithm
         )
         if landed is not None:
             self._later(self._check_landed(landed))
@@ -109,7 +109,7 @@ class FileJob:
             self._later(self._chunks_and_then(list(subtract(found, done)), after, done))
             self._release()
 
-        question = {"ask": "extents", "file": known.listed(), "offset": offset}
+        question = {"ask": "extents", "file": source.listed(known), "offset": offset}
         self._ask(True, question, then)
 
     def _chunks_and_then(
@@ -185,7 +185,7 @@ class FileJob:
         self, of_source: bool, group: list[Extent], algorithm: str
     ) -> dict[str, Any]:
         known = self.item.known
-        file: Any = known.listed() if of_source else (True, self.item.entry.path)
+        file: Any = source.listed(known) if of_source else (True, self.item.entry.path)
         return {"ask": "digests", "files": [[file, group]], "hash": algorithm}
 
     def _landed_earlier(self, extent: Extent, digest: str) -> None:
@@ -252,7 +252,7 @@ class FileJob:
             else:
                 self._finish(found[0])
 
-        file = known.listed()
+        file = source.listed(known)
         extents = [[0, self.item.entry.size]]
         question = {"ask": "digests", "files": [[file, extents]], "hash": hashes.STRONG}
         self._board.add(Ask(True, question, then, self._cannot_finish))

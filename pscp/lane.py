@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 from pscp.board import Board, InFlight, Limiter
 from pscp.bootstrap import Far
-from pscp.endpoint import failures, wire
+from pscp.endpoint import failures, source, wire
 from pscp.endpoint.end import End
 from pscp.errors import CopyError, ProtocolError, PscpError
 from pscp.plan import Ask, Chunk, Pack
@@ -51,7 +51,8 @@ class Crew(Protocol):
     rtt_s: float
     limiter: Limiter
     keeps: bool  # connections, for the next copy
-    umask: int
+
+    def new_end(self) -> End: ...
 
 
 class Lane:
@@ -64,7 +65,7 @@ class Lane:
         self.has_worked = False  # it brought at least one piece of work to its end
         self._crew, self._far, self._board = crew, far, crew.board
         self._share = InFlight(WINDOW_BYTES, crew.rtt_s)
-        self._near = End(crew.umask)
+        self._near = crew.new_end()
         self._near_lock = threading.RLock()  # both threads use the near end on pull
         self._announced: dict[int, Any] = {}
         self._expected: deque[tuple[int, Chunk]] = deque()  # chunks in the order of their frames
@@ -153,7 +154,7 @@ class Lane:
             if self._crew.is_push:
                 self._send_pack(number, work)
             else:
-                question = {"ask": "pack", "files": [known.listed() for known in work.files]}
+                question = {"ask": "pack", "files": [source.listed(known) for known in work.files]}
                 self._far.send(wire.ASK, number, 0, wire.to_json(question))
         else:
             self._ask(number, work)
@@ -172,7 +173,7 @@ class Lane:
                 (self._near.source or self._near.the_sink()).forget(number)
         self._announced[job.number] = job
         known, entry = job.item.known, job.item.entry
-        there: Any = entry if self._crew.is_push else known.listed()
+        there: Any = entry if self._crew.is_push else source.listed(known)
         self._far.send(wire.FILE, job.number, 0, wire.to_json(there))
         with self._near_lock:
             if self._near.source is not None:
@@ -294,6 +295,8 @@ class Lane:
         number, chunk = self._first_expected(frame)
         self._expected.popleft()
         length, rest = chunk.length, bytes(frame.payload[wire.EXTENT.size :])
+        if chunk.job.may_be_short:
+            length = min(length, wire.EXTENT.unpack_from(frame.payload)[0])
         if self._is_stale or chunk.is_over:
             self._is_stale = False
             self._near.the_sink().abandon()

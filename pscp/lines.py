@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import contextlib
 import re
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable
 from typing import TextIO
+
+from pscp.errors import FileError, PscpError
 
 _WAITING_BYTES = 8 * 1024 * 1024  # of notes that nobody has read yet
 
@@ -97,3 +100,11 @@ def write_line(stream: TextIO | None, text: str) -> None:
     with contextlib.suppress(OSError, ValueError):
         stream.write(line + "\n")
         stream.flush()
+
+
+def complain(error: PscpError, name: str = "pscp") -> None:
+    """An error's last words, of the command with this name."""
+    where = f"{error.path}: " if isinstance(error, FileError) else ""
+    write_line(sys.stderr, f"{name}: {where}{error.message}")
+    if error.hint:
+        write_line(sys.stderr, f"{' ' * len(name)}  {error.hint}")

@@ -29,7 +29,8 @@ from pscp.channels.command import command
 from pscp.channels.openssh import resolve
 from pscp.coordinator import choose_hash
 from pscp.crew import sink_question, source_question
-from pscp.endpoint import files, machine, source, tree
+from pscp.endpoint import machine, tree
+from pscp.endpoint.end import End
 from pscp.lane import Lane
 from pscp.options import CHUNK_BYTES, KIB, Location, Options
 from pscp.plan import Chunk, Failure, Placed
@@ -87,9 +88,9 @@ class _MadeUpFile:
     """Whose chunks are moved: it has no end until it is told."""
 
     def __init__(self, board: Board, lanes: int) -> None:
-        self.number, self.is_closed = 1, False
-        known = source.Known(0, "made-up", files.Identity(_FILE_BYTES, 0, 0))
-        self.item = Placed(known, tree.Entry(tree.FILE, 0, "made-up", _FILE_BYTES, 0, 0, 0, {}))
+        self.number, self.is_closed, self.may_be_short = 1, False, False
+        entry = tree.Entry(tree.FILE, 0, "made-up", _FILE_BYTES, 0, 0, 0, {})
+        self.item = Placed(entry, entry)
         self.is_over = False
         self.landed_bytes = 0
         self.samples: list[tuple[float, int]] = []
@@ -127,7 +128,7 @@ class Trial:
 
     def __init__(self, fars: list[Far], is_push: bool, rtt_s: float, algorithm: str) -> None:
         self.board = Board()
-        self.is_push, self.rtt_s, self.keeps, self.umask = is_push, rtt_s, True, 0
+        self.is_push, self.rtt_s, self.keeps = is_push, rtt_s, True
         self.limiter = Limiter(None, self.board)
         test = Options(transfer_test=True)
         both = (
@@ -142,6 +143,9 @@ class Trial:
             threading.Thread(target=self._serve, args=(lane,), name=f"lane {n}", daemon=True)
             for n, lane in enumerate(self._lanes, 1)
         ]
+
+    def new_end(self) -> End:
+        return End(0)
 
     def run(self, warm_s: float, seconds: float, patience_s: float) -> float:
         """Bytes a second over these seconds, once warm. Raises why it ended before."""

@@ -29,6 +29,8 @@ MAX_BLOCK_BYTES = MIB  # a pipe holds no more at once (/proc/sys/fs/pipe-max-siz
 CHUNK_BYTES = 4 * MIB  # 2 to 4 MiB did best over wide-area paths; see docs/decisions.md
 MAX_CHUNK_BYTES = GIB  # a chunk is what is sent again after a mismatch
 MAX_SIZE_BYTES = 2**63 - 1  # off_t
+MIN_WINDOW_BYTES = 2 * MIB  # two chunks of a stream
+MAX_WINDOW_BYTES = 64 * GIB  # it is memory
 MAX_LIMIT_KBIT_S = 10**9  # 1 Tbit/s: more is a slip of the finger
 MIN_BUFFER_BYTES = 4 * KIB  # a socket's; below, the kernel takes its own minimum
 MAX_BUFFER_BYTES = GIB - 1  # Linux doubles it, in an int
@@ -101,6 +103,7 @@ class Options:
     block_bytes: int = 256 * KIB
     chunk_bytes: int | None = None  # None: CHUNK_BYTES, and less toward the end
     limit_kbit_s: int | None = None
+    window_bytes: int = 256 * MIB  # of a stream, at the end where it is put in order
     congestion: str | None = None  # control of it: what the kernel calls an algorithm
     rcvbuf_bytes: int | None = None  # of each connection's socket; None: the kernel decides
     sndbuf_bytes: int | None = None
@@ -277,6 +280,7 @@ def _check_numbers(options: Options) -> None:
     _check_range("the block size", block_bytes, MIN_BLOCK_BYTES, MAX_BLOCK_BYTES, show_size)
     chunk_bytes = CHUNK_BYTES if options.chunk_bytes is None else options.chunk_bytes
     _check_range("the chunk size", chunk_bytes, block_bytes, MAX_CHUNK_BYTES, show_size)
+    _check_range("the window", options.window_bytes, MIN_WINDOW_BYTES, MAX_WINDOW_BYTES, show_size)
     if options.limit_kbit_s is not None:
         _check_range("the limit in kbit/s", options.limit_kbit_s, 1, MAX_LIMIT_KBIT_S)
     if options.port is not None:

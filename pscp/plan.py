@@ -11,9 +11,10 @@ Read next: coordinator.py.
 from __future__ import annotations
 
 import fnmatch
+import functools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from pscp.endpoint import failures, names, source, tree
 from pscp.endpoint.files import Extent
@@ -26,13 +27,13 @@ PACK_OVERHEAD_BYTES = 512  # of a file in a pack: what it costs beside its bytes
 MEMORY_BYTES = 4096
 QUESTION_BYTES = 512 * 1024  # of entries in one question: half of what a frame may hold
 QUESTION_ITEMS = 500
+_SHORT = frozenset(["a", "o", "sparse", "new"])  # of an entry's extra: in PACK_OVERHEAD_BYTES
 
 
-@dataclass(frozen=True)
-class Placed:
-    """An entry with the path it will have at the destination, and what its source needs."""
+class Placed(NamedTuple):
+    """An entry as its source knows it, and with the path it will have at the destination."""
 
-    known: source.Known
+    known: tree.Entry
     entry: tree.Entry
 
 
@@ -42,6 +43,7 @@ class Job(Protocol):
     number: int
     item: Placed
     is_closed: bool
+    may_be_short: bool  # is the end of it found only when a chunk is short?
 
     def landed(self, chunk: Chunk, digest: str, inode: int) -> None: ...
 
@@ -76,7 +78,7 @@ class Pack:
     rows: list[Any] = field(default_factory=list)  # per item [size, hex digest] or failure
 
     @property
-    def files(self) -> list[source.Known]:
+    def files(self) -> list[tree.Entry]:
         """What the source has to read."""
         return [item.known for item in self.items if item.entry.kind == tree.FILE]
 
@@ -88,9 +90,9 @@ class Pack:
             raise ValueError("a pack of other files than were asked for")
         self.rows = [next(left) if is_file else [0, ""] for is_file in files]
 
-    @property
+    @functools.cached_property
     def cost_bytes(self) -> int:
-        return sum(item.entry.size + MEMORY_BYTES for item in self.items)
+        return sum(item.entry.size for item in self.items) + MEMORY_BYTES * len(self.items)
 
 
 @dataclass(eq=False)
@@ -152,7 +154,8 @@ def batches(extents: Iterable[Extent], batch_bytes: int) -> Iterator[list[Extent
 
 def weight_bytes(entry: tree.Entry) -> int:
     """At most what an entry takes as JSON: a character may become six."""
-    return PACK_OVERHEAD_BYTES + 6 * (len(entry.path) + len(repr(entry.extra)))
+    weight = PACK_OVERHEAD_BYTES + 6 * len(entry.path)
+    return weight if entry.extra.keys() <= _SHORT else weight + 6 * len(repr(entry.extra))
 
 
 def groups(entries: Iterable[tree.Entry]) -> Iterator[list[tree.Entry]]:
@@ -211,12 +214,14 @@ class Placement:
         """Raises endpoint.failures.Refusal for an entry that lies outside of its source, or of
         the contents of a folder where another source lands.
         """
-        known = source.known_entry(entry)
-        extra = entry.extra
-        if entry.kind == tree.HARDLINK:
-            extra = {**extra, "to": self._first_name(extra["in"], extra["to"])}
         path = self._path(entry.top, entry.path)
-        return Placed(known, entry._replace(path=path, extra=extra))
+        if entry.kind == tree.HARDLINK:
+            to = self._first_name(entry.extra["in"], entry.extra["to"])
+            return Placed(entry, entry._replace(path=path, extra={**entry.extra, "to": to}))
+        if path == entry.path:
+            return Placed(entry, entry)
+        moved = (*entry[:2], path, *entry[3:])
+        return Placed(entry, tree.Entry._make(moved))  # _replace() takes three times as long
 
     def _first_name(self, top: Any, path: Any) -> str:
         """Where the file landed that a hard link is another name of, maybe from another source."""
@@ -234,8 +239,9 @@ class Placement:
             if first != name or (slash and not rest):
                 raise ValueError(f"{path!a} is not in the source {name!a}")
         if path and name + rest:
-            names.components(path)
-        return "/".join(part for part in (self._names[top], rest) if part)
+            names.check(path)
+        target = self._names[top]
+        return f"{target}/{rest}" if target and rest else target or rest
 
 
 def expected_name(pattern: str, name: str) -> bool:

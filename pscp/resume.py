@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from pscp.board import Board
-from pscp.endpoint import failures, hashes, tree, wire
+from pscp.endpoint import failures, hashes, source, tree, wire
 from pscp.endpoint.files import Extent
 from pscp.filejob import CHECK_BYTES, checked_extents
 from pscp.journal import AnyJournal, Landed
@@ -95,7 +95,7 @@ class Look:
         if not has_part or goes_in_pack(item.entry) or self._copy.options.dry_run:
             self._copy.send(item)
             return
-        landed = self._copy.journal.landed(item.entry.path, item.known.identity)
+        landed = self._copy.journal.landed(item.entry.path, source.identity(item.known))
         if not self._copy.options.resume or landed is None and "sparse" in item.entry.extra:
             self._discard_first(item)  # what lies in the holes of this part, nobody knows
         elif landed is not None and landed.algorithm in hashes.ALGORITHMS:
@@ -132,7 +132,7 @@ class Look:
             self._board.add(Ask(of_source, question, then, self._bug, cost_bytes=cost_bytes))
 
         def then_source(there: list[Any]) -> None:
-            known: list[Any] = [item.known.listed() for item in group]
+            known: list[Any] = [source.listed(item.known) for item in group]
             question = _question(known, extents, algorithm)
             ask(True, question, lambda here: decide(here, there))
 
@@ -173,7 +173,7 @@ class Look:
                 pieces = batches(cut(extents, self._copy.chunk_bytes), CHECK_BYTES)
                 self._compare_pieces(item, pieces, end, before)
 
-            ask(True, item.known.listed(), then)
+            ask(True, source.listed(item.known), then)
 
         ask(False, item.entry.path, then_source)
 

@@ -13,6 +13,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 from pscp import errors, hosts
@@ -21,7 +22,7 @@ from pscp.coordinator import Coordinator, as_error, choose_hash
 from pscp.crew import Crew, sink_question, source_question
 from pscp.endpoint import failures, metadata, sink, source
 from pscp.endpoint.end import End
-from pscp.endpoint.names import components
+from pscp.endpoint.names import check
 from pscp.endpoint.wire import WireError
 from pscp.journal import AnyJournal, Journal, NoJournal, token_of
 from pscp.options import Location, Options
@@ -74,7 +75,7 @@ class Run:
         try:
             fars = self._session.take(self._options, self._reporter.note)
             try:
-                self._replace_dead(fars)
+                replace_dead(fars, self._session, self._options, self._reporter.note)
                 result = self._copy(fars, tops, token, journal)
                 complete = result.ok
                 return result
@@ -82,17 +83,6 @@ class Run:
                 self._session.give(fars)
         finally:
             journal.close(complete)
-
-    def _replace_dead(self, fars: list[Far]) -> None:
-        """A connection kept from the last copy may have died since: ask, rather than fail."""
-        while fars and fars[0].was_kept:
-            try:
-                fars[0].ask({"ask": "end"})
-                return
-            except errors.ConnectError:
-                fars.pop(0).close()
-        if not fars:
-            fars += self._session.take(self._options, self._reporter.note)
 
     def _token(self) -> str:
         """The same for the same command, run by the same user on the same machine."""
@@ -110,13 +100,9 @@ class Run:
             return self._result(None, None)
         target = self._target(fars[0], tops, token)
         host = self._to if self._is_push else self._froms[0]
-        path = self._path(fars[0])
-        known = hosts.recall(host, self._options, self._is_push).over(path.rtt_s)
-        advised = hosts.advice(host, self._options)[0]
-        known = known._replace(lanes=advised or known.lanes)
-        crew = Crew(
-            self._options, self.counters, self._is_push, algorithm, self._connect,
-            self._reporter.note, self._session.keeps, path, known, self._session.has_early,
+        crew = make_crew(
+            self._session, host, self._options, self.counters, self._is_push, algorithm, fars[0],
+            self._reporter.note,
         )  # fmt: skip
         coordinator = Coordinator(
             self._options, self.counters, self._reporter, journal, crew, self._keep_digests
@@ -137,18 +123,10 @@ class Run:
         hosts.remember(host, self._options, self._is_push, crew.lesson())
         return self._result(coordinator, crew)
 
-    def _path(self, far: Far) -> Path:
-        is_far = self._is_push and far.rtt_s > LOSSY_S  # nearer, it gains nothing
-        has_bbr = is_far and not self._options.congestion and self._session.has_bbr(self._options)
-        return Path(far.rtt_s, self._session.login_s, shared_cpus(far), has_bbr)
-
     def _explain(self, text: str) -> None:
         """With -v: what was decided."""
         if self._options.verbose:
             self._reporter.note(text)
-
-    def _connect(self, worker: Worker) -> Far:
-        return self._session.connect(self._options, worker)
 
     # --- before the lanes
 
@@ -249,10 +227,44 @@ class Run:
         )
 
 
+def replace_dead(
+    fars: list[Far], session: Connections, options: Options, note: Callable[[str], None]
+) -> None:
+    """A connection kept from the last copy may have died since: ask, rather than fail."""
+    while fars and fars[0].was_kept:
+        try:
+            fars[0].ask({"ask": "end"})
+            return
+        except errors.ConnectError:
+            fars.pop(0).close()
+    if not fars:
+        fars += session.take(options, note)
+
+
+def make_crew(
+    session: Connections, host: Location, options: Options, counters: Counters, is_push: bool,
+    algorithm: str, far: Far, note: Callable[[str], None], stream: Any = None,
+) -> Crew:  # fmt: skip
+    """The lanes for a copy, or for a stream, over the path that `far` has measured."""
+    is_far = is_push and far.rtt_s > LOSSY_S  # nearer, BBR gains nothing
+    has_bbr = is_far and not options.congestion and session.has_bbr(options)
+    path = Path(far.rtt_s, session.login_s, shared_cpus(far), has_bbr)
+    known = hosts.recall(host, options, is_push).over(path.rtt_s)
+    known = known._replace(lanes=hosts.advice(host, options)[0] or known.lanes)
+    return Crew(
+        options, counters, is_push, algorithm, partial(session.connect, options), note,
+        session.keeps, path, known, session.has_early, stream,
+    )  # fmt: skip
+
+
 def _is_name(value: Any) -> bool:
     """Can it be the name of a source? "" is for the contents of a folder."""
+    if not isinstance(value, str) or "/" in value:
+        return False
     try:
-        return isinstance(value, str) and (not value or len(components(value)) == 1)
+        if value:
+            check(value)
+        return True
     except failures.Refusal:
         return False
 

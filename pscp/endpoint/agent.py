@@ -7,14 +7,18 @@ Not here: how it got here (../bootstrap.py), its answers (end.py), what it serve
 sink.py), system calls (machine.py).
 """
 
+import binascii
 import io
+import json
 import os
 import sys
 import threading
 import time
+import zlib
 from typing import Any, List, Optional
 
 from . import end, failures, hashes, machine, metadata, session, sink, source, wire
+from .names import to_text
 
 TICK_S = 10  # an agent that is alive says so this often; ../lane.py gives up after a minute
 
@@ -22,36 +26,57 @@ TICK_S = 10  # an agent that is alive says so this often; ../lane.py gives up af
 class Agent:
     """One channel's far end."""
 
-    def __init__(self, read_fd: int, write_fd: int) -> None:
+    def __init__(self, read_fd: int, write_fd: int, gathering: Any = None) -> None:
+        """With a gathering this is a lane that was handed over to it."""
         self._read_fd, self._write_fd = read_fd, write_fd
         self._write_lock = threading.Lock()  # the settler and the ticker write as well
         self._session = session.Session(session.AGENT)
-        self._end = end.End(metadata.current_umask())
+        self._decoder = wire.Decoder()
+        self._is_guest = gathering is not None
+        self._is_over = threading.Event()
+        serve = None if self._is_guest else _serve
+        self._end = end.End(metadata.current_umask(), gathering, serve)
 
     # --- the loop
 
     def run(self) -> None:
-        threading.Thread(target=self._tick, name="tick", daemon=True).start()
         try:
             self._hello()
-            self._listen()
+            self.serve(b"")
         finally:
+            if self._end.gathering is not None:
+                self._end.gathering.outlive()
             self._end.end({})  # what has landed becomes files, so that no part is left
 
-    def _listen(self) -> None:
-        decoder = wire.Decoder()
-        while True:
+    def serve(self, pending: bytes) -> None:
+        """Until the input ends; a guest, until its lane's work has ended."""
+        threading.Thread(target=self._tick, name="tick", daemon=True).start()
+        try:
+            self._listen(pending)
+        finally:
+            self._is_over.set()
+
+    def _listen(self, pending: bytes) -> None:
+        decoder = self._decoder
+        for begin in range(0, len(pending), wire.MAX_PAYLOAD_BYTES):
+            decoder.feed(pending[begin : begin + wire.MAX_PAYLOAD_BYTES])
+            self._take_all()
+        while not (self._is_guest and self._session.state == "done"):
             count = os.readv(self._read_fd, [decoder.space()])
             if count == 0:
                 return
             decoder.filled(count)
-            frame = decoder.next()
-            if frame is None and decoder.is_trickling(count):
+            if not self._take_all() and decoder.is_trickling(count):
                 time.sleep(wire.GATHER_S)
-            while frame is not None:
-                self._session.check(frame)
-                self._take(frame)
-                frame = decoder.next()
+
+    def _take_all(self) -> bool:
+        """What has arrived; False when it is no whole frame yet."""
+        frame = first = self._decoder.next()
+        while frame is not None:
+            self._session.check(frame)
+            self._take(frame)
+            frame = self._decoder.next()
+        return first is not None
 
     def _hello(self) -> None:
         self._send(wire.HELLO, 0, 0, wire.to_json({
@@ -63,8 +88,7 @@ class Agent:
         }))  # fmt: skip
 
     def _tick(self) -> None:
-        never = threading.Event()
-        while not never.wait(TICK_S):
+        while not self._is_over.wait(TICK_S):
             try:
                 self._send(wire.TICK, 0, 0, b"")
             except OSError:
@@ -92,6 +116,11 @@ class Agent:
 
     def _answer(self, frame: wire.Frame) -> None:
         asked, id_ = frame.json(), frame.id
+        if "modules" in asked:
+            _learn(asked["modules"])
+        if asked["ask"] == "begin" and self._is_of_another(asked):
+            self._hand_over(frame, asked["socket"])
+            return
         if asked["ask"] == "pack":  # the answer is a frame of its own kind
             known = [source.known(value) for value in asked["files"]]
             payload = wire.pack_payload(*self._end.the_source().pack(known))
@@ -105,7 +134,30 @@ class Agent:
         self._end.answer(asked, reply)
         if asked["ask"] in ("begin", "end"):
             in_role = "sink" if self._end.sink else "source" if self._end.source else "new"
-            self._session.state = in_role
+            self._session.state = "done" if self._is_guest and in_role == "new" else in_role
+
+    def _is_of_another(self, asked: Any) -> bool:
+        """Is this channel to be a lane of a stream that another agent gathers?"""
+        if asked["role"] != "stream" or self._is_guest:
+            return False
+        gathering = self._end.gathering
+        return gathering is None or to_text(os.fsencode(gathering.path)) != asked["socket"]
+
+    def _hand_over(self, frame: wire.Frame, path: str) -> None:
+        """Give this channel away, with what came on it, until the stream is over."""
+        from . import gather
+
+        pending = wire.frame(wire.ASK, bytes(frame.payload), frame.id) + self._decoder.rest()
+        with self._write_lock:  # no sign of life between two pieces of somebody's frame
+            try:
+                if not gather.hand_over(path, pending):
+                    sys.exit(0)
+            except OSError as error:
+                problem = wire.to_json(failures.from_exception(error, ""))
+                machine.write_all(self._write_fd, [
+                    wire.frame(wire.REPLY, problem, frame.id, 0, wire.FAILED)
+                ])  # fmt: skip
+                sys.exit(0)
 
     def _know(self, frame: wire.Frame) -> None:
         if self._end.source is not None:
@@ -142,6 +194,18 @@ class Agent:
             self._send(wire.REPLY, id_, 0, wire.to_json(failures.places(outcome)))
 
         self._end.the_sink().pack(entries, [row for _, row in listed], bodies, done)
+
+
+def _learn(text: str) -> None:
+    """What only streams need comes with the first question about one."""
+    package = sys.modules[__package__]
+    texts = json.loads(zlib.decompress(binascii.a2b_base64(text)).decode("ascii"))
+    getattr(package, "texts", {}).update(texts)
+
+
+def _serve(gathering: Any, read_fd: int, write_fd: int, pending: bytes) -> None:
+    """A lane that another agent handed over to a gathering here."""
+    Agent(read_fd, write_fd, gathering).serve(pending)
 
 
 def main(marker_bytes: int) -> None:

@@ -31,7 +31,7 @@ class Part:
 
     def __init__(self, fd: int, entry: Any, strong: str, token: str, is_named: bool) -> None:
         self.fd, self.entry, self.strong = fd, entry, strong
-        self.token, self.is_named = token, is_named  # what is in its name, once it has one
+        self.token, self.is_named = token, is_named  # what is in its name, if it needs one
 
 
 class Batch:
@@ -155,13 +155,16 @@ class Settler:
             self._read_back(part)
         with self._root.lock:
             folder_fd, name = self._root.at(part.entry.path)
+            if not part.is_named:  # most often nothing is called so yet
+                metadata.apply_to_file(part.fd, part.entry, self._policy, None)
+                if files.name_new(part.fd, folder_fd, name):
+                    return
             before = replaced(folder_fd, name, part.entry.path)
             metadata.apply_to_file(part.fd, part.entry, self._policy, before)
-            if part.is_named or not files.name_new(part.fd, folder_fd, name):
-                temporary = part_name(name, part.token)
-                if not part.is_named:
-                    files.name_new(part.fd, folder_fd, temporary)
-                os.rename(temporary, name, src_dir_fd=folder_fd, dst_dir_fd=folder_fd)
+            temporary = part_name(name, part.token)
+            if not part.is_named:
+                files.name_new(part.fd, folder_fd, temporary)
+            os.rename(temporary, name, src_dir_fd=folder_fd, dst_dir_fd=folder_fd)
 
     def _read_back(self, part: Part) -> None:
         """-s: what lies on the disk has the digest of the source."""

@@ -11,6 +11,7 @@ import os
 from typing import Any, Callable, Dict, List, Optional
 
 from . import failures, machine, madeup, metadata, sink, source, tree
+from .names import to_text
 
 Question = Dict[str, Any]
 Reply = Callable[[Any, bool], None]  # (answer, or failure data; whether it failed)
@@ -19,8 +20,9 @@ Reply = Callable[[Any, bool], None]  # (answer, or failure data; whether it fail
 class End:
     """Serves one copy after another; "begin" says what it is in the next one."""
 
-    def __init__(self, umask: int) -> None:
-        self._umask = umask
+    def __init__(self, umask: int, gathering: Any = None, serve: Any = None) -> None:
+        """`gathering` has the stream, if this end is a lane of one; `serve` is for gather()."""
+        self._umask, self.gathering, self._serve = umask, gathering, serve
         self.source: Optional[source.Source] = None
         self.sink: Optional[sink.Sink] = None
 
@@ -37,6 +39,8 @@ class End:
         try:
             if asked["ask"] == "finish":
                 self._finish(asked, reply)
+            elif asked["ask"] in _OF_A_STREAM:
+                getattr(self.gathering, asked["ask"])(asked, reply)
             else:
                 reply(ANSWERS[asked["ask"]](self, asked), False)
         except failures.EXPECTED as error:
@@ -52,8 +56,10 @@ class End:
 
     def begin(self, asked: Question) -> None:
         """Be the source or the sink of a copy. Raises OSError where the root cannot be opened."""
-        self.end(asked)
-        if asked["role"] == "source":
+        self._drop_role()
+        if asked["role"] == "stream":
+            self.source, self.sink = self.gathering.lane(asked)
+        elif asked["role"] == "source":
             rules = tree.Rules(*asked["rules"])
             tops = [source.Top(*top) for top in asked["tops"]]
             make = madeup.MadeUpSource if asked["test"] else source.Source
@@ -66,8 +72,22 @@ class End:
                 asked["root"], asked["token"], policy, asked["hash"], asked["strong"]
             )
 
+    def gather(self, asked: Question) -> str:
+        """Be the far end of a stream; returns where other lanes are handed over."""
+        from . import gather
+
+        self.end(asked)
+        self.gathering = gather.Gathering(asked, self._umask, self._serve)
+        return to_text(os.fsencode(self.gathering.path))
+
     def end(self, asked: Question) -> None:
-        """The copy is over."""
+        """The copy is over, and so is a stream that was gathered here."""
+        self._drop_role()
+        if self._serve is not None and self.gathering is not None:
+            self.gathering.close()
+            self.gathering = None
+
+    def _drop_role(self) -> None:
         source_end, sink_end = self.source, self.sink
         self.source = self.sink = None
         if source_end is not None:
@@ -124,14 +144,19 @@ def _each(act: Callable[[sink.Sink, tree.Entry], None]) -> Callable[[End, Questi
     return answer
 
 
+_OF_A_STREAM = frozenset(["heard", "drained", "close_input", "abort"])  # Gathering's methods
+
 ANSWERS: Dict[str, Callable[[End, Question], Any]] = {
     "begin": End.begin,
     "end": End.end,
+    "gather": End.gather,
     "cpu": lambda end, asked: machine.cpu_seconds(os.getppid()),
     "kernel": lambda end, asked: machine.kernel_settings(),
     "digests": End.digests,
     "expand": End.expand,
-    "walk": lambda end, asked: end.the_source().walk(asked["after"], asked["restart"]),
+    "walk": lambda end, asked: end.the_source().walk(
+        asked["after"], asked["restart"], asked["most"]
+    ),
     "extents": End.extents,
     "target": lambda end, asked: sink.resolve(
         asked["path"], asked["names"], asked["folders"], asked["token"]

@@ -5,7 +5,6 @@ Not here: files (files.py).
 
 import os
 import resource
-import subprocess
 from typing import Any, Dict, List, Optional
 
 _DESCRIPTORS = 4096
@@ -131,6 +130,8 @@ def kernel_settings() -> Dict[str, str]:
 
 
 def _setting(name: str) -> str:
+    import subprocess
+
     try:
         if os.uname()[0] == "Linux":
             with open("/proc/sys/" + name.replace(".", "/")) as file:

@@ -37,11 +37,11 @@ class MadeUpSource(source.Source):
         pattern = os.urandom(4096)  # does not compress within a packet
         self._room[:] = bytes(itertools.islice(itertools.cycle(pattern), len(self._room)))
 
-    def _opened(self, value: source.Known) -> Any:
-        return _MadeUp(value.identity.size)
+    def _opened(self, value: tree.Entry) -> Any:
+        return _MadeUp(value.size)
 
-    def _whole(self, value: source.Known) -> bytes:
-        return bytes(value.identity.size)
+    def _whole(self, value: tree.Entry) -> bytes:
+        return bytes(value.size)
 
 
 class NullSink(sink.Sink):

@@ -9,6 +9,7 @@ Not here: contents (files.py). Read next: sink.py.
 import base64
 import errno
 import grp
+import itertools
 import os
 import pwd
 from typing import Any, Callable, Dict, NamedTuple, Optional
@@ -34,11 +35,16 @@ def _cached(ask: Callable[[Any], Any]) -> Callable[[Any], Any]:
     known: Dict[Any, Any] = {}
 
     def look_up(key: Any) -> Any:
-        if key not in known:
-            try:
-                known[key] = ask(key)
-            except (KeyError, OverflowError, TypeError, ValueError):
-                known[key] = None
+        try:
+            return known[key]
+        except KeyError:
+            pass
+        except TypeError:  # a key of another shape
+            return None
+        try:
+            known[key] = ask(key)
+        except (KeyError, OverflowError, TypeError, ValueError):
+            known[key] = None
         return known[key]
 
     return look_up
@@ -70,7 +76,7 @@ def _read_attributes(full: bytes) -> Dict[str, str]:
         if error.errno in (errno.ENOTSUP, errno.ENODATA, errno.ENOENT, errno.EACCES, errno.EPERM):
             return {}
         raise
-    if sum(len(name) + len(value) for name, value in found.items()) > _XATTRS_MAX_BYTES:
+    if found and sum(map(len, itertools.chain(*found.items()))) > _XATTRS_MAX_BYTES:
         raise OSError(errno.E2BIG, os.strerror(errno.E2BIG))
     return found
 
@@ -147,15 +153,18 @@ def _atime_ns(entry: Any) -> int:
 
 def _owner(extra: Dict[str, Any]) -> "tuple[int, int]":
     """The owner by name where this end knows the name, else by number."""
-    try:
-        uid, gid, user, group = extra["o"]
-        here_uid, here_gid = _uid(user), _gid(group)
-        found = (uid if here_uid is None else here_uid, gid if here_gid is None else here_gid)
-        if all(isinstance(each, int) and 0 <= each < _NOBODYS_ID for each in found):
-            return found
-    except (KeyError, TypeError, ValueError):
-        pass
-    return -1, -1
+    owner = extra.get("o")
+    return isinstance(owner, list) and _owner_here(tuple(owner)) or (-1, -1)
+
+
+@_cached
+def _owner_here(owner: Any) -> "tuple[int, int]":
+    uid, gid, user, group = owner
+    here_uid, here_gid = _uid(user), _gid(group)
+    found = (uid if here_uid is None else here_uid, gid if here_gid is None else here_gid)
+    if not all(isinstance(each, int) and 0 <= each < _NOBODYS_ID for each in found):
+        raise ValueError("no owner")
+    return found
 
 
 def _give_owner(fd: int, extra: Dict[str, Any]) -> None:

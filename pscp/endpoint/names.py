@@ -11,14 +11,17 @@ import collections
 import errno
 import hashlib
 import os
+import re
 import threading
-from typing import List, Tuple
+from typing import Tuple
 
 from .failures import UNSAFE, Refusal
 
 PART_SUFFIX = b".pscp-part"
 NAME_MAX = 255  # bytes, on every filesystem that matters
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+# A component that is empty, "." or "..", or a NUL.
+_UNSAFE = re.compile(r"(?:\A|/)\.{0,2}(?:/|\Z)|\0")
 _FOLDERS_KEPT = 32  # open descriptors; a tree is walked folder by folder, so few are needed
 
 
@@ -30,16 +33,14 @@ def to_text(path: bytes) -> str:
     return path.decode("utf-8", "surrogateescape")
 
 
-def components(path: str) -> List[bytes]:
-    """The path's names, each checked. Refusal when one could lead elsewhere or name nothing."""
+def check(path: str) -> None:
+    """Refusal when a component could lead elsewhere, or names nothing."""
+    if _UNSAFE.search(path):
+        raise Refusal(UNSAFE, path, "a name that could lead outside of the destination")
     try:
-        names = to_bytes(path).split(b"/")
+        to_bytes(path)
     except UnicodeEncodeError:
         raise Refusal(UNSAFE, path, "a name that is no file's")
-    for name in names:
-        if name in (b"", b".", b"..") or b"\0" in name:
-            raise Refusal(UNSAFE, path, "a name that could lead outside of the destination")
-    return names
 
 
 def part_name(name: bytes, token: str) -> bytes:
@@ -63,30 +64,36 @@ class Root:
         # The root is the user's own word, so links in it are followed.
         self.fd = os.open(to_bytes(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self.lock = threading.RLock()
-        self._folders: collections.OrderedDict[bytes, int] = collections.OrderedDict()
+        self._folders: collections.OrderedDict[str, int] = collections.OrderedDict()
 
     def at(self, path: str, make: bool = False) -> Tuple[int, bytes]:
         """The descriptor of the folder that holds `path`, and the last name.
 
         With `make`, folders that are missing on the way are made. Raises OSError, Refusal.
         """
-        names = components(path)
-        return self._folder(names[:-1], path, make), names[-1]
+        check(path)
+        folder, _, name = path.rpartition("/")
+        return self._folder(folder, path, make), to_bytes(name)
 
     def folder(self, path: str) -> int:
         """The descriptor of the folder `path` itself; "" is the root."""
-        return self._folder(components(path), path, False) if path else self.fd
+        if path:
+            check(path)
+        return self._folder(path, path, False)
 
-    def _folder(self, names: List[bytes], path: str, make: bool) -> int:
-        known = len(names)  # how much of the way is open already
-        while known and b"/".join(names[:known]) not in self._folders:
-            known -= 1
-        fd = self._folders[b"/".join(names[:known])] if known else self.fd
-        for depth in range(known + 1, len(names) + 1):
-            fd = self._open(fd, names[depth - 1], path, make)
-            self._keep(b"/".join(names[:depth]), fd)
-        if names:
-            self._folders.move_to_end(b"/".join(names))
+    def _folder(self, folder: str, path: str, make: bool) -> int:
+        """The descriptor of `folder`, on the way to `path`; "" is the root."""
+        known = folder  # how much of the way is open already
+        while known and known not in self._folders:
+            known = known.rpartition("/")[0]
+        fd = self._folders[known] if known else self.fd
+        for name in folder[len(known) :].split("/") if known != folder else ():
+            if name:
+                fd = self._open(fd, to_bytes(name), path, make)
+                known = known + "/" + name if known else name
+                self._keep(known, fd)
+        if folder:
+            self._folders.move_to_end(folder)
         return fd
 
     def _open(self, parent: int, name: bytes, path: str, make: bool) -> int:
@@ -106,7 +113,7 @@ class Root:
             pass
         return os.open(name, _FOLDER_FLAGS, dir_fd=parent)
 
-    def _keep(self, key: bytes, fd: int) -> None:
+    def _keep(self, key: str, fd: int) -> None:
         self._folders[key] = fd
         if len(self._folders) > _FOLDERS_KEPT:
             os.close(self._folders.popitem(last=False)[1])

@@ -246,7 +246,12 @@ class Sink:
             raise failures.Refusal(failures.DAMAGED, value.path, "arrived damaged")
         with self.root.lock:
             folder_fd, name = self.root.at(value.path, make=True)
-            fd, is_named = files.new_small(folder_fd, part_name(name, self._own_token))
+            nameless = files.new_small(folder_fd)
+            if nameless is None:
+                part, flags = part_name(name, self._own_token), files.PART_FLAGS | os.O_TRUNC
+                fd = os.open(part, flags, 0o600, dir_fd=folder_fd)
+            else:
+                fd = nameless
         try:
             written = os.write(fd, body) if body else 0
             while written < len(body):
@@ -255,7 +260,7 @@ class Sink:
             os.close(fd)
             durable.unlink_part(self.root, value.path, self._own_token)
             raise
-        return durable.Part(fd, value, digest, self._own_token, is_named)
+        return durable.Part(fd, value, digest, self._own_token, nameless is None)
 
     def _make_folder(self, value: tree.Entry) -> None:
         """A folder that is usable until all in it has landed; then folders() finishes it."""

@@ -25,26 +25,19 @@ PACK_BYTES = 256 * 1024  # a pack's size, about
 PACK_FILES = 64
 
 
-class Known(NamedTuple):
-    """A file of the manifest, as a source needs it."""
-
-    top: int
-    path: str
-    identity: files.Identity
-
-    def listed(self) -> List[Any]:
-        """As it travels; known() reads it."""
-        return [self.top, self.path] + list(self.identity)
+def listed(entry: tree.Entry) -> List[Any]:
+    """What a source needs to find a file of its manifest again; known() reads it."""
+    return [entry.top, entry.path, entry.size, entry.mtime_ns, entry.inode]
 
 
-def known(value: Any) -> Known:
+def known(value: Any) -> tree.Entry:
+    """A file of the manifest, as far as listed() tells of it."""
     top, path, size, mtime_ns, inode = value
-    return Known(top, path, files.Identity(size, mtime_ns, inode))
+    return tree.Entry(tree.FILE, top, path, size, 0, mtime_ns, inode, {})
 
 
-def known_entry(entry: tree.Entry) -> Known:
-    identity = files.Identity(entry.size, entry.mtime_ns, entry.inode)
-    return Known(entry.top, entry.path, identity)
+def identity(entry: tree.Entry) -> files.Identity:
+    return files.Identity(entry.size, entry.mtime_ns, entry.inode)
 
 
 class Top(NamedTuple):
@@ -84,16 +77,19 @@ class Source:
         self, tops: List[Top], rules: tree.Rules, algorithm: str, block_bytes: int, strong: bool
     ) -> None:
         self._tops, self._rules = tops, rules
+        self._roots = [to_bytes(top.path) for top in tops]
         self._algorithm, self._strong = algorithm, strong
         self._room = memoryview(bytearray(block_bytes))
-        self._known: Dict[int, Known] = {}
+        self._known: Dict[int, tree.Entry] = {}
         self._open: collections.OrderedDict[int, Any] = collections.OrderedDict()
         self._walk: Optional[Iterator[tree.Entry]] = None
 
     # --- the manifest
 
-    def walk(self, after: Optional[List[Any]], restart: bool) -> Tuple[List[tree.Entry], bool]:
-        """The next entries, and whether these were the last."""
+    def walk(
+        self, after: Optional[List[Any]], restart: bool, most: int
+    ) -> Tuple[List[tree.Entry], bool]:
+        """The next entries, at most so many, and whether these were the last."""
         if restart or self._walk is None:
             tops = [(top.name, to_bytes(top.path)) for top in self._tops]
             self._walk = tree.Walk(tops, self._rules).entries(
@@ -104,7 +100,7 @@ class Source:
         for entry in self._walk:
             batch.append(entry)
             total += len(wire.to_json(entry))
-            if total >= _WALK_BATCH_BYTES or len(batch) >= 2000:
+            if total >= _WALK_BATCH_BYTES or len(batch) >= most:
                 return batch, False
         return batch, True
 
@@ -115,7 +111,7 @@ class Source:
 
     # --- large files, by chunks
 
-    def know(self, id_: int, value: Known) -> None:
+    def know(self, id_: int, value: tree.Entry) -> None:
         """From now on `id_` is this file."""
         self._known[id_] = value
 
@@ -134,14 +130,13 @@ class Source:
         self._open.move_to_end(id_)
         return file
 
-    def _opened(self, value: Known) -> Any:
-        return files.FileSource(self._full(value), value.identity, self._rules.follow)
+    def _opened(self, value: tree.Entry) -> Any:
+        return files.FileSource(self._full(value), identity(value), self._rules.follow)
 
-    def _full(self, value: Known) -> bytes:
-        top = self._tops[value.top]
-        rest = value.path.partition("/")[2] if top.name else value.path
-        path = to_bytes(top.path)
-        return os.path.join(path, to_bytes(rest)) if rest else path
+    def _full(self, value: tree.Entry) -> bytes:
+        rest = value.path.partition("/")[2] if self._tops[value.top].name else value.path
+        root = self._roots[value.top]
+        return b"%s/%s" % (root, to_bytes(rest)) if rest else root
 
     def send_chunk(self, id_: int, offset: int, length: int, send: Send) -> None:
         """Send the chunk's blocks and its digest; or that it failed, and why."""
@@ -158,7 +153,7 @@ class Source:
             return
         send(wire.DIGEST, id_, offset - length, extent + hasher.digest())
 
-    def extents(self, value: Known, offset: int) -> Tuple[List[files.Extent], bool]:
+    def extents(self, value: tree.Entry, offset: int) -> Tuple[List[files.Extent], bool]:
         """The file's next stretches of data, and whether these were the last."""
         file = self._opened(value)
         try:
@@ -169,7 +164,7 @@ class Source:
 
     # --- small files, by packs
 
-    def pack(self, asked: List[Known]) -> Tuple[List[Any], List[bytes]]:
+    def pack(self, asked: List[tree.Entry]) -> Tuple[List[Any], List[bytes]]:
         """For each file [size, hex digest] or a failure; and the contents."""
         rows: List[Any] = []
         bodies: List[bytes] = []
@@ -186,27 +181,14 @@ class Source:
             bodies.append(body)
         return rows, bodies
 
-    def _whole(self, value: Known) -> bytes:
-        file = files.FileSource(self._full(value), value.identity, self._rules.follow)
-        try:
-            body = os.read(file.fd, value.identity.size + 1) if value.identity.size else b""
-            while 0 < len(body) < value.identity.size:
-                more = os.read(file.fd, value.identity.size - len(body))
-                if not more:
-                    break
-                body += more
-            if len(body) != value.identity.size:
-                raise files.Changed()
-            file.check()
-            return body
-        finally:
-            file.close()
+    def _whole(self, value: tree.Entry) -> bytes:
+        return files.read_whole(self._full(value), identity(value), self._rules.follow)
 
     # --- digests, to resume and to check strongly
 
-    def digests(self, value: Known, extents: List[Any], algorithm: str) -> List[Optional[str]]:
+    def digests(self, value: tree.Entry, extents: List[Any], algorithm: str) -> List[Optional[str]]:
         """The hex digest of each extent. Raises OSError, Changed."""
-        file = files.FileSource(self._full(value), value.identity, self._rules.follow)
+        file = self._opened(value)
         try:
             file.check()
             found = [files.digest_of(file.fd, (o, n), algorithm, self._room) for o, n in extents]

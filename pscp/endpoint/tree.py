@@ -101,7 +101,8 @@ class Walk:
 
     def _names(self, path: str, full: bytes) -> List[Tuple[str, bytes]]:
         prefix = path + "/" if path else ""
-        return [(prefix + to_text(n), os.path.join(full, n)) for n in sorted(os.listdir(full))]
+        above = os.path.join(full, b"")
+        return [(prefix + to_text(name), above + name) for name in sorted(os.listdir(full))]
 
     def _error(self, top: int, path: str, failure: failures.Data) -> Entry:
         return Entry(ERROR, top, path, 0, 0, 0, 0, failure)

@@ -171,6 +171,12 @@ class Decoder:
         self.space()[: len(data)] = data
         self.filled(len(data))
 
+    def rest(self) -> bytes:
+        """Take what was received after the last frame."""
+        view = self._view[self._start : self._end]
+        self._start = self._end
+        return bytes(view)
+
     def is_trickling(self, count: int) -> bool:
         """Did `count` bytes, and so few, come of a block of which far more are still missing?
 

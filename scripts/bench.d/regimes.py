@@ -114,7 +114,7 @@ def on_loss(bench: Bench, load: Load, case: Case) -> list[Contestant]:
 
     tools = [IPERF, iperf(AS_MANY, Iperf(as_many("pscp")))]
     if knows_bbr():
-        tools += [BBR, iperf(AS_MANY_BBR, Iperf(as_many(BBR.name), ("-C", "bbr")))]
+        tools += [BBR, iperf(AS_MANY_BBR, Iperf(as_many(BBR.name), "bbr"))]
     return [own(bench, load)] + [Contestant(tool, load, bench.runs) for tool in tools]
 
 

@@ -173,17 +173,18 @@ class Iperf:
 
     Always with -R, where the client receives: a client that sends ends with megabytes in its
     socket buffers that never arrive (20 of 256 MiB at 100 ms). The lab's links are the same
-    both ways.
+    both ways. Its server keeps the congestion control that a client named for the tests that
+    follow, so that it is always named.
     """
 
     streams: Callable[[], int] = field(default=lambda: STREAMS)
-    options: tuple[str, ...] = ()
+    congestion: str = "cubic"
 
     def __call__(self, run: Run) -> Command:
         to = ["-c", run.link.address, "-p", str(run.link.iperf_port)]
         # -n counts all streams together.
         size = ["-P", str(self.streams()), "-n", str(run.load.bytes)]
-        return Command(["iperf3", "-R", *to, *size, *self.options])
+        return Command(["iperf3", "-R", *to, *size, "-C", self.congestion])
 
 
 def iperf(name: str, make: Iperf) -> Tool:

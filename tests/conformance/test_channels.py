@@ -64,12 +64,12 @@ def become_sink(far: Far, root: Path) -> None:
     far.session.state = "push"
 
 
-def become_source(far: Far, file: Path) -> source.Known:
+def become_source(far: Far, file: Path) -> tree.Entry:
     top = source.Top(file.name, str(file), False)
     question = source_question([top], OPTIONS, ALGORITHM, True)
     assert far.ask(question) == (None, False)
     far.session.state = "pull"
-    return source.Known(0, file.name, files.identity(file.stat()))
+    return source.known([0, file.name, *files.identity(file.stat())])
 
 
 def next_frame(far: Far) -> wire.Frame:
@@ -232,7 +232,7 @@ def test_a_chunk_is_pulled_with_its_digest(start: Start, tmp_path: Path) -> None
     (tmp_path / "file").write_bytes(CONTENT)
     far = start()
     known = become_source(far, tmp_path / "file")
-    far.send(wire.FILE, 3, 0, wire.to_json(known.listed()))
+    far.send(wire.FILE, 3, 0, wire.to_json(source.listed(known)))
     far.send(wire.GET, 3, 1000, wire.COUNT.pack(9000))
     blocks, offset = b"", 1000
     while (frame := next_frame(far)).type == wire.DATA:
@@ -249,7 +249,7 @@ def test_a_file_that_changed_is_a_digest_that_says_so(start: Start, tmp_path: Pa
     far = start()
     known = become_source(far, tmp_path / "file")
     os.truncate(tmp_path / "file", 5000)
-    far.send(wire.FILE, 3, 0, wire.to_json(known.listed()))
+    far.send(wire.FILE, 3, 0, wire.to_json(source.listed(known)))
     far.send(wire.GET, 3, 0, wire.COUNT.pack(len(CONTENT)))
     while (frame := next_frame(far)).type == wire.DATA:
         pass
@@ -370,8 +370,8 @@ def test_an_agent_serves_one_copy_after_another(start: Start, tmp_path: Path) ->
         assert far.ask({"ask": "end"}) == (None, False)
         far.session.state = "ready"
         known = become_source(far, tmp_path / "file")
-        answer, failed = far.ask({"ask": "digests", "hash": ALGORITHM,
-                                  "files": [[known.listed(), [[0, len(CONTENT)]]]]})  # fmt: skip
+        files = [[source.listed(known), [[0, len(CONTENT)]]]]
+        answer, failed = far.ask({"ask": "digests", "hash": ALGORITHM, "files": files})
         assert (answer, failed) == ([[digest(CONTENT).hex()]], False)
         assert far.ask({"ask": "end"}) == (None, False)
         far.session.state = "ready"

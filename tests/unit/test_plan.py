@@ -88,7 +88,7 @@ def entry(kind: str = tree.FILE, path: str = "a", size: int = 0, **extra: Any) -
 
 
 def placed(one: tree.Entry) -> plan.Placed:
-    return plan.Placed(source.known_entry(one), one)
+    return plan.Placed(one, one)
 
 
 def nothing(pack: plan.Pack, failed: list[Any]) -> None:
@@ -215,7 +215,7 @@ def test_a_hard_link_out_of_the_destination_is_refused(top: Any, to: Any) -> Non
 
 def test_what_the_source_needs_stays_as_the_source_said_it() -> None:
     one = PLACEMENT.place(entry(path="dir/x", size=7))
-    assert one.known == source.Known(0, "dir/x", (7, 1, 2))  # type: ignore[arg-type]
+    assert source.listed(one.known) == [0, "dir/x", 7, 1, 2]
 
 
 # --- what a far end may call what was asked for

@@ -1,0 +1,264 @@
+"""The far end of a stream: its command, and the lanes that are handed over to it.
+
+Each connection brings an agent, and one of them is the gatherer: it runs the command. The others
+hand it their descriptors over a Unix socket (SCM_RIGHTS) and wait until they get them back, so
+that one process has all lanes and puts the chunks in order.
+
+Not here: the chunks (pipes.py), the command (commands.py), the frames of a lane (agent.py).
+Read next: commands.py.
+"""
+
+import array
+import math
+import os
+import socket
+import struct
+import tempfile
+import threading
+import time
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+from . import commands, failures, pipes, wire
+from .names import to_bytes, to_text
+
+GRACE_S = 60.0  # without a lane; then nobody comes any more, and the command is ended
+_HANDED = struct.Struct(">I")  # bytes that were read already
+_LET_GO = b"."
+
+Reply = Callable[[Any, bool], None]
+Serve = Callable[["Gathering", int, int, bytes], None]  # read_fd, write_fd, what was read already
+
+
+class Gathering:
+    """One stream's far end. Its lanes ask it questions; it answers when there is something new."""
+
+    def __init__(self, asked: Dict[str, Any], umask: int, serve: Serve) -> None:
+        """Raises OSError and Refusal where the command or the file cannot be opened."""
+        self._serve = serve
+        self.changed = threading.Condition()
+        self._window = int(asked["window"])
+        self._command = self._opened(asked, umask)
+        self._reorder: Optional[pipes.Reorder] = None
+        self._cutter: Optional[pipes.Cutter] = None
+        if asked["way"] == "sink":
+            self._reorder = pipes.Reorder(self._command.fd, self._window, self._wrote)
+        else:
+            self._cutter = pipes.Cutter(self._command.fd)
+        self._status: Optional[int] = None
+        self._failure: Optional[failures.Data] = None
+        self._is_over = False  # the command has all of its input
+        self._is_closed = False
+        self._wake_at = math.inf  # chunks written: somebody asks for that
+        self._lanes = 1  # the gatherer's own
+        self._waiting: List[Tuple[Callable[[], Any], Reply]] = []
+        self._folder = tempfile.mkdtemp(prefix="pscp-")
+        self.path = os.path.join(self._folder, "lanes")
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.bind(self.path)
+        self._socket.listen(64)
+        for run in (self._move, self._watch, self._accept, self._tell):
+            threading.Thread(target=run, name=run.__name__.strip("_"), daemon=True).start()
+
+    def _opened(self, asked: Dict[str, Any], umask: int) -> Any:
+        is_sink = asked["way"] == "sink"
+        if asked["file"]:
+            path = asked["path"]
+            return commands.ToFile(path, umask) if is_sink else commands.FromFile(path)
+        return commands.Command(asked["command"], is_sink, self._notify)
+
+    def lane(self, asked: Dict[str, Any]) -> Tuple[Any, Any]:
+        """A lane's source and sink; one of them is None."""
+        if self._reorder is not None:
+            return None, pipes.PipeSink(self._reorder, asked["hash"])
+        assert self._cutter is not None
+        block_bytes = int(asked["block_bytes"])
+        return pipes.AskedSource(self._cutter, asked["hash"], block_bytes, self._window), None
+
+    # --- questions; each is answered once there is an answer
+
+    def _when(self, answer: Callable[[], Any], reply: Reply) -> None:
+        """Reply with what `answer` returns once it is not None."""
+        with self.changed:
+            self._waiting.append((answer, reply))
+            self.changed.notify_all()
+
+    def drained(self, asked: Dict[str, Any], reply: Reply) -> None:
+        """How many chunks were written, once that is more than `past`."""
+        reorder, past = self._the_reorder(), int(asked["past"])
+        self._wake_at = past + 1
+        self._when(lambda: reorder.written if reorder.written > past else None, reply)
+
+    def heard(self, asked: Dict[str, Any], reply: Reply) -> None:
+        """What the command said after so many bytes, its exit status, and whether it listens."""
+        after, was_deaf = list(map(int, asked["after"])), bool(asked["deaf"])
+
+        def answer() -> Any:
+            texts = [said.after(count) for said, count in zip(self._command.said, after)]
+            is_deaf = self._reorder is not None and self._reorder.is_deaf
+            if not any(texts) and self._status is None and is_deaf == was_deaf:
+                return None
+            status = None if any(texts) else self._status
+            listed = [[to_text(text), len(text)] for text in texts]
+            return {"said": listed, "status": status, "deaf": is_deaf, "failure": self._failure}
+
+        self._when(answer, reply)
+
+    def close_input(self, asked: Dict[str, Any], reply: Reply) -> None:
+        """That was all: `total` chunks. Answered when the command has them, or has ended."""
+        reorder, total = self._the_reorder(), int(asked["total"])
+        reorder.put(total, reorder.room.take(), 0)
+        self._when(lambda: True if self._is_over or self._status is not None else None, reply)
+
+    def abort(self, asked: Dict[str, Any], reply: Reply) -> None:
+        """The stream is cut short: end the command."""
+        self._command.kill()
+        reply(None, False)
+
+    def _the_reorder(self) -> pipes.Reorder:
+        if self._reorder is None:
+            raise failures.Refusal(failures.DESTINATION, "", "this end sends the stream")
+        return self._reorder
+
+    def _tell(self) -> None:
+        """Answer questions when their time has come. A lane that is lost is asked no more."""
+        while True:
+            with self.changed:
+                ready = self._ready()
+                while not ready:
+                    if self._is_closed:
+                        return
+                    self.changed.wait()
+                    ready = self._ready()
+            for found, reply in ready:
+                try:
+                    reply(found, False)
+                except OSError:
+                    pass
+
+    def _ready(self) -> List[Tuple[Any, Reply]]:
+        found = [(answer(), reply) for answer, reply in self._waiting]
+        self._waiting = [each for each, (value, _) in zip(self._waiting, found) if value is None]
+        return [(value, reply) for value, reply in found if value is not None]
+
+    # --- the command
+
+    def _notify(self) -> None:
+        with self.changed:
+            self.changed.notify_all()
+
+    def _wrote(self) -> None:
+        reorder = self._the_reorder()
+        if reorder.written >= self._wake_at or reorder.is_deaf:
+            self._notify()
+
+    def _move(self) -> None:
+        """The stream, until it ends; a clean end of the input only where all was written."""
+        try:
+            if self._cutter is not None:
+                self._cutter.run()
+            else:
+                self._write(self._the_reorder())
+        finally:
+            self._command.close()
+        self._is_over = True
+        self._notify()
+
+    def _write(self, reorder: pipes.Reorder) -> None:
+        reorder.run()
+        try:
+            if reorder.error is not None:
+                raise reorder.error
+            if reorder.is_complete:
+                self._command.close_input()
+                return
+        except OSError as error:
+            self._failure = failures.from_exception(error, "")
+        self._command.kill()
+
+    def _watch(self) -> None:
+        status = self._command.wait()
+        with self.changed:
+            self._status = status
+            self.changed.notify_all()
+
+    # --- lanes
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                handed, _ = self._socket.accept()
+            except OSError:  # closed
+                return
+            threading.Thread(target=self._take, args=(handed,), name="lane", daemon=True).start()
+
+    def _take(self, handed: socket.socket) -> None:
+        """Serve a lane until it ends; give it back if its agent may go on with it."""
+        with self.changed:
+            self._lanes += 1
+        with handed:
+            read_fd, write_fd, pending = _received(handed)
+            try:
+                self._serve(self, read_fd, write_fd, pending)
+                handed.sendall(_LET_GO)
+            except (OSError, wire.WireError):
+                pass
+            finally:
+                os.close(read_fd)
+                os.close(write_fd)
+                self._lane_gone()
+
+    def _lane_gone(self) -> None:
+        with self.changed:
+            self._lanes -= 1
+            self.changed.notify_all()
+
+    def outlive(self) -> None:
+        """The gatherer's own lane is lost: stay while others come, or may come again."""
+        self._lane_gone()
+        with self.changed:
+            alone_s = time.monotonic()
+            while time.monotonic() < alone_s + GRACE_S:
+                if self._lanes:
+                    alone_s = time.monotonic()
+                self.changed.wait(1.0)
+
+    def close(self) -> None:
+        """The stream is over, well or not: no command is left, nor a socket."""
+        if self._status is None:
+            self._command.kill()
+        for part in (self._reorder, self._cutter):
+            if part is not None:
+                part.stop()
+        self._is_closed = True
+        self._notify()
+        self._socket.close()
+        for remove, path in ((os.unlink, self.path), (os.rmdir, self._folder)):
+            try:
+                remove(path)
+            except OSError:
+                pass
+
+
+def hand_over(path: str, pending: bytes) -> bool:
+    """Give descriptors 0 and 1 to the gatherer; wait until it lets go. False: it is gone."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as to:
+        to.connect(to_bytes(path))
+        rights = array.array("i", [0, 1]).tobytes()
+        to.sendmsg([_HANDED.pack(len(pending))], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+        to.sendall(pending)
+        return to.recv(1) == _LET_GO
+
+
+def _received(handed: socket.socket) -> Tuple[int, int, bytes]:
+    fds = array.array("i")
+    header, ancillary, _, _ = handed.recvmsg(_HANDED.size, socket.CMSG_SPACE(2 * fds.itemsize))
+    for level, kind, data in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            fds.frombytes(data[: 2 * fds.itemsize])
+    pending, left = b"", _HANDED.unpack(header)[0]
+    while left:
+        data = handed.recv(left)
+        if not data:
+            raise OSError("the lane was lost while it was handed over")
+        pending, left = pending + data, left - len(data)
+    return fds[0], fds[1], pending

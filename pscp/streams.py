@@ -1,0 +1,286 @@
+"""What a program calls for streams: pipe_to(), pipe_from(), move(), and run() for its words.
+
+Each is a stream of a Session, over its connections. A program's end of it is a file object, or
+another program that is run here, whose exit status is known.
+
+Not here: the stream itself (pipes.py), the connections (api.py).
+Read next: pipes.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, Any, Protocol
+
+from pscp import errors, hosts
+from pscp.bootstrap import stream_modules
+from pscp.coordinator import choose_hash
+from pscp.endpoint import failures, machine
+from pscp.options import Location, Options
+from pscp.pipes import Out, Pipe, Target
+from pscp.progress import Counters
+from pscp.run import Connections, make_crew, replace_dead
+
+if TYPE_CHECKING:
+    from pscp.bootstrap import Far
+
+_TERM_S = 5.0  # from SIGTERM to SIGKILL, of a consumer here
+_SAID_MAX_BYTES = 64 * 1024  # of what a program said on its standard error, kept for an error
+
+
+class Session(Connections, Protocol):
+    """The session whose connections are used."""
+
+    host: Location
+
+    def begin(self, options: Options, is_push: bool) -> None: ...
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What came of a program."""
+
+    status: int  # 128 and the number of the signal that ended it
+    out: bytes
+    err: bytes
+
+
+class Stream:
+    """One stream over the session's connections."""
+
+    def __init__(
+        self, session: Session, options: Options, is_push: bool, target: Target,
+        counters: Counters | None = None, out: Out | None = None,
+        note: Callable[[str], None] | None = None,
+    ) -> None:  # fmt: skip
+        self.counters = counters or Counters()
+        self.err = b""  # what the far program said on its standard error, the end of it
+        self._session, self._options, self._is_push = session, options, is_push
+        self._target, self._out = target, out or self._keep
+        self._note = note or (lambda text: None)
+        self._pipe: Pipe | None = None
+        self._is_cut_short = False
+        self.ended_well: Callable[[], bool] = lambda: not self._is_cut_short
+
+    def run(self, fd: int) -> int:
+        """Move all that `fd` gives (push) or takes; returns the far program's exit status.
+
+        Raises ConnectError, CopyError and ProtocolError as copy() does; then the far program was
+        ended, before its input was.
+        """
+        machine.widen_pipe(fd)
+        options, is_push = self._options, self._is_push
+        self._session.begin(options, is_push)
+        fars = self._session.take(options, self._note)
+        try:
+            replace_dead(fars, self._session, options, self._note)
+            return self._run(fd, fars)
+        finally:
+            self._session.give(fars)
+
+    def _run(self, fd: int, fars: list[Far]) -> int:
+        options, is_push, session = self._options, self._is_push, self._session
+        algorithm = choose_hash(fars[0])
+        pipe = Pipe(
+            is_push, fd, options.window_bytes, self.counters, self._out, lambda: self.ended_well()
+        )
+        answer, failed = fars[0].ask(
+            {**self._target.question(is_push, pipe.window), "modules": stream_modules()}
+        )
+        if failed:
+            told = failures.checked(answer)
+            raise errors.DestinationError(f"{told['path']}: {told['message']}".lstrip(": "))
+        crew = make_crew(
+            session, session.host, options, self.counters, is_push, algorithm, fars[0],
+            self._note, pipe.near,
+        )  # fmt: skip
+        begin = {
+            "ask": "begin", "role": "stream", "socket": answer, "hash": algorithm,
+            "block_bytes": options.block_bytes, "modules": stream_modules(),
+        }  # fmt: skip
+        self._pipe = pipe
+        if self._is_cut_short:
+            pipe.cut_short()
+        first = [fars.pop(0) for _ in range(min(len(fars), crew.count))]
+        try:
+            status = pipe.run(crew, begin, first)
+        finally:
+            fars += crew.kept
+        hosts.remember(session.host, options, is_push, crew.lesson())
+        return status
+
+    def cut_short(self) -> None:
+        """What came so far is not all: have run() end the far program and raise."""
+        self._is_cut_short = True
+        if self._pipe is not None:
+            self._pipe.cut_short()
+
+    def _keep(self, place: int, data: bytes) -> None:
+        self.err = (self.err + data)[-_SAID_MAX_BYTES:]
+
+
+def _failed(program: object, status: int, err: bytes) -> errors.CommandFailed:
+    name = program if isinstance(program, str) else " ".join(map(str, list(program)[:2]))  # type: ignore[call-overload]
+    said = err.decode(errors="replace").strip().rpartition("\n")[2]
+    return errors.CommandFailed(f"{name}: exit status {status}{': ' if said else ''}{said}", status)
+
+
+@contextlib.contextmanager
+def piped(
+    session: Session, options: Options, is_push: bool, command: str | Sequence[str], **told: Any
+) -> Iterator[IO[bytes]]:
+    """A file object whose other end is the program over there; see Session.pipe_to()."""
+    reads, writes = os.pipe()
+    ours, its = (writes, reads) if is_push else (reads, writes)
+    stream = Stream(session, options, is_push, Target(command), **told)
+    ended: list[int | BaseException] = []
+
+    def run() -> None:
+        try:
+            ended.append(stream.run(its))
+        except BaseException as error:
+            ended.append(error)
+        finally:
+            os.close(its)
+
+    thread = threading.Thread(target=run, name="stream", daemon=True)
+    thread.start()
+    file = open(ours, "wb" if is_push else "rb")  # noqa: SIM115 - closed below
+    try:
+        yield file
+        if not is_push:
+            while file.read(1 << 20):
+                pass
+    except BaseException as error:
+        stream.cut_short()
+        _close(file)
+        thread.join()
+        if isinstance(error, BrokenPipeError) and ended and isinstance(ended[0], Exception):
+            raise ended[0] from None
+        raise
+    _close(file)
+    thread.join()
+    [end] = ended
+    if isinstance(end, BaseException):
+        raise end
+    if end:
+        raise _failed(command, end, stream.err)
+
+
+def _close(file: IO[bytes]) -> None:
+    with contextlib.suppress(BrokenPipeError):
+        file.close()
+
+
+def run(session: Session, options: Options, argv: Sequence[str]) -> Ran:
+    """Run a program at the far end, without a shell, and wait for it."""
+    reads, writes = os.pipe()
+    parts: list[bytes] = []
+
+    def read() -> None:
+        with open(reads, "rb") as file:
+            parts.append(file.read())
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    stream = Stream(session, options, False, Target(tuple(argv)))
+    try:
+        status = stream.run(writes)
+    finally:
+        os.close(writes)
+        reader.join()
+    return Ran(status, parts[0], stream.err)
+
+
+def move(
+    session: Session, options: Options, producer: Sequence[str] | str,
+    consumer: Sequence[str] | str, is_push: bool, counters: Counters | None = None,
+    note: Callable[[str], None] | None = None,
+) -> tuple[Ran, Ran]:  # fmt: skip
+    """Run the producer at one end (push: here) and the consumer at the other; returns both.
+
+    When the producer fails, or the stream is cut short, the consumer is ended while its input is
+    still open, so that it never takes that for the end of the stream. A list is executed as it
+    is, a text by the user's shell. Raises as Stream.run() does.
+    """
+    here, there = (producer, consumer) if is_push else (consumer, producer)
+    stream = Stream(session, options, is_push, Target(there), counters, None, note)
+    with Program(here, is_push) as program:
+        try:
+            if is_push:
+                stream.ended_well = program.ended_well
+            status = stream.run(program.fd)
+        except errors.CopyError:
+            program.end()
+            if is_push and not program.ended_well():
+                return program.ran(), Ran(-1, b"", stream.err)
+            raise
+        if not is_push and status:  # the producer failed: what came is not all
+            program.end()
+        far = Ran(status, b"", stream.err)
+        near = program.ran()
+    return (near, far) if is_push else (far, near)
+
+
+class Program:
+    """A program here, at one end of a stream. Its input ends cleanly only with ran()."""
+
+    def __init__(
+        self, words: Sequence[str] | str, is_producer: bool, keeps_err: bool = True
+    ) -> None:
+        """A list is executed as it is, a text by sh. Raises OSError."""
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(
+            words, shell=isinstance(words, str), stderr=pipe if keeps_err else None,
+            stdin=subprocess.DEVNULL if is_producer else pipe,
+            stdout=pipe if is_producer else subprocess.DEVNULL, bufsize=0,
+        )  # fmt: skip
+        self._file: Any = self._process.stdout if is_producer else self._process.stdin
+        self._err = b""
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def __enter__(self) -> Program:
+        return self
+
+    def __exit__(self, *why: object) -> None:
+        self.end()
+        self._file.close()
+        self._reader.join(1.0)
+
+    @property
+    def fd(self) -> int:
+        """What the stream reads or writes."""
+        found: int = self._file.fileno()
+        return found
+
+    def ended_well(self) -> bool:
+        """Its output has ended: wait for its status."""
+        return self._process.wait() == 0
+
+    def _read(self) -> None:
+        with self._process.stderr or open(os.devnull, "rb") as file:
+            while data := file.read(4096):
+                self._err = (self._err + data)[-_SAID_MAX_BYTES:]
+
+    def ran(self) -> Ran:
+        """Nobody reads its output any more, or its input has come to its end: wait for it."""
+        self._file.close()
+        status = self._process.wait()
+        self._reader.join(1.0)
+        return Ran(status if status >= 0 else 128 - status, b"", self._err)
+
+    def end(self) -> None:
+        """End it, if it has not ended; its input stays open until it is gone."""
+        if self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(_TERM_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
