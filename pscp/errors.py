@@ -262,7 +262,8 @@ class ZfsDenied(DatasetError):
 
     hint = (
         "delegate it: zfs allow USER send,snapshot,hold,release,destroy,mount,userprop SOURCE, and "
-        "zfs allow USER receive,create,mount,rollback,userprop DEST; or --zfs-command 'sudo zfs'"
+        "zfs allow USER receive,create,mount,rollback,userprop,destroy at the parent of DEST; or "
+        "--zfs-command 'sudo zfs'"
     )
 
 

@@ -263,6 +263,12 @@ class Program:
         """Its output has ended: wait for its status."""
         return self._process.wait() == 0
 
+    def has_ended(self, patience_s: float) -> bool:
+        """By itself, or is about to."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(patience_s)
+        return self._process.poll() is not None
+
     def _read(self) -> None:
         with self._process.stderr or open(os.devnull, "rb") as file:
             while data := file.read(4096):

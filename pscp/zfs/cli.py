@@ -11,9 +11,10 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
-from pscp.cli import before_dashes, complain, flush_stdout, frozen, version
+from pscp.arguments import frozen, version
+from pscp.cli import before_dashes, flush_stdout
 from pscp.errors import Interrupted, PscpError, UsageError
-from pscp.lines import write_line
+from pscp.lines import complain, write_line
 from pscp.options import Options
 from pscp.progress import count, format_bytes, format_duration, make_reporter
 from pscp.signals import signals_raised
@@ -41,10 +42,10 @@ def main(argv: list[str] | None = None) -> int:
         words = sys.argv[1:] if argv is None else argv
         return 0 if told(words) else run(parse(words))
     except PscpError as error:
-        complain(error)
+        complain(error, "pscp-zfs")
         return error.exit_code
     except KeyboardInterrupt:
-        complain(Interrupted("interrupted"))
+        complain(Interrupted("interrupted"), "pscp-zfs")
         return Interrupted.exit_code
     finally:
         flush_stdout()

@@ -33,7 +33,7 @@ from pscp.zfs.plan import Plan
 from pscp.zfs.settings import Settings
 from pscp.zfs.work import Job, Sent
 
-Connect = Callable[[Location, Options], Link]
+Connect = Callable[[Location, Options, Callable[[str], None]], Link]
 _SETTINGS = {each.name for each in fields(Settings)}
 
 
@@ -81,7 +81,7 @@ def replicate(
     counters.nouns = ("dataset", "stream")
     result: Replicated | None = None
     with _alone(_mark(froms, to)):
-        link = connect((to if to.is_remote else froms).location, how)
+        link = connect((to if to.is_remote else froms).location, how, told.note)
         try:
             told.start(counters)
             result = _Run(froms, to, how, asked, told, counters, link).run()

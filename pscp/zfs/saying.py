@@ -84,4 +84,6 @@ def of_stream(source: str, dest: str, piped: Piped) -> errors.DatasetError | Non
 
 
 def _ended(status: int) -> str:
-    return f"ended by signal {-status}" if status < 0 else f"exit status {status}"
+    """A negative status is a signal, as is one beyond 128."""
+    signal = -status if status < 0 else status - 128
+    return f"ended by signal {signal}" if 0 < signal < 65 else f"exit status {status}"

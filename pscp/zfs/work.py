@@ -169,6 +169,8 @@ class Job:
                 self.source.argv(*self.speech.send(stream)),
                 self.dest.argv(*self.speech.receive(stream)), self.is_push, went,
             )  # fmt: skip
+        except errors.CopyError as cut:
+            raise errors.StreamCut(stream.dest, cut.message) from None
         finally:
             self.counters.add(lanes_alive=-1, lanes_wanted=-1)
         tally.bytes += piped.bytes

@@ -5,6 +5,7 @@ Not here: the daemons (fuse.py), the link (standin.py). Read next: fuse.py.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import shlex
@@ -15,8 +16,8 @@ from typing import Any, Protocol
 import pytest
 from conftest import shared
 
-from pscp.options import Location, Options
 from pscp.progress import Notes
+from pscp.servers import PrivateServer
 from pscp.zfs.replicate import Replicated, replicate
 from zfs.fuse import Daemon
 from zfs.standin import Standin
@@ -69,6 +70,8 @@ class Ends:
     source: str
     dest: str
     is_push: bool = True
+    host: str = "host"
+    over_ssh: dict[str, Any] = dataclasses.field(default_factory=dict)  # else the plain link
 
     def __post_init__(self) -> None:
         self.link = Standin()
@@ -76,15 +79,20 @@ class Ends:
 
     def replicate(self, **chosen: Any) -> Replicated:
         near, far = (self.sender, self.receiver) if self.is_push else (self.receiver, self.sender)
-        source = self.source if self.is_push else f"host:{self.source}"
-        dest = f"host:{self.dest}" if self.is_push else self.dest
         chosen = {
             "zfs_command": shlex.join(near.zfs), "far_zfs_command": shlex.join(far.zfs),
-            "reporter": self.told, "connect": self._connect, **chosen,
+            "reporter": self.told, **(self.over_ssh or {"connect": self._connect}), **chosen,
         }  # fmt: skip
-        return replicate(source, dest, **chosen)
+        return replicate(*self.places, **chosen)
 
-    def _connect(self, host: Location, options: Options) -> Standin:
+    @property
+    def places(self) -> tuple[str, str]:
+        """As they are typed."""
+        if self.is_push:
+            return self.source, f"{self.host}:{self.dest}"
+        return f"{self.host}:{self.source}", self.dest
+
+    def _connect(self, *_: object) -> Standin:
         self.link.closed = False
         return self.link
 
@@ -132,13 +140,27 @@ def make_ends(daemons: tuple[Daemon, Daemon], is_push: bool) -> Iterator[Ends]:
     number = next(_numbers)
     ends = Ends(one, two, f"tank/t{number}", f"vault/t{number}", is_push)
     one.do("create", ends.source)
-    yield ends  # the datasets go with the pools: a killed zfs send of zfs-fuse leaves holds behind
+    yield ends
+    for pool, dataset in ((one, ends.source), (two, ends.dest)):
+        with contextlib.suppress(RuntimeError):  # a killed zfs send of zfs-fuse leaves holds behind
+            pool.do("destroy", "-r", dataset)
 
 
 @pytest.fixture(params=["push", "pull"])
 def ends(request: pytest.FixtureRequest, daemons: tuple[Daemon, Daemon]) -> Iterator[Ends]:
     """Each direction."""
     yield from make_ends(daemons, request.param == "push")
+
+
+@pytest.fixture(params=["push", "pull"])
+def far(
+    request: pytest.FixtureRequest, daemons: tuple[Daemon, Daemon], sshd: PrivateServer
+) -> Iterator[Ends]:
+    """Each direction, over pscp's own connections to a real sshd."""
+    for ends in make_ends(daemons, request.param == "push"):
+        ends.host = sshd.host
+        ends.over_ssh = {"config_file": sshd.ssh_config, "connections": 2, "batch": True}
+        yield ends
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from compare import tree_digest
 from conftest import unavailable
 
 READY_S = 20.0
-POOL_BYTES = 192 * 1024 * 1024
+POOL_BYTES = 512 * 1024 * 1024  # sparse
 POOL_FOLDER = "/run/pools"  # within the namespace
 
 _START = """
@@ -61,7 +61,7 @@ class Daemon:
 
     @property
     def zfs(self) -> tuple[str, ...]:
-        return (*self._inside, "zfs")
+        return (*self._inside, shutil.which("zfs") or "zfs")  # in no PATH of a session
 
     def _wait(self) -> None:
         deadline_s = time.monotonic() + READY_S

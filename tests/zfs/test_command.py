@@ -22,7 +22,7 @@ def typed(
     ends: Ends, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *words: str
 ) -> Command:
     """The command, over a plain link."""
-    connecting = functools.partial(replicate, connect=lambda host, options: ends.link)
+    connecting = functools.partial(replicate, connect=lambda *_: ends.link)
     monkeypatch.setattr(cli, "replicate", connecting)
     zfs = [shlex.join(each.zfs) for each in (ends.sender, ends.receiver)]
     ends.link.closed = False
@@ -99,7 +99,7 @@ def test_what_makes_no_sense_is_refused_at_once(
 ) -> None:
     assert cli.main(words) == 2
     err = capsys.readouterr().err
-    assert said in err and err.startswith("pscp: ") and err.count("\n") <= 2
+    assert said in err and err.startswith("pscp-zfs: ") and err.count("\n") <= 2
 
 
 def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
