@@ -95,6 +95,8 @@ class Stream:
         if failed:
             told = failures.checked(answer)
             raise errors.DestinationError(f"{told['path']}: {told['message']}".lstrip(": "))
+        if not isinstance(answer, str):
+            raise errors.ProtocolError("an answer of another shape: no socket")
         crew = make_crew(
             session, session.host, options, self.counters, is_push, algorithm, fars[0],
             self._note, pipe.near,
