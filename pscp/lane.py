@@ -71,6 +71,7 @@ class Lane:
         self._expected: deque[tuple[int, Chunk]] = deque()  # chunks in the order of their frames
         self._digests: dict[int, str] = {}  # of chunks that were sent, by the work's number
         self._ending = False
+        self._has_goodbye = False  # the agent's answer to "end"
         self._is_free = False
         self._is_stale = False  # the chunk that is arriving has landed by another lane
         self._reader = threading.Thread(target=self._receive, name=f"{name} in", daemon=True)
@@ -125,7 +126,7 @@ class Lane:
     @property
     def ended_well(self) -> bool:
         """Is the agent ready for the next copy?"""
-        return self._ending and self._is_free and self.error is None
+        return self._has_goodbye and self._is_free and self.error is None
 
     def _take(self) -> tuple[int, Any] | None:
         return self._board.take(self, self._share)
@@ -360,7 +361,8 @@ class Lane:
         if frame.id in (_BEGIN, _END):
             if failed:
                 raise _as_copy_error(failures.checked(answer))
-            return frame.id == _END and self._ending
+            self._has_goodbye = frame.id == _END and self._ending
+            return self._has_goodbye
         work = self._share.work.get(frame.id)
         if isinstance(work, Ask):
             self._answered(frame.id, work, answer, failed)

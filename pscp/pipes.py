@@ -180,7 +180,6 @@ class Pipe:
                     self._total = self._cutter.count
                     self._close_when_landed()
                 return
-            self._counters.add(bytes_total=length)
             offset = (self._cutter.count - 1) * pipes.SLOT_BYTES
             self._board.put(Chunk(self, offset, length))
 
@@ -249,7 +248,6 @@ class Pipe:
             self._note_written(inode)
         else:
             length = self._reorder.arrived_bytes - self._counters.bytes_done
-            self._counters.add(bytes_total=length)
             self._board.idle.notify_all()
         self._counters.add(bytes_done=length, bytes_sent=length, chunks_verified=1)
 

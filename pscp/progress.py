@@ -384,7 +384,7 @@ def describe(now: Counters, bytes_per_s: float) -> tuple[list[str], list[str]]:
         first.append(f"{format_duration(missing / bytes_per_s)} left")
     finished = now.files_done + now.files_resumed + now.files_skipped
     second = [
-        f"{finished} of {count(now.files_total, now.nouns[0])}",
+        *([f"{finished} of {count(now.files_total, now.nouns[0])}"] if now.files_total else []),
         f"{now.lanes_alive} of {count(max(now.lanes_wanted, now.lanes_alive), now.nouns[1])}",
     ]
     if now.bytes_resumed:

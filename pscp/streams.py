@@ -95,6 +95,8 @@ class Stream:
         if failed:
             told = failures.checked(answer)
             raise errors.DestinationError(f"{told['path']}: {told['message']}".lstrip(": "))
+        if not isinstance(answer, str):
+            raise errors.ProtocolError("an answer of another shape: no socket")
         crew = make_crew(
             session, session.host, options, self.counters, is_push, algorithm, fars[0],
             self._note, pipe.near,
@@ -157,11 +159,12 @@ def piped(
             while file.read(1 << 20):
                 pass
     except BaseException as error:
+        why = ended[0] if ended else None  # it may be the cause of the block's exception
         stream.cut_short()
         _close(file)
         thread.join()
-        if isinstance(error, BrokenPipeError) and ended and isinstance(ended[0], Exception):
-            raise ended[0] from None
+        if isinstance(why, Exception) and isinstance(error, Exception):
+            raise why from error
         raise
     _close(file)
     thread.join()

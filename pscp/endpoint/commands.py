@@ -13,7 +13,7 @@ import stat
 import subprocess
 import threading
 import time
-from typing import Any, Callable, List
+from typing import Any, Callable, List, Tuple
 
 from . import failures, files, machine
 from .names import part_name, to_bytes
@@ -82,7 +82,8 @@ class Command:
         outputs = [each for each in (self._process.stdout, self._process.stderr) if each]
         self.said: List[Said] = [Said(each, told) for each in outputs]  # (output,) errors
         self._lock = threading.Lock()
-        self._keeper = _start_keeper(self._process.pid, self.fd) if is_sink else -1
+        # (descriptor, pid) of the keeper
+        self._keeper = _start_keeper(self._process.pid, self.fd) if is_sink else None
 
     def close_input(self) -> None:
         """All of it was written: the command may see the end, once close() was called as well."""
@@ -115,21 +116,23 @@ class Command:
 
     def _let_go(self) -> None:
         with self._lock:
-            keeper, self._keeper = self._keeper, -1
-        if keeper >= 0:
-            os.write(keeper, _LET_GO)
-            os.close(keeper)
+            keeper, self._keeper = self._keeper, None
+        if keeper is not None:
+            os.write(keeper[0], _LET_GO)
+            os.close(keeper[0])
+            os.waitpid(keeper[1], 0)
 
 
-def _start_keeper(pid: int, input_fd: int) -> int:
+def _start_keeper(pid: int, input_fd: int) -> Tuple[int, int]:
     """A process that also holds the command's input open; write _LET_GO to have it let go.
 
     Were there only this process, its own death would look like the end of the stream.
     """
     read_fd, write_fd = os.pipe()
-    if os.fork():
+    keeper_pid = os.fork()
+    if keeper_pid:
         os.close(read_fd)
-        return write_fd
+        return write_fd, keeper_pid
     try:
         os.setsid()
         kept = sorted((read_fd, input_fd))

@@ -47,7 +47,7 @@ class Gathering:
         self._status: Optional[int] = None
         self._failure: Optional[failures.Data] = None
         self._is_over = False  # the command has all of its input
-        self._is_closed = False
+        self._is_closed = self._is_cut_short = False
         self._wake_at = math.inf  # chunks written: somebody asks for that
         self._lanes = 1  # the gatherer's own
         self._waiting: List[Tuple[Callable[[], Any], Reply]] = []
@@ -111,6 +111,7 @@ class Gathering:
 
     def abort(self, asked: Dict[str, Any], reply: Reply) -> None:
         """The stream is cut short: end the command."""
+        self._is_cut_short = True
         self._command.kill()
         reply(None, False)
 
@@ -217,7 +218,7 @@ class Gathering:
         self._lane_gone()
         with self.changed:
             alone_s = time.monotonic()
-            while time.monotonic() < alone_s + GRACE_S:
+            while time.monotonic() < alone_s + GRACE_S and not self._is_cut_short:
                 if self._lanes:
                     alone_s = time.monotonic()
                 self.changed.wait(1.0)

@@ -252,6 +252,7 @@ def test_delegation(ends: Ends, machine: Machine) -> None:
     ends.sender.user = ends.receiver.user = "bob"  # type: ignore[attr-defined]
     [failure] = ends.replicate().failures
     assert failure.error == "ZfsDenied" and "zfs allow" in failure.hint
+    ends.told.notes.clear()
     source, dest = failure.hint.split("and zfs allow")
     parent = ends.dest.rpartition("/")[0]
     sender_may = source.partition("USER ")[2].split()[0]

@@ -8,13 +8,15 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
+import os
 import shlex
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
-from conftest import shared
+from conftest import command_line, shared, started_processes
 
 from pscp.progress import Notes
 from pscp.servers import PrivateServer
@@ -161,6 +163,15 @@ def far(
         ends.host = sshd.host
         ends.over_ssh = {"config_file": sshd.ssh_config, "connections": 2, "batch": True}
         yield ends
+        end_agents()
+
+
+def end_agents() -> None:
+    """A far agent that lost its lane amidst a stream waits for others, for up to a minute."""
+    for process in started_processes():
+        if " -IS -c import sys;" in command_line(process.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGTERM)
 
 
 @pytest.fixture
