@@ -15,6 +15,7 @@ from pscp.arguments import (
     add_how_it_is_sent,
     add_how_ssh_is_run,
     add_what_is_shown,
+    size,
 )
 from pscp.options import parse_number
 from pscp.zfs.settings import PRUNABLE
@@ -28,6 +29,10 @@ EPILOG = (
     "Nothing at DEST is destroyed or rolled back unless --force-rollback or --prune says so. Run "
     "the same command again to go on with a replication that was cut short. Exit codes are pscp's."
 )
+OWN_GROUPS = (
+    "what is replicated", "what the receiver does with it", "what goes afterwards",
+    "how zfs is run",
+)  # fmt: skip
 
 
 def make_parser() -> Parser:
@@ -41,11 +46,10 @@ def make_parser() -> Parser:
         argument_default=argparse.SUPPRESS,  # Settings and Options have the defaults
         conflict_handler="resolve",  # what is said last has the letter
     )
-    what = parser.add_argument_group("what is replicated")
-    receiver = parser.add_argument_group("what the receiver does with it")
-    afterwards = parser.add_argument_group("what goes afterwards")
-    zfs = parser.add_argument_group("how zfs is run")
-    add_how_it_is_sent(parser.add_argument_group("how it is sent"))
+    what, receiver, afterwards, zfs = (parser.add_argument_group(title) for title in OWN_GROUPS)
+    sent = parser.add_argument_group("how it is sent")
+    add_how_it_is_sent(sent)
+    size(sent, "", "--window", "window_bytes", "memory for a stream's chunks in order (256M)")
     add_how_ssh_is_run(parser.add_argument_group("how ssh is run"))
     add_what_is_shown(parser.add_argument_group("what is shown"))
     add_what_is_replicated(what)
