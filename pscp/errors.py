@@ -15,6 +15,7 @@
     |   +-- DatasetError          one ZFS dataset was not replicated; the rest was
     |       +-- NoSuchDataset         it, or the parent of its destination, is not there
     |       +-- NoSnapshot            it has none that could be sent
+    |       +-- SnapshotExists        one was to be taken, and its name is in use
     |       +-- NoCommonSnapshot      the ends have no snapshot in common
     |       +-- Diverged              the destination was changed since
     |       +-- DestinationExists     and has no snapshot to go on from
@@ -202,6 +203,12 @@ class NoSnapshot(DatasetError):
     """The dataset has no snapshot that could be sent."""
 
     hint = "--snapshot-name NAME takes one first"
+
+
+class SnapshotExists(DatasetError):
+    """There is a snapshot of the name that was to be taken."""
+
+    hint = "{time} in the name of --snapshot-name makes each another"
 
 
 class NoCommonSnapshot(DatasetError):

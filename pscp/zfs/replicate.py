@@ -21,7 +21,15 @@ from typing import Any
 
 from pscp import errors, state
 from pscp.options import Location, Options
-from pscp.progress import CallbackReporter, Counters, Failure, Reporter, Result, Silent
+from pscp.progress import (
+    CallbackReporter,
+    Counters,
+    Failure,
+    Reporter,
+    Result,
+    Silent,
+    Ticking,
+)
 from pscp.progress import format_bytes as shown
 from pscp.zfs import commands
 from pscp.zfs.abilities import together
@@ -259,7 +267,7 @@ class _Run:
 
         done = threading.Event()
         thread = threading.Thread(target=estimate, name="zfs sizes")
-        if job.speech.common.sizes and not self.options.quiet:
+        if job.speech.common.sizes and isinstance(self.reporter, Ticking):
             thread.start()
         try:
             yield

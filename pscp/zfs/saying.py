@@ -31,6 +31,7 @@ _MEANINGS: tuple[tuple[str, type[errors.DatasetError]], ...] = (
         errors.ResumeRefused,
     ),
     (r"\bbusy\b|already being received|dependent clones", errors.DatasetBusy),
+    (r"cannot create snapshot.* already exists", errors.SnapshotExists),
     (
         r"must specify -F to overwrite|destination has snapshots|destination '?\S+'? exists",
         errors.DestinationExists,

@@ -240,6 +240,20 @@ def test_a_quota_is_no_space(ends: Ends) -> None:
     assert failure.error == "NoSpace"
 
 
+# --- sizes
+
+
+def test_sizes_are_foreseen(ends: Ends) -> None:
+    ends.write("large", LARGE)
+    ends.snapshot("one")
+    planned = ends.replicate(dry_run=True)
+    assert 0.9 * LARGE < planned.bytes < 1.2 * LARGE and not ends.receiver.exists(ends.dest)
+    assert any(line.endswith(" MB") and "zfs send" in line for line in ends.told.lines)
+    seen: list[tuple[int, bool]] = []
+    result = ends.replicate(progress=lambda now: seen.append((now.bytes_total, now.plan_complete)))
+    assert result.ok and seen[-1][1] and abs(seen[-1][0] - result.bytes) < 0.2 * LARGE
+
+
 # --- who may
 
 

@@ -285,6 +285,12 @@ def test_no_snapshot(push: Ends) -> None:
     assert failure.error == "NoSnapshot" and "--snapshot-name" in failure.hint
 
 
+def test_a_snapshot_of_that_name(push: Ends) -> None:
+    push.grow("one")
+    with pytest.raises(errors.SnapshotExists, match="already exists"):
+        push.replicate(snapshot_name="one")
+
+
 def test_no_zfs(push: Ends) -> None:
     with pytest.raises(errors.NoZfs, match="here: /no/such/zfs is of no use"):
         push.replicate(zfs_command="/no/such/zfs")
