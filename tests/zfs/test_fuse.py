@@ -6,6 +6,9 @@ Read next: conftest.py.
 
 from __future__ import annotations
 
+import shlex
+from pathlib import Path
+
 import pytest
 
 from pscp import errors
@@ -191,6 +194,17 @@ def test_a_renamed_snapshot_is_still_the_same(push: Ends) -> None:
     result = push.replicate()
     assert result.ok and result.datasets[0].base == "@first"
     assert list(push.receiver.guids(push.dest)) == ["one", "two"]
+
+
+def test_a_receiver_that_only_says_it_received_is_not_believed(push: Ends, tmp_path: Path) -> None:
+    """No real zfs does that: receive swallows the stream and ends well."""
+    push.grow("one")
+    liar = tmp_path / "zfs"
+    real = shlex.join(push.receiver.zfs)
+    liar.write_text(f'#!/bin/sh\n[ "$1" != receive ] || exec cat >/dev/null\nexec {real} "$@"\n')
+    liar.chmod(0o755)
+    [failure] = push.replicate(far_zfs_command=str(liar)).failures
+    assert failure.error == "StreamRejected" and "@one is not there" in failure.message
 
 
 # --- snapshots of its own

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -148,6 +149,30 @@ def test_a_killed_receiver(far: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
     [failure] = result.failures
     assert failure.error == "StreamCut"
     assert far.replicate().ok and far.received() == ["one"]
+
+
+def test_a_failed_sender_never_looks_like_an_end(
+    far: Ends, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """zfs receive sees half a stream for what it is; a receiver that does not is ended first."""
+    monkeypatch.setattr("pscp.zfs.work.ATTEMPTS", 1)
+    far.snapshot("one")
+    ended = tmp_path / "ended"
+    scripts = {
+        "sender": f'[ "$1" != send ] || {{ head -c {AMIDST} /dev/zero; exit 1; }}',
+        "receiver": f'[ "$1" != receive ] || {{ cat >/dev/null; exec touch {ended}; }}',
+    }
+    for name, script in scripts.items():
+        real = shlex.join(getattr(far, name).zfs)
+        (tmp_path / name).write_text(f'#!/bin/sh\n{script}\nexec {real} "$@"\n')
+        (tmp_path / name).chmod(0o755)
+    near, there = ("sender", "receiver") if far.is_push else ("receiver", "sender")
+    [failure] = far.replicate(
+        zfs_command=str(tmp_path / near), far_zfs_command=str(tmp_path / there)
+    ).failures
+    assert (failure.error, failure.path) == ("StreamCut", far.source)
+    assert "zfs send did not finish: exit status 1" in failure.message
+    assert not ended.exists()
 
 
 def test_what_the_receiver_says_against_a_stream(far: Ends) -> None:
