@@ -85,6 +85,7 @@ class Pipe:
         self._landed = 0  # chunks
         self._written = 0  # at the far end, from the first on
         self._total: int | None = None  # chunks
+        self._cut_bytes = 0
         self._asks_drained = self._asks_close = self._is_deaf = False
         self._after = [0, 0]  # bytes that the command said
         self._failure: Failure | None = None
@@ -178,8 +179,10 @@ class Pipe:
                     return self.cut_short()
                 with self._board.changed:
                     self._total = self._cutter.count
+                    self._counters.set(bytes_total=self._cut_bytes, plan_complete=True)
                     self._close_when_landed()
                 return
+            self._cut_bytes += length
             offset = (self._cutter.count - 1) * pipes.SLOT_BYTES
             self._board.put(Chunk(self, offset, length))
 
