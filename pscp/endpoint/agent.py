@@ -143,6 +143,8 @@ class Agent:
             self._send(wire.REPLY, id_, 0, wire.to_json(answer), flags)
 
         self._end.answer(asked, reply)
+        if asked["ask"] == "end" and self._is_guest:
+            self._end.gathering.leave()
         if asked["ask"] in ("begin", "end"):
             in_role = "sink" if self._end.sink else "source" if self._end.source else "new"
             self._session.state = "done" if self._is_guest and in_role == "new" else in_role

@@ -83,11 +83,7 @@ class End:
     def end(self, asked: Question) -> None:
         """The copy is over, and so is a stream that was gathered here."""
         self.drop_role()
-        if self.gathering is None:
-            return
-        if self._serve is None:  # a lane of it
-            self.gathering.leave()
-        else:
+        if self._serve is not None and self.gathering is not None:
             self.gathering.close()
             self.gathering = None
 
