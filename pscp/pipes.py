@@ -359,6 +359,13 @@ class Pull(Pipe):
         )
         self.board.idle.notify_all()
 
+    def failed(self, chunk: Chunk, failure: Failure) -> None:
+        """Where its lane was lost just as it had come, the far end may not have it any more."""
+        if self._reorder.has(chunk.offset // pipes.SLOT_BYTES):
+            self.landed(chunk, "", 0)
+        else:
+            super().failed(chunk, failure)
+
 
 def _said(failure: Failure) -> str:
     return f"{failure['path']}: {failure['message']}".lstrip(": ")

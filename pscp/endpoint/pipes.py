@@ -249,6 +249,11 @@ class Reorder:
     def is_complete(self) -> bool:
         return self.end is not None and self.written >= self.end
 
+    def has(self, number: int) -> bool:
+        """Has this chunk come?"""
+        with self.changed:
+            return number < self.written or number in self._waiting
+
     def put(self, number: int, buffer: bytearray, length: int) -> None:
         """A verified chunk. What came before is dropped. WireError beyond the window."""
         with self.changed:

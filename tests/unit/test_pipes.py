@@ -16,8 +16,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pscp.endpoint import hashes, pipes, wire
+from pscp.endpoint import failures, hashes, pipes, wire
 from pscp.endpoint.pipes import SLOT_BYTES, AskedSource, Cutter, PipeSink, PipeSource, Reorder
+from pscp.pipes import Pull
+from pscp.plan import Chunk
+from pscp.progress import Counters
 
 SENT_S = 20.0  # for what takes a moment
 BLOCK_BYTES = 256 * 1024
@@ -498,6 +501,20 @@ def test_what_cannot_be_written_is_an_error_and_ends_it() -> None:
     os.close(fd)
     assert reorder.error is not None and reorder.error.strerror == "No space left on device"
     assert not reorder.is_complete and reorder.written <= 1
+
+
+@pytest.mark.parametrize("has_come", [True, False])
+def test_a_chunk_that_had_come_when_its_lane_was_lost(pipe: Pipe, has_come: bool) -> None:
+    """It is asked for again, and the far end has it no more: that is no failure."""
+    counters = Counters()
+    pull = Pull(pipe.write_fd, 4, counters, lambda place, text: None)
+    _, sink = pull.near.lane({"hash": HASH})
+    if has_come:
+        assert deliver(sink, 0, b"x")
+    with pull.board.changed:
+        pull.failed(Chunk(pull, 0, SLOT_BYTES), failures.data(failures.SYSTEM, "", "gone"))
+    assert (pull._error is None) is has_come
+    assert counters.bytes_done == int(has_come)
 
 
 def test_buffers_are_used_again(pipe: Pipe) -> None:
