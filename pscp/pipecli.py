@@ -154,7 +154,7 @@ def move(command: Piped) -> int:
     reporter, counters = make_reporter(options, is_terminal), Counters()
     with signals_raised(_HINT), contextlib.ExitStack() as stack:
         session = stack.enter_context(Session(command.host, options))
-        says = Says(host, reporter) if isinstance(reporter, RichBar) else show
+        says = Says(str(command.host.host), reporter) if isinstance(reporter, RichBar) else show
         stream = Stream(
             session, options, command.is_push, Target(command.words, command.path), counters,
             says, reporter.note,
