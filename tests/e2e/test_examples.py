@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import zfs.test_examples as with_zfs
 from compare import assert_same_tree
 
 from e2e.world import ROOT, World, make_world
@@ -27,7 +28,7 @@ def world(tmp_path: Path, far_home: Path, sshd: PrivateServer) -> Iterator[World
 
 
 def test_there_is_a_test_for_each() -> None:
-    tested = {name.removeprefix("test_") for name in globals()}
+    tested = {name.removeprefix("test_") for name in (*globals(), *vars(with_zfs))}
     assert [name for name in EXAMPLES if name.removesuffix(".py") not in tested] == []
 
 
@@ -50,6 +51,7 @@ def test_without_arguments_it_says_how_it_is_used(world: World, name: str) -> No
         ("several_copies.py", [NO_SUCH_HOST, "backup", "data"]),
         ("nightly_push.py", ["data", f"{NO_SUCH_HOST}:"]),
         ("newest_files.py", [f"{NO_SUCH_HOST}:*", "fetched"]),
+        ("recursive_pull.py", [f"{NO_SUCH_HOST}:tank/a", "vault/a"]),
         ("database_dump.py", ["database", f"{NO_SUCH_HOST}:dump"]),
     ],
 )
