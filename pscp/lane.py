@@ -41,6 +41,11 @@ _MISSHAPEN = (
 )  # fmt: skip
 
 
+# The same for a stream, where what one lane holds keeps all that comes after it waiting: two of a
+# channel's windows, and what lies in its pipes.
+STREAM_WINDOW_BYTES = 6 * 1024 * 1024
+
+
 class Crew(Protocol):
     """What a lane needs to know of the copy it works for."""
 
@@ -49,6 +54,7 @@ class Crew(Protocol):
     begin_near: dict[str, Any]  # the questions that make each end what it is
     begin_far: dict[str, Any]
     rtt_s: float
+    window_bytes: int  # of each lane
     limiter: Limiter
     keeps: bool  # connections, for the next copy
 
@@ -64,7 +70,9 @@ class Lane:
         self.error: PscpError | None = None  # why it was lost
         self.has_worked = False  # it brought at least one piece of work to its end
         self._crew, self._far, self._board = crew, far, crew.board
-        self._share = InFlight(WINDOW_BYTES, crew.rtt_s)
+        self._share = InFlight(
+            crew.window_bytes, crew.rtt_s, begins_small=crew.window_bytes < WINDOW_BYTES
+        )
         self._near = crew.new_end()
         self._near_lock = threading.RLock()  # both threads use the near end on pull
         self._announced: dict[int, Any] = {}

@@ -102,6 +102,8 @@ def file_command(source: str, destination: str, options: Options) -> Piped:
     host = parse_location(destination if is_push else source)
     if not host.is_remote:
         raise UsageError('"-" goes with HOST:FILE; a file here that is called so is "./-"')
+    if options.dry_run or options.transfer_test:
+        raise UsageError('--dry-run and --transfer-test are for files, not for "-"')
     return Piped(host, "", host.path, is_push, None, options)
 
 
@@ -124,6 +126,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         complain(error, "pscp-pipe")
         return error.exit_code
     except PscpError as error:
+        if error.hint == UsageError.hint:
+            error.hint = "pscp-pipe --help lists the options"
         complain(error, "pscp-pipe")
         return OWN_FAILURE
 
@@ -142,13 +146,15 @@ def move(command: Piped) -> int:
     from pscp.pipes import Target
     from pscp.streams import Program, Stream
 
-    options, host = command.options, str(command.host.host)
+    options = command.options
+    fd = 0 if command.is_push else 1
+    if command.producer is None and not is_open(fd):  # the next thing opened would be taken for it
+        raise UsageError(f"the standard {'input' if command.is_push else 'output'} is closed")
     is_terminal = bool(sys.stderr and sys.stderr.isatty()) and os.environ.get("TERM") != "dumb"
     reporter, counters = make_reporter(options, is_terminal), Counters()
-    fd = 0 if command.is_push else 1
     with signals_raised(_HINT), contextlib.ExitStack() as stack:
         session = stack.enter_context(Session(command.host, options))
-        says = Says(host, reporter) if isinstance(reporter, RichBar) else show
+        says = Says(str(command.host.host), reporter) if isinstance(reporter, RichBar) else show
         stream = Stream(
             session, options, command.is_push, Target(command.words, command.path), counters,
             says, reporter.note,
@@ -174,6 +180,14 @@ def summary(counters: Counters) -> str:
         f"{format_bytes(moved)} in {format_duration(passed_s)} ({format_bytes(moved / passed_s)}/s)"
     )
     return f"{rate}, {count(counters.chunks_verified, 'chunk')} verified"
+
+
+def is_open(fd: int) -> bool:
+    try:
+        os.fstat(fd)
+        return True
+    except OSError:
+        return False
 
 
 def show(place: int, data: bytes) -> None:

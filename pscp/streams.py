@@ -1,4 +1,4 @@
-"""What a program calls for streams: pipe_to(), pipe_from(), move(), and run() for its words.
+"""What a program calls for streams: pipe_to(), pipe_from() and run().
 
 Each is a stream of a Session, over its connections. A program's end of it is a file object, or
 another program that is run here, whose exit status is known.
@@ -21,8 +21,9 @@ from pscp import errors, hosts
 from pscp.bootstrap import stream_modules
 from pscp.coordinator import choose_hash
 from pscp.endpoint import failures, machine
+from pscp.endpoint.pipes import SLOT_BYTES
 from pscp.options import Location, Options
-from pscp.pipes import Out, Pipe, Target
+from pscp.pipes import Out, Pipe, Pull, Push, Target
 from pscp.progress import Counters
 from pscp.run import Connections, make_crew, replace_dead
 
@@ -85,22 +86,19 @@ class Stream:
 
     def _run(self, fd: int, fars: list[Far]) -> int:
         options, is_push, session = self._options, self._is_push, self._session
-        algorithm = choose_hash(fars[0])
-        pipe = Pipe(
-            is_push, fd, options.window_bytes, self.counters, self._out, lambda: self.ended_well()
-        )
+        algorithm, window = choose_hash(fars[0]), max(options.window_bytes // SLOT_BYTES, 2)
         answer, failed = fars[0].ask(
-            {**self._target.question(is_push, pipe.window), "modules": stream_modules()}
+            {**self._target.question(is_push, window), "modules": stream_modules()}
         )
         if failed:
             told = failures.checked(answer)
             raise errors.DestinationError(f"{told['path']}: {told['message']}".lstrip(": "))
-        if not isinstance(answer, str):
-            raise errors.ProtocolError("an answer of another shape: no socket")
+        pipe = self._new_pipe(os.dup(fd), window)
         crew = make_crew(
             session, session.host, options, self.counters, is_push, algorithm, fars[0],
             self._note, pipe.near,
         )  # fmt: skip
+        pipe.board = crew.board
         begin = {
             "ask": "begin", "role": "stream", "socket": answer, "hash": algorithm,
             "block_bytes": options.block_bytes, "modules": stream_modules(),
@@ -115,6 +113,11 @@ class Stream:
             fars += crew.kept
         hosts.remember(session.host, options, is_push, crew.lesson())
         return status
+
+    def _new_pipe(self, fd: int, window: int) -> Pipe:
+        if self._is_push:
+            return Push(fd, window, self.counters, self._out, lambda: self.ended_well())
+        return Pull(fd, window, self.counters, self._out)
 
     def cut_short(self) -> None:
         """What came so far is not all: have run() end the far program and raise."""
@@ -155,24 +158,26 @@ def piped(
     file = open(ours, "wb" if is_push else "rb")  # noqa: SIM115 - closed below
     try:
         yield file
-        if not is_push:
-            while file.read(1 << 20):
-                pass
+        while not (is_push or file.closed) and file.read(1 << 20):
+            pass
     except BaseException as error:
-        why = ended[0] if ended else None  # it may be the cause of the block's exception
+        had_ended = bool(ended)
         stream.cut_short()
         _close(file)
         thread.join()
-        if isinstance(why, Exception) and isinstance(error, Exception):
-            raise why from error
+        if had_ended and isinstance(error, BrokenPipeError):  # that is why
+            _raise_unless_well(ended[0], command, stream.err)
         raise
     _close(file)
     thread.join()
-    [end] = ended
+    _raise_unless_well(ended[0], command, stream.err)
+
+
+def _raise_unless_well(end: int | BaseException, command: str | Sequence[str], err: bytes) -> None:
     if isinstance(end, BaseException):
         raise end
     if end:
-        raise _failed(command, end, stream.err)
+        raise _failed(command, end, err)
 
 
 def _close(file: IO[bytes]) -> None:
@@ -198,36 +203,6 @@ def run(session: Session, options: Options, argv: Sequence[str]) -> Ran:
         os.close(writes)
         reader.join()
     return Ran(status, parts[0], stream.err)
-
-
-def move(
-    session: Session, options: Options, producer: Sequence[str] | str,
-    consumer: Sequence[str] | str, is_push: bool, counters: Counters | None = None,
-    note: Callable[[str], None] | None = None,
-) -> tuple[Ran, Ran]:  # fmt: skip
-    """Run the producer at one end (push: here) and the consumer at the other; returns both.
-
-    When the producer fails, or the stream is cut short, the consumer is ended while its input is
-    still open, so that it never takes that for the end of the stream. A list is executed as it
-    is, a text by the user's shell. Raises as Stream.run() does.
-    """
-    here, there = (producer, consumer) if is_push else (consumer, producer)
-    stream = Stream(session, options, is_push, Target(there), counters, None, note)
-    with Program(here, is_push) as program:
-        try:
-            if is_push:
-                stream.ended_well = program.ended_well
-            status = stream.run(program.fd)
-        except errors.CopyError:
-            program.end()
-            if is_push and not program.ended_well():
-                return program.ran(), Ran(-1, b"", stream.err)
-            raise
-        if not is_push and status:  # the producer failed: what came is not all
-            program.end()
-        far = Ran(status, b"", stream.err)
-        near = program.ran()
-    return (near, far) if is_push else (far, near)
 
 
 class Program:

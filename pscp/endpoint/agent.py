@@ -34,6 +34,7 @@ class Agent:
         self._decoder = wire.Decoder()
         self._is_guest = gathering is not None
         self._is_over = threading.Event()
+        self._is_lost = False
         serve = None if self._is_guest else _serve
         self._end = end.End(metadata.current_umask(), gathering, serve)
 
@@ -45,6 +46,8 @@ class Agent:
             self.serve(b"")
         finally:
             if self._end.gathering is not None:
+                self.lose()
+                _close_standard()  # or its connection would seem to be alive
                 self._end.gathering.outlive()
             self._end.end({})  # what has landed becomes files, so that no part is left
 
@@ -55,6 +58,12 @@ class Agent:
             self._listen(pending)
         finally:
             self._is_over.set()
+
+    def lose(self) -> None:
+        """Send nothing more: the descriptors are about to be closed, their numbers used again."""
+        with self._write_lock:
+            self._is_lost = True
+        self._end.drop_role()
 
     def _listen(self, pending: bytes) -> None:
         decoder = self._decoder
@@ -97,6 +106,8 @@ class Agent:
     def _send(self, type_: int, id_: int, offset: int, payload: Any, flags: int = 0) -> None:
         header = wire.header(type_, payload, id_, offset, flags)
         with self._write_lock:
+            if self._is_lost:
+                raise BrokenPipeError
             machine.send(self._write_fd, header, payload)
 
     def _take(self, frame: wire.Frame) -> None:
@@ -132,6 +143,8 @@ class Agent:
             self._send(wire.REPLY, id_, 0, wire.to_json(answer), flags)
 
         self._end.answer(asked, reply)
+        if asked["ask"] == "end" and self._is_guest:
+            self._end.gathering.leave()
         if asked["ask"] in ("begin", "end"):
             in_role = "sink" if self._end.sink else "source" if self._end.source else "new"
             self._session.state = "done" if self._is_guest and in_role == "new" else in_role
@@ -150,14 +163,9 @@ class Agent:
         pending = wire.frame(wire.ASK, bytes(frame.payload), frame.id) + self._decoder.rest()
         with self._write_lock:  # no sign of life between two pieces of somebody's frame
             try:
-                if not gather.hand_over(path, pending):
-                    sys.exit(0)
-            except OSError as error:
-                problem = wire.to_json(failures.from_exception(error, ""))
-                machine.write_all(self._write_fd, [
-                    wire.frame(wire.REPLY, problem, frame.id, 0, wire.FAILED)
-                ])  # fmt: skip
-                sys.exit(0)
+                gather.hand_over(path, pending)
+            except OSError:
+                raise wire.WireError(gather.GONE)
 
     def _know(self, frame: wire.Frame) -> None:
         if self._end.source is not None:
@@ -205,7 +213,19 @@ def _learn(text: str) -> None:
 
 def _serve(gathering: Any, read_fd: int, write_fd: int, pending: bytes) -> None:
     """A lane that another agent handed over to a gathering here."""
-    Agent(read_fd, write_fd, gathering).serve(pending)
+    lane = Agent(read_fd, write_fd, gathering)
+    try:
+        lane.serve(pending)
+    finally:
+        lane.lose()
+
+
+def _close_standard() -> None:
+    """Let go of what the connection's other end waits for the end of."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for fd in (0, 1, 2):
+        os.dup2(nothing, fd)
+    os.close(nothing)
 
 
 def main(marker_bytes: int) -> None:

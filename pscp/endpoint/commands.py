@@ -7,7 +7,9 @@ open. A file has its name only after close_input().
 Not here: the stream (pipes.py), its lanes (gather.py).
 """
 
+import math
 import os
+import select
 import signal
 import stat
 import subprocess
@@ -21,6 +23,7 @@ from .names import part_name, to_bytes
 TERM_S = 5.0  # from SIGTERM to SIGKILL
 _KILL_S = 60.0  # then it hangs in the kernel
 _POLL_S = 0.02
+_SILENT_S = 1.0
 _SAID_BYTES = 64 * 1024  # of what a command says, kept until it was heard
 _LET_GO = b"."
 
@@ -34,8 +37,11 @@ class Said:
         self._changed = threading.Condition()
         self._text = b""
         self._heard = 0  # bytes, from the first on
-        self.thread = threading.Thread(target=self._run, name="said", daemon=True)
-        self.thread.start()
+        self._is_closed = False
+        self._poll = select.poll()
+        self._poll.register(file, select.POLLIN)
+        self._thread = threading.Thread(target=self._run, name="said", daemon=True)
+        self._thread.start()
 
     def after(self, count: int) -> bytes:
         """What came after so many bytes; those are forgotten."""
@@ -45,23 +51,41 @@ class Said:
             self._changed.notify_all()
             return self._text
 
-    def _run(self) -> None:
-        while True:
-            data = os.read(self._file.fileno(), 4096)
-            if not data:
-                return
+    def wait(self) -> None:
+        """Until all was heard; a child of the command may keep it open, and say nothing."""
+        while self._thread.is_alive():
+            self._thread.join(_SILENT_S)
             with self._changed:
-                while len(self._text) >= _SAID_BYTES:
-                    self._changed.wait()
-                self._text += data
-            self._told()
+                if not (self._text or self._poll.poll(0)):
+                    return
+
+    def close(self) -> None:
+        """Nobody hears it any more."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+
+    def _run(self) -> None:
+        with self._file:
+            while not self._is_closed:
+                data = os.read(self._file.fileno(), 4096)
+                if not data:
+                    return
+                with self._changed:
+                    while len(self._text) >= _SAID_BYTES and not self._is_closed:
+                        self._changed.wait()
+                    self._text += data
+                self._told()
 
 
 class Command:
     """A program at this end. The stream is its standard input (sink) or output (source)."""
 
     def __init__(self, argv: Any, is_sink: bool, told: Callable[[], None]) -> None:
-        """`argv` is a list, executed as it is, or a text for the user's shell. Raises OSError."""
+        """`argv` is a list, executed as it is, or a text for the user's shell.
+
+        Raises Refusal where it cannot be started.
+        """
         if isinstance(argv, str):
             argv = [os.environ.get("SHELL") or "/bin/sh", "-c", argv]
         reads, writes = os.pipe()
@@ -74,15 +98,15 @@ class Command:
                 stdout=subprocess.PIPE if is_sink else its_fd,
                 stderr=subprocess.PIPE, start_new_session=True,
             )  # fmt: skip
-        except BaseException:
+        except (OSError, ValueError) as error:  # the latter: a NUL in it
             os.close(self.fd)
-            raise
+            reason = getattr(error, "strerror", None) or str(error)
+            raise failures.Refusal(failures.DESTINATION, str(argv[0]), reason)
         finally:
             os.close(its_fd)
         outputs = [each for each in (self._process.stdout, self._process.stderr) if each]
         self.said: List[Said] = [Said(each, told) for each in outputs]  # (output,) errors
         self._lock = threading.Lock()
-        # (descriptor, pid) of the keeper
         self._keeper = _start_keeper(self._process.pid, self.fd) if is_sink else None
 
     def close_input(self) -> None:
@@ -97,66 +121,70 @@ class Command:
         """Its exit status; of one that a signal ended, 128 and its number, as in a shell."""
         status = self._process.wait()
         for said in self.said:  # what it said last comes before its status
-            said.thread.join(1.0)  # a child of its own may keep them open
+            said.wait()
         return 128 - status if status < 0 else status
 
     def kill(self) -> None:
-        """End it and what it started; its input stays open until it is gone."""
-        for kind, patience_s in ((signal.SIGTERM, TERM_S), (signal.SIGKILL, None)):
-            try:
-                os.killpg(self._process.pid, kind)
-            except (ProcessLookupError, PermissionError):
-                pass  # the latter: it runs as somebody else, and its input stays open
-            try:
-                self._process.wait(patience_s)
-                break
-            except subprocess.TimeoutExpired:
-                pass
+        """End it and what it started; its input stays open until all of that is gone."""
+        _end_group(self._process.pid, self._process.poll)
+        self._process.wait()
         self._let_go()
 
     def _let_go(self) -> None:
         with self._lock:
             keeper, self._keeper = self._keeper, None
         if keeper is not None:
-            os.write(keeper[0], _LET_GO)
-            os.close(keeper[0])
-            os.waitpid(keeper[1], 0)
+            pid, fd = keeper
+            try:
+                os.write(fd, _LET_GO)
+            except BrokenPipeError:  # it was killed
+                pass
+            os.close(fd)
+            os.waitpid(pid, 0)
 
 
 def _start_keeper(pid: int, input_fd: int) -> Tuple[int, int]:
-    """A process that also holds the command's input open; write _LET_GO to have it let go.
+    """A process that also holds the command's input open: its pid, and where it is told _LET_GO.
 
     Were there only this process, its own death would look like the end of the stream.
     """
     read_fd, write_fd = os.pipe()
-    keeper_pid = os.fork()
-    if keeper_pid:
+    keeper = os.fork()
+    if keeper:
         os.close(read_fd)
-        return write_fd, keeper_pid
+        return keeper, write_fd
     try:
         os.setsid()
         kept = sorted((read_fd, input_fd))
         for low, high in zip([0, kept[0] + 1, kept[1] + 1], [*kept, 65536]):
             os.closerange(low, high)
         if os.read(read_fd, 1) != _LET_GO:
-            _end_group(pid)
+            _end_group(pid, lambda: None)
     finally:
         os._exit(0)
 
 
-def _end_group(pid: int) -> None:
-    """End the command and what it started, from a process that is not its parent."""
-    for kind, patience_s in ((signal.SIGTERM, TERM_S), (signal.SIGKILL, _KILL_S)):
-        until_s = time.monotonic() + patience_s
-        try:
-            os.killpg(pid, kind)
+def _end_group(pid: int, reap: Callable[[], Any]) -> None:
+    """End the command and what it started, all of it."""
+    try:
+        for kind, patience_s in ((signal.SIGTERM, TERM_S), (signal.SIGKILL, _KILL_S)):
+            is_ours = _sent(pid, kind)  # else it runs as somebody else, and has to end by itself
+            until_s = time.monotonic() + (patience_s if is_ours else math.inf)
             while time.monotonic() < until_s:
-                os.killpg(pid, 0)
+                reap()
+                _sent(pid, 0)
                 time.sleep(_POLL_S)
-        except ProcessLookupError:
-            return
-        except PermissionError:  # it runs as somebody else: its input stays open
-            signal.pause()
+    except ProcessLookupError:
+        pass
+
+
+def _sent(pid: int, kind: int) -> bool:
+    """Send the group a signal. False: that is not allowed. Raises ProcessLookupError."""
+    try:
+        os.killpg(pid, kind)
+        return True
+    except PermissionError:
+        return False
 
 
 class FromFile:
@@ -165,9 +193,11 @@ class FromFile:
     def __init__(self, path: str) -> None:
         self.said: List[Said] = []
         self.fd = os.open(os.path.expanduser(to_bytes(path)), files.READ_FLAGS)
-        if stat.S_ISDIR(os.fstat(self.fd).st_mode):
+        mode = os.fstat(self.fd).st_mode
+        if stat.S_ISDIR(mode) or stat.S_ISFIFO(mode):
             os.close(self.fd)
-            raise failures.Refusal(failures.DESTINATION, path, "is a folder, not a file")
+            kind = "folder" if stat.S_ISDIR(mode) else "FIFO"
+            raise failures.Refusal(failures.DESTINATION, path, "is a %s, not a file" % kind)
 
     def wait(self) -> int:
         return 0

@@ -56,7 +56,7 @@ class End:
 
     def begin(self, asked: Question) -> None:
         """Be the source or the sink of a copy. Raises OSError where the root cannot be opened."""
-        self._drop_role()
+        self.drop_role()
         if asked["role"] == "stream":
             self.source, self.sink = self.gathering.lane(asked)
         elif asked["role"] == "source":
@@ -82,12 +82,12 @@ class End:
 
     def end(self, asked: Question) -> None:
         """The copy is over, and so is a stream that was gathered here."""
-        self._drop_role()
+        self.drop_role()
         if self._serve is not None and self.gathering is not None:
             self.gathering.close()
             self.gathering = None
 
-    def _drop_role(self) -> None:
+    def drop_role(self) -> None:
         source_end, sink_end = self.source, self.sink
         self.source = self.sink = None
         if source_end is not None:

@@ -24,6 +24,9 @@ from .names import to_bytes, to_text
 GRACE_S = 60.0  # without a lane; then nobody comes any more, and the command is ended
 _HANDED = struct.Struct(">I")  # bytes that were read already
 _LET_GO = b"."
+_WHY_MAX = 1024
+_FOLDER_MAX = 90  # characters: unix(7) takes 107 for a socket, other systems 103
+GONE = "the far end of the stream is gone"
 
 Reply = Callable[[Any, bool], None]
 Serve = Callable[["Gathering", int, int, bytes], None]  # read_fd, write_fd, what was read already
@@ -37,7 +40,13 @@ class Gathering:
         self._serve = serve
         self.changed = threading.Condition()
         self._window = int(asked["window"])
-        self._command = self._opened(asked, umask)
+        self._listening = _Listening()
+        self.path = self._listening.path
+        try:
+            self._command = self._opened(asked, umask)
+        except BaseException:
+            self._listening.close()
+            raise
         self._reorder: Optional[pipes.Reorder] = None
         self._cutter: Optional[pipes.Cutter] = None
         if asked["way"] == "sink":
@@ -47,15 +56,11 @@ class Gathering:
         self._status: Optional[int] = None
         self._failure: Optional[failures.Data] = None
         self._is_over = False  # the command has all of its input
-        self._is_closed = self._is_cut_short = False
+        self._is_left = False  # no lane comes any more
+        self._is_closed = False
         self._wake_at = math.inf  # chunks written: somebody asks for that
         self._lanes = 1  # the gatherer's own
-        self._waiting: List[Tuple[Callable[[], Any], Reply]] = []
-        self._folder = tempfile.mkdtemp(prefix="pscp-")
-        self.path = os.path.join(self._folder, "lanes")
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._socket.bind(self.path)
-        self._socket.listen(64)
+        self._waiting: Dict[str, Tuple[Callable[[], Any], Reply]] = {}  # by the question
         for run in (self._move, self._watch, self._accept, self._tell):
             threading.Thread(target=run, name=run.__name__.strip("_"), daemon=True).start()
 
@@ -76,17 +81,25 @@ class Gathering:
 
     # --- questions; each is answered once there is an answer
 
-    def _when(self, answer: Callable[[], Any], reply: Reply) -> None:
-        """Reply with what `answer` returns once it is not None."""
+    def _when(self, question: str, answer: Callable[[], Any], reply: Reply) -> None:
+        """Reply with what `answer` returns once it is not None.
+
+        Each question is asked once at a time: again only where the lane was lost that asked it.
+        """
         with self.changed:
-            self._waiting.append((answer, reply))
+            self._waiting[question] = answer, reply
             self.changed.notify_all()
 
     def drained(self, asked: Dict[str, Any], reply: Reply) -> None:
-        """How many chunks were written, once that is more than `past`."""
+        """How many chunks were written, once that is more than `past`, or no more will be."""
         reorder, past = self._the_reorder(), int(asked["past"])
         self._wake_at = past + 1
-        self._when(lambda: reorder.written if reorder.written > past else None, reply)
+
+        def answer() -> Any:
+            is_more = reorder.written > past or self._status is not None
+            return reorder.written if is_more else None
+
+        self._when("drained", answer, reply)
 
     def heard(self, asked: Dict[str, Any], reply: Reply) -> None:
         """What the command said after so many bytes, its exit status, and whether it listens."""
@@ -101,18 +114,20 @@ class Gathering:
             listed = [[to_text(text), len(text)] for text in texts]
             return {"said": listed, "status": status, "deaf": is_deaf, "failure": self._failure}
 
-        self._when(answer, reply)
+        self._when("heard", answer, reply)
 
     def close_input(self, asked: Dict[str, Any], reply: Reply) -> None:
         """That was all: `total` chunks. Answered when the command has them, or has ended."""
         reorder, total = self._the_reorder(), int(asked["total"])
         reorder.put(total, reorder.room.take(), 0)
-        self._when(lambda: True if self._is_over or self._status is not None else None, reply)
+        is_over = lambda: True if self._is_over or self._status is not None else None  # noqa: E731
+        self._when("close_input", is_over, reply)
 
     def abort(self, asked: Dict[str, Any], reply: Reply) -> None:
         """The stream is cut short: end the command."""
-        self._is_cut_short = True
-        self._command.kill()
+        if self._status is None:
+            self._command.kill()
+        self.leave()
         reply(None, False)
 
     def _the_reorder(self) -> pipes.Reorder:
@@ -137,9 +152,11 @@ class Gathering:
                     pass
 
     def _ready(self) -> List[Tuple[Any, Reply]]:
-        found = [(answer(), reply) for answer, reply in self._waiting]
-        self._waiting = [each for each, (value, _) in zip(self._waiting, found) if value is None]
-        return [(value, reply) for value, reply in found if value is not None]
+        found = [(name, answer(), reply) for name, (answer, reply) in self._waiting.items()]
+        ready = [each for each in found if each[1] is not None]
+        for name, _, _ in ready:
+            del self._waiting[name]
+        return [(value, reply) for _, value, reply in ready]
 
     # --- the command
 
@@ -186,9 +203,8 @@ class Gathering:
 
     def _accept(self) -> None:
         while True:
-            try:
-                handed, _ = self._socket.accept()
-            except OSError:  # closed
+            handed = self._listening.accept()
+            if handed is None:
                 return
             threading.Thread(target=self._take, args=(handed,), name="lane", daemon=True).start()
 
@@ -196,16 +212,17 @@ class Gathering:
         """Serve a lane until it ends; give it back if its agent may go on with it."""
         with self.changed:
             self._lanes += 1
+        fds = array.array("i")
         with handed:
-            read_fd, write_fd, pending = _received(handed)
             try:
-                self._serve(self, read_fd, write_fd, pending)
+                pending = _received(handed, fds)
+                self._serve(self, fds[0], fds[1], pending)
                 handed.sendall(_LET_GO)
-            except (OSError, wire.WireError):
-                pass
+            except (OSError, wire.WireError) as error:
+                _tell_why(handed, error)
             finally:
-                os.close(read_fd)
-                os.close(write_fd)
+                for fd in fds:
+                    os.close(fd)
                 self._lane_gone()
 
     def _lane_gone(self) -> None:
@@ -213,12 +230,18 @@ class Gathering:
             self._lanes -= 1
             self.changed.notify_all()
 
+    def leave(self) -> None:
+        """All is said: no lane comes any more, and who has none left may end."""
+        with self.changed:
+            self._is_left = True
+            self.changed.notify_all()
+
     def outlive(self) -> None:
         """The gatherer's own lane is lost: stay while others come, or may come again."""
         self._lane_gone()
         with self.changed:
             alone_s = time.monotonic()
-            while time.monotonic() < alone_s + GRACE_S and not self._is_cut_short:
+            while time.monotonic() < alone_s + GRACE_S and (self._lanes or not self._is_left):
                 if self._lanes:
                     alone_s = time.monotonic()
                 self.changed.wait(1.0)
@@ -230,8 +253,45 @@ class Gathering:
         for part in (self._reorder, self._cutter):
             if part is not None:
                 part.stop()
+        for said in self._command.said:
+            said.close()
         self._is_closed = True
         self._notify()
+        self._listening.close()
+
+
+class _Listening:
+    """The socket where lanes are handed over, in a folder of its own."""
+
+    def __init__(self) -> None:
+        self._folder = tempfile.mkdtemp(prefix="pscp-")
+        if len(self._folder) > _FOLDER_MAX:
+            os.rmdir(self._folder)
+            self._folder = tempfile.mkdtemp(prefix="pscp-", dir="/tmp")
+        self.path = os.path.join(self._folder, "lanes")
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.bind(self.path)
+        self._socket.listen(64)
+        self._is_closed = False
+
+    def accept(self) -> Optional[socket.socket]:
+        """The next one that comes; None after close()."""
+        try:
+            handed, _ = self._socket.accept()
+        except OSError:
+            return None
+        if not self._is_closed:
+            return handed
+        handed.close()
+        return None
+
+    def close(self) -> None:
+        self._is_closed = True
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as last:
+                last.connect(self.path)  # closing it wakes nobody who waits in accept()
+        except OSError:
+            pass
         self._socket.close()
         for remove, path in ((os.unlink, self.path), (os.rmdir, self._folder)):
             try:
@@ -240,18 +300,27 @@ class Gathering:
                 pass
 
 
-def hand_over(path: str, pending: bytes) -> bool:
-    """Give descriptors 0 and 1 to the gatherer; wait until it lets go. False: it is gone."""
+def hand_over(path: str, pending: bytes) -> None:
+    """Give descriptors 0 and 1 to the gatherer; wait until it lets go. WireError if it does not."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as to:
         to.connect(to_bytes(path))
         rights = array.array("i", [0, 1]).tobytes()
         to.sendmsg([_HANDED.pack(len(pending))], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
         to.sendall(pending)
-        return to.recv(1) == _LET_GO
+        said = to.recv(_WHY_MAX)
+        if said != _LET_GO:
+            raise wire.WireError(said.decode("ascii", "replace") or GONE)
 
 
-def _received(handed: socket.socket) -> Tuple[int, int, bytes]:
-    fds = array.array("i")
+def _tell_why(handed: socket.socket, error: BaseException) -> None:
+    try:
+        handed.sendall(str(error).encode("ascii", "replace")[:_WHY_MAX])
+    except OSError:
+        pass
+
+
+def _received(handed: socket.socket, fds: "array.array[int]") -> bytes:
+    """What was read of the lane already; its descriptors go to `fds`."""
     header, ancillary, _, _ = handed.recvmsg(_HANDED.size, socket.CMSG_SPACE(2 * fds.itemsize))
     for level, kind, data in ancillary:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
@@ -262,4 +331,4 @@ def _received(handed: socket.socket) -> Tuple[int, int, bytes]:
         if not data:
             raise OSError("the lane was lost while it was handed over")
         pending, left = pending + data, left - len(data)
-    return fds[0], fds[1], pending
+    return pending

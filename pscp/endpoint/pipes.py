@@ -10,16 +10,19 @@ Read next: gather.py.
 """
 
 import errno
+import math
 import os
 import select
 import threading
+import time
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from . import failures, hashes, machine, tree, wire
 from .session import Arriving
 
 SLOT_BYTES = 1 << 20
-_GATHER_MS = 20  # a chunk that began to come is sent when nothing more came for so long
+_GATHER_MS = 20  # a chunk that began to come is sent when nothing more came for so long,
+_GATHER_S = 0.1  # and at the latest after this
 _STOP_MS = 100  # so soon is it noticed that nobody wants more
 
 Send = Callable[..., None]  # (type, id, offset, payload, flags)
@@ -73,8 +76,8 @@ class Cutter:
         return length
 
     def _fill(self, view: memoryview) -> int:
-        filled = 0
-        while filled < len(view):
+        filled, until_s = 0, math.inf
+        while filled < len(view) and time.monotonic() < until_s:
             if not self._poll.poll(_GATHER_MS if filled else _STOP_MS):
                 if filled or self.is_stopped:
                     break
@@ -82,6 +85,8 @@ class Cutter:
             count = os.readv(self._fd, [view[filled:]])
             if count == 0:
                 break
+            if not filled:
+                until_s = time.monotonic() + _GATHER_S
             filled += count
         return filled
 
@@ -107,7 +112,7 @@ class Cutter:
     def get(self, number: int) -> memoryview:
         """The chunk's bytes, once they were cut; b"" from the end on.
 
-        Raises OSError when it could not be read, LookupError when it landed already.
+        Raises OSError when it could not be read, or landed already, by another lane.
         """
         with self.changed:
             while number >= self.count and self.end is None:
@@ -116,6 +121,8 @@ class Cutter:
                 self.changed.wait()
             if number >= self.count:
                 return memoryview(b"")
+            if number not in self._held:
+                raise OSError(errno.ENOENT, "has landed already")
             buffer, length = self._held[number]
             return memoryview(buffer)[:length]
 
@@ -134,9 +141,10 @@ class Cutter:
 
     def drop_below(self, number: int) -> None:
         """All chunks before this one have landed."""
-        while self._lowest < min(number, self.count):
-            self.drop(self._lowest)
-            self._lowest += 1
+        with self.changed:
+            while self._lowest < min(number, self.count):
+                self.drop(self._lowest)
+                self._lowest += 1
 
 
 class PipeSource:
@@ -234,10 +242,17 @@ class Reorder:
         self._fd, self._window, self._told = fd, window, told
         self._waiting: Dict[int, Tuple[bytearray, int]] = {}
         self._stopped = False
+        self._poll = select.poll()
+        self._poll.register(fd, select.POLLOUT)
 
     @property
     def is_complete(self) -> bool:
         return self.end is not None and self.written >= self.end
+
+    def has(self, number: int) -> bool:
+        """Has this chunk come?"""
+        with self.changed:
+            return number < self.written or number in self._waiting
 
     def put(self, number: int, buffer: bytearray, length: int) -> None:
         """A verified chunk. What came before is dropped. WireError beyond the window."""
@@ -255,8 +270,8 @@ class Reorder:
             self.changed.notify_all()
 
     def run(self) -> None:
-        """Write, in order, until the end or stop()."""
-        while True:
+        """Write, in order, until the end, an error or stop()."""
+        while self.error is None:
             with self.changed:
                 while self.written not in self._waiting:
                     if self._stopped or self.is_complete:
@@ -265,14 +280,19 @@ class Reorder:
                 buffer, length = self._waiting.pop(self.written)
             self._write(memoryview(buffer)[:length])
             with self.changed:
+                if self._stopped:  # in the middle of it, maybe
+                    return
                 self.written += 1
                 self.room.give(buffer)
             self._told()
 
     def _write(self, view: memoryview) -> None:
         try:
-            while len(view) and not self.is_deaf:
-                view = view[os.write(self._fd, view) :]
+            while len(view) and not (self.is_deaf or self._stopped):
+                try:
+                    view = view[os.write(self._fd, view) :]
+                except BlockingIOError:  # who shares it made it so
+                    self._poll.poll(_STOP_MS)
         except OSError as error:
             self.error = None if isinstance(error, BrokenPipeError) else error
             self.is_deaf = True
@@ -291,6 +311,7 @@ class PipeSink:
         self._arriving = Arriving()
         self._buffer: Optional[bytearray] = None
         self._hasher = hashes.new(algorithm)
+        self._begin = 0  # of the chunk that is arriving
 
     def know(self, id_: int, value: tree.Entry) -> None:
         """A stream is no file that would be opened."""
@@ -299,11 +320,11 @@ class PipeSink:
         pass
 
     def write(self, id_: int, offset: int, block: memoryview) -> None:
-        place = offset % SLOT_BYTES
         if self._arriving.block(id_, offset, len(block), wire.MAX_OFFSET):
-            self._hasher = hashes.new(self._algorithm)
-            if place:
+            self._hasher, self._begin = hashes.new(self._algorithm), offset
+            if offset % SLOT_BYTES:
                 raise wire.WireError("a chunk that does not begin with its slot")
+        place = offset - self._begin
         if place + len(block) > SLOT_BYTES:
             raise wire.WireError("a block outside of its slot")
         if self._buffer is None:

@@ -131,5 +131,5 @@ def test_settings_of_freebsd_are_asked_of_sysctl(monkeypatch: pytest.MonkeyPatch
         raise subprocess.CalledProcessError(1, argv)
 
     monkeypatch.setattr(machine.os, "uname", lambda: ("FreeBSD", "", "", "", ""))
-    monkeypatch.setattr(machine.subprocess, "check_output", asked)
+    monkeypatch.setattr(subprocess, "check_output", asked)
     assert machine.kernel_settings() == {"net.inet.tcp.cc.algorithm": "cubic"}

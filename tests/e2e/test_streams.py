@@ -1,0 +1,696 @@
+"""Streams over a real sshd: pscp-pipe, pscp - HOST:FILE, Session.pipe_to(), pipe_from() and run().
+
+Not here: connections that die meanwhile (../faults/test_streams_lost.py), the cutting and the
+order (../unit/test_pipes.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import random
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+from conftest import MakeServer, far_environment, require_sshd, shared
+
+import pscp
+from e2e.conftest import ShellThat
+from pscp.endpoint.names import PART_SUFFIX
+from pscp.errors import CommandFailed, CopyError, DestinationError
+from pscp.options import MIB
+from pscp.processes import descendants
+from pscp.servers import PrivateServer, SshdServer
+
+ENDED_S = 30.0  # for what takes a moment
+STILL_S = 1.0  # nothing moved for so long: it stands still
+PIPE = (sys.executable, "-c", "import sys; from pscp.pipecli import main; sys.exit(main())")
+PSCP = (sys.executable, "-c", "import sys; from pscp.cli import main; sys.exit(main())")
+GO = "while ! test -e go; do sleep 0.02; done"
+
+
+def until(is_so: Any, what: str) -> None:
+    deadline_s = time.monotonic() + ENDED_S
+    while not is_so():
+        assert time.monotonic() < deadline_s, f"never: {what}"
+        time.sleep(0.005)
+
+
+@dataclass(frozen=True)
+class World:
+    """A far end with a folder for temporary files of its own, and a folder for this test."""
+
+    server: PrivateServer
+    home: Path
+    tmp: Path
+
+    def session(self, **fields: Any) -> pscp.Session:
+        fields = {"connections": 2, "batch": True, **fields}
+        return pscp.Session(self.server.host, config_file=self.server.ssh_config, **fields)
+
+    def there(self, command: str) -> str:
+        """A command that runs in this test's folder."""
+        return f"cd {self.home}; {command}"
+
+    def argv(self, *words: str, program: tuple[str, ...] = PIPE) -> list[str]:
+        return [*program, "-F", self.server.ssh_config, "-B", "-c", "2", *words]
+
+    def start(self, *words: str, **popen: Any) -> subprocess.Popen[bytes]:
+        popen = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, **popen}
+        argv = self.argv(*words, program=popen.pop("program", PIPE))
+        return subprocess.Popen(argv, stderr=subprocess.PIPE, bufsize=0, **popen)
+
+    def run(
+        self, *words: str, data: bytes | None = b"", **popen: Any
+    ) -> subprocess.CompletedProcess[bytes]:
+        """The command with these words, its input and what came of it."""
+        with self.start(*words, **popen) as process:
+            try:
+                out, err = process.communicate(data, ENDED_S)
+            finally:
+                process.kill()
+        return subprocess.CompletedProcess(process.args, process.returncode, out or b"", err)
+
+    def push(self, command: str, *words: str, **run: Any) -> subprocess.CompletedProcess[bytes]:
+        return self.run(*words, self.server.host, self.there(command), **run)
+
+    def pull(self, command: str, *words: str, **run: Any) -> subprocess.CompletedProcess[bytes]:
+        return self.run("--from", *words, self.server.host, self.there(command), **run)
+
+    def read(self, name: str) -> bytes:
+        return (self.home / name).read_bytes()
+
+    def has(self, name: str) -> bool:
+        return (self.home / name).exists()
+
+    @property
+    def parts(self) -> list[str]:
+        return [name for name in os.listdir(self.home) if name.endswith(PART_SUFFIX.decode())]
+
+
+@pytest.fixture(scope="module")
+def far(
+    far_home: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[PrivateServer, Path]]:
+    require_sshd()
+    tmp = tmp_path_factory.mktemp("t")
+    environment = far_environment(far_home, tmp_path_factory.mktemp("far-bin"), sys.executable)
+    with shared(lambda: SshdServer(environment={**environment, "TMPDIR": str(tmp)})) as server:
+        yield server, tmp
+
+
+@pytest.fixture
+def world(far: tuple[PrivateServer, Path], tmp_path: Path) -> Iterator[World]:
+    """Afterwards nothing of a stream may be left at the far end."""
+    server, tmp = far
+    yield World(server, tmp_path, tmp)
+    until(lambda: not os.listdir(tmp), f"{tmp} is empty: {os.listdir(tmp)}")
+
+
+def bytes_of(size: int) -> bytes:
+    return random.Random(size).randbytes(size)
+
+
+def digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+# --- the bytes
+
+SIZES = [0, 1, MIB - 1, MIB, MIB + 1, 5 * MIB + 3]
+
+
+def test_every_size_arrives(world: World) -> None:
+    with world.session() as session:
+        for size in SIZES:
+            data = bytes_of(size)
+            with session.pipe_to(["tee", str(world.home / "there")]) as file:
+                file.write(data)
+            assert world.read("there") == data
+            with session.pipe_from(["cat", str(world.home / "there")]) as file:
+                assert file.read() == data
+
+
+@pytest.mark.parametrize("window", ["2M", "256M"])
+def test_a_large_stream_to_a_command(world: World, window: str) -> None:
+    data = bytes_of(40 * MIB + 7)
+    done = world.push("sha256sum", "--window", window, "-c", "4", data=data)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.split()[0].decode() == digest(data)
+
+
+@pytest.mark.parametrize("window", ["2M", "256M"])
+def test_a_large_stream_from_a_command(world: World, window: str) -> None:
+    data = bytes_of(40 * MIB + 7)
+    (world.home / "data").write_bytes(data)
+    done = world.pull("cat data", "--window", window, "-c", "4")
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert digest(done.stdout) == digest(data)
+
+
+@pytest.mark.parametrize("options", [["-c", "1"], ["-c", "2", "--channels", "2"], ["-c", "auto"]])
+def test_over_other_lanes(world: World, options: list[str]) -> None:
+    data = bytes_of(6 * MIB)
+    assert world.push("cat > x", *options, data=data).returncode == 0
+    assert world.read("x") == data
+    assert world.pull("cat x", *options).stdout == data
+
+
+def test_every_python(make_sshd: MakeServer, far_python: str, tmp_path: Path) -> None:
+    server, data = make_sshd(python=far_python), bytes_of(3 * MIB)
+    fields = {"connections": 2, "batch": True}
+    with pscp.Session(server.host, config_file=server.ssh_config, **fields) as session:
+        with session.pipe_to(f"cat > {tmp_path}/x") as file:
+            file.write(data)
+        assert session.run(["cat", f"{tmp_path}/x"]).out == data
+        with pytest.raises(KeyError), session.pipe_to(f"cat > {tmp_path}/y; touch z") as file:
+            file.write(data)
+            raise KeyError
+        assert session.run(["sh", "-c", "echo $0; kill $$", "a"]).status == 143
+
+
+# --- the command's own words
+
+
+@pytest.mark.parametrize(
+    ("command", "status"),
+    [("true", 0), ("exit 3", 3), ("exit 255", 255), ("kill -9 $$", 137), ("kill $$", 143)],
+)
+def test_the_exit_status_is_the_commands(world: World, command: str, status: int) -> None:
+    for done in (
+        world.push(f"cat > /dev/null; {command}", data=b"x" * 3 * MIB),
+        world.pull(f"echo out; {command}"),
+    ):
+        assert (done.returncode, done.stderr) == (status, b"")
+    assert done.stdout == b"out\n"
+
+
+def test_what_it_says_comes_through(world: World) -> None:
+    """All bytes, in any amount, on the output that it said them on."""
+    odd = bytes(range(256)) * 4 + "grüße\n".encode()
+    (world.home / "odd").write_bytes(odd)
+    done = world.push("cat odd; cat odd odd >&2; exit 4")
+    assert (done.returncode, done.stdout, done.stderr) == (4, odd, odd + odd)
+    done = world.pull("cat odd; cat odd odd >&2; exit 4")
+    assert (done.returncode, done.stdout, done.stderr) == (4, odd, odd + odd)
+
+
+def test_it_says_a_lot(world: World) -> None:
+    data = bytes_of(3 * MIB)
+    done = world.push("tee x; cat x >&2", data=data)
+    assert (done.returncode, done.stdout, done.stderr) == (0, data, data)
+
+
+def test_what_it_says_last_waits_for_who_reads_late(world: World) -> None:
+    """The command has ended long ago."""
+    process = world.start(
+        world.server.host, world.there("echo $$ > pid; head -c 300000 /dev/zero >&2; exit 5"),
+        stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    until(lambda: world.has("pid") and world.read("pid"), "it has begun")
+    time.sleep(2.5)  # longer than anybody waits for a command's child that is silent
+    _, err = process.communicate(timeout=ENDED_S)
+    assert (process.returncode, len(err)) == (5, 300_000)
+
+
+def test_a_child_that_stays_does_not_hold_it_up(world: World) -> None:
+    """As with ssh, where a command leaves something behind that keeps its output open."""
+    done = world.push("cat > x; sleep 60 & echo $! > pid; echo said", data=b"data")
+    os.kill(int(world.read("pid")), signal.SIGKILL)
+    assert (done.returncode, done.stdout) == (0, b"said\n")
+
+
+# --- one end has had enough
+
+
+def test_a_command_that_ends_early(world: World) -> None:
+    with subprocess.Popen(["yes"], stdout=subprocess.PIPE) as yes:
+        assert yes.stdout is not None
+        done = world.push("head -c 5", data=None, stdin=yes.stdout)
+        yes.stdout.close()
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"y\ny\ny", b"")
+
+
+def test_a_command_that_reads_no_more_and_goes_on(world: World) -> None:
+    with subprocess.Popen(["yes"], stdout=subprocess.PIPE) as yes:
+        assert yes.stdout is not None
+        done = world.push("head -c 5; exec <&-; sleep 0.5; exit 6", data=None, stdin=yes.stdout)
+        yes.stdout.close()
+    assert (done.returncode, done.stdout) == (6, b"y\ny\ny")
+
+
+def test_a_reader_here_that_goes_away(world: World) -> None:
+    process = world.start("--from", world.server.host, "yes")
+    assert process.stdin and process.stdout and process.stderr
+    assert process.stdout.read(4) == b"y\ny\n"
+    process.stdout.close()
+    process.stdin.close()
+    assert process.stderr.read() == b"pscp-pipe: nobody reads the output any more\n"
+    assert process.wait(ENDED_S) == 255
+    process.stderr.close()
+
+
+def test_an_output_here_without_room(world: World) -> None:
+    with open("/dev/full", "wb") as full:
+        done = world.pull("yes | head -c 3000000", stdout=full)
+    assert done.returncode == 255
+    assert done.stderr == b"pscp-pipe: the output cannot be written: No space left on device\n"
+
+
+def test_a_command_that_is_not_there(world: World) -> None:
+    done = world.push("nosuch-command", data=b"x")
+    assert done.returncode == 127
+    assert b"nosuch-command: " in done.stderr and b"not found" in done.stderr
+    with world.session() as session:
+        for pipe in (session.pipe_to, session.pipe_from):
+            with pytest.raises(DestinationError, match="nosuch-command: No such file"):  # noqa: SIM117
+                with pipe(["nosuch-command", "word"]):
+                    pass
+        with pytest.raises(DestinationError, match="null"):
+            session.run(["echo", "a\0b"])
+        assert session.run(["echo", "a b", "$HOME"]).out == b"a b $HOME\n"
+
+
+# --- what is cut short is never taken for the end
+
+CLEAN = "cat > x; touch clean"
+
+
+def assert_cut(world: World, done: subprocess.CompletedProcess[bytes], said: bytes) -> None:
+    assert done.returncode == 255
+    assert said in done.stderr
+    assert b"Traceback" not in done.stderr
+    assert not world.has("clean")
+
+
+@pytest.mark.parametrize("size", [0, 1, 5 * MIB])
+def test_a_producer_that_fails(world: World, size: int) -> None:
+    done = world.push(CLEAN, "--producer", f"head -c {size} /dev/zero; exit 7", data=None)
+    assert_cut(world, done, b"the producer failed; the command was ended")
+
+
+def test_a_producer_that_is_killed(world: World) -> None:
+    producer = "head -c 3000000 /dev/zero; kill -9 $$"
+    assert_cut(world, world.push(CLEAN, "--producer", producer), b"the producer failed")
+
+
+def test_a_producer_that_ends_well(world: World) -> None:
+    done = world.push(CLEAN, "--producer", "echo data; echo said >&2")
+    assert (done.returncode, done.stderr) == (0, b"said\n")
+    assert world.has("clean") and world.read("x") == b"data\n"
+
+
+def test_input_that_cannot_be_read(world: World) -> None:
+    with open(world.home / "for writing alone", "wb") as file:
+        done = world.push(CLEAN, data=None, stdin=file)
+    assert_cut(world, done, b"the input cannot be read: Bad file descriptor")
+
+
+def test_what_does_not_heed_the_signal_is_killed_before_its_input_ends(world: World) -> None:
+    """The command's own shell ends at once; what it started ignores SIGTERM, and reads on."""
+    command = "(trap '' TERM; cat > x; touch clean) <&0 & wait"
+    done = world.push(command, "--producer", "head -c 5000000 /dev/zero; exit 7")
+    assert_cut(world, done, b"the producer failed")
+    until(lambda: not descendants(world.server.pid), "all of it has ended")
+    assert not world.has("clean")
+
+
+@pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("is_push", [True, False])
+def test_a_signal(world: World, kind: signal.Signals, is_push: bool) -> None:
+    way = [] if is_push else ["--from"]
+    command = f"touch begun; {CLEAN}" if is_push else "touch begun; yes; touch clean"
+    process = world.start(*way, world.server.host, world.there(command), stdout=subprocess.DEVNULL)
+    assert process.stdin and process.stderr
+    if is_push:
+        process.stdin.write(bytes(3 * MIB))
+    until(lambda: world.has("begun"), "it has begun")
+    process.send_signal(kind)
+    assert process.wait(ENDED_S) == {signal.SIGINT: 130, signal.SIGTERM: 143}[kind]
+    until(lambda: not descendants(world.server.pid), "all of it has ended")
+    process.stdin.close()
+    said = process.stderr.read().decode()
+    process.stderr.close()
+    assert said == "pscp-pipe: interrupted\n           the command at the far end was ended\n"
+    assert not world.has("clean")
+
+
+# --- pace
+
+
+def test_what_a_slow_producer_says_arrives_at_once(world: World) -> None:
+    process = world.start(world.server.host, world.there("cat > x"))
+    assert process.stdin
+    for count in range(1, 4):
+        process.stdin.write(b"a")
+        until(lambda count=count: world.has("x") and world.read("x") == b"a" * count, "it arrives")
+    process.communicate(b"b", ENDED_S)
+    assert (process.returncode, world.read("x")) == (0, b"aaab")
+
+
+def test_what_a_slow_command_says_arrives_at_once(world: World) -> None:
+    process = world.start("--from", world.server.host, world.there(f"echo a; {GO}; echo b"))
+    assert process.stdout
+    assert process.stdout.read(2) == b"a\n"
+    (world.home / "go").touch()
+    out, _ = process.communicate(timeout=ENDED_S)
+    assert (process.returncode, out) == (0, b"b\n")
+
+
+WINDOW_BYTES = 4 * MIB
+AROUND_BYTES = 4 * MIB  # the pipes of producer and consumer, and a chunk that is on its way
+
+
+def written_until_it_stands(fd: int, data: memoryview) -> int:
+    os.set_blocking(fd, False)
+    poll, count = select.poll(), 0
+    poll.register(fd, select.POLLOUT)
+    while count < len(data) and poll.poll(STILL_S * 1000):
+        count += os.write(fd, data[count:])
+    os.set_blocking(fd, True)
+    return count
+
+
+def test_a_command_that_does_not_read_holds_the_producer(world: World) -> None:
+    data = bytes_of(24 * MIB)
+    command = world.there(f"{GO}; cat > x")
+    process = world.start("--window", "4M", world.server.host, command)
+    assert process.stdin
+    taken = written_until_it_stands(process.stdin.fileno(), memoryview(data))
+    assert taken <= WINDOW_BYTES + AROUND_BYTES
+    (world.home / "go").touch()
+    process.communicate(data[taken:], ENDED_S)
+    assert process.returncode == 0
+    assert world.read("x") == data
+
+
+def test_a_reader_here_that_does_not_read_holds_the_command(world: World) -> None:
+    (world.home / "data").write_bytes(bytes_of(24 * MIB))
+    command = f"{sys.executable} said.py"
+    (world.home / "said.py").write_text(
+        "import os\n"
+        "data, count = open('data', 'rb').read(), 0\n"
+        "while count < len(data):\n"
+        "    count += os.write(1, data[count:count + 65536])\n"
+        "    open('count.new', 'w').write(str(count)); os.rename('count.new', 'count')\n"
+    )
+    process = world.start("--window", "4M", "--from", world.server.host, world.there(command))
+    until(lambda: world.has("count"), "it has begun")
+    count, since_s = -1, time.monotonic()
+    while time.monotonic() - since_s < STILL_S:
+        if (now := int(world.read("count"))) != count:
+            count, since_s = now, time.monotonic()
+        time.sleep(0.01)
+    assert count <= WINDOW_BYTES + AROUND_BYTES
+    out, _ = process.communicate(timeout=ENDED_S)
+    assert (process.returncode, digest(out)) == (0, digest(world.read("data")))
+
+
+# --- into and out of a file
+
+
+def copied(world: World, *words: str, data: bytes | None = b"") -> Any:
+    return world.run(*words, data=data, program=PSCP)
+
+
+def test_a_stream_into_a_file(world: World) -> None:
+    """Under its name once it is whole; a mode that was there is kept."""
+    file, data = world.home / "a file", bytes_of(5 * MIB)
+    file.write_bytes(b"before")
+    file.chmod(0o640)
+    with world.start("-", f"{world.server.host}:{file}", program=PSCP) as process:
+        assert process.stdin
+        process.stdin.write(data)
+        until(lambda: world.parts, "it is being written")
+        assert file.read_bytes() == b"before"
+        process.communicate(timeout=ENDED_S)
+    assert process.returncode == 0
+    assert file.read_bytes() == data
+    assert file.stat().st_mode & 0o777 == 0o640
+    assert not world.parts
+
+
+@pytest.mark.parametrize("size", [0, 1, MIB])
+def test_a_new_file(world: World, size: int) -> None:
+    done = copied(world, "-", f"{world.server.host}:{world.home}/new", data=bytes_of(size))
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    assert world.read("new") == bytes_of(size)
+    umask = os.umask(0)
+    os.umask(umask)
+    assert (world.home / "new").stat().st_mode & 0o777 == 0o666 & ~umask
+
+
+def test_a_stream_out_of_a_file(world: World) -> None:
+    (world.home / "a file").write_bytes(data := bytes_of(5 * MIB + 1))
+    done = copied(world, f"{world.server.host}:{world.home}/a file", "-")
+    assert (done.returncode, done.stdout, done.stderr) == (0, data, b"")
+
+
+REFUSED = {
+    "": "is a folder: name a file in it",
+    "new/": "is a folder: name a file in it",
+    "nosuch/file": "No such file or directory",
+    "fifo": "is a special file at the destination",
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_no_file_can_be_at(world: World, name: str) -> None:
+    os.mkfifo(world.home / "fifo")
+    done = copied(world, "-", f"{world.server.host}:{world.home}/{name}", data=b"x")
+    assert done.returncode == 1
+    assert done.stderr.decode() == f"pscp: {world.home}/{name}: {REFUSED[name]}\n"
+    assert os.listdir(world.home) == ["fifo"]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("nosuch", "No such file or directory"), ("", "is a folder, not a file")]
+)
+def test_what_no_file_is(world: World, name: str, said: str) -> None:
+    done = copied(world, f"{world.server.host}:{world.home}/{name}", "-")
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert done.stderr.decode() == f"pscp: {world.home}/{name}: {said}\n"
+
+
+def test_a_fifo_is_no_file_to_read(world: World) -> None:
+    """Nobody writes to it, which is not the end of a stream."""
+    os.mkfifo(world.home / "fifo")
+    done = copied(world, f"{world.server.host}:{world.home}/fifo", "-")
+    assert done.returncode == 1
+    assert b"is a FIFO" in done.stderr
+
+
+def test_a_file_that_is_cut_short(world: World) -> None:
+    """What was there stays, and no part is left."""
+    file = world.home / "file"
+    file.write_bytes(b"before")
+    with world.start("-", f"{world.server.host}:{file}", program=PSCP) as process:
+        assert process.stdin
+        process.stdin.write(bytes(3 * MIB))
+        until(lambda: world.parts, "it is being written")
+        process.terminate()
+        assert process.wait(ENDED_S) == 143
+    until(lambda: not descendants(world.server.pid), "all of it has ended")
+    assert os.listdir(world.home) == ["file"]
+    assert file.read_bytes() == b"before"
+
+
+def test_a_file_that_becomes_too_large(
+    make_sshd: MakeServer, shell_that: ShellThat, tmp_path: Path
+) -> None:
+    """An error of the far system ends the stream at once."""
+    server = make_sshd(shell=shell_that("ulimit -f 4096"))
+    (tmp_path / "tmp").mkdir()
+    there = World(server, tmp_path, tmp_path / "tmp")
+    with open("/dev/zero", "rb") as zero:
+        done = there.run("-", f"{server.host}:{tmp_path}/x", data=None, stdin=zero, program=PSCP)
+    assert done.returncode == 1
+    assert done.stderr == b"pscp: File too large\n"
+    assert not there.parts and not there.has("x")
+
+
+# --- from Python
+
+
+def test_an_exception_ends_the_command(world: World) -> None:
+    with world.session() as session:
+        with pytest.raises(KeyError, match="mine"), session.pipe_to(world.there(CLEAN)) as file:
+            file.write(bytes(3 * MIB))
+            raise KeyError("mine")
+        assert not world.has("clean")
+        with pytest.raises(KeyError, match="mine"), session.pipe_from("yes") as file:
+            assert file.read(2) == b"y\n"
+            raise KeyError("mine")
+        with session.pipe_to(world.there(CLEAN)) as file:
+            file.write(b"all of it")
+        assert world.has("clean") and world.read("x") == b"all of it"
+
+
+def test_a_command_that_fails(world: World) -> None:
+    words = ["sh", "-c", "cat > /dev/null; echo why >&2; exit 9"]
+    with world.session() as session:
+        with pytest.raises(CommandFailed, match="sh -c: exit status 9: why") as failed:  # noqa: SIM117
+            with session.pipe_to(words) as file:
+                file.write(b"data")
+        assert failed.value.status == 9
+        with pytest.raises(CommandFailed) as failed, session.pipe_from("echo a; kill $$") as file:
+            assert file.read() == b"a\n"
+        assert failed.value.status == 143
+        ran = session.run(["sh", "-c", "echo out; echo err >&2; exit 3"])
+        assert (ran.status, ran.out, ran.err) == (3, b"out\n", b"err\n")
+
+
+def endless(file: IO[bytes]) -> None:
+    while True:
+        file.write(bytes(MIB))
+
+
+def test_a_command_that_fails_before_all_is_written(world: World) -> None:
+    """Its exit status says more than that the pipe is broken."""
+    with world.session() as session:
+        with pytest.raises(CommandFailed) as failed, session.pipe_to("exit 8") as file:
+            endless(file)
+        assert failed.value.status == 8
+        with pytest.raises(BrokenPipeError), session.pipe_to("true") as file:
+            endless(file)
+        with pytest.raises(BrokenPipeError, match="of another"):  # noqa: SIM117
+            with session.pipe_to("cat > /dev/null") as file:
+                raise BrokenPipeError("of another")
+
+
+def test_what_is_left_is_dropped(world: World) -> None:
+    with world.session() as session:
+        with session.pipe_from(["head", "-c", "9000000", "/dev/zero"]) as file:
+            assert file.read(3) == bytes(3)
+        with pytest.raises(CopyError, match="nobody reads"), session.pipe_from("yes") as file:
+            file.close()
+
+
+def test_one_stream_into_another(world: World) -> None:
+    """Two at once over one session."""
+    (world.home / "data").write_bytes(data := bytes_of(9 * MIB))
+    to = world.there("cat > copy")
+    with world.session() as session:
+        for _ in range(2):
+            with session.pipe_from(world.there("cat data")) as given, session.pipe_to(to) as taken:
+                shutil.copyfileobj(given, taken)
+            assert world.read("copy") == data
+
+
+def held_there(world: World) -> list[tuple[int, int, int]]:
+    """Of each agent: its descriptors, its threads, and its children, the dead ones as well."""
+    found = []
+    for process in descendants(world.server.pid):
+        folder = Path(f"/proc/{process.pid}")
+        with contextlib.suppress(OSError):
+            if (folder / "comm").read_text().strip() in ("sshd", "sh", "bash"):
+                continue
+            children = (folder / f"task/{process.pid}/children").read_text().split()
+            counts = len(os.listdir(folder / "fd")), len(os.listdir(folder / "task"))
+            found.append((*counts, len(children)))
+    return sorted(found)
+
+
+def test_streams_and_copies_over_the_same_connections(world: World) -> None:
+    """However many: no login, descriptor, thread or child more."""
+    (world.home / "data").write_bytes(data := bytes_of(3 * MIB))
+    logins = held = None
+    with world.session() as session:
+        for turn in range(8):
+            with session.pipe_to(world.there("cat > x")) as file:
+                file.write(data)
+            with session.pipe_from(world.there("cat x")) as file:
+                assert file.read() == data
+            with pytest.raises(CommandFailed), session.pipe_to("exit 1"):
+                pass
+            assert session.run(["true"]).status == 0
+            far = f"{world.server.host}:{world.home}"
+            assert session.copy(str(world.home / "x"), f"{far}/{turn}").ok
+            assert world.read(str(turn)) == data
+            assert not os.listdir(world.tmp)
+            if turn == 3:
+                logins, held = world.server.log.count("Accepted"), held_there(world)
+        assert world.server.log.count("Accepted") == logins
+
+        def is_same() -> bool:
+            return held_there(world) == held
+
+        until(is_same, f"{held_there(world)} as before: {held}")
+
+
+def test_a_long_name_for_temporary_files(
+    make_sshd: MakeServer, tmp_path: Path, world: World
+) -> None:
+    """Longer than a socket's path may be."""
+    folder = tmp_path / ("long" * 40)
+    folder.mkdir()
+    server = make_sshd(environment={"TMPDIR": str(folder)})
+    done = World(server, tmp_path, world.tmp).push("cat > x", data=b"data")
+    assert (done.returncode, done.stderr, world.read("x")) == (0, b"", b"data")
+    assert not os.listdir(folder)
+
+
+# --- wrong use
+
+WRONG = {
+    "nothing": ([], "the following arguments are required"),
+    "no command": (["HOST"], "a command is missing"),
+    "an empty command": (["HOST", "--"], "a command is missing"),
+    "a path": (["HOST:/path", "cat"], "HOST:/path is not a host alone"),
+    "two producers": (["--from", "--producer", "true", "HOST", "true"], "--producer runs here"),
+    "a window too small": (["--window", "1M", "HOST", "cat"], "the window"),
+    "a window that is no size": (["--window", "x", "HOST", "cat"], "'x' is not a size"),
+    "an option that there is not": (["--archive", "HOST", "cat"], "archive"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_use(world: World, case: str) -> None:
+    words, said = WRONG[case]
+    begun = world.server.log.count("Connection from")
+    done = world.run(*(word.replace("HOST", world.server.host) for word in words))
+    err = done.stderr.decode()
+    assert done.returncode == 255
+    assert err.startswith("pscp-pipe: ") and said.replace("HOST", world.server.host) in err
+    assert err.count("\n") <= 2 and "pscp --help" not in err
+    assert world.server.log.count("Connection from") == begun
+
+
+WRONG_FILES = {
+    "both here": (["-", "file"], '"-" goes with HOST:FILE'),
+    "both streams": (["-", "-"], '"-" goes with HOST:FILE'),
+    "a dry run": (["--dry-run", "-", "HOST:file"], "--dry-run"),
+    "a test": (["--transfer-test", "-", "HOST:file"], "test"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_FILES)
+def test_wrong_use_of_a_dash(world: World, case: str) -> None:
+    words, said = WRONG_FILES[case]
+    begun = world.server.log.count("Connection from")
+    done = copied(world, *(word.replace("HOST", world.server.host) for word in words))
+    assert done.returncode == 2
+    assert said in done.stderr.decode()
+    assert world.server.log.count("Connection from") == begun
+
+
+@pytest.mark.parametrize("redirection", ["<&-", ">&-"])
+def test_a_descriptor_that_is_closed(world: World, redirection: str) -> None:
+    """The next thing that is opened would get its number."""
+    way = ["--from"] if redirection == ">&-" else []
+    argv = world.argv(*way, world.server.host, world.there(CLEAN if not way else "echo a"))
+    shell = ["sh", "-c", f'exec "$@" {redirection}', "sh", *argv]
+    done = subprocess.run(shell, stderr=subprocess.PIPE, timeout=ENDED_S, check=False)
+    assert done.returncode == 255
+    assert b"closed" in done.stderr
+    assert not world.has("clean")

@@ -1,0 +1,349 @@
+"""Streams whose connections, agents or client die: all bytes arrive, or the command sees no end.
+
+Not here: streams that nothing happens to (../e2e/test_streams.py).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import pscp
+from faults.conftest import MIB, PATIENCE_S, Breaking, Way, until
+from pscp import bootstrap, crew, streams
+from pscp.errors import ConnectError, PscpError
+from pscp.processes import descendants
+
+BIG_BYTES = 24 * MIB + 7
+SHORT = ("GRACE_S = 60.0", "GRACE_S = 1.0")  # how long a far end waits for lanes to come again
+everyone = list(range(200))
+CLEAN = "echo $$ $PPID > pids; cat > x; touch clean"
+
+
+def content(size: int = BIG_BYTES) -> bytes:
+    return random.Random(size).randbytes(size)
+
+
+def with_short_grace() -> str:
+    """What is sent to the far end for a stream, with less patience."""
+    text = bootstrap._text
+    bootstrap._text = lambda module: text(module).replace(*(each.encode() for each in SHORT))
+    try:
+        return bootstrap.stream_modules.__wrapped__()
+    finally:
+        bootstrap._text = text
+
+
+# The command, with less patience at the far end as well.
+PROGRAM = f"""
+import sys
+from pscp import bootstrap
+text = bootstrap._text
+bootstrap._text = lambda module: text(module).replace(b"{SHORT[0]}", b"{SHORT[1]}")
+from pscp.pipecli import main
+sys.exit(main())
+"""
+
+
+@pytest.fixture
+def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    short = with_short_grace()
+    assert short != bootstrap.stream_modules()
+    monkeypatch.setattr(streams, "stream_modules", lambda: short)
+
+
+def there(way: Way, command: str) -> str:
+    return f"cd {way.destination}; {command}"
+
+
+def session(way: Way, connections: int, breaking: Breaking | None = None) -> pscp.Session:
+    program = breaking.program if breaking is not None else "ssh"
+    return pscp.Session(
+        way.server.host, config_file=way.server.ssh_config, batch=True, program=program,
+        connections=connections, window_bytes=8 * MIB,
+    )  # fmt: skip
+
+
+def assert_arrives(
+    way: Way, connections: int, breaking: Breaking | None = None,
+    meanwhile: Callable[[], None] = lambda: None, data: bytes = content(),  # noqa: B008
+) -> None:  # fmt: skip
+    """A stream in this direction, with something that happens at half of it."""
+    half = len(data) // 2
+    with session(way, connections, breaking) as one:
+        if way.is_push:
+            with one.pipe_to(there(way, CLEAN)) as file:
+                file.write(data[:half])
+                meanwhile()
+                file.write(data[half:])
+            arrived = (way.destination / "x").read_bytes()
+            assert (way.destination / "clean").exists()
+        else:
+            (way.source / "data").write_bytes(data)
+            with one.pipe_from(f"cat {way.source}/data") as file:
+                arrived = file.read(half)
+                meanwhile()
+                arrived += file.read()
+    assert hashlib.sha256(arrived).digest() == hashlib.sha256(data).digest()
+    until(lambda: not descendants(way.server.pid), "all agents end")
+
+
+# --- lanes
+
+
+@pytest.mark.parametrize("connections", [1, 3])
+def test_the_first_connection_dies(way: Way, quick_retries: None, connections: int) -> None:
+    """Its agent has the command, and goes on for the others."""
+    breaking = way.breaking().rule("kill", after=3 * MIB)
+    assert_arrives(way, connections, breaking)
+    assert breaking.connections == connections + 1
+
+
+@pytest.mark.parametrize("connections", [1, 3])
+def test_connections_die_again_and_again(way: Way, quick_retries: None, connections: int) -> None:
+    breaking = way.breaking().rule("kill", connections=everyone, after=4 * MIB)
+    assert_arrives(way, connections, breaking, data=content(2 * BIG_BYTES))
+    assert breaking.connections > 8
+
+
+def ssh_processes() -> list[int]:
+    found = (process.pid for process in descendants(os.getpid()))
+    return [pid for pid in found if Path(f"/proc/{pid}/comm").read_text() == "ssh\n"]
+
+
+def test_all_connections_die_at_once(way: Way, quick_retries: None) -> None:
+    killed: list[int] = []
+
+    def kill() -> None:
+        killed.extend(ssh_processes())
+        for pid in killed:
+            os.kill(pid, signal.SIGKILL)
+
+    assert_arrives(way, 3, meanwhile=kill)
+    assert killed
+
+
+def test_a_connection_dies_while_nothing_moves(way: Way, quick_retries: None) -> None:
+    """A question that waits for its answer is asked again over another."""
+    assert_arrives(way, 1, meanwhile=lambda: [os.kill(p, 9) for p in ssh_processes()] and None)
+
+
+def test_it_goes_on_over_another_while_one_is_refused(way: Way, quick_retries: None) -> None:
+    breaking = way.breaking().rule("kill", after=3 * MIB)
+    breaking.rule("refuse", connections=[2, 3, 4])
+    assert_arrives(way, 2, breaking)
+
+
+def test_a_connection_that_becomes_slow(way: Way) -> None:
+    """Another takes over what it holds; what comes late is dropped, on both ends."""
+    breaking = way.breaking().rule("block", connections=[1], after=2 * MIB)
+    data = content()
+    with session(way, 2, breaking) as one:
+        if way.is_push:
+            with one.pipe_to(there(way, CLEAN)) as file:
+                file.write(data)
+                file.flush()
+                path = way.destination / "x"
+                until(lambda: path.stat().st_size == len(data), "all has arrived")
+                assert breaking.blocked
+                breaking.go()
+            assert path.read_bytes() == data
+        else:
+            (way.source / "data").write_bytes(data)
+            with one.pipe_from(f"cat {way.source}/data; cat > /dev/null") as file:
+                assert file.read(len(data)) == data
+                assert breaking.blocked
+                breaking.go()
+                assert file.read() == b""
+
+
+# --- damage
+
+
+@pytest.mark.parametrize("connections", [1, 2])
+def test_a_wrong_bit_is_sent_again(way: Way, connections: int) -> None:
+    breaking = way.breaking()
+    for after in (0, MIB, 5 * MIB):
+        breaking.rule("flip", after=after, at=-1, bit=3)
+    assert_arrives(way, connections, breaking)
+    assert breaking.connections == connections
+
+
+def test_a_wrong_bit_every_time(way: Way) -> None:
+    """Then it is no accident; the command sees no end."""
+    breaking = way.breaking().rule("flip", always=True)
+    with session(way, 1, breaking) as one, pytest.raises(PscpError, match="damaged again"):
+        if way.is_push:
+            with one.pipe_to(there(way, CLEAN)) as file:
+                file.write(content())
+        else:
+            (way.source / "data").write_bytes(content())
+            with one.pipe_from(f"cat {way.source}/data") as file:
+                file.read()
+    assert not (way.destination / "clean").exists()
+
+
+def test_a_wrong_bit_in_a_header(push: Way, quick_retries: None) -> None:
+    """The agent that has the command gives up its own connection, at once, and nothing else."""
+    breaking = push.breaking().rule("flip", after=3 * MIB, at=20)
+    assert_arrives(push, 2, breaking)
+
+
+# --- no connection comes any more, or no client
+
+
+def test_the_connections_are_lost_for_good(
+    way: Way, quick_retries: None, short_grace: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(crew, "_ATTEMPTS_ALONE", 3)
+    breaking = way.breaking().rule("kill", connections=[0, 1], after=2 * MIB)
+    breaking.rule("refuse", connections=everyone[2:])
+    with session(way, 2, breaking) as one, pytest.raises(ConnectError):
+        if way.is_push:
+            with one.pipe_to(there(way, CLEAN)) as file:
+                while True:
+                    file.write(bytes(MIB))
+        else:
+            with one.pipe_from(there(way, "echo $$ $PPID > pids; yes")) as file:
+                while file.read(MIB):
+                    pass
+    assert_command_ends(way)
+
+
+def assert_command_ends(way: Way) -> None:
+    """And everything else at the far end, without the command having seen a clean end."""
+    assert (way.destination / "pids").exists()
+    until(lambda: not descendants(way.server.pid), "all agents end")
+    pid = int((way.destination / "pids").read_text().split()[0])
+    until(lambda: not is_living(pid), "the command ends")
+    assert not (way.destination / "clean").exists()
+
+
+def is_living(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def start(way: Way, *words: str) -> subprocess.Popen[bytes]:
+    argv = [sys.executable, "-c", PROGRAM, "-F", way.server.ssh_config, "-B", "-c", "2", *words]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0)
+
+
+def started(way: Way) -> subprocess.Popen[bytes]:
+    """A stream of which some MiB have arrived, and that goes on for ever."""
+    if way.is_push:
+        process = start(way, way.server.host, there(way, CLEAN))
+        assert process.stdin
+        process.stdin.write(bytes(4 * MIB))
+        path = way.destination / "x"
+        until(lambda: path.exists() and path.stat().st_size == 4 * MIB, "some has arrived")
+        return process
+    process = start(way, "--from", way.server.host, there(way, "echo $$ $PPID > pids; yes"))
+    assert process.stdout
+    left = 4 * MIB
+    while left:
+        left -= len(process.stdout.read(left))
+    return process
+
+
+def closed(process: subprocess.Popen[bytes]) -> str:
+    """What it said."""
+    assert process.stdin and process.stdout and process.stderr
+    process.wait(PATIENCE_S)
+    said = process.stderr.read().decode()
+    for file in (process.stdin, process.stdout, process.stderr):
+        file.close()
+    return said
+
+
+def test_the_client_is_killed(way: Way) -> None:
+    process = started(way)
+    process.kill()
+    closed(process)
+    assert_command_ends(way)
+
+
+def test_the_client_is_killed_while_it_writes_a_file(push: Way) -> None:
+    """No part of it is left."""
+    (push.destination / "file").write_bytes(b"before")
+    argv = PROGRAM.replace("pscp.pipecli", "pscp.cli")
+    words = ["-F", push.server.ssh_config, "-B", "-", f"{push.server.host}:{push.destination}/file"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", argv, *words], stdin=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdin and process.stderr
+    process.stdin.write(bytes(4 * MIB))
+    process.stdin.flush()
+    until(push.parts, "a part is written")
+    process.kill()
+    process.wait()
+    process.stdin.close()
+    process.stderr.close()
+    until(lambda: not descendants(push.server.pid), "all agents end")
+    assert not push.parts()
+    assert (push.destination / "file").read_bytes() == b"before"
+
+
+# --- the agent that has the command
+
+
+def test_the_agent_with_the_command_is_killed(push: Way) -> None:
+    """Its input would end with the agent: so it is ended before, by another process."""
+    process = started(push)
+    agent = int((push.destination / "pids").read_text().split()[1])
+    os.kill(agent, signal.SIGKILL)
+    said = closed(process)
+    assert process.returncode == 255
+    assert "the far end of the stream is gone" in said
+    assert "Traceback" not in said
+    assert_command_ends(push)
+
+
+def test_it_is_killed_and_the_command_heeds_no_signal(push: Way) -> None:
+    command = f"trap '' TERM; {CLEAN}"
+    process = start(push, push.server.host, there(push, command))
+    assert process.stdin
+    process.stdin.write(b"some")
+    path = push.destination / "x"
+    until(lambda: path.exists() and path.read_bytes() == b"some", "some has arrived")
+    os.kill(int((push.destination / "pids").read_text().split()[1]), signal.SIGKILL)
+    closed(process)
+    assert process.returncode == 255
+    assert_command_ends(push)
+
+
+def test_it_is_killed_at_the_far_end_of_a_pull(pull: Way) -> None:
+    """What came is not taken for all of it."""
+    process = started(pull)
+    agent = int((pull.destination / "pids").read_text().split()[1])
+    reader = threading.Thread(target=process.stdout.read)  # type: ignore[union-attr]
+    reader.start()
+    os.kill(agent, signal.SIGKILL)
+    process.wait(PATIENCE_S)
+    reader.join()
+    assert "the far end of the stream is gone" in closed(process)
+    assert process.returncode == 255
+
+
+# --- the client is asked to end
+
+
+@pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_in_the_middle(way: Way, kind: signal.Signals) -> None:
+    process = started(way)
+    process.send_signal(kind)
+    assert "Traceback" not in closed(process)
+    assert process.returncode == {signal.SIGINT: 130, signal.SIGTERM: 143}[kind]
+    assert_command_ends(way)

@@ -1,0 +1,531 @@
+"""endpoint/pipes.py: a stream cut at one end and put in order at the other, however it arrives.
+
+Read next: pscp/endpoint/pipes.py. Not here: the command at the far end (../e2e/test_streams.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import random
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pscp.endpoint import failures, hashes, machine, pipes, wire
+from pscp.endpoint.pipes import SLOT_BYTES, AskedSource, Cutter, PipeSink, PipeSource, Reorder
+from pscp.pipes import Pull
+from pscp.plan import Chunk
+from pscp.progress import Counters
+
+SENT_S = 20.0  # for what takes a moment
+BLOCK_BYTES = 256 * 1024
+HASH = "sha256"
+
+Sent = tuple[int, int, int, bytes, int]  # as a frame: type, id, offset, payload, flags
+
+
+class Frames(list[Sent]):
+    """What a PipeSource sends."""
+
+    def send(self, type_: int, id_: int, offset: int, payload: object, flags: int = 0) -> None:
+        lies: object = payload.view if isinstance(payload, machine.Lent) else payload
+        self.append((type_, id_, offset, bytes(lies), flags))  # type: ignore[call-overload]
+
+
+class Pipe:
+    """A pipe, with one end for the test."""
+
+    def __init__(self) -> None:
+        self.read_fd, self.write_fd = os.pipe()
+
+    def close(self) -> None:
+        for fd in (self.read_fd, self.write_fd):
+            with contextlib.suppress(OSError):
+                os.close(fd)
+
+    def end(self) -> None:
+        os.close(self.write_fd)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_chunks() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pipes, "_GATHER_MS", 1)
+        yield
+
+
+@pytest.fixture
+def pipe() -> Iterator[Pipe]:
+    made = Pipe()
+    yield made
+    made.close()
+
+
+@contextlib.contextmanager
+def running(run: Callable[[], object]) -> Iterator[threading.Thread]:
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield thread
+    finally:
+        thread.join(SENT_S)
+        assert not thread.is_alive()
+
+
+def write(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+    os.close(fd)
+
+
+def read(fd: int, into: list[bytes]) -> None:
+    while data := os.read(fd, 1 << 20):
+        into.append(data)
+
+
+def digest(data: bytes) -> bytes:
+    hasher = hashes.new(HASH)
+    hasher.update(data)
+    return bytes(hasher.digest())
+
+
+def deliver(sink: PipeSink, number: int, data: bytes, block: int = BLOCK_BYTES) -> bool:
+    """One chunk, in blocks; does it match its digest?"""
+    offset = number * SLOT_BYTES
+    for begin in range(0, len(data), block):
+        piece = data[begin : begin + block]
+        sink.write(1, offset + begin, memoryview(piece))
+    return sink.complete(1, offset, len(data), digest(data))[0]
+
+
+# --- Cutter
+
+
+@pytest.mark.parametrize(
+    "size", [0, 1, SLOT_BYTES - 1, SLOT_BYTES, SLOT_BYTES + 1, 3 * SLOT_BYTES + 7]
+)
+def test_what_is_cut_is_what_came(pipe: Pipe, size: int) -> None:
+    data = random.Random(size).randbytes(size)
+    cutter = Cutter(pipe.read_fd)
+    with running(lambda: write(pipe.write_fd, data)):
+        lengths = []
+        while length := cutter.cut():
+            lengths.append(length)
+    assert sum(lengths) == size
+    assert cutter.end == cutter.count == len(lengths)
+    assert b"".join(bytes(cutter.get(number)) for number in range(cutter.count)) == data
+    assert not cutter.get(cutter.count) and not cutter.get(cutter.count + 5)
+
+
+@given(pieces=st.lists(st.binary(min_size=1, max_size=50), max_size=6))
+def test_a_chunk_is_what_came_until_now(pieces: list[bytes]) -> None:
+    """It waits for no more than the producer has to say, and nothing but the end ends it."""
+    pipe = Pipe()
+    cutter = Cutter(pipe.read_fd)
+    for number, piece in enumerate(pieces):
+        os.write(pipe.write_fd, piece)
+        assert cutter.cut() == len(piece)
+        assert cutter.end is None
+        assert bytes(cutter.get(number)) == piece
+    pipe.end()
+    assert cutter.cut() == 0
+    assert cutter.end == len(pieces)
+    pipe.close()
+
+
+def test_a_producer_that_never_pauses_and_never_fills_a_chunk(
+    pipe: Pipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A byte every moment: what came is sent, although more comes all the time."""
+    monkeypatch.setattr(pipes, "_GATHER_MS", 1000)
+    cutter, cut = Cutter(pipe.read_fd), threading.Event()
+
+    def trickle() -> None:
+        for _ in range(4000):
+            os.write(pipe.write_fd, b"x")
+            if cut.wait(0.0002):
+                break
+
+    with running(trickle):
+        length = cutter.cut()
+        was_early = not cut.is_set() and length < 4000
+        cut.set()
+    assert was_early
+
+
+def test_stop_is_no_end(pipe: Pipe) -> None:
+    """Neither for who waits for input, nor for who waits for a chunk, and ever after."""
+    cutter = Cutter(pipe.read_fd)
+    os.write(pipe.write_fd, b"some")
+    assert cutter.cut() == 4
+    raised: list[BaseException] = []
+
+    def wait_for(call: Callable[[], object]) -> None:
+        try:
+            call()
+        except OSError as error:
+            raised.append(error)
+
+    with running(lambda: wait_for(cutter.cut)), running(lambda: wait_for(lambda: cutter.get(1))):
+        cutter.stop()
+    assert len(raised) == 2
+    assert cutter.end is None
+    pipe.end()
+    wait_for(cutter.cut)
+    wait_for(lambda: cutter.get(1))
+    assert len(raised) == 4 and cutter.end is None
+
+
+def test_input_that_cannot_be_read_is_no_end(tmp_path: object) -> None:
+    fd = os.open(str(tmp_path), os.O_RDONLY)
+    cutter = Cutter(fd)
+    cutter.want(0)
+    cutter.run()
+    os.close(fd)
+    assert cutter.error is not None and cutter.end is None
+    with pytest.raises(OSError, match="Is a directory"):
+        cutter.get(0)
+
+
+def test_it_cuts_no_more_than_is_wanted(pipe: Pipe) -> None:
+    cutter = Cutter(pipe.read_fd)
+    with running(cutter.run):
+        os.write(pipe.write_fd, b"x" * 1000)
+        cutter.want(0)
+        assert len(cutter.get(0)) == 1000
+        os.write(pipe.write_fd, b"y" * 1000)
+        cutter.want(0)
+        cutter.stop()
+    assert cutter.count == 1
+
+
+@given(order=st.permutations(range(6)), below=st.integers(0, 8))
+def test_what_has_landed_is_held_no_more(order: list[int], below: int) -> None:
+    pipe = Pipe()
+    cutter = Cutter(pipe.read_fd)
+    for number in range(6):
+        os.write(pipe.write_fd, b"%d" % number)
+        cutter.cut()
+    cutter.drop_below(below)
+    for number in order:
+        if number < below:
+            with pytest.raises(OSError, match="landed"):
+                cutter.get(number)
+        else:
+            assert bytes(cutter.get(number)) == b"%d" % number
+            cutter.drop(number)
+            cutter.drop(number)  # a second time does no harm
+    pipe.close()
+
+
+def test_lanes_that_say_at_once_what_has_landed(pipe: Pipe) -> None:
+    """None of it is forgotten, or it would be held for ever."""
+    cutter = Cutter(pipe.read_fd)
+    for _ in range(400):
+        os.write(pipe.write_fd, b"x")
+        assert cutter.cut() == 1
+    with contextlib.ExitStack() as stack:
+        for _ in range(4):
+            drop = lambda: [cutter.drop_below(number) for number in range(401)]  # noqa: E731
+            stack.enter_context(running(drop))
+    for number in range(400):
+        with pytest.raises(OSError, match="landed"):
+            cutter.get(number)
+
+
+# --- PipeSource
+
+
+def test_a_source_sends_blocks_and_their_digest(pipe: Pipe) -> None:
+    data = os.urandom(60_000)
+    os.write(pipe.write_fd, data)
+    cutter, frames = Cutter(pipe.read_fd), Frames()
+    cutter.cut()
+    PipeSource(cutter, HASH, 4096).send_chunk(7, 0, SLOT_BYTES, frames.send)
+    *blocks, last = frames
+    assert [(type_, id_, flags) for type_, id_, _, _, flags in blocks] == [(wire.DATA, 7, 0)] * 15
+    assert [offset for _, _, offset, _, _ in blocks] == list(range(0, 60_000, 4096))
+    assert b"".join(payload for _, _, _, payload, _ in blocks) == data
+    assert last == (wire.DIGEST, 7, 0, wire.EXTENT.pack(60_000, 0) + digest(data), 0)
+
+
+@pytest.mark.parametrize("why", ["stopped", "landed"])
+def test_a_source_that_has_no_such_chunk_says_that_it_failed(pipe: Pipe, why: str) -> None:
+    """It is not the end of the stream, and it ends no lane."""
+    os.write(pipe.write_fd, b"x")
+    cutter, frames = Cutter(pipe.read_fd), Frames()
+    cutter.cut()
+    if why == "landed":
+        cutter.drop(0)
+    else:
+        cutter.stop()
+    place = 0 if why == "landed" else 1
+    source = PipeSource(cutter, HASH, 4096)
+    source.send_chunk(7, place * SLOT_BYTES, SLOT_BYTES, frames.send)
+    [(type_, _, offset, _, flags)] = frames
+    assert (type_, offset, flags) == (wire.DIGEST, place * SLOT_BYTES, wire.FAILED)
+
+
+def test_a_far_source_answers_in_the_order_of_the_questions(pipe: Pipe) -> None:
+    cutter, frames = Cutter(pipe.read_fd), Frames()
+    source = AskedSource(cutter, HASH, 4096, 4)
+    with running(cutter.run):
+        for number in range(3):
+            source.send_chunk(1, number * SLOT_BYTES, SLOT_BYTES, frames.send)
+        os.write(pipe.write_fd, b"one")
+        assert bytes(cutter.get(0)) == b"one"
+        os.write(pipe.write_fd, b"two")
+        assert bytes(cutter.get(1)) == b"two"
+        pipe.end()
+        assert not cutter.get(2)
+        cutter.stop()
+        source.close()
+        source._thread.join(SENT_S)  # type: ignore[union-attr]
+    got = [(type_, offset // SLOT_BYTES, payload) for type_, _, offset, payload, _ in frames]
+    assert [each[:2] for each in got] == [
+        (wire.DATA, 0), (wire.DIGEST, 0), (wire.DATA, 1), (wire.DIGEST, 1), (wire.DIGEST, 2),
+    ]  # fmt: skip
+    assert got[4][2] == wire.EXTENT.pack(0, 0) + digest(b"")
+
+
+# --- Reorder and PipeSink
+
+
+@st.composite
+def arrivals(draw: st.DrawFn) -> tuple[int, list[bytes], list[int]]:
+    """A window, chunks, and an order in which they may come: twice now and then."""
+    window = draw(st.integers(1, 6))
+    chunks = draw(st.lists(st.binary(min_size=1, max_size=40), max_size=15))
+    order: list[int] = []
+    missing = list(range(len(chunks)))
+    while missing:
+        ahead = [number for number in missing if number < missing[0] + window]
+        order.append(draw(st.sampled_from(ahead)))
+        missing.remove(order[-1])
+        if draw(st.booleans()):
+            order.append(draw(st.sampled_from(order)))
+    return window, chunks, order
+
+
+class Written:
+    """Counts what a Reorder wrote."""
+
+    def __init__(self) -> None:
+        self.changed, self.count = threading.Condition(), 0
+
+    def __call__(self) -> None:
+        with self.changed:
+            self.count += 1
+            self.changed.notify_all()
+
+    def wait(self, count: int) -> None:
+        with self.changed:
+            assert self.changed.wait_for(lambda: self.count >= count, SENT_S)
+
+
+@given(arrivals(), st.integers(1, 50), st.integers(1, 3), st.booleans())
+def test_the_bytes_come_out_in_order(
+    arrived: tuple[int, list[bytes], list[int]], block: int, lanes: int, end_first: bool
+) -> None:
+    """Whatever the order, the lanes, the blocks and the window; a chunk twice counts once."""
+    window, chunks, order = arrived
+    pipe, written = Pipe(), Written()
+    reorder = Reorder(pipe.write_fd, window, written)
+    sinks = [PipeSink(reorder, HASH) for _ in range(lanes)]
+    seen: set[int] = set()
+
+    def end() -> None:
+        assert deliver(sinks[0], len(chunks), b"")
+
+    with running(reorder.run):
+        if end_first and len(chunks) < window:
+            end()
+        for turn, number in enumerate(order):
+            first_missing = next(n for n in range(len(chunks) + 1) if n not in seen)
+            written.wait(min(first_missing, len(chunks)))  # as a sender waits, who knows the window
+            assert deliver(sinks[turn % lanes], number, chunks[number], block)
+            seen.add(number)
+        written.wait(len(chunks))
+        end()
+    assert reorder.is_complete and reorder.written == len(chunks)
+    assert reorder.arrived_bytes == sum(map(len, chunks))
+    pipe.end()
+    out: list[bytes] = []
+    read(pipe.read_fd, out)
+    assert b"".join(out) == b"".join(chunks)
+    pipe.close()
+
+
+def test_nothing_is_written_before_what_is_missing(pipe: Pipe) -> None:
+    written = Written()
+    reorder = Reorder(pipe.write_fd, 4, written)
+    sink = PipeSink(reorder, HASH)
+    with running(reorder.run):
+        for number in (1, 2, 3):
+            assert deliver(sink, number, b"%d" % number)
+        os.set_blocking(pipe.read_fd, False)
+        with pytest.raises(BlockingIOError):
+            os.read(pipe.read_fd, 1)
+        assert deliver(sink, 0, b"0")
+        written.wait(4)
+        assert os.read(pipe.read_fd, 10) == b"0123"
+        reorder.stop()
+    assert not reorder.is_complete  # stop() is no end
+
+
+def test_stop_while_nobody_reads(pipe: Pipe) -> None:
+    """All has arrived, the end as well: but not all was written."""
+    fcntl.fcntl(pipe.write_fd, 1031, 4096)  # F_SETPIPE_SZ
+    os.set_blocking(pipe.write_fd, False)
+    reorder = Reorder(pipe.write_fd, 4, lambda: None)
+    sink = PipeSink(reorder, HASH)
+    assert deliver(sink, 0, bytes(100_000)) and deliver(sink, 1, b"")
+    with running(reorder.run):
+        assert os.read(pipe.read_fd, 1) == b"\0"  # it has begun
+        reorder.stop()
+    assert not reorder.is_complete
+
+
+def test_a_descriptor_that_does_not_block(pipe: Pipe) -> None:
+    os.set_blocking(pipe.write_fd, False)
+    reorder, out = Reorder(pipe.write_fd, 4, lambda: None), []
+    sink, data = PipeSink(reorder, HASH), os.urandom(3 * SLOT_BYTES)
+    for number in range(3):
+        assert deliver(sink, number, data[number * SLOT_BYTES :][:SLOT_BYTES])
+    assert deliver(sink, 3, b"")
+
+    def run() -> None:
+        reorder.run()
+        pipe.end()
+
+    with running(run), running(lambda: read(pipe.read_fd, out)):
+        pass
+    assert b"".join(out) == data
+
+
+@pytest.mark.parametrize("window", [1, 2, 7])
+def test_a_chunk_beyond_the_window_is_refused(pipe: Pipe, window: int) -> None:
+    reorder = Reorder(pipe.write_fd, window, lambda: None)
+    sink = PipeSink(reorder, HASH)
+    assert deliver(sink, window - 1, b"x")
+    for data in (b"x", b""):
+        with pytest.raises(wire.WireError, match="beyond the window"):
+            deliver(PipeSink(reorder, HASH), window, data)
+
+
+@given(st.binary(min_size=1, max_size=64), st.data())
+def test_a_damaged_chunk_is_refused_and_may_come_again(data: bytes, draw: st.DataObject) -> None:
+    place, bit = draw.draw(st.integers(0, len(data) - 1)), draw.draw(st.integers(0, 7))
+    damaged = bytearray(data)
+    damaged[place] ^= 1 << bit
+    reorder = Reorder(os.open(os.devnull, os.O_WRONLY), 4, lambda: None)
+    sink = PipeSink(reorder, HASH)
+    sink.write(1, 0, memoryview(bytes(damaged)))
+    assert sink.complete(1, 0, len(data), digest(data)) == (False, 0, None)
+    assert not reorder._waiting and reorder.arrived_bytes == 0
+    assert deliver(sink, 0, data)
+    assert reorder.arrived_bytes == len(data)
+    os.close(reorder._fd)
+
+
+def test_a_digest_of_nothing_with_another_digest_is_no_end(pipe: Pipe) -> None:
+    reorder = Reorder(pipe.write_fd, 4, lambda: None)
+    sink = PipeSink(reorder, HASH)
+    assert not sink.complete(1, 0, 0, digest(b"x"))[0]
+    assert reorder.end is None
+
+
+MISPLACED = {
+    "not at its slot's beginning": [(5, b"x")],
+    "over its slot's end": [(0, bytes(SLOT_BYTES)), (SLOT_BYTES, b"x")],
+    "with a gap": [(0, b"x"), (2, b"x")],
+    "backwards": [(0, b"xx"), (1, b"x")],
+    "empty": [(0, b"")],
+}
+
+
+@pytest.mark.parametrize("case", MISPLACED)
+def test_a_block_outside_of_its_place_is_refused(pipe: Pipe, case: str) -> None:
+    reorder = Reorder(pipe.write_fd, 4, lambda: None)
+    sink = PipeSink(reorder, HASH)
+    *before, (offset, block) = MISPLACED[case]
+    for begin, data in before:
+        sink.write(1, begin, memoryview(data))
+    with pytest.raises(wire.WireError, match="block|chunk"):
+        sink.write(1, offset, memoryview(block))
+    assert not reorder._waiting
+
+
+def test_a_digest_for_other_bytes_than_came_is_refused(pipe: Pipe) -> None:
+    sink = PipeSink(Reorder(pipe.write_fd, 4, lambda: None), HASH)
+    sink.write(1, 0, memoryview(b"some"))
+    with pytest.raises(wire.WireError, match="digest"):
+        sink.complete(1, 0, 3, digest(b"som"))
+
+
+def test_an_abandoned_chunk_leaves_nothing_in_the_next(pipe: Pipe) -> None:
+    reorder = Reorder(pipe.write_fd, 4, lambda: None)
+    sink = PipeSink(reorder, HASH)
+    sink.write(1, 0, memoryview(b"long and abandoned"))
+    sink.abandon()
+    assert deliver(sink, 0, b"new") and deliver(sink, 1, b"")
+    reorder.run()
+    assert os.read(pipe.read_fd, 100) == b"new"
+
+
+def test_who_does_not_read_any_more_holds_up_nothing(pipe: Pipe) -> None:
+    """A command may end before its input does: the rest is dropped, and the end still comes."""
+    os.close(pipe.read_fd)
+    reorder = Reorder(pipe.write_fd, 4, lambda: None)
+    sink = PipeSink(reorder, HASH)
+    for number, data in enumerate([b"a", b"b", b""]):
+        assert deliver(sink, number, data)
+    reorder.run()
+    assert reorder.is_deaf and reorder.error is None
+    assert reorder.is_complete
+
+
+def test_what_cannot_be_written_is_an_error_and_ends_it() -> None:
+    """Nothing that comes later is taken for written."""
+    fd = os.open("/dev/full", os.O_WRONLY)
+    reorder = Reorder(fd, 4, lambda: None)
+    sink = PipeSink(reorder, HASH)
+    for number in range(2):
+        assert deliver(sink, number, b"x")
+    reorder.run()
+    os.close(fd)
+    assert reorder.error is not None and reorder.error.strerror == "No space left on device"
+    assert not reorder.is_complete and reorder.written <= 1
+
+
+@pytest.mark.parametrize("has_come", [True, False])
+def test_a_chunk_that_had_come_when_its_lane_was_lost(pipe: Pipe, has_come: bool) -> None:
+    """It is asked for again, and the far end has it no more: that is no failure."""
+    counters = Counters()
+    pull = Pull(pipe.write_fd, 4, counters, lambda place, text: None)
+    _, sink = pull.near.lane({"hash": HASH})
+    if has_come:
+        assert deliver(sink, 0, b"x")
+    with pull.board.changed:
+        pull.failed(Chunk(pull, 0, SLOT_BYTES), failures.data(failures.SYSTEM, "", "gone"))
+    assert (pull._error is None) is has_come
+    assert counters.bytes_done == int(has_come)
+
+
+def test_buffers_are_used_again(pipe: Pipe) -> None:
+    """As many as the window holds, however long the stream is."""
+    written = Written()
+    reorder = Reorder(pipe.write_fd, 3, written)
+    sink = PipeSink(reorder, HASH)
+    with running(reorder.run):
+        for number in range(50):
+            assert deliver(sink, number, b"x")
+            written.wait(number + 1)
+        reorder.stop()
+    assert len(reorder.room._free) <= 3
