@@ -146,7 +146,7 @@ def test_it_goes_on_over_another_while_one_is_refused(way: Way, quick_retries: N
 def test_a_connection_that_becomes_slow(way: Way) -> None:
     """Another takes over what it holds; what comes late is dropped, on both ends."""
     breaking = way.breaking().rule("block", connections=[1], after=2 * MIB)
-    data = content()
+    data = content(3 * BIG_BYTES)
     with session(way, 2, breaking) as one:
         if way.is_push:
             with one.pipe_to(there(way, CLEAN)) as file:
