@@ -146,19 +146,6 @@ def test_it_goes_on_over_another_while_one_is_refused(way: Way, quick_retries: N
     assert_arrives(way, 2, breaking)
 
 
-def test_a_connection_that_becomes_slow(pull: Way) -> None:
-    """Another takes over what it holds; what comes late is dropped."""
-    breaking = pull.breaking().rule("block", connections=[1])
-    data, slow = content(), {"limit_kbit_s": 16 * 8 * 1024}  # so that it takes 1.5 s
-    (pull.source / "data").write_bytes(data)
-    with session(pull, 2, breaking, **slow) as one:
-        with one.pipe_from(f"cat {pull.source}/data; cat > /dev/null") as file:
-            assert file.read(len(data)) == data
-            assert breaking.blocked
-            breaking.go()
-            assert file.read() == b""
-
-
 # --- damage
 
 
