@@ -78,8 +78,8 @@ def set_mark(dataset: str, snapshots: Sequence[Snapshot], mark: str) -> Words:
     return ("set", f"{MARK}={mark}", *(f"{dataset}@{each.name}" for each in snapshots))
 
 
-def hold(dataset: str, snapshot: Snapshot, tag: str) -> Words:
-    return ("hold", tag, f"{dataset}@{snapshot.name}")
+def hold(dataset: str, snapshots: Sequence[Snapshot], tag: str) -> Words:
+    return ("hold", tag, *(f"{dataset}@{each.name}" for each in snapshots))
 
 
 def release(dataset: str, snapshots: Sequence[Snapshot], tag: str) -> Words:

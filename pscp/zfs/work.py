@@ -105,8 +105,10 @@ class Job:
                     source, dest = self._look(source.name, dest_name)
                     self._tell_what_is_left(dest_name, dest)
                 plan = self._carry_out(source, dest_name, dest, tally)
-                if plan.streams:
+                if plan.goes_on:
                     source, dest = self._look(source.name, dest_name)
+                elif plan.streams:  # of the source all is known; over there, each question is slow
+                    dest = self.dest.datasets(dest_name, False).get(dest_name)
                 if not plan.goes_on:
                     break
             except errors.PscpError as error:
@@ -117,7 +119,9 @@ class Job:
                 self.ending.wait(1 << attempt - 1)
                 attempt += 1
         newest = self._confirmed(source, dest_name, dest, plan)
-        self._release(source.name, [each for each in source.snapshots if each.is_held])
+        held = {each.name: each for each in source.snapshots if each.is_held}
+        held.update({each.name: each for each in tally.held})
+        self._release(source.name, list(held.values()))
         return Sent(
             source.name, dest_name, newest, tally.base or "", tally.streams, tally.bytes,
             tally.resumed, self._prune(source, dest),
@@ -202,17 +206,21 @@ class Job:
         """What is being sent, and what the next increment begins with, is not to be destroyed."""
         if not self.speech.common.holds or stream.snapshot is None:
             return
-        for each in (stream.base, stream.snapshot):
-            if each is None or each.is_bookmark or each in tally.held:
-                continue
-            ran = self.source.run(*commands.hold(stream.source, each, self.tag))
-            if ran.status == 0 or b"already exists" in ran.err:
-                tally.held.append(each)
-                continue
-            error = saying.meaning(stream.source, ran.err)
-            if isinstance(error, errors.NoSuchDataset):
-                raise error
-            self.note(f"{stream.source}{each.short}: going on without a hold: {error.message}")
+        wanted = [
+            each
+            for each in (stream.base, stream.snapshot)
+            if each is not None and not each.is_bookmark and each not in tally.held
+        ]
+        if not wanted:
+            return
+        ran = self.source.run(*commands.hold(stream.source, wanted, self.tag))
+        if ran.status == 0 or b"already exists" in ran.err:
+            tally.held += wanted
+            return
+        error = saying.meaning(stream.source, ran.err)
+        if isinstance(error, errors.NoSuchDataset):
+            raise error
+        self.note(f"{stream.source}: going on without a hold: {error.message}")
 
     def _let_go(self, source: str, tally: _Tally) -> None:
         """After a failure: only who can go on with a cut stream needs its snapshots kept."""

@@ -5,10 +5,14 @@ Not here: what zfs-fuse does as well (../zfs). Read next: conftest.py.
 
 from __future__ import annotations
 
+import os
+import signal
+
 import pytest
 from zfs.conftest import Ends
+from zfs.test_over_ssh import amidst, eventually
 
-from openzfs.machine import Machine, VmPool
+from openzfs.machine import HOST, Machine, VmPool
 
 LARGE = 12_000_000
 CUT = 5_000_000
@@ -117,6 +121,23 @@ def test_a_killed_sender_is_gone_on_with(ends: Ends) -> None:
     ends.link.kill_sender_at = CUT
     result = ends.replicate()
     assert result.ok and result.datasets[0].resumed and ends.received() == ["one"]
+
+
+def test_an_interrupted_run_over_ssh_is_gone_on_with(ends: Ends, machine: Machine) -> None:
+    """Over pscp's own connections: Ctrl-C, then the same command again."""
+    ends.host = HOST
+    ends.over_ssh = {
+        "config_file": machine.ssh_config, "connections": 2, "batch": True,
+        "far_zfs_command": None,
+    }  # fmt: skip
+    ends.write("large", 2 * LARGE)
+    ends.grow("one", "two")
+    with pytest.raises(KeyboardInterrupt):
+        ends.replicate(**amidst(lambda: os.kill(os.getpid(), signal.SIGINT)))
+    eventually(lambda: token(ends) != "-")
+    result = ends.replicate()
+    assert result.ok and result.datasets[0].resumed and result.bytes < 2 * LARGE
+    assert ends.received() == ["one", "two"]
 
 
 # --- what the streams are
