@@ -13,6 +13,7 @@ import itertools
 import os
 import re
 import stat
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -94,6 +95,7 @@ class Session:
         self._idle: list[Far] = []
         self._first: Channel | None = None  # ssh is logging in; no agent there yet
         self._early: list[tuple[Channel, bytes]] = []  # likewise; the agent's marker, once sent
+        self._lock = threading.RLock()  # two streams may begin at once
         self._begun_s = 0.0  # when the first ssh was started
         self.login_s = 0.0  # from then to the agent's HELLO
         self._controls: list[str] = []  # sockets for further channels
@@ -165,9 +167,10 @@ class Session:
 
     def begin(self, options: Options, is_push: bool) -> None:
         """Have ssh begin to log in for a stream, unless there is a connection."""
-        self._start(options, is_push, options.connections == 1)
-        self._check_setup(options, is_push, options.connections == 1)
-        self._send_agents()
+        with self._lock:
+            self._start(options, is_push, options.connections == 1)
+            self._check_setup(options, is_push, options.connections == 1)
+            self._send_agents()
 
     def _stream_options(self, fields: dict[str, Any]) -> Options:
         return _options(self.options, fields)
@@ -311,6 +314,10 @@ class Session:
 
     def take(self, options: Options, note: Callable[[str], None]) -> list[Far]:
         """The connections that are open; if there is none, a first one, which may prompt."""
+        with self._lock:
+            return self._taken(options, note)
+
+    def _taken(self, options: Options, note: Callable[[str], None]) -> list[Far]:
         for attempt in range(_FIRST_ATTEMPTS):
             if self._idle:
                 break
@@ -340,8 +347,9 @@ class Session:
             worker.channel = self._channel(options, may_prompt=False, rides_on=master.control)
         else:
             chosen = self._with_congestion(options, worker.congestion)
-            early = self._early.pop(0) if self._early else (self._channel(chosen, False), b"")
-            worker.channel, marker = early
+            with self._lock:
+                early = self._early.pop(0) if self._early else None
+            worker.channel, marker = early or (self._channel(chosen, False), b"")
         return self._greeted(worker.channel, None, marker)
 
     def _greeted(

@@ -69,6 +69,11 @@ class InFlight:
             wanted = max(int(rate * self._span_s), _LEAST_BYTES)
             self.window.capacity_bytes = min(wanted, self._most_bytes)
 
+    @property
+    def is_idle(self) -> bool:
+        """Is nothing in flight but questions? A stream's may wait for very long."""
+        return all(isinstance(work, Ask) for work in self.work.values())
+
     def held_since(self, before_s: float) -> Chunk | None:
         """The chunk that this lane, and no other, took last, if that was before this moment.
 
@@ -151,7 +156,7 @@ class Board:
                 if taken is not None:
                     return taken
                 # with nothing in flight here, another lane's straggler may come into question
-                is_idle = self._open and not share.work
+                is_idle = self._open and share.is_idle
                 self.changed.wait(_PATIENCE_S / 2 if is_idle else None)
 
     def try_take(self, lane: Any, share: InFlight) -> tuple[int, Work] | None:
@@ -180,7 +185,7 @@ class Board:
 
         Both send the same bytes to the same place; what comes second is ignored.
         """
-        if share.work:
+        if not share.is_idle:
             return None
         before_s = time.monotonic() - _PATIENCE_S
         found = (each.held_since(before_s) for each in self._shares if each is not share)

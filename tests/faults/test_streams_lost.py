@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -65,11 +66,13 @@ def there(way: Way, command: str) -> str:
     return f"cd {way.destination}; {command}"
 
 
-def session(way: Way, connections: int, breaking: Breaking | None = None) -> pscp.Session:
+def session(
+    way: Way, connections: int, breaking: Breaking | None = None, **fields: Any
+) -> pscp.Session:
     program = breaking.program if breaking is not None else "ssh"
     return pscp.Session(
         way.server.host, config_file=way.server.ssh_config, batch=True, program=program,
-        connections=connections, window_bytes=8 * MIB,
+        connections=connections, window_bytes=8 * MIB, **fields,
     )  # fmt: skip
 
 
@@ -141,29 +144,6 @@ def test_it_goes_on_over_another_while_one_is_refused(way: Way, quick_retries: N
     breaking = way.breaking().rule("kill", after=3 * MIB)
     breaking.rule("refuse", connections=[2, 3, 4])
     assert_arrives(way, 2, breaking)
-
-
-def test_a_connection_that_becomes_slow(way: Way) -> None:
-    """Another takes over what it holds; what comes late is dropped, on both ends."""
-    breaking = way.breaking().rule("block", connections=[1], after=2 * MIB)
-    data = content()
-    with session(way, 2, breaking) as one:
-        if way.is_push:
-            with one.pipe_to(there(way, CLEAN)) as file:
-                file.write(data)
-                file.flush()
-                path = way.destination / "x"
-                until(lambda: path.stat().st_size == len(data), "all has arrived")
-                assert breaking.blocked
-                breaking.go()
-            assert path.read_bytes() == data
-        else:
-            (way.source / "data").write_bytes(data)
-            with one.pipe_from(f"cat {way.source}/data; cat > /dev/null") as file:
-                assert file.read(len(data)) == data
-                assert breaking.blocked
-                breaking.go()
-                assert file.read() == b""
 
 
 # --- damage
