@@ -152,13 +152,13 @@ def move(command: Piped) -> int:
         raise UsageError(f"the standard {'input' if command.is_push else 'output'} is closed")
     is_terminal = bool(sys.stderr and sys.stderr.isatty()) and os.environ.get("TERM") != "dumb"
     reporter, counters = make_reporter(options, is_terminal), Counters()
-    with signals_raised(_HINT), contextlib.ExitStack() as stack:
-        session = stack.enter_context(Session(command.host, options))
-        says = Says(str(command.host.host), reporter) if isinstance(reporter, RichBar) else show
-        stream = Stream(
-            session, options, command.is_push, Target(command.words, command.path), counters,
-            says, reporter.note,
-        )  # fmt: skip
+    says = Says(str(command.host.host), reporter) if isinstance(reporter, RichBar) else show
+    session = Session(command.host, options)
+    stream = Stream(
+        session, options, command.is_push, Target(command.words, command.path), counters, says,
+        reporter.note,
+    )  # fmt: skip
+    with signals_raised(_HINT, stream.interrupt), session, contextlib.ExitStack() as stack:
         reporter.start(counters)
         stack.callback(reporter.stop)
         if isinstance(says, Says):

@@ -78,6 +78,9 @@ class Pipe:
         self._end, self._counters, self._out = end, counters, out
         self.board = Board()  # the crew's, once there is one
         self._error: BaseException | None = None  # why the stream is cut short
+        self._why: BaseException | None = None  # why it did not come to its end
+        self._ended = threading.Lock()  # free once it has come to its end, or will not
+        self._ended.acquire()
         self._is_deaf = False  # the command reads no more
         self._after = [0, 0]  # bytes that the command said
         self._heard: dict[str, Any] | None = None
@@ -90,14 +93,15 @@ class Pipe:
         """Move the stream; returns the command's exit status. Raises what stops it."""
         threads = [
             threading.Thread(target=self._run, args=(step,), name=step.__name__, daemon=True)
-            for step in (*self._steps(), self._listen)
+            for step in (*self._steps(), self._listen, self._await_end)
         ]
         try:
             for thread in threads:
                 thread.start()
             crew.begin(begin, begin, fars)
-            self._wait(self._is_over)
-            self._wait(self.board.is_idle, _IDLE_S)
+            self._ended.acquire()
+            if self._why is not None:
+                raise self._why
         except BaseException as error:
             self._abort(error)
             self.board.stop(error)
@@ -122,6 +126,16 @@ class Pipe:
     def _steps(self) -> list[Callable[[], None]]:
         """What each runs in a thread of its own."""
         raise NotImplementedError
+
+    def _await_end(self) -> None:
+        """For the main thread: a signal's exception there could leave a Condition's lock held."""
+        try:
+            self._wait(self._is_over)
+            self._wait(self.board.is_idle, _IDLE_S)
+        except BaseException as error:
+            self._why = error
+        finally:
+            self._ended.release()
 
     def _run(self, step: Callable[[], None]) -> None:
         try:

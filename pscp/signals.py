@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
-from pscp.errors import Interrupted, Terminated
+from pscp.errors import Interrupted, PscpError, Terminated
 
 
 @contextlib.contextmanager
-def signals_raised(hint: str = "") -> Iterator[None]:
+def signals_raised(
+    hint: str = "", instead: Callable[[PscpError], bool] = lambda error: False
+) -> Iterator[None]:
     """SIGINT and SIGTERM end the copy in the order of its own code: the first of them raises.
 
-    What comes later finds the copy ending already. What is ignored (nohup, &) stays ignored.
+    Not where `instead` takes the error, and sees to the end: an exception in the middle of taking
+    a Condition's lock would leave it held. What comes later finds the copy ending already. What is
+    ignored (nohup, &) stays ignored.
     """
     words = "interrupted" if hint else "interrupted; what has landed is kept"
     errors = {signal.SIGINT: Interrupted, signal.SIGTERM: Terminated}
@@ -27,7 +31,9 @@ def signals_raised(hint: str = "") -> Iterator[None]:
         ended.append(number)
         for each in before:
             signal.signal(each, signal.SIG_IGN)
-        raise errors[signal.Signals(number)](words, hint)
+        error = errors[signal.Signals(number)](words, hint)
+        if not instead(error):
+            raise error
 
     before = {
         each: signal.getsignal(each)

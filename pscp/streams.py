@@ -29,6 +29,7 @@ from pscp.run import Connections, make_crew, replace_dead
 
 if TYPE_CHECKING:
     from pscp.bootstrap import Far
+    from pscp.crew import Crew
 
 _TERM_S = 5.0  # from SIGTERM to SIGKILL, of a consumer here
 _SAID_MAX_BYTES = 64 * 1024  # of what a program said on its standard error, kept for an error
@@ -85,9 +86,25 @@ class Stream:
             self._session.give(fars)
 
     def _run(self, fd: int, fars: list[Far]) -> int:
+        try:
+            crew, begin = self._prepared(fd, fars[0])
+        except BaseException:
+            _ended_there(fars[0])
+            raise
+        assert self._pipe is not None
+        first = [fars.pop(0) for _ in range(min(len(fars), crew.count))]
+        try:
+            status = self._pipe.run(crew, begin, first)
+        finally:
+            fars += crew.kept
+        hosts.remember(self._session.host, self._options, self._is_push, crew.lesson())
+        return status
+
+    def _prepared(self, fd: int, far: Far) -> tuple[Crew, dict[str, Any]]:
+        """Have the far program started; the lanes for it, and what tells them to begin."""
         options, is_push, session = self._options, self._is_push, self._session
-        algorithm, window = choose_hash(fars[0]), max(options.window_bytes // SLOT_BYTES, 2)
-        answer, failed = fars[0].ask(
+        algorithm, window = choose_hash(far), max(options.window_bytes // SLOT_BYTES, 2)
+        answer, failed = far.ask(
             {**self._target.question(is_push, window), "modules": stream_modules()}
         )
         if failed:
@@ -95,24 +112,17 @@ class Stream:
             raise errors.DestinationError(f"{told['path']}: {told['message']}".lstrip(": "))
         pipe = self._new_pipe(os.dup(fd), window)
         crew = make_crew(
-            session, session.host, options, self.counters, is_push, algorithm, fars[0],
-            self._note, pipe.near,
+            session, session.host, options, self.counters, is_push, algorithm, far, self._note,
+            pipe.near,
         )  # fmt: skip
         pipe.board = crew.board
-        begin = {
-            "ask": "begin", "role": "stream", "socket": answer, "hash": algorithm,
-            "block_bytes": options.block_bytes, "modules": stream_modules(),
-        }  # fmt: skip
         self._pipe = pipe
         if self._is_cut_short:
             pipe.cut_short()
-        first = [fars.pop(0) for _ in range(min(len(fars), crew.count))]
-        try:
-            status = pipe.run(crew, begin, first)
-        finally:
-            fars += crew.kept
-        hosts.remember(session.host, options, is_push, crew.lesson())
-        return status
+        return crew, {
+            "ask": "begin", "role": "stream", "socket": answer, "hash": algorithm,
+            "block_bytes": options.block_bytes, "modules": stream_modules(),
+        }  # fmt: skip
 
     def _new_pipe(self, fd: int, window: int) -> Pipe:
         if self._is_push:
@@ -125,8 +135,22 @@ class Stream:
         if self._pipe is not None:
             self._pipe.cut_short()
 
+    def interrupt(self, error: errors.PscpError) -> bool:
+        """Have run() end the far program and raise this. False: it is not so far yet."""
+        if self._pipe is None:
+            return False
+        self._pipe.cut_short(error)
+        return True
+
     def _keep(self, place: int, data: bytes) -> None:
         self.err = (self.err + data)[-_SAID_MAX_BYTES:]
+
+
+def _ended_there(far: Far) -> None:
+    """No lane has begun: end what was started. The first answer may be to what was asked before."""
+    with contextlib.suppress(errors.PscpError):
+        for _ in range(2):
+            far.ask({"ask": "end"})
 
 
 def _failed(program: object, status: int, err: bytes) -> errors.CommandFailed:
