@@ -110,6 +110,8 @@ class Stream:
         if failed:
             told = failures.checked(answer)
             raise errors.DestinationError(f"{told['path']}: {told['message']}".lstrip(": "))
+        if not isinstance(answer, str):
+            raise errors.ProtocolError("an answer of another shape: no socket")
         pipe = self._new_pipe(os.dup(fd), window)
         crew = make_crew(
             session, session.host, options, self.counters, is_push, algorithm, far, self._note,
