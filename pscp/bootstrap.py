@@ -118,7 +118,7 @@ class Far:
         self._said = b""
         self._untold = ""  # what was said last; it may be the reason for an end
         self.rtt_s = math.inf  # of a question and its answer, the shortest so far
-        self._decoder = wire.Decoder()
+        self.decoder = wire.Decoder()
         self.hello: dict[str, Any] = {}  # what the agent said of itself
         self.was_kept = False  # from an earlier copy: it may have died unnoticed
         self.session = session.Session(session.COORDINATOR)
@@ -143,16 +143,16 @@ class Far:
         Raises ConnectionLost after a minute of silence, ProtocolError for what is no frame.
         """
         try:
-            frame = self._decoder.next()
+            frame = self.decoder.next()
             while frame is None:
-                view = self._decoder.space()
+                spaces = self.decoder.spaces()
                 self._wait()
-                count = os.readv(self.channel.read_fd, [view])
+                count = os.readv(self.channel.read_fd, spaces)
                 if count == 0:
                     return None
-                self._decoder.filled(count)
-                frame = self._decoder.next()
-                if frame is None and self._decoder.is_trickling(count):
+                self.decoder.filled(count)
+                frame = self.decoder.next()
+                if frame is None and self.decoder.is_trickling(count):
                     time.sleep(wire.GATHER_S)
             self.session.check(frame)
             return frame
@@ -209,7 +209,7 @@ class Far:
             if not data:
                 raise self._ended_early(seen)
         banner, _, rest = seen.partition(marker)
-        self._decoder.feed(rest)
+        self.decoder.feed(rest)
         if banner and self._notice is not None:
             self._notice(banner.decode(errors="replace").rstrip("\r\n"))
 

@@ -88,6 +88,7 @@ class Lane:
         """Send until there is nothing more to do; then wait for the agent's goodbye."""
         try:
             self._begin_near()
+            self._far.decoder.place = getattr(self._near.sink, "place", None)
             self._far.session.state = "push" if self._crew.is_push else "pull"
             self._far.send(wire.ASK, _BEGIN, 0, wire.to_json(self._crew.begin_far))
             self._reader.start()
@@ -125,6 +126,7 @@ class Lane:
             self._far.channel.end()
         if self._reader.ident is not None:
             self._reader.join()
+        self._far.decoder.place = None
         with self._board.changed:
             self.is_lost = True
             self._is_free = not self._share.work  # else it still sends what another lane did

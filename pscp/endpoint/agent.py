@@ -71,7 +71,7 @@ class Agent:
             decoder.feed(pending[begin : begin + wire.MAX_PAYLOAD_BYTES])
             self._take_all()
         while not (self._is_guest and self._session.state == "done"):
-            count = os.readv(self._read_fd, [decoder.space()])
+            count = os.readv(self._read_fd, decoder.spaces())
             if count == 0:
                 return
             decoder.filled(count)
@@ -148,6 +148,7 @@ class Agent:
         if asked["ask"] in ("begin", "end"):
             in_role = "sink" if self._end.sink else "source" if self._end.source else "new"
             self._session.state = "done" if self._is_guest and in_role == "new" else in_role
+            self._decoder.place = getattr(self._end.sink, "place", None)
 
     def _is_of_another(self, asked: Any) -> bool:
         """Is this channel to be a lane of a stream that another agent gathers?"""

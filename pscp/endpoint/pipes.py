@@ -319,6 +319,15 @@ class PipeSink:
     def forget(self, id_: int) -> None:
         pass
 
+    def place(self, id_: int, offset: int, length: int) -> Optional[memoryview]:
+        """Where a block may be read to, before write() is told of it."""
+        begin = offset % SLOT_BYTES
+        if begin + length > SLOT_BYTES:
+            return None
+        if self._buffer is None:
+            self._buffer = self._reorder.room.take()
+        return memoryview(self._buffer)[begin : begin + length]
+
     def write(self, id_: int, offset: int, block: memoryview) -> None:
         if self._arriving.block(id_, offset, len(block), wire.MAX_OFFSET):
             self._hasher, self._begin = hashes.new(self._algorithm), offset
@@ -330,7 +339,8 @@ class PipeSink:
         if self._buffer is None:
             self._buffer = self._reorder.room.take()
         self._hasher.update(block)
-        self._buffer[place : place + len(block)] = block
+        if block.obj is not self._buffer:
+            self._buffer[place : place + len(block)] = block
 
     def complete(
         self, id_: int, offset: int, length: int, digest: bytes

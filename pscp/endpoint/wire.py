@@ -22,7 +22,7 @@ import binascii
 import json
 import struct
 import zlib
-from typing import Any, List, NamedTuple, Optional
+from typing import Any, Callable, List, NamedTuple, Optional, Tuple
 
 HEADER = struct.Struct(">BBHIQQI")
 
@@ -134,19 +134,51 @@ _TRICKLE_BYTES = 64 * 1024
 GATHER_S = 0.001
 
 
+# What follows a block and is read with it: a DIGEST frame, with 16 bytes of digest, and a header.
+_NEXT_BYTES = 2 * HEADER.size + EXTENT.size + 16
+
+Place = Callable[[int, int, int], Optional[memoryview]]  # (id, offset, length); None: it has none
+
+
 class Decoder:
     """Finds frames in a byte stream, without copying payloads.
 
-    Read into space(), tell filled() how much came, take frames with next() until it gives None.
+    Read into spaces(), tell filled() how much came, take frames with next() until it gives None.
+    With a `place`, a block that has not come whole is read into it.
     """
 
     def __init__(self, capacity_bytes: int = MAX_FRAME_BYTES) -> None:
+        self.place: Optional[Place] = None
         self._view = memoryview(bytearray(max(capacity_bytes, MAX_FRAME_BYTES)))
         self._start = 0  # of the first byte not yet given out
         self._end = 0  # of the bytes received
+        self._block: Optional[Frame] = None  # that is read into its place
+        self._missing = 0  # bytes of it
+
+    def spaces(self) -> List[memoryview]:
+        """Where the next bytes go. Frames given out before are invalid from here on."""
+        if self._block is None and not self._begin_block():
+            return [self.space()]
+        assert self._block is not None
+        left = self._block.payload[len(self._block.payload) - self._missing :]
+        return [left, self._view[:_NEXT_BYTES]]
+
+    def _begin_block(self) -> bool:
+        """Is the payload at the front one that goes to its place?"""
+        kept = self._end - self._start - HEADER.size
+        if self.place is None or kept < 0 or self._view[self._start] != DATA:
+            return False
+        type_, flags, length, id_, offset, _ = self._front()
+        place = self.place(id_, offset, length)
+        if place is None:
+            return False
+        place[:kept] = self._view[self._end - kept : self._end]
+        self._block, self._missing = Frame(type_, flags, id_, offset, place), length - kept
+        self._start = self._end = 0
+        return True
 
     def space(self) -> memoryview:
-        """Where the next bytes go. Frames given out before are invalid from here on."""
+        """As spaces(), in one piece; for bytes that are there already."""
         kept = self._end - self._start
         if kept == 0:
             self._start = self._end = 0
@@ -163,8 +195,10 @@ class Decoder:
         return HEADER.size + length
 
     def filled(self, count: int) -> None:
-        """`count` bytes were read into space()."""
-        self._end += count
+        """`count` bytes were read into spaces()."""
+        of_block = min(count, self._missing)
+        self._missing -= of_block
+        self._end += count - of_block
 
     def feed(self, data: bytes) -> None:
         """Take bytes that were read elsewhere; there must be space() for them."""
@@ -182,6 +216,8 @@ class Decoder:
 
         Not of a pack: who takes that has work enough to let the next one gather meanwhile.
         """
+        if self._block is not None:
+            return count < _TRICKLE_BYTES < self._missing
         missing = self._wanted() - (self._end - self._start)
         return count < _TRICKLE_BYTES < missing and self._view[self._start] == DATA
 
@@ -192,8 +228,26 @@ class Decoder:
 
     def next(self) -> Optional[Frame]:
         """The next whole frame, or None. WireError when there can never be one."""
+        if self._block is not None:
+            block = self._block
+            if self._missing:
+                return None
+            self._block = None
+            return block
         if self._end - self._start < HEADER.size:
             return None
+        type_, flags, length, id_, offset, told = self._front()
+        begin = self._start + HEADER.size
+        if begin + length > self._end:
+            return None
+        self._start = begin + length
+        payload = self._view[begin : begin + length]
+        if told != zlib.crc32(_told(type_, flags, payload)):
+            raise WireError("a %s frame arrived damaged" % NAMES[type_])
+        return Frame(type_, flags, id_, offset, payload)
+
+    def _front(self) -> Tuple[int, int, int, int, int, int]:
+        """The header at the front: type, flags, length, id, offset, told."""
         type_, flags, check, *fields = HEADER.unpack_from(self._view, self._start)
         length, id_, offset, told = fields
         if (
@@ -204,11 +258,4 @@ class Decoder:
         ):
             shown = bytes(self._view[self._start :][: HEADER.size])
             raise WireError("these bytes are no frame: %r" % shown)
-        begin = self._start + HEADER.size
-        if begin + length > self._end:
-            return None
-        self._start = begin + length
-        payload = self._view[begin : begin + length]
-        if told != zlib.crc32(_told(type_, flags, payload)):
-            raise WireError("a %s frame arrived damaged" % NAMES[type_])
-        return Frame(type_, flags, id_, offset, payload)
+        return type_, flags, length, id_, offset, told

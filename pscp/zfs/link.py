@@ -33,6 +33,12 @@ class Sessions:
     """A Link. As many sessions to the host as there are users of it at once."""
 
     def __init__(self, host: Location, options: Options, note: Callable[[str], None]) -> None:
+        if options.compress:
+            raise errors.UsageError(
+                "-C: zfs sends what it has compressed as it is; ssh would compress it again"
+            )
+        words = (*options.ssh_options, "Compression=no")  # nor because ssh_config says so
+        options = dataclasses.replace(options, ssh_options=words)
         self._host, self._options, self._note = host, options, note
         self._changed = threading.Condition()
         self._free: list[Session] = []

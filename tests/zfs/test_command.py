@@ -92,6 +92,7 @@ def test_a_dry_run(
         (["--prune", "both", "tank/a", "host:tank/b"], "--keep-last"),
         (["--zfs-command", "'", "tank/a", "host:tank/b"], "zfs command"),
         (["-c", "0", "tank/a", "host:tank/b"], "connections"),
+        (["-C", "tank/a", "host:tank/b"], "compress it again"),
     ],
 )  # fmt: skip
 def test_what_makes_no_sense_is_refused_at_once(
