@@ -71,6 +71,9 @@ class InFlight:
         """Is nothing in flight but questions? A stream's may wait for very long."""
         return all(isinstance(work, Ask) for work in self.work.values())
 
+    def waits_for(self, kind: str) -> bool:
+        return any(isinstance(work, Ask) and work.kind == kind for work in self.work.values())
+
     def held_since(self, before_s: float) -> Chunk | None:
         """The chunk that this lane, and no other, took last, if that was before this moment."""
         for number, work in reversed(self.work.items()):
@@ -153,9 +156,9 @@ class Board:
         if not share.window.has_room(1):
             return None
         if lane.is_parked:
-            work = self._next_again(lane)
+            work = self._next_again(lane, share)
         else:
-            work = self._next(lane) or self._straggler(share)
+            work = self._next(lane, share) or self._straggler(share)
         return None if work is None else self._taken(share, work)
 
     def _taken(self, share: InFlight, work: Work) -> tuple[int, Work]:
@@ -187,8 +190,8 @@ class Board:
     def in_flight_bytes(self) -> int:
         return sum(share.window.in_flight_bytes for share in self._shares)
 
-    def _next(self, lane: Any) -> Work | None:
-        again = self._next_again(lane)
+    def _next(self, lane: Any, share: InFlight) -> Work | None:
+        again = self._next_again(lane, share)
         while again is None and self._waiting:
             first = self._waiting[0]
             if not isinstance(first, Iterator):
@@ -199,12 +202,14 @@ class Board:
                 return piece
             self._waiting.remove(first)
             self.idle.notify_all()
-            again = self._next_again(lane)  # its end may have added what follows from it
+            again = self._next_again(lane, share)  # its end may have added what follows from it
         return again or self._reserve()
 
-    def _next_again(self, lane: Any) -> Work | None:
+    def _next_again(self, lane: Any, share: InFlight) -> Work | None:
         """What was given back or follows from an answer. A parked lane does only its own."""
         for place, again in enumerate(self._again):
+            if isinstance(again, Ask) and again.kind and share.waits_for(again.kind):
+                continue
             pinned = again.lane if isinstance(again, Ask) else None
             is_free = pinned is None or pinned.is_lost
             if pinned is lane or (is_free and not lane.is_parked):

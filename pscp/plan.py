@@ -104,6 +104,7 @@ class Ask:
     then: Callable[[Any], None]
     failed: Callable[[Failure], None]
     lane: Any = None  # the lane that must ask it, while that one lives
+    kind: str = ""  # who waits for an answer to such a one takes no other
     cost_bytes: int = MEMORY_BYTES
 
     def question_for(self, lane: Any) -> dict[str, Any]:
