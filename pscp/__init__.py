@@ -1,8 +1,9 @@
 """pscp: parallel bulk transfer over SSH. The public API, re-exported; nothing else.
 
 copy() and Session are in api.py, Options and Location in options.py, the errors in errors.py,
-Result and Counters in progress.py, measure() in measuring.py, Measurement in advice.py. They are
-imported on first use, so that the command line starts quickly.
+Result and Counters in progress.py, measure() in measuring.py, Measurement in advice.py,
+replicate() in zfs/replicate.py. They are imported on first use, so that the command line starts
+quickly.
 """
 
 from __future__ import annotations
@@ -25,17 +26,20 @@ if TYPE_CHECKING:
     from pscp.progress import Counters as Counters
     from pscp.progress import Failure as Failure
     from pscp.progress import Result as Result
+    from pscp.zfs.replicate import replicate as replicate
 
 _HOMES = {
     "copy": "api", "Session": "api", "ConnectError": "errors", "CopyError": "errors",
     "PscpError": "errors", "UsageError": "errors", "Location": "options", "Options": "options",
     "parse_location": "options", "Counters": "progress", "Failure": "progress",
     "Result": "progress", "measure": "measuring", "Measurement": "advice",
+    "replicate": "zfs.replicate",
 }  # fmt: skip
 
 __all__ = [
     "Counters", "ConnectError", "CopyError", "Failure", "Location", "Measurement",
     "Options", "PscpError", "Result", "Session", "UsageError", "copy", "measure", "parse_location",
+    "replicate",
 ]  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from pscp.endpoint.session import Window
@@ -35,8 +35,9 @@ class InFlight:
     others could do: at most what it lately did in two round trips and a bit.
     """
 
-    def __init__(self, window_bytes: int, rtt_s: float) -> None:
-        self.window = Window(window_bytes)
+    def __init__(self, window_bytes: int, rtt_s: float, begins_small: bool = False) -> None:
+        """With `begins_small` the window grows by what lands, from the least, as TCP's does."""
+        self.window = Window(_LEAST_BYTES if begins_small else window_bytes)
         self.work: dict[int, Work] = {}
         self._taken_s: dict[int, float] = {}
         self._most_bytes, self._span_s = window_bytes, 2 * rtt_s + _SLACK_S
@@ -61,6 +62,8 @@ class InFlight:
         self._done.append((now_s, count))
         while self._done[0][0] < now_s - _PACE_S:
             self._done.popleft()
+        grown = self.window.capacity_bytes + count
+        self.window.capacity_bytes = min(grown, self._most_bytes)
         if now_s - self._begun_s > 2 * _PACE_S:  # before that, the connection gathers speed
             rate = sum(each for _, each in self._done) / _PACE_S
             wanted = max(int(rate * self._span_s), _LEAST_BYTES)
@@ -75,11 +78,19 @@ class InFlight:
         return any(isinstance(work, Ask) and work.kind == kind for work in self.work.values())
 
     def held_since(self, before_s: float) -> Chunk | None:
-        """The chunk that this lane, and no other, took last, if that was before this moment."""
-        for number, work in reversed(self.work.items()):
+        """The chunk that this lane, and no other, took last, if that was before this moment.
+
+        Of a stream, the one that it took first: all that comes after it waits for it.
+        """
+        for number, work in self._latest_first():
             if isinstance(work, Chunk) and work.takers == 1 and not work.is_over:
                 return work if self._taken_s[number] < before_s else None
         return None
+
+    def _latest_first(self) -> Iterable[tuple[int, Work]]:
+        first = next(iter(self.work.values()), None)
+        is_stream = isinstance(first, Chunk) and first.job.may_be_short
+        return self.work.items() if is_stream else reversed(self.work.items())
 
 
 class Board:

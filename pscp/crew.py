@@ -19,6 +19,7 @@ from pscp.endpoint import metadata, source, tree
 from pscp.endpoint.end import End
 from pscp.errors import AuthenticationError, ConnectError, ConnectionLost, PscpError
 from pscp.hosts import Known
+from pscp.lane import STREAM_WINDOW_BYTES, WINDOW_BYTES
 from pscp.options import Options
 from pscp.plan import MEMORY_BYTES
 from pscp.progress import Counters
@@ -66,6 +67,7 @@ class Crew:
         self._umask = metadata.current_umask()
         self._workers: list[Worker] = []
         self._stream = stream
+        self.window_bytes = WINDOW_BYTES if stream is None else STREAM_WINDOW_BYTES
         self._ended = threading.Event()
         self._looking = threading.Thread(target=self._look, name="tuner", daemon=True)
 
@@ -187,7 +189,7 @@ class Crew:
         counters = self._counters
         left: float = self._left_bytes()
         left += MEMORY_BYTES * (counters.files_total - counters.files_done)
-        if self._stream is not None:
+        if self._stream is not None and not counters.plan_complete:
             left = math.inf
         passed_s = 0.0 if counters.plan_complete else time.monotonic() - self._begun_s
         return is_worth_a_login(self._path, lanes, left, passed_s)

@@ -12,6 +12,20 @@
     |   +-- UnsafeName            a name that must not be used here
     |   +-- VerifyError           what landed is not what was read
     |   +-- SystemFailure         the operating system said no (errno, path)
+    |   +-- DatasetError          one ZFS dataset was not replicated; the rest was
+    |       +-- NoSuchDataset         it, or the parent of its destination, is not there
+    |       +-- NoSnapshot            it has none that could be sent
+    |       +-- SnapshotExists        one was to be taken, and its name is in use
+    |       +-- NoCommonSnapshot      the ends have no snapshot in common
+    |       +-- Diverged              the destination was changed since
+    |       +-- DestinationExists     and has no snapshot to go on from
+    |       +-- DatasetBusy           something else uses it (a retry may help)
+    |       +-- NoSpace               the pool is full, or a quota reached
+    |       +-- StreamRejected        zfs would not make it, or not receive it
+    |       +-- StreamCut             zfs ended before the stream did (a retry may help)
+    |       +-- ResumeRefused         a cut receive that cannot go on from here
+    |       +-- ZfsDenied             the user may not do this
+    +-- NoZfs                 1   no zfs command at this end
     +-- ConnectError          3   no usable agent at the far end
     |   +-- AuthenticationError   the login was refused
     |   +-- HostKeyError          the host's key is not the known one
@@ -173,3 +187,94 @@ class Terminated(PscpError):
 
     exit_code = 143
     hint = "run the same command again to go on from here"
+
+
+class DatasetError(FileError):
+    """One ZFS dataset was not replicated. The others were, but for those below it."""
+
+
+class NoSuchDataset(DatasetError):
+    """The dataset, or the parent that it would be received below, is not there."""
+
+    hint = "zfs list shows what is there; zfs create makes a parent"
+
+
+class NoSnapshot(DatasetError):
+    """The dataset has no snapshot that could be sent."""
+
+    hint = "--snapshot-name NAME takes one first"
+
+
+class SnapshotExists(DatasetError):
+    """There is a snapshot of the name that was to be taken."""
+
+    hint = "{time} in the name of --snapshot-name makes each another"
+
+
+class NoCommonSnapshot(DatasetError):
+    """The destination has snapshots, and the source has none of them, nor a bookmark of one."""
+
+    hint = "replicate to another name, or rename the destination out of the way (zfs rename)"
+
+
+class Diverged(DatasetError):
+    """The destination was changed after the snapshot that both ends have."""
+
+    hint = (
+        "--force-rollback throws those changes away (zfs clone keeps a copy of them first); "
+        "zfs set readonly=on at the destination keeps it from happening again"
+    )
+
+
+class DestinationExists(DatasetError):
+    """The destination is there already, and has no snapshot to go on from."""
+
+    hint = "replicate to a name below it; --force-rollback overwrites what it holds"
+
+
+class DatasetBusy(DatasetError):
+    """Another replication, a program or a hold has the dataset in use."""
+
+    retry = True
+    hint = "wait for what uses it, or end that; then run this command again"
+
+
+class NoSpace(DatasetError):
+    """The destination's pool is full, or a quota is reached."""
+
+    hint = "make room (zfs list -o space), or raise the quota; then run this command again"
+
+
+class StreamRejected(DatasetError):
+    """zfs would not make this stream, or not receive it."""
+
+    hint = "zfs's own words above say why; --dry-run shows the exact commands"
+
+
+class StreamCut(DatasetError):
+    """zfs send or zfs receive ended before the stream did."""
+
+    retry = True
+    hint = "run the same command again: where both ends can resume, it goes on from there"
+
+
+class ResumeRefused(DatasetError):
+    """The destination holds a cut receive that cannot be gone on with from this source."""
+
+    hint = "zfs receive -A DATASET at the destination throws the cut receive away"
+
+
+class ZfsDenied(DatasetError):
+    """The user may not do this with ZFS."""
+
+    hint = (
+        "delegate it: zfs allow USER send,snapshot,hold,release,destroy,mount,userprop SOURCE, and "
+        "zfs allow USER receive,create,mount,rollback,userprop,destroy at the parent of DEST; or "
+        "--zfs-command 'sudo zfs'"
+    )
+
+
+class NoZfs(PscpError):
+    """There is no zfs command at this end, or it does not work there."""
+
+    hint = "install ZFS there, or say where it is: --zfs-command, --far-zfs-command"

@@ -41,6 +41,11 @@ _MISSHAPEN = (
 )  # fmt: skip
 
 
+# The same for a stream, where what one lane holds keeps all that comes after it waiting: two of a
+# channel's windows, and what lies in its pipes.
+STREAM_WINDOW_BYTES = 6 * 1024 * 1024
+
+
 class Crew(Protocol):
     """What a lane needs to know of the copy it works for."""
 
@@ -49,6 +54,7 @@ class Crew(Protocol):
     begin_near: dict[str, Any]  # the questions that make each end what it is
     begin_far: dict[str, Any]
     rtt_s: float
+    window_bytes: int  # of each lane
     limiter: Limiter
     keeps: bool  # connections, for the next copy
 
@@ -64,13 +70,16 @@ class Lane:
         self.error: PscpError | None = None  # why it was lost
         self.has_worked = False  # it brought at least one piece of work to its end
         self._crew, self._far, self._board = crew, far, crew.board
-        self._share = InFlight(WINDOW_BYTES, crew.rtt_s)
+        self._share = InFlight(
+            crew.window_bytes, crew.rtt_s, begins_small=crew.window_bytes < WINDOW_BYTES
+        )
         self._near = crew.new_end()
         self._near_lock = threading.RLock()  # both threads use the near end on pull
         self._announced: dict[int, Any] = {}
         self._expected: deque[tuple[int, Chunk]] = deque()  # chunks in the order of their frames
         self._digests: dict[int, str] = {}  # of chunks that were sent, by the work's number
         self._ending = False
+        self._has_goodbye = False  # the agent's answer to "end"
         self._is_free = False
         self._is_stale = False  # the chunk that is arriving has landed by another lane
         self._reader = threading.Thread(target=self._receive, name=f"{name} in", daemon=True)
@@ -125,7 +134,7 @@ class Lane:
     @property
     def ended_well(self) -> bool:
         """Is the agent ready for the next copy?"""
-        return self._ending and self._is_free and self.error is None
+        return self._has_goodbye and self._is_free and self.error is None
 
     def _take(self) -> tuple[int, Any] | None:
         return self._board.take(self, self._share)
@@ -360,7 +369,8 @@ class Lane:
         if frame.id in (_BEGIN, _END):
             if failed:
                 raise _as_copy_error(failures.checked(answer))
-            return frame.id == _END and self._ending
+            self._has_goodbye = frame.id == _END and self._ending
+            return self._has_goodbye
         work = self._share.work.get(frame.id)
         if isinstance(work, Ask):
             self._answered(frame.id, work, answer, failed)

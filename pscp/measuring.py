@@ -31,7 +31,7 @@ from pscp.coordinator import choose_hash
 from pscp.crew import sink_question, source_question
 from pscp.endpoint import machine, tree
 from pscp.endpoint.end import End
-from pscp.lane import Lane
+from pscp.lane import WINDOW_BYTES, Lane
 from pscp.options import CHUNK_BYTES, KIB, Location, Options
 from pscp.plan import Chunk, Failure, Placed
 from pscp.worker import OPENING_MAX
@@ -129,7 +129,7 @@ class Trial:
     def __init__(self, fars: list[Far], is_push: bool, rtt_s: float, algorithm: str) -> None:
         self.board = Board()
         self.is_push, self.rtt_s, self.keeps = is_push, rtt_s, True
-        self.limiter = Limiter(None, self.board)
+        self.limiter, self.window_bytes = Limiter(None, self.board), WINDOW_BYTES
         test = Options(transfer_test=True)
         both = (
             source_question([], test, algorithm, is_push),

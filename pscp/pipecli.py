@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import os
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -19,7 +20,15 @@ from pscp import arguments
 from pscp.errors import Interrupted, PscpError, Terminated, UsageError
 from pscp.lines import complain, write_line
 from pscp.options import Location, Options, parse_host, parse_location
-from pscp.progress import make_reporter
+from pscp.progress import (
+    Counters,
+    Reporter,
+    RichBar,
+    count,
+    format_bytes,
+    format_duration,
+    make_reporter,
+)
 from pscp.signals import signals_raised
 
 OWN_FAILURE = 255  # as ssh(1)
@@ -135,7 +144,6 @@ def move(command: Piped) -> int:
     """Move the stream; returns the far command's exit status. Raises as Stream.run() does."""
     from pscp.api import Session
     from pscp.pipes import Target
-    from pscp.progress import Counters
     from pscp.streams import Program, Stream
 
     options = command.options
@@ -144,18 +152,34 @@ def move(command: Piped) -> int:
         raise UsageError(f"the standard {'input' if command.is_push else 'output'} is closed")
     is_terminal = bool(sys.stderr and sys.stderr.isatty()) and os.environ.get("TERM") != "dumb"
     reporter, counters = make_reporter(options, is_terminal), Counters()
+    says = Says(str(command.host.host), reporter) if isinstance(reporter, RichBar) else show
     session = Session(command.host, options)
     stream = Stream(
-        session, options, command.is_push, Target(command.words, command.path), counters, show,
+        session, options, command.is_push, Target(command.words, command.path), counters, says,
         reporter.note,
     )  # fmt: skip
     with signals_raised(_HINT, stream.interrupt), session, contextlib.ExitStack() as stack:
         reporter.start(counters)
         stack.callback(reporter.stop)
+        if isinstance(says, Says):
+            stack.callback(says.finish)
         if command.producer is not None:
             producer = stack.enter_context(Program(command.producer, True, keeps_err=False))
             fd, stream.ended_well = producer.fd, producer.ended_well
-        return stream.run(fd)
+        status = stream.run(fd)
+    if isinstance(reporter, RichBar):
+        write_line(sys.stderr, summary(counters))
+    return status
+
+
+def summary(counters: Counters) -> str:
+    """For example: 268.4 MB in 1.2 s (223.7 MB/s), 256 chunks verified."""
+    passed_s = max(time.monotonic() - counters.started_s, 0.001)
+    moved = counters.bytes_done
+    rate = (
+        f"{format_bytes(moved)} in {format_duration(passed_s)} ({format_bytes(moved / passed_s)}/s)"
+    )
+    return f"{rate}, {count(counters.chunks_verified, 'chunk')} verified"
 
 
 def is_open(fd: int) -> bool:
@@ -171,3 +195,25 @@ def show(place: int, data: bytes) -> None:
     with contextlib.suppress(OSError):
         while data:
             data = data[os.write(place + 1, data) :]
+
+
+class Says:
+    """What the far command says, where there is a bar on the terminal: in whole lines above it."""
+
+    def __init__(self, host: str, reporter: Reporter) -> None:
+        self._host, self._reporter, self._begun = host, reporter, b""
+
+    def __call__(self, place: int, data: bytes) -> None:
+        if place == 0:
+            return show(place, data)
+        *whole, self._begun = (self._begun + data).split(b"\n")
+        for line in whole:
+            self._tell(line)
+
+    def finish(self) -> None:
+        """What it said last, where that was no whole line."""
+        if self._begun:
+            self._tell(self._begun)
+
+    def _tell(self, line: bytes) -> None:
+        self._reporter.note(f"{self._host}: {line.decode(errors='replace')}")

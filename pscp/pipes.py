@@ -263,6 +263,7 @@ class Push(Pipe):
         self._landed = 0  # chunks
         self._written = 0  # at the far end, from the first on
         self._total: int | None = None  # chunks
+        self._cut_bytes = 0
         self._asked_drained_s = self._asked_close_s = -math.inf
 
     def _steps(self) -> list[Callable[[], None]]:
@@ -271,7 +272,7 @@ class Push(Pipe):
     def _feed(self) -> None:
         try:
             while self._may_cut() and (length := self._cut()):
-                self._counters.add(bytes_total=length)
+                self._cut_bytes += length
                 offset = (self._cutter.count - 1) * pipes.SLOT_BYTES
                 self.board.put(Chunk(self, offset, length))
         finally:
@@ -290,6 +291,7 @@ class Push(Pipe):
         elif not length:
             with self.board.changed:
                 self._total = self._cutter.count
+                self._counters.set(bytes_total=self._cut_bytes, plan_complete=True)
                 self._close_when_landed()
         return length
 
@@ -395,9 +397,7 @@ class Pull(Pipe):
 
     def landed(self, chunk: Chunk, digest: str, inode: int) -> None:
         length = self._reorder.arrived_bytes - self._counters.bytes_done
-        self._counters.add(
-            bytes_total=length, bytes_done=length, bytes_sent=length, chunks_verified=1
-        )
+        self._counters.add(bytes_done=length, bytes_sent=length, chunks_verified=1)
         self.board.idle.notify_all()
 
     def failed(self, chunk: Chunk, failure: Failure) -> None:

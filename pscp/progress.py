@@ -51,6 +51,7 @@ class Counters:
     lanes_wanted: int = 0
     connections_lost: int = 0
     started_s: float = field(default_factory=time.monotonic)
+    nouns: tuple[str, str] = ("file", "lane")  # what is counted, for people
     _lock: threading.Lock = field(
         default_factory=threading.Lock, init=False, repr=False, compare=False
     )
@@ -71,7 +72,8 @@ class Counters:
             return replace(self)
 
     def as_dict(self) -> dict[str, Any]:
-        return {item.name: getattr(self, item.name) for item in fields(self) if item.init}
+        counted = [item.name for item in fields(self) if item.init and item.name != "nouns"]
+        return {name: getattr(self, name) for name in counted}
 
 
 @dataclass(frozen=True)
@@ -382,8 +384,8 @@ def describe(now: Counters, bytes_per_s: float) -> tuple[list[str], list[str]]:
         first.append(f"{format_duration(missing / bytes_per_s)} left")
     finished = now.files_done + now.files_resumed + now.files_skipped
     second = [
-        f"{finished} of {count(now.files_total, 'file')}",
-        f"{now.lanes_alive} of {count(max(now.lanes_wanted, now.lanes_alive), 'lane')}",
+        *([f"{finished} of {count(now.files_total, now.nouns[0])}"] if now.files_total else []),
+        f"{now.lanes_alive} of {count(max(now.lanes_wanted, now.lanes_alive), now.nouns[1])}",
     ]
     if now.bytes_resumed:
         second.append(f"{format_bytes(now.bytes_resumed)} resumed")

@@ -1,4 +1,4 @@
-"""What a program calls for streams: pipe_to(), pipe_from(), move(), and run() for its words.
+"""What a program calls for streams: pipe_to(), pipe_from() and run().
 
 Each is a stream of a Session, over its connections. A program's end of it is a file object, or
 another program that is run here, whose exit status is known.
@@ -110,6 +110,8 @@ class Stream:
         if failed:
             told = failures.checked(answer)
             raise errors.DestinationError(f"{told['path']}: {told['message']}".lstrip(": "))
+        if not isinstance(answer, str):
+            raise errors.ProtocolError("an answer of another shape: no socket")
         pipe = self._new_pipe(os.dup(fd), window)
         crew = make_crew(
             session, session.host, options, self.counters, is_push, algorithm, far, self._note,
@@ -229,35 +231,6 @@ def run(session: Session, options: Options, argv: Sequence[str]) -> Ran:
     return Ran(status, parts[0], stream.err)
 
 
-def move(
-    session: Session, options: Options, producer: Sequence[str] | str,
-    consumer: Sequence[str] | str, is_push: bool, counters: Counters | None = None,
-    note: Callable[[str], None] | None = None,
-) -> tuple[Ran, Ran]:  # fmt: skip
-    """Run the producer at one end (push: here) and the consumer at the other; returns both.
-
-    When the producer fails, or the stream is cut short, the consumer is ended while its input is
-    still open, so that it never takes that for the end of the stream. A list is executed as it
-    is, a text by the user's shell. Raises as Stream.run() does.
-    """
-    here, there = (producer, consumer) if is_push else (consumer, producer)
-    stream = Stream(session, options, is_push, Target(there), counters, None, note)
-    with Program(here, is_push) as program:
-        try:
-            if is_push:
-                stream.ended_well = program.ended_well
-            status = stream.run(program.fd)
-        except errors.CopyError:
-            if is_push and program.has_failed():
-                return program.ran(), Ran(-1, b"", stream.err)
-            raise
-        if not is_push and status:  # the producer failed: what came is not all
-            program.end()
-        far = Ran(status, b"", stream.err)
-        near = program.ran()
-    return (near, far) if is_push else (far, near)
-
-
 class Program:
     """A program here, at one end of a stream. Its input ends cleanly only with ran()."""
 
@@ -294,9 +267,11 @@ class Program:
         """Its output has ended: wait for its status."""
         return self._process.wait() == 0
 
-    def has_failed(self) -> bool:
-        """Has it ended, and not well?"""
-        return bool(self._process.poll())
+    def has_ended(self, patience_s: float) -> bool:
+        """By itself, or is about to."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(patience_s)
+        return self._process.poll() is not None
 
     def _read(self) -> None:
         with self._process.stderr or open(os.devnull, "rb") as file:

@@ -94,6 +94,12 @@ class Worker(threading.Thread):
                         self._pause(attempt)
         except BaseException as error:  # a bug: the main thread shows it
             self._board.stop(error)
+        finally:
+            unused = self._far  # all was over before it could begin
+            if unused is not None and self._crew.keeps:
+                self._crew.keep(unused)
+            elif unused is not None:
+                unused.close()
 
     def _wait_for_work(self) -> bool:
         """A lane that has no connection yet opens one only when there is work for it."""

@@ -27,6 +27,7 @@ ENDPOINT = PACKAGE / "endpoint"
 # A module may import those on the rungs below its own. Folders are one name each.
 LADDER = (
     ("__init__",),
+    ("zfs",),
     ("cli", "selftest"),
     ("tables", "pipecli"),
     ("measuring",),

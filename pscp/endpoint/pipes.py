@@ -17,7 +17,7 @@ import threading
 import time
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from . import failures, hashes, tree, wire
+from . import failures, hashes, machine, tree, wire
 from .session import Arriving
 
 SLOT_BYTES = 1 << 20
@@ -170,7 +170,7 @@ class PipeSource:
         for begin in range(0, len(view), self._block_bytes):
             block = view[begin : begin + self._block_bytes]
             hasher.update(block)
-            send(wire.DATA, id_, offset + begin, block)
+            send(wire.DATA, id_, offset + begin, machine.Lent(block))
         extent = wire.EXTENT.pack(len(view), 0)
         send(wire.DIGEST, id_, offset, extent + hasher.digest())
 

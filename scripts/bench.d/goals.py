@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from regimes import AS_MANY, AS_MANY_BBR, BBR, FIXED, NO_LOSS
 from results import Case, Report
-from tools import IPERF, PSCP_HELP, RCLONE, RSYNC, SCP, SCP_AES, TWO_SSH
+from tools import CAT_SSH, IPERF, PIPE_TOOL, PSCP_HELP, RCLONE, RSYNC, SCP, SCP_AES, TWO_SSH
 
 Value = Callable[[Case, Report], float | None]
 SAME = 0.95  # as fast, as far as a noisy machine can tell
@@ -105,6 +105,9 @@ GOALS = (
     ),
     Goal("slowcore", "file", "-c 8, times scp", 8.0, against(SCP.name, tool="pscp -c 8")),
     Goal("slowcore", "file", "auto, times scp", 8.0, against(SCP.name)),
+    Goal("stream", "wan-100", "of iperf3", 0.85, against(IPERF.name, tool=PIPE_TOOL.name)),
+    Goal("stream", "wan-100", "times cat | ssh", 5.0, against(CAT_SSH.name, tool=PIPE_TOOL.name)),
+    Goal("stream", "loopback", "of a file copy", 0.9, against("pscp", tool=PIPE_TOOL.name)),
     Goal("tiny", "file", "times scp's time", 1.25, slower_than_scp, at_most=True),
     Goal("tiny", "file", "seconds for pscp --help", 0.15, help_s, at_most=True),
     *(

@@ -19,8 +19,10 @@ from results import Case
 from rounds import Bench, Contestant, compete, new_case
 from stock import GIB, MIB, LeftOut, Load
 from tools import (
+    CAT_SSH,
     IPERF,
     OTHERS,
+    PIPE_TOOL,
     PSCP,
     PSCP_HELP,
     QUICK_FAR,
@@ -189,6 +191,22 @@ def slowcore(bench: Bench) -> None:
             compete(bench, case, link, entries, push)
 
 
+def stream(bench: Bench) -> None:
+    with wan(RATE_MBIT, 100) as link:
+        load = bench.stock.file(bench.sized(GIB, 256 * MIB))
+        less = bench.stock.file(min(load.bytes, bench.sized(256 * MIB, 32 * MIB)))
+        tools = [Contestant(PIPE_TOOL, load, bench.runs), Contestant(IPERF, load, bench.runs)]
+        tools += [Contestant(CAT_SSH, less, min(SLOW_ROUNDS, bench.runs))]
+        for push in BOTH_WAYS:
+            case = new_case(bench, "stream", "wan-100", push, load, "Mbit/s", IPERF.name, 100)
+            compete(bench, case, link, tools, push)
+    with loopback() as link:
+        for push in BOTH_WAYS:
+            case = new_case(bench, "stream", "loopback", push, load, "MiB/s", "")
+            entries = [Contestant(tool, load, bench.runs) for tool in (PIPE_TOOL, pscp(), CAT_SSH)]
+            compete(bench, case, link, entries, push)
+
+
 def tiny(bench: Bench) -> None:
     """Short, so run often: a few milliseconds count here."""
     runs = 5 * bench.runs
@@ -285,6 +303,7 @@ REGIMES = {
     "small-loopback": Regime(small_loopback, "20,000 and 200,000 such files, no delay"),
     "mixed": Regime(mixed, "2,000 small files, 20 of 20 MB, one of 500 MB; 1 Gbit/s, 100 ms"),
     "slowcore": Regime(slowcore, f"one file, each connection on {SLOW_PERCENT} % of a CPU"),
+    "stream": Regime(stream, "one file through pscp-pipe; 1 Gbit/s, 100 ms, and no delay"),
     "tiny": Regime(tiny, "one file of 4 KiB: what starting costs"),
     "fixed": Regime(fixed, "-c auto against -c 1, 2, 4, 8, 16 on all of these"),
 }

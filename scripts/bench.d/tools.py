@@ -20,6 +20,7 @@ from links import Link
 from stock import Load
 
 PSCP = str(Path(sys.executable).with_name("pscp"))
+PIPE = str(Path(sys.executable).with_name("pscp-pipe"))
 AES = "aes128-gcm@openssh.com"
 STREAMS = 8
 LFTP_PARTS = 8  # the user has to choose; one would be no better than sftp
@@ -205,6 +206,27 @@ def two_ssh_command(run: Run) -> Command:
     return Command(["bash", "-c", f"{one} & {one} && wait $!"])
 
 
+def pipe_command(run: Run) -> Command:
+    way = ["-S", run.link.ssh] if run.link.ssh != "ssh" else []
+    fixed = [PIPE, "-B", "-F", run.link.config, *way]
+    return stream_command(run, [*fixed], [*fixed, "--from"])
+
+
+def cat_ssh_command(run: Run) -> Command:
+    return stream_command(run, run.ssh, run.ssh)
+
+
+def stream_command(run: Run, to: list[str], back: list[str]) -> Command:
+    """cat at one end, cat at the other, and this between them."""
+    host = run.link.server.host
+    path, out = shlex.quote(str(run.load.path)), shlex.quote(str(run.out / run.load.name))
+    if run.push:
+        return Command(["bash", "-c", f"{shlex.join([*to, host])} 'cat >{out}' <{path}"])
+    return Command(["bash", "-c", f"{shlex.join([*back, host])} 'cat {path}' </dev/null >{out}"])
+
+
+PIPE_TOOL = Tool("pscp-pipe", pipe_command, PIPE, single=False)
+CAT_SSH = Tool("cat | ssh cat", cat_ssh_command, "ssh")
 TWO_SSH = Tool("two bare ssh", two_ssh_command, "ssh", single=False, copies=False)
 
 

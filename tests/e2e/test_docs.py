@@ -102,6 +102,25 @@ def check_python(world: World, ran: Ran) -> None:
     assert (world.here / "day-2.gz").exists()
 
 
+def check_pipes(world: World, ran: Ran) -> None:
+    assert_same_tree(world.here / "data", world.there / "backup" / "data")
+    assert b"day-1.gz there" in (world.here / "logs.tar").read_bytes()
+
+
+def check_streams(world: World, ran: Ran) -> None:
+    assert_same_tree(world.here / "data", world.there / "backup" / "data")
+    listed = subprocess.run(
+        ["tar", "tf", world.there / "backup" / "data.tar"], capture_output=True, check=True
+    )
+    assert b"data/report.txt" in listed.stdout
+    assert (world.there / "backup" / "a.copy").read_text() == "a.txt"
+
+
+def check_streams_python(world: World, ran: Ran) -> None:
+    assert ran.out == "a report\n0\n"
+    assert (world.there / "backup" / "data" / "report.txt").exists()
+
+
 def assert_no_part(folder: Path) -> None:
     assert not [path for path in folder.rglob("*") if path.name.endswith(".pscp-part")]
 
@@ -138,7 +157,7 @@ def first_cells(page: str, heading: str) -> list[str]:
 
 def test_the_protocol_lists_every_question() -> None:
     listed = set(first_cells("protocol.md", "Questions")) - {"question"}
-    assert listed == {*end.ANSWERS, "finish", "pack"}
+    assert listed == {*end.ANSWERS, *end.OF_A_STREAM, "finish", "pack"}
 
 
 def test_the_protocol_lists_every_frame_and_kind_of_failure() -> None:

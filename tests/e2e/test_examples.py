@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import zfs.test_examples as with_zfs
 from compare import assert_same_tree
 
 from e2e.world import ROOT, World, make_world
@@ -27,7 +28,7 @@ def world(tmp_path: Path, far_home: Path, sshd: PrivateServer) -> Iterator[World
 
 
 def test_there_is_a_test_for_each() -> None:
-    tested = {name.removeprefix("test_") for name in globals()}
+    tested = {name.removeprefix("test_") for name in (*globals(), *vars(with_zfs))}
     assert [name for name in EXAMPLES if name.removesuffix(".py") not in tested] == []
 
 
@@ -50,6 +51,8 @@ def test_without_arguments_it_says_how_it_is_used(world: World, name: str) -> No
         ("several_copies.py", [NO_SUCH_HOST, "backup", "data"]),
         ("nightly_push.py", ["data", f"{NO_SUCH_HOST}:"]),
         ("newest_files.py", [f"{NO_SUCH_HOST}:*", "fetched"]),
+        ("recursive_pull.py", [f"{NO_SUCH_HOST}:tank/a", "vault/a"]),
+        ("database_dump.py", ["database", f"{NO_SUCH_HOST}:dump"]),
     ],
 )
 def test_a_host_that_is_not_there_is_told(world: World, name: str, arguments: list[str]) -> None:
@@ -61,7 +64,7 @@ def test_a_host_that_is_not_there_is_told(world: World, name: str, arguments: li
 
 def test_copy_folder(world: World) -> None:
     ran = world.example("copy_folder.py", "data", "host:backup")
-    assert (ran.code, ran.out[:26]) == (0, "3 copied, 0 were there, 0.")
+    assert (ran.code, ran.out[:24]) == (0, "3 copied, 0 were there, ")
     assert "200,015 of 200,015 bytes" in ran.err
     assert_same_tree(world.here / "data", world.there / "backup" / "data", modes=True, times=True)
     again = world.example("copy_folder.py", "data", "host:backup")
@@ -114,3 +117,13 @@ def test_newest_files(world: World) -> None:
     (world.there / "logs" / "day-3.gz").write_text("new")
     assert fetched() == ["day-2.gz", "day-3.gz"]
     assert (world.here / "fetched" / "day-2.gz").read_text() == "rotated"
+
+
+def test_database_dump(world: World) -> None:
+    dump = world.there / "backup" / "database.dump"
+    failed = world.example("database_dump.py", "bad", "host:backup/database.dump")
+    assert (failed.code, failed.err) == (1, "pg_dump failed with 1: nothing was stored\n")
+    assert not dump.exists()
+    ran = world.example("database_dump.py", "good", "host:backup/database.dump")
+    assert (ran.code, ran.out, ran.err) == (0, "", "")
+    assert dump.read_text() == "dumped good\n"

@@ -31,7 +31,6 @@ from pscp.errors import CommandFailed, CopyError, DestinationError
 from pscp.options import MIB
 from pscp.processes import descendants
 from pscp.servers import PrivateServer, SshdServer
-from pscp.streams import move
 
 ENDED_S = 30.0  # for what takes a moment
 STILL_S = 1.0  # nothing moved for so long: it stands still
@@ -628,34 +627,6 @@ def test_streams_and_copies_over_the_same_connections(world: World) -> None:
             return held_there(world) == held
 
         until(is_same, f"{held_there(world)} as before: {held}")
-
-
-def test_move(world: World) -> None:
-    """A program at each end; both outcomes are known, and who failed."""
-    (world.home / "data").write_bytes(data := bytes_of(5 * MIB))
-    here, clean = str(world.home), world.there(CLEAN)
-
-    with world.session() as session:
-        near, there = move(session, session.options, ["cat", f"{here}/data"], clean, True)
-        assert (near.status, there.status, world.read("x")) == (0, 0, data)
-        (world.home / "clean").unlink()
-        near, there = move(
-            session, session.options, f"cat {here}/data; echo a >&2; exit 4", clean, True
-        )
-        assert (near.status, near.err, there.status != 0) == (4, b"a\n", True)
-        assert not world.has("clean")
-        near, there = move(
-            session, session.options, f"cat {here}/data", "cat > /dev/null; exit 5", True
-        )
-        assert (near.status, there.status) == (0, 5)
-        with pytest.raises(DestinationError, match="nosuch"):
-            move(session, session.options, "yes", ["nosuch"], True)
-        there, near = move(session, session.options, f"cat {here}/data", f"cat > {here}/y", False)
-        assert (near.status, there.status, world.read("y")) == (0, 0, data)
-        consumer = f"cd {here}; {CLEAN}"
-        there, near = move(session, session.options, f"cat {here}/data; exit 6", consumer, False)
-        assert (there.status, near.status) == (6, 143)
-        assert not world.has("clean")
 
 
 def test_a_long_name_for_temporary_files(

@@ -18,7 +18,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from e2e.ways import COMMAND_S, PSCP, Ran
+from e2e.ways import COMMAND_S, PIPE, PSCP, Ran
 from pscp.servers import PrivateServer
 
 ROOT = Path(__file__).parents[2]
@@ -64,7 +64,17 @@ def make_world(here: Path, far_home: Path, server: PrivateServer) -> Iterator[Wo
         Path(server.ssh_config).read_text().replace(f"Host {server.host}\n", "Host host\n")
     )
     ssh = (shutil.which("ssh") or "ssh", "-F", str(here / "ssh_config"))
-    for name, argv in (("ssh", ssh), ("pscp", PSCP), ("python3", (sys.executable,))):
+    python = (sys.executable,)
+    # PostgreSQL is not needed to see what becomes of its output, and of its failure.
+    dump = ("sh", "-c", 'echo "dumped $2"; [ "$2" != bad ]', "pg_dump")
+    made = (
+        ("pg_dump", dump),
+        ("ssh", ssh),
+        ("pscp", PSCP),
+        ("pscp-pipe", PIPE),
+        ("python3", python),
+    )
+    for name, argv in made:
         put_program(world.programs / name, argv)
     try:
         yield world
@@ -83,6 +93,7 @@ def fill_here(here: Path) -> None:
     (here / "data" / "photos" / "1.jpg").write_bytes(os.urandom(200_000))
     (here / "data" / "report.txt").chmod(0o640)
     (here / "big.iso").write_bytes(os.urandom(BIG_BYTES))
+    shutil.make_archive(str(here / "data"), "tar", here, "data")
     for name in ("a.txt", "b.txt"):
         (here / name).write_text(name)
 

@@ -25,7 +25,7 @@ class Lane:
 class Job:
     """Counts what became of its chunks."""
 
-    number, is_closed = 1, False
+    number, is_closed, may_be_short = 1, False, False
     item: Any = None
 
     def __init__(self) -> None:

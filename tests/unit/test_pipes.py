@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pscp.endpoint import failures, hashes, pipes, wire
+from pscp.endpoint import failures, hashes, machine, pipes, wire
 from pscp.endpoint.pipes import SLOT_BYTES, AskedSource, Cutter, PipeSink, PipeSource, Reorder
 from pscp.pipes import Pull
 from pscp.plan import Chunk
@@ -33,7 +33,8 @@ class Frames(list[Sent]):
     """What a PipeSource sends."""
 
     def send(self, type_: int, id_: int, offset: int, payload: object, flags: int = 0) -> None:
-        self.append((type_, id_, offset, bytes(payload), flags))  # type: ignore[call-overload]
+        lies: object = payload.view if isinstance(payload, machine.Lent) else payload
+        self.append((type_, id_, offset, bytes(lies), flags))  # type: ignore[call-overload]
 
 
 class Pipe:

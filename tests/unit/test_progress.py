@@ -360,7 +360,7 @@ def test_rate_forgets_what_is_long_ago() -> None:
 
 def test_describe_without_a_total() -> None:
     pieces = describe(Counters(lanes_alive=1, bytes_done=5), 0)
-    assert pieces == (["5 B", "0 B/s"], ["0 of 0 files", "1 of 1 lane"])
+    assert pieces == (["5 B", "0 B/s"], ["1 of 1 lane"])
     first, second = describe(Counters(bytes_total=2000, bytes_done=5, files_failed=1), 9)
     assert first == ["5 B of 2.0 kB+", "9 B/s"]
     assert second[-1] == "1 failed"

@@ -1,0 +1,125 @@
+"""Names of datasets and snapshots, checked before they reach any command, and where they are.
+
+Not here: what there is under a name (asking.py). Read next: ends.py.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pscp.errors import UsageError
+from pscp.options import Location, parse_location
+
+MAX_NAME = 255  # ZFS_MAX_DATASET_NAME_LEN, less its NUL
+
+# zfs_namecheck.c: letters, digits and these; a pool's name begins with a letter.
+_PART = r"[A-Za-z0-9_.: -]+"
+_DATASET = re.compile(rf"[A-Za-z][A-Za-z0-9_.: -]*(?:/{_PART})*", re.ASCII)
+_SNAPSHOT = re.compile(_PART, re.ASCII)
+_PROPERTY = re.compile(r"[a-z0-9][a-z0-9_.:@-]*", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A dataset and the end it lies at."""
+
+    location: Location
+
+    def __post_init__(self) -> None:
+        check_dataset(self.location.path, self.location.text)
+
+    @property
+    def dataset(self) -> str:
+        return self.location.path
+
+    @property
+    def is_remote(self) -> bool:
+        return self.location.is_remote
+
+
+def parse_place(text: str) -> Place:
+    """Read `[user@]host:pool/dataset` or `pool/dataset`, as pscp reads `host:path`."""
+    return Place(parse_location(text))
+
+
+def check_ends(source: Place, dest: Place) -> None:
+    """Refuse what is neither from here to one host nor from one host to here."""
+    if source.is_remote and dest.is_remote:
+        raise UsageError(
+            "source and destination are both remote; pscp-zfs replicates from or to this machine",
+            "run pscp-zfs on one of the two hosts",
+        )
+    if not source.is_remote and not dest.is_remote:
+        raise UsageError(
+            "source and destination are both on this machine; pscp-zfs replicates over SSH",
+            "use zfs send and zfs receive, or write the far side as HOST:POOL/DATASET",
+        )
+
+
+def is_dataset(name: str) -> bool:
+    """May a filesystem or a volume have this name?"""
+    if len(name) > MAX_NAME or not _DATASET.fullmatch(name) or name.endswith(" "):
+        return False
+    return not {".", ".."} & set(name.split("/"))
+
+
+def is_snapshot_name(name: str) -> bool:
+    """May this stand behind the "@"?"""
+    return bool(_SNAPSHOT.fullmatch(name)) and len(name) < MAX_NAME
+
+
+def check_dataset(name: str, text: str) -> None:
+    if not name:
+        raise UsageError(f"{text}: a dataset is missing", "write HOST:POOL/DATASET")
+    if "@" in name or "#" in name:
+        raise UsageError(
+            f"{text}: a dataset is named without a snapshot",
+            "pscp-zfs finds the snapshots to send by itself",
+        )
+    if not is_dataset(name):
+        hint = "a dataset is named POOL/NAME, without a slash before it"
+        raise UsageError(f"{text}: this is no name of a dataset", hint)
+
+
+def check_snapshot_name(name: str) -> None:
+    if not is_snapshot_name(name):
+        hint = "it has letters, digits, and any of _ . : -"
+        raise UsageError(f"{name!r} is no name of a snapshot", hint)
+
+
+def check_property(name: str) -> None:
+    if not _PROPERTY.fullmatch(name) or len(name) > MAX_NAME:
+        raise UsageError(f"{name!r} is no name of a ZFS property")
+
+
+def relative(name: str, top: str) -> str | None:
+    """What follows `top/` in the name; "" for the top itself, None for what is not below it."""
+    if name == top:
+        return ""
+    return name[len(top) + 1 :] if name.startswith(f"{top}/") else None
+
+
+def moved(name: str, top: str, new_top: str) -> str:
+    """The name below another top."""
+    return new_top + name[len(top) :]
+
+
+def parent(name: str) -> str:
+    return name.rpartition("/")[0]
+
+
+def is_excluded(below: str, patterns: Sequence[str]) -> bool:
+    """Is this dataset, or one above it, left out?
+
+    A pattern with a "/" is for the path below the source, another for the last part.
+    """
+    parts = below.split("/") if below else []
+    for depth in range(1, len(parts) + 1):
+        for pattern in patterns:
+            path = "/".join(parts[:depth]) if "/" in pattern else parts[depth - 1]
+            if fnmatch.fnmatchcase(path, pattern.lstrip("/")):
+                return True
+    return False

@@ -1,0 +1,142 @@
+"""What must be sent so that the destination has the source's newest snapshot. Pure.
+
+Snapshots are the same where their GUIDs are: names may be changed, GUIDs are kept by zfs receive.
+
+Not here: how it is said to zfs (commands.py), and who does it (work.py). Read next: commands.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pscp.errors import (
+    DestinationExists,
+    Diverged,
+    NoCommonSnapshot,
+    NoSnapshot,
+    ResumeRefused,
+)
+from pscp.zfs.asking import Dataset, Snapshot
+
+
+@dataclass(frozen=True)
+class Stream:
+    """One zfs send and one zfs receive."""
+
+    source: str
+    dest: str
+    snapshot: Snapshot | None = None  # None: whatever the token says
+    base: Snapshot | None = None  # None: a full stream
+    all_between: bool = False
+    token: str = ""
+
+    @property
+    def is_resumed(self) -> bool:
+        return bool(self.token)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is done for one dataset, in this order."""
+
+    source: str
+    dest: str
+    rollback_to: str = ""  # the destination's name of a snapshot
+    destroyed: tuple[str, ...] = ()  # the destination's snapshots that the rollback throws away
+    streams: tuple[Stream, ...] = ()
+
+    @property
+    def target(self) -> Snapshot | None:
+        """The newest snapshot that the destination then has."""
+        return self.streams[-1].snapshot if self.streams else None
+
+    @property
+    def goes_on(self) -> bool:
+        """With a cut receive: only afterwards is it known what else there is to send."""
+        return any(stream.is_resumed for stream in self.streams)
+
+    @property
+    def describes(self) -> str:
+        """In words, for people."""
+        if not self.streams:
+            return "nothing to send"
+        first, last = self.streams[0], self.streams[-1]
+        if first.token:
+            return "goes on with a cut receive"
+        assert last.snapshot is not None
+        begin = f"incremental from {first.base.short}" if first.base else "full"
+        return f"{begin}, to {last.snapshot.short}"
+
+
+def make_plan(
+    source: Dataset, dest_name: str, dest: Dataset | None, *,
+    all_between: bool = True, force_rollback: bool = False, can_resume: bool = False,
+) -> Plan:  # fmt: skip
+    """The plan for one dataset. Raises the DatasetError that forbids it."""
+    plan = Plan(source.name, dest_name)
+    if dest is not None and dest.token:
+        if not can_resume:
+            what = "it holds a cut receive, and the source's zfs knows no resume tokens"
+            raise ResumeRefused(dest_name, what)
+        streams = (Stream(source.name, dest_name, token=dest.token),)
+        return Plan(source.name, dest_name, streams=streams)
+    if not source.snapshots:
+        raise NoSnapshot(source.name, "it has no snapshot")
+    if dest is None or not dest.snapshots:
+        if dest is not None and not force_rollback:
+            raise DestinationExists(dest_name, "it is there already, and has no snapshot")
+        return Plan(source.name, dest_name, streams=_full(source, dest_name, all_between))
+    base, there = common(source, dest)
+    newer = dest.snapshots[dest.snapshots.index(there) + 1 :]
+    if newer and not force_rollback:
+        names = ", ".join(each.short for each in newer[-3:])
+        what = f"it has snapshots after {there.short} that the source has not: {names}"
+        raise Diverged(dest_name, what)
+    plan = Plan(source.name, dest_name, streams=_since(source, dest_name, base, all_between))
+    if not newer:
+        return plan
+    destroyed = tuple(each.name for each in newer)
+    return Plan(source.name, dest_name, there.name, destroyed, plan.streams)
+
+
+def common(source: Dataset, dest: Dataset) -> tuple[Snapshot, Snapshot]:
+    """The newest snapshot of the destination that the source has too, or a bookmark of it."""
+    bases = {each.guid: each for each in (*source.bookmarks, *source.snapshots) if each.guid}
+    for there in reversed(dest.snapshots):
+        if there.guid in bases:
+            return bases[there.guid], there
+    names = ", ".join(each.short for each in dest.snapshots[-3:])
+    what = f"none of its snapshots ({names}) is one of {source.name}, nor a bookmark there"
+    raise NoCommonSnapshot(dest.name, what)
+
+
+def _full(source: Dataset, dest: str, all_between: bool) -> tuple[Stream, ...]:
+    oldest, newest = source.snapshots[0], source.snapshots[-1]
+    if not all_between or oldest == newest:
+        return (Stream(source.name, dest, newest),)
+    return (
+        Stream(source.name, dest, oldest),
+        Stream(source.name, dest, newest, oldest, True),
+    )
+
+
+def _since(source: Dataset, dest: str, base: Snapshot, all_between: bool) -> tuple[Stream, ...]:
+    after = [each for each in source.snapshots if each.txg > base.txg]
+    if not after:
+        return ()
+    newest = after[-1]
+    if not all_between:
+        return (Stream(source.name, dest, newest, base),)
+    if not base.is_bookmark:
+        return (Stream(source.name, dest, newest, base, True),)
+    # zfs send -I begins with snapshots only
+    streams = [Stream(source.name, dest, after[0], base)]
+    if after[0] != newest:
+        streams.append(Stream(source.name, dest, newest, after[0], True))
+    return tuple(streams)
+
+
+def of_ours_to_prune(snapshots: tuple[Snapshot, ...], mark: str, keep_last: int) -> list[Snapshot]:
+    """Those with our mark, but for the newest; never the newest of all, which the next needs."""
+    ours = [each for each in snapshots if each.mark == mark]
+    return [each for each in ours[:-keep_last] if each != snapshots[-1]]

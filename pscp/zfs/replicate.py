@@ -1,0 +1,322 @@
+"""The whole of a replication: both ends asked, a snapshot taken, then every dataset in its turn.
+
+Parents go before their children, siblings at once; what fails hinders those below it alone.
+
+Not here: one dataset's streams (work.py). Read next: work.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import shlex
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, fields
+from typing import Any
+
+from pscp import errors, state
+from pscp.options import Location, Options
+from pscp.progress import (
+    CallbackReporter,
+    Counters,
+    Failure,
+    Reporter,
+    Result,
+    Silent,
+    Ticking,
+)
+from pscp.progress import format_bytes as shown
+from pscp.zfs import commands
+from pscp.zfs.abilities import together
+from pscp.zfs.asking import Dataset, Zfs
+from pscp.zfs.ends import Here, Link
+from pscp.zfs.link import open_link
+from pscp.zfs.names import Place, check_ends, is_excluded, moved, parent, parse_place, relative
+from pscp.zfs.plan import Plan
+from pscp.zfs.settings import Settings
+from pscp.zfs.work import Job, Sent
+
+Connect = Callable[[Location, Options, Callable[[str], None]], Link]
+_SETTINGS = {each.name for each in fields(Settings)}
+
+
+@dataclass(frozen=True)
+class Replicated(Result):
+    """What a replication did; `files` counts datasets. Its `failures` name those that failed."""
+
+    datasets: tuple[Sent, ...] = ()
+    snapshot: str = ""  # that was taken first
+
+
+def replicate(
+    source: str | Place,
+    dest: str | Place,
+    *,
+    options: Options | None = None,
+    settings: Settings | None = None,
+    reporter: Reporter | None = None,
+    progress: Callable[[Counters], object] | None = None,
+    connect: Connect = open_link,
+    **chosen: Any,
+) -> Replicated:
+    """Bring a ZFS dataset at the destination to the newest snapshot of the source.
+
+    One of the two is "[user@]host:pool/dataset", the other "pool/dataset" here. `chosen` are
+    fields of Settings, for instance recursive=True, and of Options, such as connections=8.
+    `progress` is called about ten times a second with a snapshot of Counters.
+
+    Returns a Replicated; its `failures` name each dataset that was not replicated. Raises
+    UsageError before anything is contacted, NoSuchDataset or NoZfs where there is nothing to do
+    it with, ConnectError where the far end is out of reach, CopyRunning where the same
+    replication is at work already.
+    """
+    unknown = {name: value for name, value in chosen.items() if name not in _SETTINGS}
+    ours = {name: value for name, value in chosen.items() if name in _SETTINGS}
+    asked = settings or Settings(**ours)
+    how = options or Options(**unknown)
+    froms = parse_place(source) if isinstance(source, str) else source
+    to = parse_place(dest) if isinstance(dest, str) else dest
+    check_ends(froms, to)
+    told = reporter or Silent()
+    if progress is not None:
+        told = CallbackReporter(progress, told)
+    counters = Counters()
+    counters.nouns = ("dataset", "stream")
+    result: Replicated | None = None
+    with _alone(_mark(froms, to)):
+        link = connect((to if to.is_remote else froms).location, how, told.note)
+        try:
+            told.start(counters)
+            result = _Run(froms, to, how, asked, told, counters, link).run()
+            return result
+        finally:
+            link.close()
+            told.stop(result)
+
+
+class _Run:
+    """One replication, from the first question to its result."""
+
+    def __init__(
+        self, source: Place, dest: Place, options: Options, settings: Settings,
+        reporter: Reporter, counters: Counters, link: Link,
+    ) -> None:  # fmt: skip
+        self.top, self.dest_top = source.dataset, dest.dataset
+        self.options, self.settings, self.reporter = options, settings, reporter
+        self.counters, self.link = counters, link
+        self.mark = _mark(source, dest)
+        self.is_push = dest.is_remote
+        ends = []
+        for place in (source, dest):
+            end = link if place.is_remote else Here()
+            where = place.location.login if place.is_remote else "here"
+            ends.append(Zfs(end, settings.commands(place.is_remote), where))
+        self.source, self.dest = ends
+        self.taken = ""
+        self.failures: list[Failure] = []
+        self.sent: list[Sent] = []
+
+    def run(self) -> Replicated:
+        self.source.learn(self.top)
+        self.dest.learn(self.dest_top)
+        commands.check_abilities(self.settings, self.source.can, self.dest.can)
+        common = together(self.source.can, self.dest.can)
+        if not common.holds:
+            self._explain(f"{self.source.where}: zfs has no holds; going without")
+        if not common.resume:
+            self._explain("no resume tokens: an increment that is cut starts over")
+        speech = commands.Speech(self.settings, common)
+        job = Job(
+            self.source, self.dest, self.link, self.is_push, speech, self.mark, self.counters,
+            self.reporter.note, self._explain,
+        )  # fmt: skip
+        names, sources = self._sources()
+        dests = self.dest.datasets(self.dest_top, self.settings.recursive)
+        if self.options.dry_run:
+            self._show(job, names, sources, dests)
+        else:
+            self._work(job, names, sources, dests)
+        return self._result()
+
+    def _explain(self, text: str) -> None:
+        if self.options.verbose:
+            self.reporter.note(text)
+
+    # --- the sources
+
+    def _sources(self) -> tuple[list[str], dict[str, Dataset]]:
+        """The datasets to replicate, parents first, with the snapshot that was asked for."""
+        found = self.source.datasets(self.top, self.settings.recursive)
+        if self.top not in found:
+            raise errors.NoSuchDataset(self.top, f"{self.source.where}: there is no such dataset")
+        exclude = self.settings.exclude
+        names = [each for each in found if not is_excluded(relative(each, self.top) or "", exclude)]
+        name = self.settings.snapshot_now()
+        if name is None or self.options.dry_run:
+            if name is not None:
+                self.reporter.line(f"{self.top}@{name} would be taken first")
+            return names, found
+        self._take(names, name, is_all=len(names) == len(found))
+        self.taken = name
+        return names, self.source.datasets(self.top, self.settings.recursive)
+
+    def _take(self, names: list[str], snapshot: str, is_all: bool) -> None:
+        """At one moment where zfs can: for all below the top, or for several that are named."""
+        words = commands.take(names, snapshot, self.mark)
+        if is_all and self.settings.recursive:
+            words = commands.take([self.top], snapshot, self.mark)
+            self.source.do(self.top, words[0], "-r", *words[1:])
+        elif self.source.can.bookmarks:  # as old is the taking of several
+            self.source.do(self.top, *words)
+        else:
+            for name in names:
+                self.source.do(name, *commands.take([name], snapshot, self.mark))
+
+    # --- what would be done
+
+    def _show(
+        self, job: Job, names: list[str], sources: dict[str, Dataset], dests: dict[str, Dataset]
+    ) -> None:
+        for name in names:
+            dest = moved(name, self.top, self.dest_top)
+            try:
+                plan = job.plan(sources[name], dest, dests.get(dest))
+            except errors.DatasetError as error:
+                self._failed(error)
+                continue
+            self.reporter.line(f"{name} -> {dest}: {plan.describes}")
+            for text in self._commands(job, plan):
+                self.reporter.line(f"  {text}")
+
+    def _commands(self, job: Job, plan: Plan) -> Iterator[str]:
+        """As they would be run, with the end that runs them before each."""
+        if plan.rollback_to:
+            yield self._spoken(self.dest, commands.rollback(plan))
+        for stream in plan.streams:
+            size = job.foresee(stream).bytes
+            said = "" if size is None else f"  # {shown(size)}"
+            self.counters.add(bytes_total=size or 0)
+            yield self._spoken(self.source, job.speech.send(stream)) + said
+            yield self._spoken(self.dest, job.speech.receive(stream))
+
+    def _spoken(self, zfs: Zfs, words: tuple[str, ...]) -> str:
+        return f"{zfs.where}: {shlex.join(zfs.argv(*words))}"
+
+    # --- the work
+
+    def _work(
+        self, job: Job, names: list[str], sources: dict[str, Dataset], dests: dict[str, Dataset]
+    ) -> None:
+        self.counters.add(files_total=len(names))
+        running: dict[Future[Sent], str] = {}
+        waiting, failed = list(names), set[str]()
+        pool = ThreadPoolExecutor(self.settings.parallel, "zfs")
+
+        def begin() -> None:
+            busy = {*running.values(), *waiting}
+            for name in [name for name in waiting if parent(name) not in busy]:
+                waiting.remove(name)
+                dest = moved(name, self.top, self.dest_top)
+                if parent(name) in failed and dest not in dests:
+                    failed.add(name)
+                    self._failed(errors.DatasetError(dest, "its parent was not replicated"))
+                else:
+                    future = pool.submit(job.replicate, sources[name], dest, dests.get(dest))
+                    running[future] = name
+
+        try:
+            with self._estimating(job, names, sources, dests):
+                while waiting or running:
+                    begin()
+                    for future in wait(running, return_when=FIRST_COMPLETED).done:
+                        self._settle(future, running.pop(future), failed)
+        finally:
+            job.ending.set()
+            if running:
+                self.link.close()  # so that what still runs ends
+            pool.shutdown(cancel_futures=True)
+
+    def _settle(self, future: Future[Sent], name: str, failed: set[str]) -> None:
+        try:
+            self.sent.append(future.result())
+            self.counters.add(files_done=1)
+        except errors.FileError as error:
+            failed.add(name)
+            self._failed(error)
+
+    @contextlib.contextmanager
+    def _estimating(
+        self, job: Job, names: list[str], sources: dict[str, Dataset], dests: dict[str, Dataset]
+    ) -> Iterator[None]:
+        """For the bar, the sizes of all streams, found while the first of them are sent."""
+
+        def estimate() -> None:
+            for name in names:
+                dest = moved(name, self.top, self.dest_top)
+                with contextlib.suppress(errors.PscpError):
+                    for stream in job.plan(sources[name], dest, dests.get(dest)).streams:
+                        if done.is_set():
+                            return
+                        self.counters.add(bytes_total=job.foresee(stream).bytes or 0)
+            self.counters.set(plan_complete=True)
+
+        done = threading.Event()
+        thread = threading.Thread(target=estimate, name="zfs sizes")
+        if job.speech.common.sizes and isinstance(self.reporter, Ticking):
+            thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            if thread.ident is not None:
+                thread.join()
+
+    def _failed(self, error: errors.FileError) -> None:
+        self.counters.add(files_failed=1)
+        self.failures.append(Failure(error.path, type(error).__name__, error.message, error.hint))
+        hint = f" ({error.hint})" if error.hint else ""
+        self.reporter.note(f"{error.path}: {error.message}{hint}")
+
+    def _result(self) -> Replicated:
+        went = sum(each.bytes for each in self.sent)
+        return Replicated(
+            files=len(self.sent),
+            bytes=self.counters.bytes_total if self.options.dry_run else went,
+            bytes_sent=went,
+            seconds=time.monotonic() - self.counters.started_s,
+            failures=tuple(self.failures),
+            datasets=tuple(self.sent),
+            snapshot=self.taken,
+        )
+
+
+def _mark(source: Place, dest: Place) -> str:
+    """The same for the same two datasets at the same two ends."""
+    here = os.uname().nodename
+    ends = [(each.location.host or here, each.dataset) for each in (source, dest)]
+    return hashlib.sha256(repr(ends).encode()).hexdigest()[:16]
+
+
+@contextlib.contextmanager
+def _alone(mark: str) -> Iterator[None]:
+    """Two of the same replication would be in each other's way. Without a state folder: hope."""
+    folder = os.path.join(state.folder(), "zfs")
+    try:
+        os.makedirs(folder, exist_ok=True, mode=0o700)
+        lock = os.open(os.path.join(folder, f"{mark}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError:
+        yield
+        return
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise errors.CopyRunning("the same replication is already running") from None
+        yield
+    finally:
+        os.close(lock)

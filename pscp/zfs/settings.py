@@ -1,0 +1,111 @@
+"""What was asked of a replication, checked and frozen; how ssh is run is in options.py.
+
+Not here: the letters of the command line (arguments.py). Read next: names.py.
+"""
+
+from __future__ import annotations
+
+import shlex
+import time
+from dataclasses import dataclass
+
+from pscp.errors import UsageError
+from pscp.zfs.names import check_property, check_snapshot_name
+
+MAX_PARALLEL = 32
+TIME = "{time}"  # in the name of a snapshot; a "%" would be an end of line in a crontab
+PRUNABLE = ("source", "dest", "both")
+
+# Where zfs lies when it is in no PATH, as in a session without a login shell.
+USUAL_COMMANDS = (("zfs",), ("/usr/sbin/zfs",), ("/sbin/zfs",), ("/usr/local/sbin/zfs",))
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Every field has a default. A value of this class is sound."""
+
+    # what is replicated
+    recursive: bool = False
+    exclude: tuple[str, ...] = ()
+    all_between: bool = True  # -I; else the newest snapshot alone, -i
+    snapshot_name: str | None = None  # taken first; TIME in it is the time
+    raw: bool = False
+    properties: bool = False
+    # what the receiver does with it
+    set_properties: tuple[str, ...] = ()  # NAME=VALUE
+    leave_properties: tuple[str, ...] = ()
+    mount: bool = False
+    force_rollback: bool = False
+    # what goes afterwards
+    keep_last: int | None = None
+    prune: str = "source"
+    # how
+    parallel: int = 2  # datasets at once
+    zfs_command: str | None = None
+    far_zfs_command: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.snapshot_name is not None:
+            check_snapshot_name(self.snapshot_name.replace(TIME, "0"))
+        _check_number("parallel", self.parallel, MAX_PARALLEL)
+        _check_keep(self)
+        _check_properties(self)
+        for pattern in (*_words("exclude", self.exclude),):
+            if not pattern:
+                raise UsageError("the pattern to exclude is empty")
+        for command in (self.zfs_command, self.far_zfs_command):
+            if command is not None:
+                split_command(command)
+
+    def commands(self, is_far: bool) -> tuple[tuple[str, ...], ...]:
+        """The ways to call zfs, of which the first that is there is taken."""
+        given = self.far_zfs_command if is_far else self.zfs_command
+        return USUAL_COMMANDS if given is None else (split_command(given),)
+
+    def snapshot_now(self) -> str | None:
+        """The name of the snapshot to take first."""
+        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        return self.snapshot_name and self.snapshot_name.replace(TIME, now)
+
+
+def split_command(text: str) -> tuple[str, ...]:
+    """Words as a shell would split them; none reads them."""
+    try:
+        words = tuple(shlex.split(text))
+    except ValueError as error:
+        raise UsageError(f"the zfs command {text!r}: {error}") from None
+    if not words or not all(words) or "\0" in text:
+        raise UsageError(f"{text!r} is no command to run zfs with", "such as 'sudo zfs'")
+    return words
+
+
+def _check_number(what: str, value: int, most: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
+        raise UsageError(f"{what} must be a whole number from 1 to {most}, not {value!r}")
+
+
+def _check_keep(settings: Settings) -> None:
+    if settings.prune not in PRUNABLE:
+        raise UsageError(f"prune must be one of {', '.join(PRUNABLE)}, not {settings.prune!r}")
+    if settings.keep_last is not None:
+        _check_number("keep_last", settings.keep_last, 10**6)
+    elif settings.prune != "source":
+        raise UsageError("--prune goes with --keep-last, which says how many snapshots stay")
+
+
+def _check_properties(settings: Settings) -> None:
+    for text in _words("set_properties", settings.set_properties):
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise UsageError(f"-o {text}: a property is set with NAME=VALUE")
+        check_property(name)
+        if any(ord(each) < 0x20 for each in value):
+            raise UsageError(f"-o {name}: the value has a control character in it")
+    for name in _words("leave_properties", settings.leave_properties):
+        check_property(name)
+
+
+def _words(what: str, values: tuple[str, ...]) -> tuple[str, ...]:
+    if isinstance(values, str):
+        raise UsageError(f"{what} must be a tuple of strings, not one string")
+    return values

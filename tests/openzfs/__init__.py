@@ -1,0 +1,1 @@
+"""Replication between pools of OpenZFS in a virtual machine: what zfs-fuse lacks."""

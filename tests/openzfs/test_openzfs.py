@@ -1,0 +1,301 @@
+"""Replication with today's ZFS: resume tokens, -L -e -c, raw streams, bookmarks, delegation.
+
+Not here: what zfs-fuse does as well (../zfs). Read next: conftest.py.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+from zfs.conftest import Ends
+from zfs.test_over_ssh import amidst, eventually
+
+from openzfs.machine import HOST, Machine, VmPool
+
+LARGE = 12_000_000
+CUT = 5_000_000
+
+
+def get(ends: Ends, name: str, *properties: str) -> list[str]:
+    pool = ends.receiver if name.startswith(ends.receiver.pool) else ends.sender
+    assert isinstance(pool, VmPool)
+    return pool.get(name, *properties)
+
+
+def token(ends: Ends) -> str:
+    return get(ends, ends.dest, "receive_resume_token")[0]
+
+
+def holds(ends: Ends, name: str) -> str:
+    return ends.sender.do("holds", "-H", f"{ends.source}@{name}")
+
+
+def cut_once(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A replication that is cut, and tries only once."""
+    ends.link.cut_at = CUT
+    with monkeypatch.context() as patch:
+        patch.setattr("pscp.zfs.work.ATTEMPTS", 1)
+        with pytest.raises(Exception, match="cut"):
+            ends.replicate()
+
+
+def sends(ends: Ends) -> list[tuple[str, ...]]:
+    """The commands of the streams."""
+    return [argv for argv in ends.link.commands if "send" in argv and "-nvP" not in argv]
+
+
+def receives(ends: Ends) -> list[tuple[str, ...]]:
+    return [argv for argv in ends.link.commands if "receive" in argv]
+
+
+# --- what was cut
+
+
+def test_a_cut_stream_goes_on_where_it_stopped(ends: Ends) -> None:
+    ends.write("large", LARGE)
+    ends.grow("one", "two")
+    ends.link.cut_at = CUT
+    result = ends.replicate()
+    assert result.ok and result.datasets[0].resumed
+    assert ends.received() == ["one", "two"]
+    assert any("going on where it stopped" in note for note in ends.told.notes)
+    assert result.bytes < LARGE + CUT
+
+
+def test_the_next_run_goes_on_where_one_was_cut(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends.grow("one")
+    ends.replicate()
+    ends.write("large", LARGE)
+    ends.grow("two", "three")
+    cut_once(ends, monkeypatch)
+    assert token(ends) != "-" and "pscp:" in holds(ends, "three")
+    result = ends.replicate()
+    assert result.ok and result.datasets[0].resumed and result.bytes < LARGE
+    assert ends.received() == ["one", "two", "three"]
+    assert [holds(ends, name) for name in ("one", "two", "three")] == ["", "", ""]
+
+
+def test_a_cut_stream_whose_snapshot_is_gone_starts_over(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends.grow("one")
+    ends.replicate()
+    ends.write("large", LARGE)
+    ends.snapshot("two")
+    cut_once(ends, monkeypatch)
+    tag = holds(ends, "two").split("\t")[1]
+    for name in ("one", "two"):
+        ends.sender.do("release", tag, f"{ends.source}@{name}")
+    ends.sender.do("destroy", f"{ends.source}@two")
+    ends.snapshot("three")
+    result = ends.replicate()
+    assert result.ok and any("thrown away" in note for note in ends.told.notes)
+    assert ends.received() == ["one", "three"]
+
+
+def test_a_cut_receive_of_something_else_is_left_alone(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A token names a dataset of the sender: a receiver could ask for any."""
+    other = ends.source
+    ends.write("large", LARGE)
+    ends.snapshot("one")
+    cut_once(ends, monkeypatch)
+    before = token(ends)
+    ends.source = f"{other}-mine"
+    ends.sender.do("create", ends.source)
+    ends.grow("one")
+    ends.link.commands.clear()
+    [failure] = ends.replicate().failures
+    assert failure.error == "ResumeRefused" and "receive -A" in failure.hint
+    assert token(ends) == before and not receives(ends)
+
+
+def test_a_killed_sender_is_gone_on_with(ends: Ends) -> None:
+    ends.write("large", LARGE)
+    ends.snapshot("one")
+    ends.link.kill_sender_at = CUT
+    result = ends.replicate()
+    assert result.ok and result.datasets[0].resumed and ends.received() == ["one"]
+
+
+def test_an_interrupted_run_over_ssh_is_gone_on_with(ends: Ends, machine: Machine) -> None:
+    """Over pscp's own connections: Ctrl-C, then the same command again."""
+    ends.host = HOST
+    ends.over_ssh = {
+        "config_file": machine.ssh_config, "connections": 2, "batch": True,
+        "far_zfs_command": None,
+    }  # fmt: skip
+    ends.write("large", 2 * LARGE)
+    ends.grow("one", "two")
+    with pytest.raises(KeyboardInterrupt):
+        ends.replicate(**amidst(lambda: os.kill(os.getpid(), signal.SIGINT)))
+    eventually(lambda: token(ends) != "-")
+    result = ends.replicate()
+    assert result.ok and result.datasets[0].resumed and result.bytes < 2 * LARGE
+    assert ends.received() == ["one", "two"]
+
+
+# --- what the streams are
+
+
+def test_large_blocks_embedded_data_and_compression_stay_as_they_are(ends: Ends) -> None:
+    ends.sender.do("set", "recordsize=1M", "compression=lz4", ends.source)
+    ends.sender.machine.run(  # type: ignore[attr-defined]
+        f"yes pscp | head -c 20000000 > /{ends.source}/words; echo tiny > /{ends.source}/tiny"
+    )
+    ends.grow("one")
+    result = ends.replicate()
+    assert result.ok and result.bytes < 5_000_000
+    assert {"-L", "-e", "-c"} <= set(sends(ends)[0])
+    assert ends.received() == ["one"]
+    ends.grow("two")
+    assert ends.replicate().ok and ends.received() == ["one", "two"]
+
+
+def test_what_the_receiving_pool_does_not_know_is_left_out(ends: Ends, machine: Machine) -> None:
+    machine.run(
+        "truncate -s 100M /root/old.img && zpool create -d -o feature@bookmarks=enabled "
+        "-m /old old /root/old.img"
+    )
+    try:
+        ends.dest = "old/t"
+        ends.grow("one")
+        assert ends.replicate().ok and ends.received() == ["one"]
+        assert not {"-L", "-e", "-c"} & set(sends(ends)[0])
+    finally:
+        machine.run("zpool destroy old; rm /root/old.img")
+
+
+def test_raw_streams_of_an_encrypted_dataset(ends: Ends, machine: Machine) -> None:
+    machine.run("echo passphrase > /root/key")
+    ends.source += "/secret"
+    key = ("-o", "keyformat=passphrase", "-o", "keylocation=file:///root/key")
+    ends.sender.do("create", "-o", "encryption=on", *key, ends.source)
+    ends.grow("one", "two")
+    assert ends.replicate(raw=True).ok
+    ends.grow("three")
+    assert ends.replicate(raw=True).ok
+    assert "-w" in sends(ends)[0]
+    encryption, status = get(ends, ends.dest, "encryption", "keystatus")
+    assert encryption != "off" and status == "unavailable"
+    machine.run(f"zfs load-key -L file:///root/key {ends.dest}")
+    assert ends.received() == ["one", "two", "three"]
+
+
+def test_a_bookmark_stands_in_for_a_snapshot(ends: Ends) -> None:
+    ends.grow("one")
+    ends.replicate()
+    ends.sender.do("bookmark", f"{ends.source}@one", f"{ends.source}#one")
+    ends.sender.do("destroy", f"{ends.source}@one")
+    ends.grow("two", "three")
+    result = ends.replicate()
+    assert result.ok and result.datasets[0].base == "#one"
+    assert list(ends.receiver.guids(ends.dest)) == ["one", "two", "three"]
+    assert ends.receiver.contents(f"{ends.dest}@three") == ends.sender.contents(
+        f"{ends.source}@three"
+    )
+
+
+# --- what the receiver does
+
+
+def test_properties_set_and_left(ends: Ends) -> None:
+    ends.sender.do("set", "compression=gzip", "atime=off", ends.source)
+    ends.grow("one")
+    chosen = {
+        "properties": True, "set_properties": ("readonly=on", "pscp.test:words=a"),
+        "leave_properties": ("compression",),
+    }  # fmt: skip
+    assert ends.replicate(**chosen).ok
+    ends.grow("two")
+    assert ends.replicate(**chosen).ok and ends.received() == ["one", "two"]
+    found = get(ends, ends.dest, "readonly", "pscp.test:words", "atime", "compression", "mounted")
+    assert found[:3] == ["on", "a", "off"] and found[3] != "gzip" and found[4] == "no"
+
+
+def test_it_is_mounted_when_asked(ends: Ends) -> None:
+    ends.grow("one")
+    assert ends.replicate(mount=True).ok
+    assert get(ends, ends.dest, "mounted") == ["yes"]
+
+
+def test_changes_at_the_destination_are_kept(ends: Ends, machine: Machine) -> None:
+    ends.grow("one")
+    ends.replicate(mount=True)
+    machine.run(f"echo mine > /{ends.dest}/precious")
+    ends.receiver.do("snapshot", f"{ends.dest}@mine")
+    ends.grow("two")
+    [failure] = ends.replicate().failures
+    assert failure.error == "Diverged" and ends.receiver.exists(f"{ends.dest}@mine")
+    ends.receiver.do("destroy", f"{ends.dest}@mine")
+    [failure] = ends.replicate().failures
+    assert failure.error == "Diverged"
+    assert machine.run(f"cat /{ends.dest}/precious") == "mine\n"
+    assert ends.replicate(force_rollback=True).ok and ends.received() == ["one", "two"]
+
+
+def test_a_tree_is_taken_at_one_moment_without_what_is_excluded(ends: Ends) -> None:
+    for below in ("/a", "/a/b", "/tmp"):
+        ends.sender.do("create", f"{ends.source}{below}")
+        ends.write("file", below=below)
+    chosen = {"recursive": True, "exclude": ("tmp",), "parallel": 4}
+    for name in ("one", "two", "three"):
+        assert ends.replicate(snapshot_name=name, keep_last=2, prune="both", **chosen).ok
+    for below in ("", "/a", "/a/b"):
+        assert ends.received(below) == ["two", "three"]
+        assert list(ends.sender.guids(f"{ends.source}{below}")) == ["two", "three"]
+    assert not ends.sender.guids(f"{ends.source}/tmp")
+
+
+def test_a_quota_is_no_space(ends: Ends) -> None:
+    ends.receiver.do("create", "-o", "quota=2M", ends.dest)
+    ends.dest += "/small"
+    ends.write("large", LARGE)
+    ends.snapshot("one")
+    [failure] = ends.replicate().failures
+    assert failure.error == "NoSpace"
+
+
+# --- sizes
+
+
+def test_sizes_are_foreseen(ends: Ends) -> None:
+    ends.write("large", LARGE)
+    ends.snapshot("one")
+    planned = ends.replicate(dry_run=True)
+    assert 0.9 * LARGE < planned.bytes < 1.2 * LARGE and not ends.receiver.exists(ends.dest)
+    assert any(line.endswith(" MB") and "zfs send" in line for line in ends.told.lines)
+    seen: list[tuple[int, bool]] = []
+    result = ends.replicate(progress=lambda now: seen.append((now.bytes_total, now.plan_complete)))
+    assert result.ok and seen[-1][1] and abs(seen[-1][0] - result.bytes) < 0.2 * LARGE
+
+
+# --- who may
+
+
+def test_delegation(ends: Ends, machine: Machine) -> None:
+    """What the hint of ZfsDenied names is enough, on both sides."""
+    machine.run("id bob >/dev/null 2>&1 || useradd -m bob")
+    ends.receiver.do("create", "-o", "mountpoint=none", ends.dest)
+    ends.dest += "/copy"
+    ends.grow("one")
+    ends.sender.user = ends.receiver.user = "bob"  # type: ignore[attr-defined]
+    [failure] = ends.replicate().failures
+    assert failure.error == "ZfsDenied" and "zfs allow" in failure.hint
+    ends.told.notes.clear()
+    source, dest = failure.hint.split("and zfs allow")
+    parent = ends.dest.rpartition("/")[0]
+    sender_may = source.partition("USER ")[2].split()[0]
+    receiver_may = dest.partition("USER ")[2].split()[0]
+    ends.sender.do("allow", "bob", sender_may, ends.source)
+    ends.receiver.do("allow", "bob", receiver_may, parent)
+    for name in ("two", "three"):
+        result = ends.replicate(snapshot_name=name, keep_last=1, prune="both")
+        assert result.ok, result.failures
+    assert ends.received() == ["one", "three"]
+    assert [note for note in ends.told.notes if "without a hold" in note] == []

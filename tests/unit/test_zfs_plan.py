@@ -1,0 +1,116 @@
+"""What is planned for a dataset, for any history of the two ends.
+
+Not here: that zfs does it (../zfs, ../openzfs). Read next: pscp/zfs/plan.py.
+"""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pscp import errors
+from pscp.zfs.asking import Dataset, Snapshot
+from pscp.zfs.plan import Plan, Stream, make_plan, of_ours_to_prune
+
+
+def history(*guids: int, name: str = "tank/a", bookmarks: tuple[int, ...] = ()) -> Dataset:
+    """Snapshots whose names, GUIDs and times follow from one number each."""
+    return Dataset(
+        name,
+        tuple(Snapshot(f"s{guid}", guid, txg=10 * guid) for guid in sorted(guids)),
+        tuple(Snapshot(f"b{guid}", guid, txg=10 * guid, is_bookmark=True) for guid in bookmarks),
+    )
+
+
+def there(*guids: int) -> Dataset:
+    return history(*guids, name="vault/a")
+
+
+def receive(have: list[int], plan: Plan, source: Dataset) -> list[int]:
+    """What zfs receive makes of the streams, as strict as it is."""
+    for stream in plan.streams:
+        assert stream.snapshot in source.snapshots
+        assert stream.base is None or not (stream.base.is_bookmark and stream.all_between)
+        if stream.base is None:
+            assert not have and not stream.all_between
+            have = [stream.snapshot.guid]
+            continue
+        assert have[-1] == stream.base.guid
+        come = [s for s in source.snapshots if stream.base.txg < s.txg <= stream.snapshot.txg]
+        have = have + [s.guid for s in (come if stream.all_between else come[-1:])]
+    return have
+
+
+guids = st.sets(st.integers(1, 12), max_size=8)
+
+
+@given(guids, guids, guids, st.booleans(), st.booleans())
+def test_any_history(
+    here: set[int], marks: set[int], far: set[int], all_between: bool, forced: bool
+) -> None:
+    source, dest = history(*here, bookmarks=tuple(sorted(marks))), there(*far)
+    try:
+        plan = make_plan(
+            source, "vault/a", dest if far else None,
+            all_between=all_between, force_rollback=forced,
+        )  # fmt: skip
+    except errors.NoSnapshot:
+        assert not here
+        return
+    except errors.NoCommonSnapshot:
+        assert not far & (here | marks)
+        return
+    except errors.Diverged:
+        assert not forced and max(far) not in here | marks
+        return
+    kept = sorted(far)
+    if plan.rollback_to:
+        assert forced
+        last = int(plan.rollback_to[1:])
+        assert plan.destroyed == tuple(f"s{guid}" for guid in kept if guid > last)
+        kept = [guid for guid in kept if guid <= last]
+    have = receive(kept, plan, source)
+    assert have[: len(kept)] == kept  # nothing else goes
+    common = max(far & (here | marks), default=0)
+    assert have[-1] == max([common, *here])
+    if all_between:
+        assert {guid for guid in here if guid > common} <= set(have)
+
+
+def test_a_full_stream_of_the_oldest_then_all_between() -> None:
+    source = history(1, 2, 3)
+    first, last = source.snapshots[0], source.snapshots[2]
+    plan = make_plan(source, "vault/a", None)
+    assert plan.streams == (
+        Stream("tank/a", "vault/a", first), Stream("tank/a", "vault/a", last, first, True),
+    )  # fmt: skip
+
+
+def test_a_bookmark_begins_an_increment() -> None:
+    plan = make_plan(history(3, 4, 5, bookmarks=(2,)), "vault/a", there(1, 2))
+    assert [stream.base.short for stream in plan.streams if stream.base] == ["#b2", "@s3"]
+    assert [stream.all_between for stream in plan.streams] == [False, True]
+
+
+def test_a_cut_receive_is_gone_on_with_before_anything_else() -> None:
+    cut = Dataset("vault/a", token="1-abc")
+    plan = make_plan(history(1, 2), "vault/a", cut, can_resume=True)
+    assert plan.streams == (Stream("tank/a", "vault/a", token="1-abc"),) and plan.goes_on
+    with pytest.raises(errors.ResumeRefused):
+        make_plan(history(1, 2), "vault/a", cut)
+
+
+def test_an_existing_dataset_is_overwritten_only_when_forced() -> None:
+    with pytest.raises(errors.DestinationExists):
+        make_plan(history(1), "vault/a", there())
+    assert make_plan(history(1), "vault/a", there(), force_rollback=True).streams
+
+
+@given(st.lists(st.sampled_from(["", "ours", "theirs"]), max_size=12), st.integers(1, 5))
+def test_only_ours_are_pruned_and_never_the_newest(marks: list[str], keep: int) -> None:
+    snapshots = tuple(Snapshot(f"s{n}", n, n, mark=mark) for n, mark in enumerate(marks))
+    gone = of_ours_to_prune(snapshots, "ours", keep)
+    assert all(each.mark == "ours" for each in gone)
+    assert not snapshots or snapshots[-1] not in gone
+    assert len(gone) == max(0, marks.count("ours") - keep)

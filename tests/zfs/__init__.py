@@ -1,0 +1,1 @@
+"""Replication between pools of two zfs-fuse."""

@@ -1,0 +1,180 @@
+"""Fixtures of the ZFS tests: two ends with real pools, and a pair of datasets for each test.
+
+Not here: the daemons (fuse.py), the link (standin.py). Read next: fuse.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import os
+import shlex
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+from conftest import command_line, shared, started_processes
+
+from pscp.progress import Notes
+from pscp.servers import PrivateServer
+from pscp.zfs.replicate import Replicated, replicate
+from zfs.fuse import Daemon
+from zfs.standin import Standin
+
+_numbers = itertools.count()
+
+
+class Kept(Notes):
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.notes: list[str] = []
+        self.lines: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def line(self, text: str) -> None:
+        self.lines.append(text)
+
+
+class Pool(Protocol):
+    """A pool, and the command that speaks to its ZFS."""
+
+    pool: str
+
+    @property
+    def zfs(self) -> tuple[str, ...]: ...
+
+    def do(self, *words: str) -> str: ...
+
+    def exists(self, name: str) -> bool: ...
+
+    def write(self, dataset: str, name: str, count: int) -> None: ...
+
+    def folder(self, dataset: str) -> Path: ...
+
+    def guids(self, dataset: str) -> dict[str, str]: ...
+
+    def contents(self, snapshot: str) -> object: ...
+
+
+@dataclasses.dataclass
+class Ends:
+    """A source and a destination; `pull` has the far end send, else it receives."""
+
+    sender: Pool
+    receiver: Pool
+    source: str
+    dest: str
+    is_push: bool = True
+    host: str = "host"
+    over_ssh: dict[str, Any] = dataclasses.field(default_factory=dict)  # else the plain link
+
+    def __post_init__(self) -> None:
+        self.link = Standin()
+        self.told = Kept()
+
+    def replicate(self, **chosen: Any) -> Replicated:
+        near, far = (self.sender, self.receiver) if self.is_push else (self.receiver, self.sender)
+        chosen = {
+            "zfs_command": shlex.join(near.zfs), "far_zfs_command": shlex.join(far.zfs),
+            "reporter": self.told, **(self.over_ssh or {"connect": self._connect}), **chosen,
+        }  # fmt: skip
+        return replicate(*self.places, **chosen)
+
+    @property
+    def places(self) -> tuple[str, str]:
+        """As they are typed."""
+        if self.is_push:
+            return self.source, f"{self.host}:{self.dest}"
+        return f"{self.host}:{self.source}", self.dest
+
+    def _connect(self, *_: object) -> Standin:
+        self.link.closed = False
+        return self.link
+
+    # --- the source changes
+
+    def write(self, name: str, count: int = 20_000, below: str = "") -> None:
+        self.sender.write(f"{self.source}{below}", name, count)
+
+    def snapshot(self, name: str, *flags: str, below: str = "") -> None:
+        self.sender.do("snapshot", *flags, f"{self.source}{below}@{name}")
+
+    def grow(self, *names: str) -> None:
+        """A file and a snapshot for each name."""
+        for name in names:
+            self.write(name)
+            self.snapshot(name)
+
+    # --- what must hold
+
+    def received(self, below: str = "") -> list[str]:
+        """The destination's snapshots; each is the source's of that name in GUID and contents."""
+        source, dest = f"{self.source}{below}", f"{self.dest}{below}"
+        there, here = self.receiver.guids(dest), self.sender.guids(source)
+        for name, guid in there.items():
+            assert here[name] == guid, name
+            assert self.sender.contents(f"{source}@{name}") == self.receiver.contents(
+                f"{dest}@{name}"
+            )
+        return list(there)
+
+
+@pytest.fixture(scope="session")
+def daemons(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Daemon, Daemon]]:
+    """Two ends, each a zfs-fuse with a pool."""
+    folder: Path = tmp_path_factory.mktemp("pools")
+    with (
+        shared(lambda: Daemon(folder, "tank")) as one,  # type: ignore[arg-type, type-var]
+        shared(lambda: Daemon(folder, "vault")) as two,  # type: ignore[arg-type, type-var]
+    ):
+        yield one, two  # type: ignore[misc]
+
+
+def make_ends(daemons: tuple[Daemon, Daemon], is_push: bool) -> Iterator[Ends]:
+    one, two = daemons
+    number = next(_numbers)
+    ends = Ends(one, two, f"tank/t{number}", f"vault/t{number}", is_push)
+    one.do("create", ends.source)
+    yield ends
+    for pool, dataset in ((one, ends.source), (two, ends.dest)):
+        with contextlib.suppress(RuntimeError):  # a killed zfs send of zfs-fuse leaves holds behind
+            pool.do("destroy", "-r", dataset)
+
+
+@pytest.fixture(params=["push", "pull"])
+def ends(request: pytest.FixtureRequest, daemons: tuple[Daemon, Daemon]) -> Iterator[Ends]:
+    """Each direction."""
+    yield from make_ends(daemons, request.param == "push")
+
+
+@pytest.fixture(params=["push", "pull"])
+def far(
+    request: pytest.FixtureRequest, daemons: tuple[Daemon, Daemon], sshd: PrivateServer
+) -> Iterator[Ends]:
+    """Each direction, over pscp's own connections to a real sshd."""
+    for ends in make_ends(daemons, request.param == "push"):
+        ends.host = sshd.host
+        ends.over_ssh = {"config_file": sshd.ssh_config, "connections": 2, "batch": True}
+        yield ends
+        end_agents()
+
+
+def end_agents() -> None:
+    """A far agent that lost its lane amidst a stream waits for others, for up to a minute."""
+    for process in started_processes():
+        if " -IS -c import sys;" in command_line(process.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGTERM)
+
+
+@pytest.fixture
+def push(daemons: tuple[Daemon, Daemon]) -> Iterator[Ends]:
+    """One direction: for what does not depend on it."""
+    yield from make_ends(daemons, True)

@@ -1,0 +1,108 @@
+"""The command pscp-zfs: what it prints, its exit codes, and what it refuses before any contact.
+
+Not here: what a replication does (test_fuse.py).
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import shlex
+
+import pytest
+
+from pscp.zfs import cli
+from pscp.zfs.replicate import replicate
+from zfs.conftest import Ends
+
+Command = tuple[int, str, str]
+
+
+def typed(
+    ends: Ends, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *words: str
+) -> Command:
+    """The command, over a plain link."""
+    connecting = functools.partial(replicate, connect=lambda *_: ends.link)
+    monkeypatch.setattr(cli, "replicate", connecting)
+    zfs = [shlex.join(each.zfs) for each in (ends.sender, ends.receiver)]
+    ends.link.closed = False
+    code = cli.main(
+        ["--zfs-command", zfs[0], "--far-zfs-command", zfs[1], *words, ends.source,
+         f"host:{ends.dest}"]
+    )  # fmt: skip
+    return code, *capsys.readouterr()
+
+
+def test_it_replicates_and_says_so(
+    push: Ends, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    push.grow("one", "two")
+    code, out, err = typed(push, capsys, monkeypatch)
+    assert (code, out) == (0, "") and err.startswith("1 dataset, 2 streams, ")
+    assert push.received() == ["one", "two"]
+    code, out, err = typed(push, capsys, monkeypatch, "-q", "--snapshot-name", "auto-{time}")
+    assert (code, out, err) == (0, "", "")  # or cron would send mail
+    assert push.received()[-1].startswith("auto-20")
+
+
+def test_what_fails_is_named_with_what_to_do(
+    push: Ends, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, out, err = typed(push, capsys, monkeypatch, "-q")
+    assert code == 1 and f"pscp: {push.source}: it has no snapshot (--snapshot-name" in err
+
+
+def test_verbose_says_what_zfs_lacks(
+    push: Ends, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    push.grow("one")
+    code, out, err = typed(push, capsys, monkeypatch, "-v")
+    assert code == 0 and "no resume tokens: an increment that is cut starts over" in err
+
+
+def test_json(
+    push: Ends, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    push.grow("one")
+    code, out, err = typed(push, capsys, monkeypatch, "--progress", "json")
+    last = json.loads(out.splitlines()[-1])
+    assert (code, last["event"], last["ok"], err) == (0, "end", True, "")
+    assert last["datasets"][0]["snapshot"] == "one"
+
+
+def test_a_dry_run(
+    push: Ends, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    push.grow("one")
+    code, out, err = typed(push, capsys, monkeypatch, "-n")
+    assert code == 0 and f"zfs send {push.source}@one\n" in out and "dry run" in err
+    assert not push.receiver.exists(push.dest)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["tank/a"], "one SOURCE and one DEST"),
+        (["tank/a", "tank/b"], "both on this machine"),
+        (["a:tank/a", "b:tank/b"], "both remote"),
+        (["tank/a@one", "host:tank/b"], "without a snapshot"),
+        (["tank/a", "host:/srv/b"], "no name of a dataset"),
+        (["--no-such", "tank/a", "host:tank/b"], "no such option"),
+        (["-o", "x", "tank/a", "host:tank/b"], "NAME=VALUE"),
+        (["--prune", "both", "tank/a", "host:tank/b"], "--keep-last"),
+        (["--zfs-command", "'", "tank/a", "host:tank/b"], "zfs command"),
+        (["-c", "0", "tank/a", "host:tank/b"], "connections"),
+    ],
+)  # fmt: skip
+def test_what_makes_no_sense_is_refused_at_once(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(words) == 2
+    err = capsys.readouterr().err
+    assert said in err and err.startswith("pscp-zfs: ") and err.count("\n") <= 2
+
+
+def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--help", "--nonsense"]) == 0 and cli.main(["--version"]) == 0
+    out = capsys.readouterr().out
+    assert "--identity FILE" in out and "-i, --newest-only" in out and "pscp-zfs " in out

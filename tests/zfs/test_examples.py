@@ -1,0 +1,68 @@
+"""The examples of replication, run as they stand, between two pools over a real sshd.
+
+Not here: the other examples (../e2e/test_examples.py). Read next: examples/replicate_dataset.py.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest import MakeServer
+from e2e.world import World, make_world, put_program
+
+from zfs.conftest import Ends, end_agents, make_ends
+from zfs.fuse import Daemon
+
+
+@pytest.fixture
+def near_and_far(
+    daemons: tuple[Daemon, Daemon], make_sshd: MakeServer, tmp_path: Path, far_home: Path
+) -> Iterator[tuple[World, Ends]]:
+    """A push; `zfs` on the PATH is this end's here, and the other's at `host`."""
+    [ends] = make_ends_of(daemons)
+    there = tmp_path / "there"
+    there.mkdir()
+    put_program(there / "zfs", ends.receiver.zfs)
+    put_program(there / "python3", (sys.executable,))
+    server = make_sshd(environment={"PATH": f"{there}:/usr/local/bin:/usr/bin:/bin"})
+    with make_world(tmp_path, far_home, server) as world:
+        put_program(world.programs / "zfs", ends.sender.zfs)
+        yield world, ends
+    end_agents()
+
+
+def make_ends_of(daemons: tuple[Daemon, Daemon]) -> list[Ends]:
+    return [next(make_ends(daemons, True))]
+
+
+def test_replicate_dataset(near_and_far: tuple[World, Ends]) -> None:
+    world, ends = near_and_far
+    ends.write("file")
+    ran = world.example("replicate_dataset.py", ends.source, f"host:{ends.dest}")
+    assert (ran.code, ran.out, ran.err) == (0, "", "")  # or cron would send mail
+    [name] = ends.received()
+    assert name.startswith("daily-20")
+    ends.receiver.do("snapshot", f"{ends.dest}@mine")
+    ends.grow("two")
+    ran = world.example("replicate_dataset.py", ends.source, f"host:{ends.dest}")
+    assert ran.code == 1 and "@mine" in ran.err and "--force-rollback" in ran.err
+
+
+def test_recursive_pull(near_and_far: tuple[World, Ends]) -> None:
+    world, ends = near_and_far
+    put_program(world.programs / "zfs", ends.receiver.zfs)
+    put_program(world.programs.parent / "there" / "zfs", ends.sender.zfs)
+    for below in ("/a", "/tmp"):
+        ends.sender.do("create", f"{ends.source}{below}")
+    ends.write("file")
+    ends.snapshot("one", "-r")
+    ran = world.example("recursive_pull.py", f"host:{ends.source}", ends.dest, "tmp")
+    assert ran.code == 0, ran.err
+    assert [line.partition(",")[0] for line in ran.out.splitlines()] == [
+        f"{ends.dest}@one: in full", f"{ends.dest}/a@one: in full",
+    ]  # fmt: skip
+    assert ends.received() == ["one"] and ends.received("/a") == ["one"]
+    assert not ends.receiver.exists(f"{ends.dest}/tmp")

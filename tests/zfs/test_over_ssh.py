@@ -1,0 +1,223 @@
+"""Replication over pscp's own lanes, to and from a real sshd: what test_fuse.py does without them.
+
+Not here: what is planned and refused (test_fuse.py). Read next: conftest.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pscp import errors
+from pscp.processes import descendants, living
+from pscp.servers import PrivateServer
+from pscp.zfs.ends import Link, Piped, Ran
+from pscp.zfs.link import open_link
+from zfs.conftest import Ends, end_agents
+
+PATIENCE_S = 20.0
+LARGE = 48_000_000
+AMIDST = 8_000_000
+WINDOW = 16 * 1024 * 1024
+ZFS = (sys.executable, "-c", "import sys; from pscp.zfs.cli import main; sys.exit(main())")
+
+
+def running(words: str) -> list[int]:
+    """The processes of this machine whose command line ends with that; zfs splits it at the @."""
+    found = []
+    for process in living():
+        with contextlib.suppress(OSError), open(f"/proc/{process.pid}/cmdline", "rb") as file:
+            if file.read().replace(b"\0", b" ").strip().endswith(words.encode()):
+                found.append(process.pid)
+    return found
+
+
+def eventually(is_so: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not is_so():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
+
+
+class Acting:
+    """pscp's own link; in a stream's midst, once, something happens."""
+
+    def __init__(self, link: Link, act: Callable[[], object]) -> None:
+        self._link, self._act = link, act
+        self._went, self._acted = 0, False
+
+    def run(self, argv: Sequence[str]) -> Ran:
+        return self._link.run(argv)
+
+    def pipe(
+        self, producer: Sequence[str], consumer: Sequence[str], is_push: bool,
+        progress: Callable[[int], object],
+    ) -> Piped:  # fmt: skip
+        def went(count: int) -> None:
+            progress(count)
+            self._went += count
+            if self._went >= AMIDST and not self._acted:
+                self._acted = True
+                self._act()
+
+        return self._link.pipe(producer, consumer, is_push, went)
+
+    def close(self) -> None:
+        self._link.close()
+
+
+def amidst(act: Callable[[], object]) -> dict[str, Any]:
+    """Options with which a replication of LARGE is underway, at both ends, when it acts."""
+    connect = lambda *of: Acting(open_link(*of), act)  # noqa: E731
+    return {"connect": connect, "window_bytes": WINDOW}
+
+
+def kill(pids: list[int]) -> None:
+    assert pids
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+
+
+def test_full_then_incremental(far: Ends) -> None:
+    far.write("large", LARGE)
+    far.grow("one", "two")
+    result = far.replicate()
+    assert result.ok and far.received() == ["one", "two"]
+    assert result.bytes > LARGE
+    far.grow("three")
+    assert far.replicate().ok and far.received() == ["one", "two", "three"]
+    assert far.replicate().bytes == 0
+
+
+def test_a_tree_with_siblings_at_once(far: Ends) -> None:
+    far.receiver.do("create", "-o", "mountpoint=none", far.dest)
+    far.dest += "/tree"
+    for below in ("/a", "/b", "/c", "/a/deep"):
+        far.sender.do("create", f"{far.source}{below}")
+        far.write("file", 500_000, below=below)
+    result = far.replicate(recursive=True, snapshot_name="one", parallel=3)
+    assert result.ok and result.files == 5
+    for below in ("", "/a", "/b", "/c", "/a/deep"):
+        assert far.received(below) == ["one"]
+
+
+def test_killed_connections(far: Ends, sshd: PrivateServer) -> None:
+    """All lanes of a stream at once."""
+    far.write("large", LARGE)
+    far.grow("one", "two")
+
+    def cut() -> None:
+        kill([process.pid for process in descendants(sshd.pid) if is_session(process.pid)])
+
+    result = far.replicate(**amidst(cut))
+    assert result.ok and far.received() == ["one", "two"]
+
+
+def is_session(pid: int) -> bool:
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/comm") as file:
+        return file.read().startswith("sshd")
+    return False
+
+
+def test_a_killed_sender(far: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
+    """zfs-fuse itself may go on sending; it is reported, and the next run makes it right."""
+    monkeypatch.setattr("pscp.zfs.work.ATTEMPTS", 1)
+    far.write("large", LARGE)
+    far.snapshot("one")
+    result = far.replicate(**amidst(lambda: kill(running(f"zfs send {far.source} one"))))
+    [failure] = result.failures
+    assert failure.error == "StreamCut" and "zfs send did not finish" in failure.message
+    assert far.replicate().ok and far.received() == ["one"]
+
+
+def test_a_killed_receiver(far: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
+    """zfs-fuse itself may go on receiving; it is reported, and the next run makes it right."""
+    monkeypatch.setattr("pscp.zfs.work.ATTEMPTS", 1)
+    far.write("large", LARGE)
+    far.snapshot("one")
+    result = far.replicate(**amidst(lambda: kill(running(f"zfs receive {far.dest}"))))
+    [failure] = result.failures
+    assert failure.error == "StreamCut"
+    assert far.replicate().ok and far.received() == ["one"]
+
+
+def test_a_failed_sender_never_looks_like_an_end(
+    far: Ends, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """zfs receive sees half a stream for what it is; a receiver that does not is ended first."""
+    monkeypatch.setattr("pscp.zfs.work.ATTEMPTS", 1)
+    far.snapshot("one")
+    ended = tmp_path / "ended"
+    scripts = {
+        "sender": f'[ "$1" != send ] || {{ head -c {AMIDST} /dev/zero; exit 1; }}',
+        "receiver": f'[ "$1" != receive ] || {{ cat >/dev/null; exec touch {ended}; }}',
+    }
+    for name, script in scripts.items():
+        real = shlex.join(getattr(far, name).zfs)
+        (tmp_path / name).write_text(f'#!/bin/sh\n{script}\nexec {real} "$@"\n')
+        (tmp_path / name).chmod(0o755)
+    near, there = ("sender", "receiver") if far.is_push else ("receiver", "sender")
+    [failure] = far.replicate(
+        zfs_command=str(tmp_path / near), far_zfs_command=str(tmp_path / there)
+    ).failures
+    assert (failure.error, failure.path) == ("StreamCut", far.source)
+    assert "zfs send did not finish: exit status 1" in failure.message
+    assert not ended.exists()
+
+
+def test_what_the_receiver_says_against_a_stream(far: Ends) -> None:
+    far.grow("one")
+    far.replicate()
+    (far.receiver.folder(far.dest) / "precious").write_text("mine")
+    far.write("large", LARGE)
+    far.snapshot("two")
+    [failure] = far.replicate().failures
+    assert failure.error == "Diverged" and "has been modified" in failure.message
+
+
+def test_an_interrupt_ends_it_at_both_ends(far: Ends) -> None:
+    far.write("large", LARGE)
+    far.snapshot("one")
+
+    def interrupt() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        far.replicate(**amidst(interrupt))
+    assert not far.receiver.exists(f"{far.dest}@one")
+    end_agents()
+    eventually(lambda: not far.receiver.exists(far.dest))  # zfs-fuse takes back what it began
+    assert far.replicate().ok and far.received() == ["one"]
+
+
+def test_a_host_that_is_not_there(far: Ends) -> None:
+    far.host = "no-such-host.invalid"
+    with pytest.raises(errors.ConnectError):
+        far.replicate()
+
+
+def test_no_zfs_there(far: Ends) -> None:
+    with pytest.raises(errors.NoZfs, match="/no/such/zfs is of no use"):
+        far.replicate(far_zfs_command="/no/such/zfs")
+
+
+def test_the_command(far: Ends, sshd: PrivateServer) -> None:
+    far.grow("one", "two")
+    ends = (far.sender, far.receiver) if far.is_push else (far.receiver, far.sender)
+    argv = [
+        *ZFS, "-F", sshd.ssh_config, "-B", "-c", "2", "--zfs-command", shlex.join(ends[0].zfs),
+        "--far-zfs-command", shlex.join(ends[1].zfs), *far.places,
+    ]  # fmt: skip
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0 and done.stderr.startswith("1 dataset, 2 streams, "), done.stderr
+    assert far.received() == ["one", "two"]
