@@ -233,7 +233,8 @@ class Session:
         known = hosts.recall(self.host, options, is_push)
         lanes = min(known.logins, options.connections or known.logins, _EARLY_MAX)
         chosen = self._with_congestion(options, known.congestion if is_push else "")
-        self._early = [(self._channel(chosen, False), b"") for _ in range(lanes - 1)]
+        missing = lanes - 1 - len(self._early)  # another stream may have some on their way
+        self._early += [(self._channel(chosen, False), b"") for _ in range(missing)]
 
     def _send_agents(self) -> None:
         """To connections that log in, so that it is there as soon as they are up."""
