@@ -26,6 +26,7 @@ _PACE_S = 1.0  # over which a lane's pace is measured
 _SLACK_S = 0.2  # of work that a lane may hold beyond two round trips
 _LEAST_BYTES = 2 * 1024 * 1024  # the window of an OpenSSH channel
 _PATIENCE_S = 1.0  # with a chunk in flight elsewhere, before an idle lane takes it over
+_ANSWER_S = 3.0  # to a question that takes a second; then another lane asks it as well
 
 
 class InFlight:
@@ -54,7 +55,8 @@ class InFlight:
         if work is not None:
             del self._taken_s[number]
             self.window.credit(work.cost_bytes)
-            self._keep_pace(work.cost_bytes)
+            if not isinstance(work, Ask):
+                self._keep_pace(work.cost_bytes)
         return work
 
     def _keep_pace(self, count: int) -> None:
@@ -73,9 +75,6 @@ class InFlight:
     def is_idle(self) -> bool:
         """Is nothing in flight but questions? A stream's may wait for very long."""
         return all(isinstance(work, Ask) for work in self.work.values())
-
-    def waits_for(self, kind: str) -> bool:
-        return any(isinstance(work, Ask) and work.kind == kind for work in self.work.values())
 
     def held_since(self, before_s: float) -> Chunk | None:
         """The chunk that this lane, and no other, took last, if that was before this moment.
@@ -103,6 +102,7 @@ class Board:
         self._has_room = threading.Condition(lock)  # the walk may go on
         self._again: deque[Work] = deque()  # what a lane gave back, and what follows from answers
         self._waiting: deque[Work | Iterator[Work]] = deque()
+        self._prompt: list[Ask] = []  # those that were not answered yet
         self._open = 0  # pieces taken and not finished
         self._shares: list[InFlight] = []
         self._number = 0  # of the piece taken last
@@ -131,16 +131,17 @@ class Board:
         """From an answer: goes before what the walk found; never waits."""
         if isinstance(work, Iterator):
             self._waiting.append(work)
-        elif isinstance(work, Chunk) and work.takers:  # another lane is still at it
+        elif work.takers:  # another lane is still at it
             work.is_over = False
             self._open += 1
         else:
+            if isinstance(work, Ask) and work.is_prompt:
+                self._prompt.append(work)
             self._put_again(work)
         self.changed.notify_all()
 
     def _put_again(self, work: Work) -> None:
-        if isinstance(work, Chunk):
-            work.is_over = False
+        work.is_over = False
         self._again.append(work)
 
     def when_idle(self, reserve: Callable[[], Work | None]) -> None:
@@ -167,21 +168,30 @@ class Board:
         if not share.window.has_room(1):
             return None
         if lane.is_parked:
-            work = self._next_again(lane, share)
+            work = self._next_again(lane)
         else:
-            work = self._next(lane, share) or self._straggler(share)
+            work = self._overdue(share) or self._next(lane) or self._straggler(share)
         return None if work is None else self._taken(share, work)
 
     def _taken(self, share: InFlight, work: Work) -> tuple[int, Work]:
         self._number += 1
-        if isinstance(work, Chunk):
-            work.takers += 1
-        if not isinstance(work, Chunk) or work.takers == 1:
+        work.takers += 1
+        if work.takers == 1:
             self._open += 1
+        if isinstance(work, Ask):
+            work.asked_s = time.monotonic()
         share.take(self._number, work)
         if len(self._waiting) + len(self._again) <= _WAITING_MAX // 2:
             self._has_room.notify_all()
         return self._number, work
+
+    def _overdue(self, share: InFlight) -> Ask | None:
+        """A question that should have been answered: the lane that asked it stands still."""
+        before_s = time.monotonic() - _ANSWER_S
+        for ask in self._prompt:
+            if ask.takers == 1 and ask.asked_s < before_s and ask not in share.work.values():
+                return ask
+        return None
 
     def _straggler(self, share: InFlight) -> Chunk | None:
         """With nothing else to do, a lane takes over what a slower one has held for long.
@@ -201,8 +211,8 @@ class Board:
     def in_flight_bytes(self) -> int:
         return sum(share.window.in_flight_bytes for share in self._shares)
 
-    def _next(self, lane: Any, share: InFlight) -> Work | None:
-        again = self._next_again(lane, share)
+    def _next(self, lane: Any) -> Work | None:
+        again = self._next_again(lane)
         while again is None and self._waiting:
             first = self._waiting[0]
             if not isinstance(first, Iterator):
@@ -213,14 +223,12 @@ class Board:
                 return piece
             self._waiting.remove(first)
             self.idle.notify_all()
-            again = self._next_again(lane, share)  # its end may have added what follows from it
+            again = self._next_again(lane)  # its end may have added what follows from it
         return again or self._reserve()
 
-    def _next_again(self, lane: Any, share: InFlight) -> Work | None:
+    def _next_again(self, lane: Any) -> Work | None:
         """What was given back or follows from an answer. A parked lane does only its own."""
         for place, again in enumerate(self._again):
-            if isinstance(again, Ask) and again.kind and share.waits_for(again.kind):
-                continue
             pinned = again.lane if isinstance(again, Ask) else None
             is_free = pinned is None or pinned.is_lost
             if pinned is lane or (is_free and not lane.is_parked):
@@ -240,13 +248,14 @@ class Board:
         work = share.pop(number)
         if work is None:
             return False
-        if not (had_room and share.work):  # this lane may take more, if only from another
+        if not had_room or share.is_idle:  # this lane may take more, if only from another
             self.changed.notify_all()
-        if isinstance(work, Chunk):
-            work.takers -= 1
-            if work.is_over:
-                return False
-            work.is_over = True
+        work.takers -= 1
+        if work.is_over:
+            return False
+        work.is_over = True
+        if work in self._prompt:
+            self._prompt.remove(work)
         self._open -= 1
         self.done_bytes += work.cost_bytes
         self.done_pieces += 1
@@ -261,10 +270,9 @@ class Board:
         for number in list(share.work):
             work = share.pop(number)
             assert work is not None
-            if isinstance(work, Chunk):
-                work.takers -= 1
-                if work.is_over or work.takers:
-                    continue
+            work.takers -= 1
+            if work.is_over or work.takers:
+                continue
             self._open -= 1
             self._put_again(work)
         self.changed.notify_all()

@@ -13,10 +13,8 @@ Read next: endpoint/pipes.py, then endpoint/gather.py.
 
 from __future__ import annotations
 
-import math
 import os
 import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -32,7 +30,6 @@ from pscp.progress import Counters
 
 _ABORT_S = 6.0  # the far end gives its command 5 s before SIGKILL
 _IDLE_S = 2.0  # for what is in flight when all is over; who has not come then is not kept
-_AGAIN_S = 5.0  # without an answer, which takes the far end a second: the lane stands still
 _MISMATCHES_MAX = 3  # of one chunk
 
 Out = Callable[[int, bytes], None]  # (0: its standard output, 1: its standard error; what it said)
@@ -196,8 +193,8 @@ class Pipe:
 
     def _ask_far(self, question: dict[str, Any], then: Callable[[Any], None]) -> None:
         """With the board's lock held."""
-        kind = question["ask"]
-        self.board.add(Ask(not self.is_push, question, then, self._ask_failed, kind=kind))
+        ask = Ask(not self.is_push, question, then, self._ask_failed, is_prompt=True)
+        self.board.add(ask)
 
     def _ask_failed(self, failure: Failure) -> None:
         self.cut_short(errors.CopyError(_said(failure)))
@@ -208,38 +205,26 @@ class Pipe:
         while status is None:
             with self.board.changed:
                 self._heard = None
-                asked_s = -math.inf
+                asked = {"ask": "heard", "after": list(self._after), "deaf": self._is_deaf}
+                self._ask_far(asked, self._take_heard)
                 while self._heard is None:
                     if self.board.error is not None or self.board.is_finished:
                         return
-                    if time.monotonic() - asked_s > _AGAIN_S:
-                        asked_s = self._ask_heard()
-                    self.board.idle.wait(_AGAIN_S)
+                    self.board.idle.wait()
                 said, status = self._heard["said"], self._heard["status"]
-            for place, (data, begin) in enumerate(said):
-                new = data[self._after[place] - begin :]  # some of it may have come already
-                self._after[place] += len(new)
-                if new:
-                    self._out(place if len(said) == 2 else 1, new)
-            self._remind()
+            for place, (text, count) in enumerate(said):
+                self._after[place] += count
+                if text:
+                    self._out(place if len(said) == 2 else 1, to_bytes(text))
         with self.board.changed:
             self._status = status
             self.board.idle.notify_all()
 
-    def _ask_heard(self) -> float:
-        asked = {"ask": "heard", "after": list(self._after), "deaf": self._is_deaf}
-        self._ask_far(asked, self._take_heard)
-        return time.monotonic()
-
-    def _remind(self) -> None:
-        """Now and then: ask again what was not answered."""
-
     def _take_heard(self, answer: Any) -> None:
         """With the board's lock held. Raises ValueError and the like for another shape."""
         status = answer["status"]
-        said = [(to_bytes(text), int(begin)) for text, begin in answer["said"]]
-        is_after = all(begin <= after for (_, begin), after in zip(said, self._after, strict=False))
-        if len(said) > 2 or not is_after or not (status is None or isinstance(status, int)):
+        said = [(str(text), int(count)) for text, count in answer["said"]]
+        if len(said) > 2 or not (status is None or isinstance(status, int)):
             raise ValueError("what the command said")
         self._is_deaf = bool(answer["deaf"])
         if answer["failure"] is not None:
@@ -264,7 +249,7 @@ class Push(Pipe):
         self._written = 0  # at the far end, from the first on
         self._total: int | None = None  # chunks
         self._cut_bytes = 0
-        self._asked_drained_s = self._asked_close_s = -math.inf
+        self._asks_drained = self._asks_close = False
 
     def _steps(self) -> list[Callable[[], None]]:
         return [self._feed]
@@ -300,7 +285,7 @@ class Push(Pipe):
         with self.board.changed:
             while not self._is_unheard() and self._cutter.count - self._written >= self.window:
                 self._ask_drained()
-                self.board.idle.wait(_AGAIN_S)
+                self.board.idle.wait()
             return not self._is_unheard()
 
     def _is_unheard(self) -> bool:
@@ -308,12 +293,12 @@ class Push(Pipe):
 
     def _ask_drained(self) -> None:
         """Acknowledgements tell what is written, but with the window full there are none."""
-        if time.monotonic() - self._asked_drained_s < _AGAIN_S:
+        if self._asks_drained:
             return
-        self._asked_drained_s = time.monotonic()
+        self._asks_drained = True
 
         def then(answer: Any) -> None:
-            self._asked_drained_s = -math.inf
+            self._asks_drained = False
             self._note_written(int(answer))
 
         self._ask_far({"ask": "drained", "past": self._written}, then)
@@ -323,20 +308,9 @@ class Push(Pipe):
         self.board.idle.notify_all()
 
     def _close_when_landed(self) -> None:
-        if self._landed != self._total or self._is_stopping:
-            return
-        if time.monotonic() - self._asked_close_s < _AGAIN_S:
-            return
-        self._asked_close_s = time.monotonic()
-
-        def then(answer: Any) -> None:
-            self._asked_close_s = math.inf
-
-        self._ask_far({"ask": "close_input", "total": self._total}, then)
-
-    def _remind(self) -> None:
-        with self.board.changed:
-            self._close_when_landed()
+        if self._landed == self._total and not (self._asks_close or self._is_stopping):
+            self._asks_close = True
+            self._ask_far({"ask": "close_input", "total": self._total}, lambda answer: None)
 
     def landed(self, chunk: Chunk, digest: str, inode: int) -> None:
         self._landed += 1

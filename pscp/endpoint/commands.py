@@ -43,13 +43,13 @@ class Said:
         self._thread = threading.Thread(target=self._run, name="said", daemon=True)
         self._thread.start()
 
-    def after(self, count: int) -> Tuple[bytes, int]:
-        """What came after so many bytes, which are forgotten, and after how many it came."""
+    def after(self, count: int) -> bytes:
+        """What came after so many bytes; those are forgotten."""
         with self._changed:
             self._text = self._text[max(count - self._heard, 0) :]
             self._heard = max(self._heard, count)
             self._changed.notify_all()
-            return self._text, self._heard
+            return self._text
 
     def wait(self) -> None:
         """Until all was heard; a child of the command may keep it open, and say nothing."""

@@ -120,14 +120,13 @@ class Gathering:
         after, was_deaf = list(map(int, asked["after"])), bool(asked["deaf"])
 
         def answer(is_late: bool) -> Any:
-            said = [said.after(count) for said, count in zip(self._command.said, after)]
-            has_said = any(text for text, _ in said)
+            texts = [said.after(count) for said, count in zip(self._command.said, after)]
             is_deaf = self._reorder is not None and self._reorder.is_deaf
-            is_news = has_said or self._status is not None or is_deaf != was_deaf
+            is_news = any(texts) or self._status is not None or is_deaf != was_deaf
             if not (is_news or is_late):
                 return None
-            status = None if has_said else self._status
-            listed = [[to_text(text), place] for text, place in said]
+            status = None if any(texts) else self._status
+            listed = [[to_text(text), len(text)] for text in texts]
             return {"said": listed, "status": status, "deaf": is_deaf, "failure": self._failure}
 
         self._when(answer, reply)

@@ -20,7 +20,7 @@ import pytest
 
 import pscp
 from faults.conftest import MIB, PATIENCE_S, Breaking, Way, until
-from pscp import bootstrap, crew, pipes, streams
+from pscp import bootstrap, crew, streams
 from pscp.errors import ConnectError, PscpError
 from pscp.processes import descendants
 
@@ -147,26 +147,30 @@ def test_it_goes_on_over_another_while_one_is_refused(way: Way, quick_retries: N
 
 
 def test_a_connection_that_stands_still(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Others do what it holds, and ask what it was to ask; what comes late is dropped."""
-    monkeypatch.setattr(pipes, "_AGAIN_S", 2.0)
-    breaking = way.breaking().rule("block", connections=[1])
-    data, slow = content(), {"limit_kbit_s": 16 * 8 * 1024}  # so that it takes 1.5 s
-    with session(way, 2, breaking, **slow) as one:
+    """It is not waited for, neither for what it sends nor for an answer to what it asks."""
+    monkeypatch.setattr(bootstrap, "SILENCE_S", 1000.0)
+    breaking = way.breaking().rule(
+        "block", way="to", type=bootstrap.wire.ASK, contains='"heard"', connections=[1]
+    )
+    data = content(MIB)
+    again = f"while [ ! -e {way.home}/enough ]; do cat {way.source}/data; done"
+    (way.source / "data").write_bytes(data)
+    with session(way, 2, breaking, limit_kbit_s=16 * 8 * 1024) as one:
         if way.is_push:
             with one.pipe_to(there(way, CLEAN)) as file:
+                while not breaking.blocked:
+                    file.write(data)
                 file.write(data)
-                file.flush()
-                path = way.destination / "x"
-                until(lambda: path.stat().st_size == len(data), "all has arrived")
-                assert breaking.blocked
-                breaking.go()
-            assert path.read_bytes() == data
+            arrived = (way.destination / "x").read_bytes()
         else:
-            (way.source / "data").write_bytes(data)
-            with one.pipe_from(f"cat {way.source}/data") as file:
-                assert file.read() == data
-                assert breaking.blocked
-                breaking.go()
+            with one.pipe_from(again) as file:
+                arrived = file.read(len(data))
+                while not breaking.blocked:
+                    arrived += file.read(len(data))
+                (way.home / "enough").touch()
+                arrived += file.read()
+    assert arrived == data * (len(arrived) // len(data))
+    assert breaking.connections == 2
 
 
 # --- damage
