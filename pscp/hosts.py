@@ -6,7 +6,7 @@ many lanes -c auto came to, over which path; and what --measure --save found bes
 with this memory, and nothing secret is in it: {"push": [logins, lanes, rtt_s, congestion], "pull":
 likewise, "connections": number, "cipher": name}, a file a host.
 
-Not here: the connections (api.py).
+Not here: the connections (connections.py).
 """
 
 from __future__ import annotations

@@ -245,7 +245,7 @@ class _Measuring:
             channel.close()
 
     def run(self, note: Say) -> Measurement:
-        [first] = self._session.take(self._options, note)
+        [first] = self._session.connections.take(self._options, note)
         self._opened.append(first.channel)
         self._say("measuring the round trip")
         trips = self._round_trips(first)

@@ -155,8 +155,8 @@ def move(command: Piped) -> int:
     says = Says(str(command.host.host), reporter) if isinstance(reporter, RichBar) else show
     session = Session(command.host, options)
     stream = Stream(
-        session, options, command.is_push, Target(command.words, command.path), counters, says,
-        reporter.note,
+        session.connections, options, command.is_push, Target(command.words, command.path),
+        counters, says, reporter.note,
     )  # fmt: skip
     with signals_raised(_HINT, stream.interrupt), session, contextlib.ExitStack() as stack:
         reporter.start(counters)

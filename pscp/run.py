@@ -3,7 +3,7 @@
 What is copied is settled here with both ends (the sources, their names, the destination); then
 lanes and coordinator do the work.
 
-Not here: the connections between copies (api.py), the work itself (coordinator.py).
+Not here: the connections between copies (connections.py), the work itself (coordinator.py).
 Read next: coordinator.py.
 """
 
@@ -14,10 +14,11 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from pscp import errors, hosts
 from pscp.bootstrap import Far
+from pscp.connections import Connections
 from pscp.coordinator import Coordinator, as_error, choose_hash
 from pscp.crew import Crew, sink_question, source_question
 from pscp.endpoint import failures, metadata, sink, source
@@ -30,37 +31,19 @@ from pscp.plan import expected_name
 from pscp.progress import Counters, Reporter, Result
 from pscp.progress import Failure as Reported
 from pscp.tuner import LOSSY_S, Path
-from pscp.worker import Worker
 
 _SEVERAL = "the contents of two folders may have the same names: copy one folder after the other"
 
 
-class Connections(Protocol):
-    """The session whose connections are used."""
-
-    keeps: bool
-    login_s: float  # what the first connection took
-
-    def take(self, options: Options, note: Callable[[str], None]) -> list[Far]: ...
-
-    def give(self, fars: list[Far]) -> None: ...
-
-    def connect(self, options: Options, worker: Worker) -> Far: ...
-
-    def has_bbr(self, options: Options) -> bool: ...
-
-    def has_early(self) -> bool: ...
-
-
 class Run:
-    """One copy of a session."""
+    """One copy."""
 
     def __init__(
-        self, session: Connections, froms: list[Location], to: Location, options: Options,
+        self, connections: Connections, froms: list[Location], to: Location, options: Options,
         reporter: Reporter, counters: Counters, keep_digests: bool,
     ) -> None:  # fmt: skip
         self.counters, self._keep_digests = counters, keep_digests
-        self._session, self._froms, self._to = session, froms, to
+        self._connections, self._froms, self._to = connections, froms, to
         self._options, self._reporter = options, reporter
         self._is_push = to.is_remote
         self._near = End(metadata.current_umask())
@@ -73,14 +56,14 @@ class Run:
         journal = Journal(token, self._options.resume) if is_copy else NoJournal()
         complete = False
         try:
-            fars = self._session.take(self._options, self._reporter.note)
+            fars = self._connections.take(self._options, self._reporter.note)
             try:
-                replace_dead(fars, self._session, self._options, self._reporter.note)
+                replace_dead(fars, self._connections, self._options, self._reporter.note)
                 result = self._copy(fars, tops, token, journal)
                 complete = result.ok
                 return result
             finally:
-                self._session.give(fars)
+                self._connections.give(fars)
         finally:
             journal.close(complete)
 
@@ -99,9 +82,8 @@ class Run:
         if not tops:
             return self._result(None, None)
         target = self._target(fars[0], tops, token)
-        host = self._to if self._is_push else self._froms[0]
         crew = make_crew(
-            self._session, host, self._options, self.counters, self._is_push, algorithm, fars[0],
+            self._connections, self._options, self.counters, self._is_push, algorithm, fars[0],
             self._reporter.note,
         )  # fmt: skip
         coordinator = Coordinator(
@@ -120,7 +102,7 @@ class Run:
         finally:
             crew.end()
             fars += crew.kept
-        hosts.remember(host, self._options, self._is_push, crew.lesson())
+        hosts.remember(self._connections.host, self._options, self._is_push, crew.lesson())
         return self._result(coordinator, crew)
 
     def _explain(self, text: str) -> None:
@@ -228,7 +210,7 @@ class Run:
 
 
 def replace_dead(
-    fars: list[Far], session: Connections, options: Options, note: Callable[[str], None]
+    fars: list[Far], connections: Connections, options: Options, note: Callable[[str], None]
 ) -> None:
     """A connection kept from the last copy may have died since: ask, rather than fail."""
     while fars and fars[0].was_kept:
@@ -238,22 +220,22 @@ def replace_dead(
         except errors.ConnectError:
             fars.pop(0).close()
     if not fars:
-        fars += session.take(options, note)
+        fars += connections.take(options, note)
 
 
 def make_crew(
-    session: Connections, host: Location, options: Options, counters: Counters, is_push: bool,
-    algorithm: str, far: Far, note: Callable[[str], None], stream: Any = None,
+    connections: Connections, options: Options, counters: Counters, is_push: bool, algorithm: str,
+    far: Far, note: Callable[[str], None], stream: Any = None,
 ) -> Crew:  # fmt: skip
     """The lanes for a copy, or for a stream, over the path that `far` has measured."""
     is_far = is_push and far.rtt_s > LOSSY_S  # nearer, BBR gains nothing
-    has_bbr = is_far and not options.congestion and session.has_bbr(options)
-    path = Path(far.rtt_s, session.login_s, shared_cpus(far), has_bbr)
-    known = hosts.recall(host, options, is_push).over(path.rtt_s)
-    known = known._replace(lanes=hosts.advice(host, options)[0] or known.lanes)
+    has_bbr = is_far and not options.congestion and connections.has_bbr(options)
+    path = Path(far.rtt_s, connections.login_s, shared_cpus(far), has_bbr)
+    known = hosts.recall(connections.host, options, is_push).over(path.rtt_s)
+    known = known._replace(lanes=hosts.advice(connections.host, options)[0] or known.lanes)
     return Crew(
-        options, counters, is_push, algorithm, partial(session.connect, options), note,
-        session.keeps, path, known, session.has_early, stream,
+        options, counters, is_push, algorithm, partial(connections.connect, options), note,
+        connections.keeps, path, known, connections.has_early, stream,
     )  # fmt: skip
 
 

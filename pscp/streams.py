@@ -3,7 +3,7 @@
 Each is a stream of a Session, over its connections. A program's end of it is a file object, or
 another program that is run here, whose exit status is known.
 
-Not here: the stream itself (pipes.py), the connections (api.py).
+Not here: the stream itself (pipes.py), the connections (connections.py).
 Read next: pipes.py.
 """
 
@@ -15,17 +15,18 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, Any, Protocol
+from typing import IO, TYPE_CHECKING, Any
 
 from pscp import errors, hosts
 from pscp.bootstrap import stream_modules
+from pscp.connections import Connections
 from pscp.coordinator import choose_hash
 from pscp.endpoint import failures, machine
 from pscp.endpoint.pipes import SLOT_BYTES
-from pscp.options import Location, Options
+from pscp.options import Options
 from pscp.pipes import Out, Pipe, Pull, Push, Target
 from pscp.progress import Counters
-from pscp.run import Connections, make_crew, replace_dead
+from pscp.run import make_crew, replace_dead
 
 if TYPE_CHECKING:
     from pscp.bootstrap import Far
@@ -33,14 +34,6 @@ if TYPE_CHECKING:
 
 _TERM_S = 5.0  # from SIGTERM to SIGKILL, of a consumer here
 _SAID_MAX_BYTES = 64 * 1024  # of what a program said on its standard error, kept for an error
-
-
-class Session(Connections, Protocol):
-    """The session whose connections are used."""
-
-    host: Location
-
-    def begin(self, options: Options, is_push: bool) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -56,13 +49,13 @@ class Stream:
     """One stream over the session's connections."""
 
     def __init__(
-        self, session: Session, options: Options, is_push: bool, target: Target,
+        self, connections: Connections, options: Options, is_push: bool, target: Target,
         counters: Counters | None = None, out: Out | None = None,
         note: Callable[[str], None] | None = None,
     ) -> None:  # fmt: skip
         self.counters = counters or Counters()
         self.err = b""  # what the far program said on its standard error, the end of it
-        self._session, self._options, self._is_push = session, options, is_push
+        self._connections, self._options, self._is_push = connections, options, is_push
         self._target, self._out = target, out or self._keep
         self._note = note or (lambda text: None)
         self._pipe: Pipe | None = None
@@ -77,13 +70,15 @@ class Stream:
         """
         machine.widen_pipe(fd)
         options, is_push = self._options, self._is_push
-        self._session.begin(options, is_push)
-        fars = self._session.take(options, self._note)
+        is_small = options.connections == 1
+        self._connections.begin(options, is_push, is_small)
+        self._connections.begun(options, is_push, is_small)
+        fars = self._connections.take(options, self._note)
         try:
-            replace_dead(fars, self._session, options, self._note)
+            replace_dead(fars, self._connections, options, self._note)
             return self._run(fd, fars)
         finally:
-            self._session.give(fars)
+            self._connections.give(fars)
 
     def _run(self, fd: int, fars: list[Far]) -> int:
         try:
@@ -97,12 +92,12 @@ class Stream:
             status = self._pipe.run(crew, begin, first)
         finally:
             fars += crew.kept
-        hosts.remember(self._session.host, self._options, self._is_push, crew.lesson())
+        hosts.remember(self._connections.host, self._options, self._is_push, crew.lesson())
         return status
 
     def _prepared(self, fd: int, far: Far) -> tuple[Crew, dict[str, Any]]:
         """Have the far program started; the lanes for it, and what tells them to begin."""
-        options, is_push, session = self._options, self._is_push, self._session
+        options, is_push, connections = self._options, self._is_push, self._connections
         algorithm, window = choose_hash(far), max(options.window_bytes // SLOT_BYTES, 2)
         answer, failed = far.ask(
             {**self._target.question(is_push, window), "modules": stream_modules()}
@@ -114,8 +109,7 @@ class Stream:
             raise errors.ProtocolError("an answer of another shape: no socket")
         pipe = self._new_pipe(os.dup(fd), window)
         crew = make_crew(
-            session, session.host, options, self.counters, is_push, algorithm, far, self._note,
-            pipe.near,
+            connections, options, self.counters, is_push, algorithm, far, self._note, pipe.near,
         )  # fmt: skip
         pipe.board = crew.board
         self._pipe = pipe
@@ -163,12 +157,13 @@ def _failed(program: object, status: int, err: bytes) -> errors.CommandFailed:
 
 @contextlib.contextmanager
 def piped(
-    session: Session, options: Options, is_push: bool, command: str | Sequence[str], **told: Any
-) -> Iterator[IO[bytes]]:
+    connections: Connections, options: Options, is_push: bool, command: str | Sequence[str],
+    **told: Any,
+) -> Iterator[IO[bytes]]:  # fmt: skip
     """A file object whose other end is the program over there; see Session.pipe_to()."""
     reads, writes = os.pipe()
     ours, its = (writes, reads) if is_push else (reads, writes)
-    stream = Stream(session, options, is_push, Target(command), **told)
+    stream = Stream(connections, options, is_push, Target(command), **told)
     ended: list[int | BaseException] = []
 
     def run() -> None:
@@ -211,7 +206,7 @@ def _close(file: IO[bytes]) -> None:
         file.close()
 
 
-def run(session: Session, options: Options, argv: Sequence[str]) -> Ran:
+def run(connections: Connections, options: Options, argv: Sequence[str]) -> Ran:
     """Run a program at the far end, without a shell, and wait for it."""
     reads, writes = os.pipe()
     parts: list[bytes] = []
@@ -222,7 +217,7 @@ def run(session: Session, options: Options, argv: Sequence[str]) -> Ran:
 
     reader = threading.Thread(target=read, daemon=True)
     reader.start()
-    stream = Stream(session, options, False, Target(tuple(argv)))
+    stream = Stream(connections, options, False, Target(tuple(argv)))
     try:
         status = stream.run(writes)
     finally:

@@ -34,7 +34,7 @@ LADDER = (
     ("api",),
     ("streams",),
     ("run",),
-    ("coordinator", "pipes"),
+    ("connections", "coordinator", "pipes"),
     ("crew", "resume"),
     ("filejob",),
     ("worker",),

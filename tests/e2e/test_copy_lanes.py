@@ -18,7 +18,7 @@ from compare import assert_same_tree
 
 from e2e.ways import Way
 from pscp import hosts
-from pscp.api import control_folder
+from pscp.connections import control_folder
 from pscp.options import MIB, Options, parse_location
 
 ONE_LOGIN = """#!/bin/sh
