@@ -64,11 +64,12 @@ class Gathering:
             threading.Thread(target=run, name=run.__name__.strip("_"), daemon=True).start()
 
     def _opened(self, asked: Dict[str, Any], umask: int) -> Any:
-        is_sink = asked["way"] == "sink"
-        if asked["file"]:
-            path = asked["path"]
-            return commands.ToFile(path, umask) if is_sink else commands.FromFile(path)
-        return commands.Command(asked["command"], is_sink, self._notify)
+        is_sink, tidy = asked["way"] == "sink", self._listening.remove
+        if not asked["file"]:
+            return commands.Command(asked["command"], is_sink, self._notify, tidy)
+        if is_sink:
+            return commands.ToFile(asked["path"], umask, tidy)
+        return commands.FromFile(asked["path"])
 
     def lane(self, asked: Dict[str, Any]) -> Tuple[Any, Any]:
         """A lane's source and sink; one of them is None."""
@@ -282,6 +283,9 @@ class _Listening:
         except OSError:
             pass
         self._socket.close()
+        self.remove()
+
+    def remove(self) -> None:
         for remove, path in ((os.unlink, self.path), (os.rmdir, self._folder)):
             try:
                 remove(path)

@@ -84,7 +84,7 @@ def test_a_connection_stands_still(
     """A stopped ssh takes no SIGTERM, and a pipe to it is never read again."""
     monkeypatch.setattr(bootstrap, "SILENCE_S", 0.5)
     fill(way.source / "big", BIG_BYTES)
-    breaking = way.breaking().rule("stop", after=3 * MIB)
+    breaking = way.breaking().rule("stop", after=MIB // 2)
     result = way.copy(connections=connections, program=breaking.program, chunk_bytes=MIB)
     assert_copied(way, result)
     assert result.connections_lost >= 1
