@@ -27,6 +27,10 @@ _SLACK_S = 0.2  # of work that a lane may hold beyond two round trips
 _LEAST_BYTES = 2 * 1024 * 1024  # the window of an OpenSSH channel
 _PATIENCE_S = 1.0  # with a chunk in flight elsewhere, before an idle lane takes it over
 _ANSWER_S = 3.0  # to a question that takes a second; then another lane asks it as well
+# A stream's chunks wait for each other: so many times as long as they take lately, at the least
+# so long, and the first of them goes over another lane as well.
+_OVERDUE, _OVERDUE_S = 2, 0.25
+_FLIGHTS = 16  # chunks over which that time is averaged
 
 
 class InFlight:
@@ -71,6 +75,15 @@ class InFlight:
             wanted = max(int(rate * self._span_s), _LEAST_BYTES)
             self.window.capacity_bytes = min(wanted, self._most_bytes)
 
+    def age_s(self, number: int) -> float:
+        """How long a piece has been in flight; 0 for one that is not any more."""
+        return time.monotonic() - self._taken_s[number] if number in self._taken_s else 0.0
+
+    def oldest_chunk(self) -> tuple[int, Chunk] | None:
+        """The one that was taken first, with its number here."""
+        chunks = ((n, each) for n, each in self.work.items() if isinstance(each, Chunk))
+        return next(chunks, None)
+
     @property
     def is_idle(self) -> bool:
         """Is nothing in flight but questions? A stream's may wait for very long."""
@@ -95,8 +108,10 @@ class InFlight:
 class Board:
     """Use `changed` (a Condition) around every call but put(), take() and the waits."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_stream: bool = False) -> None:
         lock = threading.RLock()
+        self._is_stream = is_stream
+        self._flight_s = _PATIENCE_S / _OVERDUE  # of a chunk, lately
         self.changed = threading.Condition(lock)  # there may be work, or room for it in a window
         self.idle = threading.Condition(lock)  # there may be nothing in flight any more
         self._has_room = threading.Condition(lock)  # the walk may go on
@@ -161,7 +176,7 @@ class Board:
                     return taken
                 # with nothing in flight here, another lane's straggler may come into question
                 is_idle = self._open and share.is_idle
-                self.changed.wait(_PATIENCE_S / 2 if is_idle else None)
+                self.changed.wait(self._patience_s() / 2 if is_idle else None)
 
     def try_take(self, lane: Any, share: InFlight) -> tuple[int, Work] | None:
         """As take(), without waiting."""
@@ -170,7 +185,8 @@ class Board:
         if lane.is_parked:
             work = self._next_again(lane)
         else:
-            work = self._overdue(share) or self._next(lane) or self._straggler(share)
+            first = self._unanswered(share) or self._overdue(share)
+            work = first or self._next(lane) or self._straggler(share)
         return None if work is None else self._taken(share, work)
 
     def _taken(self, share: InFlight, work: Work) -> tuple[int, Work]:
@@ -185,13 +201,31 @@ class Board:
             self._has_room.notify_all()
         return self._number, work
 
-    def _overdue(self, share: InFlight) -> Ask | None:
+    def _unanswered(self, share: InFlight) -> Ask | None:
         """A question that should have been answered: the lane that asked it stands still."""
         before_s = time.monotonic() - _ANSWER_S
         for ask in self._prompt:
             if ask.takers == 1 and ask.asked_s < before_s and ask not in share.work.values():
                 return ask
         return None
+
+    def _overdue(self, share: InFlight) -> Chunk | None:
+        """The chunk of a stream that all others wait for, if another lane is slow with it."""
+        if not self._is_stream:
+            return None
+        found = [(each, each.oldest_chunk()) for each in self._shares]
+        firsts = [(*oldest, each) for each, oldest in found if oldest is not None]
+        number, chunk, holder = min(
+            firsts, key=lambda first: first[1].offset, default=(0, None, share)
+        )
+        if chunk is None or holder is share or chunk.takers > 1 or chunk.is_over:
+            return None
+        return chunk if holder.age_s(number) > self._patience_s() else None
+
+    def _patience_s(self) -> float:
+        if not self._is_stream:
+            return _PATIENCE_S
+        return max(_OVERDUE * self._flight_s, _OVERDUE_S)
 
     def _straggler(self, share: InFlight) -> Chunk | None:
         """With nothing else to do, a lane takes over what a slower one has held for long.
@@ -200,7 +234,7 @@ class Board:
         """
         if not share.is_idle:
             return None
-        before_s = time.monotonic() - _PATIENCE_S
+        before_s = time.monotonic() - self._patience_s()
         found = (each.held_since(before_s) for each in self._shares if each is not share)
         return next((chunk for chunk in found if chunk is not None), None)
 
@@ -244,10 +278,12 @@ class Board:
 
     def finish(self, share: InFlight, number: int) -> bool:
         """A lane is done with this piece. False: it was given back, or another lane was first."""
-        had_room = share.window.has_room(1)
+        had_room, age_s = share.window.has_room(1), share.age_s(number)
         work = share.pop(number)
         if work is None:
             return False
+        if isinstance(work, Chunk):
+            self._flight_s += (age_s - self._flight_s) / _FLIGHTS
         if not had_room or share.is_idle:  # this lane may take more, if only from another
             self.changed.notify_all()
         work.takers -= 1

@@ -42,7 +42,7 @@ class Connections:
     def __init__(self, host: Location) -> None:
         self.host = host
         self.keeps = True  # they outlive a copy
-        self.login_s = 0.0  # from the start of the first ssh to the agent's HELLO
+        self.login_s = 0.0  # of the first, to the agent's HELLO; those at once share processors
         self._setup: SshSetup | None = None
         self._is_guess = False  # what ssh -G said for the last copy, and not yet for this one
         self._numbers = itertools.count()  # of the connections, in the order of their opening
@@ -200,7 +200,8 @@ class Connections:
                 first = self._first or self._channel(options, may_prompt=True)
                 self._first = None
                 self._idle.append(self._greeted(first, note))
-                self.login_s = time.monotonic() - self._begun_s
+                share = max(1.0, (1 + len(self._early)) / (os.cpu_count() or 1))
+                self.login_s = (time.monotonic() - self._begun_s) / share
             except errors.ConnectionLost:
                 if attempt == _FIRST_ATTEMPTS - 1:
                     raise

@@ -47,7 +47,7 @@ class Crew:
         `known` is what the last copy over this path came to; `stream` this end of a stream, whose
         length nobody knows.
         """
-        self.board = Board()
+        self.board = Board(stream is not None)
         self.is_push, self.algorithm = is_push, algorithm
         self.opening, self.may_open = 0, OPENING_MAX
         self.begin_near: dict[str, Any] = {}
@@ -62,7 +62,8 @@ class Crew:
         self.count, self._channels, self.why = _first(options, path, known.lanes)
         is_tuned = options.connections is None and rate is None and not options.dry_run
         self.congestion = known.congestion if path.has_bbr and is_tuned else ""
-        self._tuner = Tuner(path, self.count, self.congestion) if is_tuned else None
+        enough = known.enough_bytes_s if known.lanes == self.count else 0.0
+        self._tuner = Tuner(path, self.count, self.congestion, enough) if is_tuned else None
         self._counters, self._note, self._is_verbose = counters, note, options.verbose
         self._has_told = False
         self._umask = metadata.current_umask()
@@ -144,11 +145,12 @@ class Crew:
 
     def lesson(self) -> Known:
         """What the next copy over this path should know."""
-        lanes, congestion = self._tuner.lesson if self._tuner is not None else (self.count, "")
+        found = self._tuner.lesson if self._tuner is not None else (self.count, "", 0.0)
         logins = self.most_alive
         if not self._has_told and is_far_and_unattended(self._path):
             logins = max(logins, _LOGINS_LIKELY)
-        return Known(logins, lanes, self.rtt_s, congestion)
+        lanes, congestion, enough = found
+        return Known(logins, lanes, self.rtt_s, congestion, enough)
 
     def new_end(self) -> End:
         """This end of a lane."""

@@ -28,6 +28,7 @@ class Known(NamedTuple):
     lanes: int = 0  # that -c auto came to; 0: there was none yet
     rtt_s: float = 0.0
     congestion: str = ""  # the congestion control that more came of; "": the system's
+    enough_bytes_s: float = 0.0  # the rate at which more lanes brought nothing; 0: was not tried
 
     def over(self, rtt_s: float) -> Known:
         """This, if it was learned on a path like this one; else nothing is known."""
@@ -62,7 +63,9 @@ def recall(host: Location, options: Options, is_push: bool) -> Known:
         known = Known(*found[_way(is_push)])
     except (LookupError, TypeError):
         known = Known()
-    are_right = [isinstance(*pair) for pair in zip(known, (int, int, float, str), strict=True)]
+    are_right = [
+        isinstance(*pair) for pair in zip(known, (int, int, float, str, float), strict=True)
+    ]
     if not (all(are_right) and 0 <= known.lanes <= MAX_CONNECTIONS):
         known = Known()
     # what was only measured needed no prompt either

@@ -24,7 +24,8 @@ LANES_MOST = 32
 
 _LOGIN_TRIPS = 12  # round trips of a login and of starting the agent
 _TYPING_S = 1.0  # beyond these trips; who types a password takes longer
-_SLOW_LOGIN_S = 0.7  # beyond these trips; a processor of today takes 0.2 to 0.3 s for both
+_SLOW_LOGIN_S = 1.0  # beyond these trips; a processor of today takes 0.2 to 0.3 s for both,
+# a busy one 0.6 to 0.9
 
 _SETTLE_S, _SETTLE_TRIPS = 0.3, 8  # after a lane came: TCP doubles its window each round trip
 _LOOK_S, _LOOK_TRIPS = 1.0, 5  # over which a rate is measured
@@ -38,6 +39,7 @@ _HELD_UP = 0.6  # of its window under way, on average: the window is what holds 
 # This machine's processors are busy with the copy when less of them is idle, and more is its.
 _SPARE, _OURS = 0.15, 0.25
 _STEPS_LEFT = 3  # a step pays only where the rest of the copy takes this many times as long
+_ALIKE = 1.25  # rates that differ by less than this factor are the same
 _MANY_STEPS = 6  # where the copy takes so many more, a step doubles the lanes, to 8 at least
 
 
@@ -112,11 +114,15 @@ def is_worth_a_login(path: Path, lanes: int, left_bytes: float, passed_s: float)
 class Tuner:
     """Adds lanes while they bring more, and takes away the last ones when they did not."""
 
-    def __init__(self, path: Path, count: int, congestion: str = "") -> None:
+    def __init__(
+        self, path: Path, count: int, congestion: str = "", enough_bytes_s: float = 0.0
+    ) -> None:
+        """`enough_bytes_s`: moving so much, the last copy gained nothing by more lanes."""
         self.count = count  # lanes that should work
         self.needs_window = False  # lanes are held up by the channel's window, nothing else
         self.congestion = congestion  # the congestion control of lanes that are added
-        self.lesson = count, congestion  # what the next copy over this path should begin with
+        # What the next copy over this path should begin with, and its `enough_bytes_s`.
+        self.lesson = count, congestion, enough_bytes_s
         self._has_bbr = path.has_bbr and path.rtt_s > LOSSY_S and not congestion
         self._rtt_s = min(path.rtt_s, 1.0)
         self._settle_s = _SETTLE_S + _SETTLE_TRIPS * self._rtt_s
@@ -154,16 +160,21 @@ class Tuner:
 
     def _judged(self, seen: Seen, rate: float, is_busy: bool) -> str | None:
         said = f"{self.count} lanes move {_mb(rate)}"
+        if self._before is None and self._is_enough(rate):
+            self.is_done = True
+            return f"{said}, as the last time, when more brought nothing"
         if self._before is not None:
             count, slower = self._before
             if rate < _WORTH * slower:
                 self.count, self.congestion, self.is_done = count, "", True
+                self.lesson = *self.lesson[:2], slower
                 return f"{said}, and {count} moved {_mb(slower)}: back to {count}"
             fair = 1 + _FAIR * (self.count / count - 1)
             is_trial = self.congestion != self.lesson[1]  # then all can have it the next time
-            self.lesson = count if is_trial else self.count, self.congestion
+            self.lesson = count if is_trial else self.count, self.congestion, 0.0
             if rate < fair * slower:
                 self.is_done = True
+                self.lesson = *self.lesson[:2], rate
                 return f"{said}, and {count} moved {_mb(slower)}: enough"
         reason = self._reason_to_stop(seen, rate, is_busy)
         if reason:
@@ -171,6 +182,13 @@ class Tuner:
             return f"{said}; no more are tried: {reason}"
         self._before, self._alive_s = (self.count, rate), seen.now_s
         return f"{said}{self._step(seen, rate)}"
+
+    def _is_enough(self, rate: float) -> bool:
+        *_, enough = self.lesson
+        if enough / _ALIKE < rate < enough * _ALIKE:
+            return True
+        self.lesson = *self.lesson[:2], 0.0
+        return False
 
     def _step(self, seen: Seen, rate: float) -> str:
         """Want more lanes. Returns what for."""

@@ -148,6 +148,29 @@ def test_the_other_of_two_lanes_dies(board: Board) -> None:
     assert finish(board, idle, second) and board.is_idle()
 
 
+def test_the_first_chunk_of_a_stream_goes_over_another_lane_once_it_is_overdue(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    board, now_s = Board(is_stream=True), [0.0]
+    monkeypatch.setattr(board_module.time, "monotonic", lambda: now_s[0])
+    slow, fast = Lane(board), Lane(board)
+    first, *others = [Chunk(Job(), n << 20, 1 << 20) for n in range(40)]
+    add(board, first)
+    number, _ = take(board, slow)
+    for other in others:
+        add(board, other)
+    taken, chunk = take(board, fast)
+    while chunk is not first:
+        now_s[0] += 0.01
+        finish(board, fast, taken)
+        taken, chunk = take(board, fast)
+    assert first.takers == 2
+    assert now_s[0] > 0.25, "it might still have come in time"
+    assert take(board, slow)[1] is not first
+    assert take(board, fast)[1] is not first
+    assert finish(board, fast, taken) and not finish(board, slow, number)
+
+
 def test_a_question_waits_for_its_lane_while_that_lives(board: Board) -> None:
     one, two = Lane(board), Lane(board)
     ask = Ask(True, {}, lambda answer: None, lambda failure: None, lane=one)

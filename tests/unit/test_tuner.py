@@ -60,14 +60,14 @@ class Ran:
     taken_s: float
     lanes: int
     said: list[str]
-    lesson: tuple[int, str]  # what the next copy begins with
+    lesson: tuple[int, str, float]  # what the next copy begins with
 
 
-def ran(model: Model, size: int, fixed: int | None = None) -> Ran:
+def ran(model: Model, size: int, fixed: int | None = None, enough: float = 0.0) -> Ran:
     """A copy of `size` bytes, with as many lanes as the tuner wants, or always so many."""
     path = Path(model.rtt_s, model.login_s, model.cpus, model.bbr > 0)
     count = fixed or start(path).lanes
-    tuner = Tuner(path, count)
+    tuner = Tuner(path, count, "", enough)
     up_at_s = [model.login_s]
     now_s, looked_s, done, idle_s, used_s = model.login_s, model.login_s, 0.0, 0.0, 0.0
     with_bbr_from = 0
@@ -143,7 +143,7 @@ def test_bbr_is_let_go_where_nothing_came_of_it() -> None:
     slow = Model(rtt_s=0.05, login_s=0.8, lane=4 * MIB, total=6 * MIB, bbr=0.8 * MIB)
     found = ran(slow, 4 * GIB)
     assert "with bbr" in found.said[0] and found.said[-1].endswith("back to 8")
-    assert found.lesson == (8, "")
+    assert found.lesson[:2] == (8, "")
 
 
 def test_bbr_is_not_tried_where_lanes_fill_their_windows() -> None:
@@ -156,6 +156,17 @@ def test_it_goes_back_where_nothing_came_of_it() -> None:
     far = ran(MS_100, 8 * GIB)
     assert far.lanes == began
     assert far.said[-1].endswith(f"back to {began}")
+
+
+def test_what_brought_nothing_is_not_tried_again_at_the_same_rate() -> None:
+    enough = ran(MS_100, 8 * GIB).lesson[2]
+    again = ran(MS_100, 8 * GIB, enough=enough)
+    assert [each.partition(", ")[2] for each in again.said] == [
+        "as the last time, when more brought nothing"
+    ]
+    assert again.lesson[2] == enough
+    faster = ran(replace(MS_100, total=2 * MS_100.total), 8 * GIB, enough=enough)
+    assert "trying" in faster.said[0]
 
 
 def test_it_keeps_what_brought_something_and_stops_there() -> None:
