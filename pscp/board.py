@@ -26,6 +26,7 @@ _PACE_S = 1.0  # over which a lane's pace is measured
 _SLACK_S = 0.2  # of work that a lane may hold beyond two round trips
 _LEAST_BYTES = 2 * 1024 * 1024  # the window of an OpenSSH channel
 _PATIENCE_S = 1.0  # with a chunk in flight elsewhere, before an idle lane takes it over
+_ANSWER_S = 3.0  # to a question that takes a second; then another lane asks it as well
 # A stream's chunks wait for each other: so many times as long as they take lately, at the least
 # so long, and the first of them goes over another lane as well.
 _OVERDUE, _OVERDUE_S = 2, 0.25
@@ -58,7 +59,8 @@ class InFlight:
         if work is not None:
             del self._taken_s[number]
             self.window.credit(work.cost_bytes)
-            self._keep_pace(work.cost_bytes)
+            if not isinstance(work, Ask):
+                self._keep_pace(work.cost_bytes)
         return work
 
     def _keep_pace(self, count: int) -> None:
@@ -115,6 +117,7 @@ class Board:
         self._has_room = threading.Condition(lock)  # the walk may go on
         self._again: deque[Work] = deque()  # what a lane gave back, and what follows from answers
         self._waiting: deque[Work | Iterator[Work]] = deque()
+        self._prompt: list[Ask] = []  # those that were not answered yet
         self._open = 0  # pieces taken and not finished
         self._shares: list[InFlight] = []
         self._number = 0  # of the piece taken last
@@ -143,16 +146,17 @@ class Board:
         """From an answer: goes before what the walk found; never waits."""
         if isinstance(work, Iterator):
             self._waiting.append(work)
-        elif isinstance(work, Chunk) and work.takers:  # another lane is still at it
+        elif work.takers:  # another lane is still at it
             work.is_over = False
             self._open += 1
         else:
+            if isinstance(work, Ask) and work.is_prompt:
+                self._prompt.append(work)
             self._put_again(work)
         self.changed.notify_all()
 
     def _put_again(self, work: Work) -> None:
-        if isinstance(work, Chunk):
-            work.is_over = False
+        work.is_over = False
         self._again.append(work)
 
     def when_idle(self, reserve: Callable[[], Work | None]) -> None:
@@ -181,19 +185,29 @@ class Board:
         if lane.is_parked:
             work = self._next_again(lane)
         else:
-            work = self._overdue(share) or self._next(lane) or self._straggler(share)
+            first = self._unanswered(share) or self._overdue(share)
+            work = first or self._next(lane) or self._straggler(share)
         return None if work is None else self._taken(share, work)
 
     def _taken(self, share: InFlight, work: Work) -> tuple[int, Work]:
         self._number += 1
-        if isinstance(work, Chunk):
-            work.takers += 1
-        if not isinstance(work, Chunk) or work.takers == 1:
+        work.takers += 1
+        if work.takers == 1:
             self._open += 1
+        if isinstance(work, Ask):
+            work.asked_s = time.monotonic()
         share.take(self._number, work)
         if len(self._waiting) + len(self._again) <= _WAITING_MAX // 2:
             self._has_room.notify_all()
         return self._number, work
+
+    def _unanswered(self, share: InFlight) -> Ask | None:
+        """A question that should have been answered: the lane that asked it stands still."""
+        before_s = time.monotonic() - _ANSWER_S
+        for ask in self._prompt:
+            if ask.takers == 1 and ask.asked_s < before_s and ask not in share.work.values():
+                return ask
+        return None
 
     def _overdue(self, share: InFlight) -> Chunk | None:
         """The chunk of a stream that all others wait for, if another lane is slow with it."""
@@ -270,13 +284,14 @@ class Board:
             return False
         if isinstance(work, Chunk):
             self._flight_s += (age_s - self._flight_s) / _FLIGHTS
-        if not (had_room and share.work):  # this lane may take more, if only from another
+        if not had_room or share.is_idle:  # this lane may take more, if only from another
             self.changed.notify_all()
-        if isinstance(work, Chunk):
-            work.takers -= 1
-            if work.is_over:
-                return False
-            work.is_over = True
+        work.takers -= 1
+        if work.is_over:
+            return False
+        work.is_over = True
+        if work in self._prompt:
+            self._prompt.remove(work)
         self._open -= 1
         self.done_bytes += work.cost_bytes
         self.done_pieces += 1
@@ -291,10 +306,9 @@ class Board:
         for number in list(share.work):
             work = share.pop(number)
             assert work is not None
-            if isinstance(work, Chunk):
-                work.takers -= 1
-                if work.is_over or work.takers:
-                    continue
+            work.takers -= 1
+            if work.is_over or work.takers:
+                continue
             self._open -= 1
             self._put_again(work)
         self.changed.notify_all()

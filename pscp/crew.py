@@ -28,6 +28,7 @@ from pscp.worker import OPENING_MAX, Worker
 
 _ATTEMPTS_ALONE = 8  # connecting again, with no lane alive: one to one and a half minutes of pauses
 _LOGINS_LIKELY = 3  # that will pass at once the next time, where nobody typed a password
+_END_S = 3.0  # for a lane to come to its end; one that stands still, or is slow, is not kept
 _LOOK_S = 0.25  # between two looks at how the copy goes
 _CHANNELS_ALONE = 4  # of the only connection there is; TCP's buffer has room for two windows
 
@@ -175,9 +176,11 @@ class Crew:
         if self.board.error is not None:
             for worker in self._workers:
                 worker.abort()
+        until_s = time.monotonic() + _END_S
         for worker in self._workers:
             while worker.is_alive():
-                if self.board.error is not None or worker.is_connecting:
+                is_late = time.monotonic() > until_s
+                if self.board.error is not None or worker.is_connecting or is_late:
                     worker.abort()
                 worker.join(0.05)  # one that is just about to connect is found next time
 

@@ -193,7 +193,8 @@ class Pipe:
 
     def _ask_far(self, question: dict[str, Any], then: Callable[[Any], None]) -> None:
         """With the board's lock held."""
-        self.board.add(Ask(not self.is_push, question, then, self._ask_failed))
+        ask = Ask(not self.is_push, question, then, self._ask_failed, is_prompt=True)
+        self.board.add(ask)
 
     def _ask_failed(self, failure: Failure) -> None:
         self.cut_short(errors.CopyError(_said(failure)))

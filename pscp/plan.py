@@ -76,6 +76,8 @@ class Pack:
     then: Callable[[Pack, list[Any]], None]  # gets [place, failure] of those that failed
     is_again: bool = False
     rows: list[Any] = field(default_factory=list)  # per item [size, hex digest] or failure
+    takers: int = 0  # as a chunk's
+    is_over: bool = False
 
     @property
     def files(self) -> list[tree.Entry]:
@@ -104,6 +106,10 @@ class Ask:
     then: Callable[[Any], None]
     failed: Callable[[Failure], None]
     lane: Any = None  # the lane that must ask it, while that one lives
+    is_prompt: bool = False  # answered within a second, or its lane stands still
+    asked_s: float = 0.0
+    takers: int = 0  # as a chunk's
+    is_over: bool = False
     cost_bytes: int = MEMORY_BYTES
 
     def question_for(self, lane: Any) -> dict[str, Any]:

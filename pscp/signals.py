@@ -13,6 +13,10 @@ from collections.abc import Callable, Iterator
 from pscp.errors import Interrupted, PscpError, Terminated
 
 
+def _heard(number: int, frame: object) -> None:
+    """What was begun goes on."""
+
+
 @contextlib.contextmanager
 def signals_raised(
     hint: str = "", instead: Callable[[PscpError], bool] = lambda error: False
@@ -30,7 +34,7 @@ def signals_raised(
     def end(number: int, frame: object) -> None:
         ended.append(number)
         for each in before:
-            signal.signal(each, signal.SIG_IGN)
+            signal.signal(each, _heard)  # SIG_IGN would be inherited by an ssh that starts now
         error = errors[signal.Signals(number)](words, hint)
         if not instead(error):
             raise error

@@ -15,7 +15,7 @@ import stat
 import subprocess
 import threading
 import time
-from typing import Any, Callable, List, Tuple
+from typing import Any, Callable, List
 
 from . import failures, files, machine
 from .names import part_name, to_bytes
@@ -81,8 +81,11 @@ class Said:
 class Command:
     """A program at this end. The stream is its standard input (sink) or output (source)."""
 
-    def __init__(self, argv: Any, is_sink: bool, told: Callable[[], None]) -> None:
-        """`argv` is a list, executed as it is, or a text for the user's shell.
+    def __init__(
+        self, argv: Any, is_sink: bool, told: Callable[[], None], tidy: Callable[[], None]
+    ) -> None:
+        """`argv` is a list, executed as it is, or a text for the user's shell. `tidy` is for who
+        outlives this process.
 
         Raises Refusal where it cannot be started.
         """
@@ -106,8 +109,8 @@ class Command:
             os.close(its_fd)
         outputs = [each for each in (self._process.stdout, self._process.stderr) if each]
         self.said: List[Said] = [Said(each, told) for each in outputs]  # (output,) errors
-        self._lock = threading.Lock()
-        self._keeper = _start_keeper(self._process.pid, self.fd) if is_sink else None
+        self._tidy = tidy
+        self._keeper = Keeper(self.fd, self._orphaned) if is_sink else None
 
     def close_input(self) -> None:
         """All of it was written: the command may see the end, once close() was called as well."""
@@ -130,38 +133,49 @@ class Command:
         self._process.wait()
         self._let_go()
 
+    def _orphaned(self) -> None:
+        _end_group(self._process.pid, lambda: None)
+        self._tidy()
+
     def _let_go(self) -> None:
+        if self._keeper is not None:
+            self._keeper.let_go()
+
+
+class Keeper:
+    """A process that also holds a descriptor open, and acts when this one dies before let_go().
+
+    Were there only this process, its own death would look like the end of the stream, and what it
+    leaves would stay.
+    """
+
+    def __init__(self, kept_fd: int, orphaned: Callable[[], Any]) -> None:
+        read_fd, self._fd = os.pipe()
+        self._lock = threading.Lock()
+        self._pid = os.fork()
+        if self._pid:
+            os.close(read_fd)
+            return
+        try:
+            os.setsid()
+            kept = sorted((read_fd, kept_fd))
+            for low, high in zip([0, kept[0] + 1, kept[1] + 1], [*kept, 65536]):
+                os.closerange(low, high)
+            if os.read(read_fd, 1) != _LET_GO:
+                orphaned()
+        finally:
+            os._exit(0)
+
+    def let_go(self) -> None:
         with self._lock:
-            keeper, self._keeper = self._keeper, None
-        if keeper is not None:
-            pid, fd = keeper
+            pid, self._pid = self._pid, 0
+        if pid:
             try:
-                os.write(fd, _LET_GO)
+                os.write(self._fd, _LET_GO)
             except BrokenPipeError:  # it was killed
                 pass
-            os.close(fd)
+            os.close(self._fd)
             os.waitpid(pid, 0)
-
-
-def _start_keeper(pid: int, input_fd: int) -> Tuple[int, int]:
-    """A process that also holds the command's input open: its pid, and where it is told _LET_GO.
-
-    Were there only this process, its own death would look like the end of the stream.
-    """
-    read_fd, write_fd = os.pipe()
-    keeper = os.fork()
-    if keeper:
-        os.close(read_fd)
-        return keeper, write_fd
-    try:
-        os.setsid()
-        kept = sorted((read_fd, input_fd))
-        for low, high in zip([0, kept[0] + 1, kept[1] + 1], [*kept, 65536]):
-            os.closerange(low, high)
-        if os.read(read_fd, 1) != _LET_GO:
-            _end_group(pid, lambda: None)
-    finally:
-        os._exit(0)
 
 
 def _end_group(pid: int, reap: Callable[[], Any]) -> None:
@@ -212,7 +226,7 @@ class FromFile:
 class ToFile:
     """A file that the stream becomes: written beside its place, synced, then renamed."""
 
-    def __init__(self, path: str, umask: int) -> None:
+    def __init__(self, path: str, umask: int, tidy: Callable[[], None]) -> None:
         self.said: List[Said] = []
         full = os.path.realpath(os.path.expanduser(to_bytes(path)))
         if path.endswith("/") or os.path.isdir(full):
@@ -232,6 +246,8 @@ class ToFile:
         self.fd = os.open(self._part, flags, 0o600, dir_fd=self._folder_fd)
         self._ended = threading.Event()
         self._status = 1
+        self._tidy = tidy
+        self._keeper = Keeper(self._folder_fd, self._orphaned)
 
     def wait(self) -> int:
         self._ended.wait()
@@ -252,12 +268,20 @@ class ToFile:
     def kill(self) -> None:
         """What was written so far is of no use."""
         if self._status:
-            try:
-                os.unlink(self._part, dir_fd=self._folder_fd)
-            except FileNotFoundError:
-                pass
+            self._drop()
         self._ended.set()
 
+    def _drop(self) -> None:
+        try:
+            os.unlink(self._part, dir_fd=self._folder_fd)
+        except FileNotFoundError:
+            pass
+
+    def _orphaned(self) -> None:
+        self._drop()
+        self._tidy()
+
     def close(self) -> None:
+        self._keeper.let_go()
         os.close(self.fd)
         os.close(self._folder_fd)

@@ -16,12 +16,13 @@ import struct
 import tempfile
 import threading
 import time
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, Optional, Tuple
 
 from . import commands, failures, pipes, wire
 from .names import to_bytes, to_text
 
 GRACE_S = 60.0  # without a lane; then nobody comes any more, and the command is ended
+PATIENCE_S = 1.0  # then a question is answered without news
 _HANDED = struct.Struct(">I")  # bytes that were read already
 _LET_GO = b"."
 _WHY_MAX = 1024
@@ -55,21 +56,20 @@ class Gathering:
             self._cutter = pipes.Cutter(self._command.fd)
         self._status: Optional[int] = None
         self._failure: Optional[failures.Data] = None
-        self._is_over = False  # the command has all of its input
         self._is_left = False  # no lane comes any more
         self._is_closed = False
         self._wake_at = math.inf  # chunks written: somebody asks for that
         self._lanes = 1  # the gatherer's own
-        self._waiting: Dict[str, Tuple[Callable[[], Any], Reply]] = {}  # by the question
-        for run in (self._move, self._watch, self._accept, self._tell):
+        for run in (self._move, self._watch, self._accept):
             threading.Thread(target=run, name=run.__name__.strip("_"), daemon=True).start()
 
     def _opened(self, asked: Dict[str, Any], umask: int) -> Any:
-        is_sink = asked["way"] == "sink"
-        if asked["file"]:
-            path = asked["path"]
-            return commands.ToFile(path, umask) if is_sink else commands.FromFile(path)
-        return commands.Command(asked["command"], is_sink, self._notify)
+        is_sink, tidy = asked["way"] == "sink", self._listening.remove
+        if not asked["file"]:
+            return commands.Command(asked["command"], is_sink, self._notify, tidy)
+        if is_sink:
+            return commands.ToFile(asked["path"], umask, tidy)
+        return commands.FromFile(asked["path"])
 
     def lane(self, asked: Dict[str, Any]) -> Tuple[Any, Any]:
         """A lane's source and sink; one of them is None."""
@@ -79,49 +79,64 @@ class Gathering:
         block_bytes = int(asked["block_bytes"])
         return pipes.AskedSource(self._cutter, asked["hash"], block_bytes, self._window), None
 
-    # --- questions; each is answered once there is an answer
+    # --- questions; each is answered once there is news, or after a while without
 
-    def _when(self, question: str, answer: Callable[[], Any], reply: Reply) -> None:
-        """Reply with what `answer` returns once it is not None.
+    def _when(self, answer: Callable[[bool], Any], reply: Reply) -> None:
+        """Reply with what `answer` returns once it is not None; later it is told that it is late.
 
-        Each question is asked once at a time: again only where the lane was lost that asked it.
+        So who hears nothing for longer knows that the lane stands still, and asks over another. A
+        thread of its own waits, as nobody reads what is said on a lane that stands still.
         """
+        args = (answer, reply)
+        threading.Thread(target=self._answer, args=args, name="answer", daemon=True).start()
+
+    def _answer(self, answer: Callable[[bool], Any], reply: Reply) -> None:
+        until_s = time.monotonic() + PATIENCE_S
         with self.changed:
-            self._waiting[question] = answer, reply
-            self.changed.notify_all()
+            found = answer(False)
+            while found is None:
+                if self._is_closed:
+                    return
+                left_s = until_s - time.monotonic()
+                self.changed.wait(max(left_s, 0))
+                found = answer(left_s <= 0)
+        try:
+            reply(found, False)
+        except OSError:  # the lane is lost
+            pass
 
     def drained(self, asked: Dict[str, Any], reply: Reply) -> None:
         """How many chunks were written, once that is more than `past`, or no more will be."""
         reorder, past = self._the_reorder(), int(asked["past"])
         self._wake_at = past + 1
 
-        def answer() -> Any:
-            is_more = reorder.written > past or self._status is not None
-            return reorder.written if is_more else None
+        def answer(is_late: bool) -> Any:
+            is_news = reorder.written > past or self._status is not None
+            return reorder.written if is_news or is_late else None
 
-        self._when("drained", answer, reply)
+        self._when(answer, reply)
 
     def heard(self, asked: Dict[str, Any], reply: Reply) -> None:
         """What the command said after so many bytes, its exit status, and whether it listens."""
         after, was_deaf = list(map(int, asked["after"])), bool(asked["deaf"])
 
-        def answer() -> Any:
+        def answer(is_late: bool) -> Any:
             texts = [said.after(count) for said, count in zip(self._command.said, after)]
             is_deaf = self._reorder is not None and self._reorder.is_deaf
-            if not any(texts) and self._status is None and is_deaf == was_deaf:
+            is_news = any(texts) or self._status is not None or is_deaf != was_deaf
+            if not (is_news or is_late):
                 return None
             status = None if any(texts) else self._status
             listed = [[to_text(text), len(text)] for text in texts]
             return {"said": listed, "status": status, "deaf": is_deaf, "failure": self._failure}
 
-        self._when("heard", answer, reply)
+        self._when(answer, reply)
 
     def close_input(self, asked: Dict[str, Any], reply: Reply) -> None:
-        """That was all: `total` chunks. Answered when the command has them, or has ended."""
+        """That was all: `total` chunks."""
         reorder, total = self._the_reorder(), int(asked["total"])
         reorder.put(total, reorder.room.take(), 0)
-        is_over = lambda: True if self._is_over or self._status is not None else None  # noqa: E731
-        self._when("close_input", is_over, reply)
+        reply(None, False)
 
     def abort(self, asked: Dict[str, Any], reply: Reply) -> None:
         """The stream is cut short: end the command."""
@@ -134,29 +149,6 @@ class Gathering:
         if self._reorder is None:
             raise failures.Refusal(failures.DESTINATION, "", "this end sends the stream")
         return self._reorder
-
-    def _tell(self) -> None:
-        """Answer questions when their time has come. A lane that is lost is asked no more."""
-        while True:
-            with self.changed:
-                ready = self._ready()
-                while not ready:
-                    if self._is_closed:
-                        return
-                    self.changed.wait()
-                    ready = self._ready()
-            for found, reply in ready:
-                try:
-                    reply(found, False)
-                except OSError:
-                    pass
-
-    def _ready(self) -> List[Tuple[Any, Reply]]:
-        found = [(name, answer(), reply) for name, (answer, reply) in self._waiting.items()]
-        ready = [each for each in found if each[1] is not None]
-        for name, _, _ in ready:
-            del self._waiting[name]
-        return [(value, reply) for _, value, reply in ready]
 
     # --- the command
 
@@ -178,8 +170,6 @@ class Gathering:
                 self._write(self._the_reorder())
         finally:
             self._command.close()
-        self._is_over = True
-        self._notify()
 
     def _write(self, reorder: pipes.Reorder) -> None:
         reorder.run()
@@ -293,6 +283,9 @@ class _Listening:
         except OSError:
             pass
         self._socket.close()
+        self.remove()
+
+    def remove(self) -> None:
         for remove, path in ((os.unlink, self.path), (os.rmdir, self._folder)):
             try:
                 remove(path)

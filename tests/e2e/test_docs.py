@@ -1,7 +1,8 @@
 """README and docs are true: what they show is run as it stands, what they list is what there is.
 
 A block that is marked `run=NAME` is run in a world of its own, then check_NAME() looks at what
-came of it. `scripts/docs --check` refuses a block without a mark or without such a function.
+came of it; those of ZFS are run by ../zfs and ../openzfs.
+`scripts/docs --check` refuses a block without a mark or without such a function.
 
 Not here: the examples (test_examples.py). Read next: world.py, scripts/docs.
 """
@@ -45,7 +46,7 @@ def load_script() -> ModuleType:
 
 
 script = load_script()
-RUN = [block for block in script.blocks() if block.name]
+RUN = script.run_in("tests/e2e/test_docs.py")
 
 
 @pytest.fixture
@@ -59,12 +60,7 @@ def world(tmp_path: Path, far_home: Path, sshd: PrivateServer) -> Iterator[World
 
 @pytest.mark.parametrize("block", RUN, ids=[f"{block.page}:{block.name}" for block in RUN])
 def test_a_block_does_what_it_says(block: script.Block, world: World) -> None:  # type: ignore[name-defined]
-    if block.language == "python":
-        ran = world.python(block.text)
-    elif block.language == "crontab":
-        ran = world.shell(re.sub(r"^(\S+\s+){5}", "", block.text, flags=re.MULTILINE))
-    else:
-        ran = world.shell(block.text)
+    ran = world.block(block.language, block.text)
     assert ran.code == 0, ran.err
     globals()[f"check_{block.name}"](world, ran)
 

@@ -18,6 +18,7 @@ from pscp.servers import PrivateServer
 
 COMMAND_S = 60.0  # a command that hangs fails its test, rather than the whole run
 PSCP = (sys.executable, "-c", "import sys; from pscp.cli import main; sys.exit(main())")
+ZFS = (sys.executable, "-c", "import sys; from pscp.zfs.cli import main; sys.exit(main())")
 PIPE = (sys.executable, "-c", "import sys; from pscp.pipecli import main; sys.exit(main())")
 
 

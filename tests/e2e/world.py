@@ -11,18 +11,26 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import re
 import shlex
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Protocol
 
-from e2e.ways import COMMAND_S, PIPE, PSCP, Ran
-from pscp.servers import PrivateServer
+from e2e.ways import COMMAND_S, PIPE, PSCP, ZFS, Ran
 
 ROOT = Path(__file__).parents[2]
 BIG_BYTES = 9 * 1024 * 1024 + 1  # three chunks, the last of one byte
+
+
+class Server(Protocol):
+    """Where `host` is."""
+
+    host: str
+    ssh_config: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,12 +57,20 @@ class World:
     def python(self, text: str) -> Ran:
         return self.run("python3", "-c", text)
 
+    def block(self, language: str, text: str) -> Ran:
+        """Runs a block of the docs, of a language of scripts/docs."""
+        if language == "python":
+            return self.python(text)
+        if language == "crontab":
+            text = re.sub(r"^(\S+\s+){5}", "", text, flags=re.MULTILINE)
+        return self.shell(text)
+
     def example(self, name: str, *arguments: str) -> Ran:
         return self.run("python3", str(ROOT / "examples" / name), *arguments)
 
 
 @contextlib.contextmanager
-def make_world(here: Path, far_home: Path, server: PrivateServer) -> Iterator[World]:
+def make_world(here: Path, far_home: Path, server: Server) -> Iterator[World]:
     """Files to copy at both ends. The far home, which tests share, is emptied afterwards."""
     world = World(here / "here", far_home, here / "programs")
     fill_here(world.here)
@@ -72,6 +88,8 @@ def make_world(here: Path, far_home: Path, server: PrivateServer) -> Iterator[Wo
         ("ssh", ssh),
         ("pscp", PSCP),
         ("pscp-pipe", PIPE),
+        ("pscp-zfs", ZFS),
+        ("sudo", ("env",)),
         ("python3", python),
     )
     for name, argv in made:

@@ -146,6 +146,33 @@ def test_it_goes_on_over_another_while_one_is_refused(way: Way, quick_retries: N
     assert_arrives(way, 2, breaking)
 
 
+def test_a_connection_that_stands_still(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not waited for, neither for what it sends nor for an answer to what it asks."""
+    monkeypatch.setattr(bootstrap, "SILENCE_S", 1000.0)
+    breaking = way.breaking().rule(
+        "block", way="to", type=bootstrap.wire.ASK, contains='"heard"', connections=[1]
+    )
+    data = content(MIB)
+    again = f"while [ ! -e {way.home}/enough ]; do cat {way.source}/data; done"
+    (way.source / "data").write_bytes(data)
+    with session(way, 2, breaking, limit_kbit_s=16 * 8 * 1024) as one:
+        if way.is_push:
+            with one.pipe_to(there(way, CLEAN)) as file:
+                while not breaking.blocked:
+                    file.write(data)
+                file.write(data)
+            arrived = (way.destination / "x").read_bytes()
+        else:
+            with one.pipe_from(again) as file:
+                arrived = file.read(len(data))
+                while not breaking.blocked:
+                    arrived += file.read(len(data))
+                (way.home / "enough").touch()
+                arrived += file.read()
+    assert arrived == data * (len(arrived) // len(data))
+    assert breaking.connections == 2
+
+
 # --- damage
 
 
@@ -289,6 +316,47 @@ def test_the_agent_with_the_command_is_killed(push: Way) -> None:
     assert "the far end of the stream is gone" in said
     assert "Traceback" not in said
     assert_command_ends(push)
+
+
+def gatherer(way: Way) -> tuple[int, Path]:
+    """The agent that has the stream, and its socket's folder."""
+    lines = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()[1:]]
+    paths = {f"socket:[{line[6]}]": line[7] for line in lines if line[-1].endswith("/lanes")}
+    for process in descendants(way.server.pid):
+        for fd in Path(f"/proc/{process.pid}/fd").iterdir():
+            if (link := os.readlink(fd)) in paths:
+                return process.pid, Path(paths[link]).parent
+    raise AssertionError("nobody listens for lanes")
+
+
+def test_what_the_killed_agent_leaves_is_removed(push: Way) -> None:
+    process = started(push)
+    agent, folder = gatherer(push)
+    assert folder.exists()
+    os.kill(agent, signal.SIGKILL)
+    closed(process)
+    assert_command_ends(push)
+    until(lambda: not folder.exists(), "the socket's folder is removed")
+
+
+def test_the_agent_is_killed_while_it_writes_a_file(push: Way) -> None:
+    (push.destination / "file").write_bytes(b"before")
+    argv = PROGRAM.replace("pscp.pipecli", "pscp.cli")
+    words = ["-F", push.server.ssh_config, "-B", "-", f"{push.server.host}:{push.destination}/file"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", argv, *words], stdin=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdin and process.stderr
+    process.stdin.write(bytes(4 * MIB))
+    process.stdin.flush()
+    until(push.parts, "a part is written")
+    agent, folder = gatherer(push)
+    os.kill(agent, signal.SIGKILL)
+    assert process.wait(PATIENCE_S) != 0
+    process.stdin.close()
+    process.stderr.close()
+    until(lambda: not (push.parts() or folder.exists()), "what it left is removed")
+    assert (push.destination / "file").read_bytes() == b"before"
 
 
 def test_it_is_killed_and_the_command_heeds_no_signal(push: Way) -> None:

@@ -18,6 +18,8 @@ COMMAND_S = 120.0
 class Machine:
     """Reached with the ssh_config that zfs-vm prints."""
 
+    host = HOST
+
     def __init__(self, config: str, folder: Path) -> None:
         path = folder / "ssh_config"
         path.write_text(

@@ -7,8 +7,12 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
+from typing import Any
 
 import pytest
+from e2e.test_docs import script
+from e2e.world import make_world, put_program
 from zfs.conftest import Ends
 from zfs.test_over_ssh import amidst, eventually
 
@@ -299,3 +303,54 @@ def test_delegation(ends: Ends, machine: Machine) -> None:
         assert result.ok, result.failures
     assert ends.received() == ["one", "three"]
     assert [note for note in ends.told.notes if "without a hold" in note] == []
+
+
+# --- what docs/zfs.md shows, and zfs-fuse cannot do
+
+RUN = script.run_in("tests/openzfs/test_openzfs.py")
+
+
+@pytest.mark.parametrize("block", RUN, ids=[block.name for block in RUN])
+def test_a_block_does_what_it_says(
+    block: Any, pools: tuple[VmPool, VmPool], machine: Machine, tmp_path: Path
+) -> None:
+    """As it stands; both ends are pools of this machine."""
+    one, two = pools
+    far_home = tmp_path / "home"
+    far_home.mkdir()
+    with make_world(tmp_path, far_home, machine) as world:
+        put_program(world.programs / "zfs", one.zfs)
+        globals()[f"before_{block.name}"](machine)
+        ran = world.block(block.language, block.text)
+        assert ran.code == 0, ran.err
+        globals()[f"check_{block.name}"](one, two)
+
+
+def before_openzfs_raw(machine: Machine) -> None:
+    machine.run(
+        "echo passphrase > /root/key; zfs create -o encryption=on -o keyformat=passphrase "
+        "-o keylocation=file:///root/key tank/secret; zfs snapshot tank/secret@a"
+    )
+
+
+def check_openzfs_raw(one: VmPool, two: VmPool) -> None:
+    assert two.guids("vault/secret") == one.guids("tank/secret") != {}
+    assert two.get("vault/secret", "keystatus", "readonly") == ["unavailable", "on"]
+
+
+def before_openzfs_allow(machine: Machine) -> None:
+    machine.run("zfs create tank/data; zfs snapshot tank/data@a")
+
+
+def check_openzfs_allow(one: VmPool, two: VmPool) -> None:
+    """That is enough for a replication, also for one that prunes."""
+    ends = Ends(one, two, "tank/data", "vault/data")
+    one.user = two.user = "backup"
+    try:
+        for name in ("b", "c"):
+            result = ends.replicate(snapshot_name=name, keep_last=1, prune="both")
+            assert result.ok, result.failures
+    finally:
+        one.user = two.user = "root"
+    assert ends.received() == ["a", "c"]
+    assert not [note for note in ends.told.notes if "without a hold" in note]

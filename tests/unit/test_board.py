@@ -180,6 +180,46 @@ def test_a_question_waits_for_its_lane_while_that_lives(board: Board) -> None:
     assert take(board, two)[1] is ask
 
 
+@pytest.mark.parametrize("is_prompt", [True, False])
+def test_a_question_that_should_be_answered_is_asked_once_more(
+    board: Board, monkeypatch: pytest.MonkeyPatch, is_prompt: bool
+) -> None:
+    """By a busy lane too; what is answered first counts, also once both lanes were lost."""
+    monkeypatch.setattr(board_module, "_ANSWER_S", -1.0)
+    still, busy, third = (Lane(board) for _ in range(3))
+    ask = Ask(True, {}, lambda answer: None, lambda failure: None, is_prompt=is_prompt)
+    add(board, ask)
+    take(board, still)
+    board.put(Chunk(Job(), 0, 10))
+    board.put(Chunk(Job(), 10, 10))
+    taken = [take(board, busy) for _ in range(2)]
+    if not is_prompt:
+        assert ask not in busy.share.work.values()
+        return
+    assert taken[0][1] is ask
+    with board.changed:
+        board.give_back(still.share)
+        board.give_back(busy.share)
+    assert ask in [take(board, third)[1] for _ in range(3)]
+    number = next(n for n, work in third.share.work.items() if work is ask)
+    assert finish(board, third, number)
+    with board.changed:
+        assert board.try_take(busy, busy.share)[1] is not ask  # type: ignore[index]
+
+
+def test_who_has_but_a_question_left_hears_of_what_may_be_taken_over(board: Board) -> None:
+    lane = Lane(board)
+    add(board, Ask(True, {}, lambda answer: None, lambda failure: None))
+    board.put(Chunk(Job(), 0, 10))
+    number = next(
+        n for n, work in (take(board, lane), take(board, lane)) if isinstance(work, Chunk)
+    )
+    told: list[bool] = []
+    board.changed.notify_all = lambda: told.append(True)  # type: ignore[method-assign]
+    assert finish(board, lane, number)
+    assert told
+
+
 def test_a_parked_lane_takes_only_what_must_be_its_own(board: Board) -> None:
     parked, other = Lane(board), Lane(board)
     parked.is_parked = True

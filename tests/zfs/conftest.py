@@ -11,12 +11,14 @@ import itertools
 import os
 import shlex
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
-from conftest import command_line, shared, started_processes
+from conftest import MakeServer, command_line, shared, started_processes
+from e2e.world import World, make_world, put_program
 
 from pscp.progress import Notes
 from pscp.servers import PrivateServer
@@ -172,6 +174,29 @@ def end_agents() -> None:
         if " -IS -c import sys;" in command_line(process.pid):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process.pid, signal.SIGTERM)
+
+
+@pytest.fixture
+def near_and_far(
+    daemons: tuple[Daemon, Daemon], make_sshd: MakeServer, tmp_path: Path, far_home: Path
+) -> Iterator[tuple[World, Ends]]:
+    """A push; `zfs` on the PATH is this end's here, and the other's at `host`."""
+    there = tmp_path / "there"
+    there.mkdir()
+    put_program(there / "python3", (sys.executable,))
+    put_program(there / "doas", ("env",))
+    server = make_sshd(environment={"PATH": f"{there}:/usr/local/bin:/usr/bin:/bin"})
+    with make_world(tmp_path, far_home, server) as world:
+        for ends in make_ends(daemons, True):
+            put_zfs(world, ends.sender, ends.receiver)
+            yield world, ends
+            end_agents()
+
+
+def put_zfs(world: World, near: Pool, far: Pool) -> None:
+    """Make these the ends."""
+    put_program(world.programs / "zfs", near.zfs)
+    put_program(world.programs.parent / "there" / "zfs", far.zfs)
 
 
 @pytest.fixture

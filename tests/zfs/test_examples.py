@@ -5,37 +5,9 @@ Not here: the other examples (../e2e/test_examples.py). Read next: examples/repl
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
-from pathlib import Path
+from e2e.world import World
 
-import pytest
-from conftest import MakeServer
-from e2e.world import World, make_world, put_program
-
-from zfs.conftest import Ends, end_agents, make_ends
-from zfs.fuse import Daemon
-
-
-@pytest.fixture
-def near_and_far(
-    daemons: tuple[Daemon, Daemon], make_sshd: MakeServer, tmp_path: Path, far_home: Path
-) -> Iterator[tuple[World, Ends]]:
-    """A push; `zfs` on the PATH is this end's here, and the other's at `host`."""
-    [ends] = make_ends_of(daemons)
-    there = tmp_path / "there"
-    there.mkdir()
-    put_program(there / "zfs", ends.receiver.zfs)
-    put_program(there / "python3", (sys.executable,))
-    server = make_sshd(environment={"PATH": f"{there}:/usr/local/bin:/usr/bin:/bin"})
-    with make_world(tmp_path, far_home, server) as world:
-        put_program(world.programs / "zfs", ends.sender.zfs)
-        yield world, ends
-    end_agents()
-
-
-def make_ends_of(daemons: tuple[Daemon, Daemon]) -> list[Ends]:
-    return [next(make_ends(daemons, True))]
+from zfs.conftest import Ends, put_zfs
 
 
 def test_replicate_dataset(near_and_far: tuple[World, Ends]) -> None:
@@ -53,8 +25,7 @@ def test_replicate_dataset(near_and_far: tuple[World, Ends]) -> None:
 
 def test_recursive_pull(near_and_far: tuple[World, Ends]) -> None:
     world, ends = near_and_far
-    put_program(world.programs / "zfs", ends.receiver.zfs)
-    put_program(world.programs.parent / "there" / "zfs", ends.sender.zfs)
+    put_zfs(world, ends.receiver, ends.sender)
     for below in ("/a", "/tmp"):
         ends.sender.do("create", f"{ends.source}{below}")
     ends.write("file")

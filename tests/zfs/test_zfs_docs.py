@@ -1,0 +1,95 @@
+"""docs/zfs.md is true: its blocks are run as they stand, between two pools over a real sshd.
+
+Not here: the blocks that need today's ZFS (../openzfs). Read next: ../e2e/test_docs.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from typing import Any
+
+import pytest
+from e2e.test_docs import script
+from e2e.ways import Ran
+from e2e.world import World
+
+from zfs.conftest import Ends, put_zfs
+
+RUN = script.run_in("tests/zfs/test_zfs_docs.py")
+BELOW = ("/a", "/a/b", "/tmp", "/vm", "/vm/one")
+
+
+@pytest.mark.parametrize("block", RUN, ids=[block.name for block in RUN])
+def test_a_block_does_what_it_says(block: Any, near_and_far: tuple[World, Ends]) -> None:
+    """Each names `tank` as the sender's pool, and `vault` as the receiver's."""
+    world, made = near_and_far
+    names = re.search(r"(?P<from>host:)?tank/(?P<name>\w+)", block.text)
+    assert names is not None
+    source, dest = f"tank/{names['name']}", f"vault/{names['name']}"
+    ends = Ends(made.sender, made.receiver, source, dest, not names["from"])
+    if names["from"]:
+        put_zfs(world, ends.receiver, ends.sender)
+    try:
+        for below in ("", *BELOW):
+            ends.sender.do("create", f"{source}{below}")
+            ends.write("file", below=below)
+        ends.snapshot("a", "-r")
+        globals().get(f"before_{block.name}", lambda ends: None)(ends)
+        ran = world.block(block.language, block.text)
+        assert ran.code == 0, ran.err
+        globals()[f"check_{block.name}"](ends, ran)
+    finally:
+        for pool in (made.sender, made.receiver):
+            with contextlib.suppress(RuntimeError):
+                pool.destroy("-r", source if pool is made.sender else dest)  # type: ignore[attr-defined]
+
+
+def check_zfs_readme(ends: Ends, ran: Ran) -> None:
+    for below in ("", *BELOW):
+        first, taken = ends.received(below)
+        assert first == "a" and taken.startswith("auto-20")
+
+
+def check_zfs_cron(ends: Ends, ran: Ran) -> None:
+    assert (ran.out, ran.err) == ("", "")  # or cron would send mail
+    first, taken = ends.received()
+    assert first == "a" and taken.startswith("nightly-20")
+
+
+def check_zfs_dry_run(ends: Ends, ran: Ran) -> None:
+    assert f"zfs send {ends.source}/a@a\n" in ran.out
+    assert not ends.receiver.exists(ends.dest)
+
+
+def check_zfs_pull(ends: Ends, ran: Ran) -> None:
+    for below in ("", "/a", "/a/b", "/vm"):
+        first, taken = ends.received(below)
+        assert first == "a" and taken.startswith("auto-20")
+    for below in ("/tmp", "/vm/one"):
+        assert not ends.receiver.exists(f"{ends.dest}{below}")
+
+
+def check_zfs_far(ends: Ends, ran: Ran) -> None:
+    assert all(ends.received(below) == ["a"] for below in ("", *BELOW))
+
+
+def check_zfs_sudo(ends: Ends, ran: Ran) -> None:
+    assert ends.received() == ["a"]
+
+
+def check_zfs_python(ends: Ends, ran: Ran) -> None:
+    assert all(ends.received(below) == ["a"] for below in ("", *BELOW))
+    assert ran.out.startswith(f"{ends.source} a full ")
+
+
+def before_zfs_pipe(ends: Ends) -> None:
+    assert ends.replicate().ok
+    ends.grow("b", "c")
+
+
+def check_zfs_pipe(ends: Ends, ran: Ran) -> None:
+    assert ends.received() == ["a", "b", "c"]
+    back = ends.sender.guids("tank/back")
+    ends.sender.destroy("-r", "tank/back")  # type: ignore[attr-defined]
+    assert back == {"c": ends.sender.guids(ends.source)["c"]}
