@@ -102,6 +102,8 @@ def file_command(source: str, destination: str, options: Options) -> Piped:
     host = parse_location(destination if is_push else source)
     if not host.is_remote:
         raise UsageError('"-" goes with HOST:FILE; a file here that is called so is "./-"')
+    if not host.path:
+        raise UsageError(f'{host.text} names no file; "-" is one: name it')
     if options.dry_run or options.transfer_test:
         raise UsageError('--dry-run and --transfer-test are for files, not for "-"')
     return Piped(host, "", host.path, is_push, None, options)

@@ -618,7 +618,7 @@ def test_streams_and_copies_over_the_same_connections(world: World) -> None:
             far = f"{world.server.host}:{world.home}"
             assert session.copy(str(world.home / "x"), f"{far}/{turn}").ok
             assert world.read(str(turn)) == data
-            assert not os.listdir(world.tmp)
+            until(lambda: not os.listdir(world.tmp), "no socket is left")
             if turn == 3:
                 logins, held = world.server.log.count("Accepted"), held_there(world)
         assert world.server.log.count("Accepted") == logins
@@ -670,6 +670,7 @@ def test_wrong_use(world: World, case: str) -> None:
 WRONG_FILES = {
     "both here": (["-", "file"], '"-" goes with HOST:FILE'),
     "both streams": (["-", "-"], '"-" goes with HOST:FILE'),
+    "no name": (["-", "host:"], "name it"),
     "a dry run": (["--dry-run", "-", "HOST:file"], "--dry-run"),
     "a test": (["--transfer-test", "-", "HOST:file"], "test"),
 }

@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 from pscp import arguments, cli
 from pscp.errors import ConnectError, Interrupted, PscpError, SourceChanged, Terminated, UsageError
 from pscp.options import KIB, MIB, Location, Options
+from pscp.pipecli import Piped
 from pscp.progress import Counters, Failure, Reporter, Result
 
 DONE = Result(
@@ -255,7 +256,7 @@ WORDS = st.one_of(
 @given(st.lists(WORDS, max_size=6))
 def test_any_command_line_makes_sense_or_is_wrong_use(words: list[str]) -> None:
     with contextlib.suppress(UsageError):
-        assert isinstance(cli.parse(words), cli.Command)
+        assert isinstance(cli.parse(words), cli.Command | Piped)
 
 
 @given(
