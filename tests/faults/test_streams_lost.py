@@ -21,7 +21,7 @@ import pytest
 import pscp
 from faults.conftest import MIB, PATIENCE_S, Breaking, Way, until
 from pscp import bootstrap, crew, streams
-from pscp.errors import ConnectError, PscpError
+from pscp.errors import ConnectError, ProtocolError, PscpError
 from pscp.processes import descendants
 
 BIG_BYTES = 24 * MIB + 7
@@ -211,10 +211,11 @@ def test_a_wrong_bit_in_a_header(push: Way, quick_retries: None) -> None:
 def test_the_connections_are_lost_for_good(
     way: Way, quick_retries: None, short_grace: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """On a busy machine the second may come when the far end has given up already."""
     monkeypatch.setattr(crew, "_ATTEMPTS_ALONE", 3)
     breaking = way.breaking().rule("kill", connections=[0, 1], after=2 * MIB)
     breaking.rule("refuse", connections=everyone[2:])
-    with session(way, 2, breaking) as one, pytest.raises(ConnectError):
+    with session(way, 2, breaking) as one, pytest.raises((ConnectError, ProtocolError)):
         if way.is_push:
             with one.pipe_to(there(way, CLEAN)) as file:
                 while True:
