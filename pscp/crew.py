@@ -57,7 +57,12 @@ class Crew:
         self.most_alive = 0
         self.rtt_s = path.rtt_s
         self.connect, self.keeps = connect, keeps
-        self._path, self._has_early, self._begun_s = path, has_early, time.monotonic()
+        self._path, self._known, self._has_early, self._begun_s = (
+            path,
+            known,
+            has_early,
+            time.monotonic(),
+        )
         self.kept: list[Far] = []
         self.count, self._channels, self.why = _first(options, path, known.lanes)
         is_tuned = options.connections is None and rate is None and not options.dry_run
@@ -145,12 +150,14 @@ class Crew:
 
     def lesson(self) -> Known:
         """What the next copy over this path should know."""
-        found = self._tuner.lesson if self._tuner is not None else (self.count, "", 0.0)
         logins = self.most_alive
         if not self._has_told and is_far_and_unattended(self._path):
             logins = max(logins, _LOGINS_LIKELY)
-        lanes, congestion, enough = found
-        return Known(logins, lanes, self.rtt_s, congestion, enough)
+        known = self._known._replace(logins=logins, rtt_s=self.rtt_s)
+        if self._tuner is None or not self._tuner.has_judged:
+            return known
+        lanes, congestion, enough = self._tuner.lesson
+        return known._replace(lanes=lanes, congestion=congestion, enough_bytes_s=enough)
 
     def new_end(self) -> End:
         """This end of a lane."""

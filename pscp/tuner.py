@@ -81,7 +81,7 @@ def start(path: Path) -> Start:
     """
     rtt_s = min(path.rtt_s, 1.0)
     of_path = math.ceil(_PATH_BYTES_S * rtt_s / CHANNEL_BYTES)
-    of_cpus = min(max(path.cpus, 2), _START_MANY)
+    of_cpus = _of_cpus(path)
     slow_s = path.login_s - _LOGIN_TRIPS * rtt_s
     trip = f"a round trip takes {rtt_s * 1000:.1f} ms"
     if of_path > _START_MOST:
@@ -95,6 +95,10 @@ def start(path: Path) -> Start:
     if of_path > of_cpus:
         return Start(of_path, 1, f"{trip}: {of_path} windows of 2 MiB fill 1 Gbit/s")
     return Start(of_cpus, 1, f"{path.cpus} processors at the end that has fewer")
+
+
+def _of_cpus(path: Path) -> int:
+    return min(max(path.cpus, 2), _START_MANY)
 
 
 def is_far_and_unattended(path: Path) -> bool:
@@ -131,6 +135,8 @@ class Tuner:
         self._alive, self._alive_s = 0, 0.0  # lanes, and since when nothing changed
         self._begin: Seen | None = None  # of what is being measured
         self._before: tuple[int, float] | None = None  # lanes, and their rate, before the last step
+        self._of_cpus = _of_cpus(path) if path.rtt_s < _FAR_S else count
+        self.has_judged = False  # else the lesson is but what this copy began with
         self.is_done = False
 
     def look(self, seen: Seen) -> str | None:
@@ -160,6 +166,11 @@ class Tuner:
 
     def _judged(self, seen: Seen, rate: float, is_busy: bool) -> str | None:
         said = f"{self.count} lanes move {_mb(rate)}"
+        self.has_judged = True
+        if is_busy and self._before is None and self.count > self._of_cpus:
+            self.count, self.is_done = self._of_cpus, True
+            self.lesson = self.count, *self.lesson[1:]
+            return f"{said} and keep the processors here busy: going on with {self.count}"
         if self._before is None and self._is_enough(rate):
             self.is_done = True
             return f"{said}, as the last time, when more brought nothing"

@@ -183,6 +183,14 @@ def test_busy_processors_get_no_more_lanes() -> None:
     ]
 
 
+def test_a_login_that_was_slow_by_chance() -> None:
+    busy = replace(NEAR, login_s=1.5, harm=0.1)
+    assert start(Path(busy.rtt_s, busy.login_s, busy.cpus)).lanes == 8
+    found = ran(busy, 8 * GIB)
+    assert found.lanes == 2 and found.lesson[0] == 2
+    assert found.said[0].endswith("going on with 2")
+
+
 def test_processors_that_others_keep_busy_are_no_reason() -> None:
     others = replace(NEAR, ours=0.1, total=1500 * MIB)
     assert ran(replace(others, is_busy=True), 32 * GIB).lanes > 2
