@@ -41,6 +41,7 @@ _SAID_MAX_BYTES = 8 * 1024  # what is kept of a channel's standard error
 _UNTOLD_S = 0.2  # it waits so long for the reason before it is shown
 _HEARD_BYTES = 4096  # of it at once
 _SHOWN_MAX = 200  # characters of it in an error
+_IDLE = {"ask": "end"}  # of a copy: there is none
 SILENCE_S = 60.0  # an agent ticks every 10 s, so after this it, or the path to it, is dead
 
 # What the first stage runs; it finds itself and the modules in `parts`. What a stream needs besides
@@ -263,16 +264,24 @@ class Far:
     def close(self) -> None:
         self.channel.close()
 
-    def ask(self, question: dict[str, Any]) -> tuple[Any, bool]:
-        """Ask while no lane serves this channel: the answer, and whether it is a failure."""
+    def ask(self, question: dict[str, Any], is_slow: bool = False) -> tuple[Any, bool]:
+        """Ask while no lane serves this channel: the answer, and whether it is a failure.
+
+        Where the answer takes time, the round trip is that of an idle question sent before.
+        """
         begun_s = time.monotonic()
-        self.send(wire.ASK, 0, 0, wire.to_json(question))
+        for each in [_IDLE, question] if is_slow else [question]:
+            self.send(wire.ASK, 0, 0, wire.to_json(each))
+        answer = self._reply()
+        self.rtt_s = min(self.rtt_s, time.monotonic() - begun_s)
+        return self._reply() if is_slow else answer
+
+    def _reply(self) -> tuple[Any, bool]:
         while True:
             frame = self.receive()
             if frame is None:
                 raise self.explain()
             if frame.type == wire.REPLY:
-                self.rtt_s = min(self.rtt_s, time.monotonic() - begun_s)
                 return self._json(frame), bool(frame.flags & wire.FAILED)
 
 

@@ -99,9 +99,8 @@ class Stream:
         """Have the far program started; the lanes for it, and what tells them to begin."""
         options, is_push, connections = self._options, self._is_push, self._connections
         algorithm, window = choose_hash(far), max(options.window_bytes // SLOT_BYTES, 2)
-        answer, failed = far.ask(
-            {**self._target.question(is_push, window), "modules": stream_modules()}
-        )
+        question = {**self._target.question(is_push, window), "modules": stream_modules()}
+        answer, failed = far.ask(question, is_slow=True)
         if failed:
             told = failures.checked(answer)
             raise errors.DestinationError(f"{told['path']}: {told['message']}".lstrip(": "))
