@@ -35,14 +35,8 @@ class Master:
         """Until channels can be opened. Returns why they never will be."""
         poll = select.poll()
         poll.register(self.channel.error_fd, select.POLLIN)
-        poll.register(self.channel.read_fd, select.POLLIN)
         while not (self._is_up or os.path.exists(self.control.path)):
-            ready = dict(poll.poll(_LOOK_MS))
-            if self.channel.error_fd in ready and self._hear(note):
-                continue
-            if ready:
-                while self._hear(note):
-                    pass
+            if poll.poll(_LOOK_MS) and not self._hear(note):
                 return self.channel.explain(self._said.decode(errors="replace"))
         if not self._is_up:
             self._is_up = True

@@ -116,7 +116,7 @@ def go_server(far_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
 def make_login_server(
     far_home: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[..., LoginServer]]:
-    """make_login_server(password=..., asks=..., codes=(...), max_sessions=...)."""
+    """make_login_server(password=..., asks=..., codes=(...), question=..., max_sessions=...)."""
     with contextlib.ExitStack() as stack:
 
         def make(**settings: Any) -> LoginServer:

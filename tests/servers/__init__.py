@@ -44,7 +44,7 @@ class LoginServer(PrivateServer):
     """Made with asyncssh: lets in by password or one-time codes, and counts how often it did.
 
     `password`: by it, with the method of this name or, with `asks`, as an answer to that question.
-    `codes`: each lets in once. `max_sessions`: channels of a connection.
+    `codes`: each lets in once, as an answer to `question`. `max_sessions`: of a connection.
     """
 
     kind = "logins"
@@ -56,10 +56,12 @@ class LoginServer(PrivateServer):
         password: str = "",
         asks: str = "",
         codes: tuple[str, ...] = (),
+        question: str = "Verification code: ",
         max_sessions: int = 10,
     ) -> None:
         self.settings: dict[str, Any] = {
-            "password": password, "asks": asks, "codes": codes, "max_sessions": max_sessions,
+            "password": password, "asks": asks, "codes": codes, "question": question,
+            "max_sessions": max_sessions,
         }  # fmt: skip
         super().__init__(environment=environment)
 

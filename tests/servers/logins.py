@@ -49,7 +49,7 @@ class Login(asyncssh.SSHServer):
         return self._code_challenge()
 
     def _code_challenge(self) -> Any:
-        return "", "", "", [("Verification code: ", False)]
+        return "", "", "", [(self._settings["question"], False)]
 
     def validate_kbdint_response(self, username: str, responses: Any) -> Any:
         [answer] = responses
