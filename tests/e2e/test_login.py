@@ -200,9 +200,12 @@ def test_login_once_for_several_copies(
 
 
 def test_a_first_command_that_fails_costs_no_other_login(
-    source: Path, make_sshd: Callable[..., PrivateServer]
+    source: Path, tmp_path: Path, make_sshd: Callable[..., PrivateServer]
 ) -> None:
-    server = make_sshd(python=None)
+    shell = tmp_path / "shell"
+    shell.write_text("#!/bin/sh\nexit 97\n")  # what the first stage says where there is no python3
+    shell.chmod(0o700)
+    server = make_sshd(shell=str(shell))
     with pscp.Session(server.host, config_file=server.ssh_config, login_once=True) as session:
         for _ in range(2):
             with pytest.raises(NoPython):
