@@ -79,10 +79,10 @@ class Connections:
 
     def close(self) -> None:
         """End every connection."""
-        for channel in [self._first, *(channel for channel, _ in self._early)]:
-            if channel is not None:
-                channel.close()
-        self._first, self._early = None, []
+        if self._first is not None:
+            self._first.close()
+            self._first = None
+        self._end_early()
         while self._idle:
             self._idle.pop().close()
         if self._master is not None:
@@ -94,6 +94,10 @@ class Connections:
         while self._controls:  # an ssh that was killed has not removed its own
             with contextlib.suppress(OSError):
                 os.unlink(self._controls.pop())
+
+    def _end_early(self) -> None:
+        while self._early:
+            self._early.pop()[0].close()
 
     def check(self, options: Options, is_push: bool) -> list[str]:
         """Refuse what cannot be, before anybody is contacted; returns what -v says."""
@@ -248,6 +252,8 @@ class Connections:
         waited_s = self._prompts.waited_s if self._prompts is not None else 0.0
         self.login_s = time.monotonic() - self._begun_s - waited_s
         self._only = self._master.control if self._master is not None else first.control
+        if self._is_answered() or self.is_once:  # what logs in already gets no answers
+            self._end_early()
         return far
 
     @property
@@ -255,9 +261,13 @@ class Connections:
         """There is one login, and all lanes are channels of its connection."""
         return self._master is not None or (self._prompts is not None and self._prompts.is_once)
 
+    def _is_answered(self) -> bool:
+        """Do logins need answers to prompts?"""
+        return self._prompts is not None and self._prompts.was_asked
+
     def remember(self, options: Options, is_push: bool, known: hosts.Known) -> None:
         """What this copy came to. Where a prompt was answered, logins do not begin at once."""
-        if self.is_once or (self._prompts is not None and self._prompts.was_asked):
+        if self._is_answered() or self.is_once:
             known = known._replace(logins=1)
         hosts.remember(self.host, options, is_push, known)
 
@@ -278,7 +288,7 @@ class Connections:
         if rides_on is not None:
             worker.channel = self._channel(options, may_prompt=False, rides_on=rides_on)
             return self._greeted(worker.channel, None)
-        if self._prompts is None or not self._prompts.was_asked:
+        if not self._is_answered():
             return self._logged_in(options, worker)
         if not self._is_repeated:
             with self._repeating:
@@ -314,13 +324,14 @@ class Connections:
             far = Far(channel, note, marker)
         except errors.ConnectError as error:
             raise self._explained(channel, error) from None
+        self._tokens.pop(channel.pid, None)
         aes = far.hello.get("aes")
         if self._setup is not None and self._setup.far_aes is None and isinstance(aes, bool):
             self._setup = dataclasses.replace(self._setup, far_aes=aes)
         return far
 
     def _explained(self, channel: Channel, error: errors.PscpError) -> errors.PscpError:
-        prompts, token = self._prompts, self._tokens.get(channel.pid)
+        prompts, token = self._prompts, self._tokens.pop(channel.pid, None)
         if prompts is not None and token is not None:
             error = prompts.refusal(token) or error
         error.hint = error.hint.replace("HOST", self.host.login)
@@ -358,7 +369,7 @@ def _prompts(options: Options) -> Prompts | None:
     if options.batch and not password_file:
         return None
     folder = control_folder()
-    if folder is not None and not os.statvfs(folder).f_flag & os.ST_NOEXEC:
+    if folder is not None and not os.statvfs(folder).f_flag & getattr(os, "ST_NOEXEC", 0):
         return Prompts(folder, password_file)
     if password_file:
         raise errors.UsageError("--password-file: no folder for a private program", _NO_FOLDER)

@@ -76,9 +76,11 @@ def _by_program(program: str, prompt: str, hint: str, until: Sequence[int]) -> s
     assert child.stdout is not None
     try:
         answer = _line(child.stdout.fileno(), until)
-        if answer is None and hint != "confirm" or child.wait():
+        if answer is None and hint != "confirm" or child.wait(_END_S):
             return None
         return answer or ""
+    except subprocess.TimeoutExpired:
+        return None
     finally:
         child.stdout.close()
         if child.poll() is None:
@@ -108,7 +110,7 @@ def _without_echo(fd: int) -> Iterator[None]:
     silent = termios.tcgetattr(fd)
     silent[3] &= ~termios.ECHO
     for key in _NO_KEYS:
-        silent[6][key] = b"\0"  # _POSIX_VDISABLE, of Linux; elsewhere a key that nobody types
+        silent[6][key] = bytes([os.fpathconf(fd, "PC_VDISABLE")])
     termios.tcsetattr(fd, termios.TCSAFLUSH, silent)
     try:
         yield

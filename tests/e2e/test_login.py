@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import random
 import re
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -23,7 +24,7 @@ from e2e.ways import COMMAND_S, PIPE, PSCP, Ran
 from pscp import state
 from pscp.errors import NoPython
 from pscp.options import MIB
-from pscp.processes import descendants
+from pscp.processes import Process, descendants
 from pscp.servers import PrivateServer
 
 MakeLogins = Callable[..., LoginServer]
@@ -98,14 +99,18 @@ def test_a_password_that_was_mistyped(
 def test_a_passphrase(
     source: Path, there: Path, sshd: PrivateServer, make_sshd: Callable[..., PrivateServer]
 ) -> None:
+    """Though the last copy's logins asked nothing, so that several begin at once."""
     server = make_sshd()
+    assert ran(argv(server, source, "-c", "3", *SLOW)).code == 0
+    there.unlink()
+    before = server.log.count("Accepted publickey")
     key = server.folder / "user_key"
     subprocess.run(["ssh-keygen", "-q", "-p", "-P", "", "-N", SECRET, "-f", key], check=True)
     with terminal(*argv(server, source, "-c", "3", *SLOW)) as screen:
         screen.answer("Enter passphrase for key '.*': ", SECRET)
         assert screen.end() == 0, screen.shown
     assert screen.shown.count("passphrase") == 1
-    assert server.log.count("Accepted publickey") >= 2
+    assert server.log.count("Accepted publickey") - before >= 2
 
 
 def test_a_host_key_and_a_password(
@@ -211,6 +216,26 @@ def test_a_first_command_that_fails_costs_no_other_login(
             with pytest.raises(NoPython):
                 session.copy(str(source), f"{server.host}:{source}-there")
     assert server.log.count("Accepted publickey") == 1
+
+
+def test_the_only_login_is_lost(source: Path, make_login_server: MakeLogins) -> None:
+    server = make_login_server(password=SECRET)
+    with terminal(*argv(server, source, "-v", "--login-once", "-l", "8000")) as screen:
+        screen.answer(PASSWORD, SECRET)
+        screen.wait_for("1 of .* lane")
+        [master] = [each for each in descendants(screen.child.pid) if "-N" in words(each)]
+        os.kill(master.pid, signal.SIGTERM)
+        assert screen.end() == 3, screen.shown
+    assert "the only login's connection was lost" in screen.shown
+    assert "run the same command again" in screen.shown
+    assert screen.shown.count("password:") == 1 and server.accepted == 1
+
+
+def words(process: Process) -> list[str]:
+    try:
+        return Path(f"/proc/{process.pid}/cmdline").read_text().split("\0")
+    except OSError:
+        return []
 
 
 # --- nobody to ask
