@@ -25,10 +25,10 @@ from pscp.channels.openssh import resolve, user_words
 from pscp.channels.sockets import Route, asked
 from pscp.master import Master
 from pscp.options import Location, Options
-from pscp.prompts import Prompts
 
 if TYPE_CHECKING:
     from pscp.bootstrap import Far
+    from pscp.prompts import Prompts
     from pscp.worker import Worker
 
 # A first connection that was closed before the login: sshd's MaxStartups, most likely.
@@ -368,6 +368,8 @@ def _prompts(options: Options) -> Prompts | None:
     password_file = options.password_file or os.environ.get("PSCP_PASSWORD_FILE") or None
     if options.batch and not password_file:
         return None
+    from pscp.prompts import Prompts
+
     folder = control_folder()
     if folder is not None and not os.statvfs(folder).f_flag & getattr(os, "ST_NOEXEC", 0):
         return Prompts(folder, password_file)

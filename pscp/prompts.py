@@ -19,7 +19,6 @@ import re
 import select
 import shlex
 import stat
-import struct
 import sys
 import threading
 import time
@@ -29,9 +28,9 @@ from pscp.channels import askpass
 from pscp.errors import AuthenticationError, PscpError, UsageError
 
 # The last words of a question say what kind it is (sshconnect2.c); all else is good only once.
-_PASSWORD = re.compile(r".+@.+'s password: ?|\(.+@.+\) Password: ?", re.IGNORECASE)
-_PASSPHRASE = re.compile(r"Enter passphrase for .+: ?", re.IGNORECASE)
-_HOST_KEY = re.compile(r"\(yes/no|Please type 'yes'|yes/no\)")
+_PASSWORD = r".+@.+'s password: ?|\(.+@.+\) Password: ?"
+_PASSPHRASE = r"Enter passphrase for .+: ?"
+_HOST_KEY = r"\(yes/no|Please type 'yes'"
 
 _FINGERPRINT = "fingerprint is"
 
@@ -171,12 +170,12 @@ class Prompts:
             if asked.hint == "none":
                 self.is_once = True
                 return self._asked_person(asked, is_secret=False)
-            if asked.hint == "confirm" or _HOST_KEY.search(asked.prompt):
+            if asked.hint == "confirm" or re.search(_HOST_KEY, asked.prompt):
                 return self._about_a_key(asked, is_again)
             self.was_asked = True
-            if _PASSPHRASE.fullmatch(asked.prompt):
+            if re.fullmatch(_PASSPHRASE, asked.prompt):
                 return self._passphrase(asked, is_again)
-            if _PASSWORD.fullmatch(asked.prompt):
+            if re.fullmatch(_PASSWORD, asked.prompt):
                 return self._password(asked, is_again)
             self.is_once = True
             return self._asked_person(asked)
@@ -287,9 +286,8 @@ def _is_ours(peer: socket.socket) -> bool:
     """Is it a process of this user? The folder's mode lets in no other anyway."""
     if not hasattr(socket, "SO_PEERCRED"):
         return True
-    size = struct.calcsize("3i")
-    _, uid, _ = struct.unpack("3i", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
-    return bool(uid == os.getuid())
+    of_peer = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)  # pid, uid, gid
+    return int.from_bytes(of_peer[4:8], sys.byteorder) == os.getuid()
 
 
 def _polled(fd: int) -> list[tuple[int, int]]:
