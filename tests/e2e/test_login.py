@@ -150,7 +150,7 @@ def test_a_code_that_is_good_once(source: Path, there: Path, make_login_server: 
         screen.answer("Verification code: ", "123456")
         assert screen.end() == 0, screen.shown
     assert screen.shown.count("Verification code") == 1
-    assert (server.accepted, server.refused) == (1, 0)
+    assert (server.begun, server.accepted, server.refused) == (1, 1, 0)
     assert "one login: all lanes share one connection, one CPU core and" in screen.shown
     assert lanes(screen.shown) > 1
 
@@ -173,7 +173,7 @@ def test_a_code_that_is_asked_for_as_a_password(
     with terminal(*argv(server, source, "-c", "6", *SLOW)) as screen:
         screen.answer(r"\) Password: ", "123456")
         assert screen.end() == 0, screen.shown
-    assert server.accepted == 1 and server.refused <= 1
+    assert server.accepted == 1 and server.refused <= 1 and server.begun <= 2
     assert lanes(screen.shown) > 1
     assert screen.shown.count("Password: ") == 1
 

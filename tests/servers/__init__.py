@@ -78,6 +78,10 @@ class LoginServer(PrivateServer):
         path.write_text(text)
 
     @property
+    def begun(self) -> int:
+        return self.log.count("Login begins")
+
+    @property
     def accepted(self) -> int:
         return self.log.count("Accepted ")
 

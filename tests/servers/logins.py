@@ -29,6 +29,7 @@ class Login(asyncssh.SSHServer):
         self._password_passed = False
 
     def begin_auth(self, username: str) -> bool:
+        print("Login begins", file=sys.stderr, flush=True)
         return True
 
     def password_auth_supported(self) -> bool:
