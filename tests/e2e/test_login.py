@@ -231,6 +231,13 @@ def test_the_only_login_is_lost(source: Path, make_login_server: MakeLogins) -> 
     assert screen.shown.count("password:") == 1 and server.accepted == 1
 
 
+def test_no_measurement_with_one_login(make_login_server: MakeLogins) -> None:
+    server = make_login_server(password=SECRET)
+    done = ran([*PSCP, "-F", server.ssh_config, "--measure", "--login-once", server.host])
+    assert done.code == 2 and "not with --login-once" in done.err
+    assert server.begun == 0
+
+
 def words(process: Process) -> list[str]:
     try:
         return Path(f"/proc/{process.pid}/cmdline").read_text().split("\0")

@@ -5,6 +5,7 @@ Not here: the fixtures (../conftest.py). Read next: paramiko_server.py, logins.p
 
 from __future__ import annotations
 
+import atexit
 import functools
 import os
 import shutil
@@ -106,6 +107,7 @@ def why_no_go() -> str:
 def built_go_server() -> Path:
     """Built once for the whole run, without the network."""
     program = Path(tempfile.mkdtemp(prefix="pscp-go-")) / "server"
+    atexit.register(shutil.rmtree, program.parent, ignore_errors=True)
     environment = {
         **os.environ, "GOPATH": str(GO_PACKAGES), "GO111MODULE": "off", "GOFLAGS": "",
         "GOCACHE": str(GO_CACHE), "GOTOOLCHAIN": "local", "CGO_ENABLED": "0",
