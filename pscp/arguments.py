@@ -159,6 +159,13 @@ def add_how_ssh_is_run(group: argparse._ArgumentGroup) -> None:
     add("--cipher", metavar="NAME", help="the cipher to use (the fastest that both ends do well)")
     flag("-C", "--compress", help="let ssh compress")
     flag("-B", "--batch", help="never ask for a password, a passphrase or a host key")
+    add(
+        "--password-file",
+        metavar="FILE",
+        help="what a login asks for is the first line of FILE, which nobody else may be able to "
+        "read ($PSCP_PASSWORD_FILE)",
+    )
+    flag("--login-once", help="log in once, and send everything over that one connection")
     for letter in (4, 6):
         add(
             f"-{letter}",

@@ -23,16 +23,22 @@ from pscp.channels import Channel, Control, SshSetup, open_channel
 from pscp.channels.command import command
 from pscp.channels.openssh import resolve, user_words
 from pscp.channels.sockets import Route, asked
+from pscp.master import Master
 from pscp.options import Location, Options
 
 if TYPE_CHECKING:
     from pscp.bootstrap import Far
+    from pscp.prompts import Prompts
     from pscp.worker import Worker
 
 # A first connection that was closed before the login: sshd's MaxStartups, most likely.
 _FIRST_ATTEMPTS = 4
 
 _EARLY_MAX = 8  # logging in at once; sshd's MaxStartups begins to refuse at 10
+
+_GONE = "the only login's connection was lost, and it cannot be repeated"
+_GONE_HINT = "run the same command again to go on from here"
+_NO_FOLDER = "one is made in $XDG_RUNTIME_DIR or /tmp, for the user alone"
 _RUN_FOLDER_MAX = 50  # characters: unix(7) takes 107 for a socket, and ssh adds some of its own
 
 
@@ -52,6 +58,13 @@ class Connections:
         self._lock = threading.RLock()  # two streams may begin at once
         self._begun_s = 0.0  # when the first ssh was started
         self._controls: list[str] = []  # sockets for further channels
+        self._prompts: Prompts | None = None  # None: nothing is asked, or ssh asks by itself
+        self._tokens: dict[int, str] = {}  # of those whose prompts are answered, by their pid
+        self._master: Master | None = None  # the connection that carries all, with login_once
+        self._only: Control | None = None  # of the first connection, by which others can ride on it
+        self._repeating = threading.Lock()
+        self._is_repeated = False  # the answers to prompts were good for a second login
+        self._refusal: errors.AuthenticationError | None = None  # or they were not
 
     def begin(self, options: Options, is_push: bool, is_small: bool) -> None:
         """Have ssh begin to log in, unless there is a connection."""
@@ -66,15 +79,25 @@ class Connections:
 
     def close(self) -> None:
         """End every connection."""
-        for channel in [self._first, *(channel for channel, _ in self._early)]:
-            if channel is not None:
-                channel.close()
-        self._first, self._early = None, []
+        if self._first is not None:
+            self._first.close()
+            self._first = None
+        self._end_early()
         while self._idle:
             self._idle.pop().close()
+        if self._master is not None:
+            self._master.close()
+            self._master = None
+        if self._prompts is not None:
+            self._prompts.close()
+            self._prompts = None
         while self._controls:  # an ssh that was killed has not removed its own
             with contextlib.suppress(OSError):
                 os.unlink(self._controls.pop())
+
+    def _end_early(self) -> None:
+        while self._early:
+            self._early.pop()[0].close()
 
     def check(self, options: Options, is_push: bool) -> list[str]:
         """Refuse what cannot be, before anybody is contacted; returns what -v says."""
@@ -101,6 +124,8 @@ class Connections:
         if self._idle or self._first is not None:
             return
         self._begun_s = time.monotonic()
+        if self._log_in_once(options):
+            return
         self._first = self._channel(options, may_prompt=True)
         if is_small:
             return
@@ -137,12 +162,26 @@ class Connections:
     def _channel(
         self, options: Options, may_prompt: bool, rides_on: Control | None = None
     ) -> Channel:
-        number, control = 0, rides_on and Control(rides_on.path, False)
-        if rides_on is None:
-            number = next(self._numbers)
-            control = self._new_control() if options.channels != 1 else None
         setup = self._resolved(options)
-        return open_channel(self.host, options, setup, command(), may_prompt, number, control)
+        if rides_on is not None:
+            riding = Control(rides_on.path, False)
+            return open_channel(self.host, options, setup, command(), False, 0, riding)
+        control = self._new_control() if may_prompt or options.channels != 1 else None
+        return self._logging_in(options, may_prompt, control, command())
+
+    def _logging_in(
+        self, options: Options, may_prompt: bool, control: Control | None, what: str
+    ) -> Channel:
+        setup, number = self._resolved(options), next(self._numbers)
+        if self._prompts is None and (may_prompt or not options.batch):
+            self._prompts = _prompts(options)
+        prompts = self._prompts
+        if prompts is None or not (may_prompt or prompts.was_asked):
+            return open_channel(self.host, options, setup, what, may_prompt, number, control)
+        token, asks = prompts.caller(may_prompt and not options.batch)
+        channel = open_channel(self.host, options, setup, what, may_prompt, number, control, asks)
+        self._tokens[channel.pid] = token
+        return channel
 
     def _resolved(self, options: Options) -> SshSetup:
         if self._setup is None:
@@ -197,17 +236,41 @@ class Connections:
             if self._idle:
                 break
             try:
-                first = self._first or self._channel(options, may_prompt=True)
-                self._first = None
-                self._idle.append(self._greeted(first, note))
-                share = max(1.0, (1 + len(self._early)) / (os.cpu_count() or 1))
-                self.login_s = (time.monotonic() - self._begun_s) / share
+                self._idle.append(self._first_far(options, note))
             except errors.ConnectionLost:
                 if attempt == _FIRST_ATTEMPTS - 1:
                     raise
                 time.sleep(1 << attempt)
         fars, self._idle = self._idle, []
         return fars
+
+    def _first_far(self, options: Options, note: Callable[[str], None]) -> Far:
+        if self._log_in_once(options):
+            self._await_master(options, note)
+        first, self._first = self._first or self._channel(options, may_prompt=True), None
+        far = self._greeted(first, note)
+        waited_s = self._prompts.waited_s if self._prompts is not None else 0.0
+        share = max(1.0, (1 + len(self._early)) / (os.cpu_count() or 1))
+        self.login_s = (time.monotonic() - self._begun_s - waited_s) / share
+        self._only = self._master.control if self._master is not None else first.control
+        if self._is_answered() or self.is_once:  # what logs in already gets no answers
+            self._end_early()
+        return far
+
+    @property
+    def is_once(self) -> bool:
+        """There is one login, and all lanes are channels of its connection."""
+        return self._master is not None or (self._prompts is not None and self._prompts.is_once)
+
+    def _is_answered(self) -> bool:
+        """Do logins need answers to prompts?"""
+        return self._prompts is not None and self._prompts.was_asked
+
+    def remember(self, options: Options, is_push: bool, known: hosts.Known) -> None:
+        """What this copy came to. Where a prompt was answered, logins do not begin at once."""
+        if self._is_answered() or self.is_once:
+            known = known._replace(logins=1)
+        hosts.remember(self.host, options, is_push, known)
 
     def give(self, fars: list[Far]) -> None:
         """Connections that are of use to the next copy."""
@@ -217,15 +280,40 @@ class Connections:
 
     def connect(self, options: Options, worker: Worker) -> Far:
         """A further connection or channel, for a worker. Never prompts. Raises ConnectError."""
-        marker = b""
         master = worker.master.channel if worker.master is not None else None
-        if master is not None:
-            worker.channel = self._channel(options, may_prompt=False, rides_on=master.control)
-        else:
-            chosen = self._with_congestion(options, worker.congestion)
-            with self._lock:
-                early = self._early.pop(0) if self._early else None
-            worker.channel, marker = early or (self._channel(chosen, False), b"")
+        rides_on = master.control if master is not None else None
+        if master is None and self.is_once:
+            rides_on = self._only
+            if rides_on is None or not rides_on.is_alive():
+                raise errors.AuthenticationError(_GONE, _GONE_HINT)
+        if rides_on is not None:
+            worker.channel = self._channel(options, may_prompt=False, rides_on=rides_on)
+            return self._greeted(worker.channel, None)
+        if not self._is_answered():
+            return self._logged_in(options, worker)
+        if not self._is_repeated:
+            with self._repeating:
+                if not self._is_repeated:
+                    return self._repeated(options, worker)
+        return self._logged_in(options, worker)
+
+    def _repeated(self, options: Options, worker: Worker) -> Far:
+        """The second login, alone: where its answers are wrong, they are wrong only once."""
+        if self._refusal is not None:
+            raise self._refusal
+        try:
+            far = self._logged_in(options, worker)
+        except errors.AuthenticationError as error:
+            self._refusal = error
+            raise
+        self._is_repeated = True
+        return far
+
+    def _logged_in(self, options: Options, worker: Worker) -> Far:
+        chosen = self._with_congestion(options, worker.congestion)
+        with self._lock:
+            early = self._early.pop(0) if self._early else None
+        worker.channel, marker = early or (self._channel(chosen, False), b"")
         return self._greeted(worker.channel, None, marker)
 
     def _greeted(
@@ -236,12 +324,59 @@ class Connections:
         try:
             far = Far(channel, note, marker)
         except errors.ConnectError as error:
-            error.hint = error.hint.replace("HOST", self.host.login)
-            raise
+            raise self._explained(channel, error) from None
+        self._tokens.pop(channel.pid, None)
         aes = far.hello.get("aes")
         if self._setup is not None and self._setup.far_aes is None and isinstance(aes, bool):
             self._setup = dataclasses.replace(self._setup, far_aes=aes)
         return far
+
+    def _explained(self, channel: Channel, error: errors.PscpError) -> errors.PscpError:
+        prompts, token = self._prompts, self._tokens.pop(channel.pid, None)
+        if prompts is not None and token is not None:
+            error = prompts.refusal(token) or error
+        error.hint = error.hint.replace("HOST", self.host.login)
+        return error
+
+    # --- one login for all
+
+    def _log_in_once(self, options: Options) -> bool:
+        """Have ssh begin to log in for a connection that carries all, if that is asked for."""
+        if self._master is not None and not self._master.is_usable():
+            self._master.close()
+            self._master = None
+        if options.login_once and self._master is None:
+            control = self._new_control()
+            if control is None:
+                raise errors.UsageError("--login-once: no folder for a private socket", _NO_FOLDER)
+            channel = self._logging_in(options, True, control, "")
+            self._master = Master(channel, control)
+        return options.login_once
+
+    def _await_master(self, options: Options, note: Callable[[str], None]) -> None:
+        master = self._master
+        assert master is not None
+        error = master.wait(note)
+        if error is not None:
+            self._master = None
+            master.close()
+            raise self._explained(master.channel, error)
+        self._first = self._channel(options, may_prompt=False, rides_on=master.control)
+
+
+def _prompts(options: Options) -> Prompts | None:
+    """What answers them; None: nobody is asked, or ssh asks by itself."""
+    password_file = options.password_file or os.environ.get("PSCP_PASSWORD_FILE") or None
+    if options.batch and not password_file:
+        return None
+    from pscp.prompts import Prompts
+
+    folder = control_folder()
+    if folder is not None and not os.statvfs(folder).f_flag & getattr(os, "ST_NOEXEC", 0):
+        return Prompts(folder, password_file)
+    if password_file:
+        raise errors.UsageError("--password-file: no folder for a private program", _NO_FOLDER)
+    return None
 
 
 def _setup_name(host: Location, options: Options) -> str:

@@ -17,12 +17,18 @@ from pscp.board import Board, Limiter
 from pscp.bootstrap import Far
 from pscp.endpoint import metadata, source, tree
 from pscp.endpoint.end import End
-from pscp.errors import AuthenticationError, ConnectError, ConnectionLost, PscpError
+from pscp.errors import (
+    AuthenticationError,
+    ConnectError,
+    ConnectionFull,
+    ConnectionLost,
+    PscpError,
+)
 from pscp.hosts import Known
 from pscp.lane import STREAM_WINDOW_BYTES, WINDOW_BYTES
 from pscp.options import Options
 from pscp.plan import MEMORY_BYTES
-from pscp.progress import Counters
+from pscp.progress import Counters, count
 from pscp.tuner import Path, Seen, Start, Tuner, is_far_and_unattended, is_worth_a_login, start
 from pscp.worker import OPENING_MAX, Worker
 
@@ -39,10 +45,11 @@ class Crew:
     def __init__(
         self, options: Options, counters: Counters, is_push: bool, algorithm: str,
         connect: Callable[[Worker], Far], note: Callable[[str], None], keeps: bool,
-        path: Path, known: Known, has_early: Callable[[], bool], stream: Any = None,
+        path: Path, known: Known, has_early: Callable[[], bool], is_once: bool = False,
+        stream: Any = None,
     ) -> None:  # fmt: skip
         """`connect` opens a lane's connection; with `keeps` they stay open in `kept`. With
-        `has_early` there is one that logs in already.
+        `has_early` there is one that logs in already; with `is_once` all are channels of one.
 
         `known` is what the last copy over this path came to; `stream` this end of a stream, whose
         length nobody knows.
@@ -65,18 +72,29 @@ class Crew:
         )
         self.kept: list[Far] = []
         self.count, self._channels, self.why = _first(options, path, known.lanes)
+        if is_once:
+            self._become_one(options)
         is_tuned = options.connections is None and rate is None and not options.dry_run
+        is_tuned = is_tuned and not is_once
         self.congestion = known.congestion if path.has_bbr and is_tuned else ""
         enough = known.enough_bytes_s if known.lanes == self.count else 0.0
         self._tuner = Tuner(path, self.count, self.congestion, enough) if is_tuned else None
         self._counters, self._note, self._is_verbose = counters, note, options.verbose
-        self._has_told = False
+        self._has_told = self._has_told_full = False
+        self._is_once, self._is_full = is_once, False
         self._umask = metadata.current_umask()
         self._workers: list[Worker] = []
         self._stream = stream
         self.window_bytes = WINDOW_BYTES if stream is None else STREAM_WINDOW_BYTES
         self._ended = threading.Event()
         self._looking = threading.Thread(target=self._look, name="tuner", daemon=True)
+
+    def _become_one(self, options: Options) -> None:
+        """All lanes are channels of the only connection, which connect() sees to."""
+        if options.connections is None:
+            self.count = options.channels or min(self.count, _CHANNELS_ALONE)
+            self.why = "channels of one connection"
+        self._channels = 1
 
     def begin(self, of_source: dict[str, Any], of_sink: dict[str, Any], fars: list[Far]) -> None:
         """Start the lanes; `fars` are connections that are open already, 1 to `count`."""
@@ -220,6 +238,8 @@ class Crew:
         with self.board.changed:
             worker.is_up = True
             self.board.changed.notify_all()  # its further channels can be opened now
+            if self._is_full:
+                self._tell_full()
 
     def lane_down(self, worker: Worker, error: PscpError | None) -> None:
         self._counters.add(lanes_alive=-1, connections_lost=int(error is not None))
@@ -233,6 +253,9 @@ class Crew:
                 return False
             alone = self._counters.lanes_alive == 0
             # There was a login before, so "connection refused" and the like will pass as well.
+            if isinstance(error, ConnectionFull):
+                self._full(worker, error)
+                return False
             is_passing = isinstance(error, ConnectionLost) or type(error) is ConnectError
             if is_passing and (not alone or attempt < _ATTEMPTS_ALONE):
                 return True
@@ -245,6 +268,31 @@ class Crew:
             elif not is_passing:
                 self._tell_once(f"no more connections, going on with those open: {error.message}")
             return False
+
+    def _full(self, worker: Worker, error: PscpError) -> None:
+        """Its connection carries no more channels than it has. With the board's lock held."""
+        worker.stays_away = True
+        self.board.changed.notify_all()
+        if all(each.gave_up for each in self._workers):
+            self.board.stop(error)
+        self._counters.set(lanes_wanted=sum(not each.gave_up for each in self._workers))
+        self._is_full = True
+        self._tell_full()
+
+    def _tell_full(self) -> None:
+        """Once it is known how many channels a connection carries."""
+        riders = [each for each in self._workers if each.master is not None or self._is_once]
+        if self._has_told_full or not all(each.is_up or each.gave_up for each in riders):
+            return
+        self._has_told_full = True
+        of_each: dict[Worker | None, int] = {}
+        for each in riders:
+            of_each[each.master] = of_each.get(each.master, 0 if self._is_once else 1) + each.is_up
+        most = max(of_each.values())
+        if not self._is_once:
+            self._channels = most  # of connections that are still to come
+        if self._is_verbose:
+            self._note(f"the server lets {count(most, 'channel')} on a connection (MaxSessions)")
 
     def _rides_instead(self, worker: Worker) -> bool:
         """Where only one login passes (a password, a token), its connection carries more."""

@@ -31,6 +31,7 @@
     |   +-- HostKeyError          the host's key is not the known one
     |   +-- NoPython              no python3 (3.6 or later) at the far end
     |   +-- NoAgent               the far end ran something else than the agent
+    |   +-- ConnectionFull        the connection carries no more channels
     |   +-- ConnectionLost        the connection closed (a retry may help)
     +-- ProtocolError         4   the far end broke the protocol
     +-- Interrupted         130   SIGINT
@@ -161,6 +162,12 @@ class NoAgent(ConnectError):
     """The far end ran something else than the agent: a forced command, a login message."""
 
     hint = "try: ssh HOST 'python3 --version'"
+
+
+class ConnectionFull(ConnectError):
+    """The server lets no more channels on this connection (sshd's MaxSessions)."""
+
+    hint = "fewer channels (--channels), or a larger MaxSessions in the server's sshd_config"
 
 
 class ConnectionLost(ConnectError):

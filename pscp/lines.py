@@ -13,7 +13,7 @@ import re
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TextIO
 
 from pscp.errors import FileError, PscpError
@@ -78,6 +78,23 @@ class Notes:
         with self._changed:
             self._thread = None
             self._changed.notify_all()
+
+
+_typing = threading.Event()  # a person is, on the terminal
+
+
+@contextlib.contextmanager
+def kept_still() -> Iterator[None]:
+    """Meanwhile a person types: nothing that only shows progress is written."""
+    _typing.set()
+    try:
+        yield
+    finally:
+        _typing.clear()
+
+
+def is_still() -> bool:
+    return _typing.is_set()
 
 
 def printable(text: str) -> str:

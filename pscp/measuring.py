@@ -68,6 +68,8 @@ def measure(
     being done, `note` what the login says to people. Raises as copy() does.
     """
     with Session(host, options, **fields) as session:
+        if session.options.login_once:
+            raise errors.UsageError("--measure logs in several times: not with --login-once")
         measuring = _Measuring(session, seconds, say or (lambda text: None))
         try:
             found = measuring.run(note or (lambda text: None))

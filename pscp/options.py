@@ -23,7 +23,7 @@ GIB = 1024 * MIB
 PROGRESS_STYLES = ("auto", "bar", "plain", "json", "none")
 
 MAX_CONNECTIONS = 256  # each is an ssh process here and one or two at the far end
-MAX_CHANNELS = 10  # sshd's MaxSessions (sshd_config(5))
+MAX_CHANNELS = 64  # sshd lets in MaxSessions of them, by default 10 (sshd_config(5))
 MIN_BLOCK_BYTES = 4 * KIB  # below, the frame headers and calls cost more than the data
 MAX_BLOCK_BYTES = MIB  # a pipe holds no more at once (/proc/sys/fs/pipe-max-size)
 CHUNK_BYTES = 4 * MIB  # 2 to 4 MiB did best over wide-area paths; see docs/decisions.md
@@ -120,6 +120,8 @@ class Options:
     cipher: str | None = None
     compress: bool = False
     batch: bool = False
+    password_file: str | None = None  # None: $PSCP_PASSWORD_FILE, if that is set
+    login_once: bool = False
     # what is shown
     verbose: bool = False
     debug: bool = False
@@ -337,7 +339,10 @@ def show_size(size_bytes: int) -> str:
 def _check_ssh(options: Options) -> None:
     """These become arguments of ssh, where an empty one or a NUL would be a riddle."""
     _check_argument("the ssh program", options.program)
-    for what, value in (("the ssh_config file", options.config_file), ("the jump", options.jump)):
+    for what, value in (
+        ("the ssh_config file", options.config_file), ("the jump", options.jump),
+        ("the password file", options.password_file),
+    ):  # fmt: skip
         if value is not None:
             _check_argument(what, value)
     if options.jump is not None and options.jump.startswith("-"):

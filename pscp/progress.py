@@ -228,7 +228,8 @@ class PlainLines(Ticking):
 
     def tick(self) -> None:
         first, second = self._describe()
-        write_line(self._err, ", ".join(first + second))
+        if not lines.is_still():
+            write_line(self._err, ", ".join(first + second))
 
 
 class JsonLines(Ticking):
@@ -323,6 +324,8 @@ class RichBar(Ticking):
     def tick(self) -> None:
         live, now = self._live, self._counters.snapshot()
         if live is None or not (live.is_started or now.lanes_alive or now.bytes_resumed):
+            return
+        if lines.is_still():
             return
         with contextlib.suppress(OSError, ValueError):  # the terminal went away
             live.start()

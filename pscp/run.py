@@ -102,7 +102,7 @@ class Run:
         finally:
             crew.end()
             fars += crew.kept
-        hosts.remember(self._connections.host, self._options, self._is_push, crew.lesson())
+        self._connections.remember(self._options, self._is_push, crew.lesson())
         return self._result(coordinator, crew)
 
     def _explain(self, text: str) -> None:
@@ -233,9 +233,11 @@ def make_crew(
     path = Path(far.rtt_s, connections.login_s, shared_cpus(far), has_bbr)
     known = hosts.recall(connections.host, options, is_push).over(path.rtt_s)
     known = known._replace(lanes=hosts.advice(connections.host, options)[0] or known.lanes)
+    if connections.is_once and not options.quiet:
+        note("one login: all lanes share one connection, one CPU core and one TCP buffer")
     return Crew(
         options, counters, is_push, algorithm, partial(connections.connect, options), note,
-        connections.keeps, path, known, connections.has_early, stream,
+        connections.keeps, path, known, connections.has_early, connections.is_once, stream,
     )  # fmt: skip
 
 

@@ -29,7 +29,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from pscp.errors import ConnectError
 from pscp.processes import end_tree
@@ -94,7 +94,7 @@ class PrivateServer(ABC):
         """The listening process; its sessions are its descendants. 0 when closed."""
         return self._process.pid if self._process else 0
 
-    def __enter__(self) -> PrivateServer:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -123,6 +123,20 @@ class PrivateServer(ABC):
                 stderr=log,
                 start_new_session=True,
             )
+
+    def _start_child(self, argv: Sequence[str], cwd: Path | None = None, **more: object) -> None:
+        """A program that reads settings.json in the folder it is given, and says its port."""
+        settings = {"address": ADDRESS, "shell": self.shell, "environment": self.environment}
+        (self.folder / "settings.json").write_text(json.dumps({**settings, **more}))
+        self._process = self._spawn([*argv, str(self.folder)], cwd, pipes=True)
+        assert self._process.stdout is not None
+        # It binds port 0 itself and says which port it got; a dead child says nothing.
+        with self._process.stdout as out:
+            ready, _, _ = select.select([out], [], [], READY_S)
+            line = out.readline() if ready else b""
+        if not line.strip().isdigit():
+            raise self._failure()
+        self.port = int(line)
 
     def _failure(self) -> ConnectError:
         lines = self.log.strip().splitlines() or ["it said nothing"]
@@ -215,19 +229,9 @@ class EmbeddedServer(PrivateServer):
     kind = "embedded"
 
     def _start(self) -> None:
-        settings = {"address": ADDRESS, "shell": self.shell, "environment": self.environment}
-        (self.folder / "settings.json").write_text(json.dumps(settings))
-        argv = [sys.executable, "-m", "pscp.embedded", str(self.folder)]
         # The package's parent as the working folder: -m then finds it in a bare checkout too.
-        self._process = self._spawn(argv, Path(__file__).parent.parent, pipes=True)
-        assert self._process.stdout is not None
-        # It binds port 0 itself and says which port it got; a dead child says nothing.
-        with self._process.stdout as out:
-            ready, _, _ = select.select([out], [], [], READY_S)
-            line = out.readline() if ready else b""
-        if not line.strip().isdigit():
-            raise self._failure()
-        self.port = int(line)
+        argv = [sys.executable, "-m", "pscp.embedded"]
+        self._start_child(argv, Path(__file__).parent.parent)
 
 
 def start_private_server(

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any
 
-from pscp import errors, hosts
+from pscp import errors
 from pscp.bootstrap import stream_modules
 from pscp.connections import Connections
 from pscp.coordinator import choose_hash
@@ -92,7 +92,7 @@ class Stream:
             status = self._pipe.run(crew, begin, first)
         finally:
             fars += crew.kept
-        hosts.remember(self._connections.host, self._options, self._is_push, crew.lesson())
+        self._connections.remember(self._options, self._is_push, crew.lesson())
         return status
 
     def _prepared(self, fd: int, far: Far) -> tuple[Crew, dict[str, Any]]:

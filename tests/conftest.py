@@ -21,9 +21,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import pytest
+from servers import GoServer, LoginServer, ParamikoServer, why_no_go
 
 from pscp.processes import Process, descendants, living
 from pscp.servers import EmbeddedServer, PrivateServer, SshdServer, find_sshd
@@ -89,6 +90,40 @@ def embedded(far_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     environment = far_environment(far_home, tmp_path_factory.mktemp("far-bin"), sys.executable)
     with shared(lambda: EmbeddedServer(environment=environment)) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def paramiko_server(
+    far_home: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[PrivateServer]:
+    """One server made with paramiko: commands and SFTP."""
+    environment = far_environment(far_home, tmp_path_factory.mktemp("far-bin"), sys.executable)
+    with shared(lambda: ParamikoServer(environment=environment)) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def go_server(far_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrivateServer]:
+    """One server made with Go's ssh and sftp packages."""
+    if why := why_no_go():
+        unavailable(why)
+    environment = far_environment(far_home, tmp_path_factory.mktemp("far-bin"), sys.executable)
+    with shared(lambda: GoServer(environment=environment)) as server:
+        yield server
+
+
+@pytest.fixture
+def make_login_server(
+    far_home: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[..., LoginServer]]:
+    """make_login_server(password=..., asks=..., codes=(...), question=..., max_sessions=...)."""
+    with contextlib.ExitStack() as stack:
+
+        def make(**settings: Any) -> LoginServer:
+            far = far_environment(far_home, tmp_path_factory.mktemp("far-bin"), sys.executable)
+            return stack.enter_context(LoginServer(environment=far, **settings))
+
+        yield make
 
 
 @pytest.fixture

@@ -40,8 +40,9 @@ LADDER = (
     ("worker",),
     ("lane",),
     ("bootstrap",),
+    ("prompts", "master"),
     ("channels",),
-    ("board", "hosts", "advice"),
+    ("board", "hosts", "advice", "terminal"),
     ("plan", "journal", "progress", "tuner", "load"),
     ("awkward", "servers", "embedded"),
     ("processes",),
@@ -62,7 +63,8 @@ OF_SELFTEST = {"awkward", "servers", "embedded", "processes"}  # no copy needs t
 
 # The last ones on their path of reading.
 READ_LAST = {
-    "advice.py", "arguments.py", "board.py", "channels/command.py", "channels/fdpass.py",
+    "advice.py", "arguments.py", "board.py", "channels/askpass.py", "channels/command.py",
+    "channels/fdpass.py",
     "channels/openssh.py", "crew.py", "endpoint/agent.py", "endpoint/commands.py",
     "endpoint/durable.py",
     "endpoint/end.py", "endpoint/failures.py", "endpoint/machine.py", "endpoint/madeup.py",

@@ -6,6 +6,7 @@ Read next: openssh.py.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from pscp.channels.openssh import Control, OpenSsh, SshSetup
@@ -36,12 +37,18 @@ class Channel(Protocol):
 
 def open_channel(
     host: Location, options: Options, setup: SshSetup, command: str, may_prompt: bool,
-    number: int, control: Control | None,
+    number: int, control: Control | None, asks: Mapping[str, str] | None = None,
 ) -> Channel:  # fmt: skip
     """Run `command` at the far end. Returns at once; what fails is known when reading ends.
 
     `number` counts the connections from 0 on: each has its turn of the addresses and processors.
+    `asks` is the environment by which its prompts are answered. Without a command it is a
+    connection for others to use.
     """
     cpu = options.cpus[number % len(options.cpus)] if options.cpus else None
-    argv = setup.argv(host, options, may_prompt, number, control)
-    return OpenSsh([*argv, command], may_prompt, cpu, control)
+    argv = setup.argv(host, options, may_prompt, number, control, asks is not None)
+    if command:
+        argv.append(command)
+    else:
+        argv.insert(1, "-N")
+    return OpenSsh(argv, may_prompt, cpu, control, asks)

@@ -8,12 +8,14 @@ Not here: what runs at the far end (../bootstrap.py).
 
 from __future__ import annotations
 
+import _socket as socket  # as in fdpass.py
 import contextlib
 import os
 import re
 import signal
 import subprocess
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from pscp.channels import sockets
@@ -22,6 +24,7 @@ from pscp.endpoint import machine
 from pscp.errors import (
     AuthenticationError,
     ConnectError,
+    ConnectionFull,
     ConnectionLost,
     HostKeyError,
     NoAgent,
@@ -38,6 +41,10 @@ _FIXED = (
     "-T", "-x", "-oForwardAgent=no", "-oClearAllForwardings=yes", "-oPermitLocalCommand=no",
     "-oRemoteCommand=none", "-oControlPersist=no",
 )  # fmt: skip
+# A channel of another's connection: where that takes no more, ssh must not open one of its own.
+_RIDING = (
+    "-oBatchMode=yes", "-oProxyCommand=false", "-oProxyUseFdpass=no", "-oLogLevel=ERROR",
+)  # fmt: skip
 _ALIVE = ("-oServerAliveInterval=15", "-oServerAliveCountMax=4")  # a dead path is known in 1 min
 
 _AES_GCM = "aes128-gcm@openssh.com,aes256-gcm@openssh.com"
@@ -53,6 +60,17 @@ class Control(NamedTuple):
 
     path: str
     is_master: bool  # of the connection that has it; else it is of one that rides on it
+
+    def is_alive(self) -> bool:
+        """Does the connection's ssh listen there?"""
+        probe = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            probe.connect(self.path)
+            return True
+        except OSError:
+            return False
+        finally:
+            probe.close()
 
 
 @dataclass(frozen=True)
@@ -73,13 +91,20 @@ class SshSetup:
 
     def argv(
         self, host: Location, options: Options, may_prompt: bool, number: int,
-        control: Control | None,
+        control: Control | None, is_answered: bool = False,
     ) -> list[str]:  # fmt: skip
-        """The ssh command line of a connection or a channel of it, up to the remote command."""
+        """The ssh command line of a connection or a channel of it, up to the remote command.
+
+        `is_answered`: its prompts are, by SSH_ASKPASS.
+        """
         path, is_master = control or ("none", False)
-        words = [options.program, *_FIXED, *sockets.words(options, self.route, number)]
-        words += [f"-oControlMaster={'yes' if is_master else 'no'}", f"-oControlPath={path}"]
-        if options.batch or not may_prompt:
+        words = [options.program, *_FIXED, f"-oControlPath={path}"]
+        words.append(f"-oControlMaster={'yes' if is_master else 'no'}")
+        if control and not is_master:
+            plain = replace(options, jump=None, compress=False)  # no -J beside a ProxyCommand
+            return [*words, *_RIDING, *user_words(host, plain), "--", str(host.host)]
+        words += sockets.words(options, self.route, number)
+        if (options.batch or not may_prompt) and not is_answered:
             words.append("-oBatchMode=yes")
         if self.alive_is_ours:
             words += _ALIVE
@@ -180,8 +205,10 @@ class OpenSsh:
     """A running ssh."""
 
     def __init__(
-        self, argv: list[str], may_prompt: bool, cpu: int | None, control: Control | None
-    ) -> None:
+        self, argv: list[str], may_prompt: bool, cpu: int | None, control: Control | None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:  # fmt: skip
+        """`environment` is added to ours."""
         self.control = control
         # A lane that must not prompt gets a session of its own, so that a Ctrl-C at the terminal
         # reaches the coordinator alone, which then ends every lane.
@@ -189,6 +216,7 @@ class OpenSsh:
             self._child = subprocess.Popen(
                 argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                 bufsize=0, start_new_session=not may_prompt,
+                env={**os.environ, **environment} if environment else None,
             )  # fmt: skip
         except OSError as error:
             raise _cannot_run(argv[0], error) from None
@@ -243,6 +271,7 @@ def last_line(said: str) -> str:
 
 # What OpenSSH says on standard error, and what it means (ssh.c, sshconnect.c, packet.c).
 _MEANINGS: tuple[tuple[str, type[ConnectError]], ...] = (
+    (r"Session open refused by peer|mux_client_request_session", ConnectionFull),
     (r"Permission denied|Too many authentication failures|No supported authentication",
      AuthenticationError),
     (r"Host key verification failed|REMOTE HOST IDENTIFICATION|No .* host key is known",

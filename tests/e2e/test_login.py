@@ -1,0 +1,427 @@
+"""A login's questions reach a person once, whatever the number of connections; secrets stay secret.
+
+Not here: what ssh is told otherwise (test_copy_ssh.py), how a prompt is told apart
+(../unit/test_prompts.py), MaxSessions (test_max_sessions.py).
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+from servers import LoginServer
+
+import pscp
+from e2e.terminal import Terminal, terminal
+from e2e.ways import COMMAND_S, PIPE, PSCP, Ran
+from pscp import state
+from pscp.errors import NoPython
+from pscp.options import MIB
+from pscp.processes import Process, descendants
+from pscp.servers import PrivateServer
+
+MakeLogins = Callable[..., LoginServer]
+SECRET = "correct-horse-47"
+PASSWORD = r"@127\.0\.0\.1's password: "
+SLOW = ("--chunk-size", "256k", "-l", "100000")  # 1 MiB takes 80 ms: time for others to log in
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    path = tmp_path / "source"
+    path.write_bytes(random.Random(5).randbytes(12 * MIB))
+    return path
+
+
+@pytest.fixture
+def there(source: Path) -> Iterator[Path]:
+    """Where it goes; it must have come there."""
+    path = source.with_name("there")
+    yield path
+    assert path.read_bytes() == source.read_bytes()
+
+
+def argv(server: PrivateServer, source: Path, *words: str) -> list[str]:
+    to = f"{server.host}:{source.with_name('there')}"
+    return [*PSCP, "-F", server.ssh_config, "--stats", *words, str(source), to]
+
+
+def ran(argv: list[str], environment: Mapping[str, str] | None = None) -> Ran:
+    """Without a terminal."""
+    done = subprocess.run(
+        argv, capture_output=True, stdin=subprocess.DEVNULL, timeout=COMMAND_S, check=False,
+        start_new_session=True, env={**os.environ, **(environment or {})}, text=True,
+    )  # fmt: skip
+    return Ran(done.returncode, done.stdout, done.stderr)
+
+
+def lanes(shown: str) -> int:
+    """The most at once, as --stats tells."""
+    found = re.search(r"^connections +(\d+)\s*$", shown, re.MULTILINE)
+    assert found, shown
+    return int(found[1])
+
+
+# --- what is asked once
+
+
+@pytest.mark.parametrize("asks", ["", "Password: "], ids=["password", "keyboard-interactive"])
+def test_a_password(asks: str, source: Path, there: Path, make_login_server: MakeLogins) -> None:
+    server = make_login_server(password=SECRET, asks=asks)
+    prompt = r"\(.*@.*\) Password: " if asks else PASSWORD
+    with terminal(*argv(server, source, "-c", "4", *SLOW)) as screen:
+        screen.answer(prompt, SECRET)
+        assert screen.end() == 0, screen.shown
+    assert len(re.findall(prompt, screen.shown)) == 1
+    assert server.accepted >= 2 and server.refused == 0
+    assert SECRET not in screen.shown
+
+
+def test_a_password_that_was_mistyped(
+    source: Path, there: Path, make_login_server: MakeLogins
+) -> None:
+    server = make_login_server(password=SECRET)
+    with terminal(*argv(server, source, "-c", "3", *SLOW)) as screen:
+        screen.answer(PASSWORD, "wrong")
+        screen.wait_for("Permission denied, please try again.")
+        screen.answer(PASSWORD, SECRET)
+        assert screen.end() == 0, screen.shown
+    assert server.refused == 1 and server.accepted >= 2
+
+
+def test_a_passphrase(
+    source: Path, there: Path, sshd: PrivateServer, make_sshd: Callable[..., PrivateServer]
+) -> None:
+    """Though the last copy's logins asked nothing, so that several begin at once."""
+    server = make_sshd()
+    assert ran(argv(server, source, "-c", "3", *SLOW)).code == 0
+    there.unlink()
+    before = server.log.count("Accepted publickey")
+    key = server.folder / "user_key"
+    subprocess.run(["ssh-keygen", "-q", "-p", "-P", "", "-N", SECRET, "-f", key], check=True)
+    with terminal(*argv(server, source, "-c", "3", *SLOW)) as screen:
+        screen.answer("Enter passphrase for key '.*': ", SECRET)
+        assert screen.end() == 0, screen.shown
+    assert screen.shown.count("passphrase") == 1
+    assert server.log.count("Accepted publickey") - before >= 2
+
+
+def test_a_host_key_and_a_password(
+    source: Path, there: Path, tmp_path: Path, make_login_server: MakeLogins
+) -> None:
+    server = make_login_server(password=SECRET)
+    unknown = ("-o", "UserKnownHostsFile=/dev/null", "-o", "StrictHostKeyChecking=ask")
+    with terminal(*argv(server, source, "-c", "3", *unknown, *SLOW)) as screen:
+        screen.wait_for(r"\(yes/no/\[fingerprint\]\)\? ")
+        assert screen.echoes
+        screen.type("yes\n")
+        screen.wait_for(PASSWORD)
+        assert not screen.echoes
+        screen.type(f"{SECRET}\n")
+        assert screen.end() == 0, screen.shown
+    assert screen.shown.count("(yes/no/") == 1
+    assert server.accepted >= 2
+
+
+def test_a_stream(source: Path, there: Path, make_login_server: MakeLogins) -> None:
+    server = make_login_server(password=SECRET)
+    command = f"cat >{there}"
+    pipe = [*PIPE, "-F", server.ssh_config, "-c", "3", "-l", "100000"]
+    words = [*pipe, "--producer", f"cat {source}", server.host, command]
+    with terminal(*words) as screen:
+        screen.answer(PASSWORD, SECRET)
+        assert screen.end() == 0, screen.shown
+    assert server.accepted >= 2 and screen.shown.count("password:") == 1
+
+
+# --- what cannot be repeated
+
+
+def test_a_code_that_is_good_once(source: Path, there: Path, make_login_server: MakeLogins) -> None:
+    server = make_login_server(codes=("123456", "654321"))
+    with terminal(*argv(server, source, "-c", "4", *SLOW)) as screen:
+        screen.answer("Verification code: ", "123456")
+        assert screen.end() == 0, screen.shown
+    assert screen.shown.count("Verification code") == 1
+    assert (server.begun, server.accepted, server.refused) == (1, 1, 0)
+    assert "one login: all lanes share one connection, one CPU core and" in screen.shown
+    assert lanes(screen.shown) > 1
+
+
+def test_a_password_and_a_code(source: Path, there: Path, make_login_server: MakeLogins) -> None:
+    server = make_login_server(password=SECRET, asks="Password: ", codes=("123456",))
+    with terminal(*argv(server, source, "-c", "4", *SLOW)) as screen:
+        screen.answer(r"\) Password: ", SECRET)
+        screen.answer("Verification code: ", "123456")
+        assert screen.end() == 0, screen.shown
+    assert (server.accepted, server.refused) == (1, 0)
+    assert lanes(screen.shown) > 1
+
+
+def test_a_code_that_is_asked_for_as_a_password(
+    source: Path, there: Path, make_login_server: MakeLogins
+) -> None:
+    """It is tried again by one connection, not by all, and then by none."""
+    server = make_login_server(codes=("123456",), question="Password: ")
+    with terminal(*argv(server, source, "-c", "6", *SLOW)) as screen:
+        screen.answer(r"\) Password: ", "123456")
+        assert screen.end() == 0, screen.shown
+    assert server.accepted == 1 and server.refused <= 1 and server.begun <= 2
+    assert lanes(screen.shown) > 1
+    assert screen.shown.count("Password: ") == 1
+
+
+@pytest.mark.parametrize("words", [("-c", "5"), ("--channels", "5"), ()], ids=" ".join)
+def test_login_once(
+    words: tuple[str, ...], source: Path, there: Path, make_login_server: MakeLogins
+) -> None:
+    server = make_login_server(password=SECRET)
+    with terminal(*argv(server, source, "--login-once", *words, *SLOW)) as screen:
+        screen.answer(PASSWORD, SECRET)
+        assert screen.end() == 0, screen.shown
+    assert (server.accepted, server.refused) == (1, 0)
+    assert "one login: all lanes share one connection" in screen.shown
+    assert 1 < lanes(screen.shown) <= 5
+
+
+def test_login_once_for_several_copies(
+    source: Path, make_sshd: Callable[..., PrivateServer]
+) -> None:
+    server = make_sshd()
+    options = pscp.Options(config_file=server.ssh_config, batch=True, login_once=True)
+    with pscp.Session(server.host, options) as session:
+        for number in range(2):
+            copy = source.with_name(f"{number}")
+            assert session.copy(str(source), f"{server.host}:{copy}").ok
+            assert copy.read_bytes() == source.read_bytes()
+    assert server.log.count("Accepted publickey") == 1
+
+
+def test_a_first_command_that_fails_costs_no_other_login(
+    source: Path, tmp_path: Path, make_sshd: Callable[..., PrivateServer]
+) -> None:
+    shell = tmp_path / "shell"
+    shell.write_text("#!/bin/sh\nexit 97\n")  # what the first stage says where there is no python3
+    shell.chmod(0o700)
+    server = make_sshd(shell=str(shell))
+    with pscp.Session(server.host, config_file=server.ssh_config, login_once=True) as session:
+        for _ in range(2):
+            with pytest.raises(NoPython):
+                session.copy(str(source), f"{server.host}:{source}-there")
+    assert server.log.count("Accepted publickey") == 1
+
+
+def test_the_only_login_is_lost(source: Path, make_login_server: MakeLogins) -> None:
+    server = make_login_server(password=SECRET)
+    with terminal(*argv(server, source, "-v", "--login-once", "-l", "8000")) as screen:
+        screen.answer(PASSWORD, SECRET)
+        screen.wait_for("1 of .* lane")
+        [master] = [each for each in descendants(screen.child.pid) if "-N" in words(each)]
+        os.kill(master.pid, signal.SIGTERM)
+        assert screen.end() == 3, screen.shown
+    assert "the only login's connection was lost" in screen.shown
+    assert "run the same command again" in screen.shown
+    assert screen.shown.count("password:") == 1 and server.accepted == 1
+
+
+def test_no_measurement_with_one_login(make_login_server: MakeLogins) -> None:
+    server = make_login_server(password=SECRET)
+    done = ran([*PSCP, "-F", server.ssh_config, "--measure", "--login-once", server.host])
+    assert done.code == 2 and "not with --login-once" in done.err
+    assert server.begun == 0
+
+
+def words(process: Process) -> list[str]:
+    try:
+        return Path(f"/proc/{process.pid}/cmdline").read_text().split("\0")
+    except OSError:
+        return []
+
+
+# --- nobody to ask
+
+
+def test_batch_asks_nothing(source: Path, make_login_server: MakeLogins) -> None:
+    server = make_login_server(password=SECRET)
+    with terminal(*argv(server, source, "-B")) as screen:
+        assert screen.end() == 3
+    assert "Permission denied" in screen.shown
+    assert "password:" not in screen.shown
+    assert (server.accepted, server.refused) == (0, 0)
+
+
+def test_no_terminal(source: Path, make_login_server: MakeLogins) -> None:
+    server = make_login_server(password=SECRET)
+    done = ran(argv(server, source))
+    assert done.code == 3
+    assert "'s password', and there is no terminal to ask on" in done.err.replace('"', "'")
+    assert "--password-file" in done.err
+    assert (server.accepted, server.refused) == (0, 0)
+
+
+def test_no_terminal_for_a_host_key(source: Path, make_login_server: MakeLogins) -> None:
+    server = make_login_server(password=SECRET)
+    unknown = ("-o", "UserKnownHostsFile=/dev/null", "-o", "StrictHostKeyChecking=ask")
+    done = ran(argv(server, source, *unknown))
+    assert done.code == 3
+    assert "Host key verification failed" in done.err and "compare the key" in done.err
+
+
+def test_a_program_of_the_users_asks(
+    source: Path, there: Path, tmp_path: Path, make_login_server: MakeLogins
+) -> None:
+    """SSH_ASKPASS, under the rules of ssh: there is no terminal, and there is a display."""
+    server = make_login_server(password=SECRET)
+    program, asked = tmp_path / "askpass", tmp_path / "asked"
+    program.write_text(f'#!/bin/sh\necho "$1" >>{asked}\necho {SECRET}\n')
+    program.chmod(0o700)
+    environment = {"SSH_ASKPASS": str(program), "DISPLAY": ":7"}
+    assert ran(argv(server, source, "-c", "3", *SLOW), environment).code == 0
+    assert len(asked.read_text().splitlines()) == 1
+    assert server.accepted >= 2
+
+
+# --- an end while a question is open
+
+
+@pytest.mark.parametrize("words", [(), ("--login-once",)], ids=["", "once"])
+def test_ctrl_c_at_the_prompt(
+    words: tuple[str, ...], source: Path, make_login_server: MakeLogins
+) -> None:
+    server = make_login_server(password=SECRET)
+    with terminal(*argv(server, source, *words)) as screen:
+        screen.wait_for(PASSWORD)
+        assert not screen.echoes
+        screen.type("half a pass\x03")
+        assert screen.end() == 130, screen.shown
+        assert screen.echoes
+    assert "Traceback" not in screen.shown and "half" not in screen.shown
+
+
+def test_no_progress_while_a_person_types(
+    source: Path, there: Path, make_login_server: MakeLogins
+) -> None:
+    server = make_login_server(password=SECRET)
+    with terminal(*argv(server, source, "--progress", "plain", "-c", "1")) as screen:
+        screen.wait_for(PASSWORD)
+        time.sleep(1.5)  # longer than between two lines of progress
+        screen.type(f"{SECRET}\n")
+        assert screen.end() == 0, screen.shown
+    after = re.split(PASSWORD, screen.shown)[1]
+    assert after.startswith("\r\n")
+
+
+# --- a file
+
+
+@pytest.fixture
+def password_file(tmp_path: Path) -> Path:
+    path = tmp_path / "password"
+    path.write_text(f"{SECRET}\nnot this line\n")
+    path.chmod(0o600)
+    return path
+
+
+@pytest.mark.parametrize("by", ["option", "environment"])
+def test_a_password_of_a_file(
+    by: str, source: Path, there: Path, password_file: Path, make_login_server: MakeLogins
+) -> None:
+    server = make_login_server(password=SECRET)
+    words = ("--password-file", str(password_file)) if by == "option" else ()
+    environment = {} if words else {"PSCP_PASSWORD_FILE": str(password_file)}
+    done = ran(argv(server, source, "-Bq", "-c", "3", *words, *SLOW), environment)
+    assert (done.code, done.out, done.err) == (0, "", "")
+    assert server.accepted >= 2 and server.refused == 0
+
+
+def test_a_password_of_a_file_that_is_wrong_is_tried_once(
+    source: Path, password_file: Path, make_login_server: MakeLogins
+) -> None:
+    server = make_login_server(password="another")
+    done = ran(argv(server, source, "-c", "3", "--password-file", str(password_file)))
+    assert done.code == 3
+    assert f"the password in {password_file} was not taken" in done.err
+    assert (server.accepted, server.refused) == (0, 1)
+
+
+def others_read(path: Path) -> None:
+    path.chmod(0o640)
+
+
+def a_fifo(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path, 0o600)
+
+
+def nothing(path: Path) -> None:
+    path.write_text("\nsecret")
+
+
+def missing(path: Path) -> None:
+    path.unlink()
+
+
+def anothers(path: Path) -> None:
+    if os.getuid() != 0:
+        pytest.skip("only root can give a file away")
+    os.chown(path, 12345, -1)
+
+
+@pytest.mark.parametrize("what", [others_read, a_fifo, nothing, missing, anothers])
+def test_a_password_file_that_is_refused(
+    what: Callable[[Path], None], source: Path, password_file: Path,
+    make_login_server: MakeLogins,
+) -> None:  # fmt: skip
+    server = make_login_server(password=SECRET)
+    what(password_file)
+    done = ran(argv(server, source, "--password-file", str(password_file)))
+    assert done.code == 2, done.err
+    assert done.err.startswith(f"pscp: --password-file {password_file}: ")
+    assert len(done.err.splitlines()) == 2
+    assert "Connection" not in server.log and server.accepted == 0
+
+
+# --- where the secret is not
+
+
+def test_the_secret_is_in_no_argument_environment_or_file(
+    source: Path, there: Path, tmp_path: Path, make_login_server: MakeLogins
+) -> None:
+    server = make_login_server(password=SECRET)
+    log = tmp_path / "log"
+    words = argv(server, source, "-d", "-v", "-c", "3", "--progress", "json", *SLOW)
+    script = 'exec "$@" >"$0" 2>&1'
+    with terminal("sh", "-c", script, str(log), *words) as screen:
+        screen.answer(PASSWORD, SECRET)
+        looked = set()
+        while screen.child.poll() is None:
+            looked |= secret_free(screen)
+        assert screen.end() == 0, log.read_text()
+    assert len(looked) >= 3  # pscp and some of its ssh
+    assert server.accepted >= 2
+    run_folder = Path(os.environ["XDG_RUNTIME_DIR"])
+    for folder in (Path(state.folder()), run_folder, log.parent):
+        for path in folder.rglob("*"):
+            if path.is_file():
+                assert SECRET.encode() not in path.read_bytes(), path
+    assert SECRET not in screen.shown
+    assert [path for path in run_folder.rglob("*") if not path.is_dir()] == []
+
+
+def secret_free(screen: Terminal) -> set[int]:
+    """The processes that have it neither in their arguments nor in their environment."""
+    pids = {screen.child.pid, *(process.pid for process in descendants(screen.child.pid))}
+    for pid in pids:
+        for name in ("cmdline", "environ"):
+            try:
+                assert SECRET.encode() not in Path(f"/proc/{pid}/{name}").read_bytes()
+            except OSError:
+                continue
+    return pids

@@ -1,0 +1,87 @@
+"""A server lets so many channels on a connection (MaxSessions), and no more are tried.
+
+Not here: how many channels are good (../unit/test_tuner.py).
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from servers import LoginServer
+
+import pscp
+from pscp.options import MIB
+from pscp.progress import Silent
+from pscp.servers import PrivateServer
+
+
+class Told(Silent):
+    """Keeps the notes."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    path = tmp_path / "source"
+    path.write_bytes(random.Random(7).randbytes(24 * MIB))
+    return path
+
+
+def copied(server: PrivateServer, source: Path, **fields: object) -> tuple[pscp.Result, str]:
+    told, there = Told(), source.with_name("there")
+    fields = {"limit_kbit_s": 200_000, **fields}
+    result = pscp.copy(
+        str(source), f"{server.host}:{there}", config_file=server.ssh_config, batch=True,
+        verbose=True, reporter=told, chunk_bytes=256 * 1024, **fields,
+    )  # fmt: skip
+    assert there.read_bytes() == source.read_bytes()
+    return result, "\n".join(told.notes)
+
+
+def refusals(server: PrivateServer) -> int:
+    return server.log.count("no more sessions")
+
+
+@pytest.mark.parametrize("fields", [{"connections": 1}, {"login_once": True}], ids=str)
+@pytest.mark.parametrize("most", [1, 2, 10])
+def test_as_many_lanes_as_are_let_in(
+    most: int, fields: dict[str, object], source: Path,
+    make_sshd: Callable[..., PrivateServer],
+) -> None:  # fmt: skip
+    server = make_sshd([f"MaxSessions {most}"])
+    result, notes = copied(server, source, channels=16, **fields)
+    assert result.connections == most
+    assert result.connections_lost == 0
+    assert server.log.count("Accepted publickey") == 1
+    assert refusals(server) == 16 - most  # each was tried once
+    channels = "1 channel" if most == 1 else f"{most} channels"
+    assert f"the server lets {channels} on a connection (MaxSessions)" in notes
+
+
+def test_each_of_several_connections(source: Path, make_sshd: Callable[..., PrivateServer]) -> None:
+    server = make_sshd(["MaxSessions 2"])
+    result, notes = copied(server, source, connections=2, channels=4, limit_kbit_s=50_000)
+    assert result.connections == 4
+    assert server.log.count("Accepted publickey") == 2
+    assert re.search("lets 2 channels on a connection", notes)
+
+
+def test_a_server_that_is_not_openssh(
+    source: Path, tmp_path: Path, make_login_server: Callable[..., LoginServer]
+) -> None:
+    server = make_login_server(password="secret", max_sessions=3)
+    file = tmp_path / "password"
+    file.write_text("secret")
+    file.chmod(0o600)
+    result, notes = copied(server, source, channels=8, login_once=True, password_file=str(file))
+    assert (result.connections, server.accepted) == (3, 1)
+    assert "lets 3 channels on a connection" in notes

@@ -1,0 +1,99 @@
+"""An SSH server made with asyncssh that lets in by a password, or by codes that are good once.
+
+    python3 logins.py FOLDER
+
+Each answer to it is a line of its log: "Accepted password", "Failed code" and so on. Otherwise
+as pscp/embedded.py, which runs the commands.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import asyncssh
+
+from pscp.embedded import run_command
+
+
+class Login(asyncssh.SSHServer):
+    """One connection."""
+
+    def __init__(self, settings: dict[str, Any], codes: set[str]) -> None:
+        self._settings, self._codes = settings, codes  # those that are still good
+        self._sessions = 0
+        self._password_passed = False
+
+    def begin_auth(self, username: str) -> bool:
+        print("Login begins", file=sys.stderr, flush=True)
+        return True
+
+    def password_auth_supported(self) -> bool:
+        return bool(self._settings["password"]) and not self._settings["asks"]
+
+    def validate_password(self, username: str, password: str) -> bool:
+        return told("password", password == self._settings["password"])
+
+    def kbdint_auth_supported(self) -> bool:
+        return bool(self._settings["asks"] or self._codes_are_asked())
+
+    def _codes_are_asked(self) -> bool:
+        return bool(self._settings["codes"])
+
+    def get_kbdint_challenge(self, username: str, lang: str, submethods: str) -> Any:
+        if self._settings["asks"]:
+            return "", "", "", [(self._settings["asks"], False)]
+        return self._code_challenge()
+
+    def _code_challenge(self) -> Any:
+        return "", "", "", [(self._settings["question"], False)]
+
+    def validate_kbdint_response(self, username: str, responses: Any) -> Any:
+        [answer] = responses
+        if self._settings["asks"] and not self._password_passed:
+            self._password_passed = answer == self._settings["password"]
+            if self._password_passed and self._codes_are_asked():
+                return self._code_challenge()
+            return told("answer", self._password_passed)
+        is_good = answer in self._codes
+        self._codes.discard(answer)
+        return told("code", is_good)
+
+    def session_requested(self) -> Any:
+        self._sessions += 1
+        if self._sessions > self._settings["max_sessions"]:
+            return False
+        return asyncssh.SSHServerProcess(self._session, asyncssh.SFTPServer, 3, False)
+
+    async def _session(self, process: Any) -> None:
+        await run_command(process, "/bin/sh", self._settings["environment"])
+
+
+def told(what: str, is_good: bool) -> bool:
+    print(f"{'Accepted' if is_good else 'Failed'} {what}", file=sys.stderr, flush=True)
+    return is_good
+
+
+async def serve(folder: Path) -> None:
+    settings = json.loads((folder / "settings.json").read_text())
+    settings["environment"] = {**os.environ, **settings["environment"]}
+    codes = set(settings["codes"])
+
+    listener = await asyncssh.listen(
+        settings["address"], 0, server_host_keys=[str(folder / "host_key")],
+        server_factory=lambda: Login(settings, codes), encoding=None,
+        line_editor=False, allow_pty=False, gss_host=None,
+    )  # fmt: skip
+    print(listener.get_port(), flush=True)
+    ended = asyncio.Event()
+    asyncio.get_running_loop().add_reader(0, ended.set)
+    await ended.wait()
+    listener.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(serve(Path(sys.argv[1])))
