@@ -142,6 +142,8 @@ class Session:
         self, froms: list[Location], to: Location, options: Options,
         reporter: Reporter | None, progress: Progress | None, keep_digests: bool = True,
     ) -> Result:  # fmt: skip
+        if options.transfer_test:
+            options = options.with_agent("-t")
         told = reporter or Silent()
         if progress is not None:
             told = CallbackReporter(progress, told)

@@ -24,6 +24,7 @@ from pscp.channels.command import command
 from pscp.channels.openssh import resolve, user_words
 from pscp.channels.sockets import Route, asked
 from pscp.options import Location, Options
+from pscp.sftp.channel import open_sftp
 
 if TYPE_CHECKING:
     from pscp.bootstrap import Far
@@ -52,6 +53,7 @@ class Connections:
         self._lock = threading.RLock()  # two streams may begin at once
         self._begun_s = 0.0  # when the first ssh was started
         self._controls: list[str] = []  # sockets for further channels
+        self._is_sftp: bool | None = None  # with --remote auto: no agent can be there
 
     def begin(self, options: Options, is_push: bool, is_small: bool) -> None:
         """Have ssh begin to log in, unless there is a connection."""
@@ -66,15 +68,18 @@ class Connections:
 
     def close(self) -> None:
         """End every connection."""
-        for channel in [self._first, *(channel for channel, _ in self._early)]:
-            if channel is not None:
-                channel.close()
-        self._first, self._early = None, []
+        self._close_early()
         while self._idle:
             self._idle.pop().close()
         while self._controls:  # an ssh that was killed has not removed its own
             with contextlib.suppress(OSError):
                 os.unlink(self._controls.pop())
+
+    def _close_early(self) -> None:
+        for channel in [self._first, *(channel for channel, _ in self._early)]:
+            if channel is not None:
+                channel.close()
+        self._first, self._early = None, []
 
     def check(self, options: Options, is_push: bool) -> list[str]:
         """Refuse what cannot be, before anybody is contacted; returns what -v says."""
@@ -96,7 +101,7 @@ class Connections:
 
         Over several connections at once, where the last copy's logins needed no prompt.
         """
-        while self._idle and self._idle[0].is_closed():
+        while self._idle and (self._idle[0].is_closed() or not self._suits(self._idle[0], options)):
             self._idle.pop(0).close()
         if self._idle or self._first is not None:
             return
@@ -140,9 +145,24 @@ class Connections:
         number, control = 0, rides_on and Control(rides_on.path, False)
         if rides_on is None:
             number = next(self._numbers)
-            control = self._new_control() if options.channels != 1 else None
+            has_riders = options.channels != 1 or self._uses_sftp(options)
+            control = self._new_control() if has_riders else None
         setup = self._resolved(options)
+        if self._uses_sftp(options):
+            return open_sftp(self.host, options, setup, may_prompt, number, control)
         return open_channel(self.host, options, setup, command(), may_prompt, number, control)
+
+    def _uses_sftp(self, options: Options) -> bool:
+        if options.remote != "auto":
+            return options.remote == "sftp"
+        if self._is_sftp is None:
+            self._is_sftp = hosts.uses_sftp(self.host, options)
+        return self._is_sftp
+
+    def _suits(self, far: Far, options: Options) -> bool:
+        """Is it of the kind that this copy asks for?"""
+        is_sftp = self._uses_sftp(options)
+        return far.is_sftp == is_sftp and (not is_sftp or far.verify == options.verify)
 
     def _resolved(self, options: Options) -> SshSetup:
         if self._setup is None:
@@ -197,9 +217,7 @@ class Connections:
             if self._idle:
                 break
             try:
-                first = self._first or self._channel(options, may_prompt=True)
-                self._first = None
-                self._idle.append(self._greeted(first, note))
+                self._idle.append(self._first_far(options, note))
                 self.login_s = time.monotonic() - self._begun_s
             except errors.ConnectionLost:
                 if attempt == _FIRST_ATTEMPTS - 1:
@@ -207,6 +225,35 @@ class Connections:
                 time.sleep(1 << attempt)
         fars, self._idle = self._idle, []
         return fars
+
+    def _first_far(self, options: Options, note: Callable[[str], None]) -> Far:
+        first = self._first or self._channel(options, may_prompt=True)
+        self._first = None
+        try:
+            far = self._greeted(first, options, note)
+        except (errors.NoPython, errors.NoAgent, errors.NoSftp) as error:
+            if options.remote != "auto":
+                raise
+            return self._other_way(options, note, error)
+        if options.remote == "agent":
+            hosts.remember_sftp(self.host, options, False)
+        return far
+
+    def _other_way(
+        self, options: Options, note: Callable[[str], None], why: errors.ConnectError
+    ) -> Far:
+        """No agent can be there: SFTP, now and the next time. Or no SFTP any more: the agent."""
+        self._close_early()
+        self._is_sftp = not isinstance(why, errors.NoSftp)
+        try:
+            far = self._greeted(self._channel(options, may_prompt=True), options, note)
+        except (errors.NoPython, errors.NoAgent, errors.NoSftp) as error:
+            self._is_sftp = None
+            raise error if isinstance(why, errors.NoSftp) else why from None
+        hosts.remember_sftp(self.host, options, self._is_sftp)
+        if self._is_sftp:
+            note(f"{why.message}: using SFTP")
+        return far
 
     def give(self, fars: list[Far]) -> None:
         """Connections that are of use to the next copy."""
@@ -225,11 +272,12 @@ class Connections:
             with self._lock:
                 early = self._early.pop(0) if self._early else None
             worker.channel, marker = early or (self._channel(chosen, False), b"")
-        return self._greeted(worker.channel, None, marker)
+        return self._greeted(worker.channel, options, None, marker)
 
     def _greeted(
-        self, channel: Channel, note: Callable[[str], None] | None, marker: bytes = b""
-    ) -> Far:
+        self, channel: Channel, options: Options, note: Callable[[str], None] | None,
+        marker: bytes = b"",
+    ) -> Far:  # fmt: skip
         from pscp.bootstrap import Far
 
         try:
@@ -237,6 +285,7 @@ class Connections:
         except errors.ConnectError as error:
             error.hint = error.hint.replace("HOST", self.host.login)
             raise
+        far.verify = options.verify
         aes = far.hello.get("aes")
         if self._setup is not None and self._setup.far_aes is None and isinstance(aes, bool):
             self._setup = dataclasses.replace(self._setup, far_aes=aes)

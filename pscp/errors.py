@@ -31,6 +31,7 @@
     |   +-- HostKeyError          the host's key is not the known one
     |   +-- NoPython              no python3 (3.6 or later) at the far end
     |   +-- NoAgent               the far end ran something else than the agent
+    |   +-- NoSftp                the far end offers no SFTP
     |   +-- ConnectionLost        the connection closed (a retry may help)
     +-- ProtocolError         4   the far end broke the protocol
     +-- Interrupted         130   SIGINT
@@ -161,6 +162,12 @@ class NoAgent(ConnectError):
     """The far end ran something else than the agent: a forced command, a login message."""
 
     hint = "try: ssh HOST 'python3 --version'"
+
+
+class NoSftp(ConnectError):
+    """The far end offers no SFTP, which --remote sftp asks for."""
+
+    hint = "try: sftp HOST"
 
 
 class ConnectionLost(ConnectError):

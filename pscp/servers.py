@@ -195,7 +195,8 @@ class SshdServer(PrivateServer):
         yield "PasswordAuthentication no"
         yield "KbdInteractiveAuthentication no"
         yield "LogLevel VERBOSE"  # connections refused by MaxStartups are logged at this level
-        yield "Subsystem sftp internal-sftp"
+        if not any(line.startswith("Subsystem sftp ") for line in self.extra_config):
+            yield "Subsystem sftp internal-sftp"
         if self.environment:
             pairs = (f'"{name}={value}"' for name, value in self.environment.items())
             yield "SetEnv " + " ".join(pairs)

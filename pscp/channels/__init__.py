@@ -23,6 +23,7 @@ class Channel(Protocol):
     error_fd: int  # what it, and the way there, say to people
     pid: int  # of the process that encrypts, or of one that hands its channel to that
     control: Control | None  # by which other channels use its connection, or it uses another's
+    needs_agent: bool  # is there nothing at its end before an agent is sent?
 
     def end(self) -> None:
         """End it now, from any thread; whoever reads or writes the descriptors notices."""
@@ -33,10 +34,13 @@ class Channel(Protocol):
     def explain(self, said: str) -> PscpError:
         """Why it ended, given what it said to people."""
 
+    def lent(self) -> None:
+        """A child has the command's descriptors now; here they are closed."""
+
 
 def open_channel(
     host: Location, options: Options, setup: SshSetup, command: str, may_prompt: bool,
-    number: int, control: Control | None,
+    number: int, control: Control | None, is_subsystem: bool = False,
 ) -> Channel:  # fmt: skip
     """Run `command` at the far end. Returns at once; what fails is known when reading ends.
 
@@ -44,4 +48,6 @@ def open_channel(
     """
     cpu = options.cpus[number % len(options.cpus)] if options.cpus else None
     argv = setup.argv(host, options, may_prompt, number, control)
+    if is_subsystem:
+        argv.insert(1, "-s")
     return OpenSsh([*argv, command], may_prompt, cpu, control)
