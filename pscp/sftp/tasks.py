@@ -66,7 +66,7 @@ class Task(Promise[T]):
         super().__init__()
         self._steps, self._group = steps, group
         group.alive += 1
-        group.run(self._step)
+        group.run(self._step, now=True)
 
     def _step(self) -> None:
         try:
@@ -82,7 +82,9 @@ class Task(Promise[T]):
 
 
 class Tasks:
-    """All tasks of a lane. A step never runs within another's, however deep they wait."""
+    """All tasks of a lane. A new task's first step runs within the step that starts it, so what
+    it asks is asked in that order; later steps never run within another's.
+    """
 
     def __init__(self) -> None:
         self.alive = 0
@@ -92,16 +94,18 @@ class Tasks:
     def start(self, steps: Coroutine[Any, Any, T]) -> Task[T]:
         return Task(steps, self)
 
-    def run(self, step: Callable[[], None]) -> None:
-        self._ready.append(step)
-        if self._is_running:
-            return
-        self._is_running = True
+    def run(self, step: Callable[[], None], now: bool = False) -> None:
+        """Run it, `now` or once no other step runs."""
+        was_running, self._is_running = self._is_running, True
         try:
-            while self._ready:
+            if now:
+                step()
+            else:
+                self._ready.append(step)
+            while self._ready and not was_running:
                 self._ready.popleft()()
         finally:
-            self._is_running = False
+            self._is_running = was_running
 
 
 class Budget:
