@@ -3,6 +3,5 @@
 One child process a lane speaks wire.py's frames with the coordinator, as an agent does, and SFTP
 version 3 with sshd over a channel. So a copy over SFTP is the same copy.
 
-Nothing else here. The files, in order: packets.py, tasks.py, pipes.py, client.py, hashing.py,
-folders.py, sink.py, source.py, standin.py, and channel.py, the coordinator's end.
+Nothing else here. Read next: packets.py.
 """

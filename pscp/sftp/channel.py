@@ -28,7 +28,9 @@ from pscp.sftp.program import COMMAND
 SUBSYSTEM = "sftp"
 _END_S = 2.0
 _SAID_MAX_BYTES = 8 * 1024
-_MAIN = "import sys;sys.path.insert(0,sys.argv[1]);from pscp.sftp.standin import main;main(sys.argv[2])"
+_MAIN = (
+    "import sys;sys.path.insert(0,sys.argv[1]);from pscp.sftp.standin import main;main(sys.argv[2])"
+)
 
 
 class SftpChannel:
@@ -77,6 +79,9 @@ class SftpChannel:
             self._child.wait()
         self._files[2].close()
         self._below.close()
+
+    def lent(self) -> None:
+        raise NotImplementedError("an agent's place is taken once")
 
     def explain(self, said: str) -> PscpError:
         """What is below ended; or the program did, and says why."""

@@ -9,6 +9,7 @@ Read next: hashing.py.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
 from collections.abc import Callable
@@ -242,10 +243,8 @@ class Client:
         try:
             await self.ask(packets.RENAME, both)
         except SftpError:
-            try:
+            with contextlib.suppress(SftpError):  # the next error tells more
                 await self.remove(to)
-            except SftpError:
-                pass  # the next error tells more
             await self.ask(packets.RENAME, both)
 
     # --- extensions

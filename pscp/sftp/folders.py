@@ -4,7 +4,7 @@ SFTP opens by name alone, so each folder on the way is looked at once (LSTAT) be
 it is named; a link in its place is refused. What is put there a moment later goes unseen.
 
 Not here: what is done with a name (sink.py).
-Read next: sink.py.
+Read next: landing.py.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ def large(value: int) -> bytes:
     return _U64.pack(value)
 
 
-def attrs(value: Attrs = Attrs()) -> bytes:
+def attrs(value: Attrs) -> bytes:
     """What is to be set. Times of before 1970 or after 2106 cannot be told, so they are bounded."""
     flags, parts = 0, []
     if value.size is not None:

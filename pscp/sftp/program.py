@@ -39,6 +39,7 @@ _SCRIPT = (
     'n(){ case $1 in %*)f=$(printf %b. "${1#%}");f=${f%.};;*)f=${1#=};;esac;};'
     'for t in 1 2 3 4 5;do r=$(printf pscp|h)||r=;echo "$t $r";done;echo .;'
     "while read -r o t a b c d e;do case $o in "
+    'c)n "$a";dd if="$f" bs=$b skip=$c count=$d 2>/dev/null|h;;'
     'd)n "$a";dd if="$f" bs=$b skip=$c count=$d 2>/dev/null|head -c $e|h;;'
     't)n "$a";tail -c +$b "$f" 2>/dev/null|head -c $c|h;;'
     's)n "$a";h <"$f"||echo -;;'
@@ -106,7 +107,8 @@ class Program:
         number, name = self.tools[algorithm][0], _word(path)
         if step >= 512:
             count = -(-length // step)
-            words = f"d {number} {name} {step} {offset // step} {count} {length}"
+            what = "c" if count * step == length else "d"
+            words = f"{what} {number} {name} {step} {offset // step} {count} {length}"
         else:
             words = f"t {number} {name} {offset + 1} {length}"
         return self._send(words, 1)[0]

@@ -1,35 +1,31 @@
 """The sink end of a copy over SFTP: as endpoint/sink.py, by requests.
 
 Parts, names and order are the same: `.NAME.TOKEN.pscp-part` is written at offsets by any lane,
-verified, synced where the server can, given its metadata, then renamed. What SFTP has no word for
-(attributes, ACLs, inodes, nanoseconds) is left out.
+verified, synced where the server can, given its metadata, then renamed.
 
-Not here: how what was written is hashed (hashing.py), frames (standin.py).
+Not here: metadata, and what is there already (landing.py), how what was written is hashed
+(hashing.py), frames (standin.py).
 Read next: source.py.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
 from typing import Any
 
-from pscp.endpoint import failures, hashes, metadata, tree, wire
+from pscp.endpoint import failures, hashes, tree, wire
 from pscp.endpoint.failures import Refusal
-from pscp.endpoint.names import part_name, to_bytes
+from pscp.endpoint.names import to_bytes
 from pscp.endpoint.session import Arriving
-from pscp.endpoint.source import PACK_FILE_BYTES
 from pscp.sftp import client as sftp
 from pscp.sftp import packets
 from pscp.sftp.client import Client
-from pscp.sftp.folders import Root, is_missing, joined, looked_at
+from pscp.sftp.folders import is_missing, looked_at
 from pscp.sftp.hashing import Hashing, new
+from pscp.sftp.landing import GIGA, Destination, replaced, times
 from pscp.sftp.packets import Attrs, SftpError
 from pscp.sftp.tasks import Promise, Task, Tasks, all_of, settled
 
 _FILES_KEPT = 16  # handles of large files that are kept while nothing is written
-_UMASK = 0o022  # where the server does not let us see
-_GIGA = 1_000_000_000
 # None where the sending end's bytes arrived and were written and match; else what went wrong.
 Outcome = tuple[bool, failures.Data | None]
 
@@ -51,47 +47,19 @@ class _Chunk:
         self.kept: list[tuple[int, bytes]] = []  # where the file is opened for each chunk
 
 
-class Sink:
+class Sink(Destination):
     """Takes the files of one copy at the far end."""
 
     def __init__(
         self, client: Client, tasks: Tasks, hashing: Hashing, asked: dict[str, Any]
     ) -> None:
-        self.root = Root(client, tasks, asked["root"])
-        self._client, self._tasks, self._hashing = client, tasks, hashing
-        self._token, self._algorithm, self._strong = asked["token"], asked["hash"], asked["strong"]
-        self._own_token = self._token + os.urandom(3).hex()  # as endpoint/sink.py has one
-        self._policy = metadata.Policy(asked["preserve"], asked["archive"], _UMASK)
+        super().__init__(client, tasks, hashing, asked)
+        self._algorithm, self._strong = asked["hash"], asked["strong"]
         self._known: dict[int, tree.Entry] = {}
         self._files: dict[int, _File] = {}
         self._turns: dict[int, Promise[Any]] = {}  # the last chunk of a file that opens once
         self._arriving = Arriving()
         self._chunk: _Chunk | None = None
-        self._begun = tasks.start(self._begin())
-
-    async def begun(self) -> None:
-        """Raises SftpError, Refusal where there is no such root."""
-        await self._begun
-
-    async def _begin(self) -> None:
-        """A file that is made and removed tells the umask, and whether two handles may be."""
-        status = await self._client.stat(self.root.full(""))
-        if not status.is_folder:
-            raise Refusal(failures.DESTINATION, "", "the destination is not a folder")
-        path = joined(self.root.full(""), part_name(b"pscp", self._own_token))
-        create = packets.FOR_WRITE | packets.CREATE | packets.EXCLUSIVE
-        try:
-            handle = await self._client.open(path, create, 0o777)
-        except SftpError:
-            return  # nothing can be made in the root itself; below it perhaps
-        found, second = await settled(
-            self._client.fstat(handle), self._client.open(path, packets.FOR_WRITE)
-        )
-        self._client.is_single = isinstance(second, SftpError)
-        handles = [handle] if isinstance(second, SftpError) else [handle, second]
-        await settled(*(self._client.close(each) for each in handles), self._client.remove(path))
-        if isinstance(found, Attrs) and found.mode is not None:
-            self._policy = self._policy._replace(umask=_umask(found.mode))
 
     # --- large files, by chunks
 
@@ -121,10 +89,6 @@ class Sink:
             opened = self._tasks.start(self._open_part(self._known[id_]))
             file = self._files[id_] = _File(opened)
         return file
-
-    def _part(self, path: bytes, token: str) -> bytes:
-        folder, _, name = path.rpartition(b"/")
-        return joined(folder or b"/", part_name(name, token))
 
     async def _open_part(self, value: tree.Entry) -> bytes:
         """The part's handle; the part is a file, and has its final size."""
@@ -256,10 +220,6 @@ class Sink:
         part = self._part(self.root.full(value.path), self._token)
         return await self._hashing.matches(part, extent, expected, False)
 
-    async def _failure(self, error: Exception, path: str) -> failures.Data:
-        explained = await self._client.explained(error, self.root.full(""))
-        return failures.from_exception(explained, path)
-
     def abandon(self) -> None:
         self._arriving.abandon()
         if self._chunk is not None and self._chunk.file is not None:
@@ -294,7 +254,7 @@ class Sink:
         if isinstance(status, SftpError) and is_missing(status):
             is_there = isinstance(final, Attrs) and final.is_file and final.size == value.size
             if is_there and self._policy.preserve:
-                return bool(final.mtime == value.mtime_ns // _GIGA)
+                return bool(final.mtime == value.mtime_ns // GIGA)
             return is_there
         if isinstance(status, Attrs) and (not status.is_file or status.size != value.size):
             raise Refusal(failures.VERIFY, value.path, "its part was replaced")
@@ -303,7 +263,7 @@ class Sink:
     async def _make_final(
         self, value: tree.Entry, path: bytes, handle: bytes, part: bytes, strong: str
     ) -> None:
-        before = _replaced(await looked_at(self._client, path), value.path)
+        before = replaced(await looked_at(self._client, path), value.path)
         await self._client.fsync(handle)
         if strong:
             digest = await self._hashing.of_extent(part, 0, value.size, hashes.STRONG)
@@ -312,33 +272,6 @@ class Sink:
                 raise Refusal(failures.VERIFY, value.path, message)
         for each in self._describe(handle, value, before):
             await self._told(each)
-
-    def _describe(
-        self, handle: bytes, value: tree.Entry, before: Attrs | None
-    ) -> list[Promise[None]]:
-        """Requests that give an open file its metadata. An owner may not be ours to give."""
-        asked = []
-        owner = _owner(value.extra) if self._policy.archive else None
-        if owner is not None:
-            asked.append(_harmless(self._client.fsetstat(handle, Attrs(uid=owner[0], gid=owner[1]))))
-        asked.append(self._client.fsetstat(handle, self._meta(value, before)))
-        return asked
-
-    async def _told(self, promise: Promise[None]) -> None:
-        """Where a server knows no modes, a copy that does not ask for them is right without."""
-        try:
-            await promise
-        except SftpError:
-            if self._policy.preserve:
-                raise
-
-    def _meta(self, value: tree.Entry, before: Attrs | None) -> Attrs:
-        mode = self._policy.mode(value.mode)
-        if before is not None and before.mode is not None and not self._policy.preserve:
-            mode = before.mode & 0o777
-        if not self._policy.preserve:
-            return Attrs(mode=mode)
-        return Attrs(mode=mode, **_times(value))
 
     # --- small files, folders and links, by packs
 
@@ -383,17 +316,16 @@ class Sink:
         part = self._part(path, self._own_token)
         try:
             await self._write_small(value, path, part, body)
-            if self._hashing.is_wanted or self._strong:
-                if not await self._hashing.matches(part, (0, len(body)), expected, True):
-                    raise Refusal(failures.DAMAGED, value.path, "arrived damaged")
+            is_wanted = self._hashing.is_wanted or self._strong
+            extent = (0, len(body))
+            if is_wanted and not await self._hashing.matches(part, extent, expected, True):
+                raise Refusal(failures.DAMAGED, value.path, "arrived damaged")
             await self._client.rename(part, path)
         except BaseException:
             await settled(self._client.remove(part))
             raise
 
-    async def _write_small(
-        self, value: tree.Entry, path: bytes, part: bytes, body: bytes
-    ) -> None:
+    async def _write_small(self, value: tree.Entry, path: bytes, part: bytes, body: bytes) -> None:
         """In two round trips: what is there, and a handle; then everything else at once."""
         handles = self._client.handles
         await handles.take(1)
@@ -405,7 +337,7 @@ class Sink:
                 raise handle
             asked: list[Promise[Any]] = []
             try:
-                before = _replaced(status if isinstance(status, Attrs) else None, value.path)
+                before = replaced(status if isinstance(status, Attrs) else None, value.path)
                 asked += self._client.write(handle, 0, memoryview(body))
                 described = self._describe(handle, value, before)
                 asked += [self._tasks.start(self._told(each)) for each in described]
@@ -426,163 +358,19 @@ class Sink:
 
     async def _make_link(self, value: tree.Entry) -> None:
         path = await self.root.at(value.path, make=True)
-        _replaced(await looked_at(self._client, path), value.path)
+        replaced(await looked_at(self._client, path), value.path)
         part = self._part(path, self._own_token)
         await self._client.symlink(to_bytes(value.extra["to"]), part)
         try:
             if not (await self._client.lstat(part)).is_link:
                 raise Refusal(failures.UNSUPPORTED, value.path, "the server made no link of it")
             if self._policy.preserve and self._client.has(sftp.LSETSTAT):
-                await settled(self._client.set_of_link(part, Attrs(**_times(value))))
+                await settled(self._client.set_of_link(part, Attrs(**times(value))))
             await self._client.rename(part, path)
         except BaseException:
             await settled(self._client.remove(part))
             raise
 
-    # --- after all files: hard links, then folders' metadata
-
-    async def hard_link(self, value: tree.Entry) -> None:
-        if not self._client.has(sftp.HARDLINK):
-            message = "is a hard link, and this server makes none over SFTP"
-            raise Refusal(failures.UNSUPPORTED, value.path, message)
-        first = await self.root.at(value.extra["to"])
-        path = await self.root.at(value.path, make=True)
-        _replaced(await looked_at(self._client, path), value.path)
-        part = self._part(path, self._own_token)
-        await self._client.hardlink(first, part)
-        await self._client.rename(part, path)
-        await settled(self._client.remove(part))  # rename does nothing when both are the same
-
-    async def finish_folder(self, value: tree.Entry) -> None:
-        await self.root.folder(value.path, value.path)
-        path = self.root.full(value.path)
-        owner = _owner(value.extra) if self._policy.archive else None
-        if owner is not None:
-            await settled(self._client.setstat(path, Attrs(uid=owner[0], gid=owner[1])))
-        if self._policy.preserve:
-            meta = Attrs(mode=self._policy.mode(value.mode), **_times(value))
-            await self._client.setstat(path, meta)
-        elif "new" in value.extra:
-            meta = Attrs(mode=self._policy.mode(value.mode))
-            await self._told(self._client.setstat(path, meta))
-
-    async def each(
-        self, entries: list[tree.Entry], act: Callable[[tree.Entry], Any]
-    ) -> list[Any]:
-        """[place, failure] of those that failed."""
-        found = await settled(*[self._tasks.start(act(value)) for value in entries])
-        failed = []
-        for place, error in enumerate(found):
-            if isinstance(error, Exception):
-                failed.append([place, await self._failure(error, entries[place].path)])
-        return failed
-
-    # --- what is there already
-
-    async def look(self, paths: list[str]) -> list[Any]:
-        return [await each for each in [self._tasks.start(self._seen(path)) for path in paths]]
-
-    async def _seen(self, path: str) -> list[Any]:
-        if not path:
-            return [tree.FOLDER, 0, 0, False]
-        try:
-            full = await self.root.at(path)
-        except (SftpError, Refusal):
-            return ["", 0, 0, False]  # the attempt to write there will tell
-        found, part = await settled(
-            self._client.lstat(full), self._client.lstat(self._part(full, self._token))
-        )
-        return [*_kind_and_size(found), isinstance(part, Attrs)]
-
-    async def digests(
-        self, path: str, part: bool, extents: list[Any], algorithm: str
-    ) -> list[str | None]:
-        full = await self.root.at(path)
-        if part:
-            full = self._part(full, self._token)
-        status = await looked_at(self._client, full)
-        if status is None:
-            return [None] * len(extents)
-        if not status.is_file:
-            raise Refusal(failures.UNSAFE, path, "is not a file there")
-        found = [
-            self._tasks.start(self._hashing.of_extent(
-                full, offset, length, algorithm,
-                whole=(offset, length) == (0, status.size) and length <= PACK_FILE_BYTES,
-            ))
-            for offset, length in extents
-        ]  # fmt: skip
-        return [None if each is None else each.hex() for each in await all_of(*found)]
-
-    async def extents(self, path: str, offset: int) -> Any:
-        """SFTP tells of no holes."""
-        status = await self._client.lstat(await self.root.at(path))
-        size = status.size or 0
-        return ([[offset, size - offset]] if size > offset else []), True
-
-    async def discard(self, path: str) -> None:
-        part = self._part(await self.root.at(path), self._token)
-        if await looked_at(self._client, part) is not None:
-            await self._client.remove(part)
-
-    async def adopt(self, value: tree.Entry) -> None:
-        if not self._policy.preserve:
-            return
-        path = await self.root.at(value.path)
-        if (await self._client.lstat(path)).is_file:
-            meta = Attrs(mode=self._policy.mode(value.mode), **_times(value))
-            await self._client.setstat(path, meta)
-
     def close(self) -> None:
         for id_ in list(self._files):
             self._close(id_)
-
-
-def _umask(mode: int) -> int:
-    """What was taken from 0777. Where a server takes no modes from us, it says nothing of x."""
-    missing = 0o777 & ~mode
-    return missing & 0o666 | (missing & 0o444) >> 2 if missing & 0o111 == 0o111 else missing
-
-
-def _times(value: tree.Entry) -> dict[str, int]:
-    atime_ns = value.extra.get("a")
-    atime_ns = atime_ns if isinstance(atime_ns, int) else value.mtime_ns
-    return {"atime": atime_ns // _GIGA, "mtime": value.mtime_ns // _GIGA}
-
-
-def _owner(extra: dict[str, Any]) -> tuple[int, int] | None:
-    """By number: SFTP knows no names."""
-    owner = extra.get("o")
-    if not isinstance(owner, list) or len(owner) < 2:
-        return None
-    uid, gid = owner[:2]
-    are_right = all(isinstance(each, int) and 0 <= each < (1 << 32) - 1 for each in (uid, gid))
-    return (uid, gid) if are_right else None
-
-
-def _harmless(promise: Promise[None]) -> Promise[None]:
-    """The same, kept whether the server did it or not."""
-    done: Promise[None] = Promise()
-    promise.then(lambda: done.keep(None))
-    return done
-
-
-def _replaced(status: Attrs | None, path: str) -> Attrs | None:
-    """The file that will be replaced, if there is one. Refusal when it must not be."""
-    if status is None or status.is_link:
-        return None
-    if status.is_file:
-        return status
-    what = "a folder" if status.is_folder else "a special file"
-    raise Refusal(failures.DESTINATION, path, f"is {what} at the destination")
-
-
-def _kind_and_size(found: Attrs | Exception) -> list[Any]:
-    if isinstance(found, Exception):
-        return ["", 0, 0]
-    for kind, is_so in (
-        (tree.FILE, found.is_file), (tree.FOLDER, found.is_folder), (tree.LINK, found.is_link),
-    ):  # fmt: skip
-        if is_so:
-            return [kind, found.size or 0, (found.mtime or 0) * _GIGA]
-    return ["other", 0, 0]

@@ -20,7 +20,7 @@ from pscp.sftp import packets
 from pscp.sftp.client import Client
 from pscp.sftp.folders import joined
 from pscp.sftp.hashing import Hashing, new
-from pscp.sftp.packets import Attrs, SftpError
+from pscp.sftp.packets import Attrs
 from pscp.sftp.reading import Reading, read_all
 from pscp.sftp.tasks import Promise, Task, Tasks, settled
 from pscp.sftp.walk import Walk
@@ -246,7 +246,9 @@ class Source:
         await handles.take(1)
         try:
             handle = await self._opened(value, path)
-            await read_all(self._client, handle, 0, value.size, lambda view: parts.append(bytes(view)))
+            await read_all(
+                self._client, handle, 0, value.size, lambda view: parts.append(bytes(view))
+            )
             status, _ = await settled(self._client.fstat(handle), self._client.close(handle))
         finally:
             handles.give(1)
@@ -307,6 +309,3 @@ def _is_same(status: Attrs, value: tree.Entry) -> bool:
     return status.is_file and (status.size, (status.mtime or 0) * _NANO) == (
         value.size, value.mtime_ns,
     )  # fmt: skip
-
-
-__all__ = ["Source", "SftpError"]

@@ -20,7 +20,6 @@ from typing import Any
 
 from pscp.endpoint import failures, machine, session, sink, source, wire
 from pscp.endpoint.agent import TICK_S
-from pscp.endpoint.sink import _check_sizes
 from pscp.sftp import finding, packets
 from pscp.sftp.client import Client
 from pscp.sftp.hashing import Hashing
@@ -247,7 +246,7 @@ class StandIn:
         rows, bodies = wire.unpack_payload(frame.payload)
         entries = [sink.entry(value) for value, _ in rows]
         digests = [row for _, row in rows]
-        _check_sizes(entries, digests, len(bodies))
+        sink.check_sizes(entries, digests, len(bodies))
         packed = self._tasks.start(self._sink().pack(entries, digests, bodies))
 
         async def reply() -> None:

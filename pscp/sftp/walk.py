@@ -21,7 +21,7 @@ from pscp.sftp import packets
 from pscp.sftp.client import Client
 from pscp.sftp.folders import joined
 from pscp.sftp.packets import Attrs, SftpError
-from pscp.sftp.tasks import Promise, Task, Tasks, settled
+from pscp.sftp.tasks import Task, Tasks, settled
 
 _AT_ONCE = 4  # READDIRs in flight for one folder
 _AHEAD = 32  # folders that are listed before it is their turn
@@ -149,18 +149,15 @@ class Walk:
         )
         if isinstance(status, Attrs):
             return Found(name, status, b"", real if isinstance(real, bytes) else full)
-        problem = "is a link that cannot be followed: %s" % failures.from_exception(status, "")[
-            "message"
-        ]
+        why = failures.from_exception(status, "")["message"]
+        problem = f"is a link that cannot be followed: {why}"
         if isinstance(target, bytes):
-            problem = "is a dangling link (to %s)" % ascii(to_text(target))[1:-1]
+            problem = f"is a dangling link (to {ascii(to_text(target))[1:-1]})"
         return Found(name, failures.data(failures.UNSUPPORTED, "", problem), b"", b"")
 
     # --- entries
 
-    def _entry(
-        self, number: int, path: str, found: Found, ancestors: list[bytes]
-    ) -> list[Entry]:
+    def _entry(self, number: int, path: str, found: Found, ancestors: list[bytes]) -> list[Entry]:
         """The entry, or none where it is left out."""
         status = found.status
         is_folder = isinstance(status, Attrs) and status.is_folder
@@ -220,6 +217,3 @@ def _place(top: int, path: str) -> tuple[int, list[bytes]]:
 
 def _error(number: int, path: str, failure: failures.Data) -> Entry:
     return Entry(tree.ERROR, number, path, 0, 0, 0, 0, failure)
-
-
-__all__ = ["Found", "Promise", "Walk", "listed"]

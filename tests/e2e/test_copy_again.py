@@ -23,6 +23,8 @@ from pscp.options import MIB
 from pscp.processes import descendants, living
 from pscp.servers import PrivateServer
 
+ALSO_OVER_SFTP = True
+
 SIZES = {"empty": 0, "small": 1000, "t/large": 5 * MIB + 1, "t/medium": 300_000}
 ENDED_S = 20.0
 

@@ -18,6 +18,8 @@ from pscp.endpoint import files
 from pscp.endpoint.source import PACK_FILE_BYTES
 from pscp.options import GIB, KIB, MIB
 
+ALSO_OVER_SFTP = True
+
 SLACK_BYTES = 256 * KIB  # what a file system may allocate around data: blocks, its own records
 
 

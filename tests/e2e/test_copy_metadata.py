@@ -17,6 +17,8 @@ from conftest import MakeServer, unavailable
 from e2e.conftest import ShellThat
 from e2e.ways import Way
 
+ALSO_OVER_SFTP = True
+
 OLD_NS = 1_000_000_000_123_456_789  # 2001; not a whole number of microseconds
 MODES = (0o644, 0o600, 0o666, 0o777, 0o755, 0o444, 0o400, 0o000, 0o4755, 0o2755, 0o6711, 0o1777)
 
