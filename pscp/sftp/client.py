@@ -40,6 +40,7 @@ class Client:
     def __init__(self, read_fd: int, write_fd: int, loop: Loop) -> None:
         self._loop, self.out = loop, Out(write_fd)
         self.is_single = False  # the server opens a file once at a time
+        self.umask: int | None = None  # of what is made there, once it is known
         self._decoder = packets.Decoder()
         self.incoming = In(read_fd, self._decoder, self._take_all)
         self._numbers = itertools.count(1)

@@ -46,10 +46,16 @@ class Destination:
         await self._begun
 
     async def _begin(self) -> None:
-        """A file that is made and removed tells the umask, and whether two handles may be."""
         status = await self._client.stat(self.root.full(""))
         if not status.is_folder:
             raise Refusal(failures.DESTINATION, "", "the destination is not a folder")
+        if self._client.umask is None:
+            await self._try_out()
+        if self._client.umask is not None:
+            self._policy = self._policy._replace(umask=self._client.umask)
+
+    async def _try_out(self) -> None:
+        """A file that is made and removed tells the umask, and whether two handles may be."""
         path = joined(self.root.full(""), part_name(b"pscp", self._own_token))
         create = packets.FOR_WRITE | packets.CREATE | packets.EXCLUSIVE
         try:
@@ -63,7 +69,7 @@ class Destination:
         handles = [handle] if isinstance(second, SftpError) else [handle, second]
         await settled(*(self._client.close(each) for each in handles), self._client.remove(path))
         if isinstance(found, Attrs) and found.mode is not None:
-            self._policy = self._policy._replace(umask=_umask(found.mode))
+            self._client.umask = _umask(found.mode)
 
     # --- metadata
 

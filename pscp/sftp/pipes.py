@@ -26,8 +26,9 @@ _PARTS_MOST = 64  # buffers in one writev
 class Out:
     """What waits to be written to a descriptor, in order."""
 
-    def __init__(self, fd: int) -> None:
-        self.fd = fd
+    def __init__(self, fd: int, may_break: bool = False) -> None:
+        """With `may_break` what nobody reads any more is dropped."""
+        self.fd, self._may_break = fd, may_break
         os.set_blocking(fd, False)
         self._parts: deque[Any] = deque()
         self.bytes = 0
@@ -46,6 +47,11 @@ class Out:
                 count = os.writev(self.fd, parts)
             except BlockingIOError:
                 return
+            except BrokenPipeError:
+                if not self._may_break:
+                    raise
+                self._parts.clear()
+                count = self.bytes
             self.bytes -= count
             while self._parts and count >= len(self._parts[0]):
                 count -= len(self._parts.popleft())

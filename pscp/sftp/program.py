@@ -89,7 +89,7 @@ class Program:
             bufsize=0, start_new_session=True,
         )  # fmt: skip
         assert self._child.stdin is not None and self._child.stdout is not None
-        self._out = Out(self._child.stdin.fileno())
+        self._out = Out(self._child.stdin.fileno(), may_break=True)
         self._in = In(self._child.stdout.fileno(), self._lines, self._take)
         loop.outs.append(self._out)
         loop.ins.append((self._in, lambda: True))

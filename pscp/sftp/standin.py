@@ -27,7 +27,7 @@ from pscp.sftp.pipes import In, Loop, Out
 from pscp.sftp.program import Program
 from pscp.sftp.sink import Sink
 from pscp.sftp.source import Source
-from pscp.sftp.tasks import Task, Tasks
+from pscp.sftp.tasks import Task, Tasks, settled
 
 _LINGER_S = 1.5  # for what is under way at the end
 _MARKER_BYTES = 16
@@ -63,6 +63,7 @@ class StandIn:
         self._incoming = In(0, self._decoder, self._take_all)
         self._out = Out(1)
         self._role: Sink | Source | None = None
+        self._replies: list[Task[Any]] = []  # those that may still be under way
         self._acks: deque[tuple[int, int, int, Task[Any]]] = deque()
         self._error: BaseException | None = None
         self._is_ending = self._is_up = False
@@ -268,7 +269,9 @@ class StandIn:
             )  # fmt: skip
         elif name == "end":
             self._session.state = "new"
-        self._spawn(self._reply(id_, asked))
+        earlier = [each for each in self._replies if not each.is_settled]
+        after = earlier if name in ("begin", "end") else []
+        self._replies = [*earlier, self._spawn(self._reply(id_, asked, after))]
 
     def _begin(self, asked: dict[str, Any]) -> None:
         assert self._hashing is not None
@@ -282,8 +285,10 @@ class StandIn:
         if role is not None:
             role.close()
 
-    async def _reply(self, id_: int, asked: dict[str, Any]) -> None:
+    async def _reply(self, id_: int, asked: dict[str, Any], after: list[Task[Any]]) -> None:
+        """The answer; that one copy is over comes behind all answers of that copy."""
         try:
+            await settled(*after)
             if asked["ask"] == "pack":
                 payload = wire.pack_payload(*await self._source().pack(asked["files"]))
                 self._send(wire.PACK, id_, 0, payload)

@@ -68,9 +68,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     in which the agent's abilities are the point.
     """
     if "way" in metafunc.fixturenames:
-        needs_agent = metafunc.definition.get_closest_marker("needs_agent")
-        has_sftp = getattr(metafunc.module, "ALSO_OVER_SFTP", False) and not needs_agent
-        ways = DIRECTIONS + (OVER_SFTP if has_sftp else [])
+        mark = metafunc.definition.get_closest_marker("needs_agent")
+        without = (mark.args or DIRECTIONS) if mark else ()
+        has_sftp = getattr(metafunc.module, "ALSO_OVER_SFTP", False)
+        over_sftp = [each for each in OVER_SFTP if each.partition("-")[0] not in without]
+        ways = DIRECTIONS + (over_sftp if has_sftp else [])
         metafunc.parametrize("way", ways, indirect=True)
 
 
