@@ -1,4 +1,4 @@
-"""SFTP servers that are not OpenSSH's, each in a process of its own: `python sftp_servers.py FOLDER`.
+"""SFTP servers that are not OpenSSH's, a process each: `python sftp_servers.py FOLDER`.
 
 Made with asyncssh or paramiko, as settings.json says, some with a fault: a WRITE that is damaged,
 a file that opens once at a time, no exec. They serve until stdin ends.

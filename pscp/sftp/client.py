@@ -144,7 +144,7 @@ class Client:
                     raise
             await self._loop.pause(pause_s)
             left_s -= pause_s
-            pause_s = min(2 * pause_s, 1.0)
+            pause_s = min(2 * pause_s, 0.1)
 
     def close(self, handle: bytes) -> Promise[None]:
         return self.ask(packets.CLOSE, packets.text(handle))

@@ -80,7 +80,10 @@ class Root:
                 self._known.clear()
             known = self._tasks.start(self._see_to(folder, path, make))
             self._known[folder, make] = known
-        await known
+        try:
+            await known
+        except failures.Refusal as error:  # it may have been another's way
+            raise failures.Refusal(error.kind, path, str(error)) from None
 
     async def _see_to(self, folder: str, path: str, make: bool) -> None:
         above = folder.rpartition("/")[0]

@@ -22,6 +22,8 @@ from pscp.sftp.reading import read_all
 # check-file's names (draft-ietf-secsh-filexfer-extensions-00), best first.
 _CHECK_FILE = ("sha256", "sha512", "sha384", "sha224", "sha1", "md5")
 _CHECK_LEAST = 256  # bytes: the least that may be asked for
+# paramiko's servers, known by what they offer, lose count behind the first 64 KiB, for ever.
+_PARAMIKO, _PARAMIKO_MOST = b"md5,sha1", 64 * 1024
 READING_BACK = "reading back"
 
 
@@ -33,6 +35,8 @@ class Hashing:
         self._client, self._program, self.is_wanted = sftp, program, is_wanted
         self.is_trusted = False  # it has proved right once
         self._check_file = "" if not is_wanted else _offered(sftp)
+        is_paramiko = sftp.extensions.get(client.CHECK_FILE) == _PARAMIKO
+        self._check_most = _PARAMIKO_MOST if is_paramiko else 1 << 62
         self._handle_form = True
 
     @property
@@ -92,7 +96,7 @@ class Hashing:
         """None where the far end cannot: then read_back() can."""
         if not length or not self.is_wanted:
             return None
-        if algorithm == self._check_file and length >= _CHECK_LEAST:
+        if algorithm == self._check_file and _CHECK_LEAST <= length <= self._check_most:
             return await self._by_check_file(path, offset, length)
         if algorithm not in self._tools() or self._program is None:
             return None
@@ -147,7 +151,7 @@ class Hashing:
         self, path: bytes, extent: tuple[int, int], expected: dict[str, bytes], whole: bool
     ) -> bool:
         """Does this lie there? `expected` has its digest by each algorithm that was computed."""
-        ours = self.algorithm
+        ours, found = self.algorithm, None
         if ours in expected:
             found = await self.by_far_end(path, *extent, ours, whole)
             if found == expected[ours]:
@@ -156,7 +160,7 @@ class Hashing:
         algorithm, digest = next(iter(expected.items()))
         if await self.read_back(path, *extent, algorithm) != digest:
             return False
-        if ours in expected and extent[1] >= (_CHECK_LEAST if self._check_file else 1):
+        if found is not None:
             self.distrust()
         return True
 

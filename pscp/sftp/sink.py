@@ -149,7 +149,8 @@ class Sink(Destination):
         beside = hashing.beside(self._algorithm)
         if beside or not hashing.is_wanted:  # else what was sent is compared with what lies there
             wanted = [self._algorithm, beside] if beside else [self._algorithm]
-        file = None if self._client.is_single else self._file(id_)
+        is_open = self._client.umask is None and not self._begun.is_settled
+        file = None if is_open or self._client.is_single else self._file(id_)
         self._chunk = _Chunk(file, {name: new(name) for name in wanted})
         if file is not None:
             file.chunks += 1
@@ -164,7 +165,8 @@ class Sink(Destination):
         chunk, self._chunk = self._chunk, None
         assert chunk is not None
         if chunk.file is not None:
-            return self._tasks.start(self._complete(id_, chunk, (offset, length), digest))
+            value = self._known[id_]
+            return self._tasks.start(self._complete(value, chunk, (offset, length), digest))
         turn = self._tasks.start(
             self._complete_in_turn(id_, chunk, (offset, length), digest, self._turns.get(id_))
         )
@@ -172,9 +174,9 @@ class Sink(Destination):
         return turn
 
     async def _complete(
-        self, id_: int, chunk: _Chunk, extent: tuple[int, int], digest: bytes
+        self, value: tree.Entry, chunk: _Chunk, extent: tuple[int, int], digest: bytes
     ) -> Outcome:
-        value, file = self._known[id_], chunk.file
+        file = chunk.file
         assert file is not None
         try:
             await file.opened
@@ -191,6 +193,13 @@ class Sink(Destination):
     ) -> Outcome:  # fmt: skip
         """Where a file opens once at a time: open, write, close; then open it to verify."""
         value = self._known[id_]
+        await settled(self._begun)
+        if not self._client.is_single:  # which was not known when the chunk began
+            chunk.file = self._file(id_)
+            chunk.file.chunks += 1
+            later = (self._write_later(chunk.file, offset, data) for offset, data in chunk.kept)
+            chunk.writes += [self._tasks.start(each) for each in later]
+            return await self._complete(value, chunk, extent, digest)
         if before is not None:
             await settled(before)
         try:
@@ -228,20 +237,27 @@ class Sink(Destination):
 
     # --- made final
 
-    async def finish(self, value: tree.Entry, strong: str) -> None:
-        """All chunks landed in the part: make it the file."""
+    async def finish(self, value: tree.Entry, strong: str, inode: int) -> None:
+        """All chunks landed in the part: make it the file. An inode says that there were any."""
         path = await self.root.at(value.path, make=True)
         part = self._part(path, self._token)
         try:
-            if await self._is_finished(value, path, part):
+            if inode and await self._is_finished(value, path, part):
                 return
-            handle = await self._client.open_in_turn(part, packets.FOR_READ | packets.FOR_WRITE)
+            if not inode:  # nothing but a hole
+                await self._client.close(await self._open_part(value))
+            if strong:
+                await self._check_strong(value, part, strong)
+            handle = await self._open_part(value)
             try:
-                await self._make_final(value, path, handle, part, strong)
+                before = replaced(await looked_at(self._client, path), value.path)
+                await self._client.fsync(handle)
+                for each in self._describe(handle, value, before):
+                    await self._told(each)
             finally:
                 await settled(self._client.close(handle))
             await self._client.rename(part, path)
-        except BaseException:
+        except Exception:
             await settled(self._client.remove(part))
             raise
 
@@ -253,25 +269,18 @@ class Sink(Destination):
         status, final = await settled(self._client.lstat(part), self._client.lstat(path))
         if isinstance(status, SftpError) and is_missing(status):
             is_there = isinstance(final, Attrs) and final.is_file and final.size == value.size
-            if is_there and self._policy.preserve:
-                return bool(final.mtime == value.mtime_ns // GIGA)
-            return is_there
+            if not is_there or (self._policy.preserve and final.mtime != value.mtime_ns // GIGA):
+                raise Refusal(failures.VERIFY, value.path, "its part was replaced")
+            return True
         if isinstance(status, Attrs) and (not status.is_file or status.size != value.size):
             raise Refusal(failures.VERIFY, value.path, "its part was replaced")
         return False
 
-    async def _make_final(
-        self, value: tree.Entry, path: bytes, handle: bytes, part: bytes, strong: str
-    ) -> None:
-        before = replaced(await looked_at(self._client, path), value.path)
-        await self._client.fsync(handle)
-        if strong:
-            digest = await self._hashing.of_extent(part, 0, value.size, hashes.STRONG)
-            if digest is None or digest.hex() != strong:
-                message = "what lies at the destination is not what was read at the source"
-                raise Refusal(failures.VERIFY, value.path, message)
-        for each in self._describe(handle, value, before):
-            await self._told(each)
+    async def _check_strong(self, value: tree.Entry, part: bytes, strong: str) -> None:
+        digest = await self._hashing.of_extent(part, 0, value.size, hashes.STRONG)
+        if digest is None or digest.hex() != strong:
+            message = "what lies at the destination is not what was read at the source"
+            raise Refusal(failures.VERIFY, value.path, message)
 
     # --- small files, folders and links, by packs
 
@@ -321,7 +330,7 @@ class Sink(Destination):
             if is_wanted and not await self._hashing.matches(part, extent, expected, True):
                 raise Refusal(failures.DAMAGED, value.path, "arrived damaged")
             await self._client.rename(part, path)
-        except BaseException:
+        except Exception:
             await settled(self._client.remove(part))
             raise
 
@@ -367,7 +376,7 @@ class Sink(Destination):
             if self._policy.preserve and self._client.has(sftp.LSETSTAT):
                 await settled(self._client.set_of_link(part, Attrs(**times(value))))
             await self._client.rename(part, path)
-        except BaseException:
+        except Exception:
             await settled(self._client.remove(part))
             raise
 

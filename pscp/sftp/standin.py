@@ -238,7 +238,8 @@ class StandIn:
             except Exception as error:
                 self._error = self._error or error
                 return
-            payload, flags = wire.EXTENT.pack(length, 0), 0 if matches else wire.MISMATCH
+            # SFTP tells no inode; 1 says that there is a part.
+            payload, flags = wire.EXTENT.pack(length, 1), 0 if matches else wire.MISMATCH
             if failure is not None:
                 payload, flags = payload + wire.to_json(failure), wire.FAILED
             self._send(wire.ACK, id_, offset, payload, flags)
@@ -358,7 +359,8 @@ class StandIn:
         return await self._sink().look(asked["paths"])
 
     async def _finish(self, asked: dict[str, Any]) -> None:
-        await self._sink().finish(sink.entry(asked["entry"]), asked["strong"])
+        entry = sink.entry(asked["entry"])
+        await self._sink().finish(entry, asked["strong"], asked["inode"])
 
     async def _discard(self, asked: dict[str, Any]) -> None:
         await self._sink().discard(asked["path"])

@@ -108,6 +108,7 @@ def test_content_replaces_longer_and_shorter_content(way: Way) -> None:
 # --- holes
 
 
+@pytest.mark.needs_agent("pull")
 @pytest.mark.parametrize(
     ("size", "offsets"),
     [
@@ -129,6 +130,7 @@ def test_holes_stay_holes(way: Way, size: int, offsets: Iterable[int]) -> None:
     assert result.bytes_sent <= most
 
 
+@pytest.mark.needs_agent("pull")
 def test_a_tebibyte_with_little_in_it(way: Way) -> None:
     size = 1024 * GIB
     offsets = [0, 3 * GIB + 5, 700 * GIB, size - MIB]

@@ -15,9 +15,11 @@ from conftest import MakeServer
 from sftp_servers import MadeUpServer
 
 import pscp
+from e2e.conftest import ShellThat
 from e2e.ways import Way
 from pscp.errors import NoPython, NoSftp, UsageError
 from pscp.options import MIB
+from pscp.servers import PrivateServer
 
 MakeMadeUp = Callable[..., MadeUpServer]
 
@@ -45,6 +47,11 @@ def fill(folder: Path, large: int = 5 * MIB + 1) -> None:
     (folder / "d" / "e" / "empty").touch()
 
 
+def without_python(make: MakeServer, shell_that: ShellThat) -> PrivateServer:
+    """The agent's command ends there as where no python3 is found."""
+    return make(shell=shell_that('case "$2" in *python3*) exit 97 ;; esac'))
+
+
 def notes_of(ran_err: str) -> list[str]:
     return [line.removeprefix("pscp: ") for line in ran_err.splitlines()]
 
@@ -52,9 +59,11 @@ def notes_of(ran_err: str) -> list[str]:
 # --- when it is used
 
 
-def test_without_python_there_sftp_is_used_and_said_once(push: Way, make_sshd: MakeServer) -> None:
+def test_without_python_there_sftp_is_used_and_said_once(
+    push: Way, make_sshd: MakeServer, shell_that: ShellThat
+) -> None:
     fill(push.source)
-    way = dataclasses.replace(push, server=make_sshd(python=None), remote="auto")
+    way = dataclasses.replace(push, server=without_python(make_sshd, shell_that), remote="auto")
     first = way.command("-r", names=["d", "large"])
     assert first.code == 0
     said = [line for line in notes_of(first.err) if "using SFTP" in line]
@@ -74,16 +83,20 @@ def test_where_only_sftp_is_allowed(push: Way, make_sshd: MakeServer) -> None:
     assert_same_tree(push.source, push.destination)
 
 
-def test_an_agent_that_was_asked_for_is_not_replaced(push: Way, make_sshd: MakeServer) -> None:
+def test_an_agent_that_was_asked_for_is_not_replaced(
+    push: Way, make_sshd: MakeServer, shell_that: ShellThat
+) -> None:
     (push.source / "x").write_text("x")
-    way = dataclasses.replace(push, server=make_sshd(python=None), remote="agent")
+    way = dataclasses.replace(push, server=without_python(make_sshd, shell_that), remote="agent")
     with pytest.raises(NoPython):
         way.copy("x")
 
 
-def test_where_there_is_no_sftp_either(push: Way, make_embedded: MakeServer) -> None:
+def test_where_there_is_no_sftp_either(
+    push: Way, make_embedded: MakeServer, shell_that: ShellThat
+) -> None:
     (push.source / "x").write_text("x")
-    way = dataclasses.replace(push, server=make_embedded(python=None), remote="sftp")
+    way = dataclasses.replace(push, server=without_python(make_embedded, shell_that), remote="sftp")
     with pytest.raises(NoSftp):
         way.copy("x")
     with pytest.raises(NoPython):
