@@ -78,7 +78,7 @@ class Destination:
     ) -> list[Promise[None]]:
         """Requests that give an open file its metadata. An owner may not be ours to give."""
         asked = []
-        owner = _owner(value.extra) if self._policy.archive else None
+        owner = owner_of(value.extra) if self._policy.archive else None
         if owner is not None:
             asked.append(
                 _harmless(self._client.fsetstat(handle, Attrs(uid=owner[0], gid=owner[1])))
@@ -127,7 +127,7 @@ class Destination:
     async def finish_folder(self, value: tree.Entry) -> None:
         await self.root.folder(value.path, value.path)
         path = self.root.full(value.path)
-        owner = _owner(value.extra) if self._policy.archive else None
+        owner = owner_of(value.extra) if self._policy.archive else None
         if owner is not None:
             await settled(self._client.setstat(path, Attrs(uid=owner[0], gid=owner[1])))
         if self._policy.preserve:
@@ -215,7 +215,7 @@ def times(value: tree.Entry) -> dict[str, int]:
     return {"atime": atime_ns // GIGA, "mtime": value.mtime_ns // GIGA}
 
 
-def _owner(extra: dict[str, Any]) -> tuple[int, int] | None:
+def owner_of(extra: dict[str, Any]) -> tuple[int, int] | None:
     """By number: SFTP knows no names."""
     owner = extra.get("o")
     if not isinstance(owner, list) or len(owner) < 2:

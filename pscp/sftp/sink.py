@@ -21,7 +21,7 @@ from pscp.sftp import packets
 from pscp.sftp.client import Client
 from pscp.sftp.folders import is_missing, looked_at
 from pscp.sftp.hashing import Hashing, new
-from pscp.sftp.landing import GIGA, Destination, replaced, times
+from pscp.sftp.landing import GIGA, Destination, owner_of, replaced, times
 from pscp.sftp.packets import Attrs, SftpError
 from pscp.sftp.tasks import Promise, Task, Tasks, all_of, settled
 
@@ -374,6 +374,10 @@ class Sink(Destination):
             if not (await self._client.lstat(part)).is_link:
                 raise Refusal(failures.UNSUPPORTED, value.path, "the server made no link of it")
             if self._policy.preserve and self._client.has(sftp.LSETSTAT):
+                owner = owner_of(value.extra) if self._policy.archive else None
+                if owner is not None:
+                    given = Attrs(uid=owner[0], gid=owner[1])
+                    await settled(self._client.set_of_link(part, given))
                 await settled(self._client.set_of_link(part, Attrs(**times(value))))
             await self._client.rename(part, path)
         except Exception:

@@ -228,3 +228,32 @@ def test_no_process_and_only_a_part_is_left_of_one_that_is_killed(direction: Way
     result = direction.copy("large", connections=2)
     assert result.ok and result.bytes_resumed > 0
     assert os.listdir(direction.destination) == ["large"]
+
+
+def test_times_are_kept_in_whole_seconds_and_it_is_said(direction: Way) -> None:
+    fill(direction.source)
+    (direction.source / "d" / "e").chmod(0o2751)
+    for name in ("large", "d/small 3", "d/e", "d"):
+        os.utime(direction.source / name, ns=(5_000_000_009, 7_123_456_789))
+    ran = direction.command("-rp", names=["d", "large"])
+    assert ran.code == 0
+    assert "over SFTP times are kept in whole seconds" in notes_of(ran.err)
+    for name in ("large", "d/small 3", "d/e", "d"):
+        assert os.stat(direction.destination / name).st_mtime_ns == 7_000_000_000, name
+    assert (direction.destination / "d" / "e").stat().st_mode & 0o7777 == 0o2751
+
+
+def test_what_changes_while_it_is_read_is_not_delivered(
+    push: Way, make_made_up: MakeMadeUp
+) -> None:
+    (push.source / "large").write_bytes(os.urandom(32 * MIB))
+    way = dataclasses.replace(push, is_push=False, remote="sftp")
+
+    def change(counters: pscp.Counters) -> None:
+        if counters.bytes_done:
+            with open(push.source / "large", "ab") as file:
+                file.write(b"more")
+
+    result = way.copy("large", progress=change, limit_kbit_s=400_000)
+    assert [failure.error for failure in result.failures] == ["SourceChanged"]
+    assert list(push.destination.iterdir()) == []

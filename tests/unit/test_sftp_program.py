@@ -16,9 +16,9 @@ from pscp.sftp.program import COMMAND, Program
 from pscp.sftp.tasks import Promise
 
 ODD = (
-    "a b", "new\nline", "tab\t", "back\\slash", "quote'", 'double"', "$(touch EVIL)", "`touch EVIL`",
-    "; touch EVIL",
-    "%41", "=x", "*", "-n", "\udcff\udcfe", "e\u0301", "trailing\n", "~", "#",
+    "a b", "new\nline", "tab\t", "back\\slash", "quote'", 'double"', "$(touch EVIL)",
+    "`touch EVIL`", "; touch EVIL", "%41", "=x", "*", "-n", "\udcff\udcfe", "e\u0301",
+    "trailing\n", "~", "#",
 )  # fmt: skip
 
 
