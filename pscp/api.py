@@ -134,7 +134,7 @@ class Session:
         return streams.run(self.connections, options, argv)
 
     def _stream_options(self, fields: dict[str, Any]) -> Options:
-        return _options(self.options, fields)
+        return _options(self.options, fields).with_agent("a stream")
 
     # --- one copy
 

@@ -114,7 +114,9 @@ def open_sftp(
     program: list[str] = []
     if control is not None and options.verify == "auto":
         rider = Control(control.path, False)
-        program = [*setup.argv(host, options, False, number, rider), COMMAND]
+        argv = setup.argv(host, options, False, number, rider)
+        # Where the connection takes no more channels, ssh would make one of its own.
+        program = [argv[0], "-oProxyCommand=false", *argv[1:], COMMAND]
     below = open_channel(
         host, options, setup, SUBSYSTEM, may_prompt, number, control, is_subsystem=True
     )

@@ -51,7 +51,8 @@ class Out:
                 if not self._may_break:
                     raise
                 self._parts.clear()
-                count = self.bytes
+                self.bytes = 0
+                return
             self.bytes -= count
             while self._parts and count >= len(self._parts[0]):
                 count -= len(self._parts.popleft())
