@@ -134,7 +134,7 @@ class Session:
         return streams.run(self.connections, options, argv)
 
     def _stream_options(self, fields: dict[str, Any]) -> Options:
-        return _options(self.options, fields)
+        return _options(self.options, fields).with_agent("a stream")
 
     # --- one copy
 
@@ -142,6 +142,8 @@ class Session:
         self, froms: list[Location], to: Location, options: Options,
         reporter: Reporter | None, progress: Progress | None, keep_digests: bool = True,
     ) -> Result:  # fmt: skip
+        if options.transfer_test:
+            options = options.with_agent("-t")
         told = reporter or Silent()
         if progress is not None:
             told = CallbackReporter(progress, told)

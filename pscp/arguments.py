@@ -98,6 +98,12 @@ def add_how_it_is_checked(group: argparse._ArgumentGroup) -> None:
         help="send made-up data of the sources' sizes; no disk is read or written",
     )
     group.add_argument(
+        "--verify",
+        metavar="HOW",
+        help="over SFTP, where no agent can verify: auto (by a hash program there, else reading "
+        "back), read-back, or none",
+    )
+    group.add_argument(
         "--no-resume",
         dest="resume",
         action="store_false",
@@ -107,6 +113,12 @@ def add_how_it_is_checked(group: argparse._ArgumentGroup) -> None:
 
 def add_how_it_is_sent(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
+    add(
+        "--remote",
+        metavar="WAY",
+        help="what to use at the far end: agent (python3), sftp, or auto (SFTP where no agent can "
+        "be)",
+    )
     add(
         "-c",
         "--connections",

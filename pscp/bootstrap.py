@@ -92,13 +92,15 @@ def _text(module: str) -> bytes:
 
 
 def send_agent(channel: Channel) -> bytes:
-    """Send the agent. Returns the marker that its output begins with.
+    """Send the agent, where it is not here already. Returns the marker that its output begins with.
 
     Where the command ended already, what it said tells more than the broken pipe.
     """
-    program, marker = bundle(), os.urandom(_MARKER_BYTES)
+    marker = os.urandom(_MARKER_BYTES)
+    program = bundle() if channel.needs_agent else b""
+    size = b"%08d" % len(program) if program else b""
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-        machine.write_all(channel.write_fd, [b"%08d" % len(program), program, marker])
+        machine.write_all(channel.write_fd, [size, program, marker])
     return marker
 
 
@@ -121,6 +123,7 @@ class Far:
         self.rtt_s = math.inf  # of a question and its answer, the shortest so far
         self.decoder = wire.Decoder()
         self.hello: dict[str, Any] = {}  # what the agent said of itself
+        self.verify = ""  # how it was asked to verify, over SFTP
         self.was_kept = False  # from an earlier copy: it may have died unnoticed
         self.session = session.Session(session.COORDINATOR)
         self._poll = select.poll()
@@ -237,6 +240,8 @@ class Far:
         self.session.state = "ready"
         if not isinstance(hello, dict) or not isinstance(hello.get("hashes"), dict):
             raise errors.ProtocolError("a HELLO of another shape")
+        if isinstance(hello.get("rtt_s"), float):  # over SFTP a question may take several
+            self.rtt_s = hello["rtt_s"]
         return hello
 
     def _json(self, frame: wire.Frame) -> Any:
@@ -256,6 +261,11 @@ class Far:
             machine.send(self.channel.write_fd, header, payload)
         except (BrokenPipeError, ConnectionResetError):
             raise errors.ConnectionLost("the connection closed") from None
+
+    @property
+    def is_sftp(self) -> bool:
+        """Is it not an agent, but SFTP?"""
+        return not self.channel.needs_agent
 
     def is_closed(self) -> bool:
         """Has the far end hung up, while nobody was listening?"""

@@ -225,7 +225,9 @@ def summary(result: Result) -> str:
         [
             f"{format_bytes(moved_bytes)} in {format_duration(result.seconds)} ({rate}/s)",
             count(result.files, "file"),
-            f"{count(result.chunks_verified, 'chunk')} verified",
+            f"{count(result.chunks_verified, 'chunk')} verified"
+            if result.verified
+            else "not verified",
             *(text for number, text in extras if number),
         ]
     )
@@ -243,6 +245,7 @@ def table(result: Result) -> list[str]:
         if item.name not in ("digests", "failures")
     }
     rows |= {"seconds": f"{result.seconds:.3f}", "failures": len(result.failures)}
+    rows["verified"] = "yes" if result.verified else "no"
     return [f"{name:<17} {value:>16}" for name, value in rows.items()]
 
 

@@ -11,11 +11,9 @@ import contextlib
 import dataclasses
 import itertools
 import os
-import re
-import stat
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pscp import errors, hosts, state
@@ -39,7 +37,10 @@ _EARLY_MAX = 8  # logging in at once; sshd's MaxStartups begins to refuse at 10
 _GONE = "the only login's connection was lost, and it cannot be repeated"
 _GONE_HINT = "run the same command again to go on from here"
 _NO_FOLDER = "one is made in $XDG_RUNTIME_DIR or /tmp, for the user alone"
-_RUN_FOLDER_MAX = 50  # characters: unix(7) takes 107 for a socket, and ssh adds some of its own
+
+
+# (options, may_prompt, number, control, asks)
+Opened = Callable[[Options, bool, int, Control | None, Mapping[str, str] | None], Channel]
 
 
 class Connections:
@@ -65,6 +66,7 @@ class Connections:
         self._repeating = threading.Lock()
         self._is_repeated = False  # the answers to prompts were good for a second login
         self._refusal: errors.AuthenticationError | None = None  # or they were not
+        self._is_sftp: bool | None = None  # with --remote auto: no agent can be there
 
     def begin(self, options: Options, is_push: bool, is_small: bool) -> None:
         """Have ssh begin to log in, unless there is a connection."""
@@ -119,7 +121,7 @@ class Connections:
 
         Over several connections at once, where the last copy's logins needed no prompt.
         """
-        while self._idle and self._idle[0].is_closed():
+        while self._idle and (self._idle[0].is_closed() or not self._suits(self._idle[0], options)):
             self._idle.pop(0).close()
         if self._idle or self._first is not None:
             return
@@ -162,26 +164,56 @@ class Connections:
     def _channel(
         self, options: Options, may_prompt: bool, rides_on: Control | None = None
     ) -> Channel:
-        setup = self._resolved(options)
         if rides_on is not None:
-            riding = Control(rides_on.path, False)
-            return open_channel(self.host, options, setup, command(), False, 0, riding)
-        control = self._new_control() if may_prompt or options.channels != 1 else None
-        return self._logging_in(options, may_prompt, control, command())
+            return self._opened(options, False, 0, Control(rides_on.path, False), None)
+        has_riders = may_prompt or options.channels != 1 or self._uses_sftp(options)
+        control = self._new_control() if has_riders else None
+        return self._logging_in(options, may_prompt, control, self._opened)
 
     def _logging_in(
-        self, options: Options, may_prompt: bool, control: Control | None, what: str
+        self, options: Options, may_prompt: bool, control: Control | None, opened: Opened
     ) -> Channel:
-        setup, number = self._resolved(options), next(self._numbers)
+        number = next(self._numbers)
         if self._prompts is None and (may_prompt or not options.batch):
             self._prompts = _prompts(options)
         prompts = self._prompts
         if prompts is None or not (may_prompt or prompts.was_asked):
-            return open_channel(self.host, options, setup, what, may_prompt, number, control)
+            return opened(options, may_prompt, number, control, None)
         token, asks = prompts.caller(may_prompt and not options.batch)
-        channel = open_channel(self.host, options, setup, what, may_prompt, number, control, asks)
+        channel = opened(options, may_prompt, number, control, asks)
         self._tokens[channel.pid] = token
         return channel
+
+    def _opened(
+        self, options: Options, may_prompt: bool, number: int, control: Control | None,
+        asks: Mapping[str, str] | None,
+    ) -> Channel:  # fmt: skip
+        setup = self._resolved(options)
+        if self._uses_sftp(options):
+            from pscp.sftp.channel import open_sftp  # here: most far ends have python3
+
+            return open_sftp(self.host, options, setup, may_prompt, number, control, asks)
+        return open_channel(self.host, options, setup, command(), may_prompt, number, control, asks)
+
+    def _opened_empty(
+        self, options: Options, may_prompt: bool, number: int, control: Control | None,
+        asks: Mapping[str, str] | None,
+    ) -> Channel:  # fmt: skip
+        """A connection for others to use."""
+        setup = self._resolved(options)
+        return open_channel(self.host, options, setup, "", may_prompt, number, control, asks)
+
+    def _uses_sftp(self, options: Options) -> bool:
+        if options.remote != "auto":
+            return options.remote == "sftp"
+        if self._is_sftp is None:
+            self._is_sftp = hosts.uses_sftp(self.host, options)
+        return self._is_sftp
+
+    def _suits(self, far: Far, options: Options) -> bool:
+        """Is it of the kind that this copy asks for?"""
+        is_sftp = self._uses_sftp(options)
+        return far.is_sftp == is_sftp and (not is_sftp or far.verify == options.verify)
 
     def _resolved(self, options: Options) -> SshSetup:
         if self._setup is None:
@@ -190,7 +222,7 @@ class Connections:
 
     def _new_control(self) -> Control | None:
         """A socket's path of its own: ssh makes it there, and removes it. None: no place for it."""
-        folder = control_folder()
+        folder = state.control_folder()
         if folder is None:
             return None
         self._controls.append(f"{folder}/{os.urandom(8).hex()}")
@@ -248,13 +280,38 @@ class Connections:
         if self._log_in_once(options):
             self._await_master(options, note)
         first, self._first = self._first or self._channel(options, may_prompt=True), None
-        far = self._greeted(first, note)
+        try:
+            far = self._greeted(first, options, note)
+        except (errors.NoPython, errors.NoAgent, errors.NoSftp) as error:
+            if options.remote != "auto":
+                raise
+            far = self._other_way(options, note, error)
+        if options.remote == "agent":
+            hosts.remember_sftp(self.host, options, False)
         waited_s = self._prompts.waited_s if self._prompts is not None else 0.0
         share = max(1.0, (1 + len(self._early)) / (os.cpu_count() or 1))
         self.login_s = (time.monotonic() - self._begun_s - waited_s) / share
-        self._only = self._master.control if self._master is not None else first.control
+        self._only = self._master.control if self._master is not None else far.channel.control
         if self._is_answered() or self.is_once:  # what logs in already gets no answers
             self._end_early()
+        return far
+
+    def _other_way(
+        self, options: Options, note: Callable[[str], None], why: errors.ConnectError
+    ) -> Far:
+        """No agent can be there: SFTP, now and the next time. Or no SFTP any more: the agent."""
+        self._end_early()
+        self._is_sftp = not isinstance(why, errors.NoSftp)
+        self._begun_s = time.monotonic()
+        rides_on = self._master.control if self._master is not None else None
+        try:
+            far = self._greeted(self._channel(options, True, rides_on), options, note)
+        except (errors.NoPython, errors.NoAgent, errors.NoSftp) as error:
+            self._is_sftp = None
+            raise error if isinstance(why, errors.NoSftp) else why from None
+        hosts.remember_sftp(self.host, options, self._is_sftp)
+        if self._is_sftp:
+            note(f"{why.message}: using SFTP")
         return far
 
     @property
@@ -288,7 +345,7 @@ class Connections:
                 raise errors.AuthenticationError(_GONE, _GONE_HINT)
         if rides_on is not None:
             worker.channel = self._channel(options, may_prompt=False, rides_on=rides_on)
-            return self._greeted(worker.channel, None)
+            return self._greeted(worker.channel, options, None)
         if not self._is_answered():
             return self._logged_in(options, worker)
         if not self._is_repeated:
@@ -314,11 +371,12 @@ class Connections:
         with self._lock:
             early = self._early.pop(0) if self._early else None
         worker.channel, marker = early or (self._channel(chosen, False), b"")
-        return self._greeted(worker.channel, None, marker)
+        return self._greeted(worker.channel, options, None, marker)
 
     def _greeted(
-        self, channel: Channel, note: Callable[[str], None] | None, marker: bytes = b""
-    ) -> Far:
+        self, channel: Channel, options: Options, note: Callable[[str], None] | None,
+        marker: bytes = b"",
+    ) -> Far:  # fmt: skip
         from pscp.bootstrap import Far
 
         try:
@@ -326,6 +384,7 @@ class Connections:
         except errors.ConnectError as error:
             raise self._explained(channel, error) from None
         self._tokens.pop(channel.pid, None)
+        far.verify = options.verify
         aes = far.hello.get("aes")
         if self._setup is not None and self._setup.far_aes is None and isinstance(aes, bool):
             self._setup = dataclasses.replace(self._setup, far_aes=aes)
@@ -349,7 +408,7 @@ class Connections:
             control = self._new_control()
             if control is None:
                 raise errors.UsageError("--login-once: no folder for a private socket", _NO_FOLDER)
-            channel = self._logging_in(options, True, control, "")
+            channel = self._logging_in(options, True, control, self._opened_empty)
             self._master = Master(channel, control)
         return options.login_once
 
@@ -371,7 +430,7 @@ def _prompts(options: Options) -> Prompts | None:
         return None
     from pscp.prompts import Prompts
 
-    folder = control_folder()
+    folder = state.control_folder()
     if folder is not None and not os.statvfs(folder).f_flag & getattr(os, "ST_NOEXEC", 0):
         return Prompts(folder, password_file)
     if password_file:
@@ -382,19 +441,3 @@ def _prompts(options: Options) -> Prompts | None:
 def _setup_name(host: Location, options: Options) -> str:
     words = user_words(host, options)
     return state.name_of("ssh", options.program, *words, "--", str(host.host))
-
-
-def control_folder() -> str | None:
-    """A folder of the user's own for sockets, made where it is missing; None: there is none."""
-    base = os.environ.get("XDG_RUNTIME_DIR", "")
-    if len(base) > _RUN_FOLDER_MAX or not re.fullmatch(r"/[\w/.-]+", base, re.ASCII):
-        base = "/tmp"
-    folder = f"{base}/pscp-{os.getuid()}"
-    try:
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(folder, 0o700)
-        status = os.lstat(folder)
-    except OSError:
-        return None
-    is_ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
-    return folder if is_ours and not status.st_mode & 0o077 else None

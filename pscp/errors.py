@@ -32,6 +32,7 @@
     |   +-- NoPython              no python3 (3.6 or later) at the far end
     |   +-- NoAgent               the far end ran something else than the agent
     |   +-- ConnectionFull        the connection carries no more channels
+    |   +-- NoSftp                the far end offers no SFTP
     |   +-- ConnectionLost        the connection closed (a retry may help)
     +-- ProtocolError         4   the far end broke the protocol
     +-- Interrupted         130   SIGINT
@@ -168,6 +169,12 @@ class ConnectionFull(ConnectError):
     """The server lets no more channels on this connection (sshd's MaxSessions)."""
 
     hint = "fewer channels (--channels), or a larger MaxSessions in the server's sshd_config"
+
+
+class NoSftp(ConnectError):
+    """The far end offers no SFTP, which --remote sftp asks for."""
+
+    hint = "try: sftp HOST"
 
 
 class ConnectionLost(ConnectError):

@@ -4,7 +4,8 @@ How many logins passed without a prompt: the next copy logs in over several conn
 from its start, instead of waiting for the first; over 100 ms that is a second and a half. How
 many lanes -c auto came to, over which path; and what --measure --save found best. Nothing is lost
 with this memory, and nothing secret is in it: {"push": [logins, lanes, rtt_s, congestion], "pull":
-likewise, "connections": number, "cipher": name}, a file a host.
+likewise, "connections": number, "cipher": name, "remote": "sftp" where no agent could be}, a file
+a host.
 
 Not here: the connections (connections.py).
 """
@@ -91,6 +92,16 @@ def advice(host: Location, options: Options) -> tuple[int, str]:
 
 def save_advice(host: Location, options: Options, connections: int, cipher: str) -> bool:
     return _keep(host, options, {"connections": connections, "cipher": cipher})
+
+
+def uses_sftp(host: Location, options: Options) -> bool:
+    """Was there no agent to be had the last time?"""
+    return _known(host, options).get("remote") == "sftp"
+
+
+def remember_sftp(host: Location, options: Options, is_so: bool) -> None:
+    if uses_sftp(host, options) != is_so:
+        _keep(host, options, {"remote": "sftp" if is_so else "agent"})
 
 
 def _way(is_push: bool) -> str:

@@ -232,7 +232,8 @@ class _Measuring:
     """One measurement, in the order of its figures."""
 
     def __init__(self, session: Session, seconds: float, say: Say) -> None:
-        self._session, self._options, self._say = session, session.options, say
+        self._session, self._say = session, say
+        self._options = session.options.with_agent("--measure")
         setup = resolve(session.host, session.options)
         # Those of OpenSSH's own first: where time is short, the others are left out.
         self.offered = sorted(setup.offered, key=lambda name: "@" not in name)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pscp.errors import UsageError
 
@@ -20,6 +20,8 @@ KIB = 1024
 MIB = 1024 * KIB
 GIB = 1024 * MIB
 
+REMOTES = ("auto", "agent", "sftp")
+VERIFIES = ("auto", "read-back", "none")
 PROGRESS_STYLES = ("auto", "bar", "plain", "json", "none")
 
 MAX_CONNECTIONS = 256  # each is an ssh process here and one or two at the far end
@@ -97,7 +99,9 @@ class Options:
     strong: bool = False
     transfer_test: bool = False
     resume: bool = True
+    verify: str = "auto"  # without an agent; one of VERIFIES
     # how it is sent
+    remote: str = "auto"  # one of REMOTES: what is at the far end
     connections: int | None = None  # None is auto
     channels: int | None = None  # of each connection; None is auto
     block_bytes: int = 256 * KIB
@@ -139,6 +143,12 @@ class Options:
         _check_sockets(self)
         _check_ssh(self)
         _check_words(self)
+
+    def with_agent(self, what: str) -> Options:
+        """For what only an agent can do. Raises UsageError where SFTP was asked for."""
+        if self.remote == "sftp":
+            raise UsageError(f"{what} needs the agent", "leave out --remote sftp")
+        return replace(self, remote="agent")
 
 
 def parse_location(text: str) -> Location:
@@ -368,6 +378,11 @@ def _check_words(options: Options) -> None:
     if options.progress not in PROGRESS_STYLES:
         styles = ", ".join(PROGRESS_STYLES)
         raise UsageError(f"the progress must be one of {styles}, not {options.progress!r}")
+    for what, value, allowed in (
+        ("the remote", options.remote, REMOTES), ("what verifies", options.verify, VERIFIES),
+    ):  # fmt: skip
+        if value not in allowed:
+            raise UsageError(f"{what} must be one of {', '.join(allowed)}, not {value!r}")
     for kind, pattern in options.filters:
         if kind not in ("exclude", "include"):
             raise UsageError(f"a filter must be exclude or include, not {kind!r}")

@@ -46,6 +46,7 @@ class Counters:
     files_skipped: int = 0
     files_failed: int = 0
     chunks_verified: int = 0  # a small file sent whole counts as one
+    verified: bool = True  # else there are no such chunks (--verify none)
     chunks_resent: int = 0
     lanes_alive: int = 0
     lanes_wanted: int = 0
@@ -59,6 +60,8 @@ class Counters:
     def add(self, **deltas: int) -> None:
         with self._lock:
             for name, delta in deltas.items():
+                if name == "chunks_verified" and not self.verified:
+                    continue
                 setattr(self, name, getattr(self, name) + delta)
 
     def set(self, **values: float) -> None:
@@ -98,6 +101,7 @@ class Result:
     bytes_resumed: int = 0
     chunks_verified: int = 0
     chunks_resent: int = 0
+    verified: bool = True  # what landed was compared with what was read
     connections: int = 0  # most at once
     connections_lost: int = 0
     seconds: float = 0.0

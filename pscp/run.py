@@ -78,6 +78,8 @@ class Run:
         self, fars: list[Far], tops: list[source.Top], token: str, journal: AnyJournal
     ) -> Result:
         algorithm = choose_hash(fars[0])
+        if fars[0].is_sftp:
+            self._tell_of_sftp(fars[0])
         tops = tops or self._expanded_far(fars[0])
         if not tops:
             return self._result(None, None)
@@ -104,6 +106,18 @@ class Run:
             fars += crew.kept
         self._connections.remember(self._options, self._is_push, crew.lesson())
         return self._result(coordinator, crew)
+
+    def _tell_of_sftp(self, far: Far) -> None:
+        """What a copy over SFTP does without."""
+        how = str(far.hello.get("verify"))
+        self.counters.set(verified=how != "none")
+        self._explain(f"over SFTP; verified by: {how}")
+        if self._options.archive:
+            lost = "attributes, ACLs and fractions of a second are not kept, owners by number"
+            links = "" if self._is_push else "; hard links become files of their own"
+            self._reporter.note(f"over SFTP {lost}{links}")
+        elif self._options.preserve:
+            self._reporter.note("over SFTP times are kept in whole seconds")
 
     def _explain(self, text: str) -> None:
         """With -v: what was decided."""
@@ -201,6 +215,7 @@ class Run:
             bytes_resumed=counters.bytes_resumed,
             chunks_verified=counters.chunks_verified,
             chunks_resent=counters.chunks_resent,
+            verified=counters.verified,
             connections=crew.most_alive if crew else 1,
             connections_lost=counters.connections_lost,
             seconds=time.monotonic() - counters.started_s,

@@ -209,12 +209,18 @@ class SshdServer(PrivateServer):
         yield "PasswordAuthentication no"
         yield "KbdInteractiveAuthentication no"
         yield "LogLevel VERBOSE"  # connections refused by MaxStartups are logged at this level
-        yield "Subsystem sftp internal-sftp"
+        if not any(line.startswith("Subsystem sftp ") for line in self.extra_config):
+            yield f"Subsystem sftp {self._sftp()}"
         if self.environment:
             pairs = (f'"{name}={value}"' for name, value in self.environment.items())
             yield "SetEnv " + " ".join(pairs)
         if self.shell or "HOME" in self.environment:
             yield f"ForceCommand {self._forced_command()}"
+
+    def _sftp(self) -> str:
+        """A forced command runs what is asked for as a program, which internal-sftp is not."""
+        is_forced = self.shell or "HOME" in self.environment
+        return (find_sftp_server() if is_forced else None) or "internal-sftp"
 
     def _forced_command(self) -> str:
         """For sshd the passwd entry alone says where commands start, and under which shell."""
@@ -268,6 +274,13 @@ def find_sshd() -> str | None:
     """sshd's absolute path, which sshd insists on being run by."""
     found = shutil.which("sshd") or shutil.which("sshd", path=os.pathsep.join(SBIN))
     return os.path.abspath(found) if found else None
+
+
+def find_sftp_server() -> str | None:
+    """The program of OpenSSH's SFTP subsystem."""
+    folders = ("/usr/lib/openssh", "/usr/libexec/openssh", "/usr/libexec", "/usr/lib/ssh")
+    paths = (f"{folder}/sftp-server" for folder in folders)
+    return next((path for path in paths if os.access(path, os.X_OK)), None)
 
 
 def make_key(path: Path) -> None:

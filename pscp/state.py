@@ -1,4 +1,4 @@
-"""The state folder: small values kept from one run to the next, a file each.
+"""The state folder: small values kept from one run to the next, a file each. And one for sockets.
 
 Whatever is kept here only saves time: a value that is lost or unreadable is as good as none.
 It imports little, since the first value is wanted before ssh starts.
@@ -9,10 +9,15 @@ Not here: the journals that lie in the same folder (journal.py), what is remembe
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
+import stat
 import zlib
 from typing import Any
+
+_RUN_FOLDER_MAX = 50  # characters: unix(7) takes 107 for a socket, and ssh adds some of its own
 
 
 def folder() -> str:
@@ -50,3 +55,19 @@ def remember(name: str, value: Any) -> bool:
         return True
     except OSError:
         return False
+
+
+def control_folder() -> str | None:
+    """A folder of the user's own for sockets, made where it is missing; None: there is none."""
+    base = os.environ.get("XDG_RUNTIME_DIR", "")
+    if len(base) > _RUN_FOLDER_MAX or not re.fullmatch(r"/[\w/.-]+", base, re.ASCII):
+        base = "/tmp"
+    folder = f"{base}/pscp-{os.getuid()}"
+    try:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(folder, 0o700)
+        status = os.lstat(folder)
+    except OSError:
+        return None
+    is_ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
+    return folder if is_ours and not status.st_mode & 0o077 else None

@@ -55,7 +55,8 @@ class Stream:
     ) -> None:  # fmt: skip
         self.counters = counters or Counters()
         self.err = b""  # what the far program said on its standard error, the end of it
-        self._connections, self._options, self._is_push = connections, options, is_push
+        self._connections, self._is_push = connections, is_push
+        self._options = options.with_agent("a stream")
         self._target, self._out = target, out or self._keep
         self._note = note or (lambda text: None)
         self._pipe: Pipe | None = None

@@ -41,6 +41,7 @@ LADDER = (
     ("lane",),
     ("bootstrap",),
     ("prompts", "master"),
+    ("sftp",),
     ("channels",),
     ("board", "hosts", "advice", "terminal"),
     ("plan", "journal", "progress", "tuner", "load"),
@@ -69,7 +70,7 @@ READ_LAST = {
     "endpoint/durable.py",
     "endpoint/end.py", "endpoint/failures.py", "endpoint/machine.py", "endpoint/madeup.py",
     "endpoint/names.py", "hosts.py", "journal.py", "lines.py", "load.py", "resume.py", "state.py",
-    "__init__.py",
+    "__init__.py", "sftp/program.py", "sftp/standin.py",
 }  # fmt: skip
 SAYS_WHAT_IT_IS_NOT = re.compile(r"Not here: |[Nn]othing (else|here)\b")
 

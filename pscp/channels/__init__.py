@@ -24,6 +24,7 @@ class Channel(Protocol):
     error_fd: int  # what it, and the way there, say to people
     pid: int  # of the process that encrypts, or of one that hands its channel to that
     control: Control | None  # by which other channels use its connection, or it uses another's
+    needs_agent: bool  # is there nothing at its end before an agent is sent?
 
     def end(self) -> None:
         """End it now, from any thread; whoever reads or writes the descriptors notices."""
@@ -34,10 +35,14 @@ class Channel(Protocol):
     def explain(self, said: str) -> PscpError:
         """Why it ended, given what it said to people."""
 
+    def lent(self) -> None:
+        """A child has the command's descriptors now; here they are closed."""
+
 
 def open_channel(
     host: Location, options: Options, setup: SshSetup, command: str, may_prompt: bool,
     number: int, control: Control | None, asks: Mapping[str, str] | None = None,
+    is_subsystem: bool = False,
 ) -> Channel:  # fmt: skip
     """Run `command` at the far end. Returns at once; what fails is known when reading ends.
 
@@ -47,6 +52,8 @@ def open_channel(
     """
     cpu = options.cpus[number % len(options.cpus)] if options.cpus else None
     argv = setup.argv(host, options, may_prompt, number, control, asks is not None)
+    if is_subsystem:
+        argv.insert(1, "-s")
     if command:
         argv.append(command)
     else:

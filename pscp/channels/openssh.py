@@ -204,6 +204,8 @@ def _check_cpus(cpus: tuple[int, ...]) -> None:
 class OpenSsh:
     """A running ssh."""
 
+    needs_agent = True
+
     def __init__(
         self, argv: list[str], may_prompt: bool, cpu: int | None, control: Control | None,
         environment: Mapping[str, str] | None = None,
@@ -246,6 +248,10 @@ class OpenSsh:
             self._child.kill()
             self._child.wait()
 
+    def lent(self) -> None:
+        for file in self._files[:2]:
+            file.close()
+
     def explain(self, said: str) -> PscpError:
         try:
             status = self._child.wait(_END_S)
@@ -281,6 +287,7 @@ _MEANINGS: tuple[tuple[str, type[ConnectError]], ...] = (
      r"Address family for hostname not supported|"
      r"Operation timed out|Connection timed out during banner|Bad owner or permissions",
      ConnectError),
+    (r"(exec|subsystem) request failed on channel", NoAgent),
 )  # fmt: skip
 _PASSING = (
     r"Connection (closed|reset|timed out)|Broken pipe|kex_exchange_identification|"

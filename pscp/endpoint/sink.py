@@ -204,7 +204,7 @@ class Sink:
         parts: List[durable.Part] = []
         places: List[int] = []
         offset = 0
-        _check_sizes(entries, rows, len(bodies))
+        check_sizes(entries, rows, len(bodies))
         for place, (value, row) in enumerate(zip(entries, rows)):
             if isinstance(row, dict):
                 outcome[place] = failures.checked(row)
@@ -386,7 +386,7 @@ class Sink:
         self.root.close()
 
 
-def _check_sizes(entries: List[tree.Entry], rows: List[Any], count: int) -> None:
+def check_sizes(entries: List[tree.Entry], rows: List[Any], count: int) -> None:
     """Before anything is opened: the rows are for these entries, and for so many bytes."""
     for value, row in zip(entries, rows):
         if isinstance(row, dict):

@@ -30,6 +30,8 @@ ENDING_S = 10.0
 class LocalChannel:
     """A channel without a way: the command runs here, and these are its pipes."""
 
+    needs_agent = True
+
     def __init__(self, command: str, environment: dict[str, str]) -> None:
         self._child = subprocess.Popen(
             ["sh", "-c", command], env=environment, bufsize=0,

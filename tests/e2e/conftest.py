@@ -27,11 +27,27 @@ ShellThat = Callable[[str], str]
 @pytest.fixture(scope="package")
 def kept(sshd: PrivateServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[pscp.Session]:
     """A session with one open connection: what is copied over it takes no login."""
+    yield from kept_open(sshd, tmp_path_factory, "agent")
+
+
+@pytest.fixture(scope="package")
+def kept_sftp(
+    sshd: PrivateServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[pscp.Session]:
+    """The same, over SFTP."""
+    yield from kept_open(sshd, tmp_path_factory, "sftp")
+
+
+def kept_open(
+    sshd: PrivateServer, tmp_path_factory: pytest.TempPathFactory, remote: str
+) -> Iterator[pscp.Session]:
     here = tmp_path_factory.mktemp("warm")
     (here / "file").touch()
 
     def warm() -> pscp.Session:
-        session = pscp.Session(sshd.host, config_file=sshd.ssh_config, batch=True, connections=1)
+        session = pscp.Session(
+            sshd.host, config_file=sshd.ssh_config, batch=True, connections=1, remote=remote
+        )
         try:
             session.copy(str(here / "file"), f"{sshd.host}:{here}/copy")
         except BaseException:
@@ -43,15 +59,33 @@ def kept(sshd: PrivateServer, tmp_path_factory: pytest.TempPathFactory) -> Itera
         yield session
 
 
-@pytest.fixture(params=["push", "pull"])
-def way(
-    request: pytest.FixtureRequest, sshd: PrivateServer, kept: pscp.Session, tmp_path: Path
-) -> Way:
+DIRECTIONS = ["push", "pull"]
+OVER_SFTP = ["push-sftp", "pull-sftp"]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Each direction with an agent; and over SFTP, for a module that says so, but for the tests
+    in which the agent's abilities are the point.
+    """
+    if "way" in metafunc.fixturenames:
+        mark = metafunc.definition.get_closest_marker("needs_agent")
+        without = (mark.args or DIRECTIONS) if mark else ()
+        has_sftp = getattr(metafunc.module, "ALSO_OVER_SFTP", False)
+        over_sftp = [each for each in OVER_SFTP if each.partition("-")[0] not in without]
+        ways = DIRECTIONS + (over_sftp if has_sftp else [])
+        metafunc.parametrize("way", ways, indirect=True)
+
+
+@pytest.fixture
+def way(request: pytest.FixtureRequest, sshd: PrivateServer, tmp_path: Path) -> Way:
     """Each direction, over connections that are open already where the API is used."""
+    direction, _, sftp = request.param.partition("-")
     source, destination = tmp_path / "source", tmp_path / "destination"
     source.mkdir()
     destination.mkdir()
-    return Way(request.param == "push", sshd, source, destination, kept)
+    session = request.getfixturevalue("kept_sftp" if sftp else "kept")
+    remote = "sftp" if sftp else "agent"
+    return Way(direction == "push", sshd, source, destination, session, remote=remote)
 
 
 @pytest.fixture

@@ -18,8 +18,8 @@ from compare import assert_same_tree
 
 from e2e.ways import Way
 from pscp import hosts
-from pscp.connections import control_folder
 from pscp.options import MIB, Options, parse_location
+from pscp.state import control_folder
 
 ONE_LOGIN = """#!/bin/sh
 case " $* " in *" -G "* | *ControlMaster=no*) exec ssh "$@";; esac

@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 from e2e.ways import Way
 from pscp.awkward import NAMES
 
+ALSO_OVER_SFTP = True
+
 MORE_NAMES = (
     b"-rf",
     b"--",

@@ -19,6 +19,8 @@ from e2e.ways import Way
 from pscp.errors import UsageError
 from pscp.servers import PrivateServer
 
+ALSO_OVER_SFTP = True
+
 
 @pytest.fixture
 def pull(sshd: PrivateServer, kept: pscp.Session, tmp_path: Path) -> Way:

@@ -18,6 +18,8 @@ import pscp
 from e2e.ways import Way
 from pscp.errors import DestinationError, UsageError
 
+ALSO_OVER_SFTP = True
+
 # Sources, destination: as typed, below the folders that fill() makes.
 CASES = (
     (["one"], "existing"),

@@ -42,6 +42,7 @@ class Way:
     session: pscp.Session | None = None  # with connections that are open already
     prefix: tuple[str, ...] = ()  # what the command is run by
     umask: int = -1  # of the command
+    remote: str = "agent"  # or sftp
 
     @property
     def sent_from(self) -> str:
@@ -59,7 +60,7 @@ class Way:
 
     def copy(self, *names: str, to: str = "", **fields: Any) -> pscp.Result:
         """Through the API, with -r unless said otherwise."""
-        fields = {"recursive": True, **fields}
+        fields = {"recursive": True, "remote": self.remote, **fields}
         sources, destination = self.locations(names, to)
         if self.session is not None:
             return self.session.copy(sources, destination, **fields)
@@ -72,7 +73,18 @@ class Way:
         return self.typed(*words, "--", *sources, destination)
 
     def argv(self, *words: str) -> list[str]:
-        return [*self.prefix, *PSCP, "-F", self.server.ssh_config, "-B", "-c", "1", *words]
+        return [
+            *self.prefix,
+            *PSCP,
+            "-F",
+            self.server.ssh_config,
+            "-B",
+            "-c",
+            "1",
+            "--remote",
+            self.remote,
+            *words,
+        ]
 
     def typed(self, *words: str, cwd: Path | None = None) -> Ran:
         """The command with exactly these words, but for how the server is reached."""

@@ -1,0 +1,124 @@
+"""A channel whose far end is SFTP: sshd's subsystem, and a program here in the agent's place.
+
+The program (standin.py) is a child of its own, so each lane's SFTP has a processor of its own. To
+the coordinator the two are one Channel, with the manners of the one below.
+
+Not here: the way there (../channels/), what the program does (standin.py).
+Read next: standin.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from pscp.channels import Channel, Control, SshSetup, open_channel
+from pscp.channels.openssh import PROTOCOL_STATUS, last_line
+from pscp.endpoint import machine
+from pscp.errors import NoAgent, NoSftp, ProtocolError, PscpError
+from pscp.options import Location, Options
+from pscp.sftp.program import COMMAND
+
+SUBSYSTEM = "sftp"
+_END_S = 2.0
+_SAID_MAX_BYTES = 8 * 1024
+_MAIN = (
+    "import sys;sys.path.insert(0,sys.argv[1]);from pscp.sftp.standin import main;main(sys.argv[2])"
+)
+
+
+class SftpChannel:
+    """The program and the channel that it uses."""
+
+    needs_agent = False
+
+    def __init__(self, below: Channel, verify: str, program: Sequence[str]) -> None:
+        """`program` is the command line of a rider on the same connection, for hash programs."""
+        self._below = below
+        settings = {
+            "read_fd": below.read_fd, "write_fd": below.write_fd, "verify": verify,
+            "program": list(program),
+        }  # fmt: skip
+        package = str(Path(__file__).parent.parent.parent)
+        argv = [sys.executable or "python3", "-I", "-c", _MAIN, package, json.dumps(settings)]
+        self._child = subprocess.Popen(
+            argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
+            pass_fds=(below.read_fd, below.write_fd), start_new_session=True,
+        )  # fmt: skip
+        below.lent()
+        assert self._child.stdin and self._child.stdout and self._child.stderr
+        self._files = (self._child.stdin, self._child.stdout, self._child.stderr)
+        self.write_fd, self.read_fd = (file.fileno() for file in self._files[:2])
+        self.error_fd, self.pid = below.error_fd, below.pid
+        self.control: Control | None = below.control
+        for fd in (self.write_fd, self.read_fd):
+            machine.widen_pipe(fd)
+
+    def end(self) -> None:
+        """The program brings to its end what is under way, and ends; so does then what is below."""
+        if self._child.poll() is None:
+            self._child.terminate()
+        else:
+            self._below.end()
+
+    def close(self) -> None:
+        self.end()
+        for file in self._files[:2]:
+            with contextlib.suppress(OSError):
+                file.close()
+        try:
+            self._child.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            self._child.kill()
+            self._child.wait()
+        self._files[2].close()
+        self._below.close()
+
+    def lent(self) -> None:
+        raise NotImplementedError("an agent's place is taken once")
+
+    def explain(self, said: str) -> PscpError:
+        """What is below ended; or the program did, and says why."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._child.wait(_END_S)
+        status = self._child.returncode
+        if status is not None and status > 0:
+            words = last_line(self._heard())
+            if status == PROTOCOL_STATUS:
+                return ProtocolError(f"over SFTP: {words.removeprefix('pscp: ')}")
+            return ProtocolError(f"the program for SFTP failed: {words}")
+        error = self._below.explain(said)
+        if isinstance(error, NoAgent):
+            shown = last_line(said)
+            return NoSftp("the far end offers no SFTP" + (f"; it said: {shown}" if shown else ""))
+        return error
+
+    def _heard(self) -> str:
+        fd = self._files[2].fileno()
+        if not select.select([fd], [], [], 0)[0]:
+            return ""
+        return os.read(fd, _SAID_MAX_BYTES).decode(errors="replace")
+
+
+def open_sftp(
+    host: Location, options: Options, setup: SshSetup, may_prompt: bool, number: int,
+    control: Control | None, asks: Mapping[str, str] | None = None,
+) -> SftpChannel:  # fmt: skip
+    """As channels.open_channel(), with SFTP at the far end. A hash program rides on `control`."""
+    program: list[str] = []
+    if control is not None and options.verify == "auto":
+        rider = Control(control.path, False)
+        argv = setup.argv(host, options, False, number, rider)
+        program = [*argv, COMMAND]
+    below = open_channel(host, options, setup, SUBSYSTEM, may_prompt, number, control, asks, True)
+    try:
+        return SftpChannel(below, options.verify, program)
+    except BaseException:
+        below.close()
+        raise

@@ -1,0 +1,253 @@
+"""SFTP packets, version 3 (draft-ietf-secsh-filexfer-02) with OpenSSH's extensions: layout only.
+
+A packet is a length of 4 bytes, a type, and what the type says; all but INIT and VERSION have a
+request's number first. Every length is bounded before it is used.
+
+Not here: any input or output (pipes.py), and which request is sent when (client.py).
+Read next: tasks.py.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+INIT, VERSION = 1, 2
+OPEN, CLOSE, READ, WRITE, LSTAT, FSTAT, SETSTAT, FSETSTAT = 3, 4, 5, 6, 7, 8, 9, 10
+OPENDIR, READDIR, REMOVE, MKDIR, RMDIR, REALPATH, STAT = 11, 12, 13, 14, 15, 16, 17
+RENAME, READLINK, SYMLINK, EXTENDED = 18, 19, 20, 200
+STATUS, HANDLE, DATA, NAME, ATTRS, EXTENDED_REPLY = 101, 102, 103, 104, 105, 201
+ANSWERS = frozenset([VERSION, STATUS, HANDLE, DATA, NAME, ATTRS, EXTENDED_REPLY])
+
+OK, EOF, NO_SUCH_FILE, PERMISSION_DENIED, FAILURE, BAD_MESSAGE = 0, 1, 2, 3, 4, 5
+OP_UNSUPPORTED = 8
+_ERRNO = {
+    NO_SUCH_FILE: errno.ENOENT, PERMISSION_DENIED: errno.EACCES, OP_UNSUPPORTED: errno.EOPNOTSUPP,
+}  # fmt: skip
+
+# Flags of OPEN.
+FOR_READ, FOR_WRITE, CREATE, TRUNCATE, EXCLUSIVE = 0x01, 0x02, 0x08, 0x10, 0x20
+
+HEADER = struct.Struct(">IBI")  # length, type, the request's number
+_U32, _U64 = struct.Struct(">I"), struct.Struct(">Q")
+MAX_PACKET_BYTES = 512 * 1024  # OpenSSH's is 256 KiB; more was not asked for
+MAX_HANDLE_BYTES = 256
+MAX_NAMES = 65536  # in one answer
+_SAID_MAX = 200  # bytes of a server's words in an error
+
+
+class SftpError(OSError):
+    """The server answered a request with a status that is not OK."""
+
+    def __init__(self, code: int, said: str = "", number: int = 0) -> None:
+        number = number or _ERRNO.get(code, 0)
+        text = said or f"SFTP status {code}"
+        super().__init__(number, os.strerror(number)) if number else super().__init__(text)
+        self.code = code
+
+
+class BadPacket(Exception):
+    """The server sent what is no SFTP packet."""
+
+
+class Attrs(NamedTuple):
+    """What a server says of a file; None: it does not say."""
+
+    size: int | None = None
+    uid: int | None = None
+    gid: int | None = None
+    mode: int | None = None  # with the kind of file
+    atime: int | None = None  # seconds
+    mtime: int | None = None
+
+    @property
+    def is_folder(self) -> bool:
+        return self.mode is not None and stat.S_ISDIR(self.mode)
+
+    @property
+    def is_link(self) -> bool:
+        return self.mode is not None and stat.S_ISLNK(self.mode)
+
+    @property
+    def is_file(self) -> bool:
+        return self.mode is not None and stat.S_ISREG(self.mode)
+
+
+# --- out
+
+
+def text(value: bytes) -> bytes:
+    return _U32.pack(len(value)) + value
+
+
+def number(value: int) -> bytes:
+    return _U32.pack(value)
+
+
+def large(value: int) -> bytes:
+    return _U64.pack(value)
+
+
+def attrs(value: Attrs) -> bytes:
+    """What is to be set. Times of before 1970 or after 2106 cannot be told, so they are bounded."""
+    flags, parts = 0, []
+    if value.size is not None:
+        flags |= 0x01
+        parts.append(_U64.pack(value.size))
+    if value.uid is not None and value.gid is not None:
+        flags |= 0x02
+        parts.append(_U32.pack(value.uid) + _U32.pack(value.gid))
+    if value.mode is not None:
+        flags |= 0x04
+        parts.append(_U32.pack(value.mode & 0o7777))
+    if value.atime is not None and value.mtime is not None:
+        flags |= 0x08
+        parts.append(_U32.pack(_second(value.atime)) + _U32.pack(_second(value.mtime)))
+    return _U32.pack(flags) + b"".join(parts)
+
+
+def _second(value: int) -> int:
+    return min(max(value, 0), 0xFFFFFFFF)
+
+
+def packet(type_: int, id_: int, payload: bytes, following: int = 0) -> bytes:
+    """A packet, or the begin of one that `following` more bytes belong to."""
+    return HEADER.pack(5 + len(payload) + following, type_, id_) + payload
+
+
+def init() -> bytes:
+    return struct.pack(">IBI", 5, INIT, 3)
+
+
+# --- in
+
+
+class Cursor:
+    """Reads one payload from its begin to its end. BadPacket where it is cut short."""
+
+    def __init__(self, view: memoryview) -> None:
+        self._view, self._at = view, 0
+
+    def _take(self, count: int) -> memoryview:
+        if count > len(self._view) - self._at:
+            raise BadPacket("a packet that is cut short")
+        self._at += count
+        return self._view[self._at - count : self._at]
+
+    def number(self) -> int:
+        found: int = _U32.unpack(self._take(4))[0]
+        return found
+
+    def large(self) -> int:
+        found: int = _U64.unpack(self._take(8))[0]
+        return found
+
+    def view(self) -> memoryview:
+        return self._take(self.number())
+
+    def text(self) -> bytes:
+        return bytes(self.view())
+
+    def rest(self) -> bytes:
+        return bytes(self._take(len(self._view) - self._at))
+
+    @property
+    def is_over(self) -> bool:
+        return self._at == len(self._view)
+
+    def attrs(self) -> Attrs:
+        flags, found = self.number(), Attrs()
+        if flags & 0x01:
+            found = found._replace(size=self.large())
+        if flags & 0x02:
+            found = found._replace(uid=self.number(), gid=self.number())
+        if flags & 0x04:
+            found = found._replace(mode=self.number())
+        if flags & 0x08:
+            found = found._replace(atime=self.number(), mtime=self.number())
+        if flags & 0x80000000:
+            for _ in range(min(self.number(), MAX_NAMES)):
+                self.view(), self.view()
+        return found
+
+
+def version(view: memoryview) -> tuple[int, dict[bytes, bytes]]:
+    """The server's version, and its extensions."""
+    cursor = Cursor(view)
+    number_, found = cursor.number(), {}
+    while not cursor.is_over:
+        name = cursor.text()
+        found[name] = cursor.text()
+    return number_, found
+
+
+def failure(view: memoryview) -> SftpError | None:
+    """The error that a STATUS tells of; None for OK."""
+    cursor = Cursor(view)
+    code = cursor.number()
+    said = b"" if cursor.is_over else cursor.text()[:_SAID_MAX]
+    return None if code == OK else SftpError(code, said.decode(errors="replace"))
+
+
+def names(view: memoryview) -> Iterator[tuple[bytes, Attrs]]:
+    """What a NAME lists."""
+    cursor = Cursor(view)
+    count = cursor.number()
+    if count > MAX_NAMES:
+        raise BadPacket("too many names in one answer")
+    for _ in range(count):
+        name = cursor.text()
+        cursor.view()  # as ls -l shows it
+        yield name, cursor.attrs()
+
+
+class Answer(NamedTuple):
+    """A packet as it came. The payload is valid until the Decoder's next space()."""
+
+    type: int
+    id: int
+    payload: memoryview
+
+
+class Decoder:
+    """Finds packets in a byte stream, without copying payloads: as wire.Decoder."""
+
+    def __init__(self, capacity_bytes: int = 4 * MAX_PACKET_BYTES) -> None:
+        self._view = memoryview(bytearray(max(capacity_bytes, MAX_PACKET_BYTES + 4)))
+        self._start = self._end = 0
+
+    def space(self) -> memoryview:
+        """Where the next bytes go. Packets given out before are invalid from here on."""
+        kept = self._end - self._start
+        if kept == 0:
+            self._start = self._end = 0
+        elif self._start and len(self._view) - self._start < MAX_PACKET_BYTES + 4:
+            self._view[:kept] = bytes(self._view[self._start : self._end])
+            self._start, self._end = 0, kept
+        return self._view[self._end :]
+
+    def filled(self, count: int) -> None:
+        self._end += count
+
+    def next(self) -> Answer | None:
+        """The next whole packet, or None. BadPacket when there can never be one."""
+        have = self._end - self._start
+        if have < 5:
+            return None
+        length = _U32.unpack_from(self._view, self._start)[0]
+        type_ = self._view[self._start + 4]
+        if type_ not in ANSWERS or not 5 <= length <= MAX_PACKET_BYTES:
+            said = bytes(self._view[self._start : self._end][:_SAID_MAX])
+            raise BadPacket(f"these bytes are no SFTP: {said!r}")
+        if have < 4 + length:
+            return None
+        begin = self._start + 5
+        self._start += 4 + length
+        if type_ == VERSION:
+            return Answer(type_, 0, self._view[begin : self._start])
+        id_ = _U32.unpack_from(self._view, begin)[0]
+        return Answer(type_, id_, self._view[begin + 4 : self._start])

@@ -1,0 +1,151 @@
+"""The one loop of a lane's program: what is read, what is written, and when.
+
+It never blocks on one descriptor while another could go on. The coordinator's frames are read
+only once all that they led to is written, so payloads are lent, not copied, and memory is bounded;
+likewise the server's answers. Nobody waits in a circle: the coordinator reads while it writes.
+
+Not here: what frames and answers mean (standin.py, client.py).
+Read next: client.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from pscp.sftp.tasks import Promise
+
+_PARTS_MOST = 64  # buffers in one writev
+
+
+class Out:
+    """What waits to be written to a descriptor, in order."""
+
+    def __init__(self, fd: int, may_break: bool = False) -> None:
+        """With `may_break` what nobody reads any more is dropped."""
+        self.fd, self._may_break = fd, may_break
+        os.set_blocking(fd, False)
+        self._parts: deque[Any] = deque()
+        self.bytes = 0
+
+    def put(self, *parts: Any) -> None:
+        for part in parts:
+            if len(part):
+                self._parts.append(part)
+                self.bytes += len(part)
+
+    def flush(self) -> None:
+        """Write what the pipe takes now. Raises BrokenPipeError."""
+        while self._parts:
+            parts = [self._parts[place] for place in range(min(len(self._parts), _PARTS_MOST))]
+            try:
+                count = os.writev(self.fd, parts)
+            except BlockingIOError:
+                return
+            except BrokenPipeError:
+                if not self._may_break:
+                    raise
+                self._parts.clear()
+                self.bytes = 0
+                return
+            self.bytes -= count
+            while self._parts and count >= len(self._parts[0]):
+                count -= len(self._parts.popleft())
+            if count:
+                self._parts[0] = memoryview(self._parts[0])[count:]
+
+
+class In:
+    """A descriptor that is read into a decoder's space; `take` is called for what came."""
+
+    def __init__(self, fd: int, decoder: Any, take: Callable[[], None]) -> None:
+        self.fd, self._decoder, self._take = fd, decoder, take
+        os.set_blocking(fd, False)
+        self.is_over = False
+
+    def read(self) -> None:
+        try:
+            count = os.readv(self.fd, [self._decoder.space()])
+        except BlockingIOError:
+            return
+        except ConnectionResetError:
+            count = 0
+        if count == 0:
+            self.is_over = True
+            return
+        self._decoder.filled(count)
+        self._take()
+
+
+class Loop:
+    """Reads and writes until told to stop."""
+
+    def __init__(self) -> None:
+        self._poll = select.poll()
+        self._known: dict[int, int] = {}
+        self.ins: list[tuple[In, Callable[[], bool]]] = []  # and: may it be read now?
+        self.outs: list[Out] = []
+        self._timers: list[tuple[float, Callable[[], None]]] = []
+        self.before_wait: Callable[[], None] = lambda: None
+
+    def later(self, delay_s: float, act: Callable[[], None]) -> None:
+        self._timers.append((time.monotonic() + delay_s, act))
+
+    def pause(self, delay_s: float) -> Promise[None]:
+        """A promise that is kept after so long."""
+        over: Promise[None] = Promise()
+        self.later(delay_s, lambda: over.keep(None))
+        return over
+
+    def run_until(self, is_done: Callable[[], bool]) -> None:
+        while not is_done():
+            self.before_wait()
+            for out in self.outs:
+                out.flush()
+            self._wait()
+
+    def _wait(self) -> None:
+        wanted = {out.fd: select.POLLOUT for out in self.outs if out.bytes}
+        by_fd: dict[int, In] = {}
+        for each, may in self.ins:
+            if not each.is_over and may():
+                wanted[each.fd] = select.POLLIN
+                by_fd[each.fd] = each
+        self._register(wanted)
+        for fd, _ in self._poll.poll(self._timeout_ms()):
+            if fd in by_fd:
+                by_fd[fd].read()
+        self._ring()
+
+    def _register(self, wanted: dict[int, int]) -> None:
+        if wanted == self._known:
+            return
+        for fd in self._known.keys() - wanted.keys():
+            with contextlib.suppress(KeyError):
+                self._poll.unregister(fd)
+        for fd, events in wanted.items():
+            self._poll.register(fd, events)
+        self._known = wanted
+
+    def _timeout_ms(self) -> float | None:
+        if not self._timers:
+            return None
+        return max(0.0, min(at for at, _ in self._timers) - time.monotonic()) * 1000 + 1
+
+    def _ring(self) -> None:
+        now_s = time.monotonic()
+        due = [each for each in self._timers if each[0] <= now_s]
+        self._timers = [each for each in self._timers if each[0] > now_s]
+        for _, act in due:
+            act()
+
+    def remove(self, fd: int) -> None:
+        """This descriptor is about to be closed."""
+        self.ins = [each for each in self.ins if each[0].fd != fd]
+        self.outs = [each for each in self.outs if each.fd != fd]
+        self._register({known: e for known, e in self._known.items() if known != fd})

@@ -1,0 +1,311 @@
+"""The source end of a copy over SFTP: as endpoint/source.py, by requests.
+
+A chunk's READs are all in flight at once, and those of the next chunks behind them; its bytes are
+handed on in order, then its digest. Nothing but size and mtime tells whether a file changed.
+
+Not here: the walk (walk.py), how what lies there is hashed (hashing.py).
+Read next: standin.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from pscp.endpoint import failures, hashes, tree, wire
+from pscp.endpoint.files import Changed
+from pscp.endpoint.names import to_bytes
+from pscp.endpoint.source import Top, known
+from pscp.sftp import packets
+from pscp.sftp.client import Client
+from pscp.sftp.folders import joined
+from pscp.sftp.hashing import Hashing, new
+from pscp.sftp.packets import Attrs
+from pscp.sftp.reading import Reading, read_all
+from pscp.sftp.tasks import Promise, Task, Tasks, settled
+from pscp.sftp.walk import Walk
+
+_FILES_KEPT = 16
+_WALK_BATCH_BYTES = 512 * 1024
+_NANO = 1_000_000_000
+Send = Callable[..., None]  # (type, id, offset, payload, flags)
+
+
+class _File:
+    """A large file that is read."""
+
+    def __init__(self, value: tree.Entry, path: bytes, opened: Task[bytes]) -> None:
+        self.value, self.path, self.opened = value, path, opened
+        self.chunks = 0
+
+
+class Source:
+    """Serves the files of one copy from the far end."""
+
+    def __init__(
+        self, client: Client, tasks: Tasks, hashing: Hashing, asked: dict[str, Any], send: Send
+    ) -> None:
+        self._client, self._tasks, self._hashing, self._send = client, tasks, hashing, send
+        self._tops = [Top(*top) for top in asked["tops"]]
+        self._rules = tree.Rules(*asked["rules"])
+        self._algorithm, self._strong = asked["hash"], asked["strong"]
+        self._known: dict[int, tree.Entry] = {}
+        self._files: dict[int, _File] = {}
+        self._last: Promise[Any] | None = None  # the chunk that is handed on after all others
+        self._walk: AsyncIterator[tree.Entry] | None = None
+
+    # --- the manifest
+
+    async def walk(
+        self, after: list[Any] | None, restart: bool, most: int
+    ) -> tuple[list[tree.Entry], bool]:
+        """The next entries, at most so many, and whether these were the last."""
+        if restart or self._walk is None:
+            self._walk = Walk(self._client, self._tasks, self._tops, self._rules).entries(after)
+        batch: list[tree.Entry] = []
+        total = 0
+        async for entry in self._walk:
+            batch.append(entry)
+            total += len(wire.to_json(entry))
+            if total >= _WALK_BATCH_BYTES or len(batch) >= most:
+                return batch, False
+        return batch, True
+
+    def _full(self, value: tree.Entry) -> bytes:
+        top = self._tops[value.top]
+        rest = value.path.partition("/")[2] if top.name else value.path
+        root = to_bytes(top.path)
+        return joined(root, to_bytes(rest)) if rest else root
+
+    def _status(self, path: bytes) -> Promise[Attrs]:
+        """Of what has this name now."""
+        return self._client.stat(path) if self._rules.follow else self._client.lstat(path)
+
+    # --- large files, by chunks
+
+    def know(self, id_: int, value: tree.Entry) -> None:
+        self._known[id_] = value
+
+    def forget(self, id_: int) -> None:
+        self._known.pop(id_, None)
+        self._close(id_)
+
+    def _close(self, id_: int) -> None:
+        file = self._files.pop(id_, None)
+        if file is not None:
+            self._tasks.start(self._close_file(file))
+
+    async def _close_file(self, file: _File) -> None:
+        [handle] = await settled(file.opened)
+        if isinstance(handle, bytes):
+            await settled(self._client.close(handle))
+
+    def _file(self, id_: int) -> _File:
+        file = self._files.get(id_)
+        if file is None:
+            idle = [each for each, open_ in self._files.items() if not open_.chunks]
+            for each in idle[: max(0, len(self._files) - _FILES_KEPT)]:
+                self._close(each)
+            value = self._known[id_]
+            path = self._full(value)
+            opened = self._tasks.start(self._opened(value, path))
+            file = self._files[id_] = _File(value, path, opened)
+        return file
+
+    async def _opened(self, value: tree.Entry, path: bytes) -> bytes:
+        """A handle of the file that is known. Raises Changed, SftpError."""
+        opening = self._tasks.start(self._client.open_in_turn(path, packets.FOR_READ))
+        status, handle = await settled(self._status(path), opening)
+        if isinstance(handle, Exception):
+            raise handle
+        if isinstance(status, Exception) or not _is_same(status, value):
+            await settled(self._client.close(handle))
+            raise status if isinstance(status, Exception) else Changed()
+        return bytes(handle)
+
+    def send_chunk(self, id_: int, offset: int, length: int) -> None:
+        """Soon: the chunk's blocks and its digest, after those of earlier chunks; or why not."""
+        file, gate = self._file(id_), self._last
+        file.chunks += 1
+        self._last = self._tasks.start(self._chunk(id_, file, offset, length, gate))
+
+    async def _chunk(
+        self, id_: int, file: _File, offset: int, length: int, gate: Promise[Any] | None
+    ) -> None:
+        extent = wire.EXTENT.pack(length, 0)
+        try:
+            digest = await self._blocks(id_, file, offset, length, gate)
+        except failures.EXPECTED as error:
+            if gate is not None:
+                await gate
+            failure = wire.to_json(failures.from_exception(error, file.value.path))
+            self._send(wire.DIGEST, id_, offset, extent + failure, wire.FAILED)
+        else:
+            self._send(wire.DIGEST, id_, offset, extent + digest)
+        finally:
+            file.chunks -= 1
+
+    async def _blocks(
+        self, id_: int, file: _File, offset: int, length: int, gate: Promise[Any] | None
+    ) -> bytes:
+        hashers, beside = self._hashers()
+        at = offset
+
+        def take(view: memoryview) -> None:
+            nonlocal at
+            for hasher in hashers.values():
+                hasher.update(view)
+            self._send(wire.DATA, id_, at, view)
+            at += len(view)
+
+        handle = await file.opened
+        reading = Reading(self._client, handle, offset, length, take, gate)
+        digest = self._tasks.start(
+            self._digest(file.path, offset, length, beside or self._algorithm)
+        )
+        check = self._tasks.start(self._check(handle, file, reading))
+        count = await reading.run()
+        if gate is not None:
+            await gate
+        await check
+        if count != length:
+            raise Changed()
+        return await self._decided(file.path, (offset, length), hashers, await digest)
+
+    def _hashers(self) -> tuple[dict[str, Any], str]:
+        """What the bytes are hashed with on their way: nothing, where the far end tells it."""
+        beside = self._hashing.beside(self._algorithm)
+        if not (beside or not self._hashing.is_wanted):
+            return {}, beside
+        return {name: new(name) for name in {self._algorithm, beside or self._algorithm}}, beside
+
+    async def _digest(
+        self, path: bytes, offset: int, length: int, algorithm: str, whole: bool = False
+    ) -> bytes | None:
+        """What the far end has there; None where that is not to be verified."""
+        if not self._hashing.is_wanted:
+            return None
+        if self._hashing.beside(self._algorithm) == algorithm:
+            return await self._hashing.by_far_end(path, offset, length, algorithm, whole)
+        return await self._hashing.of_extent(path, offset, length, algorithm, whole)
+
+    async def _decided(
+        self, path: bytes, extent: tuple[int, int], hashers: dict[str, Any], there: bytes | None
+    ) -> bytes:
+        """The digest that what was sent is compared with."""
+        if not self._hashing.is_wanted:
+            return bytes(hashers[self._algorithm].digest())
+        if not hashers:
+            if there is None:
+                raise Changed()
+            return there
+        told = {name: hasher.digest() for name, hasher in hashers.items()}
+        if there is not None and there in told.values():
+            return bytes(told[self._algorithm])
+        found = await self._hashing.read_back(path, *extent, self._algorithm)
+        if found is None:
+            raise Changed()
+        if found == told[self._algorithm] and there is not None:
+            self._hashing.distrust()
+        return found
+
+    async def _check(self, handle: bytes, file: _File, reading: Reading) -> None:
+        """Behind the last READ: the file, and what has its name, are still the known one."""
+        await reading.sent
+        for status in await settled(self._client.fstat(handle), self._status(file.path)):
+            if isinstance(status, Exception):
+                raise status
+            if not _is_same(status, file.value):
+                raise Changed()
+
+    def extents(self, value: tree.Entry, offset: int) -> Any:
+        """SFTP tells of no holes."""
+        size = value.size
+        return ([[offset, size - offset]] if size > offset else []), True
+
+    # --- small files, by packs
+
+    async def pack(self, asked: list[Any]) -> tuple[list[Any], list[bytes]]:
+        """For each file [size, hex digest] or a failure; and the contents."""
+        rows: list[Any] = []
+        bodies: list[bytes] = []
+        values = [known(each) for each in asked]
+        work = [self._tasks.start(self._whole(value)) for value in values]
+        for value, found in zip(values, await settled(*work), strict=True):
+            if isinstance(found, Exception):
+                rows.append(failures.from_exception(found, value.path))
+                continue
+            body, digest = found
+            rows.append([len(body), digest.hex()])
+            bodies.append(body)
+        return rows, bodies
+
+    async def _whole(self, value: tree.Entry) -> tuple[bytes, bytes]:
+        path, parts = self._full(value), [b""]
+        handles = self._client.handles
+        await handles.take(1)
+        try:
+            handle = await self._opened(value, path)
+            await read_all(
+                self._client, handle, 0, value.size, lambda view: parts.append(bytes(view))
+            )
+            status, _ = await settled(self._client.fstat(handle), self._client.close(handle))
+        finally:
+            handles.give(1)
+        body = b"".join(parts)
+        if isinstance(status, Exception):
+            raise status
+        if len(body) != value.size or not _is_same(status, value):
+            raise Changed()
+        return body, await self._digest_of_body(path, body)
+
+    async def _digest_of_body(self, path: bytes, body: bytes) -> bytes:
+        algorithm = hashes.STRONG if self._strong else self._algorithm
+        beside = self._hashing.beside(algorithm)
+        if self._hashing.is_wanted and not beside and body:
+            found = await self._hashing.of_extent(path, 0, len(body), algorithm, whole=True)
+            if found is None:
+                raise Changed()
+            return found
+        hashers = {name: new(name) for name in {algorithm, beside or algorithm}}
+        for hasher in hashers.values():
+            hasher.update(body)
+        if beside and body:
+            there = await self._hashing.by_far_end(path, 0, len(body), beside, whole=True)
+            if there != hashers[beside].digest():
+                found = await self._hashing.read_back(path, 0, len(body), algorithm)
+                if found is None:
+                    raise Changed()
+                return found
+        return bytes(hashers[algorithm].digest())
+
+    # --- digests, to resume and to check strongly
+
+    async def digests(
+        self, value: tree.Entry, extents: list[Any], algorithm: str
+    ) -> list[str | None]:
+        path = self._full(value)
+        if not _is_same(await self._status(path), value):
+            raise Changed()
+        found = [
+            self._tasks.start(self._hashing.of_extent(path, offset, length, algorithm))
+            for offset, length in extents
+        ]
+        digests = await settled(*found)
+        for each in digests:
+            if isinstance(each, Exception):
+                raise each
+        if not _is_same(await self._status(path), value):
+            raise Changed()
+        return [None if each is None else each.hex() for each in digests]
+
+    def close(self) -> None:
+        for id_ in list(self._files):
+            self._close(id_)
+
+
+def _is_same(status: Attrs, value: tree.Entry) -> bool:
+    """As far as SFTP tells: whole seconds, and no inode."""
+    return status.is_file and (status.size, (status.mtime or 0) * _NANO) == (
+        value.size, value.mtime_ns,
+    )  # fmt: skip

@@ -1,0 +1,257 @@
+"""Copies over SFTP: when it is used, how it verifies, and servers with other manners."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from compare import assert_same_tree
+from conftest import MakeServer
+from sftp_servers import MadeUpServer
+
+import pscp
+from e2e.conftest import ShellThat
+from e2e.ways import Way
+from pscp.errors import NoPython, NoSftp, UsageError
+from pscp.options import MIB
+from pscp.servers import PrivateServer
+
+MakeMadeUp = Callable[..., MadeUpServer]
+
+
+@pytest.fixture
+def make_made_up() -> Iterator[MakeMadeUp]:
+    with contextlib.ExitStack() as stack:
+
+        def make(library: str = "asyncssh", fault: str = "") -> MadeUpServer:
+            return stack.enter_context(MadeUpServer(library, fault))
+
+        yield make
+
+
+@pytest.fixture(params=["push", "pull"])
+def direction(request: pytest.FixtureRequest, push: Way) -> Way:
+    return dataclasses.replace(push, is_push=request.param == "push", remote="sftp")
+
+
+def fill(folder: Path, large: int = 5 * MIB + 1) -> None:
+    (folder / "large").write_bytes(os.urandom(large))
+    (folder / "d" / "e").mkdir(parents=True)
+    for number in range(40):
+        (folder / "d" / f"small {number}").write_bytes(os.urandom(number * 97))
+    (folder / "d" / "e" / "empty").touch()
+
+
+def without_python(make: MakeServer, shell_that: ShellThat) -> PrivateServer:
+    """The agent's command ends there as where no python3 is found."""
+    return make(shell=shell_that('case "$2" in *python3*) exit 97 ;; esac'))
+
+
+def notes_of(ran_err: str) -> list[str]:
+    return [line.removeprefix("pscp: ") for line in ran_err.splitlines()]
+
+
+# --- when it is used
+
+
+def test_without_python_there_sftp_is_used_and_said_once(
+    push: Way, make_sshd: MakeServer, shell_that: ShellThat
+) -> None:
+    fill(push.source)
+    way = dataclasses.replace(push, server=without_python(make_sshd, shell_that), remote="auto")
+    first = way.command("-r", names=["d", "large"])
+    assert first.code == 0
+    said = [line for line in notes_of(first.err) if "using SFTP" in line]
+    assert said == ["the far end has no python3: using SFTP"]
+    assert_same_tree(push.source, push.destination)
+    again = way.command("-r", "-v", names=["d", "large"])  # remembered: no agent is tried
+    assert again.code == 0
+    assert "using SFTP" not in again.err and "over SFTP" in again.err
+
+
+def test_where_only_sftp_is_allowed(push: Way, make_sshd: MakeServer) -> None:
+    fill(push.source)
+    server = make_sshd(["ForceCommand internal-sftp", "Subsystem sftp internal-sftp"])
+    way = dataclasses.replace(push, server=server, remote="auto")
+    result = way.copy("d", "large")
+    assert result.ok and result.verified
+    assert_same_tree(push.source, push.destination)
+
+
+def test_an_agent_that_was_asked_for_is_not_replaced(
+    push: Way, make_sshd: MakeServer, shell_that: ShellThat
+) -> None:
+    (push.source / "x").write_text("x")
+    way = dataclasses.replace(push, server=without_python(make_sshd, shell_that), remote="agent")
+    with pytest.raises(NoPython):
+        way.copy("x")
+
+
+def test_where_there_is_no_sftp_either(
+    push: Way, make_embedded: MakeServer, shell_that: ShellThat
+) -> None:
+    (push.source / "x").write_text("x")
+    way = dataclasses.replace(push, server=without_python(make_embedded, shell_that), remote="sftp")
+    with pytest.raises(NoSftp):
+        way.copy("x")
+    with pytest.raises(NoPython):
+        way.copy("x", remote="auto")
+
+
+@pytest.mark.parametrize("fields", [{"transfer_test": True}])
+def test_what_needs_the_agent_is_refused(push: Way, fields: dict[str, bool]) -> None:
+    (push.source / "x").write_text("x")
+    with pytest.raises(UsageError, match="needs the agent"):
+        push.copy("x", **{"remote": "sftp", **fields})
+    with (
+        pscp.Session(
+            push.server.host, config_file=push.server.ssh_config, remote="sftp"
+        ) as session,
+        pytest.raises(UsageError, match="needs the agent"),
+    ):
+        session.run(["true"])
+
+
+# --- how it verifies
+
+
+@pytest.mark.parametrize("verify", ["auto", "read-back", "none"])
+def test_each_way_to_verify(direction: Way, verify: str) -> None:
+    fill(direction.source)
+    result = direction.copy("d", "large", verify=verify)
+    assert result.ok
+    assert_same_tree(direction.source, direction.destination)
+    assert result.verified is (verify != "none")
+    assert bool(result.chunks_verified) is (verify != "none")
+
+
+def test_what_was_not_verified_is_said_so(direction: Way) -> None:
+    fill(direction.source)
+    plain = direction.command("-r", "--verify", "none", "--stats", names=["d", "large"])
+    assert plain.code == 0
+    assert "not verified" in plain.err
+    assert " chunks verified" not in plain.err
+    as_json = direction.command(
+        "-r", "--verify", "none", "--progress", "json", names=["large"], to="again"
+    )
+    end = json.loads(as_json.out.splitlines()[-1])
+    assert (end["verified"], end["chunks_verified"]) == (False, 0)
+
+
+def test_a_damaged_write_is_found_and_sent_again(push: Way, make_made_up: MakeMadeUp) -> None:
+    fill(push.source)
+    way = dataclasses.replace(push, server=make_made_up(fault="damages once"), remote="sftp")
+    result = way.copy("large")
+    assert result.ok and result.chunks_resent == 1
+    assert (push.source / "large").read_bytes() == (push.destination / "large").read_bytes()
+
+
+@pytest.mark.parametrize("name", ["large", "d/small 39"])
+def test_what_is_damaged_always_gets_no_name(
+    push: Way, make_made_up: MakeMadeUp, name: str
+) -> None:
+    fill(push.source)
+    way = dataclasses.replace(push, server=make_made_up(fault="damages"), remote="sftp")
+    result = way.copy(name)
+    assert [failure.error for failure in result.failures] == ["VerifyError"]
+    assert list(push.destination.iterdir()) == []
+
+
+def test_strong_is_by_what_lies_there(direction: Way) -> None:
+    import hashlib
+
+    fill(direction.source)
+    result = direction.copy("d", "large", strong=True)
+    assert result.ok
+    data = (direction.source / "large").read_bytes()
+    assert result.digests["large"] == hashlib.sha256(data).hexdigest()
+
+
+# --- other servers
+
+
+@pytest.mark.parametrize("library", ["asyncssh", "paramiko"])
+def test_servers_of_other_makers(direction: Way, make_made_up: MakeMadeUp, library: str) -> None:
+    fill(direction.source)
+    way = dataclasses.replace(direction, server=make_made_up(library))
+    result = way.copy("d", "large", connections=2)
+    assert result.ok and result.verified
+    assert_same_tree(direction.source, direction.destination)
+    again = way.copy("d", "large")
+    assert again.ok and again.bytes_sent == 0
+
+
+def test_check_file_is_used_where_it_is_offered(push: Way, make_made_up: MakeMadeUp) -> None:
+    (push.source / "x").write_bytes(os.urandom(5000))
+    way = dataclasses.replace(push, server=make_made_up("paramiko"), remote="sftp")
+    ran = way.command("-v", names=["x"])
+    assert ran.code == 0
+    assert "check-file" in ran.err
+
+
+def test_a_server_that_opens_a_file_once_at_a_time(push: Way, make_made_up: MakeMadeUp) -> None:
+    fill(push.source, large=20 * MIB)
+    way = dataclasses.replace(push, server=make_made_up(fault="single"), remote="sftp")
+    result = way.copy("d", "large", connections=2)
+    assert result.ok
+    assert_same_tree(push.source, push.destination)
+
+
+# --- the lanes' programs
+
+
+def test_no_process_and_only_a_part_is_left_of_one_that_is_killed(direction: Way) -> None:
+    (direction.source / "large").write_bytes(os.urandom(64 * MIB))
+    script = (
+        "import os, signal, sys, pscp\n"
+        "def now(c):\n"
+        "    if c.bytes_done > 8_000_000: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "pscp.copy(sys.argv[1], sys.argv[2], config_file=sys.argv[3], batch=True, connections=2,\n"
+        "          remote='sftp', progress=now, limit_kbit_s=400_000)\n"
+    )
+    import subprocess
+    import sys
+
+    sources, to = direction.locations(["large"], "")
+    argv = [sys.executable, "-c", script, sources[0], to, direction.server.ssh_config]
+    assert subprocess.run(argv, check=False, timeout=60).returncode == -9
+    [left] = os.listdir(direction.destination)
+    assert left.startswith(".large.") and left.endswith(".pscp-part")
+    # The same command, as the library sees it, goes on.
+    result = direction.copy("large", connections=2)
+    assert result.ok and result.bytes_resumed > 0
+    assert os.listdir(direction.destination) == ["large"]
+
+
+def test_times_are_kept_in_whole_seconds_and_it_is_said(direction: Way) -> None:
+    fill(direction.source)
+    (direction.source / "d" / "e").chmod(0o2751)
+    for name in ("large", "d/small 3", "d/e", "d"):
+        os.utime(direction.source / name, ns=(5_000_000_009, 7_123_456_789))
+    ran = direction.command("-rp", names=["d", "large"])
+    assert ran.code == 0
+    assert "over SFTP times are kept in whole seconds" in notes_of(ran.err)
+    for name in ("large", "d/small 3", "d/e", "d"):
+        assert os.stat(direction.destination / name).st_mtime_ns == 7_000_000_000, name
+    assert (direction.destination / "d" / "e").stat().st_mode & 0o7777 == 0o2751
+
+
+def test_what_changes_while_it_is_read_is_not_delivered(
+    push: Way, make_made_up: MakeMadeUp
+) -> None:
+    (push.source / "large").write_bytes(os.urandom(32 * MIB))
+    way = dataclasses.replace(push, is_push=False, remote="sftp")
+
+    def change(counters: pscp.Counters) -> None:
+        if counters.bytes_done:
+            with open(push.source / "large", "ab") as file:
+                file.write(b"more")
+
+    result = way.copy("large", progress=change, limit_kbit_s=400_000)
+    assert [failure.error for failure in result.failures] == ["SourceChanged"]
+    assert list(push.destination.iterdir()) == []

@@ -1,0 +1,119 @@
+"""The hash programs' loop of sh: right digests for any name, and no name is ever run."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pscp.sftp.pipes import Loop
+from pscp.sftp.program import COMMAND, Program
+from pscp.sftp.tasks import Promise
+
+ODD = (
+    "a b", "new\nline", "tab\t", "back\\slash", "quote'", 'double"', "$(touch EVIL)",
+    "`touch EVIL`", "; touch EVIL", "%41", "=x", "*", "-n", "\udcff\udcfe", "e\u0301",
+    "trailing\n", "~", "#",
+)  # fmt: skip
+
+
+class Running:
+    def __init__(self, argv: list[str]) -> None:
+        self.loop = Loop()
+        self.program = Program(argv, self.loop)
+        self.loop.before_wait = self._before_wait
+        self.wait(self.program.ready)
+
+    def _before_wait(self) -> None:
+        self.program.flush()
+        self.program.look()
+
+    def wait(self, *promises: Promise[object]) -> None:
+        self.loop.run_until(lambda: all(each.is_settled for each in promises))
+
+
+@pytest.fixture
+def running(login_shell: str) -> Iterator[Running]:
+    made = Running([login_shell, "-c", COMMAND])
+    yield made
+    made.program.close()
+
+
+def algorithm_of(running: Running) -> str:
+    found = next(iter(running.program.tools), "")
+    if not found:
+        pytest.skip("no hash program is installed")
+    return found
+
+
+def expected(algorithm: str, data: bytes) -> bytes:
+    if algorithm == "sha256":
+        return hashlib.sha256(data).digest()
+    if algorithm == "blake2b":
+        return hashlib.blake2b(data, digest_size=32).digest()
+    import xxhash
+
+    return bytes(xxhash.xxh3_128(data).digest())
+
+
+def test_files_of_any_name_are_hashed_and_nothing_is_run(running: Running, tmp_path: Path) -> None:
+    algorithm = algorithm_of(running)
+    contents = {name: os.urandom(100 + place) for place, name in enumerate(ODD)}
+    for name, data in contents.items():
+        (tmp_path / name).write_bytes(data)
+    asked = {
+        name: running.program.of_file(algorithm, os.fsencode(tmp_path / name)) for name in contents
+    }
+    missing = running.program.of_file(algorithm, os.fsencode(tmp_path / "missing"))
+    running.wait(*asked.values(), missing)
+    assert {name: each.value() for name, each in asked.items()} == {
+        name: expected(algorithm, data) for name, data in contents.items()
+    }
+    assert missing.value() is None
+    assert sorted(os.listdir(tmp_path)) == sorted(contents)
+
+
+@pytest.mark.parametrize("offset, length", [(0, 5000), (4096, 904), (512, 1024), (7, 3000), (3, 1)])
+def test_extents_are_hashed(running: Running, tmp_path: Path, offset: int, length: int) -> None:
+    algorithm, data = algorithm_of(running), os.urandom(5000)
+    for name in ("plain", "odd 'one'"):
+        (tmp_path / name).write_bytes(data)
+        path = os.fsencode(tmp_path / name)
+        found = running.program.of_extent(algorithm, path, offset, length)
+        running.wait(found)
+        assert found.value() == expected(algorithm, data[offset : offset + length])
+
+
+def test_one_that_ends_leaves_nobody_waiting(tmp_path: Path) -> None:
+    running = Running(["/bin/sh", "-c", COMMAND])
+    try:
+        algorithm = algorithm_of(running)
+        running.program._child.kill()
+        found = running.program.of_file(algorithm, b"/etc/passwd")
+        running.wait(found)
+        assert found.value() is None
+    finally:
+        running.program.close()
+
+
+@pytest.mark.parametrize("argv", [["false"], ["cat"], ["/nonexistent-program"]])
+def test_what_is_no_such_loop_offers_nothing(
+    argv: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pscp.sftp.program._PATIENCE_S", 0.2)
+    if shutil.which(argv[0]) is None:
+        argv = ["sh", "-c", "exec " + argv[0]]
+    running = Running(argv)
+    running.program.close()
+    assert running.program.tools == {}
+
+
+def test_the_command_has_no_text_that_a_login_shell_would_change() -> None:
+    inner = COMMAND.removeprefix("exec sh -c '").removesuffix("'")
+    assert not set(inner) & set("'!\\\n")
+    assert subprocess.run(["sh", "-n", "-c", inner], check=False).returncode == 0
