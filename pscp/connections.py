@@ -19,9 +19,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from pscp import errors, hosts, state
-from pscp.channels import Channel, Control, SshSetup, open_channel
+from pscp.channels import Channel, Control, SshSetup, open_channel, resolve, transport_of
 from pscp.channels.command import command
-from pscp.channels.openssh import resolve, user_words
+from pscp.channels.openssh import user_words
 from pscp.channels.sockets import Route, asked
 from pscp.options import Location, Options
 
@@ -160,6 +160,8 @@ class Connections:
     def _guessed(self, options: Options) -> SshSetup:
         """What ssh -G said last, so that ssh need not wait for it: _check_setup() asks again."""
         advised = hosts.advice(self.host, options)[1]
+        if transport_of(options) != "openssh":  # nobody is asked, so nothing need be remembered
+            return dataclasses.replace(resolve(self.host, options), advised=advised)
         try:  # --bind and the like depend on the way there, and may not be
             kept: Any = None if asked(options) else state.recall(_setup_name(self.host, options))
             route, offered = Route(**kept["route"]), tuple(kept["offered"])

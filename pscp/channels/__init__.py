@@ -1,18 +1,20 @@
 """Ways to the far end: one small file each, all with the same few manners (Channel).
 
 Not here: what is said over a channel (../bootstrap.py, ../lane.py).
-Read next: openssh.py.
+Read next: openssh.py, settings.py.
 """
 
 from __future__ import annotations
 
 from typing import Protocol
 
-from pscp.channels.openssh import Control, OpenSsh, SshSetup
+from pscp.channels import openssh, settings
+from pscp.channels.openssh import Child, Control, SshSetup
+from pscp.channels.settings import Request, program_argv, ride_argv, settings_of, transport_of
 from pscp.errors import PscpError
 from pscp.options import Location, Options
 
-__all__ = ["Channel", "Control", "open_channel", "SshSetup"]
+__all__ = ["Channel", "Control", "open_channel", "Request", "resolve", "SshSetup", "transport_of"]
 
 
 class Channel(Protocol):
@@ -35,13 +37,29 @@ class Channel(Protocol):
 
 
 def open_channel(
-    host: Location, options: Options, setup: SshSetup, command: str, may_prompt: bool,
+    host: Location, options: Options, setup: SshSetup, request: Request | str, may_prompt: bool,
     number: int, control: Control | None,
 ) -> Channel:  # fmt: skip
-    """Run `command` at the far end. Returns at once; what fails is known when reading ends.
+    """Open a channel for a command, or a subsystem, at the far end.
 
-    `number` counts the connections from 0 on: each has its turn of the addresses and processors.
+    Returns at once; what fails is known when reading ends. `number` counts the connections from 0
+    on: each has its turn of the addresses and processors.
     """
+    if isinstance(request, str):
+        request = Request(request)
     cpu = options.cpus[number % len(options.cpus)] if options.cpus else None
-    argv = setup.argv(host, options, may_prompt, number, control)
-    return OpenSsh([*argv, command], may_prompt, cpu, control)
+    transport = transport_of(options)
+    if transport == "openssh":
+        argv = setup.argv(host, options, may_prompt, number, control, request.is_subsystem)
+        return Child([*argv, request.text], may_prompt, cpu, control)
+    if control is not None and not control.is_master:
+        return Child(ride_argv(control.path, request), False, None, control)
+    told = settings_of(host, options, setup, request, may_prompt, number, control)
+    return Child(program_argv(transport, told), may_prompt, cpu, control)
+
+
+def resolve(host: Location, options: Options) -> SshSetup:
+    """What the connections to this host will be like. Contacts nobody. Raises UsageError."""
+    if transport_of(options) == "openssh":
+        return openssh.resolve(host, options)
+    return settings.resolve(host, options)

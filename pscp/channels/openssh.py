@@ -46,6 +46,7 @@ _CHACHA = "chacha20-poly1305@openssh.com"
 _END_S = 2.0  # what an ssh gets to end after SIGTERM
 
 PROTOCOL_STATUS = 99  # of the agent
+WRONG_STATUS = 96  # of our own programs: what was asked for cannot be; nobody was contacted
 
 
 class Control(NamedTuple):
@@ -73,7 +74,7 @@ class SshSetup:
 
     def argv(
         self, host: Location, options: Options, may_prompt: bool, number: int,
-        control: Control | None,
+        control: Control | None, is_subsystem: bool = False,
     ) -> list[str]:  # fmt: skip
         """The ssh command line of a connection or a channel of it, up to the remote command."""
         path, is_master = control or ("none", False)
@@ -85,6 +86,8 @@ class SshSetup:
             words += _ALIVE
         if self.ciphers_are_ours:
             words.append(f"-oCiphers=^{self.ciphers()}")
+        if is_subsystem:
+            words.append("-s")
         return words + user_words(host, options) + ["--", str(host.host)]
 
     def ciphers(self) -> str:
@@ -176,8 +179,8 @@ def _check_cpus(cpus: tuple[int, ...]) -> None:
         os.sched_setaffinity(0, before)
 
 
-class OpenSsh:
-    """A running ssh."""
+class Child:
+    """A running ssh, or a program with its manners."""
 
     def __init__(
         self, argv: list[str], may_prompt: bool, cpu: int | None, control: Control | None
@@ -268,6 +271,8 @@ def explained(status: int, said: str) -> PscpError:
         return NoPython("the python3 at the far end is older than 3.6")
     if status == PROTOCOL_STATUS:
         return ProtocolError(last_line(said))
+    if status == WRONG_STATUS:
+        return UsageError(last_line(said))
     if status in (255, -15, -2, -9, 0):
         for pattern, error in _MEANINGS:
             found = re.search(f"^.*({pattern}).*$", said, re.MULTILINE)

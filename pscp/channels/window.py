@@ -1,0 +1,49 @@
+"""How large the receive window of a channel should be: it grows with the path (RFC 4254, 5.2).
+
+A sender may have a window's bytes on the way, so the rate is at most a window each round trip.
+Where more than half of it comes within one, it is doubled. So it ends between two and four times
+the path's bandwidth-delay product, whatever that is, or where memory sets the limit.
+
+Not here: who grants it (via_asyncssh.py). Read next: via_paramiko.py.
+"""
+
+from __future__ import annotations
+
+import os
+
+FIRST_BYTES = 2 * 1024 * 1024  # as OpenSSH's
+_MAX_BYTES = 512 * 1024 * 1024
+_SHARE = 32  # of the memory: it may all wait here for a consumer that stands still
+
+
+def most_bytes() -> int:
+    try:
+        memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError):
+        return FIRST_BYTES
+    return max(FIRST_BYTES, min(_MAX_BYTES, memory_bytes // _SHARE))
+
+
+class Window:
+    """Of one channel, from what comes through it."""
+
+    def __init__(self, rtt_s: float, max_bytes: int | None = None) -> None:
+        self.bytes = FIRST_BYTES
+        self._rtt_s = rtt_s
+        self._max_bytes = most_bytes() if max_bytes is None else max_bytes
+        self._begun_s, self._came_bytes = 0.0, 0  # in this round trip
+
+    def grow(self, count: int, now_s: float) -> bool:
+        """So much came, and was passed on. Has the window grown?"""
+        if now_s - self._begun_s > self._rtt_s:
+            self._begun_s, self._came_bytes = now_s, 0
+        self._came_bytes += count
+        if self._came_bytes * 2 <= self.bytes or self.bytes * 2 > self._max_bytes:
+            return False
+        self.bytes *= 2
+        self._begun_s, self._came_bytes = now_s, 0
+        return True
+
+    def stalled(self) -> None:
+        """What came was not taken: the window is not what holds it up."""
+        self._came_bytes = 0
