@@ -6,7 +6,7 @@ Read next: openssh.py, settings.py.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 from pscp.channels import openssh, settings
 from pscp.channels.openssh import Child, Control, SshSetup
@@ -14,7 +14,10 @@ from pscp.channels.settings import Request, program_argv, ride_argv, settings_of
 from pscp.errors import PscpError
 from pscp.options import Location, Options
 
-__all__ = ["Channel", "Control", "open_channel", "Request", "resolve", "SshSetup", "transport_of"]
+__all__ = [
+    "Channel", "Control", "open_channel", "open_lent", "Request", "resolve", "SshSetup",
+    "transport_of",
+]  # fmt: skip
 
 
 class Channel(Protocol):
@@ -56,6 +59,13 @@ def open_channel(
         return Child(ride_argv(control.path, request), False, None, control)
     told = settings_of(host, options, setup, request, may_prompt, number, control)
     return Child(program_argv(transport, told), may_prompt, cpu, control)
+
+
+def open_lent(client: Any, request: Request | str) -> Channel:
+    """Likewise, on a connection of the program's own."""
+    from pscp.channels.lent import LentChannel  # here: few programs hand in a connection
+
+    return LentChannel(client, Request(request) if isinstance(request, str) else request)
 
 
 def resolve(host: Location, options: Options) -> SshSetup:

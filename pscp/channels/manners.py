@@ -297,6 +297,14 @@ def run(serve: Callable[[Settings], int]) -> None:
     os._exit(status)  # threads of a library may hang on what is gone
 
 
+def hang_up() -> None:
+    """The command ended: who reads its output is to see that, while riders go on."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for fd in (0, 1):
+        os.dup2(nothing, fd)
+    os.close(nothing)
+
+
 def say(line: str) -> None:
     with contextlib.suppress(OSError):
         os.write(2, (" ".join(line.split()) + "\n").encode(errors="replace"))

@@ -180,6 +180,11 @@ def _quoted(path: str) -> str:
     return f'"{path}"'
 
 
+def _preferred(setup: SshSetup, transport: str) -> tuple[str, ...]:
+    wanted = setup.ciphers().split(",") if setup.ciphers_are_ours else []
+    return tuple(name for name in wanted if name in CIPHERS[transport])
+
+
 def settings_of(
     host: Location, options: Options, setup: SshSetup, request: Request, may_prompt: bool,
     number: int, control: Control | None,
@@ -191,7 +196,7 @@ def settings_of(
         host=str(host.host), lines=lines_of_options(host, options, number),
         files=tuple(file for file in expanded if os.path.isfile(file)),
         request=request, may_prompt=may_prompt and not options.batch,
-        ciphers=tuple(setup.ciphers().split(",")) if setup.ciphers_are_ours else (),
+        ciphers=_preferred(setup, transport_of(options)),
         control=control.path if control is not None and control.is_master else "",
         congestion=options.congestion or "", rcvbuf_bytes=options.rcvbuf_bytes or 0,
         sndbuf_bytes=options.sndbuf_bytes or 0, is_debug=options.debug,

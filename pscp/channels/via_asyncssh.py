@@ -19,12 +19,12 @@ from collections.abc import Callable
 from typing import Any
 
 import asyncssh
-from asyncssh.config import ConfigParseError, SSHClientConfig
+from asyncssh.config import SSHClientConfig
 
 from pscp.channels import manners
 from pscp.channels.manners import FAILED_STATUS, Failed, Rider, Target, Wrong
 from pscp.channels.settings import Request, Settings
-from pscp.channels.window import FIRST_BYTES, Window
+from pscp.channels.window import FIRST_BYTES, Window, round_trip_s
 
 _WRITE_BUFFER_BYTES = 1024 * 1024  # waits to be encrypted; below, the pipe is read again
 _IOV_MAX = 512  # of IOV_MAX, 1024
@@ -49,8 +49,7 @@ async def _serve(settings: Settings) -> int:
         if listener is not None:
             loop.add_reader(listener, lambda: _accept(connection, listener, riders))
         status = await run_channel(connection, settings.request, (0, 1, 2))
-        for fd in (0, 1):
-            os.close(fd)
+        manners.hang_up()
         while riders:
             await asyncio.wait(riders)
     for each in (connection, *jumps):
@@ -306,7 +305,8 @@ async def run_channel(
         raise Failed(f"Session open refused by peer: {error.reason}") from None
     except asyncssh.DisconnectError as error:
         raise Failed(f"Connection closed: {error.reason}") from None
-    pump.begin((time.monotonic() - begun_s) / 2)  # the channel, and then the command
+    rtt_s = round_trip_s(connection.get_extra_info("socket"))
+    pump.begin(rtt_s or (time.monotonic() - begun_s) / 2)  # else by the channel, and the command
     try:
         await pump.ended
     finally:

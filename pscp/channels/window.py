@@ -10,10 +10,14 @@ Not here: who grants it (via_asyncssh.py). Read next: via_paramiko.py.
 from __future__ import annotations
 
 import os
+import socket
+import sys
+from typing import Any
 
 FIRST_BYTES = 2 * 1024 * 1024  # as OpenSSH's
-_MAX_BYTES = 512 * 1024 * 1024
-_SHARE = 32  # of the memory: it may all wait here for a consumer that stands still
+_MAX_BYTES = 64 * 1024 * 1024  # sshd may hold as much, and has no buffer above 128 MiB
+_SHARE = 64  # of the memory: it may all wait here for a consumer that stands still
+_MIN_RTT_AT = 148  # in Linux's struct tcp_info, microseconds
 
 
 def most_bytes() -> int:
@@ -22,6 +26,19 @@ def most_bytes() -> int:
     except (OSError, ValueError):
         return FIRST_BYTES
     return max(FIRST_BYTES, min(_MAX_BYTES, memory_bytes // _SHARE))
+
+
+def round_trip_s(sock: Any) -> float | None:
+    """The path's, as the kernel knows it (Linux); None: it does not tell."""
+    option = getattr(socket, "TCP_INFO", None)
+    if sock is None or option is None:
+        return None
+    try:
+        told = sock.getsockopt(socket.IPPROTO_TCP, option, _MIN_RTT_AT + 4)
+    except OSError:
+        return None
+    rtt_us = int.from_bytes(told[_MIN_RTT_AT:], sys.byteorder)
+    return rtt_us / 1e6 if len(told) == _MIN_RTT_AT + 4 and 0 < rtt_us < 2**32 - 1 else None
 
 
 class Window:

@@ -1,0 +1,191 @@
+"""Channels of a connection that a program has made itself, with paramiko or asyncssh.
+
+Session(transport=client) opens its channels on that connection. The library moves the bytes between
+the channel and pipes, in this process; the connection is the program's, and stays open.
+
+Not here: the loop between a channel of asyncssh and its pipes (via_asyncssh.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from pscp.channels.openssh import Control, explained
+from pscp.channels.settings import Request
+from pscp.endpoint import machine
+from pscp.errors import PscpError, UsageError
+
+_READ_BYTES = 256 * 1024
+_ENDING_S = 2.0
+_FAILED_STATUS = 255
+
+
+def check_client(client: Any) -> None:
+    """Raises UsageError for what no channels can be opened on."""
+    kind = type(client).__module__.partition(".")[0]
+    if kind == "paramiko" and hasattr(client, "get_transport"):
+        transport = client.get_transport()
+        if transport is None or not transport.is_authenticated():
+            raise UsageError("transport: the paramiko.SSHClient is not connected")
+    elif kind == "asyncssh" and hasattr(client, "create_session"):
+        check_loop(client)
+    else:
+        raise UsageError(
+            f"transport: {type(client).__name__} is no paramiko.SSHClient and no "
+            "asyncssh.SSHClientConnection"
+        )
+
+
+def check_loop(client: Any) -> None:
+    try:
+        running = asyncio.get_running_loop()
+    except RuntimeError:
+        running = None
+    if running is client._loop:
+        raise UsageError(
+            "transport: this thread runs the event loop of the connection, and pscp would block it",
+            "run the loop in another thread, or call pscp by asyncio.to_thread()",
+        )
+    if not client._loop.is_running():
+        raise UsageError("transport: the event loop of the connection does not run")
+
+
+class LentChannel:
+    """A channel of the program's connection, and the pipes to it."""
+
+    control: Control | None = None
+
+    def __init__(self, client: Any, request: Request) -> None:
+        self.pid = 0  # there is no process but this
+        self._stop: Callable[[], object] = lambda: None
+        self._status, self._said = _FAILED_STATUS, ""
+        far_in, self.write_fd = os.pipe()
+        self.read_fd, far_out = os.pipe()
+        self.error_fd, far_error = os.pipe()
+        self._is_closed = False
+        for fd in (self.write_fd, self.read_fd):
+            machine.widen_pipe(fd)
+        fds = (far_in, far_out, far_error)
+        is_asyncssh = hasattr(client, "create_session")
+        serve = self._by_asyncssh if is_asyncssh else self._by_paramiko
+        self._thread = threading.Thread(
+            target=self._serve, args=(serve, client, request, fds), name="channel", daemon=True
+        )
+        self._thread.start()
+
+    def _serve(
+        self, serve: Callable[..., int], client: Any, request: Request, fds: tuple[int, int, int]
+    ) -> None:
+        try:
+            self._status = serve(client, request, fds)
+        except Exception as error:  # of a library: its words are what is known
+            self._said = f"Connection closed: {error}"
+        finally:
+            for fd in fds:
+                os.close(fd)
+
+    def _by_paramiko(self, client: Any, request: Request, fds: tuple[int, int, int]) -> int:
+        def opened(channel: Any) -> None:
+            self._stop = channel.close
+
+        return serve_paramiko(client.get_transport(), request, fds, opened=opened)
+
+    def _by_asyncssh(self, client: Any, request: Request, fds: tuple[int, int, int]) -> int:
+        from pscp.channels.via_asyncssh import run_channel
+
+        future = asyncio.run_coroutine_threadsafe(run_channel(client, request, fds), client._loop)
+        self._stop = future.cancel
+        return future.result()
+
+    def end(self) -> None:
+        self._stop()
+
+    def close(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        for fd in (self.write_fd, self.read_fd, self.error_fd):
+            os.close(fd)
+        self.end()
+        self._thread.join(_ENDING_S)
+
+    def explain(self, said: str) -> PscpError:
+        self._thread.join(_ENDING_S)
+        return explained(self._status, said or self._said)
+
+
+# --- paramiko
+
+
+def serve_paramiko(
+    transport: Any, request: Request, fds: tuple[int, int, int], rider: Any = None,
+    opened: Callable[[Any], None] | None = None,
+) -> int:  # fmt: skip
+    """Run a command or subsystem between these descriptors. Its exit status. Raises Failed.
+
+    It ends when `rider`, a socket, does.
+    """
+    import paramiko
+
+    from pscp.channels.manners import Failed
+
+    try:
+        channel = transport.open_session()
+    except paramiko.SSHException as error:
+        raise Failed(f"Session open refused by peer: {error}") from None
+    if opened is not None:
+        opened(channel)
+    try:
+        if request.is_subsystem:
+            channel.invoke_subsystem(request.text)
+        else:
+            channel.exec_command(request.text)
+    except paramiko.SSHException:
+        what = "subsystem" if request.is_subsystem else "exec"
+        raise Failed(f"{what} request failed on channel 0") from None
+    feeding = (channel, os.dup(fds[0]))  # its own: it may outlive the channel
+    threading.Thread(target=_feed, args=feeding, name="channel in", daemon=True).start()
+    errors = threading.Thread(target=_drain, args=(channel.recv_stderr, fds[2]), daemon=True)
+    errors.start()
+    if rider is not None:
+        threading.Thread(target=_end_with, args=(channel, rider), daemon=True).start()
+    _drain(channel.recv, fds[1])
+    errors.join()
+    status = int(channel.recv_exit_status())
+    channel.close()
+    if status < 0 and not transport.is_active():
+        raise Failed("Connection closed by remote host")
+    return status if status >= 0 else _FAILED_STATUS
+
+
+def _feed(channel: Any, fd: int) -> None:
+    """The command's input, to its end."""
+    try:
+        with contextlib.suppress(OSError):
+            while data := os.read(fd, _READ_BYTES):
+                channel.sendall(data)
+            channel.shutdown_write()
+    finally:
+        os.close(fd)
+
+
+def _drain(receive: Callable[[int], bytes], fd: int) -> None:
+    """What comes, to its end; where nobody reads it any more, to nowhere."""
+    is_read = True
+    while data := receive(_READ_BYTES):
+        try:
+            if is_read:
+                machine.write_all(fd, [data])
+        except OSError:
+            is_read = False
+
+
+def _end_with(channel: Any, rider: Any) -> None:
+    with contextlib.suppress(OSError):
+        rider.recv(1)
+    channel.close()
