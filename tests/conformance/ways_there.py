@@ -99,7 +99,7 @@ def lent_client(transport: str, request: pytest.FixtureRequest, server: PrivateS
         return client
     loop = LoopThread()
     request.addfinalizer(loop.close)
-    connection = loop.run(asyncssh.connect(server.host, config=[server.ssh_config]))
+    connection = loop.run(begun(server))
     request.addfinalizer(lambda: loop.run(ended(connection)))
     return connection
 
@@ -112,6 +112,10 @@ def paramiko_client(server: PrivateServer) -> paramiko.SSHClient:
         allow_agent=False, look_for_keys=False,
     )  # fmt: skip
     return client
+
+
+async def begun(server: PrivateServer) -> asyncssh.SSHClientConnection:
+    return await asyncssh.connect(server.host, config=[server.ssh_config])
 
 
 async def ended(connection: asyncssh.SSHClientConnection) -> None:
