@@ -19,7 +19,16 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from pscp import errors, hosts, state
-from pscp.channels import Channel, Control, SshSetup, open_channel, resolve, transport_of
+from pscp.channels import (
+    Channel,
+    Control,
+    SshSetup,
+    check_lent,
+    open_channel,
+    open_lent,
+    resolve,
+    transport_of,
+)
 from pscp.channels.command import command
 from pscp.channels.openssh import user_words
 from pscp.channels.sockets import Route, asked
@@ -33,6 +42,7 @@ if TYPE_CHECKING:
 _FIRST_ATTEMPTS = 4
 
 _EARLY_MAX = 8  # logging in at once; sshd's MaxStartups begins to refuse at 10
+_LENT = "lent"  # the host of a connection of the program's, where it names none
 _RUN_FOLDER_MAX = 50  # characters: unix(7) takes 107 for a socket, and ssh adds some of its own
 
 
@@ -243,6 +253,30 @@ class Connections:
         if self._setup is not None and self._setup.far_aes is None and isinstance(aes, bool):
             self._setup = dataclasses.replace(self._setup, far_aes=aes)
         return far
+
+
+class LentConnections(Connections):
+    """Those of a session whose lanes are channels of a connection that the program has made."""
+
+    def __init__(self, host: Location | None, options: Options, client: Any) -> None:
+        super().__init__(host or Location("", "", host=_LENT))
+        check_lent(client, options)
+        self._client = client
+
+    def check(self, options: Options, is_push: bool) -> list[str]:
+        check_lent(self._client, options)
+        return []
+
+    def has_bbr(self, options: Options) -> bool:
+        return False
+
+    def _channel(
+        self, options: Options, may_prompt: bool, rides_on: Control | None = None
+    ) -> Channel:
+        return open_lent(self._client, command())
+
+    def _check_setup(self, options: Options, is_push: bool, is_small: bool) -> None:
+        pass
 
 
 def _setup_name(host: Location, options: Options) -> str:

@@ -15,7 +15,7 @@ from pscp.errors import PscpError
 from pscp.options import Location, Options
 
 __all__ = [
-    "Channel", "Control", "open_channel", "open_lent", "Request", "resolve", "SshSetup",
+    "Channel", "check_lent", "Control", "open_channel", "open_lent", "Request", "resolve", "SshSetup",
     "transport_of",
 ]  # fmt: skip
 
@@ -66,6 +66,13 @@ def open_lent(client: Any, request: Request | str) -> Channel:
     from pscp.channels.lent import LentChannel  # here: few programs hand in a connection
 
     return LentChannel(client, Request(request) if isinstance(request, str) else request)
+
+
+def check_lent(client: Any, options: Options) -> None:
+    """Refuse what cannot be a connection, or be asked of one. Raises UsageError."""
+    from pscp.channels.lent import check
+
+    check(client, options)
 
 
 def resolve(host: Location, options: Options) -> SshSetup:

@@ -19,21 +19,37 @@ from pscp.channels.openssh import Control, explained
 from pscp.channels.settings import Request
 from pscp.endpoint import machine
 from pscp.errors import PscpError, UsageError
+from pscp.options import Options
 
 _READ_BYTES = 256 * 1024
 _ENDING_S = 2.0
 _FAILED_STATUS = 255
 
 
-def check_client(client: Any) -> None:
-    """Raises UsageError for what no channels can be opened on."""
+# What only who makes a connection can heed.
+_OF_CONNECTIONS = (
+    "congestion", "rcvbuf_bytes", "sndbuf_bytes", "bind", "cpus", "transport", "program", "port",
+    "identities", "config_file", "jump", "ssh_options", "address_family", "cipher", "compress",
+)  # fmt: skip
+
+
+def check(client: Any, options: Options) -> None:
+    """Raises UsageError for what no channels can be opened on, or what cannot be asked of it."""
+    default = Options()
+    for name in _OF_CONNECTIONS:
+        if getattr(options, name) != getattr(default, name):
+            raise UsageError(f"{name}: not for a connection that was handed in", "leave it out")
+    _check_client(client)
+
+
+def _check_client(client: Any) -> None:
     kind = type(client).__module__.partition(".")[0]
     if kind == "paramiko" and hasattr(client, "get_transport"):
         transport = client.get_transport()
         if transport is None or not transport.is_authenticated():
             raise UsageError("transport: the paramiko.SSHClient is not connected")
     elif kind == "asyncssh" and hasattr(client, "create_session"):
-        check_loop(client)
+        _check_loop(client)
     else:
         raise UsageError(
             f"transport: {type(client).__name__} is no paramiko.SSHClient and no "
@@ -41,7 +57,7 @@ def check_client(client: Any) -> None:
         )
 
 
-def check_loop(client: Any) -> None:
+def _check_loop(client: Any) -> None:
     try:
         running = asyncio.get_running_loop()
     except RuntimeError:

@@ -20,11 +20,13 @@ from typing import Any
 
 import asyncssh
 from asyncssh.config import SSHClientConfig
+from asyncssh.constants import MSG_CHANNEL_WINDOW_ADJUST
+from asyncssh.packet import UInt32
 
 from pscp.channels import manners
 from pscp.channels.manners import FAILED_STATUS, Failed, Rider, Target, Wrong
 from pscp.channels.settings import Request, Settings
-from pscp.channels.window import FIRST_BYTES, Window, round_trip_s
+from pscp.channels.window import FIRST_BYTES, GRANTS, Window, round_trip_s
 
 _WRITE_BUFFER_BYTES = 1024 * 1024  # waits to be encrypted; below, the pipe is read again
 _IOV_MAX = 512  # of IOV_MAX, 1024
@@ -360,11 +362,20 @@ class Pump(asyncssh.SSHClientSession[bytes]):
     def data_received(self, data: bytes, datatype: int | None) -> None:
         out = self._outs[datatype]
         out.put(data)
-        if self._window is not None and self._window.grow(len(data), time.monotonic()):
-            self._channel._init_recv_window = self._window.bytes  # granted with the next adjust
+        if self._window is not None:
+            self._window.came(len(data), time.monotonic())
+            self._grant(self._window.bytes)
         if out.is_full and not self._is_paused:
             self._is_paused = True
             self._channel.pause_reading()
+
+    def _grant(self, window_bytes: int) -> None:
+        """What was read, and what the window grew by; asyncssh alone would wait for half of it."""
+        channel = self._channel
+        granted_bytes = window_bytes - channel._recv_window
+        if granted_bytes * GRANTS >= window_bytes and not self._is_paused:
+            channel.send_packet(MSG_CHANNEL_WINDOW_ADJUST, UInt32(granted_bytes))
+            channel._recv_window = channel._init_recv_window = window_bytes
 
     def eof_received(self) -> bool:
         return True  # the other way stays open

@@ -15,6 +15,9 @@ import sys
 from typing import Any
 
 FIRST_BYTES = 2 * 1024 * 1024  # as OpenSSH's
+GRANTS = 8  # of a window, in as many parts: with two, only half of it would be on the way at times
+_USUAL_BYTES_S = 80 * 1024 * 1024  # of a path whose rate is not known yet
+_IN_A_ROW = 2  # one alone may be what had waited here
 _MAX_BYTES = 64 * 1024 * 1024  # sshd may hold as much, and has no buffer above 128 MiB
 _SHARE = 64  # of the memory: it may all wait here for a consumer that stands still
 _MIN_RTT_AT = 148  # in Linux's struct tcp_info, microseconds
@@ -45,22 +48,25 @@ class Window:
     """Of one channel, from what comes through it."""
 
     def __init__(self, rtt_s: float, max_bytes: int | None = None) -> None:
-        self.bytes = FIRST_BYTES
         self._rtt_s = rtt_s
         self._max_bytes = most_bytes() if max_bytes is None else max_bytes
+        self.bytes = max(FIRST_BYTES, min(int(rtt_s * _USUAL_BYTES_S), self._max_bytes))
         self._begun_s, self._came_bytes = 0.0, 0  # in this round trip
+        self._filled = 0  # round trips in a row that filled most of it
 
-    def grow(self, count: int, now_s: float) -> bool:
-        """So much came, and was passed on. Has the window grown?"""
-        if now_s - self._begun_s > self._rtt_s:
-            self._begun_s, self._came_bytes = now_s, 0
+    def came(self, count: int, now_s: float) -> None:
+        """So much came, and was passed on."""
         self._came_bytes += count
-        if self._came_bytes * 2 <= self.bytes or self.bytes * 2 > self._max_bytes:
-            return False
-        self.bytes *= 2
+        elapsed_s = now_s - self._begun_s
+        if elapsed_s < self._rtt_s:
+            return
+        is_filled = self._came_bytes * 4 * self._rtt_s > self.bytes * 3 * elapsed_s
         self._begun_s, self._came_bytes = now_s, 0
-        return True
+        self._filled = self._filled + 1 if is_filled else 0
+        if self._filled == _IN_A_ROW and self.bytes * 2 <= self._max_bytes:
+            self.bytes *= 2
+            self._filled = 0
 
     def stalled(self) -> None:
         """What came was not taken: the window is not what holds it up."""
-        self._came_bytes = 0
+        self._filled = 0
