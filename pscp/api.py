@@ -82,12 +82,12 @@ class Session:
             raise errors.UsageError("a session needs a host, or a connection as its transport")
         if host is not None and host.host is None:
             raise errors.UsageError(f"{host.text} names no host")
-        self.host = host
+        self._is_any_host = host is None
+        self.host = host or Location("", "", host="lent")
         if client is None:
-            assert host is not None
-            self.connections = Connections(host)
+            self.connections = Connections(self.host)
         else:
-            self.connections = LentConnections(host, self.options, client)
+            self.connections = LentConnections(self.host, self.options, client)
 
     def __enter__(self) -> Session:
         return self
@@ -109,7 +109,7 @@ class Session:
         """As pscp.copy(), over this session's connections; the host must be this session's."""
         froms, to = _locations(sources, destination)
         host = to if to.is_remote else froms[0]
-        if self.host is not None and _place(host) != _place(self.host):
+        if not self._is_any_host and _place(host) != _place(self.host):
             raise errors.UsageError(f"{host.text} is not on this session's host")
         return self._copy(froms, to, _options(self.options, fields), reporter, progress)
 

@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 _FIRST_ATTEMPTS = 4
 
 _EARLY_MAX = 8  # logging in at once; sshd's MaxStartups begins to refuse at 10
-_LENT = "lent"  # the host of a connection of the program's, where it names none
 _RUN_FOLDER_MAX = 50  # characters: unix(7) takes 107 for a socket, and ssh adds some of its own
 
 
@@ -258,8 +257,8 @@ class Connections:
 class LentConnections(Connections):
     """Those of a session whose lanes are channels of a connection that the program has made."""
 
-    def __init__(self, host: Location | None, options: Options, client: Any) -> None:
-        super().__init__(host or Location("", "", host=_LENT))
+    def __init__(self, host: Location, options: Options, client: Any) -> None:
+        super().__init__(host)
         check_lent(client, options)
         self._client = client
 

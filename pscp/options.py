@@ -20,7 +20,12 @@ KIB = 1024
 MIB = 1024 * KIB
 GIB = 1024 * MIB
 
-TRANSPORTS = ("auto", "openssh", "asyncssh", "paramiko")  # auto: openssh where ssh is, else asyncssh
+TRANSPORTS = (
+    "auto",
+    "openssh",
+    "asyncssh",
+    "paramiko",
+)  # auto: openssh where ssh is, else asyncssh
 PROGRESS_STYLES = ("auto", "bar", "plain", "json", "none")
 
 MAX_CONNECTIONS = 256  # each is an ssh process here and one or two at the far end

@@ -15,8 +15,8 @@ from pscp.errors import PscpError
 from pscp.options import Location, Options
 
 __all__ = [
-    "Channel", "check_lent", "Control", "open_channel", "open_lent", "Request", "resolve", "SshSetup",
-    "transport_of",
+    "Channel", "check_lent", "Control", "open_channel", "open_lent", "Request", "resolve",
+    "SshSetup", "transport_of",
 ]  # fmt: skip
 
 

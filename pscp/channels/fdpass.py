@@ -31,9 +31,7 @@ class SshIsGone(Exception):
 def main(words: list[str]) -> int:
     host, port, family = words[:3]
     try:
-        found = socket.getaddrinfo(
-            host.encode(), port, FAMILIES.get(family, 0), socket.SOCK_STREAM
-        )
+        found = socket.getaddrinfo(host.encode(), port, FAMILIES.get(family, 0), socket.SOCK_STREAM)
     except OSError as error:
         print(f"ssh: Could not resolve hostname {host}: {error.strerror}", file=sys.stderr)
         return 255
@@ -77,9 +75,7 @@ def _set(made: socket.socket, congestion: str, rcvbuf: str, sndbuf: str) -> None
             made.setsockopt(socket.SOL_SOCKET, option, int(size))
 
 
-def _connect(
-    made: socket.socket, peer: _Address, until_s: float | None, watched_fd: int
-) -> None:
+def _connect(made: socket.socket, peer: _Address, until_s: float | None, watched_fd: int) -> None:
     """Connect, but give up when ssh does: its end of our standard input closes."""
     made.setblocking(False)
     code = made.connect_ex(peer)

@@ -3,7 +3,7 @@
 Session(transport=client) opens its channels on that connection. The library moves the bytes between
 the channel and pipes, in this process; the connection is the program's, and stays open.
 
-Not here: the loop between a channel of asyncssh and its pipes (via_asyncssh.py).
+Not here: the loop between a channel of asyncssh and its pipes (pump.py).
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class LentChannel:
         return serve_paramiko(client.get_transport(), request, fds, opened=opened)
 
     def _by_asyncssh(self, client: Any, request: Request, fds: tuple[int, int, int]) -> int:
-        from pscp.channels.via_asyncssh import run_channel
+        from pscp.channels.pump import run_channel
 
         future = asyncio.run_coroutine_threadsafe(run_channel(client, request, fds), client._loop)
         self._stop = future.cancel

@@ -3,7 +3,8 @@
 The target as ssh_config(5) has it, the questions on the terminal, what is thought of a host key,
 the socket, the further channels of a connection, and how all of it ends.
 
-Not here: the libraries (via_asyncssh.py, via_paramiko.py). Read next: ride.py.
+Not here: the libraries (via_asyncssh.py, via_paramiko.py), a further channel as its user has it
+(ride.py). Read next: via_asyncssh.py.
 """
 
 from __future__ import annotations
@@ -282,6 +283,7 @@ def run(serve: Callable[[Settings], int]) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # at once
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     _end_with_reader()
+    _quiet(settings.is_debug)
     try:
         status = serve(settings)
     except Failed as error:
@@ -295,6 +297,16 @@ def run(serve: Callable[[Settings], int]) -> None:
     with contextlib.suppress(OSError, ValueError):
         sys.stderr.flush()
     os._exit(status)  # threads of a library may hang on what is gone
+
+
+def _quiet(is_debug: bool) -> None:
+    """What a library logs is for -d; what matters of it is raised, and told in a line."""
+    import logging  # here: the libraries have imported it
+
+    if is_debug:
+        logging.basicConfig(level=logging.DEBUG)
+    else:
+        logging.disable(logging.CRITICAL)
 
 
 def hang_up() -> None:

@@ -17,7 +17,7 @@ import shutil
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pscp.channels import sockets
 from pscp.channels.openssh import Control, SshSetup
@@ -84,7 +84,8 @@ class Settings:
 
     @classmethod
     def from_json(cls, text: str) -> Settings:
-        told = {key: tuple(v) if isinstance(v, list) else v for key, v in json.loads(text).items()}
+        told: dict[str, Any] = json.loads(text)
+        told = {key: tuple(v) if isinstance(v, list) else v for key, v in told.items()}
         return cls(**{**told, "request": Request(*told["request"])})
 
 

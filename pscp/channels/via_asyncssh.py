@@ -4,7 +4,7 @@
 
 On a pull it does what no stock ssh does: the receive window of a channel grows with the path.
 
-Not here: what both libraries' programs share (manners.py). Read next: window.py.
+Not here: what both libraries' programs share (manners.py). Read next: pump.py.
 """
 
 from __future__ import annotations
@@ -14,22 +14,16 @@ import getpass
 import os
 import socket
 import tempfile
-import time
-from collections.abc import Callable
 from typing import Any
 
 import asyncssh
 from asyncssh.config import SSHClientConfig
-from asyncssh.constants import MSG_CHANNEL_WINDOW_ADJUST
-from asyncssh.packet import UInt32
 
 from pscp.channels import manners
 from pscp.channels.manners import FAILED_STATUS, Failed, Rider, Target, Wrong
-from pscp.channels.settings import Request, Settings
-from pscp.channels.window import FIRST_BYTES, GRANTS, Window, round_trip_s
+from pscp.channels.pump import run_channel
+from pscp.channels.settings import Settings
 
-_WRITE_BUFFER_BYTES = 1024 * 1024  # waits to be encrypted; below, the pipe is read again
-_IOV_MAX = 512  # of IOV_MAX, 1024
 _list = SSHClientConfig._set_string_list  # a keyword whose words are taken as they are
 _OWN_KEYWORDS = (
     "AddressFamily", "BatchMode", "BindInterface", "GlobalKnownHostsFile", "KnownHostsCommand",
@@ -72,7 +66,7 @@ class _Config(SSHClientConfig):
 
 def _files(name: str, lines: tuple[str, ...], files: tuple[str, ...]) -> tuple[Any, list[str]]:
     """The configuration's files, the first of which holds the lines; closed, that one is gone."""
-    own = tempfile.TemporaryFile("w+")
+    own = tempfile.TemporaryFile("w+")  # noqa: SIM115 - the caller closes it
     own.write("\n".join([f"Host {name}", *lines, ""]))
     own.flush()
     own.seek(0)
@@ -126,26 +120,32 @@ async def _login(
         asked["sock"] = manners.connected(target, settings)
     try:
         return await asyncssh.connect(target.name, **asked)
-    except asyncssh.HostKeyNotVerifiable as error:
-        failed = client.failed or Failed(f"{error.reason}. Host key verification failed.")
-        raise failed from None
-    except asyncssh.PermissionDenied:
-        tried = ",".join(client.tried or ["publickey"])
-        raise Failed(f"{target.user}@{target.host}: Permission denied ({tried}).") from None
-    except asyncssh.KeyExchangeFailed as error:
-        said = error.reason.replace("No matching", "no matching")
-        raise Failed(f"Unable to negotiate with {target.host}: {said}") from None
-    except asyncssh.ChannelOpenError as error:
-        where = f"host {target.host} port {target.port}"
-        raise Failed(f"connect to {where}: through {target.jump}: {error.reason}") from None
-    except asyncssh.DisconnectError as error:
-        raise Failed(f"Connection closed by {target.host}: {error.reason}") from None
+    except (asyncssh.DisconnectError, asyncssh.ChannelOpenError) as error:
+        raise _failed(target, client, error) from None
     except TimeoutError:
         raise Failed(f"connect to host {target.host}: Connection timed out") from None
     except OSError as error:
         raise Failed(f"Connection closed: {error.strerror or error}") from None
     except (ValueError, asyncssh.KeyImportError) as error:
         raise Wrong(f"Bad configuration option: {error}") from None
+
+
+def _failed(
+    target: Target, client: _Client, error: asyncssh.DisconnectError | asyncssh.ChannelOpenError
+) -> Failed:
+    reason = error.reason
+    if isinstance(error, asyncssh.HostKeyNotVerifiable):
+        return client.failed or Failed(f"{reason}. Host key verification failed.")
+    if isinstance(error, asyncssh.PermissionDenied):
+        tried = ",".join(client.tried or ["publickey"])
+        return Failed(f"{target.user}@{target.host}: Permission denied ({tried}).")
+    if isinstance(error, asyncssh.KeyExchangeFailed):
+        said = reason.replace("No matching", "no matching")
+        return Failed(f"Unable to negotiate with {target.host}: {said}")
+    if isinstance(error, asyncssh.ChannelOpenError):
+        where = f"host {target.host} port {target.port}"
+        return Failed(f"connect to {where}: through {target.jump}: {reason}")
+    return Failed(f"Connection closed by {target.host}: {reason}")
 
 
 def _arguments(
@@ -284,212 +284,3 @@ async def _carry(connection: asyncssh.SSHClientConnection, rider: Rider) -> None
         loop.remove_reader(rider.sock)
     rider.answer(status)
     rider.close()
-
-
-async def run_channel(
-    connection: asyncssh.SSHClientConnection, request: Request, fds: tuple[int, int, int]
-) -> int:
-    """Run a command or subsystem between these descriptors. Its exit status. Raises Failed."""
-    loop = asyncio.get_running_loop()
-    begun_s = time.monotonic()
-    pump = Pump(loop, fds)
-    text, is_subsystem = request
-    try:
-        channel, _ = await connection.create_session(
-            lambda: pump, **{"subsystem" if is_subsystem else "command": text},
-            encoding=None, window=FIRST_BYTES, request_pty=False,
-        )  # fmt: skip
-    except asyncssh.ChannelOpenError as error:
-        pump.release()
-        if error.code == asyncssh.OPEN_REQUEST_SESSION_FAILED:
-            what = "subsystem" if is_subsystem else "exec"
-            raise Failed(f"{what} request failed on channel 0") from None
-        raise Failed(f"Session open refused by peer: {error.reason}") from None
-    except asyncssh.DisconnectError as error:
-        raise Failed(f"Connection closed: {error.reason}") from None
-    rtt_s = round_trip_s(connection.get_extra_info("socket"))
-    pump.begin(rtt_s or (time.monotonic() - begun_s) / 2)  # else by the channel, and the command
-    try:
-        await pump.ended
-    finally:
-        pump.release()
-        channel.close()
-    status = channel.get_exit_status()
-    if status is None or status < 0:
-        if channel.get_exit_signal() is None:
-            raise Failed(f"Connection closed by remote host{pump.why}")
-        return FAILED_STATUS
-    return status
-
-
-class Pump(asyncssh.SSHClientSession[bytes]):
-    """Moves bytes between a channel and three descriptors, as fast as the slower end takes them."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, fds: tuple[int, int, int]) -> None:
-        self.ended: asyncio.Future[None] = loop.create_future()
-        self.why = ""
-        self._loop, self._in = loop, fds[0]
-        self._outs = {
-            None: _Outlet(loop, fds[1], self._written),
-            asyncssh.EXTENDED_DATA_STDERR: _Outlet(loop, fds[2], self._written),
-        }
-        for fd in fds:
-            os.set_blocking(fd, False)
-        self._channel: Any = None
-        self._window: Window | None = None
-        self._is_paused = self._is_closed = False
-        self._is_reading = False
-        self._is_at_end = False  # of the input
-
-    # --- called by the program
-
-    def begin(self, rtt_s: float) -> None:
-        self._window = Window(rtt_s)
-        if not self._is_closed:
-            self._channel.set_write_buffer_limits(_WRITE_BUFFER_BYTES)
-            self._read(True)
-
-    def release(self) -> None:
-        self._read(False)
-        for out in self._outs.values():
-            out.close()
-
-    # --- called by asyncssh
-
-    def connection_made(self, chan: Any) -> None:
-        self._channel = chan
-
-    def data_received(self, data: bytes, datatype: int | None) -> None:
-        out = self._outs[datatype]
-        out.put(data)
-        if self._window is not None:
-            self._window.came(len(data), time.monotonic())
-            self._grant(self._window.bytes)
-        if out.is_full and not self._is_paused:
-            self._is_paused = True
-            self._channel.pause_reading()
-
-    def _grant(self, window_bytes: int) -> None:
-        """What was read, and what the window grew by; asyncssh alone would wait for half of it."""
-        channel = self._channel
-        granted_bytes = window_bytes - channel._recv_window
-        if granted_bytes * GRANTS >= window_bytes and not self._is_paused:
-            channel.send_packet(MSG_CHANNEL_WINDOW_ADJUST, UInt32(granted_bytes))
-            channel._recv_window = channel._init_recv_window = window_bytes
-
-    def eof_received(self) -> bool:
-        return True  # the other way stays open
-
-    def pause_writing(self) -> None:
-        self._read(False)
-
-    def resume_writing(self) -> None:
-        self._read(True)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._is_closed = True
-        self.why = f": {getattr(exc, 'reason', exc)}" if exc is not None else ""
-        self._read(False)
-        self._written()
-
-    # --- the descriptors
-
-    def _read(self, is_wanted: bool) -> None:
-        is_wanted = is_wanted and not (self._is_at_end or self._is_closed)
-        if is_wanted and not self._is_reading:
-            self._loop.add_reader(self._in, self._readable)
-        elif self._is_reading and not is_wanted:
-            self._loop.remove_reader(self._in)
-        self._is_reading = is_wanted
-
-    def _readable(self) -> None:
-        try:
-            data = os.read(self._in, manners.READ_BYTES)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        try:
-            if data:
-                self._channel.write(data)
-            else:
-                self._is_at_end = True
-                self._read(False)
-                self._channel.write_eof()
-        except OSError:  # closed, and connection_lost() is to come
-            self._is_at_end = True
-            self._read(False)
-
-    def _written(self) -> None:
-        """Something was written: is that all there was?"""
-        if any(out.is_full for out in self._outs.values()):
-            if self._window is not None:
-                self._window.stalled()
-            return
-        if self._is_paused and not self._is_closed:
-            self._is_paused = False
-            self._channel.resume_reading()
-        if self._is_closed and not self.ended.done():
-            if all(out.is_empty for out in self._outs.values()):
-                self.ended.set_result(None)
-
-
-class _Outlet:
-    """A descriptor that is written once for all that came at once."""
-
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, fd: int, written: Callable[[], None]
-    ) -> None:
-        self.is_full = False
-        self._loop, self._fd, self._written = loop, fd, written
-        self._waiting: list[bytes | memoryview] = []
-        self._is_gone = False
-
-    @property
-    def is_empty(self) -> bool:
-        return not self._waiting
-
-    def put(self, data: bytes) -> None:
-        if self._is_gone:
-            return
-        if not self._waiting:
-            self._loop.call_soon(self._write)
-        self._waiting.append(data)
-
-    def _write(self) -> None:
-        while self._waiting:
-            part = self._waiting[:_IOV_MAX]
-            try:
-                count = os.writev(self._fd, part)
-            except BlockingIOError:
-                break
-            except OSError:
-                self._is_gone = True
-                self._waiting.clear()
-                break
-            self._drop(count)
-        if bool(self._waiting) != self.is_full:
-            self.is_full = not self.is_full
-            if self.is_full:
-                self._loop.add_writer(self._fd, self._write)
-            else:
-                self._loop.remove_writer(self._fd)
-        self._written()
-
-    def _drop(self, count: int) -> None:
-        done = 0
-        for data in self._waiting:
-            if count < len(data):
-                break
-            count -= len(data)
-            done += 1
-        del self._waiting[:done]
-        if count:
-            self._waiting[0] = memoryview(self._waiting[0])[count:]
-
-    def close(self) -> None:
-        self._is_gone = True
-        self._waiting.clear()
-        if self.is_full:
-            self.is_full = False
-            self._loop.remove_writer(self._fd)

@@ -158,8 +158,8 @@ def _choose(transport: paramiko.Transport, target: Target, found: Any, settings:
     known = paramiko.hostkeys.HostKeys()
     for line in target.known_hosts().splitlines():
         _learn(known, line)
-    transport.known_keys = known.lookup(target.key_name) or {}  # type: ignore[attr-defined]
-    kinds = list(transport.known_keys)  # type: ignore[attr-defined]
+    transport.known_keys = known.lookup(target.key_name) or {}
+    kinds = list(transport.known_keys)
     if "ssh-rsa" in kinds:
         kinds += ["rsa-sha2-512", "rsa-sha2-256"]
     offered.key_types = sorted(offered.key_types, key=lambda kind: kind not in kinds)
@@ -202,7 +202,7 @@ def _selected(value: str, default: tuple[str, ...], keyword: str) -> tuple[str, 
 def _check_key(transport: paramiko.Transport, target: Target) -> None:
     """Before any secret is sent. Raises Failed for a key that is not to be trusted."""
     key = transport.get_remote_server_key()
-    known = transport.known_keys  # type: ignore[attr-defined]
+    known = transport.known_keys
     mine = known.get(key.get_name())
     if mine is None or mine.asbytes() != key.asbytes():
         manners.judge(target, key.get_name(), key.asbytes(), bool(len(known)))

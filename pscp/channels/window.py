@@ -4,7 +4,7 @@ A sender may have a window's bytes on the way, so the rate is at most a window e
 Where more than half of it comes within one, it is doubled. So it ends between two and four times
 the path's bandwidth-delay product, whatever that is, or where memory sets the limit.
 
-Not here: who grants it (via_asyncssh.py). Read next: via_paramiko.py.
+Not here: who grants it (pump.py). Read next: via_paramiko.py.
 """
 
 from __future__ import annotations

@@ -8,7 +8,10 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import signal
+import subprocess
 import threading
+import time
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,11 +24,14 @@ from conftest import MakeServer
 
 import pscp
 from e2e.ways import Ran, Way
+from pscp import worker
 from pscp.channels.settings import CIPHERS, KEYWORDS, LIBRARIES
 from pscp.options import MIB
+from pscp.processes import descendants
 from pscp.servers import PrivateServer, free_port, make_key
 
 WriteConfig = Callable[..., str]
+LOGIN, SESSION = "Accepted publickey", "Starting session"  # in sshd's log
 
 
 @pytest.fixture(params=LIBRARIES)
@@ -87,11 +93,52 @@ def test_a_folder_arrives_as_it_is(over: Way) -> None:
 
 def test_several_channels_share_a_connection(over: Way) -> None:
     (over.source / "large").write_bytes(os.urandom(24 * MIB))
-    logins = over.server.log.count("Accepted publickey")
+    logins, sessions = (over.server.log.count(what) for what in (LOGIN, SESSION))
     result = over.copy("large", connections=1, channels=3, chunk_bytes=MIB)
-    assert result.ok and result.connections == 3
-    assert over.server.log.count("Accepted publickey") == logins + 1
+    assert result.ok and result.connections == 1
+    assert over.server.log.count(LOGIN) == logins + 1
+    assert over.server.log.count(SESSION) == sessions + 3
     assert (over.destination / "large").read_bytes() == (over.source / "large").read_bytes()
+
+
+def test_a_connection_that_is_killed_is_replaced(
+    over: Way, library: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "_PAUSE_S", (0.02, 0.05))
+    (over.source / "large").write_bytes(os.urandom(12 * MIB))
+    killed: list[int] = []
+
+    def kill_once(counters: pscp.Counters) -> None:
+        if counters.bytes_sent and not killed:
+            killed.extend(programs(library))
+            for pid in killed:
+                os.kill(pid, signal.SIGKILL)
+
+    result = over.copy("large", progress=kill_once, chunk_bytes=MIB, limit_kbit_s=8 * 8 * 1024)
+    assert result.ok and result.connections_lost == len(killed) == 1
+    assert (over.destination / "large").read_bytes() == (over.source / "large").read_bytes()
+
+
+def programs(library: str) -> list[int]:
+    return [
+        process.pid
+        for process in descendants(os.getpid())
+        if f"via_{library}".encode() in Path(f"/proc/{process.pid}/cmdline").read_bytes()
+    ]
+
+
+def test_who_started_it_is_killed_and_nothing_is_left(over: Way, library: str) -> None:
+    """The check for leaks, after every test, finds what is."""
+    (over.source / "large").write_bytes(os.urandom(12 * MIB))
+    words = ("--transport", library, "-l", "8192", "--channels", "2", "--progress", "none")
+    sources, destination = over.locations(["large"], "")
+    process = subprocess.Popen([*over.argv(*words), "--", *sources, destination])
+    deadline_s = time.monotonic() + 30
+    while not list(over.destination.glob(".large*")) and time.monotonic() < deadline_s:
+        time.sleep(0.01)
+    process.kill()
+    assert process.wait() == -signal.SIGKILL
+    assert list(over.destination.glob(".large*")), "it was never begun"
 
 
 def test_a_jump_host_is_gone_through(over: Way, config: WriteConfig) -> None:
@@ -102,13 +149,13 @@ def test_a_jump_host_is_gone_through(over: Way, config: WriteConfig) -> None:
         f"IdentityFile {server.folder}/user_key", f"UserKnownHostsFile {server.folder}/known_hosts",
         "IdentityAgent none", "StrictHostKeyChecking yes",
     )  # fmt: skip
-    logins = server.log.count("Accepted publickey")
+    logins = server.log.count(LOGIN)
     source, destination = over.locations(["x"], "")
     typed = [each.replace(server.host, "there", 1) for each in (*source, destination)]
     ran = over.typed("-F", path, "-J", server.host, "--", *typed)
     assert ran.code == 0, ran.err
     assert (over.destination / "x").read_text() == "x"
-    assert server.log.count("Accepted publickey") == logins + 2
+    assert server.log.count(LOGIN) == logins + 2
 
 
 def test_a_proxy_command_connects_in_its_place(to: Way, config: WriteConfig) -> None:
@@ -145,11 +192,11 @@ def test_a_changed_host_key_is_refused_whatever_is_configured(
     make_key(tmp_path / "other")
     known = Path(to.server.folder / "known_hosts").read_text().split()[0]
     (tmp_path / "known").write_text(f"{known} {(tmp_path / 'other.pub').read_text()}")
-    logins = to.server.log.count("Accepted publickey")
+    logins = to.server.log.count(LOGIN)
     for checking in ("yes", "no", "accept-new"):
         path = config(UserKnownHostsFile=tmp_path / "known", StrictHostKeyChecking=checking)
         assert is_refused(tried(to, "-F", path), 3, "HOST IDENTIFICATION HAS CHANGED", "compare")
-    assert to.server.log.count("Accepted publickey") == logins
+    assert to.server.log.count(LOGIN) == logins
     assert list(to.destination.iterdir()) == []
 
 
@@ -296,13 +343,13 @@ def test_a_session_goes_over_a_connection_that_is_there(
     client: Any, sshd: PrivateServer, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_bytes(os.urandom(20 * MIB))
-    logins = sshd.log.count("Accepted publickey")
+    logins = sshd.log.count(LOGIN)
     with pscp.Session(transport=client, connections=3, chunk_bytes=MIB) as session:
         assert session.copy(str(tmp_path / "file"), f"there:{tmp_path}/far").connections == 3
         assert session.copy(f"there:{tmp_path}/far", str(tmp_path / "back")).ok
         assert session.run(["echo", "hello"]).out == b"hello\n"
     assert (tmp_path / "back").read_bytes() == (tmp_path / "file").read_bytes()
-    assert sshd.log.count("Accepted publickey") == logins
+    assert sshd.log.count(LOGIN) == logins
     assert is_open(client)
 
 
