@@ -64,7 +64,8 @@ OF_SELFTEST = {"awkward", "servers", "embedded", "processes"}  # no copy needs t
 READ_LAST = {
     "advice.py", "arguments.py", "board.py", "channels/command.py", "channels/fdpass.py",
     "channels/lent.py", "channels/openssh.py", "channels/ride.py", "crew.py", "endpoint/agent.py",
-    "endpoint/commands.py", "endpoint/durable.py", "endpoint/end.py", "endpoint/failures.py", "endpoint/machine.py", "endpoint/madeup.py",
+    "endpoint/commands.py", "endpoint/durable.py", "endpoint/end.py", "endpoint/failures.py",
+    "endpoint/machine.py", "endpoint/madeup.py",
     "endpoint/names.py", "hosts.py", "journal.py", "lines.py", "load.py", "resume.py", "state.py",
     "__init__.py",
 }  # fmt: skip

@@ -1,8 +1,9 @@
 """How large the receive window of a channel should be: it grows with the path (RFC 4254, 5.2).
 
 A sender may have a window's bytes on the way, so the rate is at most a window each round trip.
-Where more than half of it comes within one, it is doubled. So it ends between two and four times
-the path's bandwidth-delay product, whatever that is, or where memory sets the limit.
+Where two round trips in a row brought nine tenths of it, it grows by a quarter. So it ends a little
+above the path's bandwidth-delay product, or where memory sets the limit. It is not doubled: what is
+beyond the product waits in a queue on the way, and a queue that overflows costs more than is won.
 
 Not here: who grants it (pump.py). Read next: via_paramiko.py.
 """
@@ -15,7 +16,7 @@ import sys
 from typing import Any
 
 FIRST_BYTES = 2 * 1024 * 1024  # as OpenSSH's
-GRANTS = 8  # of a window, in as many parts: with two, only half of it would be on the way at times
+GRANTS = 16  # parts of a window; of two, one would be all that is on the way at times
 _USUAL_BYTES_S = 80 * 1024 * 1024  # of a path whose rate is not known yet
 _IN_A_ROW = 2  # one alone may be what had waited here
 _MAX_BYTES = 64 * 1024 * 1024  # sshd may hold as much, and has no buffer above 128 MiB
@@ -60,11 +61,11 @@ class Window:
         elapsed_s = now_s - self._begun_s
         if elapsed_s < self._rtt_s:
             return
-        is_filled = self._came_bytes * 4 * self._rtt_s > self.bytes * 3 * elapsed_s
+        is_filled = self._came_bytes * 10 * self._rtt_s > self.bytes * 9 * elapsed_s
         self._begun_s, self._came_bytes = now_s, 0
         self._filled = self._filled + 1 if is_filled else 0
-        if self._filled == _IN_A_ROW and self.bytes * 2 <= self._max_bytes:
-            self.bytes *= 2
+        if self._filled == _IN_A_ROW and self.bytes * 5 // 4 <= self._max_bytes:
+            self.bytes = self.bytes * 5 // 4
             self._filled = 0
 
     def stalled(self) -> None:

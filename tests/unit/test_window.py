@@ -28,9 +28,9 @@ def carried(window: Window, rtt_s: float, rate_bytes_s: float, seconds: float) -
 @pytest.mark.parametrize("rate_mbit", [100, 1000])
 def test_it_covers_the_path_and_not_much_more(rtt_s: float, rate_mbit: int) -> None:
     window, rate = Window(rtt_s, 256 * MIB), rate_mbit * 125_000
-    carried(window, rtt_s, rate, 5.0)
+    carried(window, rtt_s, rate, 10.0)
     assert window.bytes >= rate * rtt_s
-    assert window.bytes <= max(FIRST_BYTES, rtt_s * 80 * MIB, rate * rtt_s * 3)
+    assert window.bytes <= max(FIRST_BYTES, rtt_s * 80 * MIB, rate * rtt_s * 1.5)
 
 
 def test_it_stays_as_it_is_on_a_short_path() -> None:
@@ -42,7 +42,7 @@ def test_it_stays_as_it_is_on_a_short_path() -> None:
 def test_memory_is_the_limit() -> None:
     window = Window(0.5, 16 * MIB)
     carried(window, 0.5, 1000 * MIB, 20.0)
-    assert window.bytes == 16 * MIB
+    assert 12 * MIB <= window.bytes <= 16 * MIB
     assert FIRST_BYTES <= most_bytes() <= 64 * MIB
 
 
