@@ -17,7 +17,7 @@ from typing import Any
 
 FIRST_BYTES = 2 * 1024 * 1024  # as OpenSSH's
 GRANTS = 16  # parts of a window; of two, one would be all that is on the way at times
-_USUAL_BYTES_S = 80 * 1024 * 1024  # of a path whose rate is not known yet
+_USUAL_BYTES_S = 125_000_000  # 1 Gbit/s: of a path whose rate is not known yet
 _IN_A_ROW = 2  # one alone may be what had waited here
 _MAX_BYTES = 64 * 1024 * 1024  # sshd may hold as much, and has no buffer above 128 MiB
 _SHARE = 64  # of the memory: it may all wait here for a consumer that stands still

@@ -30,7 +30,7 @@ def test_it_covers_the_path_and_not_much_more(rtt_s: float, rate_mbit: int) -> N
     window, rate = Window(rtt_s, 256 * MIB), rate_mbit * 125_000
     carried(window, rtt_s, rate, 10.0)
     assert window.bytes >= rate * rtt_s
-    assert window.bytes <= max(FIRST_BYTES, rtt_s * 80 * MIB, rate * rtt_s * 1.5)
+    assert window.bytes <= max(FIRST_BYTES, rtt_s * 125_000_000, rate * rtt_s * 1.5)
 
 
 def test_it_stays_as_it_is_on_a_short_path() -> None:
