@@ -83,7 +83,7 @@ class LentChannel:
         far_in, self.write_fd = os.pipe()
         self.read_fd, far_out = os.pipe()
         self.error_fd, far_error = os.pipe()
-        self._is_closed = False
+        self._is_closed = self._is_ended = False
         for fd in (self.write_fd, self.read_fd):
             machine.widen_pipe(fd)
         fds = (far_in, far_out, far_error)
@@ -108,26 +108,37 @@ class LentChannel:
     def _by_paramiko(self, client: Any, request: Request, fds: tuple[int, int, int]) -> int:
         def opened(channel: Any) -> None:
             self._stop = channel.close
+            if self._is_ended:
+                channel.close()
 
         return serve_paramiko(client.get_transport(), request, fds, opened=opened)
 
     def _by_asyncssh(self, client: Any, request: Request, fds: tuple[int, int, int]) -> int:
         from pscp.channels.pump import run_channel
 
-        future = asyncio.run_coroutine_threadsafe(run_channel(client, request, fds), client._loop)
-        self._stop = future.cancel
-        return future.result()
+        loop = client._loop
+
+        async def carry() -> int:
+            task = asyncio.current_task()
+            assert task is not None
+            self._stop = lambda: loop.call_soon_threadsafe(task.cancel)
+            return _FAILED_STATUS if self._is_ended else await run_channel(client, request, fds)
+
+        # Not cancelled from here: its result would be there while the loop still uses the pipes.
+        return asyncio.run_coroutine_threadsafe(carry(), loop).result()
 
     def end(self) -> None:
-        self._stop()
+        self._is_ended = True
+        with contextlib.suppress(RuntimeError):  # the loop was closed
+            self._stop()
 
     def close(self) -> None:
         if self._is_closed:
             return
         self._is_closed = True
+        self.end()
         for fd in (self.write_fd, self.read_fd, self.error_fd):
             os.close(fd)
-        self.end()
         self._thread.join(_ENDING_S)
 
     def explain(self, said: str) -> PscpError:
@@ -170,10 +181,13 @@ def serve_paramiko(
     errors.start()
     if rider is not None:
         threading.Thread(target=_end_with, args=(channel, rider), daemon=True).start()
-    _drain(channel.recv, fds[1])
-    errors.join()
-    status = int(channel.recv_exit_status())
-    channel.close()
+    try:
+        _drain(channel.recv, fds[1])
+        errors.join()
+        status = int(channel.recv_exit_status())
+    finally:
+        channel.close()
+        errors.join()  # the descriptors are the caller's again
     if status < 0 and not transport.is_active():
         raise Failed("Connection closed by remote host")
     return status if status >= 0 else _FAILED_STATUS

@@ -29,20 +29,23 @@ async def run_channel(
     connection: asyncssh.SSHClientConnection, request: Request, fds: tuple[int, int, int]
 ) -> int:
     """Run a command or subsystem between these descriptors. Its exit status. Raises Failed."""
-    loop = asyncio.get_running_loop()
+    pump = Pump(asyncio.get_running_loop(), fds)
+    try:
+        return await _carried(connection, request, pump)
+    finally:
+        pump.release()  # from here on the descriptors are the caller's again
+
+
+async def _carried(connection: asyncssh.SSHClientConnection, request: Request, pump: Pump) -> int:
     begun_s = time.monotonic()
-    pump = Pump(loop, fds)
-    text, is_subsystem = request
-    asked: Any = {"subsystem" if is_subsystem else "command": text}
+    asked: Any = {"subsystem" if request.is_subsystem else "command": request.text}
     try:
         channel, _ = await connection.create_session(
-            lambda: pump, **asked,
-            encoding=None, window=FIRST_BYTES, request_pty=False,
-        )  # fmt: skip
+            lambda: pump, **asked, encoding=None, window=FIRST_BYTES, request_pty=False
+        )
     except asyncssh.ChannelOpenError as error:
-        pump.release()
         if error.code == asyncssh.OPEN_REQUEST_SESSION_FAILED:
-            what = "subsystem" if is_subsystem else "exec"
+            what = "subsystem" if request.is_subsystem else "exec"
             raise Failed(f"{what} request failed on channel 0") from None
         raise Failed(f"Session open refused by peer: {error.reason}") from None
     except asyncssh.DisconnectError as error:
@@ -52,7 +55,6 @@ async def run_channel(
     try:
         await pump.ended
     finally:
-        pump.release()
         channel.close()
     status = channel.get_exit_status()
     if status is None or status < 0:
@@ -90,6 +92,8 @@ class Pump(asyncssh.SSHClientSession[bytes]):
             self._read(True)
 
     def release(self) -> None:
+        """Nothing is read or written any more, whatever asyncssh may still call."""
+        self._is_at_end = True
         self._read(False)
         for out in self._outs.values():
             out.close()

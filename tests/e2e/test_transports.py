@@ -25,6 +25,7 @@ from conftest import MakeServer
 import pscp
 from e2e.ways import Ran, Way
 from pscp import worker
+from pscp.channels import open_lent
 from pscp.channels.settings import CIPHERS, KEYWORDS, LIBRARIES
 from pscp.options import MIB
 from pscp.processes import descendants
@@ -356,13 +357,28 @@ def test_a_session_goes_over_a_connection_that_is_there(
 ) -> None:
     (tmp_path / "file").write_bytes(os.urandom(20 * MIB))
     logins = sshd.log.count(LOGIN)
-    with pscp.Session(transport=client, connections=3, chunk_bytes=MIB) as session:
+    fields = {"connections": 3, "chunk_bytes": MIB, "limit_kbit_s": 16 * 8 * 1024}
+    with pscp.Session(transport=client, **fields) as session:
         assert session.copy(str(tmp_path / "file"), f"there:{tmp_path}/far").connections == 3
         assert session.copy(f"there:{tmp_path}/far", str(tmp_path / "back")).ok
         assert session.run(["echo", "hello"]).out == b"hello\n"
     assert (tmp_path / "back").read_bytes() == (tmp_path / "file").read_bytes()
     assert sshd.log.count(LOGIN) == logins
     assert is_open(client)
+
+
+def test_a_channel_that_was_closed_touches_no_descriptor_any_more(
+    client: Any, tmp_path: Path
+) -> None:
+    """Its numbers are soon another file's."""
+    for number in range(20):
+        channel = open_lent(client, "exec cat /dev/zero")
+        assert os.read(channel.read_fd, 1) == b"\0"
+        channel.close()
+        files = [os.open(tmp_path / f"{number}-{n}", os.O_CREAT | os.O_WRONLY) for n in range(8)]
+        for fd in files:
+            os.close(fd)
+    assert {path.stat().st_size for path in tmp_path.iterdir()} == {0}
 
 
 def test_what_only_who_connects_can_heed_is_wrong_use(client: Any) -> None:
