@@ -376,6 +376,9 @@ def test_a_channel_that_was_closed_touches_no_descriptor_any_more(
         assert os.read(channel.read_fd, 1) == b"\0"
         channel.close()
         files = [os.open(tmp_path / f"{number}-{n}", os.O_CREAT | os.O_WRONLY) for n in range(8)]
+        other = open_lent(client, "echo done")  # by then the library has had its turn
+        assert os.read(other.read_fd, 5) == b"done\n"
+        other.close()
         for fd in files:
             os.close(fd)
     assert {path.stat().st_size for path in tmp_path.iterdir()} == {0}
