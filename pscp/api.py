@@ -64,16 +64,33 @@ class Session:
     """Connections to one host, kept for several copies. A context manager.
 
     `host` is "host", "user@host", "ssh://user@host:port", or a Location on it.
+
+    With `transport` a paramiko.SSHClient or an asyncssh.SSHClientConnection that is connected, all
+    lanes are channels of that connection, which stays open; `host` may be left out, and is then
+    whatever the locations name. The event loop of asyncssh must run in another thread than those
+    that call pscp, which block; asyncio.to_thread() is a way.
     """
 
-    def __init__(self, host: str | Location, options: Options | None = None, **fields: Any) -> None:
+    def __init__(
+        self, host: str | Location | None = None, options: Options | None = None, **fields: Any
+    ) -> None:
+        client = fields.pop("transport") if _is_client(fields.get("transport")) else None
         self.options = _options(options, fields)
         if isinstance(host, str):
             host = parse_location(host if ":" in host else f"{host}:")
-        if host.host is None:
+        if host is None and client is None:
+            raise errors.UsageError("a session needs a host, or a connection as its transport")
+        if host is not None and host.host is None:
             raise errors.UsageError(f"{host.text} names no host")
-        self.host = host
-        self.connections = Connections(host)
+        self._is_any_host = host is None
+        if client is None:
+            assert host is not None
+            self.host, self.connections = host, Connections(host)
+            return
+        from pscp.lent import LentConnections, place_of  # here: few programs hand one in
+
+        self.host = host or place_of(client)
+        self.connections = LentConnections(self.host, self.options, client)
 
     def __enter__(self) -> Session:
         return self
@@ -95,7 +112,7 @@ class Session:
         """As pscp.copy(), over this session's connections; the host must be this session's."""
         froms, to = _locations(sources, destination)
         host = to if to.is_remote else froms[0]
-        if (host.user, host.host, host.port) != (self.host.user, self.host.host, self.host.port):
+        if not self._is_any_host and _place(host) != _place(self.host):
             raise errors.UsageError(f"{host.text} is not on this session's host")
         return self._copy(froms, to, _options(self.options, fields), reporter, progress)
 
@@ -164,6 +181,14 @@ class Session:
             return result
         finally:
             told.stop(result)
+
+
+def _is_client(value: Any) -> bool:
+    return value is not None and not isinstance(value, str)
+
+
+def _place(host: Location) -> tuple[object, ...]:
+    return host.user, host.host, host.port
 
 
 def _is_large(froms: list[Location]) -> bool:

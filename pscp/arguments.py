@@ -162,6 +162,12 @@ def add_how_it_is_sent(group: argparse._ArgumentGroup) -> None:
 def add_how_ssh_is_run(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
     flag = partial(add, action="store_true")
+    add(
+        "--transport",
+        metavar="NAME",
+        help="what makes the connections: openssh, asyncssh, paramiko, or auto (the default: "
+        "openssh where ssh is installed, else asyncssh)",
+    )
     number(group, "-P", "--port", "port", "PORT", "the port of the far end")
     many = partial(add, action="append")
     many("-i", "--identity", metavar="FILE", dest="identities", help="a private key to log in with")

@@ -17,9 +17,16 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pscp import errors, hosts, state
-from pscp.channels import Channel, Control, SshSetup, open_channel
+from pscp.channels import (
+    Channel,
+    Control,
+    SshSetup,
+    open_channel,
+    resolve,
+    transport_of,
+)
 from pscp.channels.command import command
-from pscp.channels.openssh import resolve, user_words
+from pscp.channels.openssh import user_words
 from pscp.channels.sockets import Route, asked
 from pscp.master import Master
 from pscp.options import Location, Options
@@ -195,14 +202,6 @@ class Connections:
             return open_sftp(self.host, options, setup, may_prompt, number, control, asks)
         return open_channel(self.host, options, setup, command(), may_prompt, number, control, asks)
 
-    def _opened_empty(
-        self, options: Options, may_prompt: bool, number: int, control: Control | None,
-        asks: Mapping[str, str] | None,
-    ) -> Channel:  # fmt: skip
-        """A connection for others to use."""
-        setup = self._resolved(options)
-        return open_channel(self.host, options, setup, "", may_prompt, number, control, asks)
-
     def _uses_sftp(self, options: Options) -> bool:
         if options.remote != "auto":
             return options.remote == "sftp"
@@ -231,6 +230,8 @@ class Connections:
     def _guessed(self, options: Options) -> SshSetup:
         """What ssh -G said last, so that ssh need not wait for it: _check_setup() asks again."""
         advised = hosts.advice(self.host, options)[1]
+        if transport_of(options) != "openssh":  # nobody is asked, so nothing need be remembered
+            return dataclasses.replace(resolve(self.host, options), advised=advised)
         try:  # --bind and the like depend on the way there, and may not be
             kept: Any = None if asked(options) else state.recall(_setup_name(self.host, options))
             route, offered = Route(**kept["route"]), tuple(kept["offered"])
@@ -408,7 +409,9 @@ class Connections:
             control = self._new_control()
             if control is None:
                 raise errors.UsageError("--login-once: no folder for a private socket", _NO_FOLDER)
-            channel = self._logging_in(options, True, control, self._opened_empty)
+            setup = self._resolved(options)
+            empty = lambda options, *of: open_channel(self.host, options, setup, "", *of)  # noqa: E731
+            channel = self._logging_in(options, True, control, empty)
             self._master = Master(channel, control)
         return options.login_once
 

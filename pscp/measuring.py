@@ -24,9 +24,8 @@ from pscp.advice import Kernel, Measurement, Moved, Point
 from pscp.api import Session
 from pscp.board import Board, Limiter
 from pscp.bootstrap import Far
-from pscp.channels import Channel, open_channel
+from pscp.channels import Channel, open_channel, resolve
 from pscp.channels.command import command
-from pscp.channels.openssh import resolve
 from pscp.coordinator import choose_hash
 from pscp.crew import sink_question, source_question
 from pscp.endpoint import machine, tree

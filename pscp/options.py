@@ -22,6 +22,8 @@ GIB = 1024 * MIB
 
 REMOTES = ("auto", "agent", "sftp")
 VERIFIES = ("auto", "read-back", "none")
+# auto: openssh where ssh is, else asyncssh
+TRANSPORTS = ("auto", "openssh", "asyncssh", "paramiko")
 PROGRESS_STYLES = ("auto", "bar", "plain", "json", "none")
 
 MAX_CONNECTIONS = 256  # each is an ssh process here and one or two at the far end
@@ -114,6 +116,7 @@ class Options:
     bind: tuple[str, ...] = ()  # addresses of this machine, for the connections in turn
     cpus: tuple[int, ...] = ()  # processors for the ssh processes, in turn
     # how ssh is run
+    transport: str = "auto"  # one of TRANSPORTS
     program: str = "ssh"
     port: int | None = None
     identities: tuple[str, ...] = ()
@@ -348,6 +351,9 @@ def show_size(size_bytes: int) -> str:
 
 def _check_ssh(options: Options) -> None:
     """These become arguments of ssh, where an empty one or a NUL would be a riddle."""
+    if options.transport not in TRANSPORTS:
+        known = ", ".join(TRANSPORTS)
+        raise UsageError(f"the transport must be one of {known}, not {options.transport!r}")
     _check_argument("the ssh program", options.program)
     for what, value in (
         ("the ssh_config file", options.config_file), ("the jump", options.jump),

@@ -34,6 +34,7 @@ LADDER = (
     ("api",),
     ("streams",),
     ("run",),
+    ("lent",),
     ("connections", "coordinator", "pipes"),
     ("crew", "resume"),
     ("filejob",),
@@ -65,11 +66,10 @@ OF_SELFTEST = {"awkward", "servers", "embedded", "processes"}  # no copy needs t
 # The last ones on their path of reading.
 READ_LAST = {
     "advice.py", "arguments.py", "board.py", "channels/askpass.py", "channels/command.py",
-    "channels/fdpass.py",
-    "channels/openssh.py", "crew.py", "endpoint/agent.py", "endpoint/commands.py",
-    "endpoint/durable.py",
-    "endpoint/end.py", "endpoint/failures.py", "endpoint/machine.py", "endpoint/madeup.py",
-    "endpoint/names.py", "hosts.py", "journal.py", "lines.py", "load.py", "resume.py", "state.py",
+    "channels/fdpass.py", "channels/lent.py", "channels/openssh.py", "channels/ride.py", "crew.py",
+    "endpoint/agent.py", "endpoint/commands.py", "endpoint/durable.py", "endpoint/end.py",
+    "endpoint/failures.py", "endpoint/machine.py", "endpoint/madeup.py", "endpoint/names.py",
+    "hosts.py", "journal.py", "lent.py", "lines.py", "load.py", "resume.py", "state.py",
     "__init__.py", "sftp/program.py", "sftp/standin.py",
 }  # fmt: skip
 SAYS_WHAT_IT_IS_NOT = re.compile(r"Not here: |[Nn]othing (else|here)\b")

@@ -1,19 +1,24 @@
 """Ways to the far end: one small file each, all with the same few manners (Channel).
 
 Not here: what is said over a channel (../bootstrap.py, ../lane.py).
-Read next: openssh.py.
+Read next: openssh.py, settings.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
-from pscp.channels.openssh import Control, OpenSsh, SshSetup
+from pscp.channels import openssh, settings
+from pscp.channels.openssh import Child, Control, SshSetup
+from pscp.channels.settings import Request, program_argv, ride_argv, settings_of, transport_of
 from pscp.errors import PscpError
 from pscp.options import Location, Options
 
-__all__ = ["Channel", "Control", "open_channel", "SshSetup"]
+__all__ = [
+    "Channel", "check_lent", "Control", "open_channel", "open_lent", "place_of", "Request",
+    "resolve", "rider_argv", "SshSetup", "transport_of",
+]  # fmt: skip
 
 
 class Channel(Protocol):
@@ -40,22 +45,64 @@ class Channel(Protocol):
 
 
 def open_channel(
-    host: Location, options: Options, setup: SshSetup, command: str, may_prompt: bool,
+    host: Location, options: Options, setup: SshSetup, request: Request | str, may_prompt: bool,
     number: int, control: Control | None, asks: Mapping[str, str] | None = None,
-    is_subsystem: bool = False,
 ) -> Channel:  # fmt: skip
-    """Run `command` at the far end. Returns at once; what fails is known when reading ends.
+    """Open a channel for a command, or a subsystem, at the far end.
 
-    `number` counts the connections from 0 on: each has its turn of the addresses and processors.
-    `asks` is the environment by which its prompts are answered. Without a command it is a
-    connection for others to use.
+    Returns at once; what fails is known when reading ends. `number` counts the connections from 0
+    on: each has its turn of the addresses and processors. `asks` is the environment by which its
+    prompts are answered. Without a command it is a connection for others to use.
     """
+    if isinstance(request, str):
+        request = Request(request)
     cpu = options.cpus[number % len(options.cpus)] if options.cpus else None
-    argv = setup.argv(host, options, may_prompt, number, control, asks is not None)
-    if is_subsystem:
-        argv.insert(1, "-s")
-    if command:
-        argv.append(command)
-    else:
-        argv.insert(1, "-N")
-    return OpenSsh(argv, may_prompt, cpu, control, asks)
+    transport = transport_of(options)
+    if transport == "openssh":
+        argv = setup.argv(host, options, may_prompt, number, control, asks is not None)
+        kind = "-s" if request.is_subsystem else "" if request.text else "-N"
+        argv[1:1] = [kind] if kind else []
+        argv += [request.text] if request.text else []
+        return Child(argv, may_prompt, cpu, control, asks)
+    if control is not None and not control.is_master:
+        return Child(ride_argv(control.path, request), False, None, control)
+    may_ask = asks is not None or (may_prompt and not options.batch)
+    told = settings_of(host, options, setup, request, may_ask, number, control)
+    return Child(program_argv(transport, told), may_prompt, cpu, control, asks)
+
+
+def rider_argv(
+    host: Location, options: Options, setup: SshSetup, control: Control, command: str
+) -> list[str]:
+    """The command line of a further channel of a connection, for somebody else to run."""
+    if transport_of(options) == "openssh":
+        return [*setup.argv(host, options, False, 0, Control(control.path, False)), command]
+    return ride_argv(control.path, Request(command))
+
+
+def open_lent(client: Any, request: Request | str) -> Channel:
+    """Likewise, on a connection of the program's own."""
+    from pscp.channels.lent import LentChannel  # here: few programs hand in a connection
+
+    return LentChannel(client, Request(request) if isinstance(request, str) else request)
+
+
+def check_lent(client: Any, options: Options) -> None:
+    """Refuse what cannot be a connection, or be asked of one. Raises UsageError."""
+    from pscp.channels.lent import check
+
+    check(client, options)
+
+
+def place_of(client: Any) -> Location:
+    """The far end of a connection of the program's own."""
+    from pscp.channels import lent
+
+    return lent.place_of(client)
+
+
+def resolve(host: Location, options: Options) -> SshSetup:
+    """What the connections to this host will be like. Contacts nobody. Raises UsageError."""
+    if transport_of(options) == "openssh":
+        return openssh.resolve(host, options)
+    return settings.resolve(host, options)

@@ -21,34 +21,37 @@ from time import monotonic
 _Address = tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]
 _Found = list[tuple[int, int, int, str, _Address]]  # as getaddrinfo(3) has it
 
-_FAMILIES = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}
+FAMILIES = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}
 
 
-class _SshIsGone(Exception):
+class SshIsGone(Exception):
     pass
 
 
 def main(words: list[str]) -> int:
     host, port, family = words[:3]
     try:
-        found = socket.getaddrinfo(
-            host.encode(), port, _FAMILIES.get(family, 0), socket.SOCK_STREAM
-        )
+        found = socket.getaddrinfo(host.encode(), port, FAMILIES.get(family, 0), socket.SOCK_STREAM)
     except OSError as error:
         print(f"ssh: Could not resolve hostname {host}: {error.strerror}", file=sys.stderr)
         return 255
     try:
-        _pass(_connected(found, *words[3:]))
+        _pass(connected(found, *words[3:]))
     except OSError as error:
         print(f"ssh: connect to host {host} port {port}: {error.strerror}", file=sys.stderr)
         return 255
-    except (_SshIsGone, KeyboardInterrupt):
+    except (SshIsGone, KeyboardInterrupt):
         return 255
     return 0
 
 
-def _connected(found: _Found, timeout_s: str, address: str, *settings: str) -> socket.socket:
-    """The socket to the first of these addresses that answers. Raises OSError for the last."""
+def connected(
+    found: _Found, timeout_s: str, address: str, *settings: str, watched_fd: int = 0
+) -> socket.socket:
+    """The socket to the first of these addresses that answers. Raises OSError for the last.
+
+    And SshIsGone when the other end of `watched_fd` closes.
+    """
     until_s = None if timeout_s == "none" else monotonic() + int(timeout_s)
     failure = OSError(errno.EADDRNOTAVAIL, os.strerror(errno.EADDRNOTAVAIL))
     for family, kind, protocol, _, peer in found:
@@ -57,7 +60,7 @@ def _connected(found: _Found, timeout_s: str, address: str, *settings: str) -> s
             _set(made, *settings)
             if address != "-":
                 made.bind(socket.getaddrinfo(address.encode(), None, family, kind)[0][4])
-            _connect(made, peer, until_s)
+            _connect(made, peer, until_s, watched_fd)
             return made
         except OSError as error:
             failure = error
@@ -72,18 +75,18 @@ def _set(made: socket.socket, congestion: str, rcvbuf: str, sndbuf: str) -> None
             made.setsockopt(socket.SOL_SOCKET, option, int(size))
 
 
-def _connect(made: socket.socket, peer: _Address, until_s: float | None) -> None:
+def _connect(made: socket.socket, peer: _Address, until_s: float | None, watched_fd: int) -> None:
     """Connect, but give up when ssh does: its end of our standard input closes."""
     made.setblocking(False)
     code = made.connect_ex(peer)
     if code == errno.EINPROGRESS:
         poll = select.poll()
         poll.register(made.fileno(), select.POLLOUT)
-        poll.register(0, 0)
+        poll.register(watched_fd, 0)
         left_ms = None if until_s is None else max(0.0, until_s - monotonic()) * 1000
         ready = dict(poll.poll(left_ms))
-        if 0 in ready:
-            raise _SshIsGone
+        if watched_fd in ready:
+            raise SshIsGone
         code = made.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) if ready else errno.ETIMEDOUT
     if code:
         raise OSError(code, os.strerror(code))

@@ -53,6 +53,7 @@ _CHACHA = "chacha20-poly1305@openssh.com"
 _END_S = 2.0  # what an ssh gets to end after SIGTERM
 
 PROTOCOL_STATUS = 99  # of the agent
+WRONG_STATUS = 96  # of our own programs: what was asked for cannot be; nobody was contacted
 
 
 class Control(NamedTuple):
@@ -201,8 +202,8 @@ def _check_cpus(cpus: tuple[int, ...]) -> None:
         os.sched_setaffinity(0, before)
 
 
-class OpenSsh:
-    """A running ssh."""
+class Child:
+    """A running ssh, or a program with its manners."""
 
     needs_agent = True
 
@@ -304,6 +305,8 @@ def explained(status: int, said: str) -> PscpError:
         return NoPython("the python3 at the far end is older than 3.6")
     if status == PROTOCOL_STATUS:
         return ProtocolError(last_line(said))
+    if status == WRONG_STATUS:
+        return UsageError(last_line(said))
     if status in (255, -15, -2, -9, 0):
         for pattern, error in _MEANINGS:
             found = re.search(f"^.*({pattern}).*$", said, re.MULTILINE)

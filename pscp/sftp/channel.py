@@ -18,7 +18,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from pscp.channels import Channel, Control, SshSetup, open_channel
+from pscp.channels import Channel, Control, Request, SshSetup, open_channel, rider_argv
 from pscp.channels.openssh import PROTOCOL_STATUS, last_line
 from pscp.endpoint import machine
 from pscp.errors import NoAgent, NoSftp, ProtocolError, PscpError
@@ -113,10 +113,9 @@ def open_sftp(
     """As channels.open_channel(), with SFTP at the far end. A hash program rides on `control`."""
     program: list[str] = []
     if control is not None and options.verify == "auto":
-        rider = Control(control.path, False)
-        argv = setup.argv(host, options, False, number, rider)
-        program = [*argv, COMMAND]
-    below = open_channel(host, options, setup, SUBSYSTEM, may_prompt, number, control, asks, True)
+        program = rider_argv(host, options, setup, control, COMMAND)
+    request = Request(SUBSYSTEM, True)
+    below = open_channel(host, options, setup, request, may_prompt, number, control, asks)
     try:
         return SftpChannel(below, options.verify, program)
     except BaseException:

@@ -43,6 +43,7 @@ class Way:
     prefix: tuple[str, ...] = ()  # what the command is run by
     umask: int = -1  # of the command
     remote: str = "agent"  # or sftp
+    transport: str = "auto"
 
     @property
     def sent_from(self) -> str:
@@ -64,7 +65,7 @@ class Way:
         sources, destination = self.locations(names, to)
         if self.session is not None:
             return self.session.copy(sources, destination, **fields)
-        fields = {"connections": 1, "batch": True, **fields}
+        fields = {"connections": 1, "batch": True, "transport": self.transport, **fields}
         return pscp.copy(sources, destination, config_file=self.server.ssh_config, **fields)
 
     def command(self, *words: str, names: Sequence[str], to: str = "") -> Ran:
@@ -73,18 +74,8 @@ class Way:
         return self.typed(*words, "--", *sources, destination)
 
     def argv(self, *words: str) -> list[str]:
-        return [
-            *self.prefix,
-            *PSCP,
-            "-F",
-            self.server.ssh_config,
-            "-B",
-            "-c",
-            "1",
-            "--remote",
-            self.remote,
-            *words,
-        ]
+        fixed = ["-F", self.server.ssh_config, "-B", "-c", "1", "--transport", self.transport]
+        return [*self.prefix, *PSCP, *fixed, "--remote", self.remote, *words]
 
     def typed(self, *words: str, cwd: Path | None = None) -> Ran:
         """The command with exactly these words, but for how the server is reached."""

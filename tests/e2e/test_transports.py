@@ -1,0 +1,410 @@
+"""Whole copies over connections that asyncssh and paramiko make, and over a program's own.
+
+Not here: what any lane may rely on (../conformance), the same over ssh (the other tests here).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import asyncssh
+import paramiko
+import pytest
+from compare import assert_same_tree
+from conftest import MakeServer
+
+import pscp
+from e2e.ways import Ran, Way
+from pscp import worker
+from pscp.channels import open_lent
+from pscp.channels.settings import CIPHERS, KEYWORDS, LIBRARIES
+from pscp.options import MIB
+from pscp.processes import descendants
+from pscp.servers import PrivateServer, free_port, make_key
+
+WriteConfig = Callable[..., str]
+LOGIN, SESSION = "Accepted publickey", "Starting session"  # in sshd's log
+
+
+@pytest.fixture(params=LIBRARIES)
+def library(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+@pytest.fixture(params=["push", "pull"])
+def over(request: pytest.FixtureRequest, sshd: PrivateServer, library: str, tmp_path: Path) -> Way:
+    """Each direction over each library."""
+    source, destination = tmp_path / "source", tmp_path / "destination"
+    source.mkdir()
+    destination.mkdir()
+    return Way(request.param == "push", sshd, source, destination, transport=library)
+
+
+@pytest.fixture
+def to(push: Way, library: str) -> Way:
+    (push.source / "x").write_text("x")
+    return Way(True, push.server, push.source, push.destination, transport=library)
+
+
+@pytest.fixture
+def config(sshd: PrivateServer, tmp_path: Path) -> WriteConfig:
+    """config(name=value, ...): an ssh_config that says this first, then how to get there."""
+
+    def write(*more: str, **settings: object) -> str:
+        lines = ["Host *", *(f"{name} {value}" for name, value in settings.items()), *more]
+        path = tmp_path / "ssh_config"
+        path.write_text("\n".join([*lines, Path(sshd.ssh_config).read_text()]) + "\n")
+        return str(path)
+
+    return write
+
+
+def tried(way: Way, *words: str) -> Ran:
+    return way.command(*words, names=["x"])
+
+
+def is_refused(ran: Ran, code: int, *said: str) -> bool:
+    assert (ran.code, ran.out) == (code, ""), ran.err
+    assert "Traceback" not in ran.err
+    return all(re.search(each, ran.err) for each in said)
+
+
+# --- copies
+
+
+def test_a_folder_arrives_as_it_is(over: Way) -> None:
+    (over.source / "folder" / "empty").mkdir(parents=True)
+    (over.source / "folder" / "small").write_bytes(os.urandom(1000))
+    (over.source / "folder" / "large").write_bytes(os.urandom(9 * MIB + 1))
+    (over.source / "folder" / os.fsdecode(b"\xff\n'\"")).write_text("any name")
+    result = over.copy("folder", preserve=True, connections=2)
+    assert result.ok and result.chunks_resent == 0
+    assert_same_tree(over.source / "folder", over.destination / "folder")
+
+
+def test_several_channels_share_a_connection(over: Way) -> None:
+    (over.source / "large").write_bytes(os.urandom(24 * MIB))
+    logins, sessions = (over.server.log.count(what) for what in (LOGIN, SESSION))
+    slowly = 16 * 8 * 1024  # or one lane has done it before the others are there
+    result = over.copy("large", connections=1, channels=3, chunk_bytes=MIB, limit_kbit_s=slowly)
+    assert result.ok and result.connections == 3
+    assert over.server.log.count(LOGIN) == logins + 1
+    assert over.server.log.count(SESSION) == sessions + 3
+    assert (over.destination / "large").read_bytes() == (over.source / "large").read_bytes()
+
+
+def test_a_connection_that_is_killed_is_replaced(
+    over: Way, library: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "_PAUSE_S", (0.02, 0.05))
+    (over.source / "large").write_bytes(os.urandom(12 * MIB))
+    killed: list[int] = []
+
+    def kill_once(counters: pscp.Counters) -> None:
+        if counters.bytes_sent and not killed:
+            killed.extend(programs(library))
+            for pid in killed:
+                os.kill(pid, signal.SIGKILL)
+
+    result = over.copy("large", progress=kill_once, chunk_bytes=MIB, limit_kbit_s=8 * 8 * 1024)
+    assert result.ok and result.connections_lost == len(killed) == 1
+    assert (over.destination / "large").read_bytes() == (over.source / "large").read_bytes()
+
+
+def programs(library: str) -> list[int]:
+    return [
+        process.pid
+        for process in descendants(os.getpid())
+        if f"via_{library}".encode() in Path(f"/proc/{process.pid}/cmdline").read_bytes()
+    ]
+
+
+def test_who_started_it_is_killed_and_nothing_is_left(over: Way, library: str) -> None:
+    """The check for leaks, after every test, finds what is."""
+    (over.source / "large").write_bytes(os.urandom(12 * MIB))
+    words = ("--transport", library, "-l", "8192", "--channels", "2", "--progress", "none")
+    sources, destination = over.locations(["large"], "")
+    process = subprocess.Popen([*over.argv(*words), "--", *sources, destination])
+    deadline_s = time.monotonic() + 30
+    while not list(over.destination.glob(".large*")) and time.monotonic() < deadline_s:
+        time.sleep(0.01)
+    process.kill()
+    assert process.wait() == -signal.SIGKILL
+    assert list(over.destination.glob(".large*")), "it was never begun"
+
+
+def test_a_jump_host_is_gone_through(over: Way, config: WriteConfig) -> None:
+    (over.source / "x").write_text("x")
+    server = over.server
+    path = config(
+        "Host there", "HostName 127.0.0.1", f"Port {server.port}", f"User {server.user}",
+        f"IdentityFile {server.folder}/user_key", f"UserKnownHostsFile {server.folder}/known_hosts",
+        "IdentityAgent none", "StrictHostKeyChecking yes",
+    )  # fmt: skip
+    logins = server.log.count(LOGIN)
+    source, destination = over.locations(["x"], "")
+    typed = [each.replace(server.host, "there", 1) for each in (*source, destination)]
+    ran = over.typed("-F", path, "-J", server.host, "--", *typed)
+    assert ran.code == 0, ran.err
+    assert (over.destination / "x").read_text() == "x"
+    assert server.log.count(LOGIN) == logins + 2
+
+
+def test_a_proxy_command_connects_in_its_place(to: Way, config: WriteConfig) -> None:
+    python = "import os,socket,sys,threading as t;s=socket.create_connection((sys.argv[1],int(sys.argv[2])));t.Thread(target=lambda:[os.write(1,d) for d in iter(lambda:s.recv(65536),b'')],daemon=True).start();[s.sendall(d) for d in iter(lambda:os.read(0,65536),b'')]"  # noqa: E501
+    program = Path(config()).parent / "relay"
+    program.write_text(python)
+    ran = tried(to, "-F", config(ProxyCommand=f"python3 {program} %h %p"))
+    assert ran.code == 0, ran.err
+    assert (to.destination / "x").read_text() == "x"
+
+
+def test_sockets_are_given_what_was_asked(to: Way) -> None:
+    asked = ("--congestion", "reno", "--sndbuf", "1M", "--rcvbuf", "1M", "--bind", "127.0.0.1")
+    ran = tried(to, *asked, "-4", "-C", "--cpus", "0")
+    assert ran.code == 0, ran.err
+
+
+@pytest.mark.parametrize("cipher", ["aes256-ctr", "aes256-gcm@openssh.com"])
+def test_the_cipher_is_the_users(to: Way, make_sshd: MakeServer, cipher: str, library: str) -> None:
+    """A server that has no other would refuse."""
+    server = make_sshd([f"Ciphers {cipher}"])
+    way = Way(True, server, to.source, to.destination, transport=library)
+    assert tried(way, "--cipher", cipher).code == 0
+    other = next(name for name in CIPHERS[library] if name != cipher)
+    assert is_refused(tried(way, "--cipher", other), 3, "no matching")
+
+
+# --- what is refused
+
+
+def test_a_changed_host_key_is_refused_whatever_is_configured(
+    to: Way, config: WriteConfig, tmp_path: Path
+) -> None:
+    make_key(tmp_path / "other")
+    known = Path(to.server.folder / "known_hosts").read_text().split()[0]
+    (tmp_path / "known").write_text(f"{known} {(tmp_path / 'other.pub').read_text()}")
+    logins = to.server.log.count(LOGIN)
+    for checking in ("yes", "no", "accept-new"):
+        path = config(UserKnownHostsFile=tmp_path / "known", StrictHostKeyChecking=checking)
+        assert is_refused(tried(to, "-F", path), 3, "HOST IDENTIFICATION HAS CHANGED", "compare")
+    assert to.server.log.count(LOGIN) == logins
+    assert list(to.destination.iterdir()) == []
+
+
+@pytest.mark.parametrize("checking", ["yes", "ask"])
+def test_an_unknown_host_is_refused(
+    to: Way, config: WriteConfig, tmp_path: Path, checking: str
+) -> None:
+    """-B, which the tests always give, answers no question."""
+    path = config(UserKnownHostsFile=tmp_path / "none", StrictHostKeyChecking=checking)
+    assert is_refused(tried(to, "-F", path), 3, "Host key verification failed", "connect once")
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_new_host_is_recorded_where_that_is_configured(
+    to: Way, config: WriteConfig, tmp_path: Path
+) -> None:
+    known = tmp_path / "new" / "known"
+    path = config(UserKnownHostsFile=known, StrictHostKeyChecking="accept-new")
+    assert tried(to, "-F", path).code == 0
+    assert known.read_text() == Path(to.server.folder / "known_hosts").read_text()
+    assert tried(to, "-F", config(UserKnownHostsFile=known, StrictHostKeyChecking="yes")).code == 0
+
+
+def test_a_hashed_name_is_known(to: Way, config: WriteConfig, tmp_path: Path) -> None:
+    _, kind, key = Path(to.server.folder / "known_hosts").read_text().split()
+    name = paramiko.HostKeys.hash_host(f"[127.0.0.1]:{to.server.port}")
+    (tmp_path / "hashed").write_text(f"{name} {kind} {key}\n")
+    path = config(UserKnownHostsFile=tmp_path / "hashed")
+    assert tried(to, "-F", path).code == 0
+
+
+def test_a_key_that_is_not_let_in(to: Way, tmp_path: Path) -> None:
+    make_key(tmp_path / "key")
+    text = Path(to.server.ssh_config).read_text()
+    path = tmp_path / "ssh_config"
+    path.write_text(re.sub("IdentityFile .*", f'IdentityFile "{tmp_path}/key"', text))
+    assert is_refused(tried(to, "-F", str(path)), 3, "Permission denied", "try: ssh")
+    assert tried(to, "-F", str(path), "-i", str(to.server.folder / "user_key")).code == 0
+
+
+def test_a_password_is_not_asked_for_in_batch_mode(to: Way, config: WriteConfig) -> None:
+    path = config("IdentityFile /no/such/key", PubkeyAuthentication="no")
+    assert is_refused(tried(to, "-F", path), 3, "Permission denied")
+
+
+def test_nobody_listens(to: Way) -> None:
+    assert is_refused(tried(to, "-P", str(free_port())), 3, "Connection refused")
+
+
+def test_a_name_that_nobody_knows(to: Way) -> None:
+    ran = tried(to, "-o", "HostName=no-such-host.invalid")
+    assert is_refused(ran, 3, "Could not resolve hostname no-such-host.invalid")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["-o", "ControlMaster=yes"], "-o ControlMaster: not with --transport {}"),
+        (["-o", "nonsense"], "-o nonsense: not KEYWORD=VALUE"),
+        (["-S", "/bin/ssh"], "-S: not with --transport {}"),
+        (["--cipher", "3des-cbc"], "3des-cbc: {} has no such cipher"),
+        (["-F", "/no/such/config"], "no such file"),
+        (["-J", "elsewhere", "--bind", "127.0.0.1"], "--bind"),
+        (["-o", "ProxyCommand=false", "--congestion", "reno"], "--congestion: not with Proxy"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_a_library_cannot_do_is_wrong_use(to: Way, words: list[str], said: str) -> None:
+    contacts = to.server.log.count("Connection from")
+    assert is_refused(tried(to, *words), 2, re.escape(said.format(to.transport)))
+    assert to.server.log.count("Connection from") == contacts
+
+
+def test_what_may_not_be_ignored_is_wrong_use(to: Way, config: WriteConfig) -> None:
+    ran = tried(to, "-F", config(RevokedHostKeys="/etc/ssh/revoked"))
+    assert is_refused(ran, 2, "RevokedHostKeys", "--transport openssh")
+
+
+def test_the_page_has_the_tables_of_the_code() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "transports.md").read_text()
+    for library in LIBRARIES:
+        section = page.split(f"### {library}\n")[1].split("\n### ")[0].split("\n## ")[0]
+        keywords, ciphers = re.findall(r"^- \w+: (.*?)\.$", section, re.MULTILINE | re.DOTALL)[:2]
+        assert sorted(re.findall(r"\w+", keywords), key=str.lower) == sorted(
+            KEYWORDS[library], key=str.lower
+        )
+        assert tuple(re.findall(r"[\w@.-]+\w", ciphers)) == CIPHERS[library]
+
+
+def test_the_tables_are_the_libraries_own() -> None:
+    mine = {keyword.lower() for keyword in KEYWORDS["asyncssh"]}
+    own = {"batchmode", "numberofpasswordprompts", "stricthostkeychecking"}
+    assert mine - own <= set(asyncssh.config.SSHClientConfig._handlers)
+    assert set(CIPHERS["asyncssh"]) <= {
+        name.decode() for name in asyncssh.encryption.get_encryption_algs()
+    }
+    assert set(CIPHERS["paramiko"]) <= set(paramiko.Transport._preferred_ciphers)
+
+
+# --- a connection of the program's own
+
+
+class Loop:
+    """An event loop in a thread of its own."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(30)
+
+    def close(self) -> None:
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
+        self.loop.close()
+
+
+async def connected(server: PrivateServer) -> asyncssh.SSHClientConnection:
+    return await asyncssh.connect(server.host, config=[server.ssh_config])
+
+
+async def closed(connection: asyncssh.SSHClientConnection) -> None:
+    connection.close()
+    await connection.wait_closed()
+
+
+@pytest.fixture
+def client(library: str, sshd: PrivateServer) -> Iterator[Any]:
+    if library == "paramiko":
+        client = paramiko.SSHClient()
+        client.load_host_keys(str(sshd.folder / "known_hosts"))
+        client.connect(
+            "127.0.0.1", sshd.port, sshd.user, key_filename=str(sshd.folder / "user_key"),
+            allow_agent=False, look_for_keys=False,
+        )  # fmt: skip
+        yield client
+        client.close()
+        return
+    loop = Loop()
+    connection = loop.run(connected(sshd))
+    yield connection
+    loop.run(closed(connection))
+    loop.close()
+
+
+def is_open(client: Any) -> bool:
+    if isinstance(client, paramiko.SSHClient):
+        return bool(client.get_transport().is_active())  # type: ignore[union-attr]
+    return not client.is_closed()
+
+
+def test_a_session_goes_over_a_connection_that_is_there(
+    client: Any, sshd: PrivateServer, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_bytes(os.urandom(20 * MIB))
+    logins = sshd.log.count(LOGIN)
+    fields = {"connections": 3, "chunk_bytes": MIB, "limit_kbit_s": 16 * 8 * 1024}
+    with pscp.Session(transport=client, **fields) as session:
+        assert session.copy(str(tmp_path / "file"), f"there:{tmp_path}/far").connections == 3
+        assert session.copy(f"there:{tmp_path}/far", str(tmp_path / "back")).ok
+        assert session.run(["echo", "hello"]).out == b"hello\n"
+    assert (tmp_path / "back").read_bytes() == (tmp_path / "file").read_bytes()
+    assert sshd.log.count(LOGIN) == logins
+    assert is_open(client)
+
+
+def test_a_channel_that_was_closed_touches_no_descriptor_any_more(
+    client: Any, tmp_path: Path
+) -> None:
+    """Its numbers are soon another file's."""
+    for number in range(20):
+        channel = open_lent(client, "exec cat /dev/zero")
+        assert os.read(channel.read_fd, 1) == b"\0"
+        channel.close()
+        files = [os.open(tmp_path / f"{number}-{n}", os.O_CREAT | os.O_WRONLY) for n in range(8)]
+        other = open_lent(client, "echo done")  # by then the library has had its turn
+        assert os.read(other.read_fd, 5) == b"done\n"
+        other.close()
+        for fd in files:
+            os.close(fd)
+    assert {path.stat().st_size for path in tmp_path.iterdir()} == {0}
+
+
+def test_what_only_who_connects_can_heed_is_wrong_use(client: Any) -> None:
+    with pytest.raises(pscp.UsageError, match="jump: not for a connection"):
+        pscp.Session(transport=client, jump="there")
+
+
+def test_what_is_no_connection_is_wrong_use() -> None:
+    with pytest.raises(pscp.UsageError, match="object is no paramiko.SSHClient"):
+        pscp.Session(transport=object())
+    with pytest.raises(pscp.UsageError, match="not connected"):
+        pscp.Session(transport=paramiko.SSHClient())
+    with pytest.raises(pscp.UsageError, match="needs a host"):
+        pscp.Session()
+
+
+def test_a_loop_of_this_very_thread_is_wrong_use(sshd: PrivateServer) -> None:
+    async def use() -> None:
+        connection = await connected(sshd)
+        try:
+            with pytest.raises(pscp.UsageError, match="this thread runs the event loop"):
+                pscp.Session(transport=connection)
+        finally:
+            await closed(connection)
+
+    asyncio.run(use())
