@@ -12,6 +12,7 @@ import getpass
 import os
 import socket
 import threading
+import time
 from typing import Any
 
 import paramiko
@@ -23,6 +24,7 @@ from pscp.channels.settings import Settings
 
 WINDOW_BYTES = 16 * 1024 * 1024  # fixed: paramiko has no way to widen it later
 PACKET_BYTES = 256 * 1024
+_ENDING_S = 2.0
 _DEFAULT_KEYS = ("id_ed25519", "id_ecdsa", "id_rsa")
 
 
@@ -116,7 +118,7 @@ def connect(
     manners.check_sockets(target, settings)
     sock = _socket(target, settings, depth)
     try:
-        transport = paramiko.Transport(
+        transport = _Transport(
             sock, default_window_size=WINDOW_BYTES, default_max_packet_size=PACKET_BYTES
         )
         _choose(transport, target, found, settings)
@@ -128,6 +130,26 @@ def connect(
         raise _failed(target, error) from None
     transport.set_keepalive(int(found.get("serveraliveinterval", "0")) or 15)
     return transport
+
+
+class _Transport(paramiko.ServiceRequestingTransport):  # type: ignore[misc]
+    """One that asks for the service of logging in once (RFC 4252, 5), not with each method.
+
+    A server may refuse a second request. Where the connection ends meanwhile, paramiko waits for
+    ever.
+    """
+
+    def auth_none(self, username: str) -> Any:
+        threading.Thread(target=self._end_login, daemon=True).start()
+        self.ensure_session()
+        return self.auth_handler.send_auth_request(username, "none", lambda message: None)
+
+    def _end_login(self) -> None:
+        self.join()
+        time.sleep(_ENDING_S)  # whoever knows why it ended says so meanwhile
+        if not self._service_userauth_accepted:
+            manners.say("Connection closed while logging in")
+            os._exit(FAILED_STATUS)
 
 
 def _failed(target: Target, error: Exception) -> Failed:

@@ -1,4 +1,4 @@
-"""Files go there and come back over every kind of SSH server, with the agent.
+"""Files go there and come back: every transport and kind of SSH server, with the agent and by SFTP.
 
 Not here: the servers themselves (../servers/).
 """
@@ -14,11 +14,18 @@ from compare import assert_same_tree
 import pscp
 from pscp.options import MIB
 
-SERVERS = ("sshd", "embedded", "paramiko_server", "go_server")
+REMOTES = ("agent", "sftp")
+WAYS = [
+    *((name, "openssh", "agent") for name in ("sshd", "embedded", "paramiko_server", "go_server")),
+    *((name, "openssh", "sftp") for name in ("sshd", "paramiko_server", "go_server")),
+    *(("sshd", transport, remote) for transport in ("asyncssh", "paramiko") for remote in REMOTES),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", SERVERS)
-def test_there_and_back(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "transport", "remote"), WAYS)
+def test_there_and_back(
+    name: str, transport: str, remote: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
     server = request.getfixturevalue(name)
     source, back = tmp_path / "source", tmp_path / "back"
     (source / "sub").mkdir(parents=True)
@@ -26,10 +33,11 @@ def test_there_and_back(name: str, request: pytest.FixtureRequest, tmp_path: Pat
     for number in range(50):
         (source / "sub" / f"{number}").write_bytes(bytes(number))
     options = pscp.Options(
-        config_file=server.ssh_config, batch=True, connections=2, chunk_bytes=MIB, archive=True
-    )
+        config_file=server.ssh_config, batch=True, connections=2, chunk_bytes=MIB, archive=True,
+        transport=transport, remote=remote,
+    )  # fmt: skip
     pushed = pscp.copy(str(source), f"{server.host}:{tmp_path}/there", options=options)
     pulled = pscp.copy(f"{server.host}:{tmp_path}/there", str(back), options=options)
-    assert pushed.ok and pulled.ok
+    assert pushed.ok and pulled.ok and pushed.verified and pulled.verified
     assert pushed.files == pulled.files == 51
     assert_same_tree(source, back)

@@ -6,12 +6,13 @@ import contextlib
 import dataclasses
 import json
 import os
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from compare import assert_same_tree
-from conftest import MakeServer
+from conftest import MakeServer, unavailable
 from sftp_servers import MadeUpServer
 
 import pscp
@@ -81,6 +82,34 @@ def test_where_only_sftp_is_allowed(push: Way, make_sshd: MakeServer) -> None:
     result = way.copy("d", "large")
     assert result.ok and result.verified
     assert_same_tree(push.source, push.destination)
+
+
+def test_in_a_chroot(direction: Way, make_sshd: MakeServer, chroot: Path) -> None:
+    """As a server for uploads is set up (sshd_config(5), ChrootDirectory): no program is there."""
+    inside = chroot / "files"
+    inside.mkdir()
+    fill(direction.source if direction.is_push else inside)
+    lines = ["ForceCommand internal-sftp", "Subsystem sftp internal-sftp"]
+    server = make_sshd([*lines, f"ChrootDirectory {chroot}"])
+    here, there = str(direction.source), f"{server.host}:/files"
+    fields = {"config_file": server.ssh_config, "batch": True, "recursive": True}
+    if direction.is_push:
+        result = pscp.copy(f"{here}/.", there, **fields)
+    else:
+        result = pscp.copy(f"{there}/.", str(direction.destination), **fields)
+    assert result.ok and result.verified
+    other = inside if direction.is_push else direction.destination
+    assert_same_tree(direction.source if direction.is_push else inside, other)
+
+
+@pytest.fixture
+def chroot() -> Iterator[Path]:
+    """Where sshd takes it: root owns all of the path, and nobody else can write there."""
+    if os.getuid() != 0:
+        unavailable("root")
+    with tempfile.TemporaryDirectory(dir="/var/lib") as folder:
+        os.chmod(folder, 0o755)
+        yield Path(folder)
 
 
 def test_an_agent_that_was_asked_for_is_not_replaced(

@@ -24,7 +24,7 @@ from conftest import MakeServer, unavailable
 
 from e2e.conftest import ShellThat
 from e2e.ways import Way
-from pscp.channels.openssh import OpenSsh, resolve
+from pscp.channels.openssh import Child, resolve
 from pscp.options import MIB, Options, parse_location
 from pscp.servers import PrivateServer, free_port
 
@@ -276,7 +276,7 @@ def test_connect_timeout(sshd: PrivateServer, full: int) -> None:
 
 def test_who_connects_ends_with_ssh(sshd: PrivateServer, full: int) -> None:
     before = connecting_to(full)
-    ssh = OpenSsh(ssh_to(sshd, full), may_prompt=False, cpu=None, control=None)
+    ssh = Child(ssh_to(sshd, full), may_prompt=False, cpu=None, control=None)
     try:
         assert comes_true(lambda: connecting_to(full) == before + 1)
     finally:

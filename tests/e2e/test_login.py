@@ -72,11 +72,15 @@ def lanes(shown: str) -> int:
 # --- what is asked once
 
 
+@pytest.mark.parametrize("transport", ["openssh", "asyncssh", "paramiko"])
 @pytest.mark.parametrize("asks", ["", "Password: "], ids=["password", "keyboard-interactive"])
-def test_a_password(asks: str, source: Path, there: Path, make_login_server: MakeLogins) -> None:
+def test_a_password(
+    asks: str, transport: str, source: Path, there: Path, make_login_server: MakeLogins
+) -> None:
     server = make_login_server(password=SECRET, asks=asks)
     prompt = r"\(.*@.*\) Password: " if asks else PASSWORD
-    with terminal(*argv(server, source, "-c", "4", *SLOW)) as screen:
+    words = ("-c", "4", "--transport", transport, *SLOW)
+    with terminal(*argv(server, source, *words)) as screen:
         screen.answer(prompt, SECRET)
         assert screen.end() == 0, screen.shown
     assert len(re.findall(prompt, screen.shown)) == 1
