@@ -10,6 +10,7 @@ Read next: source.py.
 
 from __future__ import annotations
 
+import errno
 from typing import Any
 
 from pscp.endpoint import failures, hashes, tree, wire
@@ -25,6 +26,7 @@ from pscp.sftp.landing import GIGA, Destination, owner_of, replaced, times
 from pscp.sftp.packets import Attrs, SftpError
 from pscp.sftp.tasks import Promise, Task, Tasks, all_of, settled
 
+_BESIDE_BYTES = 1 << 20  # that other small files, just failing as well, have made free meanwhile
 _FILES_KEPT = 16  # handles of large files that are kept while nothing is written
 # None where the sending end's bytes arrived and were written and match; else what went wrong.
 Outcome = tuple[bool, failures.Data | None]
@@ -102,7 +104,7 @@ class Sink(Destination):
         try:
             if isinstance(status, Attrs) and not status.is_file:
                 raise Refusal(failures.UNSAFE, value.path, "its part is not a file there")
-            is_new = isinstance(status, Exception)
+            is_new = isinstance(status, Exception) or not status.size
             if is_new or status.size != value.size:
                 await self._make_room(handle, value, is_new)
             return bytes(handle)
@@ -114,7 +116,7 @@ class Sink(Destination):
         if is_new and "sparse" not in value.extra:
             free = await self._client.free_bytes(self.root.full(""))
             if free is not None and free < value.size:
-                raise SftpError(packets.FAILURE, number=28)  # ENOSPC
+                raise SftpError(packets.FAILURE, number=errno.ENOSPC)
         try:
             await self._client.fsetstat(handle, Attrs(size=value.size))
         except SftpError as error:
@@ -330,9 +332,11 @@ class Sink(Destination):
             if is_wanted and not await self._hashing.matches(part, extent, expected, True):
                 raise Refusal(failures.DAMAGED, value.path, "arrived damaged")
             await self._client.rename(part, path)
-        except Exception:
+        except Exception as error:
+            count = len(body) + _BESIDE_BYTES  # before the part is gone, and its room free again
+            explained = await self._client.explained(error, self.root.full(""), count)
             await settled(self._client.remove(part))
-            raise
+            raise explained from None
 
     async def _write_small(self, value: tree.Entry, path: bytes, part: bytes, body: bytes) -> None:
         """In two round trips: what is there, and a handle; then everything else at once."""

@@ -10,7 +10,22 @@ from dataclasses import dataclass
 
 from regimes import AS_MANY, AS_MANY_BBR, BBR, FIXED, NO_LOSS
 from results import Case, Report
-from tools import CAT_SSH, IPERF, PIPE_TOOL, PSCP_HELP, RCLONE, RSYNC, SCP, SCP_AES, TWO_SSH
+from tools import (
+    CAT_SSH,
+    IPERF,
+    ONE_ASYNCSSH,
+    ONE_IPERF,
+    OVER_SFTP,
+    OVER_SFTP_8,
+    PIPE_TOOL,
+    PSCP_HELP,
+    RCLONE,
+    RSYNC,
+    SCP,
+    SCP_AES,
+    SFTP_AES,
+    TWO_SSH,
+)
 
 Value = Callable[[Case, Report], float | None]
 SAME = 0.95  # as fast, as far as a noisy machine can tell
@@ -108,6 +123,11 @@ GOALS = (
     Goal("stream", "wan-100", "of iperf3", 0.85, against(IPERF.name, tool=PIPE_TOOL.name)),
     Goal("stream", "wan-100", "times cat | ssh", 5.0, against(CAT_SSH.name, tool=PIPE_TOOL.name)),
     Goal("stream", "loopback", "of a file copy", 0.9, against("pscp", tool=PIPE_TOOL.name)),
+    Goal("sftp", "wan-100", "of iperf3", 0.75, against(IPERF.name, tool=OVER_SFTP_8.name)),
+    Goal("sftp", "tree", "times scp -r", 15.0, against(SCP.name, tool=OVER_SFTP.name)),
+    Goal("sftp", "loopback", "of sftp aes", 1.0, against(SFTP_AES.name, tool=OVER_SFTP.name)),
+    Goal("window", "file", "of iperf3", 0.8, against(ONE_IPERF.name, tool=ONE_ASYNCSSH.name)),
+    Goal("window", "file", "times ssh", 4.0, against(CAT_SSH.name, tool=ONE_ASYNCSSH.name)),
     Goal("tiny", "file", "times scp's time", 1.25, slower_than_scp, at_most=True),
     Goal("tiny", "file", "seconds for pscp --help", 0.15, help_s, at_most=True),
     *(

@@ -64,14 +64,20 @@ def loopback() -> Iterator[Link]:
 
 
 @contextlib.contextmanager
-def wan(rate_mbit: int, rtt_ms: float, loss_percent: float = 0.0) -> Iterator[Link]:
-    """Two hosts and a link. Raises LeftOut where it cannot be made."""
+def wan(
+    rate_mbit: int, rtt_ms: float, loss_percent: float = 0.0, buffers: int = 0
+) -> Iterator[Link]:
+    """Two hosts and a link, with TCP buffers of so many bytes at most (0: a stock host's).
+
+    Raises LeftOut where it cannot be made.
+    """
     need_root("network namespaces")
     taken = [name for name in ("wan-a", "wan-b") if os.path.exists(f"/run/netns/{name}")]
     if taken:
         raise LeftOut(f"{taken[0]} is in use; where it is left over: scripts/lab/wan down")
     try:
-        lab("up", str(rate_mbit), str(rtt_ms), str(loss_percent))
+        sizes = {"WAN_WMEM": str(buffers), "WAN_RMEM": str(buffers)} if buffers else {}
+        lab("up", str(rate_mbit), str(rtt_ms), str(loss_percent), **sizes)
         with started(FarServer) as server, iperf_server(FAR, FAR_ADDRESS) as port:
             yield Link(server, NEAR, FAR_ADDRESS, rtt_ms, iperf_port=port)
     finally:
@@ -185,7 +191,7 @@ def need_root(what: str) -> None:
         raise LeftOut(f"needs root ({what})")
 
 
-def lab(*words: str) -> None:
+def lab(*words: str, **environment: str) -> None:
     """Runs scripts/lab/wan to its end, whatever happens: half a lab could not be taken down."""
     process = subprocess.Popen(
         [str(LAB / "wan"), *words],
@@ -194,6 +200,7 @@ def lab(*words: str) -> None:
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        env={**os.environ, **environment},
     )
     try:
         said = process.communicate()[1]

@@ -21,7 +21,11 @@ from stock import GIB, MIB, LeftOut, Load
 from tools import (
     CAT_SSH,
     IPERF,
+    ONE_ASYNCSSH,
+    ONE_IPERF,
     OTHERS,
+    OVER_SFTP,
+    OVER_SFTP_8,
     PIPE_TOOL,
     PSCP,
     PSCP_HELP,
@@ -31,6 +35,7 @@ from tools import (
     RSYNC,
     SCP,
     SCP_AES,
+    SFTP_AES,
     STREAMS,
     TAR,
     TWO_SSH,
@@ -207,6 +212,38 @@ def stream(bench: Bench) -> None:
             compete(bench, case, link, entries, push)
 
 
+def sftp(bench: Bench) -> None:
+    """Without the agent."""
+    load = bench.stock.file(bench.sized(GIB, 256 * MIB))
+    tree, few = bench.stock.tree(bench.sized(2000, 200)), bench.stock.tree(bench.sized(100, 20))
+    with wan(RATE_MBIT, 100) as link:
+        for push in BOTH_WAYS:
+            case = new_case(bench, "sftp", "wan-100", push, load, "Mbit/s", IPERF.name, 100)
+            entries = [Contestant(tool, load, bench.runs) for tool in (OVER_SFTP_8, IPERF)]
+            compete(bench, case, link, entries, push)
+    with wan(RATE_MBIT, LONG_MS) as link:
+        for push in BOTH_WAYS:
+            case = new_case(bench, "sftp", "tree", push, tree, "files/s", "", LONG_MS)
+            entries = [Contestant(OVER_SFTP, tree, bench.runs), Contestant(SCP, few, 1)]
+            compete(bench, case, link, entries, push)
+    with loopback() as link:
+        for push in BOTH_WAYS:
+            case = new_case(bench, "sftp", "loopback", push, load, "MiB/s", "")
+            entries = [Contestant(tool, load, bench.runs) for tool in (OVER_SFTP, SFTP_AES)]
+            compete(bench, case, link, entries, push)
+
+
+def window(bench: Bench) -> None:
+    """One connection whose receive window grows with the path; nothing else bounds it."""
+    load = bench.stock.file(bench.sized(GIB, 256 * MIB))
+    less = bench.stock.file(min(load.bytes, bench.sized(256 * MIB, 32 * MIB)))
+    with wan(RATE_MBIT, 100, buffers=64 * MIB) as link:
+        case = new_case(bench, "window", "file", False, load, "Mbit/s", ONE_IPERF.name, 100)
+        entries = [Contestant(tool, load, bench.runs) for tool in (ONE_ASYNCSSH, ONE_IPERF)]
+        slow = [Contestant(CAT_SSH, less, min(SLOW_ROUNDS, bench.runs))]
+        compete(bench, case, link, [*entries, *slow], False)
+
+
 def tiny(bench: Bench) -> None:
     """Short, so run often: a few milliseconds count here."""
     runs = 5 * bench.runs
@@ -304,6 +341,8 @@ REGIMES = {
     "mixed": Regime(mixed, "2,000 small files, 20 of 20 MB, one of 500 MB; 1 Gbit/s, 100 ms"),
     "slowcore": Regime(slowcore, f"one file, each connection on {SLOW_PERCENT} % of a CPU"),
     "stream": Regime(stream, "one file through pscp-pipe; 1 Gbit/s, 100 ms, and no delay"),
+    "sftp": Regime(sftp, "without the agent: a file, 2,000 small ones; 100 and 50 ms, no delay"),
+    "window": Regime(window, "one asyncssh connection pulls; 1 Gbit/s, 100 ms, large buffers"),
     "tiny": Regime(tiny, "one file of 4 KiB: what starting costs"),
     "fixed": Regime(fixed, "-c auto against -c 1, 2, 4, 8, 16 on all of these"),
 }

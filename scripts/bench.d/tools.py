@@ -89,10 +89,13 @@ def scp(name: str, program: str, *options: str) -> Tool:
     return Tool(name, command, program, chatty=True)
 
 
-def sftp_command(run: Run) -> Command:
-    verb = ("put" if run.push else "get") + (" -rp" if run.load.is_tree else "")
-    argv = ["sftp", "-q", "-F", run.link.config, "-b", "-", run.link.server.host]
-    return Command(argv, f"{verb} {run.load.path} {run.out}/\n")
+def sftp(name: str, *options: str) -> Tool:
+    def command(run: Run) -> Command:
+        verb = ("put" if run.push else "get") + (" -rp" if run.load.is_tree else "")
+        argv = ["sftp", "-q", "-F", run.link.config, *options, "-b", "-", run.link.server.host]
+        return Command(argv, f"{verb} {run.load.path} {run.out}/\n")
+
+    return Tool(name, command, "sftp", chatty=True)
 
 
 def rsync(name: str, *options: str) -> Tool:
@@ -159,11 +162,15 @@ OTHERS = (
     rsync("rsync aes", "-c", AES),
     TAR,
     RCLONE,
-    Tool("sftp", sftp_command, chatty=True),
+    sftp("sftp"),
     Tool("lftp", lftp_command, chatty=True),
     Tool("mscp", mscp_command, single=False, chatty=True),
     scp("hpnscp", "hpnscp"),
 )
+SFTP_AES = sftp("sftp aes", "-c", AES)
+OVER_SFTP = pscp("--remote", "sftp")
+OVER_SFTP_8 = pscp("--remote", "sftp", "-c", "8")
+ONE_ASYNCSSH = pscp("--transport", "asyncssh", "-c", "1", "--channels", "1")
 QUICK_OTHERS = (SCP, SCP_AES, RSYNC, TAR, RCLONE)
 QUICK_FAR = (SCP, RSYNC, TAR)  # where each takes several seconds
 
@@ -193,6 +200,7 @@ def iperf(name: str, make: Iperf) -> Tool:
 
 
 IPERF = iperf(f"iperf3 -P {STREAMS}", Iperf())
+ONE_IPERF = iperf("iperf3", Iperf(lambda: 1))
 
 
 def two_ssh_command(run: Run) -> Command:

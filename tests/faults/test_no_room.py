@@ -42,17 +42,19 @@ def failed(ended: Ended) -> dict[str, str]:
     return {failure["path"]: failure["message"] for failure in ended.end["failures"]}
 
 
+@pytest.mark.parametrize("remote", ["agent", "sftp"])
 @pytest.mark.parametrize("connections", ["1", "3"])
-def test_a_large_file_that_does_not_fit(cramped: Way, connections: str) -> None:
+def test_a_large_file_that_does_not_fit(cramped: Way, connections: str, remote: str) -> None:
     sizes = {"a": 100_000, "b": 16 * MIB, "c": 2 * MIB, "z": 1000}
     for name, size in sizes.items():
         fill(cramped.source / name, size)
-    assert failed(cramped.run("-c", connections)) == {"b": NO_SPACE}
+    words = ("-c", connections, "--remote", remote)
+    assert failed(cramped.run(*words)) == {"b": NO_SPACE}
     assert set(cramped.arrived()) == {"a", "c", "z"}
     assert cramped.arrived_bytes() == 100_000 + 2 * MIB + 1000
     assert not cramped.parts()
     (cramped.source / "b").unlink()
-    assert cramped.run("-c", connections).code == 0
+    assert cramped.run(*words).code == 0
     assert_same_tree(cramped.source, cramped.destination)
 
 
@@ -71,10 +73,11 @@ def test_a_sparse_file_whose_data_does_not_fit(cramped: Way) -> None:
     assert not cramped.parts()
 
 
-def test_small_files_that_do_not_fit(cramped: Way) -> None:
+@pytest.mark.parametrize("remote", ["agent", "sftp"])
+def test_small_files_that_do_not_fit(cramped: Way, remote: str) -> None:
     for number in range(200):
         fill(cramped.source / f"{number:03}", 60_000)
-    found = failed(cramped.run("-c", "2"))
+    found = failed(cramped.run("-c", "2", "--remote", remote))
     assert set(found.values()) == {NO_SPACE}
     assert len(found) + len(cramped.arrived()) == 200
     assert cramped.arrived_bytes() > ROOM_BYTES / 2
