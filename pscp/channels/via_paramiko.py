@@ -12,7 +12,6 @@ import getpass
 import os
 import socket
 import threading
-import time
 from typing import Any
 
 import paramiko
@@ -24,7 +23,6 @@ from pscp.channels.settings import Settings
 
 WINDOW_BYTES = 16 * 1024 * 1024  # fixed: paramiko has no way to widen it later
 PACKET_BYTES = 256 * 1024
-_ENDING_S = 2.0
 _DEFAULT_KEYS = ("id_ed25519", "id_ecdsa", "id_rsa")
 
 
@@ -132,24 +130,25 @@ def connect(
     return transport
 
 
-class _Transport(paramiko.ServiceRequestingTransport):  # type: ignore[misc]
+class _Transport(paramiko.Transport):  # type: ignore[misc]
     """One that asks for the service of logging in once (RFC 4252, 5), not with each method.
 
-    A server may refuse a second request. Where the connection ends meanwhile, paramiko waits for
-    ever.
+    Some servers refuse to be asked again.
     """
 
-    def auth_none(self, username: str) -> Any:
-        threading.Thread(target=self._end_login, daemon=True).start()
-        self.ensure_session()
-        return self.auth_handler.send_auth_request(username, "none", lambda message: None)
+    _has_service = False
 
-    def _end_login(self) -> None:
-        self.join()
-        time.sleep(_ENDING_S)  # whoever knows why it ended says so meanwhile
-        if not self._service_userauth_accepted:
-            manners.say("Connection closed while logging in")
-            os._exit(FAILED_STATUS)
+    def _send_message(self, data: Any) -> None:
+        if data.asbytes()[:1] != paramiko.common.cMSG_SERVICE_REQUEST:
+            super()._send_message(data)
+        elif self._has_service:
+            accepted = paramiko.Message()
+            accepted.add_string("ssh-userauth")
+            accepted.rewind()
+            self.auth_handler._parse_service_accept(accepted)
+        else:
+            self._has_service = True
+            super()._send_message(data)
 
 
 def _failed(target: Target, error: Exception) -> Failed:

@@ -109,10 +109,16 @@ def test_where_a_socket_can_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_what_auto_came_to_is_remembered(filled: Way) -> None:
+    """Once its rate was measured, which takes more than a second."""
     host = parse_location(f"{filled.server.host}:")
     options = Options(config_file=filled.server.ssh_config)
-    ran = filled.command("-rv", "-c", "auto", names=["."])
+    assert filled.command("-rv", "-c", "auto", names=["."]).code == 0
+    assert hosts.recall(host, options, filled.is_push).lanes == 0
+    with open(filled.source / "large", "wb") as file:
+        file.truncate(3 << 29)
+    ran = filled.command("-tv", "-c", "auto", names=["large"])
     assert "beginning with" in ran.err
+    os.unlink(filled.source / "large")
     known = hosts.recall(host, options, filled.is_push)
     assert known.lanes >= 2 and known.rtt_s > 0
     again = filled.command("-rv", "-c", "auto", names=["."], to="again")

@@ -50,8 +50,8 @@ class Victim:
         program.write_text(f"#!/bin/sh\n{script}\nexec {shlex.join(agent)}\n")
         program.chmod(0o755)
         words = ("-c", "2", *words) if "-r" in words or "-a" in words else ("-rc", "2", *words)
-        return ["-BS", str(program), "--progress", "json", *words, "--", f"far:{name}",
-                str(self.destination)]  # fmt: skip
+        return ["-BS", str(program), "--remote", "agent", "--progress", "json", *words, "--",
+                f"far:{name}", str(self.destination)]  # fmt: skip
 
     def pull(self, scenario: str, *words: str, name: str = "tree") -> Ended:
         """In this process, so that a traceback is this test's own."""
