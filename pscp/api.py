@@ -87,7 +87,8 @@ class Session:
             assert host is not None
             self.host, self.connections = host, Connections(host)
             return
-        from pscp.lent import LentConnections, place_of  # here: few programs hand one in
+        from pscp.channels.lent import place_of  # here: few programs hand one in
+        from pscp.lent import LentConnections
 
         self.host = host or place_of(client)
         self.connections = LentConnections(self.host, self.options, client)

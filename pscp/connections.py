@@ -46,10 +46,6 @@ _GONE_HINT = "run the same command again to go on from here"
 _NO_FOLDER = "one is made in $XDG_RUNTIME_DIR or /tmp, for the user alone"
 
 
-# (options, may_prompt, number, control, asks)
-Opened = Callable[[Options, bool, int, Control | None, Mapping[str, str] | None], Channel]
-
-
 class Connections:
     """Those of one session. Those that are idle are of use to the next copy."""
 
@@ -172,35 +168,37 @@ class Connections:
         self, options: Options, may_prompt: bool, rides_on: Control | None = None
     ) -> Channel:
         if rides_on is not None:
-            return self._opened(options, False, 0, Control(rides_on.path, False), None)
+            return self._opened(options, False, 0, Control(rides_on.path, False))
         has_riders = may_prompt or options.channels != 1 or self._uses_sftp(options)
         control = self._new_control() if has_riders else None
-        return self._logging_in(options, may_prompt, control, self._opened)
+        return self._logging_in(options, may_prompt, control)
 
     def _logging_in(
-        self, options: Options, may_prompt: bool, control: Control | None, opened: Opened
+        self, options: Options, may_prompt: bool, control: Control | None, is_empty: bool = False
     ) -> Channel:
+        """With `is_empty` a connection that only others use."""
         number = next(self._numbers)
         if self._prompts is None and (may_prompt or not options.batch):
             self._prompts = _prompts(options)
         prompts = self._prompts
         if prompts is None or not (may_prompt or prompts.was_asked):
-            return opened(options, may_prompt, number, control, None)
+            return self._opened(options, may_prompt, number, control, None, is_empty)
         token, asks = prompts.caller(may_prompt and not options.batch)
-        channel = opened(options, may_prompt, number, control, asks)
+        channel = self._opened(options, may_prompt, number, control, asks, is_empty)
         self._tokens[channel.pid] = token
         return channel
 
     def _opened(
         self, options: Options, may_prompt: bool, number: int, control: Control | None,
-        asks: Mapping[str, str] | None,
+        asks: Mapping[str, str] | None = None, is_empty: bool = False,
     ) -> Channel:  # fmt: skip
         setup = self._resolved(options)
-        if self._uses_sftp(options):
+        if not is_empty and self._uses_sftp(options):
             from pscp.sftp.channel import open_sftp  # here: most far ends have python3
 
             return open_sftp(self.host, options, setup, may_prompt, number, control, asks)
-        return open_channel(self.host, options, setup, command(), may_prompt, number, control, asks)
+        request = "" if is_empty else command()
+        return open_channel(self.host, options, setup, request, may_prompt, number, control, asks)
 
     def _uses_sftp(self, options: Options) -> bool:
         if options.remote != "auto":
@@ -409,9 +407,7 @@ class Connections:
             control = self._new_control()
             if control is None:
                 raise errors.UsageError("--login-once: no folder for a private socket", _NO_FOLDER)
-            setup = self._resolved(options)
-            empty = lambda options, *of: open_channel(self.host, options, setup, "", *of)  # noqa: E731
-            channel = self._logging_in(options, True, control, empty)
+            channel = self._logging_in(options, True, control, is_empty=True)
             self._master = Master(channel, control)
         return options.login_once
 

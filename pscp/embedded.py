@@ -57,6 +57,11 @@ async def serve(folder: Path) -> None:
         x11_forwarding=False,
         gss_host=None,
     )
+    await serve_until_input_ends(listener)
+
+
+async def serve_until_input_ends(listener: asyncssh.SSHAcceptor) -> None:
+    """Say the port; whoever started this server holds its standard input open."""
     print(listener.get_port(), flush=True)
     ended = asyncio.Event()
     asyncio.get_running_loop().add_reader(0, ended.set)

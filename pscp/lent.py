@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from pscp.channels import Channel, Control, Request, check_lent, open_lent, place_of
+from pscp.channels import Channel, Control, Request
 from pscp.channels.command import command
+from pscp.channels.lent import LentChannel, check
 from pscp.connections import Connections
 from pscp.hosts import Known
 from pscp.options import Location, Options
-
-__all__ = ["LentConnections", "place_of"]
 
 
 class LentConnections(Connections):
@@ -22,11 +21,11 @@ class LentConnections(Connections):
     def __init__(self, host: Location, options: Options, client: Any) -> None:
         """Raises UsageError for what is no connection, or where it cannot be used from here."""
         super().__init__(host)
-        check_lent(client, options)
+        check(client, options)
         self._client = client
 
     def check(self, options: Options, is_push: bool) -> list[str]:
-        check_lent(self._client, options)
+        check(self._client, options)
         return []
 
     def has_bbr(self, options: Options) -> bool:
@@ -39,10 +38,10 @@ class LentConnections(Connections):
         self, options: Options, may_prompt: bool, rides_on: Control | None = None
     ) -> Channel:
         if not self._uses_sftp(options):
-            return open_lent(self._client, command())
+            return LentChannel(self._client, Request(command()))
         from pscp.sftp.channel import SUBSYSTEM, SftpChannel  # as in connections.py
 
-        below = open_lent(self._client, Request(SUBSYSTEM, True))
+        below = LentChannel(self._client, Request(SUBSYSTEM, True))
         return SftpChannel(below, options.verify, [])
 
     def _check_setup(self, options: Options, is_push: bool, is_small: bool) -> None:

@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 import asyncssh
 import paramiko
 
+from pscp.embedded import serve_until_input_ends
 from pscp.servers import EmbeddedServer, PrivateServer
 
 LEAST_DAMAGED = 1000  # bytes of a WRITE that is worth damaging
@@ -72,11 +73,7 @@ async def serve_asyncssh(folder: Path, fault: str) -> None:
         "127.0.0.1", 0, server_host_keys=[str(folder / "host_key")],
         authorized_client_keys=str(folder / "authorized_keys"), sftp_factory=Faulty,
     )  # fmt: skip
-    print(listener.get_port(), flush=True)
-    ended = asyncio.Event()
-    asyncio.get_running_loop().add_reader(0, ended.set)
-    await ended.wait()
-    listener.close()
+    await serve_until_input_ends(listener)
 
 
 # --- paramiko

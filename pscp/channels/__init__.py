@@ -7,7 +7,7 @@ Read next: openssh.py, settings.py.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
 from pscp.channels import openssh, settings
 from pscp.channels.openssh import Child, Control, SshSetup
@@ -16,8 +16,8 @@ from pscp.errors import PscpError
 from pscp.options import Location, Options
 
 __all__ = [
-    "Channel", "check_lent", "Control", "open_channel", "open_lent", "place_of", "Request",
-    "resolve", "rider_argv", "SshSetup", "transport_of",
+    "Channel", "Control", "open_channel", "Request", "resolve", "rider_argv", "SshSetup",
+    "transport_of",
 ]  # fmt: skip
 
 
@@ -78,27 +78,6 @@ def rider_argv(
     if transport_of(options) == "openssh":
         return [*setup.argv(host, options, False, 0, Control(control.path, False)), command]
     return ride_argv(control.path, Request(command))
-
-
-def open_lent(client: Any, request: Request | str) -> Channel:
-    """Likewise, on a connection of the program's own."""
-    from pscp.channels.lent import LentChannel  # here: few programs hand in a connection
-
-    return LentChannel(client, Request(request) if isinstance(request, str) else request)
-
-
-def check_lent(client: Any, options: Options) -> None:
-    """Refuse what cannot be a connection, or be asked of one. Raises UsageError."""
-    from pscp.channels.lent import check
-
-    check(client, options)
-
-
-def place_of(client: Any) -> Location:
-    """The far end of a connection of the program's own."""
-    from pscp.channels import lent
-
-    return lent.place_of(client)
 
 
 def resolve(host: Location, options: Options) -> SshSetup:

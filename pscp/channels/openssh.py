@@ -243,11 +243,7 @@ class Child:
         for file in self._files:
             with contextlib.suppress(OSError):
                 file.close()
-        try:
-            self._child.wait(_END_S)
-        except subprocess.TimeoutExpired:
-            self._child.kill()
-            self._child.wait()
+        reap(self._child)
 
     def lent(self) -> None:
         for file in self._files[:2]:
@@ -259,6 +255,15 @@ class Child:
         except subprocess.TimeoutExpired:
             return ConnectionLost(last_line(said) or "the connection closed")
         return explained(status, said)
+
+
+def reap(child: subprocess.Popen[bytes]) -> None:
+    """Wait for a child that was told to end; one that does not is killed."""
+    try:
+        child.wait(_END_S)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()
 
 
 # What ssh adds where its ProxyCommand passed it no socket, having said why.

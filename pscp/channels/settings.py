@@ -9,14 +9,11 @@ Not here: what the programs do with it (via_asyncssh.py, via_paramiko.py), ssh's
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import re
-import shutil
 import sys
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from pscp.channels import sockets
@@ -93,8 +90,13 @@ def transport_of(options: Options) -> str:
     """What is to make the connections: openssh where the ssh program is there, else asyncssh."""
     if options.transport != "auto":
         return options.transport
-    is_there = options.program != "ssh" or shutil.which("ssh") is not None
-    return "openssh" if is_there else "asyncssh"
+    return "openssh" if options.program != "ssh" or _has_ssh() else "asyncssh"
+
+
+def _has_ssh() -> bool:
+    """shutil.which() would say so too, and its import hold up the first ssh."""
+    paths = (os.path.join(folder, "ssh") for folder in os.get_exec_path())
+    return any(os.path.isfile(path) and os.access(path, os.X_OK) for path in paths)
 
 
 def resolve(host: Location, options: Options) -> SshSetup:
@@ -119,6 +121,8 @@ def resolve(host: Location, options: Options) -> SshSetup:
 
 def program_argv(transport: str, settings: Settings) -> list[str]:
     """The program of a connection. Raises UsageError where its library is not installed."""
+    import importlib.util  # here: ssh needs nothing of this
+
     if importlib.util.find_spec(transport) is None:
         raise UsageError(
             f"--transport {transport}: the Python package {transport} is not installed",
@@ -128,13 +132,13 @@ def program_argv(transport: str, settings: Settings) -> list[str]:
         "import sys; sys.path.append(sys.argv.pop(1)); "
         f"from pscp.channels.via_{transport} import main; main()"
     )
-    package = Path(__file__).parents[2]
-    return [sys.executable or "python3", "-P", "-c", start, str(package), settings.to_json()]
+    package = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
+    return [sys.executable or "python3", "-P", "-c", start, package, settings.to_json()]
 
 
 def ride_argv(path: str, request: Request) -> list[str]:
     """The program of a further channel of the connection that listens there."""
-    program = str(Path(__file__).with_name("ride.py"))
+    program = os.path.join(os.path.dirname(__file__), "ride.py")
     words = (path, request.text, "yes" if request.is_subsystem else "no")
     return [sys.executable or "python3", "-I", "-S", program, *words]
 

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pscp.channels import Channel, Control, Request, SshSetup, open_channel, rider_argv
-from pscp.channels.openssh import PROTOCOL_STATUS, last_line
+from pscp.channels.openssh import PROTOCOL_STATUS, last_line, reap
 from pscp.endpoint import machine
 from pscp.errors import NoAgent, NoSftp, ProtocolError, PscpError
 from pscp.options import Location, Options
@@ -72,11 +72,7 @@ class SftpChannel:
         for file in self._files[:2]:
             with contextlib.suppress(OSError):
                 file.close()
-        try:
-            self._child.wait(_END_S)
-        except subprocess.TimeoutExpired:
-            self._child.kill()
-            self._child.wait()
+        reap(self._child)
         self._files[2].close()
         self._below.close()
 

@@ -20,6 +20,7 @@ from pscp.endpoint.session import Arriving
 from pscp.sftp import client as sftp
 from pscp.sftp import packets
 from pscp.sftp.client import Client
+from pscp.sftp.files import File, Files
 from pscp.sftp.folders import is_missing, looked_at
 from pscp.sftp.hashing import Hashing, new
 from pscp.sftp.landing import GIGA, Destination, owner_of, replaced, times
@@ -27,23 +28,14 @@ from pscp.sftp.packets import Attrs, SftpError
 from pscp.sftp.tasks import Promise, Task, Tasks, all_of, settled
 
 _BESIDE_BYTES = 1 << 20  # that other small files, just failing as well, have made free meanwhile
-_FILES_KEPT = 16  # handles of large files that are kept while nothing is written
 # None where the sending end's bytes arrived and were written and match; else what went wrong.
 Outcome = tuple[bool, failures.Data | None]
-
-
-class _File:
-    """A large file that is written here, by its handle."""
-
-    def __init__(self, opened: Task[bytes]) -> None:
-        self.opened = opened
-        self.chunks = 0  # not yet complete
 
 
 class _Chunk:
     """What is arriving, and the writes that it became."""
 
-    def __init__(self, file: _File | None, hashers: dict[str, Any]) -> None:
+    def __init__(self, file: File | None, hashers: dict[str, Any]) -> None:
         self.file, self.hashers = file, hashers
         self.writes: list[Promise[Any]] = []
         self.kept: list[tuple[int, bytes]] = []  # where the file is opened for each chunk
@@ -57,8 +49,7 @@ class Sink(Destination):
     ) -> None:
         super().__init__(client, tasks, hashing, asked)
         self._algorithm, self._strong = asked["hash"], asked["strong"]
-        self._known: dict[int, tree.Entry] = {}
-        self._files: dict[int, _File] = {}
+        self._files = Files(client, tasks, self._open_part)
         self._turns: dict[int, Promise[Any]] = {}  # the last chunk of a file that opens once
         self._arriving = Arriving()
         self._chunk: _Chunk | None = None
@@ -66,31 +57,10 @@ class Sink(Destination):
     # --- large files, by chunks
 
     def know(self, id_: int, value: tree.Entry) -> None:
-        self._known[id_] = value
+        self._files.know(id_, value)
 
     def forget(self, id_: int) -> None:
-        self._known.pop(id_, None)
-        self._close(id_)
-
-    def _close(self, id_: int) -> None:
-        file = self._files.pop(id_, None)
-        if file is not None:
-            self._tasks.start(self._close_file(file))
-
-    async def _close_file(self, file: _File) -> None:
-        [handle] = await settled(file.opened)
-        if isinstance(handle, bytes):
-            await settled(self._client.close(handle))
-
-    def _file(self, id_: int) -> _File:
-        file = self._files.get(id_)
-        if file is None:
-            idle = [known for known, each in self._files.items() if not each.chunks]
-            for known in idle[: max(0, len(self._files) - _FILES_KEPT)]:
-                self._close(known)
-            opened = self._tasks.start(self._open_part(self._known[id_]))
-            file = self._files[id_] = _File(opened)
-        return file
+        self._files.forget(id_)
 
     async def _open_part(self, value: tree.Entry) -> bytes:
         """The part's handle; the part is a file, and has its final size."""
@@ -125,7 +95,7 @@ class Sink(Destination):
 
     def write(self, id_: int, offset: int, view: memoryview) -> None:
         """A block came. The view is lent until it is written; what goes wrong is told later."""
-        value = self._known.get(id_)
+        value = self._files.known.get(id_)
         if value is None:
             raise wire.WireError("bytes for a file that was not announced")
         if self._arriving.block(id_, offset, len(view), value.size):
@@ -152,12 +122,12 @@ class Sink(Destination):
         if beside or not hashing.is_wanted:  # else what was sent is compared with what lies there
             wanted = [self._algorithm, beside] if beside else [self._algorithm]
         is_open = self._client.umask is None and not self._begun.is_settled
-        file = None if is_open or self._client.is_single else self._file(id_)
+        file = None if is_open or self._client.is_single else self._files.get(id_)
         self._chunk = _Chunk(file, {name: new(name) for name in wanted})
         if file is not None:
             file.chunks += 1
 
-    async def _write_later(self, file: _File, offset: int, data: bytes) -> None:
+    async def _write_later(self, file: File, offset: int, data: bytes) -> None:
         handle = await file.opened
         await all_of(*self._client.write(handle, offset, memoryview(data)))
 
@@ -167,7 +137,7 @@ class Sink(Destination):
         chunk, self._chunk = self._chunk, None
         assert chunk is not None
         if chunk.file is not None:
-            value = self._known[id_]
+            value = self._files.known[id_]
             return self._tasks.start(self._complete(value, chunk, (offset, length), digest))
         turn = self._tasks.start(
             self._complete_in_turn(id_, chunk, (offset, length), digest, self._turns.get(id_))
@@ -194,10 +164,10 @@ class Sink(Destination):
         before: Promise[Any] | None,
     ) -> Outcome:  # fmt: skip
         """Where a file opens once at a time: open, write, close; then open it to verify."""
-        value = self._known[id_]
+        value = self._files.known[id_]
         await settled(self._begun)
         if not self._client.is_single:  # which was not known when the chunk began
-            chunk.file = self._file(id_)
+            chunk.file = self._files.get(id_)
             chunk.file.chunks += 1
             later = (self._write_later(chunk.file, offset, data) for offset, data in chunk.kept)
             chunk.writes += [self._tasks.start(each) for each in later]
@@ -389,5 +359,4 @@ class Sink(Destination):
             raise
 
     def close(self) -> None:
-        for id_ in list(self._files):
-            self._close(id_)
+        self._files.close()

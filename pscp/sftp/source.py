@@ -18,25 +18,17 @@ from pscp.endpoint.names import to_bytes
 from pscp.endpoint.source import Top, known
 from pscp.sftp import packets
 from pscp.sftp.client import Client
+from pscp.sftp.files import File, Files
 from pscp.sftp.folders import joined
 from pscp.sftp.hashing import Hashing, new
 from pscp.sftp.packets import Attrs
 from pscp.sftp.reading import Reading, read_all
-from pscp.sftp.tasks import Promise, Task, Tasks, settled
+from pscp.sftp.tasks import Promise, Tasks, settled
 from pscp.sftp.walk import Walk
 
-_FILES_KEPT = 16
 _WALK_BATCH_BYTES = 512 * 1024
 _NANO = 1_000_000_000
 Send = Callable[..., None]  # (type, id, offset, payload, flags)
-
-
-class _File:
-    """A large file that is read."""
-
-    def __init__(self, value: tree.Entry, path: bytes, opened: Task[bytes]) -> None:
-        self.value, self.path, self.opened = value, path, opened
-        self.chunks = 0
 
 
 class Source:
@@ -49,8 +41,7 @@ class Source:
         self._tops = [Top(*top) for top in asked["tops"]]
         self._rules = tree.Rules(*asked["rules"])
         self._algorithm, self._strong = asked["hash"], asked["strong"]
-        self._known: dict[int, tree.Entry] = {}
-        self._files: dict[int, _File] = {}
+        self._files = Files(client, tasks, self._opened)
         self._last: Promise[Any] | None = None  # the chunk that is handed on after all others
         self._walk: AsyncIterator[tree.Entry] | None = None
 
@@ -84,36 +75,14 @@ class Source:
     # --- large files, by chunks
 
     def know(self, id_: int, value: tree.Entry) -> None:
-        self._known[id_] = value
+        self._files.know(id_, value)
 
     def forget(self, id_: int) -> None:
-        self._known.pop(id_, None)
-        self._close(id_)
+        self._files.forget(id_)
 
-    def _close(self, id_: int) -> None:
-        file = self._files.pop(id_, None)
-        if file is not None:
-            self._tasks.start(self._close_file(file))
-
-    async def _close_file(self, file: _File) -> None:
-        [handle] = await settled(file.opened)
-        if isinstance(handle, bytes):
-            await settled(self._client.close(handle))
-
-    def _file(self, id_: int) -> _File:
-        file = self._files.get(id_)
-        if file is None:
-            idle = [each for each, open_ in self._files.items() if not open_.chunks]
-            for each in idle[: max(0, len(self._files) - _FILES_KEPT)]:
-                self._close(each)
-            value = self._known[id_]
-            path = self._full(value)
-            opened = self._tasks.start(self._opened(value, path))
-            file = self._files[id_] = _File(value, path, opened)
-        return file
-
-    async def _opened(self, value: tree.Entry, path: bytes) -> bytes:
+    async def _opened(self, value: tree.Entry) -> bytes:
         """A handle of the file that is known. Raises Changed, SftpError."""
+        path = self._full(value)
         opening = self._tasks.start(self._client.open_in_turn(path, packets.FOR_READ))
         status, handle = await settled(self._status(path), opening)
         if isinstance(handle, Exception):
@@ -125,12 +94,12 @@ class Source:
 
     def send_chunk(self, id_: int, offset: int, length: int) -> None:
         """Soon: the chunk's blocks and its digest, after those of earlier chunks; or why not."""
-        file, gate = self._file(id_), self._last
+        file, gate = self._files.get(id_), self._last
         file.chunks += 1
         self._last = self._tasks.start(self._chunk(id_, file, offset, length, gate))
 
     async def _chunk(
-        self, id_: int, file: _File, offset: int, length: int, gate: Promise[Any] | None
+        self, id_: int, file: File, offset: int, length: int, gate: Promise[Any] | None
     ) -> None:
         extent = wire.EXTENT.pack(length, 0)
         try:
@@ -146,10 +115,10 @@ class Source:
             file.chunks -= 1
 
     async def _blocks(
-        self, id_: int, file: _File, offset: int, length: int, gate: Promise[Any] | None
+        self, id_: int, file: File, offset: int, length: int, gate: Promise[Any] | None
     ) -> bytes:
         hashers, beside = self._hashers()
-        at = offset
+        path, at = self._full(file.value), offset
 
         def take(view: memoryview) -> None:
             nonlocal at
@@ -160,9 +129,7 @@ class Source:
 
         handle = await file.opened
         reading = Reading(self._client, handle, offset, length, take, gate)
-        digest = self._tasks.start(
-            self._digest(file.path, offset, length, beside or self._algorithm)
-        )
+        digest = self._tasks.start(self._digest(path, offset, length, beside or self._algorithm))
         check = self._tasks.start(self._check(handle, file, reading))
         count = await reading.run()
         if gate is not None:
@@ -170,7 +137,7 @@ class Source:
         await check
         if count != length:
             raise Changed()
-        return await self._decided(file.path, (offset, length), hashers, await digest)
+        return await self._decided(path, (offset, length), hashers, await digest)
 
     def _hashers(self) -> tuple[dict[str, Any], str]:
         """What the bytes are hashed with on their way: nothing, where the far end tells it."""
@@ -209,10 +176,11 @@ class Source:
             self._hashing.distrust()
         return found
 
-    async def _check(self, handle: bytes, file: _File, reading: Reading) -> None:
+    async def _check(self, handle: bytes, file: File, reading: Reading) -> None:
         """Behind the last READ: the file, and what has its name, are still the known one."""
+        path = self._full(file.value)
         await reading.sent
-        for status in await settled(self._client.fstat(handle), self._status(file.path)):
+        for status in await settled(self._client.fstat(handle), self._status(path)):
             if isinstance(status, Exception):
                 raise status
             if not _is_same(status, file.value):
@@ -245,7 +213,7 @@ class Source:
         handles = self._client.handles
         await handles.take(1)
         try:
-            handle = await self._opened(value, path)
+            handle = await self._opened(value)
             await read_all(
                 self._client, handle, 0, value.size, lambda view: parts.append(bytes(view))
             )
@@ -300,8 +268,7 @@ class Source:
         return [None if each is None else each.hex() for each in digests]
 
     def close(self) -> None:
-        for id_ in list(self._files):
-            self._close(id_)
+        self._files.close()
 
 
 def _is_same(status: Attrs, value: tree.Entry) -> bool:

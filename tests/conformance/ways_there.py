@@ -7,22 +7,19 @@ Read next: test_channels.py.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import asyncssh
-import paramiko
 import pytest
 from conftest import far_environment
+from lent_clients import lent_client
 
-from pscp.channels import Channel, Control, SshSetup, open_channel, open_lent
+from pscp.channels import Channel, Control, Request, SshSetup, open_channel
+from pscp.channels.lent import LentChannel
 from pscp.channels.openssh import explained
 from pscp.errors import PscpError
 from pscp.options import Location, Options
@@ -72,8 +69,10 @@ def opener(way: str, request: pytest.FixtureRequest, folder: Path) -> Open:
     server: PrivateServer = request.getfixturevalue("sshd")
     transport, _, how = way.partition(" ")
     if how == "lent":
-        client = lent_client(transport, request, server)
-        return lambda command: open_lent(client, command)
+        stack = contextlib.ExitStack()
+        request.addfinalizer(stack.close)
+        client = stack.enter_context(lent_client(transport, server))
+        return lambda command: LentChannel(client, Request(command))
     options = Options(config_file=server.ssh_config, batch=True, transport=transport)
     host = Location("", "", host=server.host)
     control = master(request, host, options, folder) if how else None
@@ -91,52 +90,3 @@ def master(
     request.addfinalizer(first.close)
     assert os.read(first.read_fd, 3) == b"up\n"
     return Control(path, is_master=False)
-
-
-def lent_client(transport: str, request: pytest.FixtureRequest, server: PrivateServer) -> Any:
-    """A connection such as a program makes."""
-    if transport == "paramiko":
-        client = paramiko_client(server)
-        request.addfinalizer(client.close)
-        return client
-    loop = LoopThread()
-    request.addfinalizer(loop.close)
-    connection = loop.run(begun(server))
-    request.addfinalizer(lambda: loop.run(ended(connection)))
-    return connection
-
-
-def paramiko_client(server: PrivateServer) -> paramiko.SSHClient:
-    client = paramiko.SSHClient()
-    client.load_host_keys(str(server.folder / "known_hosts"))
-    client.connect(
-        "127.0.0.1", server.port, server.user, key_filename=str(server.folder / "user_key"),
-        allow_agent=False, look_for_keys=False,
-    )  # fmt: skip
-    return client
-
-
-async def begun(server: PrivateServer) -> asyncssh.SSHClientConnection:
-    return await asyncssh.connect(server.host, config=[server.ssh_config])
-
-
-async def ended(connection: asyncssh.SSHClientConnection) -> None:
-    connection.close()
-    await connection.wait_closed()
-
-
-class LoopThread:
-    """An event loop that runs in a thread of its own."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever)
-        self._thread.start()
-
-    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(ENDING_S)
-
-    def close(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()

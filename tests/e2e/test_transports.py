@@ -10,9 +10,8 @@ import os
 import re
 import signal
 import subprocess
-import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +20,13 @@ import paramiko
 import pytest
 from compare import assert_same_tree
 from conftest import MakeServer
+from lent_clients import begun, ended, lent_client
 
 import pscp
 from e2e.ways import Ran, Way
 from pscp import worker
-from pscp.channels import open_lent
+from pscp.channels import Request
+from pscp.channels.lent import LentChannel
 from pscp.channels.settings import CIPHERS, KEYWORDS, LIBRARIES
 from pscp.options import MIB
 from pscp.processes import descendants
@@ -301,49 +302,10 @@ def test_the_tables_are_the_libraries_own() -> None:
 # --- a connection of the program's own
 
 
-class Loop:
-    """An event loop in a thread of its own."""
-
-    def __init__(self) -> None:
-        self.loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self.loop.run_forever)
-        self._thread.start()
-
-    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result(30)
-
-    def close(self) -> None:
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join()
-        self.loop.close()
-
-
-async def connected(server: PrivateServer) -> asyncssh.SSHClientConnection:
-    return await asyncssh.connect(server.host, config=[server.ssh_config])
-
-
-async def closed(connection: asyncssh.SSHClientConnection) -> None:
-    connection.close()
-    await connection.wait_closed()
-
-
 @pytest.fixture
 def client(library: str, sshd: PrivateServer) -> Iterator[Any]:
-    if library == "paramiko":
-        client = paramiko.SSHClient()
-        client.load_host_keys(str(sshd.folder / "known_hosts"))
-        client.connect(
-            "127.0.0.1", sshd.port, sshd.user, key_filename=str(sshd.folder / "user_key"),
-            allow_agent=False, look_for_keys=False,
-        )  # fmt: skip
+    with lent_client(library, sshd) as client:
         yield client
-        client.close()
-        return
-    loop = Loop()
-    connection = loop.run(connected(sshd))
-    yield connection
-    loop.run(closed(connection))
-    loop.close()
 
 
 def is_open(client: Any) -> bool:
@@ -372,11 +334,11 @@ def test_a_channel_that_was_closed_touches_no_descriptor_any_more(
 ) -> None:
     """Its numbers are soon another file's."""
     for number in range(20):
-        channel = open_lent(client, "exec cat /dev/zero")
+        channel = LentChannel(client, Request("exec cat /dev/zero"))
         assert os.read(channel.read_fd, 1) == b"\0"
         channel.close()
         files = [os.open(tmp_path / f"{number}-{n}", os.O_CREAT | os.O_WRONLY) for n in range(8)]
-        other = open_lent(client, "echo done")  # by then the library has had its turn
+        other = LentChannel(client, Request("echo done"))  # by then the library has had its turn
         assert os.read(other.read_fd, 5) == b"done\n"
         other.close()
         for fd in files:
@@ -400,11 +362,11 @@ def test_what_is_no_connection_is_wrong_use() -> None:
 
 def test_a_loop_of_this_very_thread_is_wrong_use(sshd: PrivateServer) -> None:
     async def use() -> None:
-        connection = await connected(sshd)
+        connection = await begun(sshd)
         try:
             with pytest.raises(pscp.UsageError, match="this thread runs the event loop"):
                 pscp.Session(transport=connection)
         finally:
-            await closed(connection)
+            await ended(connection)
 
     asyncio.run(use())

@@ -283,18 +283,25 @@ def test_the_client_is_killed(way: Way) -> None:
     assert_command_ends(way)
 
 
-def test_the_client_is_killed_while_it_writes_a_file(push: Way) -> None:
-    """No part of it is left."""
+def writing_a_file(push: Way) -> subprocess.Popen[bytes]:
+    """`pscp - host:file`, once a part is written; there was such a file before."""
     (push.destination / "file").write_bytes(b"before")
     argv = PROGRAM.replace("pscp.pipecli", "pscp.cli")
     words = ["-F", push.server.ssh_config, "-B", "-", f"{push.server.host}:{push.destination}/file"]
     process = subprocess.Popen(
         [sys.executable, "-c", argv, *words], stdin=subprocess.PIPE, stderr=subprocess.PIPE
     )
-    assert process.stdin and process.stderr
+    assert process.stdin
     process.stdin.write(bytes(4 * MIB))
     process.stdin.flush()
     until(push.parts, "a part is written")
+    return process
+
+
+def test_the_client_is_killed_while_it_writes_a_file(push: Way) -> None:
+    """No part of it is left."""
+    process = writing_a_file(push)
+    assert process.stdin and process.stderr
     process.kill()
     process.wait()
     process.stdin.close()
@@ -341,16 +348,8 @@ def test_what_the_killed_agent_leaves_is_removed(push: Way) -> None:
 
 
 def test_the_agent_is_killed_while_it_writes_a_file(push: Way) -> None:
-    (push.destination / "file").write_bytes(b"before")
-    argv = PROGRAM.replace("pscp.pipecli", "pscp.cli")
-    words = ["-F", push.server.ssh_config, "-B", "-", f"{push.server.host}:{push.destination}/file"]
-    process = subprocess.Popen(
-        [sys.executable, "-c", argv, *words], stdin=subprocess.PIPE, stderr=subprocess.PIPE
-    )
+    process = writing_a_file(push)
     assert process.stdin and process.stderr
-    process.stdin.write(bytes(4 * MIB))
-    process.stdin.flush()
-    until(push.parts, "a part is written")
     agent, folder = gatherer(push)
     os.kill(agent, signal.SIGKILL)
     assert process.wait(PATIENCE_S) != 0

@@ -17,7 +17,7 @@ from typing import Any
 
 import asyncssh
 
-from pscp.embedded import run_command
+from pscp.embedded import run_command, serve_until_input_ends
 
 
 class Login(asyncssh.SSHServer):
@@ -88,11 +88,7 @@ async def serve(folder: Path) -> None:
         server_factory=lambda: Login(settings, codes), encoding=None,
         line_editor=False, allow_pty=False, gss_host=None,
     )  # fmt: skip
-    print(listener.get_port(), flush=True)
-    ended = asyncio.Event()
-    asyncio.get_running_loop().add_reader(0, ended.set)
-    await ended.wait()
-    listener.close()
+    await serve_until_input_ends(listener)
 
 
 if __name__ == "__main__":
