@@ -25,6 +25,7 @@ HARDLINK, FSYNC = b"hardlink@openssh.com", b"fsync@openssh.com"
 LSETSTAT, LIMITS, CHECK_FILE = b"lsetstat@openssh.com", b"limits@openssh.com", b"check-file"
 
 _PAGE_BYTES = 4096
+_MANY = 8  # answers outstanding: then nothing waits for the next of them
 _PLAIN_BYTES = 32 * 1024  # of a READ or WRITE that every server takes
 _MOST_BYTES = 256 * 1024  # of one that is worth it
 _HANDLES, _HANDLES_MOST = 64, 400  # open at once: where the server does not say; and in any case
@@ -42,14 +43,16 @@ class Client:
         self.is_single = False  # the server opens a file once at a time
         self.umask: int | None = None  # of what is made there, once it is known
         self._decoder = packets.Decoder()
-        self.incoming = In(read_fd, self._decoder, self._take_all)
+        self.incoming = In(read_fd, self._decoder, self._take_all, self._may_rest)
         self._numbers = itertools.count(1)
         self._waiting: dict[int, Callable[[Answer], None]] = {}
         self.version: Promise[None] = Promise()
         self.extensions: dict[bytes, bytes] = {}
         self.read_bytes = self.write_bytes = _PLAIN_BYTES
         self.handles = Budget(_HANDLES)
-        self.reading = Budget(IN_FLIGHT_BYTES)
+        # What chunks are read into, and apart from it, since chunks wait for that: what is read to
+        # be hashed, and small files.
+        self.reading, self.checking = Budget(IN_FLIGHT_BYTES), Budget(IN_FLIGHT_BYTES)
         self.syncing = 0  # requests that may take the server very long
         self.out.put(packets.init())
 
@@ -61,6 +64,10 @@ class Client:
         return bool(self._waiting)
 
     # --- in
+
+    def _may_rest(self, count: int) -> bool:
+        """Is this a small part of what is on its way: of a READ, or of many answers?"""
+        return self._decoder.is_trickling(count) or len(self._waiting) > _MANY
 
     def _take_all(self) -> None:
         while (answer := self._decoder.next()) is not None:

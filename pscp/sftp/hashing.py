@@ -18,6 +18,7 @@ from pscp.sftp.client import Client
 from pscp.sftp.packets import Cursor, SftpError
 from pscp.sftp.program import Program
 from pscp.sftp.reading import read_all
+from pscp.sftp.tasks import Budget
 
 # check-file's names (draft-ietf-secsh-filexfer-extensions-00), best first.
 _CHECK_FILE = ("sha256", "sha512", "sha384", "sha224", "sha1", "md5")
@@ -34,6 +35,7 @@ class Hashing:
         """Unless wanted, nothing is verified; what a resume asks for is read back."""
         self._client, self._program, self.is_wanted = sftp, program, is_wanted
         self.is_trusted = False  # it has proved right once
+        self._proving = Budget(1)
         self._check_file = "" if not is_wanted else _offered(sftp)
         is_paramiko = sftp.extensions.get(client.CHECK_FILE) == _PARAMIKO
         self._check_most = _PARAMIKO_MOST if is_paramiko else 1 << 62
@@ -81,14 +83,19 @@ class Hashing:
         What the far end tells for the first time is compared with what is read back.
         """
         found = await self.by_far_end(path, offset, length, algorithm, whole)
+        if found is not None and not self.is_trusted:
+            await self._proving.take(1)  # one at a time, so that not everything is read back
+            try:
+                if not self.is_trusted and self.algorithm:
+                    digest = await self.read_back(path, offset, length, algorithm)
+                    self.is_trusted = digest == found
+                    if not self.is_trusted:
+                        self.distrust()
+            finally:
+                self._proving.give(1)
         if found is not None and self.is_trusted:
             return found
-        digest = await self.read_back(path, offset, length, algorithm)
-        if found is not None and found == digest:
-            self.is_trusted = True
-        elif found is not None and not self.is_trusted:
-            self.distrust()
-        return digest
+        return await self.read_back(path, offset, length, algorithm)
 
     async def by_far_end(
         self, path: bytes, offset: int, length: int, algorithm: str, whole: bool = False

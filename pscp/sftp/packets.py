@@ -205,6 +205,9 @@ def names(view: memoryview) -> Iterator[tuple[bytes, Attrs]]:
         yield name, cursor.attrs()
 
 
+_TRICKLE_BYTES = 64 * 1024
+
+
 class Answer(NamedTuple):
     """A packet as it came. The payload is valid until the Decoder's next space()."""
 
@@ -232,6 +235,14 @@ class Decoder:
 
     def filled(self, count: int) -> None:
         self._end += count
+
+    def is_trickling(self, count: int) -> bool:
+        """As wire.Decoder's, of what was read."""
+        have = self._end - self._start
+        if have < 5 or self._view[self._start + 4] != DATA:
+            return False
+        missing = 4 + int(_U32.unpack_from(self._view, self._start)[0]) - have
+        return count < _TRICKLE_BYTES < missing
 
     def next(self) -> Answer | None:
         """The next whole packet, or None. BadPacket when there can never be one."""

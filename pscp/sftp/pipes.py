@@ -11,6 +11,7 @@ Read next: client.py.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import select
 import time
@@ -21,6 +22,29 @@ from typing import Any
 from pscp.sftp.tasks import Promise
 
 _PARTS_MOST = 64  # buffers in one writev
+_REST_MOST_S = 0.008
+
+
+class _Pace:
+    """When a system call is worth it again: once a quarter of the pipe will have moved.
+
+    ssh fills and empties its pipes by 32 KiB, and to follow each of its steps costs more than to
+    move the bytes. See docs/decisions.md 32.
+    """
+
+    def __init__(self, fd: int) -> None:
+        try:
+            self._worth_bytes = fcntl.fcntl(fd, fcntl.F_GETPIPE_SZ) // 4
+        except (AttributeError, OSError):  # a socket, or not Linux
+            self._worth_bytes = 0
+        self.due_s = self._last_s = 0.0
+
+    def moved(self, count: int, rests: bool) -> None:
+        """So many bytes just did."""
+        now_s = time.monotonic()
+        took_s, self._last_s = now_s - self._last_s, now_s
+        rest_s = min(self._worth_bytes * took_s / count, _REST_MOST_S) if rests and count else 0.0
+        self.due_s = now_s + rest_s
 
 
 class Out:
@@ -30,6 +54,7 @@ class Out:
         """With `may_break` what nobody reads any more is dropped."""
         self.fd, self._may_break = fd, may_break
         os.set_blocking(fd, False)
+        self.pace = _Pace(fd)
         self._parts: deque[Any] = deque()
         self.bytes = 0
 
@@ -53,19 +78,28 @@ class Out:
                 self._parts.clear()
                 self.bytes = 0
                 return
+            is_full = count < sum(map(len, parts))
+            self.pace.moved(count, is_full)
             self.bytes -= count
             while self._parts and count >= len(self._parts[0]):
                 count -= len(self._parts.popleft())
             if count:
                 self._parts[0] = memoryview(self._parts[0])[count:]
+            if is_full:
+                return
 
 
 class In:
     """A descriptor that is read into a decoder's space; `take` is called for what came."""
 
-    def __init__(self, fd: int, decoder: Any, take: Callable[[], None]) -> None:
-        self.fd, self._decoder, self._take = fd, decoder, take
+    def __init__(
+        self, fd: int, decoder: Any, take: Callable[[], None],
+        may_rest: Callable[[int], bool] = lambda count: False,
+    ) -> None:  # fmt: skip
+        """`may_rest` tells whether, after so many bytes, more may gather before they are read."""
+        self.fd, self._decoder, self._take, self._may_rest = fd, decoder, take, may_rest
         os.set_blocking(fd, False)
+        self.pace = _Pace(fd)
         self.is_over = False
 
     def read(self) -> None:
@@ -80,6 +114,7 @@ class In:
             return
         self._decoder.filled(count)
         self._take()
+        self.pace.moved(count, self._may_rest(count))
 
 
 class Loop:
@@ -105,21 +140,22 @@ class Loop:
     def run_until(self, is_done: Callable[[], bool]) -> None:
         while not is_done():
             self.before_wait()
+            now_s = time.monotonic()
             for out in self.outs:
-                out.flush()
+                if out.pace.due_s <= now_s:
+                    out.flush()
             self._wait()
 
     def _wait(self) -> None:
-        wanted = {out.fd: select.POLLOUT for out in self.outs if out.bytes}
-        by_fd: dict[int, In] = {}
-        for each, may in self.ins:
-            if not each.is_over and may():
-                wanted[each.fd] = select.POLLIN
-                by_fd[each.fd] = each
-        self._register(wanted)
-        for fd, _ in self._poll.poll(self._timeout_ms()):
-            if fd in by_fd:
-                by_fd[fd].read()
+        ins = {each.fd: each for each, may in self.ins if not each.is_over and may()}
+        at_work: list[tuple[In | Out, int]] = [(each, select.POLLIN) for each in ins.values()]
+        at_work += [(out, select.POLLOUT) for out in self.outs if out.bytes]
+        now_s = time.monotonic()
+        self._register({each.fd: what for each, what in at_work if each.pace.due_s <= now_s})
+        rests = [each.pace.due_s for each, _ in at_work if each.pace.due_s > now_s]
+        for fd, _ in self._poll.poll(self._timeout_ms(rests, now_s)):
+            if fd in ins:
+                ins[fd].read()
         self._ring()
 
     def _register(self, wanted: dict[int, int]) -> None:
@@ -132,10 +168,9 @@ class Loop:
             self._poll.register(fd, events)
         self._known = wanted
 
-    def _timeout_ms(self) -> float | None:
-        if not self._timers:
-            return None
-        return max(0.0, min(at for at, _ in self._timers) - time.monotonic()) * 1000 + 1
+    def _timeout_ms(self, rests: list[float], now_s: float) -> float | None:
+        ends = rests + [at for at, _ in self._timers]
+        return max(0.0, min(ends) - now_s) * 1000 if ends else None
 
     def _ring(self) -> None:
         now_s = time.monotonic()

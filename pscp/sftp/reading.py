@@ -16,7 +16,7 @@ from typing import Any
 from pscp.sftp import packets
 from pscp.sftp.client import Client
 from pscp.sftp.packets import SftpError
-from pscp.sftp.tasks import Promise
+from pscp.sftp.tasks import Budget, Promise
 
 Take = Callable[[memoryview], None]
 
@@ -32,11 +32,13 @@ class Reading:
     """One extent. `take` gets its bytes in order, each view valid during the call."""
 
     def __init__(
-        self, client: Client, handle: bytes, offset: int, length: int, take: Take,
+        self, client: Client, handle: bytes, offset: int, length: int, take: Take, budget: Budget,
         gate: Promise[Any] | None = None,
     ) -> None:  # fmt: skip
-        """Nothing is handed on before the gate is settled."""
-        self._client, self._handle, self._take = client, handle, take
+        """Nothing is handed on, and nothing given back to the budget, before the gate is settled.
+        So what a gate waits for must not take from that budget.
+        """
+        self._client, self._handle, self._take, self._budget = client, handle, take, budget
         self._offset, self._length, self._gate = offset, length, gate
         self._pieces: deque[_Piece] = deque()
         self._error: Exception | None = None
@@ -52,9 +54,9 @@ class Reading:
         step, end = self._client.read_bytes, self._offset + self._length
         for begin in range(self._offset, end, step):
             length = min(step, end - begin)
-            await self._client.reading.take(length)
+            await self._budget.take(length)
             if self._stops:
-                self._client.reading.give(length)
+                self._budget.give(length)
                 break
             piece = _Piece(begin, length)
             self._pieces.append(piece)
@@ -94,7 +96,7 @@ class Reading:
 
     def _rest(self, piece: _Piece, count: int) -> None:
         piece.offset, piece.length = piece.offset + count, piece.length - count
-        self._client.reading.give(count)
+        self._budget.give(count)
         self._send(piece, piece.offset, piece.length)
 
     def _is_open(self) -> bool:
@@ -114,11 +116,11 @@ class Reading:
             if piece.data:
                 self._hand(memoryview(piece.data))
             self._pieces.popleft()
-            self._client.reading.give(piece.length)
+            self._budget.give(piece.length)
             self._is_over = self._is_over or piece.is_end  # what is behind comes to nothing
         if self._all_sent and not self._pieces and not self._done.is_settled:
             self._done.keep(None)
 
 
 async def read_all(client: Client, handle: bytes, offset: int, length: int, take: Take) -> int:
-    return await Reading(client, handle, offset, length, take).run()
+    return await Reading(client, handle, offset, length, take, client.checking).run()

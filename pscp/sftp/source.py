@@ -31,6 +31,22 @@ _NANO = 1_000_000_000
 Send = Callable[..., None]  # (type, id, offset, payload, flags)
 
 
+class _Turn:
+    """A chunk's place among those that were asked for: each begins, and ends, after the other."""
+
+    def __init__(self) -> None:
+        self.asked: Promise[None] = Promise()  # the server, for all of it
+        self.over: Promise[None] = Promise()
+
+    def all_asked(self) -> None:
+        if not self.asked.is_settled:
+            self.asked.keep(None)
+
+    def end(self) -> None:
+        self.all_asked()
+        self.over.keep(None)
+
+
 class Source:
     """Serves the files of one copy from the far end."""
 
@@ -42,7 +58,7 @@ class Source:
         self._rules = tree.Rules(*asked["rules"])
         self._algorithm, self._strong = asked["hash"], asked["strong"]
         self._files = Files(client, tasks, self._opened)
-        self._last: Promise[Any] | None = None  # the chunk that is handed on after all others
+        self._last: _Turn | None = None  # of the chunk that is handed on after all others
         self._walk: AsyncIterator[tree.Entry] | None = None
 
     # --- the manifest
@@ -94,31 +110,37 @@ class Source:
 
     def send_chunk(self, id_: int, offset: int, length: int) -> None:
         """Soon: the chunk's blocks and its digest, after those of earlier chunks; or why not."""
-        file, gate = self._files.get(id_), self._last
+        file, after = self._files.get(id_), self._last
         file.chunks += 1
-        self._last = self._tasks.start(self._chunk(id_, file, offset, length, gate))
+        turn = self._last = _Turn()
+        self._tasks.start(self._chunk(id_, file, (offset, length), after, turn))
 
     async def _chunk(
-        self, id_: int, file: File, offset: int, length: int, gate: Promise[Any] | None
+        self, id_: int, file: File, extent: tuple[int, int], after: _Turn | None, turn: _Turn
     ) -> None:
-        extent = wire.EXTENT.pack(length, 0)
+        offset, length = extent
+        payload = wire.EXTENT.pack(length, 0)
         try:
-            digest = await self._blocks(id_, file, offset, length, gate)
+            digest = await self._blocks(id_, file, extent, after, turn)
         except failures.EXPECTED as error:
-            if gate is not None:
-                await gate
+            if after is not None:
+                await after.over
             failure = wire.to_json(failures.from_exception(error, file.value.path))
-            self._send(wire.DIGEST, id_, offset, extent + failure, wire.FAILED)
+            self._send(wire.DIGEST, id_, offset, payload + failure, wire.FAILED)
         else:
-            self._send(wire.DIGEST, id_, offset, extent + digest)
+            self._send(wire.DIGEST, id_, offset, payload + digest)
         finally:
             file.chunks -= 1
+            turn.end()
 
     async def _blocks(
-        self, id_: int, file: File, offset: int, length: int, gate: Promise[Any] | None
+        self, id_: int, file: File, extent: tuple[int, int], after: _Turn | None, turn: _Turn
     ) -> bytes:
-        hashers, beside = self._hashers()
-        path, at = self._full(file.value), offset
+        path, at = self._full(file.value), extent[0]
+        handle = await file.opened
+        if after is not None:
+            await after.asked
+        hashers = self._hashers(self._algorithm)
 
         def take(view: memoryview) -> None:
             nonlocal at
@@ -127,54 +149,59 @@ class Source:
             self._send(wire.DATA, id_, at, view)
             at += len(view)
 
-        handle = await file.opened
-        reading = Reading(self._client, handle, offset, length, take, gate)
-        digest = self._tasks.start(self._digest(path, offset, length, beside or self._algorithm))
+        gate = after.over if after is not None else None
+        reading = Reading(self._client, handle, *extent, take, self._client.reading, gate)
+        reading.sent.then(turn.all_asked)
+        digest = self._tasks.start(self._digest(path, extent, self._algorithm))
         check = self._tasks.start(self._check(handle, file, reading))
         count = await reading.run()
         if gate is not None:
             await gate
         await check
-        if count != length:
+        if count != extent[1]:
             raise Changed()
-        return await self._decided(path, (offset, length), hashers, await digest)
+        return await self._decided(path, extent, self._algorithm, hashers, await digest)
 
-    def _hashers(self) -> tuple[dict[str, Any], str]:
-        """What the bytes are hashed with on their way: nothing, where the far end tells it."""
-        beside = self._hashing.beside(self._algorithm)
-        if not (beside or not self._hashing.is_wanted):
-            return {}, beside
-        return {name: new(name) for name in {self._algorithm, beside or self._algorithm}}, beside
+    def _hashers(self, algorithm: str) -> dict[str, Any]:
+        """What the bytes are hashed with on their way: nothing, where the far end tells it, and
+        has proved right.
+        """
+        beside = self._hashing.beside(algorithm)
+        if self._hashing.is_wanted and self._hashing.is_trusted and not beside:
+            return {}
+        return {name: new(name) for name in {algorithm, beside or algorithm}}
 
     async def _digest(
-        self, path: bytes, offset: int, length: int, algorithm: str, whole: bool = False
-    ) -> bytes | None:
-        """What the far end has there; None where that is not to be verified."""
-        if not self._hashing.is_wanted:
-            return None
-        if self._hashing.beside(self._algorithm) == algorithm:
-            return await self._hashing.by_far_end(path, offset, length, algorithm, whole)
-        return await self._hashing.of_extent(path, offset, length, algorithm, whole)
+        self, path: bytes, extent: tuple[int, int], algorithm: str, whole: bool = False
+    ) -> tuple[bytes | None, bool]:
+        """What lies there, None where that is not to be verified; and whether the far end told."""
+        if not self._hashing.is_wanted or not extent[1]:
+            return None, False
+        ours = self._hashing.beside(algorithm) or algorithm
+        found = await self._hashing.by_far_end(path, *extent, ours, whole)
+        if found is not None:
+            return found, True
+        return await self._hashing.read_back(path, *extent, algorithm), False
 
     async def _decided(
-        self, path: bytes, extent: tuple[int, int], hashers: dict[str, Any], there: bytes | None
-    ) -> bytes:
+        self, path: bytes, extent: tuple[int, int], algorithm: str, hashers: dict[str, Any],
+        digest: tuple[bytes | None, bool],
+    ) -> bytes:  # fmt: skip
         """The digest that what was sent is compared with."""
-        if not self._hashing.is_wanted:
-            return bytes(hashers[self._algorithm].digest())
-        if not hashers:
-            if there is None:
-                raise Changed()
-            return there
-        told = {name: hasher.digest() for name, hasher in hashers.items()}
-        if there is not None and there in told.values():
-            return bytes(told[self._algorithm])
-        found = await self._hashing.read_back(path, *extent, self._algorithm)
-        if found is None:
+        there, is_told = digest
+        own = {name: hasher.digest() for name, hasher in hashers.items()}
+        if not self._hashing.is_wanted or not extent[1]:
+            return bytes(own[algorithm])
+        if is_told and there in own.values():
+            self._hashing.is_trusted = True
+            return bytes(own[algorithm])
+        if is_told and own:  # what the far end told for the first time was wrong
+            there = await self._hashing.read_back(path, *extent, algorithm)
+            if there == own[algorithm]:
+                self._hashing.distrust()
+        if there is None:
             raise Changed()
-        if found == told[self._algorithm] and there is not None:
-            self._hashing.distrust()
-        return found
+        return there
 
     async def _check(self, handle: bytes, file: File, reading: Reading) -> None:
         """Behind the last READ: the file, and what has its name, are still the known one."""
@@ -229,23 +256,12 @@ class Source:
 
     async def _digest_of_body(self, path: bytes, body: bytes) -> bytes:
         algorithm = hashes.STRONG if self._strong else self._algorithm
-        beside = self._hashing.beside(algorithm)
-        if self._hashing.is_wanted and not beside and body:
-            found = await self._hashing.of_extent(path, 0, len(body), algorithm, whole=True)
-            if found is None:
-                raise Changed()
-            return found
-        hashers = {name: new(name) for name in {algorithm, beside or algorithm}}
+        hashers = self._hashers(algorithm) if body else {algorithm: new(algorithm)}
         for hasher in hashers.values():
             hasher.update(body)
-        if beside and body:
-            there = await self._hashing.by_far_end(path, 0, len(body), beside, whole=True)
-            if there != hashers[beside].digest():
-                found = await self._hashing.read_back(path, 0, len(body), algorithm)
-                if found is None:
-                    raise Changed()
-                return found
-        return bytes(hashers[algorithm].digest())
+        extent = (0, len(body))
+        digest = await self._digest(path, extent, algorithm, whole=True)
+        return await self._decided(path, extent, algorithm, hashers, digest)
 
     # --- digests, to resume and to check strongly
 

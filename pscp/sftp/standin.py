@@ -60,7 +60,7 @@ class StandIn:
         self._hashing: Hashing | None = None
         self._session = session.Session(session.AGENT)
         self._decoder = wire.Decoder()
-        self._incoming = In(0, self._decoder, self._take_all)
+        self._incoming = In(0, self._decoder, self._take_all, self._decoder.is_trickling)
         self._out = Out(1)
         self._role: Sink | Source | None = None
         self._replies: list[Task[Any]] = []  # those that may still be under way
