@@ -50,8 +50,8 @@ from pscp.resume import LOOK_ITEMS, Look
 # counted, and is in no Result.
 _FAILURES_BYTES = 8 * 1024 * 1024
 _SHARES = 4  # of what is left, a lane takes one at a time
-_START_BYTES, _START_CHUNK_BYTES = 64 * 1024 * 1024, 1024 * 1024
-_LEAST_CHUNK_BYTES = 256 * 1024  # smaller ones cost more than the end of a copy gains
+_START_BYTES, _START_SHARE = 64 * 1024 * 1024, 4  # a chunk at the start: a fourth of one later
+_LEAST_SHARE = 16  # and toward the end: smaller ones cost more than the end of a copy gains
 # Entries in the far walk's first answer, and the most in one. A long first one would keep the
 # lanes of a far path waiting: 2,000 entries took 235 ms of a copy of 2.1 s at 50 ms.
 _WALK_FIRST, _WALK_MOST = 200, 2000
@@ -98,12 +98,13 @@ class Coordinator:
 
     def __init__(
         self, options: Options, counters: Counters, reporter: Reporter, journal: AnyJournal,
-        crew: Crew, keep_digests: bool = True,
+        crew: Crew, keep_digests: bool = True, chunk_bytes: int = CHUNK_BYTES,
     ) -> None:  # fmt: skip
+        """`chunk_bytes`: of a chunk, unless the options say."""
         self.options, self.counters, self.journal = options, counters, journal
         self.board: Board = crew.board
         self.algorithm = crew.algorithm
-        self.chunk_bytes, self.strong = options.chunk_bytes or CHUNK_BYTES, options.strong
+        self.chunk_bytes, self.strong = options.chunk_bytes or chunk_bytes, options.strong
         self.failures: list[Reported] = []
         self._failures_bytes = 0
         self.digests: dict[str, str] = {}
@@ -284,12 +285,12 @@ class Coordinator:
             return self.chunk_bytes
         done = counters.bytes_done + counters.bytes_resumed + self.board.in_flight_bytes()
         if done < _START_BYTES:
-            return _START_CHUNK_BYTES
+            return self.chunk_bytes // _START_SHARE
         if not counters.plan_complete:
             return self.chunk_bytes
         fair = (counters.bytes_total - done) // (_SHARES * max(counters.lanes_alive, 1))
-        rounded = -(-fair // _LEAST_CHUNK_BYTES) * _LEAST_CHUNK_BYTES
-        return max(min(rounded, self.chunk_bytes), _LEAST_CHUNK_BYTES)
+        least = self.chunk_bytes // _LEAST_SHARE
+        return max(min(-(-fair // least) * least, self.chunk_bytes), least)
 
     def file_done(self, item: Placed, digest: str) -> None:
         """A file has its final name."""

@@ -26,7 +26,7 @@ from pscp.endpoint.end import End
 from pscp.endpoint.names import check
 from pscp.endpoint.wire import WireError
 from pscp.journal import AnyJournal, Journal, NoJournal, token_of
-from pscp.options import Location, Options
+from pscp.options import CHUNK_BYTES, Location, Options
 from pscp.plan import expected_name
 from pscp.progress import Counters, Reporter, Result
 from pscp.progress import Failure as Reported
@@ -89,8 +89,9 @@ class Run:
             self._reporter.note,
         )  # fmt: skip
         coordinator = Coordinator(
-            self._options, self.counters, self._reporter, journal, crew, self._keep_digests
-        )
+            self._options, self.counters, self._reporter, journal, crew, self._keep_digests,
+            (fars[0].is_sftp and fars[0].hello.get("chunk_bytes")) or CHUNK_BYTES,
+        )  # fmt: skip
         self._explain(f"to {target.root}, chunks hashed with {algorithm}")
         self._explain(f"beginning with {crew.count} lanes: {crew.why}")
         coordinator.failures += self._missing

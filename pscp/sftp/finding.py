@@ -18,15 +18,16 @@ from pscp.endpoint.source import Top
 from pscp.sftp.client import Client
 from pscp.sftp.folders import absolute, joined, looked_at
 from pscp.sftp.packets import SftpError
-from pscp.sftp.tasks import Tasks
+from pscp.sftp.tasks import Tasks, all_of
 from pscp.sftp.walk import listed
 
 
 async def expand(client: Client, tasks: Tasks, path: str, pattern: bool) -> list[Top]:
     """A name that exists is taken literally. Refusal when there is none."""
     full = await absolute(client, to_bytes(path))
+    top = tasks.start(_top(client, full))
     if await looked_at(client, full) is not None:
-        return [await _top(client, full)]
+        return [await top]
     found = await _matching(client, full) if pattern else []
     if not found:
         raise failures.Refusal(failures.DESTINATION, path, "no such file or folder")
@@ -70,27 +71,33 @@ async def _top(client: Client, full: bytes) -> Top:
 
 
 async def resolve(
-    client: Client, destination: str, names: list[str], folders: list[bool], token: str
-) -> list[object]:
+    client: Client, tasks: Tasks, destination: str, names: list[str], folders: list[bool],
+    token: str,
+) -> list[object]:  # fmt: skip
     """What DEST means for these sources: [root, names there, those that exist]."""
     typed = to_bytes(destination)
     slash = typed.endswith((b"/", b"/."))
     path = await absolute(client, typed)
-    status = await looked_at(client, path, follow=True)
+    real = tasks.start(_real(client, path.rstrip(b"/") or b"/"))
+    status, itself = await all_of(
+        tasks.start(looked_at(client, path, follow=True)), tasks.start(looked_at(client, path))
+    )
     if status is not None and status.is_folder:
-        return await _existing(client, await client.realpath(path), names, token)
+        return await _existing(client, tasks, await real, names, token)
     if len(names) != 1:
         raise _refused(destination, "is not a folder, and there are several sources for it")
-    if await looked_at(client, path) is not None:
+    if itself is not None:
         if slash or folders[0]:
             raise _refused(destination, "is a file, not a folder")
     elif slash and not folders[0]:
         raise _refused(destination, "no such folder")
-    parent, name = os.path.split(await _real(client, path.rstrip(b"/") or b"/"))
-    above = await looked_at(client, parent, follow=True)
-    if above is None or not above.is_folder:
+    parent, name = os.path.split(await real)
+    above = tasks.start(looked_at(client, parent, follow=True))
+    found = tasks.start(_existing(client, tasks, parent, [to_text(name)], token))
+    status = await above
+    if status is None or not status.is_folder:
         raise _refused(destination, f"no such folder: {to_text(parent)}")
-    return await _existing(client, parent, [to_text(name)], token)
+    return await found
 
 
 async def _real(client: Client, path: bytes) -> bytes:
@@ -105,16 +112,18 @@ async def _real(client: Client, path: bytes) -> bytes:
         return path
 
 
-async def _existing(client: Client, root: bytes, names: list[str], token: str) -> list[object]:
-    existing = []
-    for name in names:
-        plain = to_bytes(name)
-        there = [not plain]
-        for each in (plain, part_name(plain, token)) if plain else ():
-            there.append(await looked_at(client, joined(root, each)) is not None)
-        if any(there):
-            existing.append(name)
-    return [to_text(root), names, existing]
+async def _existing(
+    client: Client, tasks: Tasks, root: bytes, names: list[str], token: str
+) -> list[object]:
+    async def is_there(name: bytes) -> bool:
+        if not name:
+            return True
+        each = [joined(root, name), joined(root, part_name(name, token))]
+        looks = [tasks.start(looked_at(client, path)) for path in each]
+        return any(status is not None for status in await all_of(*looks))
+
+    found = await all_of(*[tasks.start(is_there(to_bytes(name))) for name in names])
+    return [to_text(root), names, [name for name, there in zip(names, found, strict=True) if there]]
 
 
 def _refused(path: str, message: str) -> failures.Refusal:

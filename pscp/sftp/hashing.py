@@ -16,7 +16,7 @@ from pscp.endpoint import hashes
 from pscp.sftp import client, packets
 from pscp.sftp.client import Client
 from pscp.sftp.packets import Cursor, SftpError
-from pscp.sftp.program import Program
+from pscp.sftp.program import CHUNK_BYTES, Program
 from pscp.sftp.reading import read_all
 from pscp.sftp.tasks import Budget
 
@@ -54,6 +54,11 @@ class Hashing:
     def algorithm(self) -> str:
         """The far end's own; "": any, since it is computed here."""
         return self._check_file or next(iter(self._tools()), "")
+
+    @property
+    def chunk_bytes(self) -> int | None:
+        """What pays here; None: what always does."""
+        return CHUNK_BYTES if self._tools() and not self._check_file else None
 
     def _tools(self) -> dict[str, tuple[int, str]]:
         program = self._program

@@ -46,11 +46,13 @@ class Destination:
         await self._begun
 
     async def _begin(self) -> None:
-        status = await self._client.stat(self.root.full(""))
+        looking = self._client.stat(self.root.full(""))
+        trying = self._tasks.start(self._try_out()) if self._client.umask is None else looking
+        status, _ = await settled(looking, trying)
+        if isinstance(status, Exception):
+            raise status
         if not status.is_folder:
             raise Refusal(failures.DESTINATION, "", "the destination is not a folder")
-        if self._client.umask is None:
-            await self._try_out()
         if self._client.umask is not None:
             self._policy = self._policy._replace(umask=self._client.umask)
 
@@ -66,8 +68,9 @@ class Destination:
             self._client.fstat(handle), self._client.open(path, packets.FOR_WRITE)
         )
         self._client.is_single = isinstance(second, SftpError)
-        handles = [handle] if isinstance(second, SftpError) else [handle, second]
-        await settled(*(self._client.close(each) for each in handles), self._client.remove(path))
+        for each in [handle] if isinstance(second, SftpError) else [handle, second]:
+            self._client.close(each)
+        self._client.remove(path)
         if isinstance(found, Attrs) and found.mode is not None:
             self._client.umask = _umask(found.mode)
 

@@ -19,11 +19,16 @@ from pscp.endpoint import hashes
 from pscp.sftp.pipes import In, Loop, Out
 from pscp.sftp.tasks import Promise
 
-# In the order of preference; what the script calls 1, 2, ...
+# In the order in which they are tried, which ends with the first for SHA-256; what the script
+# calls 1, 2, ...
 TOOLS = (
-    ("xxhsum", "xxh3-128"), ("b2sum", "blake2b"), ("sha256sum", "sha256"), ("sha256", "sha256"),
-    ("shasum", "sha256"),
+    ("xxhsum", "xxh3-128"), ("b2sum", "blake2b"), ("openssl", "sha256"), ("sha256sum", "sha256"),
+    ("sha256", "sha256"), ("shasum", "sha256"),
 )  # fmt: skip
+_MADE_FOR_THE_PROCESSOR = "openssl"  # as our own SHA-256 is; coreutils' takes four times as long
+# Starting the programs costs as much as hashing 3 MiB: chunks are larger than with an agent, but
+# two fit in a lane's window, one on its way while the other is verified. docs/decisions.md 32.
+CHUNK_BYTES = 8 * 1024 * 1024
 _TRIAL = b"pscp"  # what each is tried with: a tool of another kind is none
 _PATIENCE_S = 10.0  # a forced command may wait for something else than we say
 _FILES_MOST = 64  # of one run of the program
@@ -34,14 +39,16 @@ _UNSAFE = re.compile(rb"[^A-Za-z0-9_./,:+-]")
 # For any login shell: within single quotes, without any, and with neither "!" nor "\".
 _SCRIPT = (
     "set -f;LC_ALL=C;export LC_ALL;"
-    'h(){ case $t in 1)xxhsum -H2 "$@";;2)b2sum -l 256 "$@";;3)sha256sum "$@";;'
-    '4)sha256 -q "$@";;5)shasum -a 256 "$@";;esac 2>/dev/null;};'
+    'h(){ case $t in 1)$x xxhsum -H2 "$@";;2)$x b2sum -l 256 "$@";;'
+    '3)$x openssl dgst -sha256 -r "$@";;4)$x sha256sum "$@";;'
+    '5)$x sha256 -q "$@";;6)$x shasum -a 256 "$@";;esac 2>/dev/null;};'
     'n(){ case $1 in %*)f=$(printf %b. "${1#%}");f=${f%.};;*)f=${1#=};;esac;};'
-    'for t in 1 2 3 4 5;do r=$(printf pscp|h)||r=;echo "$t $r";done;echo .;'
+    'x=;for t in 1 2 3 4 5 6;do r=$(printf pscp|h)||r=;echo "$t $r";'
+    "case $t$r in [3456]?*)break;;esac;done;echo .;"
     "while read -r o t a b c d e;do case $o in "
-    'c)n "$a";dd if="$f" bs=$b skip=$c count=$d 2>/dev/null|h;;'
-    'd)n "$a";dd if="$f" bs=$b skip=$c count=$d 2>/dev/null|head -c $e|h;;'
-    't)n "$a";tail -c +$b "$f" 2>/dev/null|head -c $c|h;;'
+    'c)n "$a";dd if="$f" bs=$b skip=$c count=$d 2>/dev/null|(x=exec;h);;'
+    'd)n "$a";dd if="$f" bs=$b skip=$c count=$d 2>/dev/null|head -c $e|(x=exec;h);;'
+    't)n "$a";tail -c +$b "$f" 2>/dev/null|head -c $c|(x=exec;h);;'
     's)n "$a";h <"$f"||echo -;;'
     'f)set -- $a $b $c $d $e;if r=$(h "$@");then echo "$r";else '
     'for f;do h <"$f"||echo -;done;fi;;'
@@ -176,6 +183,13 @@ class Program:
             hasher.update(_TRIAL)
             if _digest(said.get(b"%d" % (place + 1), b"")) == hasher.digest():
                 self.tools[algorithm] = place + 1, name
+        speeds = hashes.speeds()
+        if self._has_fast_sha256() and speeds["sha256"] > speeds["blake2b"]:
+            blake2b = self.tools.pop("blake2b", None)
+            self.tools.update({"blake2b": blake2b} if blake2b else {})
+
+    def _has_fast_sha256(self) -> bool:
+        return self.tools.get("sha256", (0, ""))[1] == _MADE_FOR_THE_PROCESSOR
 
     def _give_up(self) -> None:
         if not self.ready.is_settled:

@@ -67,8 +67,11 @@ class Sink(Destination):
         await self.begun()
         part = self._part(await self.root.at(value.path, make=True), self._token)
         flags = packets.FOR_READ | packets.FOR_WRITE | packets.CREATE
-        opening = self._tasks.start(self._client.open_in_turn(part, flags, 0o600))
-        status, handle = await settled(self._client.lstat(part), opening)
+        status, handle, free = await settled(
+            self._client.lstat(part),
+            self._tasks.start(self._client.open_in_turn(part, flags, 0o600)),
+            self._tasks.start(self._client.free_bytes(self.root.full(""))),
+        )
         if isinstance(handle, Exception):
             raise await self._client.explained(handle, self.root.full(""))
         try:
@@ -76,17 +79,15 @@ class Sink(Destination):
                 raise Refusal(failures.UNSAFE, value.path, "its part is not a file there")
             is_new = isinstance(status, Exception) or not status.size
             if is_new or status.size != value.size:
-                await self._make_room(handle, value, is_new)
+                await self._make_room(handle, value, free if is_new else None)
             return bytes(handle)
         except BaseException:
             self._client.close(handle)
             raise
 
-    async def _make_room(self, handle: bytes, value: tree.Entry, is_new: bool) -> None:
-        if is_new and "sparse" not in value.extra:
-            free = await self._client.free_bytes(self.root.full(""))
-            if free is not None and free < value.size:
-                raise SftpError(packets.FAILURE, number=errno.ENOSPC)
+    async def _make_room(self, handle: bytes, value: tree.Entry, free: int | None) -> None:
+        if free is not None and "sparse" not in value.extra and free < value.size:
+            raise SftpError(packets.FAILURE, number=errno.ENOSPC)
         try:
             await self._client.fsetstat(handle, Attrs(size=value.size))
         except SftpError as error:
@@ -214,31 +215,34 @@ class Sink(Destination):
         path = await self.root.at(value.path, make=True)
         part = self._part(path, self._token)
         try:
-            if inode and await self._is_finished(value, path, part):
-                return
+            looked = self._tasks.start(looked_at(self._client, path))
             if not inode:  # nothing but a hole
                 await self._client.close(await self._open_part(value))
+            elif await self._is_finished(value, part, looked):
+                return
+            before = replaced(await looked, value.path)
             if strong:
                 await self._check_strong(value, part, strong)
-            handle = await self._open_part(value)
-            try:
-                before = replaced(await looked_at(self._client, path), value.path)
-                await self._client.fsync(handle)
-                for each in self._describe(handle, value, before):
-                    await self._told(each)
-            finally:
-                await settled(self._client.close(handle))
+            handle = await self._client.open_in_turn(part, packets.FOR_READ | packets.FOR_WRITE)
+            asked = self._describe(handle, value, before)  # requests about one file keep order
+            synced = self._tasks.start(self._client.fsync(handle))
+            await settled(self._client.close(handle))
+            for each in asked:
+                await self._told(each)
+            await synced
             await self._client.rename(part, path)
         except Exception:
             await settled(self._client.remove(part))
             raise
 
-    async def _is_finished(self, value: tree.Entry, path: bytes, part: bytes) -> bool:
+    async def _is_finished(
+        self, value: tree.Entry, part: bytes, looked: Promise[Attrs | None]
+    ) -> bool:
         """Was it renamed already, by a lane that died before it could say so?
 
         Only this copy's lanes rename or remove its parts, and all of this one's chunks landed.
         """
-        status, final = await settled(self._client.lstat(part), self._client.lstat(path))
+        status, final = await settled(self._client.lstat(part), looked)
         if isinstance(status, SftpError) and is_missing(status):
             is_there = isinstance(final, Attrs) and final.is_file and final.size == value.size
             if not is_there or (self._policy.preserve and final.mtime != value.mtime_ns // GIGA):

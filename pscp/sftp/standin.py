@@ -143,9 +143,10 @@ class StandIn:
         if self._verify == "auto" and self._program_argv:
             self._program = Program(self._program_argv, self._loop)
         begun_s = time.monotonic()
-        await client.realpath(b".")
+        answer, limits = client.realpath(b"."), self._tasks.start(client.get_limits())
+        await answer
         rtt_s = time.monotonic() - begun_s
-        await client.get_limits()
+        await limits
         if self._program is not None:
             await self._program.ready
         hashing = self._hashing = Hashing(client, self._program, self._verify != "none")
@@ -153,6 +154,7 @@ class StandIn:
         self._send(wire.HELLO, 0, 0, wire.to_json({
             "hashes": hashing.for_chunks(), "python": "none", "system": "SFTP", "aes": None,
             "cpus": os.cpu_count() or 1, "verify": hashing.name, "rtt_s": rtt_s,
+            "chunk_bytes": hashing.chunk_bytes,
         }))  # fmt: skip
         self._is_up = True
         self._tick()
@@ -328,7 +330,9 @@ class StandIn:
 
     async def _target(self, asked: dict[str, Any]) -> Any:
         names, folders = asked["names"], asked["folders"]
-        return await finding.resolve(self._client, asked["path"], names, folders, asked["token"])
+        return await finding.resolve(
+            self._client, self._tasks, asked["path"], names, folders, asked["token"]
+        )
 
     async def _extents(self, asked: dict[str, Any]) -> Any:
         if isinstance(self._role, Source):
