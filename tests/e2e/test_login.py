@@ -224,9 +224,10 @@ def test_a_first_command_that_fails_costs_no_other_login(
 
 def test_the_only_login_is_lost(source: Path, make_login_server: MakeLogins) -> None:
     server = make_login_server(password=SECRET)
-    with terminal(*argv(server, source, "-v", "--login-once", "-l", "8000")) as screen:
+    slow = ("-c", "1", "-l", "1000")  # it would take longer than a command may
+    with terminal(*argv(server, source, "--login-once", *slow)) as screen:
         screen.answer(PASSWORD, SECRET)
-        screen.wait_for("1 of .* lane")
+        screen.wait_for("1 of 1 lane")
         [master] = [each for each in descendants(screen.child.pid) if "-N" in words(each)]
         os.kill(master.pid, signal.SIGTERM)
         assert screen.end() == 3, screen.shown
