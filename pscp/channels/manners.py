@@ -278,9 +278,10 @@ def listening(path: str) -> Any:
         yield None
         return
     with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(path)
-        os.chmod(path, 0o600)
+        listener.bind(f"{path}.new")
+        os.chmod(f"{path}.new", 0o600)
         listener.listen(16)
+        os.rename(f"{path}.new", path)  # whoever sees it can connect
         try:
             yield listener
         finally:

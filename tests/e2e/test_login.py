@@ -11,6 +11,7 @@ import random
 import re
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -19,6 +20,7 @@ import pytest
 from servers import LoginServer
 
 import pscp
+from e2e.conftest import ShellThat
 from e2e.terminal import Terminal, terminal
 from e2e.ways import COMMAND_S, PIPE, PSCP, Ran
 from pscp import state
@@ -145,6 +147,44 @@ def test_a_stream(source: Path, there: Path, make_login_server: MakeLogins) -> N
     assert server.accepted >= 2 and screen.shown.count("password:") == 1
 
 
+# Each of three commands at the far end waits until all three are there.
+TOGETHER = """
+import contextlib, sys
+from concurrent.futures import ThreadPoolExecutor
+import pscp
+from pscp.options import parse_location
+from pscp.zfs.link import open_link
+
+way, host, config, folder = sys.argv[1:]
+wait = f"touch {folder}/$$; while [ $(ls {folder} | wc -l) -lt 3 ]; do sleep 0.05; done"
+options = pscp.Options(config_file=config)
+with contextlib.ExitStack() as stack, ThreadPoolExecutor(3) as pool:
+    if way == "link":
+        link = open_link(parse_location(f"{host}:"), options, print)
+        ends = [stack.enter_context(contextlib.closing(link))] * 3
+        link.run(["true"])
+    else:
+        ends = [stack.enter_context(pscp.Session(host, options)) for _ in range(3)]
+    statuses = list(pool.map(lambda end: end.run(["sh", "-c", wait]).status, ends))
+sys.exit(statuses != [0, 0, 0])
+"""
+
+
+@pytest.mark.parametrize("ends", ["link", "sessions"])
+def test_several_sessions_of_one_process(
+    ends: str, tmp_path: Path, make_login_server: MakeLogins
+) -> None:
+    """Such as pscp-zfs has: one for each of the datasets that are sent at once."""
+    server = make_login_server(password=SECRET)
+    (tmp_path / "begun").mkdir()
+    words = (ends, server.host, server.ssh_config, str(tmp_path / "begun"))
+    with terminal(sys.executable, "-c", TOGETHER, *words) as screen:
+        screen.answer(PASSWORD, SECRET)
+        assert screen.end() == 0, screen.shown
+    assert screen.shown.count("password:") == 1
+    assert (server.accepted, server.refused) == (3, 0)
+
+
 # --- what cannot be repeated
 
 
@@ -180,6 +220,49 @@ def test_a_code_that_is_asked_for_as_a_password(
     assert server.accepted == 1 and server.refused <= 1 and server.begun <= 2
     assert lanes(screen.shown) > 1
     assert screen.shown.count("Password: ") == 1
+
+
+@pytest.mark.parametrize("transport", ["openssh", "asyncssh", "paramiko"])
+@pytest.mark.parametrize("lacks", ["python3", "exec"])
+def test_a_code_where_only_sftp_is_there(
+    lacks: str, transport: str, source: Path, there: Path, make_login_server: MakeLogins,
+    shell_that: ShellThat,
+) -> None:  # fmt: skip
+    """No agent can be there: SFTP goes over the connection that has logged in already."""
+    shell = shell_that('case "$2" in *python3*) exit 97 ;; esac')
+    lacking = {"shell": shell} if lacks == "python3" else {"refuses": "exec"}
+    server = make_login_server(codes=("123456", "654321"), **lacking)
+    with terminal(*argv(server, source, "-c", "3", "--transport", transport, *SLOW)) as screen:
+        screen.answer("Verification code: ", "123456")
+        assert screen.end() == 0, screen.shown
+    assert screen.shown.count("Verification code") == screen.shown.count(": using SFTP") == 1
+    assert (server.begun, server.accepted, server.refused) == (1, 1, 0)
+    assert lanes(screen.shown) > 1
+
+
+def test_a_code_where_a_refused_command_ends_the_connection(
+    source: Path, there: Path, make_login_server: MakeLogins
+) -> None:
+    """Nor can a hash program be run there."""
+    server = make_login_server(codes=("123456", "654321"), refuses="connection")
+    with terminal(*argv(server, source, "--verify", "none", "-c", "3", *SLOW)) as screen:
+        screen.answer("Verification code: ", "123456")
+        screen.answer("Verification code: ", "654321")
+        assert screen.end() == 0, screen.shown
+    assert server.accepted == 2
+
+
+def test_a_login_that_asked_nothing_is_expected_to_ask_nothing(
+    source: Path, there: Path, tmp_path: Path, make_sshd: Callable[..., PrivateServer]
+) -> None:
+    server = make_sshd()
+    ssh, log = tmp_path / "ssh", tmp_path / "log"
+    ssh.write_text(f'#!/bin/sh\necho "$1" >>{log}\nexec ssh "$@"\n')
+    ssh.chmod(0o700)
+    for _ in range(2):
+        with terminal(*argv(server, source, "-S", str(ssh), "-c", "1", "--no-resume")) as screen:
+            assert screen.end() == 0, screen.shown
+    assert log.read_text().split().count("-N") == 1
 
 
 @pytest.mark.parametrize("words", [("-c", "5"), ("--channels", "5"), ()], ids=" ".join)

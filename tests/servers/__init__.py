@@ -46,6 +46,7 @@ class LoginServer(PrivateServer):
 
     `password`: by it, with the method of this name or, with `asks`, as an answer to that question.
     `codes`: each lets in once, as an answer to `question`. `max_sessions`: of a connection.
+    `refuses`: "exec", commands; "connection", and it ends the connection then.
     """
 
     kind = "logins"
@@ -59,12 +60,14 @@ class LoginServer(PrivateServer):
         codes: tuple[str, ...] = (),
         question: str = "Verification code: ",
         max_sessions: int = 10,
+        refuses: str = "",
+        shell: str | None = None,
     ) -> None:
         self.settings: dict[str, Any] = {
             "password": password, "asks": asks, "codes": codes, "question": question,
-            "max_sessions": max_sessions,
+            "max_sessions": max_sessions, "refuses": refuses,
         }  # fmt: skip
-        super().__init__(environment=environment)
+        super().__init__(environment=environment, shell=shell)
 
     def _start(self) -> None:
         self._start_child([sys.executable, str(HERE / "logins.py")], **self.settings)
