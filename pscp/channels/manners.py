@@ -30,6 +30,7 @@ from pscp.channels.settings import REFUSED, Request, Settings
 from pscp.options import parse_location
 
 FAILED_STATUS = 255  # as ssh's
+AGAIN = "Permission denied, please try again."  # of a password
 
 READ_BYTES = 256 * 1024  # of the command's input at once
 MAX_JUMPS = 8

@@ -34,6 +34,8 @@ SECRET = "correct-horse-47"
 PASSWORD = r"@127\.0\.0\.1's password: "
 SLOW = ("--chunk-size", "256k", "-l", "100000")  # 1 MiB takes 80 ms: time for others to log in
 
+OVER_EACH = pytest.mark.parametrize("transport", ["openssh", "asyncssh", "paramiko"])
+
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
@@ -74,7 +76,7 @@ def lanes(shown: str) -> int:
 # --- what is asked once
 
 
-@pytest.mark.parametrize("transport", ["openssh", "asyncssh", "paramiko"])
+@OVER_EACH
 @pytest.mark.parametrize("asks", ["", "Password: "], ids=["password", "keyboard-interactive"])
 def test_a_password(
     asks: str, transport: str, source: Path, there: Path, make_login_server: MakeLogins
@@ -90,11 +92,13 @@ def test_a_password(
     assert SECRET not in screen.shown
 
 
+@OVER_EACH
 def test_a_password_that_was_mistyped(
-    source: Path, there: Path, make_login_server: MakeLogins
+    transport: str, source: Path, there: Path, make_login_server: MakeLogins
 ) -> None:
     server = make_login_server(password=SECRET)
-    with terminal(*argv(server, source, "-c", "3", *SLOW)) as screen:
+    words = ("-c", "3", "--transport", transport, *SLOW)
+    with terminal(*argv(server, source, *words)) as screen:
         screen.answer(PASSWORD, "wrong")
         screen.wait_for("Permission denied, please try again.")
         screen.answer(PASSWORD, SECRET)
@@ -102,8 +106,9 @@ def test_a_password_that_was_mistyped(
     assert server.refused == 1 and server.accepted >= 2
 
 
+@OVER_EACH
 def test_a_passphrase(
-    source: Path, there: Path, sshd: PrivateServer, make_sshd: Callable[..., PrivateServer]
+    transport: str, source: Path, there: Path, make_sshd: Callable[..., PrivateServer]
 ) -> None:
     """Though the last copy's logins asked nothing, so that several begin at once."""
     server = make_sshd()
@@ -112,19 +117,25 @@ def test_a_passphrase(
     before = server.log.count("Accepted publickey")
     key = server.folder / "user_key"
     subprocess.run(["ssh-keygen", "-q", "-p", "-P", "", "-N", SECRET, "-f", key], check=True)
-    with terminal(*argv(server, source, "-c", "3", *SLOW)) as screen:
+    with terminal(*argv(server, source, "-c", "3", "--transport", transport, *SLOW)) as screen:
+        screen.answer("Enter passphrase for key '.*': ", "wrong")
         screen.answer("Enter passphrase for key '.*': ", SECRET)
         assert screen.end() == 0, screen.shown
-    assert screen.shown.count("passphrase") == 1
+    assert screen.shown.count("passphrase") == 2
     assert server.log.count("Accepted publickey") - before >= 2
 
 
+@OVER_EACH
 def test_a_host_key_and_a_password(
-    source: Path, there: Path, tmp_path: Path, make_login_server: MakeLogins
+    transport: str, source: Path, there: Path, tmp_path: Path, make_login_server: MakeLogins
 ) -> None:
     server = make_login_server(password=SECRET)
-    unknown = ("-o", "UserKnownHostsFile=/dev/null", "-o", "StrictHostKeyChecking=ask")
-    with terminal(*argv(server, source, "-c", "3", *unknown, *SLOW)) as screen:
+    known = tmp_path / "new" / "known_hosts"
+    known.parent.mkdir()
+    unknown = ("-o", f"UserKnownHostsFile={known}", "-o", "StrictHostKeyChecking=ask")
+    words = ("-c", "3", "--transport", transport, *unknown, *SLOW)
+    with terminal(*argv(server, source, *words)) as screen:
+        screen.wait_for(r"key fingerprint is SHA256:[\w+/]{43}")
         screen.wait_for(r"\(yes/no/\[fingerprint\]\)\? ")
         assert screen.echoes
         screen.type("yes\n")
@@ -134,6 +145,26 @@ def test_a_host_key_and_a_password(
         assert screen.end() == 0, screen.shown
     assert screen.shown.count("(yes/no/") == 1
     assert server.accepted >= 2
+    assert (server.folder / "host_key.pub").read_text().split()[1] in known.read_text()
+
+
+@OVER_EACH
+@pytest.mark.parametrize("is_answered", [True, False], ids=["no", "batch"])
+def test_a_host_key_that_is_not_taken(
+    is_answered: bool, transport: str, source: Path, tmp_path: Path, make_login_server: MakeLogins
+) -> None:
+    server = make_login_server(password=SECRET)
+    known = tmp_path / "known_hosts"
+    words = ["--transport", transport, "-o", f"UserKnownHostsFile={known}"]
+    words += ["-o", "StrictHostKeyChecking=ask", *([] if is_answered else ["-B"])]
+    with terminal(*argv(server, source, *words)) as screen:
+        if is_answered:
+            screen.answer(r"\(yes/no/\[fingerprint\]\)\? ", "no")
+        assert screen.end() == 3, screen.shown
+    assert "Host key verification failed" in screen.shown
+    assert "compare the key with the host's owner" in " ".join(screen.shown.split())
+    assert screen.shown.count("(yes/no/") == int(is_answered)
+    assert "password" not in screen.shown and not known.exists()
 
 
 def test_a_stream(source: Path, there: Path, make_login_server: MakeLogins) -> None:
@@ -188,9 +219,13 @@ def test_several_sessions_of_one_process(
 # --- what cannot be repeated
 
 
-def test_a_code_that_is_good_once(source: Path, there: Path, make_login_server: MakeLogins) -> None:
+@OVER_EACH
+def test_a_code_that_is_good_once(
+    transport: str, source: Path, there: Path, make_login_server: MakeLogins
+) -> None:
     server = make_login_server(codes=("123456", "654321"))
-    with terminal(*argv(server, source, "-c", "4", *SLOW)) as screen:
+    words = ("-c", "4", "--transport", transport, *SLOW)
+    with terminal(*argv(server, source, *words)) as screen:
         screen.answer("Verification code: ", "123456")
         assert screen.end() == 0, screen.shown
     assert screen.shown.count("Verification code") == 1
@@ -199,9 +234,13 @@ def test_a_code_that_is_good_once(source: Path, there: Path, make_login_server: 
     assert lanes(screen.shown) > 1
 
 
-def test_a_password_and_a_code(source: Path, there: Path, make_login_server: MakeLogins) -> None:
+@OVER_EACH
+def test_a_password_and_a_code(
+    transport: str, source: Path, there: Path, make_login_server: MakeLogins
+) -> None:
     server = make_login_server(password=SECRET, asks="Password: ", codes=("123456",))
-    with terminal(*argv(server, source, "-c", "4", *SLOW)) as screen:
+    words = ("-c", "4", "--transport", transport, *SLOW)
+    with terminal(*argv(server, source, *words)) as screen:
         screen.answer(r"\) Password: ", SECRET)
         screen.answer("Verification code: ", "123456")
         assert screen.end() == 0, screen.shown
@@ -222,7 +261,7 @@ def test_a_code_that_is_asked_for_as_a_password(
     assert screen.shown.count("Password: ") == 1
 
 
-@pytest.mark.parametrize("transport", ["openssh", "asyncssh", "paramiko"])
+@OVER_EACH
 @pytest.mark.parametrize("lacks", ["python3", "exec"])
 def test_a_code_where_only_sftp_is_there(
     lacks: str, transport: str, source: Path, there: Path, make_login_server: MakeLogins,
