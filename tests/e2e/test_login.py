@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from servers import LoginServer
+from servers import LoginServer, PasswordSshd
 
 import pscp
 from e2e.conftest import ShellThat
@@ -90,6 +90,25 @@ def test_a_password(
     assert len(re.findall(prompt, screen.shown)) == 1
     assert server.accepted >= 2 and server.refused == 0
     assert SECRET not in screen.shown
+
+
+@OVER_EACH
+@pytest.mark.parametrize("has_pam", [True, False], ids=["pam", "shadow"])
+@pytest.mark.parametrize("is_typed", [True, False], ids=["typed", "file"])
+def test_a_password_of_a_real_account(
+    is_typed: bool, has_pam: bool, transport: str, source: Path, there: Path,
+    password_file: Path, make_password_sshd: Callable[..., PasswordSshd],
+) -> None:  # fmt: skip
+    server = make_password_sshd(SECRET, has_pam)
+    words = ["-c", "4", "--transport", transport, *SLOW]
+    words += [] if is_typed else ["-B", "--password-file", str(password_file)]
+    prompt = r"\(.*@.*\) Password: " if has_pam else PASSWORD
+    with terminal(*argv(server, source, *words)) as screen:
+        if is_typed:
+            screen.answer(prompt, SECRET)
+        assert screen.end() == 0, screen.shown
+    assert len(re.findall(prompt, screen.shown)) == int(is_typed)
+    assert server.accepted >= 2 and server.refused == 0
 
 
 @OVER_EACH
