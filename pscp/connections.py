@@ -16,19 +16,12 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from pscp import errors, hosts, state
-from pscp.channels import (
-    Channel,
-    Control,
-    SshSetup,
-    open_channel,
-    resolve,
-    transport_of,
-)
+from pscp import answers, errors, hosts, state
+from pscp.channels import Channel, Control, SshSetup, open_channel, resolve, transport_of
 from pscp.channels.command import command
 from pscp.channels.openssh import user_words
 from pscp.channels.sockets import Route, asked
-from pscp.master import Master
+from pscp.master import Master, may_ask_again
 from pscp.options import Location, Options
 
 if TYPE_CHECKING:
@@ -43,7 +36,6 @@ _EARLY_MAX = 8  # logging in at once; sshd's MaxStartups begins to refuse at 10
 
 _GONE = "the only login's connection was lost, and it cannot be repeated"
 _GONE_HINT = "run the same command again to go on from here"
-_NO_FOLDER = "one is made in $XDG_RUNTIME_DIR or /tmp, for the user alone"
 
 
 class Connections:
@@ -107,17 +99,8 @@ class Connections:
     def check(self, options: Options, is_push: bool) -> list[str]:
         """Refuse what cannot be, before anybody is contacted; returns what -v says."""
         setup = self._resolved(options)
-        said = setup.check(options, is_push)
-        advised = []
-        connections = hosts.advice(self.host, options)[0]
-        if connections and options.connections is None:
-            advised.append(f"connections: {connections}")
-        if setup.advised and setup.ciphers_are_ours:
-            advised.append(f"cipher: {setup.advised}")
-        if advised:
-            listed = ", ".join(advised)
-            said.append(f"as pscp --measure --save found best for this host: {listed}")
-        return said
+        cipher = setup.advised if setup.ciphers_are_ours else ""
+        return setup.check(options, is_push) + hosts.advice_said(self.host, options, cipher)
 
     def _start(self, options: Options, is_push: bool, is_small: bool) -> None:
         """Have ssh begin to log in, unless there is a connection.
@@ -129,7 +112,7 @@ class Connections:
         if self._idle or self._first is not None:
             return
         self._begun_s = time.monotonic()
-        if self._log_in_once(options):
+        if self._begin_master(options):
             return
         self._first = self._channel(options, may_prompt=True)
         if is_small:
@@ -179,7 +162,7 @@ class Connections:
         """With `is_empty` a connection that only others use."""
         number = next(self._numbers)
         if self._prompts is None and (may_prompt or not options.batch):
-            self._prompts = _prompts(options)
+            self._prompts = _prompts(self.host, options)
         prompts = self._prompts
         if prompts is None or not (may_prompt or prompts.was_asked):
             return self._opened(options, may_prompt, number, control, None, is_empty)
@@ -276,15 +259,13 @@ class Connections:
         return fars
 
     def _first_far(self, options: Options, note: Callable[[str], None]) -> Far:
-        if self._log_in_once(options):
-            self._await_master(options, note)
-        first, self._first = self._first or self._channel(options, may_prompt=True), None
         try:
-            far = self._greeted(first, options, note)
-        except (errors.NoPython, errors.NoAgent, errors.NoSftp) as error:
-            if options.remote != "auto":
-                raise
-            far = self._other_way(options, note, error)
+            far = self._greeted(self._first_channel(options, note), options, note)
+        except errors.ConnectError as error:
+            why = self._nothing_there(error)
+            if why is None or options.remote != "auto":
+                raise why or error from None
+            far = self._other_way(options, note, why)
         if options.remote == "agent":
             hosts.remember_sftp(self.host, options, False)
         waited_s = self._prompts.waited_s if self._prompts is not None else 0.0
@@ -295,20 +276,40 @@ class Connections:
             self._end_early()
         return far
 
+    def _first_channel(self, options: Options, note: Callable[[str], None]) -> Channel:
+        """The one that is logging in; else one of the connection that carries others; else new."""
+        first, self._first = self._first, None
+        if first is None and self._begin_master(options):
+            return self._channel(options, False, self._awaited_master(note).control)
+        return first or self._channel(options, may_prompt=True)
+
+    def _nothing_there(self, error: errors.ConnectError) -> errors.ConnectError | None:
+        """Why the far end has not what was asked for; None: that is not the reason.
+
+        ssh says nothing of a further channel whose command was refused; a server may even end
+        the whole connection.
+        """
+        if isinstance(error, errors.NoPython | errors.NoAgent | errors.NoSftp):
+            return error
+        if self._master is None or self._is_sftp or not isinstance(error, errors.ConnectionLost):
+            return None
+        is_there = self._master.is_usable()
+        return errors.NoAgent("the far end runs no commands") if is_there else error
+
     def _other_way(
         self, options: Options, note: Callable[[str], None], why: errors.ConnectError
     ) -> Far:
         """No agent can be there: SFTP, now and the next time. Or no SFTP any more: the agent."""
         self._end_early()
-        self._is_sftp = not isinstance(why, errors.NoSftp)
+        self._is_sftp = not self._uses_sftp(options)
         self._begun_s = time.monotonic()
-        rides_on = self._master.control if self._master is not None else None
         try:
-            far = self._greeted(self._channel(options, True, rides_on), options, note)
+            far = self._greeted(self._first_channel(options, note), options, note)
         except (errors.NoPython, errors.NoAgent, errors.NoSftp) as error:
             self._is_sftp = None
             raise error if isinstance(why, errors.NoSftp) else why from None
-        hosts.remember_sftp(self.host, options, self._is_sftp)
+        if not isinstance(why, errors.ConnectionLost):
+            hosts.remember_sftp(self.host, options, self._is_sftp)
         if self._is_sftp:
             note(f"{why.message}: using SFTP")
         return far
@@ -316,7 +317,9 @@ class Connections:
     @property
     def is_once(self) -> bool:
         """There is one login, and all lanes are channels of its connection."""
-        return self._master is not None or (self._prompts is not None and self._prompts.is_once)
+        if self._master is not None and self._master.is_only:
+            return True
+        return self._prompts is not None and self._prompts.is_once
 
     def _is_answered(self) -> bool:
         """Do logins need answers to prompts?"""
@@ -326,6 +329,7 @@ class Connections:
         """What this copy came to. Where a prompt was answered, logins do not begin at once."""
         if self._is_answered() or self.is_once:
             known = known._replace(logins=1)
+        hosts.remember_asks(self.host, options, self._is_answered() or self.is_once)
         hosts.remember(self.host, options, is_push, known)
 
     def give(self, fars: list[Far]) -> None:
@@ -398,20 +402,23 @@ class Connections:
 
     # --- one login for all
 
-    def _log_in_once(self, options: Options) -> bool:
-        """Have ssh begin to log in for a connection that carries all, if that is asked for."""
+    def _begin_master(self, options: Options) -> bool:
+        """Have ssh begin to log in for a connection that carries others. False: there is none."""
         if self._master is not None and not self._master.is_usable():
             self._master.close()
             self._master = None
-        if options.login_once and self._master is None:
-            control = self._new_control()
-            if control is None:
-                raise errors.UsageError("--login-once: no folder for a private socket", _NO_FOLDER)
+        is_wanted = options.login_once or may_ask_again(self.host, options)
+        if self._master is None and is_wanted and (control := self._new_control()):
             channel = self._logging_in(options, True, control, is_empty=True)
             self._master = Master(channel, control)
-        return options.login_once
+        if self._master is not None:
+            self._master.is_only |= options.login_once
+        elif options.login_once:
+            message = "--login-once: no folder for a private socket"
+            raise errors.UsageError(message, state.NO_FOLDER)
+        return self._master is not None
 
-    def _await_master(self, options: Options, note: Callable[[str], None]) -> None:
+    def _awaited_master(self, note: Callable[[str], None]) -> Master:
         master = self._master
         assert master is not None
         error = master.wait(note)
@@ -419,22 +426,18 @@ class Connections:
             self._master = None
             master.close()
             raise self._explained(master.channel, error)
-        self._first = self._channel(options, may_prompt=False, rides_on=master.control)
+        return master
 
 
-def _prompts(options: Options) -> Prompts | None:
+def _prompts(host: Location, options: Options) -> Prompts | None:
     """What answers them; None: nobody is asked, or ssh asks by itself."""
     password_file = options.password_file or os.environ.get("PSCP_PASSWORD_FILE") or None
-    if options.batch and not password_file:
+    name = _setup_name(host, options)
+    if options.batch and not password_file and not answers.are_known(name):
         return None
-    from pscp.prompts import Prompts
+    from pscp import prompts
 
-    folder = state.control_folder()
-    if folder is not None and not os.statvfs(folder).f_flag & getattr(os, "ST_NOEXEC", 0):
-        return Prompts(folder, password_file)
-    if password_file:
-        raise errors.UsageError("--password-file: no folder for a private program", _NO_FOLDER)
-    return None
+    return prompts.begun(password_file, name)
 
 
 def _setup_name(host: Location, options: Options) -> str:

@@ -90,6 +90,18 @@ def advice(host: Location, options: Options) -> tuple[int, str]:
     return _number(known.get("connections")), str(cipher) if is_name else ""
 
 
+def advice_said(host: Location, options: Options, cipher: str) -> list[str]:
+    """What -v says of it, where it is followed; `cipher` is the advised one, if that is."""
+    connections = advice(host, options)[0]
+    advised = []
+    if connections and options.connections is None:
+        advised.append(f"connections: {connections}")
+    if cipher:
+        advised.append(f"cipher: {cipher}")
+    listed = ", ".join(advised)
+    return [f"as pscp --measure --save found best for this host: {listed}"] if advised else []
+
+
 def save_advice(host: Location, options: Options, connections: int, cipher: str) -> bool:
     return _keep(host, options, {"connections": connections, "cipher": cipher})
 
@@ -102,6 +114,15 @@ def uses_sftp(host: Location, options: Options) -> bool:
 def remember_sftp(host: Location, options: Options, is_so: bool) -> None:
     if uses_sftp(host, options) != is_so:
         _keep(host, options, {"remote": "sftp" if is_so else "agent"})
+
+
+def asks(host: Location, options: Options) -> bool:
+    """May a login ask a person something? Not where the last one did not."""
+    return _known(host, options).get("asks") is not False
+
+
+def remember_asks(host: Location, options: Options, is_so: bool) -> None:
+    _keep(host, options, {"asks": is_so})
 
 
 def _way(is_push: bool) -> str:

@@ -44,5 +44,8 @@ class LentConnections(Connections):
         below = LentChannel(self._client, Request(SUBSYSTEM, True))
         return SftpChannel(below, options.verify, [])
 
+    def _begin_master(self, options: Options) -> bool:
+        return False
+
     def _check_setup(self, options: Options, is_push: bool, is_small: bool) -> None:
         pass

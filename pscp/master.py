@@ -1,6 +1,7 @@
 """One login for all: an ssh without a command, whose connection carries every channel.
 
-Nothing that fails on a channel, the first command included, costs another login.
+Nothing that fails on a channel, the first command included, costs another login. So the first login
+of a host that may ask a person is one as well, until it is known what the far end offers.
 
 Not here: when it is used (connections.py), how a channel rides on it (channels/openssh.py).
 Read next: prompts.py.
@@ -13,12 +14,21 @@ import select
 import threading
 from collections.abc import Callable
 
+from pscp import hosts, terminal
 from pscp.channels import Channel, Control
 from pscp.channels.openssh import lines_of
 from pscp.errors import PscpError
+from pscp.options import Location, Options
 
-_LOOK_MS = 20  # between two looks for its socket
+_LOOK_MS = 5  # between two looks for its socket
 _SAID_MAX_BYTES = 8 * 1024
+
+
+def may_ask_again(host: Location, options: Options) -> bool:
+    """Would a second login, where no agent can be, trouble a person a second time?"""
+    if options.batch or options.remote != "auto" or not hosts.asks(host, options):
+        return False
+    return terminal.has_person()
 
 
 class Master:
@@ -26,6 +36,7 @@ class Master:
 
     def __init__(self, channel: Channel, control: Control) -> None:
         self.channel, self.control = channel, control
+        self.is_only = False  # no other login is to be tried
         self._said = b""
         self._is_up = False
         self._ends, self._end = os.pipe()

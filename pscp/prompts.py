@@ -2,8 +2,8 @@
 
 A way to the far end brings its questions to a private Unix socket: the prompt as it would be
 shown, with the token of the connection that asks (channels/askpass.py does so for ssh). A password
-or a passphrase is kept in memory, by its prompt, until the session ends; anything else that is
-secret is good for one login. Only a connection that may bother a person does.
+or a passphrase is kept in memory (answers.py); anything else that is secret is good for one login.
+Only a connection that may bother a person does.
 
 Not here: how a person is asked (terminal.py), when a login is repeated (connections.py).
 Read next: terminal.py.
@@ -24,6 +24,7 @@ import threading
 import time
 from typing import NamedTuple
 
+from pscp import answers, state
 from pscp.channels import askpass
 from pscp.errors import AuthenticationError, PscpError, UsageError
 
@@ -54,20 +55,20 @@ class Asked(NamedTuple):
 class Prompts:
     """The questions of one session's logins, and the answers so far."""
 
-    def __init__(self, folder: str, password_file: str | None = None) -> None:
-        """`folder` is the user's own, and nobody else can look into it. Raises UsageError."""
+    def __init__(self, folder: str, password_file: str | None = None, name: str = "") -> None:
+        """`folder` is the user's own, and nobody else can look into it. Sessions of one name share
+        their answers. Raises UsageError.
+        """
         self.was_asked = False  # a login needs answers, which are known by now
         self.is_once = False  # the answer to one of the questions is good for one login
         self.waited_s = 0.0  # for people
         self._file = password_file
         self._of_file = read_password(password_file) if password_file else None
-        self._answers: dict[str, str] = {}
         self._given: set[tuple[str, str]] = set()  # who has had an answer to what
         self._may_ask: set[str] = set()  # tokens of the connections that may bother a person
         self._refused: dict[str, PscpError] = {}
         self._has_person = True  # as far as is known
         self._numbers = itertools.count()
-        self._asking = threading.Lock()  # a person answers one question after the other
         self._ends, self._end = os.pipe()  # closing the second end wakes all who wait
         self._threads: list[threading.Thread] = []
         self._path = os.path.join(folder, os.urandom(8).hex())
@@ -76,18 +77,23 @@ class Prompts:
         self._listener.bind(self._path)
         self._listener.listen(64)
         self._write_script()
+        self._name, self._answers = name, answers.used(name)
+        self._is_over = False
         self._thread = threading.Thread(target=self._listen, name="prompts", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Ask nobody any more, and forget the answers."""
+        """Ask nobody any more; the last one that has them forgets the answers."""
+        self._is_over = True
         os.close(self._end)
+        self._answers.turn.look()
+        answers.PERSON.look()
         self._thread.join()
         for thread in self._threads:
             thread.join()
         self._listener.close()
         os.close(self._ends)
-        self._answers.clear()
+        answers.released(self._name)
         self._of_file = None
         for path in (self._path, self._script):
             with contextlib.suppress(OSError):
@@ -161,29 +167,34 @@ class Prompts:
     # --- the answers
 
     def _reply(self, asked: Asked) -> Reply:
-        with self._asking:
-            if dict(_polled(self._ends)):
-                return askpass.STOP, ""
-            key = (asked.asker, asked.prompt)
-            is_again = key in self._given
-            self._given.add(key)
-            if asked.hint == "none":
-                self.is_once = True
-                return self._asked_person(asked, is_secret=False)
-            if asked.hint == "confirm" or re.search(_HOST_KEY, asked.prompt):
-                return self._about_a_key(asked, is_again)
-            self.was_asked = True
-            if re.fullmatch(_PASSPHRASE, asked.prompt):
-                return self._passphrase(asked, is_again)
-            if re.fullmatch(_PASSWORD, asked.prompt):
-                return self._password(asked, is_again)
+        if not self._answers.turn.take(lambda: self._is_over):
+            return askpass.STOP, ""
+        try:
+            return self._replied(asked)
+        finally:
+            self._answers.turn.give()
+
+    def _replied(self, asked: Asked) -> Reply:
+        key = (asked.asker, asked.prompt)
+        is_again = key in self._given
+        self._given.add(key)
+        if asked.hint == "none":
             self.is_once = True
-            return self._asked_person(asked)
+            return self._asked_person(asked, is_secret=False)
+        if asked.hint == "confirm" or re.search(_HOST_KEY, asked.prompt):
+            return self._about_a_key(asked, is_again)
+        self.was_asked = True
+        if re.fullmatch(_PASSPHRASE, asked.prompt):
+            return self._passphrase(asked, is_again)
+        if re.fullmatch(_PASSWORD, asked.prompt):
+            return self._password(asked, is_again)
+        self.is_once = True
+        return self._asked_person(asked)
 
     def _about_a_key(self, asked: Asked, is_again: bool) -> Reply:
         """The answer to the same question, of the same fingerprint, is the same."""
-        if asked.prompt in self._answers and not is_again:
-            return askpass.ANSWER, self._answers[asked.prompt]
+        if asked.prompt in self._answers.known and not is_again:
+            return askpass.ANSWER, self._answers.known[asked.prompt]
         if asked.token not in self._may_ask:
             return (askpass.NONE, "") if asked.hint else (askpass.ANSWER, "no")
         answer = self._person_says(asked, is_secret=False)
@@ -191,7 +202,7 @@ class Prompts:
             is_yes = answer is not None and answer.strip().lower() in ("", "y", "yes")
             return (askpass.ANSWER if is_yes else askpass.NONE), ""
         if answer and _FINGERPRINT in asked.prompt:
-            self._answers[asked.prompt] = answer
+            self._answers.known[asked.prompt] = answer
         return askpass.ANSWER, answer or "no"
 
     def _passphrase(self, asked: Asked, is_again: bool) -> Reply:
@@ -214,14 +225,14 @@ class Prompts:
     def _known(self, asked: Asked, is_again: bool) -> str | None:
         """What was right before, or may be; an answer that was wrong is forgotten."""
         if is_again:
-            self._answers.pop(asked.prompt, None)
+            self._answers.known.pop(asked.prompt, None)
             return None
-        return self._answers.get(asked.prompt, self._of_file)
+        return self._answers.known.get(asked.prompt, self._of_file)
 
     def _kept(self, asked: Asked) -> Reply:
         kind, answer = self._asked_person(asked)
         if kind == askpass.ANSWER:
-            self._answers[asked.prompt] = answer
+            self._answers.known[asked.prompt] = answer
         return kind, answer
 
     def _asked_person(self, asked: Asked, is_secret: bool = True) -> Reply:
@@ -243,6 +254,8 @@ class Prompts:
         from pscp import terminal  # here: most copies ask nothing
 
         begun_s = time.monotonic()
+        if not answers.PERSON.take(lambda: self._is_over):
+            return None
         try:
             if select.select([self._ends], [], [], _SAID_S)[0]:
                 return None
@@ -251,11 +264,23 @@ class Prompts:
             self._has_person = False
             return None
         finally:
+            answers.PERSON.give()
             self.waited_s += time.monotonic() - begun_s
 
     def _refuse(self, asked: Asked, why: str, hint: str = "") -> Reply:
         self._refused[asked.token] = AuthenticationError(why, hint)
         return askpass.STOP, ""
+
+
+def begun(password_file: str | None, name: str) -> Prompts | None:
+    """A session's. None: there is no place for them, so ssh asks by itself. Raises UsageError."""
+    folder = state.control_folder()
+    if folder is not None and not os.statvfs(folder).f_flag & getattr(os, "ST_NOEXEC", 0):
+        return Prompts(folder, password_file, name)
+    if password_file:
+        message = "--password-file: no folder for a private program"
+        raise UsageError(message, state.NO_FOLDER)
+    return None
 
 
 def read_password(path: str) -> str:
@@ -288,9 +313,3 @@ def _is_ours(peer: socket.socket) -> bool:
         return True
     of_peer = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)  # pid, uid, gid
     return int.from_bytes(of_peer[4:8], sys.byteorder) == os.getuid()
-
-
-def _polled(fd: int) -> list[tuple[int, int]]:
-    poll = select.poll()
-    poll.register(fd, select.POLLIN)
-    return poll.poll(0)

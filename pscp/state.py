@@ -19,6 +19,8 @@ from typing import Any
 
 _RUN_FOLDER_MAX = 50  # characters: unix(7) takes 107 for a socket, and ssh adds some of its own
 
+NO_FOLDER = "one is made in $XDG_RUNTIME_DIR or /tmp, for the user alone"  # control_folder()
+
 
 def folder() -> str:
     """$XDG_STATE_HOME/pscp, by the XDG base directory specification."""

@@ -43,6 +43,11 @@ def ask(prompt: str, hint: str, is_secret: bool, until: Sequence[int]) -> str | 
         os.close(fd)
 
 
+def has_person() -> bool:
+    """Is there somebody to ask, as far as one can tell?"""
+    return bool(_program()) or _has_terminal()
+
+
 def _program() -> str:
     """The user's own, under ssh's rules; empty: the terminal."""
     said = os.environ.get("SSH_ASKPASS_REQUIRE", "")

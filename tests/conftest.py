@@ -24,7 +24,14 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 import pytest
-from servers import GoServer, LoginServer, ParamikoServer, why_no_go
+from servers import (
+    GoServer,
+    LoginServer,
+    ParamikoServer,
+    PasswordSshd,
+    why_no_go,
+    why_no_mounts,
+)
 
 from pscp.processes import Process, descendants, living
 from pscp.servers import EmbeddedServer, PrivateServer, SshdServer, find_sshd
@@ -122,6 +129,23 @@ def make_login_server(
         def make(**settings: Any) -> LoginServer:
             far = far_environment(far_home, tmp_path_factory.mktemp("far-bin"), sys.executable)
             return stack.enter_context(LoginServer(environment=far, **settings))
+
+        yield make
+
+
+@pytest.fixture
+def make_password_sshd(
+    far_home: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[..., PasswordSshd]]:
+    """make_password_sshd(PASSWORD, has_pam): a real sshd."""
+    require_sshd()
+    if why := why_no_mounts():
+        unavailable(why)
+    with contextlib.ExitStack() as stack:
+
+        def make(password: str, has_pam: bool) -> PasswordSshd:
+            far = far_environment(far_home, tmp_path_factory.mktemp("far-bin"), sys.executable)
+            return stack.enter_context(PasswordSshd(password, has_pam, environment=far))
 
         yield make
 

@@ -44,7 +44,7 @@ LADDER = (
     ("prompts", "master"),
     ("sftp",),
     ("channels",),
-    ("board", "hosts", "advice", "terminal"),
+    ("board", "hosts", "advice", "terminal", "answers"),
     ("plan", "journal", "progress", "tuner", "load"),
     ("awkward", "servers", "embedded"),
     ("processes",),

@@ -30,6 +30,7 @@ from pscp.channels.settings import REFUSED, Request, Settings
 from pscp.options import parse_location
 
 FAILED_STATUS = 255  # as ssh's
+AGAIN = "Permission denied, please try again."  # of a password
 
 READ_BYTES = 256 * 1024  # of the command's input at once
 MAX_JUMPS = 8
@@ -278,9 +279,10 @@ def listening(path: str) -> Any:
         yield None
         return
     with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(path)
-        os.chmod(path, 0o600)
+        listener.bind(f"{path}.new")
+        os.chmod(f"{path}.new", 0o600)
         listener.listen(16)
+        os.rename(f"{path}.new", path)  # whoever sees it can connect
         try:
             yield listener
         finally:

@@ -233,6 +233,8 @@ class _Client(asyncssh.SSHClient):
         self._passwords_left -= 1
         if self._passwords_left < 0:
             return None
+        if self._passwords_left + 1 < self._target.tries:
+            manners.say(manners.AGAIN)
         where = f"{self._target.user}@{self._target.host}"
         return manners.prompt(self._target, f"{where}'s password: ")
 

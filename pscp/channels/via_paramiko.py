@@ -338,7 +338,9 @@ def _try_questions(transport: paramiko.Transport, target: Target) -> None:
 
 
 def _try_passwords(transport: paramiko.Transport, target: Target) -> None:
-    for _ in range(target.tries):
+    for attempt in range(target.tries):
+        if attempt:
+            manners.say(manners.AGAIN)
         given = manners.prompt(target, f"{target.user}@{target.host}'s password: ")
         if given is None:
             return

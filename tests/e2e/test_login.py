@@ -11,14 +11,16 @@ import random
 import re
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from servers import LoginServer
+from servers import LoginServer, PasswordSshd
 
 import pscp
+from e2e.conftest import ShellThat
 from e2e.terminal import Terminal, terminal
 from e2e.ways import COMMAND_S, PIPE, PSCP, Ran
 from pscp import state
@@ -31,6 +33,8 @@ MakeLogins = Callable[..., LoginServer]
 SECRET = "correct-horse-47"
 PASSWORD = r"@127\.0\.0\.1's password: "
 SLOW = ("--chunk-size", "256k", "-l", "100000")  # 1 MiB takes 80 ms: time for others to log in
+
+OVER_EACH = pytest.mark.parametrize("transport", ["openssh", "asyncssh", "paramiko"])
 
 
 @pytest.fixture
@@ -72,7 +76,7 @@ def lanes(shown: str) -> int:
 # --- what is asked once
 
 
-@pytest.mark.parametrize("transport", ["openssh", "asyncssh", "paramiko"])
+@OVER_EACH
 @pytest.mark.parametrize("asks", ["", "Password: "], ids=["password", "keyboard-interactive"])
 def test_a_password(
     asks: str, transport: str, source: Path, there: Path, make_login_server: MakeLogins
@@ -88,11 +92,32 @@ def test_a_password(
     assert SECRET not in screen.shown
 
 
+@OVER_EACH
+@pytest.mark.parametrize("has_pam", [True, False], ids=["pam", "shadow"])
+@pytest.mark.parametrize("is_typed", [True, False], ids=["typed", "file"])
+def test_a_password_of_a_real_account(
+    is_typed: bool, has_pam: bool, transport: str, source: Path, there: Path,
+    password_file: Path, make_password_sshd: Callable[..., PasswordSshd],
+) -> None:  # fmt: skip
+    server = make_password_sshd(SECRET, has_pam)
+    words = ["-c", "4", "--transport", transport, *SLOW]
+    words += [] if is_typed else ["-B", "--password-file", str(password_file)]
+    prompt = r"\(.*@.*\) Password: " if has_pam else PASSWORD
+    with terminal(*argv(server, source, *words)) as screen:
+        if is_typed:
+            screen.answer(prompt, SECRET)
+        assert screen.end() == 0, screen.shown
+    assert len(re.findall(prompt, screen.shown)) == int(is_typed)
+    assert server.accepted >= 2 and server.refused == 0
+
+
+@OVER_EACH
 def test_a_password_that_was_mistyped(
-    source: Path, there: Path, make_login_server: MakeLogins
+    transport: str, source: Path, there: Path, make_login_server: MakeLogins
 ) -> None:
     server = make_login_server(password=SECRET)
-    with terminal(*argv(server, source, "-c", "3", *SLOW)) as screen:
+    words = ("-c", "3", "--transport", transport, *SLOW)
+    with terminal(*argv(server, source, *words)) as screen:
         screen.answer(PASSWORD, "wrong")
         screen.wait_for("Permission denied, please try again.")
         screen.answer(PASSWORD, SECRET)
@@ -100,8 +125,9 @@ def test_a_password_that_was_mistyped(
     assert server.refused == 1 and server.accepted >= 2
 
 
+@OVER_EACH
 def test_a_passphrase(
-    source: Path, there: Path, sshd: PrivateServer, make_sshd: Callable[..., PrivateServer]
+    transport: str, source: Path, there: Path, make_sshd: Callable[..., PrivateServer]
 ) -> None:
     """Though the last copy's logins asked nothing, so that several begin at once."""
     server = make_sshd()
@@ -110,19 +136,25 @@ def test_a_passphrase(
     before = server.log.count("Accepted publickey")
     key = server.folder / "user_key"
     subprocess.run(["ssh-keygen", "-q", "-p", "-P", "", "-N", SECRET, "-f", key], check=True)
-    with terminal(*argv(server, source, "-c", "3", *SLOW)) as screen:
+    with terminal(*argv(server, source, "-c", "3", "--transport", transport, *SLOW)) as screen:
+        screen.answer("Enter passphrase for key '.*': ", "wrong")
         screen.answer("Enter passphrase for key '.*': ", SECRET)
         assert screen.end() == 0, screen.shown
-    assert screen.shown.count("passphrase") == 1
+    assert screen.shown.count("passphrase") == 2
     assert server.log.count("Accepted publickey") - before >= 2
 
 
+@OVER_EACH
 def test_a_host_key_and_a_password(
-    source: Path, there: Path, tmp_path: Path, make_login_server: MakeLogins
+    transport: str, source: Path, there: Path, tmp_path: Path, make_login_server: MakeLogins
 ) -> None:
     server = make_login_server(password=SECRET)
-    unknown = ("-o", "UserKnownHostsFile=/dev/null", "-o", "StrictHostKeyChecking=ask")
-    with terminal(*argv(server, source, "-c", "3", *unknown, *SLOW)) as screen:
+    known = tmp_path / "new" / "known_hosts"
+    known.parent.mkdir()
+    unknown = ("-o", f"UserKnownHostsFile={known}", "-o", "StrictHostKeyChecking=ask")
+    words = ("-c", "3", "--transport", transport, *unknown, *SLOW)
+    with terminal(*argv(server, source, *words)) as screen:
+        screen.wait_for(r"key fingerprint is SHA256:[\w+/]{43}")
         screen.wait_for(r"\(yes/no/\[fingerprint\]\)\? ")
         assert screen.echoes
         screen.type("yes\n")
@@ -132,6 +164,26 @@ def test_a_host_key_and_a_password(
         assert screen.end() == 0, screen.shown
     assert screen.shown.count("(yes/no/") == 1
     assert server.accepted >= 2
+    assert (server.folder / "host_key.pub").read_text().split()[1] in known.read_text()
+
+
+@OVER_EACH
+@pytest.mark.parametrize("is_answered", [True, False], ids=["no", "batch"])
+def test_a_host_key_that_is_not_taken(
+    is_answered: bool, transport: str, source: Path, tmp_path: Path, make_login_server: MakeLogins
+) -> None:
+    server = make_login_server(password=SECRET)
+    known = tmp_path / "known_hosts"
+    words = ["--transport", transport, "-o", f"UserKnownHostsFile={known}"]
+    words += ["-o", "StrictHostKeyChecking=ask", *([] if is_answered else ["-B"])]
+    with terminal(*argv(server, source, *words)) as screen:
+        if is_answered:
+            screen.answer(r"\(yes/no/\[fingerprint\]\)\? ", "no")
+        assert screen.end() == 3, screen.shown
+    assert "Host key verification failed" in screen.shown
+    assert "compare the key with the host's owner" in " ".join(screen.shown.split())
+    assert screen.shown.count("(yes/no/") == int(is_answered)
+    assert "password" not in screen.shown and not known.exists()
 
 
 def test_a_stream(source: Path, there: Path, make_login_server: MakeLogins) -> None:
@@ -145,12 +197,54 @@ def test_a_stream(source: Path, there: Path, make_login_server: MakeLogins) -> N
     assert server.accepted >= 2 and screen.shown.count("password:") == 1
 
 
+# Each of three commands at the far end waits until all three are there.
+TOGETHER = """
+import contextlib, sys
+from concurrent.futures import ThreadPoolExecutor
+import pscp
+from pscp.options import parse_location
+from pscp.zfs.link import open_link
+
+way, host, config, folder = sys.argv[1:]
+wait = f"touch {folder}/$$; while [ $(ls {folder} | wc -l) -lt 3 ]; do sleep 0.05; done"
+options = pscp.Options(config_file=config)
+with contextlib.ExitStack() as stack, ThreadPoolExecutor(3) as pool:
+    if way == "link":
+        link = open_link(parse_location(f"{host}:"), options, print)
+        ends = [stack.enter_context(contextlib.closing(link))] * 3
+        link.run(["true"])
+    else:
+        ends = [stack.enter_context(pscp.Session(host, options)) for _ in range(3)]
+    statuses = list(pool.map(lambda end: end.run(["sh", "-c", wait]).status, ends))
+sys.exit(statuses != [0, 0, 0])
+"""
+
+
+@pytest.mark.parametrize("ends", ["link", "sessions"])
+def test_several_sessions_of_one_process(
+    ends: str, tmp_path: Path, make_login_server: MakeLogins
+) -> None:
+    """Such as pscp-zfs has: one for each of the datasets that are sent at once."""
+    server = make_login_server(password=SECRET)
+    (tmp_path / "begun").mkdir()
+    words = (ends, server.host, server.ssh_config, str(tmp_path / "begun"))
+    with terminal(sys.executable, "-c", TOGETHER, *words) as screen:
+        screen.answer(PASSWORD, SECRET)
+        assert screen.end() == 0, screen.shown
+    assert screen.shown.count("password:") == 1
+    assert (server.accepted, server.refused) == (3, 0)
+
+
 # --- what cannot be repeated
 
 
-def test_a_code_that_is_good_once(source: Path, there: Path, make_login_server: MakeLogins) -> None:
+@OVER_EACH
+def test_a_code_that_is_good_once(
+    transport: str, source: Path, there: Path, make_login_server: MakeLogins
+) -> None:
     server = make_login_server(codes=("123456", "654321"))
-    with terminal(*argv(server, source, "-c", "4", *SLOW)) as screen:
+    words = ("-c", "4", "--transport", transport, *SLOW)
+    with terminal(*argv(server, source, *words)) as screen:
         screen.answer("Verification code: ", "123456")
         assert screen.end() == 0, screen.shown
     assert screen.shown.count("Verification code") == 1
@@ -159,9 +253,13 @@ def test_a_code_that_is_good_once(source: Path, there: Path, make_login_server: 
     assert lanes(screen.shown) > 1
 
 
-def test_a_password_and_a_code(source: Path, there: Path, make_login_server: MakeLogins) -> None:
+@OVER_EACH
+def test_a_password_and_a_code(
+    transport: str, source: Path, there: Path, make_login_server: MakeLogins
+) -> None:
     server = make_login_server(password=SECRET, asks="Password: ", codes=("123456",))
-    with terminal(*argv(server, source, "-c", "4", *SLOW)) as screen:
+    words = ("-c", "4", "--transport", transport, *SLOW)
+    with terminal(*argv(server, source, *words)) as screen:
         screen.answer(r"\) Password: ", SECRET)
         screen.answer("Verification code: ", "123456")
         assert screen.end() == 0, screen.shown
@@ -180,6 +278,49 @@ def test_a_code_that_is_asked_for_as_a_password(
     assert server.accepted == 1 and server.refused <= 1 and server.begun <= 2
     assert lanes(screen.shown) > 1
     assert screen.shown.count("Password: ") == 1
+
+
+@OVER_EACH
+@pytest.mark.parametrize("lacks", ["python3", "exec"])
+def test_a_code_where_only_sftp_is_there(
+    lacks: str, transport: str, source: Path, there: Path, make_login_server: MakeLogins,
+    shell_that: ShellThat,
+) -> None:  # fmt: skip
+    """No agent can be there: SFTP goes over the connection that has logged in already."""
+    shell = shell_that('case "$2" in *python3*) exit 97 ;; esac')
+    lacking = {"shell": shell} if lacks == "python3" else {"refuses": "exec"}
+    server = make_login_server(codes=("123456", "654321"), **lacking)
+    with terminal(*argv(server, source, "-c", "3", "--transport", transport, *SLOW)) as screen:
+        screen.answer("Verification code: ", "123456")
+        assert screen.end() == 0, screen.shown
+    assert screen.shown.count("Verification code") == screen.shown.count(": using SFTP") == 1
+    assert (server.begun, server.accepted, server.refused) == (1, 1, 0)
+    assert lanes(screen.shown) > 1
+
+
+def test_a_code_where_a_refused_command_ends_the_connection(
+    source: Path, there: Path, make_login_server: MakeLogins
+) -> None:
+    """Nor can a hash program be run there."""
+    server = make_login_server(codes=("123456", "654321"), refuses="connection")
+    with terminal(*argv(server, source, "--verify", "none", "-c", "3", *SLOW)) as screen:
+        screen.answer("Verification code: ", "123456")
+        screen.answer("Verification code: ", "654321")
+        assert screen.end() == 0, screen.shown
+    assert server.accepted == 2
+
+
+def test_a_login_that_asked_nothing_is_expected_to_ask_nothing(
+    source: Path, there: Path, tmp_path: Path, make_sshd: Callable[..., PrivateServer]
+) -> None:
+    server = make_sshd()
+    ssh, log = tmp_path / "ssh", tmp_path / "log"
+    ssh.write_text(f'#!/bin/sh\necho "$1" >>{log}\nexec ssh "$@"\n')
+    ssh.chmod(0o700)
+    for _ in range(2):
+        with terminal(*argv(server, source, "-S", str(ssh), "-c", "1", "--no-resume")) as screen:
+            assert screen.end() == 0, screen.shown
+    assert log.read_text().split().count("-N") == 1
 
 
 @pytest.mark.parametrize("words", [("-c", "5"), ("--channels", "5"), ()], ids=" ".join)
@@ -224,9 +365,10 @@ def test_a_first_command_that_fails_costs_no_other_login(
 
 def test_the_only_login_is_lost(source: Path, make_login_server: MakeLogins) -> None:
     server = make_login_server(password=SECRET)
-    with terminal(*argv(server, source, "-v", "--login-once", "-l", "8000")) as screen:
+    slow = ("-c", "1", "-l", "1000")  # it would take longer than a command may
+    with terminal(*argv(server, source, "--login-once", *slow)) as screen:
         screen.answer(PASSWORD, SECRET)
-        screen.wait_for("1 of .* lane")
+        screen.wait_for("1 of 1 lane")
         [master] = [each for each in descendants(screen.child.pid) if "-N" in words(each)]
         os.kill(master.pid, signal.SIGTERM)
         assert screen.end() == 3, screen.shown

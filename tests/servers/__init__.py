@@ -8,15 +8,16 @@ from __future__ import annotations
 import atexit
 import functools
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pscp.servers import PrivateServer
+from pscp.servers import PrivateServer, SshdServer
 
 HERE = Path(__file__).parent
 GO_PACKAGES = Path("/usr/share/gocode")  # where Debian's golang-*-dev put them
@@ -46,6 +47,7 @@ class LoginServer(PrivateServer):
 
     `password`: by it, with the method of this name or, with `asks`, as an answer to that question.
     `codes`: each lets in once, as an answer to `question`. `max_sessions`: of a connection.
+    `refuses`: "exec", commands; "connection", and it ends the connection then.
     """
 
     kind = "logins"
@@ -59,24 +61,21 @@ class LoginServer(PrivateServer):
         codes: tuple[str, ...] = (),
         question: str = "Verification code: ",
         max_sessions: int = 10,
+        refuses: str = "",
+        shell: str | None = None,
     ) -> None:
         self.settings: dict[str, Any] = {
             "password": password, "asks": asks, "codes": codes, "question": question,
-            "max_sessions": max_sessions,
+            "max_sessions": max_sessions, "refuses": refuses,
         }  # fmt: skip
-        super().__init__(environment=environment)
+        super().__init__(environment=environment, shell=shell)
 
     def _start(self) -> None:
         self._start_child([sys.executable, str(HERE / "logins.py")], **self.settings)
 
     def _write_client_files(self) -> None:
         super()._write_client_files()
-        path = Path(self.ssh_config)
-        methods = "PreferredAuthentications "
-        text = path.read_text().replace(
-            f"{methods}publickey", f"{methods}password,keyboard-interactive"
-        )
-        path.write_text(text)
+        _prefer_passwords(self)
 
     @property
     def begun(self) -> int:
@@ -90,6 +89,76 @@ class LoginServer(PrivateServer):
     def refused(self) -> int:
         """Answers that were wrong."""
         return self.log.count("Failed ")
+
+
+class PasswordSshd(SshdServer):
+    """sshd that lets root in by `password` alone: through PAM, or by the shadow file itself.
+
+    Its /etc/shadow and /etc/pam.d are its own, in a mount namespace that ends with it.
+    """
+
+    kind = "sshd with passwords"
+
+    def __init__(
+        self, password: str, has_pam: bool, *, environment: Mapping[str, str] | None = None
+    ) -> None:
+        self._password = password
+        methods = ("no", "yes") if has_pam else ("yes", "no")
+        lines = [
+            f"UsePAM {'yes' if has_pam else 'no'}", "PermitRootLogin yes",
+            "PubkeyAuthentication no", f"PasswordAuthentication {methods[0]}",
+            f"KbdInteractiveAuthentication {methods[1]}",
+        ]  # fmt: skip
+        super().__init__(lines, environment=environment)
+
+    def _spawn(
+        self, argv: Sequence[str], cwd: Path | None, *, pipes: bool
+    ) -> subprocess.Popen[bytes]:
+        shadow, pam = self.folder / "shadow", self.folder / "pam.d"
+        made = subprocess.run(
+            ["openssl", "passwd", "-6", "-stdin"], input=self._password, text=True,
+            capture_output=True, check=True,
+        )  # fmt: skip
+        shadow.write_text(f"{self.user}:{made.stdout.strip()}:20000:0:99999:7:::\n")
+        shadow.chmod(0o600)
+        pam.mkdir(exist_ok=True)
+        kinds = ("auth", "account", "session")
+        (pam / "sshd").write_text("".join(f"{kind} required pam_unix.so\n" for kind in kinds))
+        script = (
+            'mount --bind "$1" /etc/shadow && mount --bind "$2" /etc/pam.d && shift 2 && exec "$@"'
+        )
+        alone = ["unshare", "--mount", "sh", "-c", script, "sh", str(shadow), str(pam)]
+        return super()._spawn([*alone, *argv], cwd, pipes=pipes)
+
+    def _write_client_files(self) -> None:
+        super()._write_client_files()
+        _prefer_passwords(self)
+
+    @property
+    def accepted(self) -> int:
+        return len(re.findall("^Accepted (password|keyboard-interactive/pam) ", self.log, re.M))
+
+    @property
+    def refused(self) -> int:
+        return len(re.findall("^Failed (password|keyboard-interactive/pam) ", self.log, re.M))
+
+
+def why_no_mounts() -> str:
+    """What a PasswordSshd lacks here; empty: nothing."""
+    if os.getuid() != 0:
+        return "only root can give sshd an /etc/shadow of its own"
+    for program in ("unshare", "mount", "openssl"):
+        if shutil.which(program) is None:
+            return f"{program} is not installed"
+    argv = ["unshare", "--mount", "mount", "--bind", "/etc/pam.d", "/etc/pam.d"]
+    tried = subprocess.run(argv, capture_output=True, check=False)
+    return "" if tried.returncode == 0 else "no mount namespaces here"
+
+
+def _prefer_passwords(server: PrivateServer) -> None:
+    path, methods = Path(server.ssh_config), "PreferredAuthentications "
+    text = path.read_text()
+    path.write_text(text.replace(f"{methods}publickey", f"{methods}password,keyboard-interactive"))
 
 
 def why_no_go() -> str:

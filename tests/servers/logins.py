@@ -67,10 +67,24 @@ class Login(asyncssh.SSHServer):
         self._sessions += 1
         if self._sessions > self._settings["max_sessions"]:
             return False
-        return asyncssh.SSHServerProcess(self._session, asyncssh.SFTPServer, 3, False)
+        made = _Process(self._session, asyncssh.SFTPServer, 3, False)
+        made.refuses = self._settings["refuses"]
+        return made
 
     async def _session(self, process: Any) -> None:
-        await run_command(process, "/bin/sh", self._settings["environment"])
+        shell = self._settings["shell"] or "/bin/sh"
+        await run_command(process, shell, self._settings["environment"])
+
+
+class _Process(asyncssh.SSHServerProcess[bytes]):
+    """One that may refuse commands; the SFTP subsystem is there all the same."""
+
+    refuses = ""  # "exec"; "connection": and ends it then
+
+    def exec_requested(self, command: str) -> bool:
+        if self.refuses == "connection":
+            self.channel.get_connection().abort()
+        return not self.refuses
 
 
 def told(what: str, is_good: bool) -> bool:
