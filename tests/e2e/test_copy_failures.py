@@ -23,6 +23,8 @@ from e2e.conftest import ShellThat
 from e2e.ways import COMMAND_S, Ran, Way
 from pscp.options import MIB
 
+EVERY_WAY = True
+
 
 def write(path: Path, size: int = 3) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -20,6 +20,8 @@ from e2e.ways import Way
 from pscp.options import KIB, MIB
 from pscp.progress import Counters
 
+EVERY_WAY = True
+
 OLD_NS, NEW_NS = 1_000_000_000 * 10**9, 1_500_000_000 * 10**9
 
 
