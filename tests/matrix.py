@@ -1,4 +1,4 @@
-"""The ways of a copy, {openssh, asyncssh, paramiko} x {agent, sftp} x {push, pull}, and which are run.
+"""The ways of a copy, {openssh, asyncssh, paramiko} x {agent, sftp} x {push, pull}: which are run.
 
 A module with EVERY_WAY = True has its tests run over all of them, but for what a test's marks say.
 Without --all-ways they run over openssh, and each over one of the other ways: which one is told by

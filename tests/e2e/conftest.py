@@ -30,7 +30,7 @@ Kept = Callable[[str, str], pscp.Session]
 
 @pytest.fixture(scope="package")
 def kept(sshd: PrivateServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kept]:
-    """kept(transport, remote): a session with one open connection, over which a copy takes no login."""
+    """kept(transport, remote): a session with an open connection: no copy over it logs in."""
     here = tmp_path_factory.mktemp("warm")
     (here / "file").touch()
 

@@ -13,6 +13,8 @@ from compare import allocated_bytes, assert_same_tree
 
 from faults.conftest import MIB, Ended, Way, fill
 
+EVERY_WAY = True
+
 LIMIT_KIB = 120 * 1024
 FILES = 20_000
 

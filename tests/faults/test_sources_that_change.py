@@ -16,6 +16,8 @@ import pytest
 from faults.conftest import MIB, Breaking, Ended, Way, fill, until
 from pscp.endpoint import wire
 
+EVERY_WAY = True
+
 BIG_BYTES = 24 * MIB
 
 
@@ -62,7 +64,7 @@ CHANGES = (write_into, write_into_what_was_sent, shrink, empty, grow, replace, t
 def copied_with_a_change(
     way: Way, breaking: Breaking, change: Callable[[Path], None], *words: str
 ) -> Ended:
-    running = way.start(*words, "-S", breaking.program)
+    running = way.start(*words, breaking=breaking)
     until(lambda: breaking.blocked, "the copy stands still")
     change(way.source / "changing")
     breaking.go()
@@ -101,7 +103,7 @@ def test_over_several_connections(way: Way, change: Callable[[Path], None]) -> N
     fill(way.source / "changing", BIG_BYTES)
     fill(way.source / "other", MIB)
     breaking = way.breaking().rule("block", connections=[0, 1, 2], after=2 * MIB)
-    running = way.start("-c", "3", "--chunk-size", "1M", "-S", breaking.program)
+    running = way.start("-c", "3", "--chunk-size", "1M", breaking=breaking)
     until(lambda: breaking.blocked == 3, "all stand still")
     change(way.source / "changing")
     breaking.go()
