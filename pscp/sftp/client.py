@@ -25,6 +25,7 @@ HARDLINK, FSYNC = b"hardlink@openssh.com", b"fsync@openssh.com"
 LSETSTAT, LIMITS, CHECK_FILE = b"lsetstat@openssh.com", b"limits@openssh.com", b"check-file"
 
 _PAGE_BYTES = 4096
+_NAME_MAX, _PATH_MAX = 255, 1024  # of the systems with the shortest
 _PLAIN_BYTES = 32 * 1024  # of a READ or WRITE that every server takes
 _MOST_BYTES = 256 * 1024  # of one that is worth it
 _HANDLES, _HANDLES_MOST = 64, 400  # open at once: where the server does not say; and in any case
@@ -98,7 +99,7 @@ class Client:
             if answer.type == packets.STATUS:
                 error = packets.failure(answer.payload)
                 if error is not None:
-                    promise.fail(error)
+                    promise.fail(_of_length(error, payload))
                 elif wanted == packets.STATUS:
                     promise.keep(None)
                 else:
@@ -278,6 +279,14 @@ class Client:
             if free is not None and free < count:
                 return SftpError(error.code, number=errno.ENOSPC)
         return error
+
+
+def _of_length(error: SftpError, payload: bytes) -> SftpError:
+    """OpenSSH's word for a path that is too long is that for other bad arguments as well."""
+    longest = max(map(len, payload.split(b"/")))
+    if error.code == packets.BAD_MESSAGE and (longest > _NAME_MAX or len(payload) > _PATH_MAX):
+        return SftpError(error.code, number=errno.ENAMETOOLONG)
+    return error
 
 
 def _in_pages(count: int) -> int:

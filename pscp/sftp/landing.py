@@ -39,6 +39,7 @@ class Destination:
         self._token = asked["token"]
         self._own_token = self._token + os.urandom(3).hex()  # as endpoint/sink.py has one
         self._policy = metadata.Policy(asked["preserve"], asked["archive"], _UMASK)
+        self._writes = not asked["dry"]
         self._begun = tasks.start(self._begin())
 
     async def begun(self) -> None:
@@ -49,7 +50,7 @@ class Destination:
         status = await self._client.stat(self.root.full(""))
         if not status.is_folder:
             raise Refusal(failures.DESTINATION, "", "the destination is not a folder")
-        if self._client.umask is None:
+        if self._client.umask is None and self._writes:
             await self._try_out()
         if self._client.umask is not None:
             self._policy = self._policy._replace(umask=self._client.umask)

@@ -38,7 +38,7 @@ import os, sys
 if "{FOLDER}" in os.environ:
     sys.path.append({str(HERE.parent)!r})
     from faults.interposed import interpose
-    interpose()
+    interpose(os.environ["{FOLDER}"])
 from pscp.cli import main
 code = main()
 if "PSCP_TEST_PEAK" in os.environ:

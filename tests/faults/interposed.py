@@ -8,7 +8,6 @@ Not here: what the relay does (relay.py), who asks for it (conftest.py).
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,9 +26,8 @@ def relay_argv(folder: str, kind: str) -> list[str]:
     return [sys.executable, "-I", "-S", RELAY, folder, kind]
 
 
-@contextmanager
-def interposed(folder: str) -> Iterator[None]:
-    """In this process, for all lanes that begin meanwhile."""
+def interpose(folder: str) -> None:
+    """In this process, for all lanes that begin from now on."""
     program_argv, main = channels.program_argv, sftp._MAIN
 
     def through_relay(transport: str, settings: Any) -> list[str]:
@@ -39,13 +37,14 @@ def interposed(folder: str) -> Iterator[None]:
     words = [*relay_argv(folder, "sftp"), sys.executable, "-I", "-c", main]
     channels.program_argv = through_relay
     sftp._MAIN = f"import os, sys; os.execv(sys.executable, [*{words!r}, *sys.argv[1:]])"
+
+
+@contextmanager
+def interposed(folder: str) -> Iterator[None]:
+    """The same, and afterwards it is as it was."""
+    program_argv, main = channels.program_argv, sftp._MAIN
+    interpose(folder)
     try:
         yield
     finally:
         channels.program_argv, sftp._MAIN = program_argv, main
-
-
-def interpose() -> None:
-    """For the whole of a command, where its environment says so."""
-    if folder := os.environ.get(FOLDER):
-        interposed(folder).__enter__()
