@@ -265,15 +265,13 @@ class Client:
         if not self.has(STATVFS):
             return None
         try:
-            found = await self.extended(
-                STATVFS, packets.text(path), packets.EXTENDED_REPLY, _free_bytes
-            )
+            found = await self.extended(STATVFS, packets.text(path), packets.EXTENDED_REPLY, _free)
         except SftpError:
             return None
         return int(found)
 
     async def explained(self, error: Exception, path: bytes, count: int = 1) -> Exception:
-        """A "Failure" of a write, by its likely reason: SFTP has no word for a full disk."""
+        """A "Failure" by its likely reason: SFTP has no word for a full disk."""
         if isinstance(error, SftpError) and error.code == packets.FAILURE:
             free = await self.free_bytes(path)
             if free is not None and free < count:
@@ -319,8 +317,8 @@ def _four_numbers(view: memoryview) -> list[int]:
     return [cursor.large() for _ in range(4)]
 
 
-def _free_bytes(view: memoryview) -> int:
-    """f_frsize times f_bavail."""
+def _free(view: memoryview) -> int:
+    """f_frsize times f_bavail; nothing where there are inodes (f_files), and no more (f_favail)."""
     found = Cursor(view)
-    values = [found.large() for _ in range(5)]
-    return values[1] * values[4]
+    _, fragment, _, _, blocks, inodes, _, free_inodes = (found.large() for _ in range(8))
+    return 0 if inodes and not free_inodes else fragment * blocks

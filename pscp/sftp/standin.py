@@ -296,8 +296,7 @@ class StandIn:
                 return
             answer, flags = await self._answer(asked), 0
         except failures.EXPECTED as error:
-            path = str(asked.get("path", ""))
-            answer, flags = failures.from_exception(error, path), wire.FAILED
+            answer, flags = failures.from_exception(error, _path_of(asked)), wire.FAILED
         self._send(wire.REPLY, id_, 0, wire.to_json(answer), flags)
 
     async def _answer(self, asked: dict[str, Any]) -> Any:
@@ -377,6 +376,11 @@ def _read_marker() -> bytes:
         marker += more
     os.set_blocking(0, False)
     return marker
+
+
+def _path_of(asked: dict[str, Any]) -> str:
+    """Of the file that a question is about; "" where it is about none, or several."""
+    return sink.entry(asked["entry"]).path if "entry" in asked else str(asked.get("path", ""))
 
 
 _Answer = Callable[[StandIn, dict[str, Any]], Coroutine[Any, Any, Any]]
