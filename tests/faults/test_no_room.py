@@ -92,7 +92,8 @@ def test_folders_that_do_not_fit(way: Way, cramped: Way) -> None:
     found = failed(cramped.run("-c", "1"))
     assert set(found.values()) <= {NO_SPACE, "No such file or directory"}
     assert NO_SPACE in found.values()
-    assert cramped.arrived_bytes() >= 10
+    # Over SFTP a push makes all folders at once, and none is left for a file.
+    assert cramped.arrived_bytes() >= (10 if way.remote == "agent" or not way.is_push else 0)
     assert not cramped.parts()
 
 
