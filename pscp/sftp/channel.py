@@ -13,6 +13,7 @@ import contextlib
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -64,6 +65,7 @@ class SftpChannel:
         """The program brings to its end what is under way, and ends; so does then what is below."""
         if self._child.poll() is None:
             self._child.terminate()
+            self._child.send_signal(signal.SIGCONT)  # one that was stopped takes no SIGTERM
         else:
             self._below.end()
 
