@@ -79,7 +79,8 @@ def test_a_connection_dies_while_the_far_end_is_asked(pull: Way, quick_retries: 
     result = pull.copy(connections=2, breaking=breaking)
     assert_copied(pull, result)
     assert result.files == 4500
-    assert result.connections_lost == 2
+    # The second may log in only when the first has come again, and asked the rest.
+    assert 1 <= result.connections_lost <= 2
 
 
 @pytest.mark.parametrize("connections", [1, 2])
