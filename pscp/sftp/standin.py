@@ -83,18 +83,25 @@ class StandIn:
         loop.before_wait = self._before_wait
         self._spawn(self._start())
         try:
-            loop.run_until(self._is_over)
+            try:
+                loop.run_until(self._is_over)
+            except wire.WireError as error:
+                self._error = error
             if not client.incoming.is_over:
-                self._is_ending = True
-                end_s = time.monotonic() + _LINGER_S
-                loop.later(_LINGER_S, lambda: None)
-                self._drop_role()
-                loop.run_until(lambda: self._is_idle() or time.monotonic() > end_s)
+                self._end_what_is_under_way()
         finally:
             if self._program is not None:
                 self._program.close()
         if self._error is not None:
             raise self._error
+
+    def _end_what_is_under_way(self) -> None:
+        """For a moment, so that no part is left of it; no frame is taken any more."""
+        self._is_ending = True
+        end_s = time.monotonic() + _LINGER_S
+        self._loop.later(_LINGER_S, lambda: None)
+        self._drop_role()
+        self._loop.run_until(lambda: self._is_idle() or time.monotonic() > end_s)
 
     def _listen_for_signals(self) -> In:
         read_fd, write_fd = os.pipe()
