@@ -200,6 +200,8 @@ class Far:
         error = self.channel.explain(said)
         if self.hello and isinstance(error, errors.NoAgent):
             return errors.ProtocolError(f"the agent failed: {last_line(said)}")
+        if self.hello and isinstance(error, errors.NoSftp):
+            return errors.ConnectionLost("the far end ended SFTP")
         return error
 
     def _skip_banner(self, marker: bytes) -> None:

@@ -344,5 +344,5 @@ def sink_question(root: str, token: str, options: Options, algorithm: str) -> di
     return {
         "ask": "begin", "role": "sink", "root": root, "token": token, "hash": algorithm,
         "preserve": options.preserve, "archive": options.archive, "strong": options.strong,
-        "test": options.transfer_test,
+        "test": options.transfer_test, "dry": options.dry_run,
     }  # fmt: skip

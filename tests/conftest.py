@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
+import matrix
 import pytest
 from servers import (
     GoServer,
@@ -50,6 +51,28 @@ def unavailable(what: str) -> NoReturn:
     if os.environ.get("PSCP_REQUIRE_ALL"):
         pytest.fail(what)
     pytest.skip(what)
+
+
+# --- which tests
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--all-ways", action="store_true", help="every test over every transport (matrix.py)"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for line in matrix.MARKS.values():
+        config.addinivalue_line("markers", line)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--all-ways") or any("[" in arg for arg in config.args):
+        return  # or this very one was asked for
+    without = matrix.left_out(items)
+    config.hook.pytest_deselected(items=list(without))
+    items[:] = [item for item in items if item not in without]
 
 
 # --- a world of its own

@@ -13,6 +13,7 @@ import contextlib
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -21,7 +22,7 @@ from pathlib import Path
 from pscp.channels import Channel, Control, Request, SshSetup, open_channel, rider_argv
 from pscp.channels.openssh import PROTOCOL_STATUS, last_line, reap
 from pscp.endpoint import machine
-from pscp.errors import NoAgent, NoSftp, ProtocolError, PscpError
+from pscp.errors import ConnectionLost, NoAgent, NoSftp, ProtocolError, PscpError
 from pscp.options import Location, Options
 from pscp.sftp.program import COMMAND
 
@@ -64,6 +65,7 @@ class SftpChannel:
         """The program brings to its end what is under way, and ends; so does then what is below."""
         if self._child.poll() is None:
             self._child.terminate()
+            self._child.send_signal(signal.SIGCONT)  # one that was stopped takes no SIGTERM
         else:
             self._below.end()
 
@@ -89,6 +91,8 @@ class SftpChannel:
             if status == PROTOCOL_STATUS:
                 return ProtocolError(f"over SFTP: {words.removeprefix('pscp: ')}")
             return ProtocolError(f"the program for SFTP failed: {words}")
+        if status is not None and status < 0:
+            return ConnectionLost(f"the program for SFTP was ended by signal {-status}")
         error = self._below.explain(said)
         if isinstance(error, NoAgent):
             shown = last_line(said)

@@ -26,6 +26,7 @@ LSETSTAT, LIMITS, CHECK_FILE = b"lsetstat@openssh.com", b"limits@openssh.com", b
 
 _PAGE_BYTES = 4096
 _MANY = 8  # answers outstanding: then nothing waits for the next of them
+_NAME_MAX, _PATH_MAX = 255, 1024  # of the systems with the shortest
 _PLAIN_BYTES = 32 * 1024  # of a READ or WRITE that every server takes
 _MOST_BYTES = 256 * 1024  # of one that is worth it
 _HANDLES, _HANDLES_MOST = 64, 400  # open at once: where the server does not say; and in any case
@@ -105,7 +106,7 @@ class Client:
             if answer.type == packets.STATUS:
                 error = packets.failure(answer.payload)
                 if error is not None:
-                    promise.fail(error)
+                    promise.fail(_of_length(error, payload))
                 elif wanted == packets.STATUS:
                     promise.keep(None)
                 else:
@@ -271,20 +272,26 @@ class Client:
         if not self.has(STATVFS):
             return None
         try:
-            found = await self.extended(
-                STATVFS, packets.text(path), packets.EXTENDED_REPLY, _free_bytes
-            )
+            found = await self.extended(STATVFS, packets.text(path), packets.EXTENDED_REPLY, _free)
         except SftpError:
             return None
         return int(found)
 
     async def explained(self, error: Exception, path: bytes, count: int = 1) -> Exception:
-        """A "Failure" of a write, by its likely reason: SFTP has no word for a full disk."""
+        """A "Failure" by its likely reason: SFTP has no word for a full disk."""
         if isinstance(error, SftpError) and error.code == packets.FAILURE:
             free = await self.free_bytes(path)
             if free is not None and free < count:
                 return SftpError(error.code, number=errno.ENOSPC)
         return error
+
+
+def _of_length(error: SftpError, payload: bytes) -> SftpError:
+    """OpenSSH's word for a path that is too long is that for other bad arguments as well."""
+    longest = max(map(len, payload.split(b"/")))
+    if error.code == packets.BAD_MESSAGE and (longest > _NAME_MAX or len(payload) > _PATH_MAX):
+        return SftpError(error.code, number=errno.ENAMETOOLONG)
+    return error
 
 
 def _in_pages(count: int) -> int:
@@ -317,8 +324,8 @@ def _four_numbers(view: memoryview) -> list[int]:
     return [cursor.large() for _ in range(4)]
 
 
-def _free_bytes(view: memoryview) -> int:
-    """f_frsize times f_bavail."""
+def _free(view: memoryview) -> int:
+    """f_frsize times f_bavail; nothing where there are inodes (f_files), and no more (f_favail)."""
     found = Cursor(view)
-    values = [found.large() for _ in range(5)]
-    return values[1] * values[4]
+    _, fragment, _, _, blocks, inodes, _, free_inodes = (found.large() for _ in range(8))
+    return 0 if inodes and not free_inodes else fragment * blocks

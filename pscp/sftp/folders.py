@@ -43,7 +43,7 @@ async def looked_at(client: Client, path: bytes, follow: bool = False) -> Attrs 
     try:
         return await (client.stat(path) if follow else client.lstat(path))
     except SftpError as error:
-        if is_missing(error):
+        if is_missing(error) or error.errno == errno.ENAMETOOLONG:
             return None
         raise
 

@@ -39,6 +39,7 @@ class Destination:
         self._token = asked["token"]
         self._own_token = self._token + os.urandom(3).hex()  # as endpoint/sink.py has one
         self._policy = metadata.Policy(asked["preserve"], asked["archive"], _UMASK)
+        self._writes = not asked["dry"]
         self._begun = tasks.start(self._begin())
 
     async def begun(self) -> None:
@@ -47,8 +48,9 @@ class Destination:
 
     async def _begin(self) -> None:
         looking = self._client.stat(self.root.full(""))
-        trying = self._tasks.start(self._try_out()) if self._client.umask is None else looking
-        status, _ = await settled(looking, trying)
+        tries = self._client.umask is None and self._writes
+        trying = [self._tasks.start(self._try_out())] if tries else []
+        status = (await settled(looking, *trying))[0]
         if isinstance(status, Exception):
             raise status
         if not status.is_folder:
@@ -68,9 +70,9 @@ class Destination:
             self._client.fstat(handle), self._client.open(path, packets.FOR_WRITE)
         )
         self._client.is_single = isinstance(second, SftpError)
-        for each in [handle] if isinstance(second, SftpError) else [handle, second]:
-            self._client.close(each)
-        self._client.remove(path)
+        handles = [handle] if isinstance(second, SftpError) else [handle, second]
+        ended = [self._client.close(each) for each in handles]
+        self._tasks.start(settled(*ended, self._client.remove(path)))
         if isinstance(found, Attrs) and found.mode is not None:
             self._client.umask = _umask(found.mode)
 

@@ -83,18 +83,25 @@ class StandIn:
         loop.before_wait = self._before_wait
         self._spawn(self._start())
         try:
-            loop.run_until(self._is_over)
+            try:
+                loop.run_until(self._is_over)
+            except wire.WireError as error:
+                self._error = error
             if not client.incoming.is_over:
-                self._is_ending = True
-                end_s = time.monotonic() + _LINGER_S
-                loop.later(_LINGER_S, lambda: None)
-                self._drop_role()
-                loop.run_until(lambda: self._is_idle() or time.monotonic() > end_s)
+                self._end_what_is_under_way()
         finally:
             if self._program is not None:
                 self._program.close()
         if self._error is not None:
             raise self._error
+
+    def _end_what_is_under_way(self) -> None:
+        """For a moment, so that no part is left of it; no frame is taken any more."""
+        self._is_ending = True
+        end_s = time.monotonic() + _LINGER_S
+        self._loop.later(_LINGER_S, lambda: None)
+        self._drop_role()
+        self._loop.run_until(lambda: self._is_idle() or time.monotonic() > end_s)
 
     def _listen_for_signals(self) -> In:
         read_fd, write_fd = os.pipe()
@@ -298,8 +305,7 @@ class StandIn:
                 return
             answer, flags = await self._answer(asked), 0
         except failures.EXPECTED as error:
-            path = str(asked.get("path", ""))
-            answer, flags = failures.from_exception(error, path), wire.FAILED
+            answer, flags = failures.from_exception(error, _path_of(asked)), wire.FAILED
         self._send(wire.REPLY, id_, 0, wire.to_json(answer), flags)
 
     async def _answer(self, asked: dict[str, Any]) -> Any:
@@ -381,6 +387,11 @@ def _read_marker() -> bytes:
         marker += more
     os.set_blocking(0, False)
     return marker
+
+
+def _path_of(asked: dict[str, Any]) -> str:
+    """Of the file that a question is about; "" where it is about none, or several."""
+    return sink.entry(asked["entry"]).path if "entry" in asked else str(asked.get("path", ""))
 
 
 _Answer = Callable[[StandIn, dict[str, Any]], Coroutine[Any, Any, Any]]

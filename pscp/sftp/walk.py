@@ -34,11 +34,14 @@ class Found(NamedTuple):
     name: bytes
     status: Attrs | failures.Data  # a failure, as data, where it cannot be
     link: bytes  # a link's target, with -a
-    real: bytes  # a folder's own path, where a link led there
+    real: bytes  # a folder's own path, of a top and where a link led there
 
 
 async def listed(client: Client, path: bytes) -> list[tuple[bytes, Attrs]]:
-    """What is in a folder, sorted by name."""
+    """What is in a folder, sorted by name. Raises SftpError where names cannot be looked at.
+
+    sftp-server leaves those out; of a folder that may not be searched that is all, "." as well.
+    """
     handle = await client.opendir(path)
     found: list[tuple[bytes, Attrs]] = []
     try:
@@ -55,6 +58,8 @@ async def listed(client: Client, path: bytes) -> list[tuple[bytes, Attrs]]:
                 break
     finally:
         client.close(handle)
+    if not found:
+        await client.lstat(joined(path, b"."))
     return sorted(each for each in found if each[0] not in (b".", b".."))
 
 
@@ -102,7 +107,7 @@ class Walk:
                     continue
                 self._read_ahead(here, children)
                 pending.append((iter(children), path, here))
-                ancestors.append(found.real)
+                ancestors.append(found.real or joined(ancestors[-1], found.name))
 
     # --- listings
 
@@ -130,8 +135,9 @@ class Walk:
         return [await each for each in looks]
 
     async def _look(self, full: bytes, name: bytes, status: Attrs | None) -> Found:
-        """Whatever else has to be asked about one name."""
+        """Whatever else has to be asked about one name; of a top without its status."""
         try:
+            real = await self._client.realpath(full) if status is None else b""
             if status is None or status.mode is None:
                 status = await self._client.lstat(full)
             if status.is_link and self._rules.follow:
@@ -139,7 +145,7 @@ class Walk:
             link = await self._client.readlink(full) if status.is_link else b""
             if status.size is None or status.mtime is None:
                 status = await self._client.lstat(full)
-            return Found(name, status, link, full)
+            return Found(name, status, link, real)
         except SftpError as error:
             return Found(name, failures.from_exception(error, ""), b"", b"")
 
@@ -176,7 +182,7 @@ class Walk:
         if status.is_folder:
             if not self._rules.recursive:
                 return "is a folder (use -r)"
-            return "a loop of links" if found.real in ancestors else ""
+            return "a loop of links" if found.real and found.real in ancestors else ""
         if status.is_file or status.is_link:
             return ""
         return "is not a file, a folder or a link"

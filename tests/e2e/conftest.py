@@ -5,12 +5,15 @@ Not here: the servers themselves (../conftest.py). Read next: ways.py.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import matrix
 import pytest
 from conftest import MakeServer, shared, unavailable
 
@@ -22,32 +25,20 @@ from pscp.servers import PrivateServer
 POWERLESS = ("setpriv", "--bounding-set=-all", "--inh-caps=-all")
 
 ShellThat = Callable[[str], str]
+Kept = Callable[[str, str], pscp.Session]
 
 
 @pytest.fixture(scope="package")
-def kept(sshd: PrivateServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[pscp.Session]:
-    """A session with one open connection: what is copied over it takes no login."""
-    yield from kept_open(sshd, tmp_path_factory, "agent")
-
-
-@pytest.fixture(scope="package")
-def kept_sftp(
-    sshd: PrivateServer, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[pscp.Session]:
-    """The same, over SFTP."""
-    yield from kept_open(sshd, tmp_path_factory, "sftp")
-
-
-def kept_open(
-    sshd: PrivateServer, tmp_path_factory: pytest.TempPathFactory, remote: str
-) -> Iterator[pscp.Session]:
+def kept(sshd: PrivateServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kept]:
+    """kept(transport, remote): a session with an open connection: no copy over it logs in."""
     here = tmp_path_factory.mktemp("warm")
     (here / "file").touch()
 
-    def warm() -> pscp.Session:
+    def warm(transport: str, remote: str) -> pscp.Session:
         session = pscp.Session(
-            sshd.host, config_file=sshd.ssh_config, batch=True, connections=1, remote=remote
-        )
+            sshd.host, config_file=sshd.ssh_config, batch=True, connections=1,
+            transport=transport, remote=remote,
+        )  # fmt: skip
         try:
             session.copy(str(here / "file"), f"{sshd.host}:{here}/copy")
         except BaseException:
@@ -55,37 +46,31 @@ def kept_open(
             raise
         return session
 
-    with shared(warm) as session:  # type: ignore[arg-type, type-var]
-        yield session
+    with contextlib.ExitStack() as stack:
 
+        @functools.cache
+        def session_of(transport: str, remote: str) -> pscp.Session:
+            opened = shared(lambda: warm(transport, remote))  # type: ignore[arg-type, return-value]
+            return stack.enter_context(opened)  # type: ignore[return-value]
 
-DIRECTIONS = ["push", "pull"]
-OVER_SFTP = ["push-sftp", "pull-sftp"]
+        yield session_of
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Each direction with an agent; and over SFTP, for a module that says so, but for the tests
-    in which the agent's abilities are the point.
-    """
-    if "way" in metafunc.fixturenames:
-        mark = metafunc.definition.get_closest_marker("needs_agent")
-        without = (mark.args or DIRECTIONS) if mark else ()
-        has_sftp = getattr(metafunc.module, "ALSO_OVER_SFTP", False)
-        over_sftp = [each for each in OVER_SFTP if each.partition("-")[0] not in without]
-        ways = DIRECTIONS + (over_sftp if has_sftp else [])
-        metafunc.parametrize("way", ways, indirect=True)
+    matrix.parametrize(metafunc)
 
 
 @pytest.fixture
-def way(request: pytest.FixtureRequest, sshd: PrivateServer, tmp_path: Path) -> Way:
+def way(request: pytest.FixtureRequest, sshd: PrivateServer, kept: Kept, tmp_path: Path) -> Way:
     """Each direction, over connections that are open already where the API is used."""
-    direction, _, sftp = request.param.partition("-")
+    direction, transport, remote = request.param
     source, destination = tmp_path / "source", tmp_path / "destination"
     source.mkdir()
     destination.mkdir()
-    session = request.getfixturevalue("kept_sftp" if sftp else "kept")
-    remote = "sftp" if sftp else "agent"
-    return Way(direction == "push", sshd, source, destination, session, remote=remote)
+    session = kept(transport, remote)
+    return Way(
+        direction == "push", sshd, source, destination, session, remote=remote, transport=transport
+    )
 
 
 @pytest.fixture

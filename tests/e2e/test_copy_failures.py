@@ -23,6 +23,8 @@ from e2e.conftest import ShellThat
 from e2e.ways import COMMAND_S, Ran, Way
 from pscp.options import MIB
 
+EVERY_WAY = True
+
 
 def write(path: Path, size: int = 3) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -51,9 +53,12 @@ def test_what_may_not_be_read(powerless: Way) -> None:
     ran = powerless.command("-r", names=["."])
     (powerless.source / "half closed").chmod(0o700)
     assert ran.code == 1
+    # sftp-server leaves out of a listing what it may not look at, so there the folder is named.
+    is_listed = powerless.is_push or powerless.remote == "agent"
+    half = "half closed/x" if is_listed else "half closed"
     assert named(ran) == {
         name: "Permission denied"
-        for name in ("secret", "large secret", "closed", "kept/secret", "half closed/x")
+        for name in ("secret", "large secret", "closed", "kept/secret", half)
     }
     assert arrived(powerless) == ["a", "large", "z"]
     assert ran.err.splitlines()[-1].endswith(", 5 failed")
@@ -137,7 +142,8 @@ def test_dangling_links_loops_and_special_files(way: Way) -> None:
     assert {said[name] for name in special} == {"is not a file, a folder or a link"}
     assert said["dangling"] == r"is a dangling link (to nowhere\x1b)"
     assert said["sub/loop"] == "a loop of links"
-    assert said["self"].startswith("is a link that cannot be followed")
+    is_told = way.is_push or way.remote == "agent"  # why it cannot be followed
+    assert said["self"].startswith("is a link that cannot be followed") is is_told
     assert len(said) == 6
     assert arrived(way) == ["a", "sub/b", "z"]
 
@@ -201,6 +207,7 @@ def deep(way: Way) -> Iterator[Way]:
     shutil.rmtree(way.destination)
 
 
+@pytest.mark.needs_agent("pull", reason="sftp-server lists no names whose path is too long for it")
 def test_a_path_too_long_for_the_system(deep: Way) -> None:
     result = deep.copy(".")
     assert {each.message for each in result.failures} == {"File name too long"}
@@ -214,6 +221,7 @@ def names_below(folder: Path) -> list[str]:
     return [name for _, _, names, _ in walk for name in names]
 
 
+@pytest.mark.needs_agent("push", reason="that limit's signal ends sftp-server")
 def test_a_file_larger_than_the_sink_takes(
     way: Way, make_sshd: MakeServer, shell_that: ShellThat
 ) -> None:

@@ -21,6 +21,8 @@ from pscp import hosts
 from pscp.options import MIB, Options, parse_location
 from pscp.state import control_folder
 
+EVERY_WAY = True
+
 ONE_LOGIN = """#!/bin/sh
 case " $* " in *" -G "* | *ControlMaster=no*) exec ssh "$@";; esac
 if mkdir {taken} 2>/dev/null; then exec ssh "$@"; fi
@@ -59,6 +61,7 @@ def test_channels_share_their_connection(
     assert_same_tree(filled.source, filled.destination)
 
 
+@pytest.mark.needs_openssh(reason="what refuses the other logins is a program for -S")
 def test_where_one_login_passes_it_carries_more_channels(filled: Way, tmp_path: Path) -> None:
     """As with a password or a token: the other logins are refused."""
     program = tmp_path / "ssh"
@@ -108,11 +111,17 @@ def test_where_a_socket_can_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         assert control_folder() == f"/tmp/pscp-{os.getuid()}"
 
 
-def test_what_auto_came_to_is_remembered(filled: Way) -> None:
+@pytest.mark.needs_agent(reason="a copy that is long enough, of nothing, is one with -t")
+@pytest.mark.needs_openssh(reason="what is remembered does not tell who connects")
+def test_what_auto_came_to_is_remembered(
+    filled: Way, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Once its rate was measured, which takes more than a second."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     host = parse_location(f"{filled.server.host}:")
     options = Options(config_file=filled.server.ssh_config)
-    assert filled.command("-rv", "-c", "auto", names=["."]).code == 0
+    (filled.source / "small").write_text("done before anything is measured")
+    assert filled.command("-rv", "-c", "auto", names=["small"]).code == 0
     assert hosts.recall(host, options, filled.is_push).lanes == 0
     with open(filled.source / "large", "wb") as file:
         file.truncate(3 << 29)
@@ -120,6 +129,6 @@ def test_what_auto_came_to_is_remembered(filled: Way) -> None:
     assert "beginning with" in ran.err
     os.unlink(filled.source / "large")
     known = hosts.recall(host, options, filled.is_push)
-    assert known.lanes >= 2 and known.rtt_s > 0
+    assert known.lanes >= 1 and known.rtt_s > 0
     again = filled.command("-rv", "-c", "auto", names=["."], to="again")
     assert f"beginning with {known.lanes} lanes: as was found good before" in again.err

@@ -17,7 +17,7 @@ from conftest import MakeServer, unavailable
 from e2e.conftest import ShellThat
 from e2e.ways import Way
 
-ALSO_OVER_SFTP = True
+EVERY_WAY = True
 
 OLD_NS = 1_000_000_000_123_456_789  # 2001; not a whole number of microseconds
 MODES = (0o644, 0o600, 0o666, 0o777, 0o755, 0o444, 0o400, 0o000, 0o4755, 0o2755, 0o6711, 0o1777)
@@ -97,7 +97,7 @@ def mtime_ns(path: Path) -> int:
     return path.lstat().st_mtime_ns
 
 
-@pytest.mark.needs_agent
+@pytest.mark.needs_agent(reason="SFTP keeps times in whole seconds")
 def test_times_are_kept_with_p(way: Way) -> None:
     names = make_old_tree(way.source)
     assert way.copy("small", "sub", preserve=True).ok
@@ -114,7 +114,7 @@ def test_times_are_new_without_p(way: Way) -> None:
         assert mtime_ns(way.destination / name) >= mtime_ns(way.source), name
 
 
-@pytest.mark.needs_agent
+@pytest.mark.needs_agent(reason="SFTP keeps times in whole seconds")
 def test_a_second_run_with_p_mends_what_is_there(way: Way) -> None:
     names = make_old_tree(way.source)
     assert way.copy("small", "sub").ok
@@ -155,7 +155,7 @@ def test_links_are_followed_without_a(way: Way) -> None:
     assert sum(path.is_file() for path in there.rglob("*")) == 11
 
 
-@pytest.mark.needs_agent
+@pytest.mark.needs_agent(reason="SFTP knows no hard links of a source, and whole seconds")
 def test_links_stay_links_with_a(way: Way) -> None:
     make_links(way.source)
     for name, target in (("dangling", "nowhere"), ("loop", "."), ("abroad", "/etc/hostname")):
@@ -169,7 +169,7 @@ def test_links_stay_links_with_a(way: Way) -> None:
     assert result.bytes_sent == 6 + 300_000  # the bytes of a file with several names go once
 
 
-@pytest.mark.needs_agent
+@pytest.mark.needs_agent(reason="SFTP knows no hard links of a source, and whole seconds")
 def test_an_archive_again_changes_nothing(way: Way) -> None:
     make_links(way.source)
     for _ in range(2):
@@ -204,7 +204,7 @@ def attributes(path: Path) -> dict[str, bytes]:
     return {name: os.getxattr(path, name) for name in os.listxattr(path)}
 
 
-@pytest.mark.needs_agent
+@pytest.mark.needs_agent(reason="SFTP has no extended attributes")
 def test_attributes_are_kept_with_a_and_only_then(way: Way) -> None:
     (way.source / "sub").mkdir()
     for name, size in (("small", 3), ("sub/large", 200_000)):

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from e2e.ways import Way
 from pscp.awkward import NAMES
 
-ALSO_OVER_SFTP = True
+EVERY_WAY = True
 
 MORE_NAMES = (
     b"-rf",

@@ -20,6 +20,8 @@ from e2e.ways import Way
 from pscp.options import KIB, MIB
 from pscp.progress import Counters
 
+EVERY_WAY = True
+
 OLD_NS, NEW_NS = 1_000_000_000 * 10**9, 1_500_000_000 * 10**9
 
 
@@ -125,6 +127,7 @@ def test_a_dry_run_of_something_new(push: Way) -> None:
 # --- how it is checked
 
 
+@pytest.mark.needs_agent(reason="-t needs the agent")
 def test_a_transfer_test_reads_and_writes_nothing(powerless: Way) -> None:
     """What it reads it could not; and there is nothing new afterwards."""
     sizes = {"small": 1000, "large": MIB + 1, "sub/x": 3}
@@ -140,6 +143,7 @@ def test_a_transfer_test_reads_and_writes_nothing(powerless: Way) -> None:
     assert list(powerless.destination.iterdir()) == []
 
 
+@pytest.mark.needs_agent(reason="-t needs the agent")
 @pytest.mark.parametrize("option", ["-r", "-as"])
 def test_a_transfer_test_of_links(way: Way, option: str) -> None:
     make(way.source, ("t/x",))
@@ -196,6 +200,7 @@ def test_however_it_is_sent_it_arrives(mixed: Way, words: list[str]) -> None:
     assert_same_tree(mixed.source, mixed.destination)
 
 
+@pytest.mark.needs_agent(reason="-t needs the agent")
 def test_as_many_connections_as_asked_for(way: Way) -> None:
     """While there is work: a tebibyte of it, which is interrupted once all are there."""
     with open(way.source / "x", "wb") as endless:

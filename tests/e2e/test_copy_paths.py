@@ -14,22 +14,19 @@ from pathlib import Path
 import pytest
 from compare import assert_same_tree
 
-import pscp
 from e2e.ways import Way
 from pscp.errors import UsageError
-from pscp.servers import PrivateServer
 
-ALSO_OVER_SFTP = True
+EVERY_WAY = True
 
 
 @pytest.fixture
-def pull(sshd: PrivateServer, kept: pscp.Session, tmp_path: Path) -> Way:
-    source, destination = tmp_path / "source", tmp_path / "destination"
-    for folder in (source / "dir", source / "dim", destination):
-        folder.mkdir(parents=True)
+def pull(way: Way) -> Way:
+    for folder in ("dir", "dim"):
+        (way.source / folder).mkdir()
     for name in ("a.txt", "b.txt", "c.md", ".hidden.txt", "[ab].txt", "dir/x", "dim/y", "*"):
-        (source / name).write_text(name)
-    return Way(False, sshd, source, destination, kept)
+        (way.source / name).write_text(name)
+    return way
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ import pscp
 from e2e.ways import Way
 from pscp.errors import DestinationError, UsageError
 
-ALSO_OVER_SFTP = True
+EVERY_WAY = True
 
 # Sources, destination: as typed, below the folders that fill() makes.
 CASES = (

@@ -6,6 +6,7 @@ Read next: test_killed.py.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -19,9 +20,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import matrix
 import pytest
 
 import pscp
+from faults.interposed import FOLDER, interposed, relay_argv
 from pscp import worker
 from pscp.endpoint import wire
 from pscp.servers import PrivateServer
@@ -30,8 +33,12 @@ HERE = Path(__file__).parent
 MIB = 1024 * 1024
 PATIENCE_S = 30.0  # for what happens within a second on a machine that is not busy
 # Leaves its peak memory behind, as the kernel counts it for this very program (proc(5)).
-PROGRAM = """
+PROGRAM = f"""
 import os, sys
+if "{FOLDER}" in os.environ:
+    sys.path.append({str(HERE.parent)!r})
+    from faults.interposed import interpose
+    interpose(os.environ["{FOLDER}"])
 from pscp.cli import main
 code = main()
 if "PSCP_TEST_PEAK" in os.environ:
@@ -85,15 +92,17 @@ class Running:
 
 
 class Breaking:
-    """A program for -S that breaks by rules (relay.py)."""
+    """A lane's program that breaks by rules (relay.py); `program` is one for -S."""
 
     def __init__(self, folder: Path, way: str) -> None:
         self.folder, self._way = folder, way
         folder.mkdir()
         self.rules: list[dict[str, Any]] = []
         self.program = str(folder / "ssh")
-        relay = shlex.join([sys.executable, "-I", "-S", str(HERE / "relay.py"), str(folder)])
-        script = f'#!/bin/sh\ncase " $* " in *" -G "*) exec ssh "$@";; esac\nexec {relay} "$@"\n'
+        relay = shlex.join(relay_argv(str(folder), "agent"))
+        script = (
+            f'#!/bin/sh\ncase " $* " in *" -G "*) exec ssh "$@";; esac\nexec {relay} ssh "$@"\n'
+        )
         (folder / "ssh").write_text(script)
         (folder / "ssh").chmod(0o755)
         self._write()
@@ -132,6 +141,8 @@ class Way:
     is_push: bool
     server: PrivateServer
     home: Path  # where all of the test's is
+    transport: str = "openssh"
+    remote: str = "agent"
 
     @property
     def source(self) -> Path:
@@ -156,15 +167,27 @@ class Way:
         number = len(list(self.home.glob("breaking-*")))
         return Breaking(self.home / f"breaking-{number}", self.data_goes)
 
+    @property
+    def has_dash_s(self) -> bool:
+        """Can `-S` put a program between it and its lanes?"""
+        return (self.transport, self.remote) == ("openssh", "agent")
+
     # --- through the command
 
     def argv(self, *words: str, name: str = ".") -> list[str]:
         words = ("-F", self.server.ssh_config, "-B", "-r", "--progress", "json", *words)
+        words = ("--transport", self.transport, "--remote", self.remote, *words)
         return [sys.executable, "-c", PROGRAM, *words, "--", *self.locations(name)]
 
-    def start(self, *words: str, name: str = ".", **popen: Any) -> Running:
+    def start(
+        self, *words: str, name: str = ".", breaking: Breaking | None = None, **popen: Any
+    ) -> Running:
         number = len(list(self.home.glob("out-*")))
         out, err = self.home / f"out-{number}", self.home / f"err-{number}"
+        if breaking is not None and self.has_dash_s:
+            words = (*words, "-S", breaking.program)
+        elif breaking is not None:
+            popen["env"] = {**popen.get("env", os.environ), FOLDER: str(breaking.folder)}
         with open(out, "wb") as to_out, open(err, "wb") as to_err:
             argv = self.argv(*words, name=name)
             process = subprocess.Popen(
@@ -172,8 +195,8 @@ class Way:
             )
         return Running(process, out, err)
 
-    def run(self, *words: str, name: str = ".", **popen: Any) -> Ended:
-        running = self.start(*words, name=name, **popen)
+    def run(self, *words: str, **more: Any) -> Ended:
+        running = self.start(*words, **more)
         try:
             return running.ended()
         finally:
@@ -181,10 +204,17 @@ class Way:
 
     # --- through the API
 
-    def copy(self, name: str = ".", **fields: Any) -> pscp.Result:
+    def copy(
+        self, name: str = ".", *, breaking: Breaking | None = None, **fields: Any
+    ) -> pscp.Result:
+        fields = {"transport": self.transport, "remote": self.remote, **fields}
         fields = {"recursive": True, "batch": True, "connections": 1, **fields}
         source, destination = self.locations(name)
-        return pscp.copy(source, destination, config_file=self.server.ssh_config, **fields)
+        between = contextlib.nullcontext() if breaking is None else interposed(str(breaking.folder))
+        if breaking is not None and self.has_dash_s:
+            fields["program"] = breaking.program
+        with between:
+            return pscp.copy(source, destination, config_file=self.server.ssh_config, **fields)
 
     # --- what is there
 
@@ -229,21 +259,26 @@ class Way:
         return sum(sizes)
 
 
-@pytest.fixture(params=["push", "pull"])
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    matrix.parametrize(metafunc)
+
+
+@pytest.fixture
 def way(request: pytest.FixtureRequest, sshd: PrivateServer, own_home: Path) -> Way:
-    """Each direction."""
-    return Way(request.param == "push", sshd, own_home)
+    """Each direction, over each transport and remote in a module with EVERY_WAY."""
+    direction, transport, remote = request.param
+    return Way(direction == "push", sshd, own_home, transport, remote)
 
 
 @pytest.fixture
-def push(sshd: PrivateServer, own_home: Path) -> Way:
+def push(way: Way) -> Way:
     """For what does not depend on the direction."""
-    return Way(True, sshd, own_home)
+    return way
 
 
 @pytest.fixture
-def pull(sshd: PrivateServer, own_home: Path) -> Way:
-    return Way(False, sshd, own_home)
+def pull(way: Way) -> Way:
+    return way
 
 
 @pytest.fixture

@@ -1,7 +1,8 @@
-"""An ssh for -S that breaks as planned: relays the real ssh's stdin and stdout, frame by frame.
+"""A lane's program that breaks as planned: relays another's stdin and stdout, frame by frame.
 
-`relay.py FOLDER ARGUMENTS...`: FOLDER/plan.json is a list of rules. Each connection counts the
-frames' bytes in each direction and does what the rules say once a frame has come that far:
+`relay.py FOLDER KIND COMMAND...`: FOLDER/plan.json is a list of rules. KIND tells what is at the
+other end: an agent, which is sent first, or sftp. Each connection counts the frames' bytes in each
+direction and does what the rules say once a frame has come that far:
 
     way          "to" (to the far end) | "from"
     connections  numbers in the order of their start; null for all of them
@@ -12,7 +13,8 @@ frames' bytes in each direction and does what the rules say once a frame has com
     always       every such frame from there on, instead of the first
 
 block: touches FOLDER/blocked-NUMBER, and goes on when FOLDER/go is there. kill and stop are
-signals to this process, which is what the client has for an ssh. refuse: no connection at all.
+signals to this process, which is what the client has for an ssh or the like. refuse: no connection
+at all.
 
 Runs with nothing but the standard library: python -I -S. Not here: who runs it (conftest.py).
 """
@@ -21,7 +23,6 @@ import contextlib
 import json
 import os
 import select
-import shutil
 import signal
 import struct
 import subprocess
@@ -56,8 +57,8 @@ class Stream:
 
 
 class Relay:
-    def __init__(self, folder, rules, number):
-        self.folder, self.number = folder, number
+    def __init__(self, folder, rules, number, is_sftp):
+        self.folder, self.number, self.is_sftp = folder, number, is_sftp
         self.rules = [rule for rule in rules if number in (rule["connections"] or [number])]
         self.marker = b""
         self.has_marker = threading.Event()
@@ -67,7 +68,7 @@ class Relay:
             sys.stderr.write("ssh: connect to host there port 22: Connection refused\n")
             return 255
         child = subprocess.Popen(
-            [shutil.which("ssh"), *argv], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, close_fds=False
         )
         to = child.stdin.fileno()
         threading.Thread(target=self.there, args=(child, to), daemon=True).start()
@@ -80,7 +81,7 @@ class Relay:
     def there(self, child, to):
         stream = Stream(0)
         try:
-            length = stream.read(8)
+            length = b"" if self.is_sftp else stream.read(8)
             program = stream.read(int(length or 0))
             self.marker = stream.read(MARKER_BYTES)
             self.has_marker.set()
@@ -159,9 +160,9 @@ def take_number(folder):
 
 
 def main():
-    folder = Path(sys.argv[1])
+    folder, is_sftp = Path(sys.argv[1]), sys.argv[2] == "sftp"
     rules = json.loads((folder / "plan.json").read_text())
-    status = Relay(folder, rules, take_number(folder)).run(sys.argv[2:])
+    status = Relay(folder, rules, take_number(folder), is_sftp).run(sys.argv[3:])
     os._exit(status if status >= 0 else 255)
 
 

@@ -13,6 +13,8 @@ from compare import allocated_bytes, assert_same_tree
 
 from faults.conftest import MIB, Ended, Way, fill
 
+EVERY_WAY = True
+
 LIMIT_KIB = 120 * 1024
 FILES = 20_000
 
@@ -34,13 +36,14 @@ def fill_with_tiny_files(way: Way, count: int) -> None:
 
 def test_very_many_tiny_files(way: Way) -> None:
     """The second run finds them all there, and asks about each."""
-    fill_with_tiny_files(way, FILES)
+    count = FILES if way.remote == "agent" else FILES // 4  # sftp-server is slower
+    fill_with_tiny_files(way, count)
     for words in ((), ("-s",)):
         ended, kib = run(way, *words)
         assert ended.code == 0, ended.err
-        assert ended.end["files"] + ended.end["files_resumed"] == FILES
+        assert ended.end["files"] + ended.end["files_resumed"] == count
         assert kib < LIMIT_KIB
-    assert ended.end["files_resumed"] == FILES
+    assert ended.end["files_resumed"] == count
     assert_same_tree(way.source, way.destination)
 
 
@@ -53,6 +56,7 @@ def test_very_many_files_that_cannot_be_copied(way: Way) -> None:
     assert kib < LIMIT_KIB
 
 
+@pytest.mark.needs_agent("pull", reason="SFTP does not tell where holes are")
 def test_a_sparse_file_of_1_tib(way: Way) -> None:
     path = way.source / "sparse"
     with open(path, "wb") as file:

@@ -15,6 +15,8 @@ from compare import assert_same_tree
 from faults.conftest import MIB, Running, Way, fill, until
 from pscp.processes import descendants
 
+EVERY_WAY = True
+
 BIG_BYTES = 24 * MIB
 SOON_S = 5.0
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
@@ -27,7 +29,7 @@ def standing_still(way: Way, *words: str) -> Running:
     """A copy of which a third has landed, and which goes on for no other reason than a signal."""
     fill(way.source / "big", BIG_BYTES)
     breaking = way.breaking().rule("block", connections=[0, 1], after=5 * MIB)
-    running = way.start(*WORDS, *words, "-S", breaking.program)
+    running = way.start(*WORDS, *words, breaking=breaking)
     until(lambda: breaking.blocked == 2 and way.journaled_bytes() >= 8 * MIB, "a third has landed")
     return running
 
@@ -82,7 +84,7 @@ def test_ctrl_c_reaches_every_ssh_too(way: Way) -> None:
 def test_before_the_login(push: Way, kind: signal.Signals) -> None:
     fill(push.source / "big", 1000)
     breaking = push.breaking().rule("block", way="from", type=None)
-    running = push.start("--progress", "none", "-S", breaking.program)
+    running = push.start("--progress", "none", breaking=breaking)
     until(lambda: breaking.blocked, "ssh logs in")
     running.send(kind)
     ended = running.ended()
@@ -120,7 +122,7 @@ def test_what_is_ignored_stays_ignored(push: Way) -> None:
     breaking = push.breaking().rule("block", after=2 * MIB)
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # inherited
     try:
-        running = push.start("-c", "1", "-S", breaking.program)
+        running = push.start("-c", "1", breaking=breaking)
     finally:
         signal.signal(signal.SIGINT, before)
     until(lambda: breaking.blocked, "the copy stands still")
