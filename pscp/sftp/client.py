@@ -31,6 +31,7 @@ _PLAIN_BYTES = 32 * 1024  # of a READ or WRITE that every server takes
 _MOST_BYTES = 256 * 1024  # of one that is worth it
 _HANDLES, _HANDLES_MOST = 64, 400  # open at once: where the server does not say; and in any case
 _PAUSE_S, _TURN_S = 0.01, 60.0  # for a file that another lane has open: first, in all
+_PAUSE_MOST_S = 0.1
 IN_FLIGHT_BYTES = 16 * 1024 * 1024  # read and not handed on: as lane.WINDOW_BYTES
 
 Landed = Callable[["memoryview | None", "SftpError | None"], None]
@@ -152,7 +153,11 @@ class Client:
                     raise
             await self._loop.pause(pause_s)
             left_s -= pause_s
-            pause_s = min(2 * pause_s, 0.1)
+            pause_s = min(2 * pause_s, _PAUSE_MOST_S)
+
+    async def give_way(self) -> None:
+        """Let another lane have the file that this one has closed."""
+        await self._loop.pause(2 * _PAUSE_MOST_S)
 
     def close(self, handle: bytes) -> Promise[None]:
         return self.ask(packets.CLOSE, packets.text(handle))

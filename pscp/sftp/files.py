@@ -45,6 +45,12 @@ class Files:
         self.known.pop(id_, None)
         self._close(id_)
 
+    async def closed(self, id_: int) -> None:
+        """Its handle is, where it has one."""
+        file = self._open.pop(id_, None)
+        if file is not None:
+            await self._close_handle(file)
+
     def get(self, id_: int) -> File:
         file = self._open.get(id_)
         if file is None:

@@ -21,7 +21,7 @@ from pscp.sftp.client import Client
 from pscp.sftp.files import File, Files
 from pscp.sftp.folders import joined
 from pscp.sftp.hashing import Hashing, new
-from pscp.sftp.packets import Attrs
+from pscp.sftp.packets import Attrs, SftpError
 from pscp.sftp.reading import Reading, read_all
 from pscp.sftp.tasks import Promise, Tasks, settled
 from pscp.sftp.walk import Walk
@@ -57,7 +57,8 @@ class Source:
         self._tops = [Top(*top) for top in asked["tops"]]
         self._rules = tree.Rules(*asked["rules"])
         self._algorithm, self._strong = asked["hash"], asked["strong"]
-        self._files = Files(client, tasks, self._opened)
+        self._files = Files(client, tasks, self._opened_for_chunks)
+        self._is_tried = False  # whether a file opens once at a time
         self._last: _Turn | None = None  # of the chunk that is handed on after all others
         self._walk: AsyncIterator[tree.Entry] | None = None
 
@@ -108,6 +109,36 @@ class Source:
             raise status if isinstance(status, Exception) else Changed()
         return bytes(handle)
 
+    async def _opened_for_chunks(self, value: tree.Entry) -> bytes:
+        """The same. The first is opened twice, which tells whether a file opens once at a time."""
+        first = self._tasks.start(self._opened(value))
+        others = [] if self._is_tried else [self._client.open(self._full(value), packets.FOR_READ)]
+        self._is_tried = True
+        found, *second = await settled(first, *others)
+        for handle in second:
+            if isinstance(handle, bytes):
+                self._client.close(handle)
+        if any(_is_taken(each) for each in (found, *second)):
+            self._client.is_single = True
+        if _is_taken(found):  # by another lane
+            return await self._opened(value)
+        if isinstance(found, Exception):
+            raise found
+        return bytes(found)
+
+    async def _handle(self, id_: int, file: File, after: _Turn | None) -> bytes:
+        handle = await file.opened
+        if after is None:
+            return handle
+        await after.asked
+        if not self._client.is_single:
+            return handle
+        await after.over  # which may have closed it
+        await self._client.give_way()
+        file = self._files.get(id_)
+        file.chunks += 1
+        return await file.opened
+
     def send_chunk(self, id_: int, offset: int, length: int) -> None:
         """Soon: the chunk's blocks and its digest, after those of earlier chunks; or why not."""
         file, after = self._files.get(id_), self._last
@@ -137,9 +168,7 @@ class Source:
         self, id_: int, file: File, extent: tuple[int, int], after: _Turn | None, turn: _Turn
     ) -> bytes:
         path, at = self._full(file.value), extent[0]
-        handle = await file.opened
-        if after is not None:
-            await after.asked
+        handle = await self._handle(id_, file, after)
         hashers = self._hashers(self._algorithm)
 
         def take(view: memoryview) -> None:
@@ -158,6 +187,8 @@ class Source:
         if gate is not None:
             await gate
         await check
+        if self._client.is_single:
+            await self._files.closed(id_)
         if count != extent[1]:
             raise Changed()
         return await self._decided(path, extent, self._algorithm, hashers, await digest)
@@ -285,6 +316,10 @@ class Source:
 
     def close(self) -> None:
         self._files.close()
+
+
+def _is_taken(found: Any) -> bool:
+    return isinstance(found, SftpError) and found.code == packets.FAILURE
 
 
 def _is_same(status: Attrs, value: tree.Entry) -> bool:

@@ -223,12 +223,14 @@ def test_check_file_is_used_where_it_is_offered(push: Way, make_made_up: MakeMad
     assert "check-file" in ran.err
 
 
-def test_a_server_that_opens_a_file_once_at_a_time(push: Way, make_made_up: MakeMadeUp) -> None:
-    fill(push.source, large=20 * MIB)
-    way = dataclasses.replace(push, server=make_made_up(fault="single"), remote="sftp")
+def test_a_server_that_opens_a_file_once_at_a_time(
+    direction: Way, make_made_up: MakeMadeUp
+) -> None:
+    fill(direction.source, large=20 * MIB)
+    way = dataclasses.replace(direction, server=make_made_up(fault="single"), remote="sftp")
     result = way.copy("d", "large", connections=2)
-    assert result.ok
-    assert_same_tree(push.source, push.destination)
+    assert result.ok, result.failed
+    assert_same_tree(direction.source, direction.destination)
 
 
 # --- the lanes' programs

@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from conftest import unavailable
 
 from pscp.sftp.pipes import Loop
-from pscp.sftp.program import COMMAND, Program
+from pscp.sftp.program import COMMAND, TOOLS, Program
 from pscp.sftp.tasks import Promise
 
 ODD = (
@@ -87,6 +88,31 @@ def test_extents_are_hashed(running: Running, tmp_path: Path, offset: int, lengt
         found = running.program.of_extent(algorithm, path, offset, length)
         running.wait(found)
         assert found.value() == expected(algorithm, data[offset : offset + length])
+
+
+@pytest.mark.parametrize("tool, algorithm", [each for each in TOOLS if each[0] != "sha256"])
+def test_each_program_tells_what_we_would(
+    tool: str, algorithm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But BSD's sha256, which no Linux has."""
+    (tmp_path / "bin").mkdir()
+    for name in (tool, "sh", "dd", "head", "tail"):
+        found = shutil.which(name) or unavailable(f"{name} is not installed")
+        (tmp_path / "bin" / name).symlink_to(found)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    data = os.urandom(5000)
+    (tmp_path / "file").write_bytes(data)
+    path = os.fsencode(tmp_path / "file")
+    running = Running(["/bin/sh", "-c", COMMAND])
+    try:
+        assert {name: made[1] for name, made in running.program.tools.items()} == {algorithm: tool}
+        asked = [running.program.of_file(algorithm, path) for _ in range(2)]
+        of_extent = running.program.of_extent(algorithm, path, 512, 1024)
+        running.wait(*asked, of_extent)
+        assert [each.value() for each in asked] == 2 * [expected(algorithm, data)]
+        assert of_extent.value() == expected(algorithm, data[512 : 512 + 1024])
+    finally:
+        running.program.close()
 
 
 def test_one_that_ends_leaves_nobody_waiting(tmp_path: Path) -> None:
