@@ -25,7 +25,7 @@ HARDLINK, FSYNC = b"hardlink@openssh.com", b"fsync@openssh.com"
 LSETSTAT, LIMITS, CHECK_FILE = b"lsetstat@openssh.com", b"limits@openssh.com", b"check-file"
 
 _PAGE_BYTES = 4096
-_MANY = 8  # answers outstanding: then nothing waits for the next of them
+_MANY_BYTES = 2 * 1024 * 1024  # being written: then nothing waits for the next answer
 _NAME_MAX, _PATH_MAX = 255, 1024  # of the systems with the shortest
 _PLAIN_BYTES = 32 * 1024  # of a READ or WRITE that every server takes
 _MOST_BYTES = 256 * 1024  # of one that is worth it
@@ -55,6 +55,7 @@ class Client:
         # What chunks are read into, and apart from it, since chunks wait for that: what is read to
         # be hashed, and small files.
         self.reading, self.checking = Budget(IN_FLIGHT_BYTES), Budget(IN_FLIGHT_BYTES)
+        self._writing_bytes = 0
         self.syncing = 0  # requests that may take the server very long
         self.out.put(packets.init())
 
@@ -68,8 +69,8 @@ class Client:
     # --- in
 
     def _may_rest(self, count: int) -> bool:
-        """Is this a small part of what is on its way: of a READ, or of many answers?"""
-        return self._decoder.is_trickling(count) or len(self._waiting) > _MANY
+        """Is this a small part of what is on its way: of a READ, or of answers to WRITEs?"""
+        return self._decoder.is_trickling(count) or self._writing_bytes > _MANY_BYTES
 
     def _take_all(self) -> None:
         while (answer := self._decoder.next()) is not None:
@@ -191,7 +192,14 @@ class Client:
             where = packets.text(handle) + packets.large(offset + begin)
             payload = where + packets.number(len(piece))
             asked.append(self.ask(packets.WRITE, payload, view=piece))
+        total = len(view)
+        if total:
+            self._writing_bytes += total
+            asked[-1].then(lambda: self._wrote(total))
         return asked
+
+    def _wrote(self, count: int) -> None:
+        self._writing_bytes -= count
 
     def fstat(self, handle: bytes) -> Promise[Attrs]:
         return self.ask(packets.FSTAT, packets.text(handle), packets.ATTRS, _attrs)
