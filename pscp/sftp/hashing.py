@@ -16,7 +16,7 @@ from pscp.endpoint import hashes
 from pscp.sftp import client, packets
 from pscp.sftp.client import Client
 from pscp.sftp.packets import Cursor, SftpError
-from pscp.sftp.program import CHUNK_BYTES, Program
+from pscp.sftp.program import CHUNK_BYTES, NEAR_S, Program
 from pscp.sftp.reading import read_all
 from pscp.sftp.tasks import Budget
 
@@ -55,10 +55,10 @@ class Hashing:
         """The far end's own; "": any, since it is computed here."""
         return self._check_file or next(iter(self._tools()), "")
 
-    @property
-    def chunk_bytes(self) -> int | None:
+    def chunk_bytes(self, rtt_s: float) -> int | None:
         """What pays here; None: what always does."""
-        return CHUNK_BYTES if self._tools() and not self._check_file else None
+        is_near = rtt_s < NEAR_S and not self._check_file
+        return CHUNK_BYTES if is_near and self._tools() else None
 
     def _tools(self) -> dict[str, tuple[int, str]]:
         program = self._program

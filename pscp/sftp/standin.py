@@ -161,7 +161,7 @@ class StandIn:
         self._send(wire.HELLO, 0, 0, wire.to_json({
             "hashes": hashing.for_chunks(), "python": "none", "system": "SFTP", "aes": None,
             "cpus": os.cpu_count() or 1, "verify": hashing.name, "rtt_s": rtt_s,
-            "chunk_bytes": hashing.chunk_bytes,
+            "chunk_bytes": hashing.chunk_bytes(rtt_s),
         }))  # fmt: skip
         self._is_up = True
         self._tick()
