@@ -1,7 +1,7 @@
 """The ways of a copy, {openssh, asyncssh, paramiko} x {agent, sftp} x {push, pull}: which are run.
 
 A module with EVERY_WAY = True has its tests run over all of them, but for what a test's marks say.
-Without --all-ways they run over what is USUAL in their folder, and each over one of the
+Without --all-ways they run over what is USUAL in their folder, and each once over one of the
 other ways: which one is told by its name, so it is the same in every run, and all ways are taken.
 
 Not here: the fixtures named `way` (e2e/conftest.py, faults/conftest.py).
@@ -74,15 +74,13 @@ def parametrize(metafunc: pytest.Metafunc, fixture: str = "way") -> None:
 
 
 def left_out(items: Iterable[pytest.Item]) -> set[pytest.Item]:
-    """Of each test with all its other parameters, the unusual ways but one."""
+    """Of each test, whatever its other parameters, the unusual ways but one."""
     groups: dict[str, list[pytest.Item]] = {}
     for item in items:
         callspec = getattr(item, "callspec", None)
         way = callspec.params.get("way") if callspec is not None else None
         if isinstance(way, Combination) and way[1:] not in USUAL[item.path.parent.name]:
-            function, _, parameters = item.nodeid.partition("[")
-            name = f"{function}[{parameters.replace(way.name, '', 1)}"
-            groups.setdefault(name, []).append(item)
+            groups.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for name, group in groups.items():
         del group[zlib.crc32(name.encode()) % len(group)]
     return {item for group in groups.values() for item in group}

@@ -138,8 +138,10 @@ class Loop:
         return over
 
     def run_until(self, is_done: Callable[[], bool]) -> None:
-        while not is_done():
+        while True:
             self.before_wait()
+            if is_done():
+                return
             now_s = time.monotonic()
             for out in self.outs:
                 if out.pace.due_s <= now_s:
