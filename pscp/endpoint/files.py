@@ -101,7 +101,11 @@ class FileSource:
 class FileSink:
     """A file that is written: a part file, in a folder that is held open by its descriptor."""
 
-    def __init__(self, folder_fd: int, part: bytes, size: int, sparse: bool) -> None:
+    def __init__(
+        self, folder_fd: int, part: bytes, size: int, sparse: bool, digs: bool = False
+    ) -> None:
+        """With `digs` blocks of nothing but zeros become holes: the source could not tell those."""
+        self._digs = digs
         self.fd = os.open(part, PART_FLAGS, 0o600, dir_fd=folder_fd)
         try:
             self._make_room(size, sparse)
@@ -120,6 +124,8 @@ class FileSink:
         os.ftruncate(self.fd, size)
 
     def write(self, view: memoryview, offset: int) -> None:
+        if self._digs and _is_zero(view) and fallocate(self.fd, _DIG, offset, len(view)) == 0:
+            return
         written = os.pwrite(self.fd, view, offset)
         while written < len(view):
             written += os.pwrite(self.fd, view[written:], offset + written)
@@ -185,19 +191,37 @@ def _read_at(fd: int, view: memoryview, offset: int) -> int:
     return done
 
 
-def _load_fallocate() -> Optional[Any]:
+_LOOK_BYTES = 4096
+_DIG = 3  # Linux's FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE
+
+
+def _is_zero(view: memoryview) -> bool:
+    if bytes(view[:_LOOK_BYTES]).strip(b"\0"):
+        return False
+    return bytes(view) == bytes(len(view))
+
+
+def _load_fallocate() -> Any:
     """fallocate(2) itself: glibc's posix_fallocate writes every block where the kernel cannot."""
     try:
         import ctypes
 
         function = ctypes.CDLL(None, use_errno=True).fallocate
         function.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
-        return lambda fd, size: 0 if function(fd, 0, 0, size) == 0 else ctypes.get_errno()
+        return lambda *asked: 0 if function(*asked) == 0 else ctypes.get_errno()
     except (ImportError, AttributeError, OSError):
-        return None
+        return lambda *asked: errno.EOPNOTSUPP
 
 
 _fallocate: Optional[Any] = None
+
+
+def fallocate(fd: int, mode: int, offset: int, size: int) -> int:
+    """0, or the errno: EOPNOTSUPP where the system or the filesystem cannot."""
+    global _fallocate
+    if _fallocate is None:
+        _fallocate = _load_fallocate()
+    return int(_fallocate(fd, mode, offset, size))
 
 
 def reserve(fd: int, status: os.stat_result, size: int) -> None:
@@ -206,15 +230,12 @@ def reserve(fd: int, status: os.stat_result, size: int) -> None:
     Only a filesystem on a block device reserves for nothing: tmpfs spent 0.11 s a GiB on it,
     and others emulate it. There the free space is looked at instead.
     """
-    global _fallocate
     free = os.fstatvfs(fd)
     if free.f_blocks and free.f_bavail * free.f_frsize < size - status.st_blocks * 512:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     if os.major(status.st_dev) == 0 or not size:
         return
-    if _fallocate is None:
-        _fallocate = _load_fallocate() or (lambda fd, size: 0)
-    error = _fallocate(fd, size)
+    error = fallocate(fd, 0, 0, size)
     if error == errno.ENOSPC:
         raise OSError(error, os.strerror(error))
 

@@ -137,7 +137,8 @@ class Sink:
         with self.root.lock:
             folder_fd, name = self.root.at(value.path, make=True)
             part = part_name(name, self._token)
-            return files.FileSink(folder_fd, part, value.size, "sparse" in value.extra)
+            extra = value.extra
+            return files.FileSink(folder_fd, part, value.size, "sparse" in extra, "dig" in extra)
 
     def write(self, id_: int, offset: int, block: memoryview) -> None:
         """A block came. What goes wrong is told when the chunk is complete."""

@@ -30,7 +30,9 @@ class Entry(NamedTuple):
     mode: int
     mtime_ns: int
     inode: int
-    extra: Dict[str, Any]  # a link's "to" ("in" which top), "sparse", metadata.py's; or a failure
+    # A link's "to" ("in" which top); "sparse", or "dig" where zeros may be a hole; metadata.py's;
+    # or a failure.
+    extra: Dict[str, Any]
 
 
 class Rules(NamedTuple):

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from pscp.endpoint import failures, tree
 from pscp.endpoint.names import to_bytes, to_text
-from pscp.endpoint.source import Top
+from pscp.endpoint.source import PACK_FILE_BYTES, Top
 from pscp.endpoint.tree import Entry, Rules
 from pscp.sftp import packets
 from pscp.sftp.client import Client
@@ -198,6 +198,8 @@ class Walk:
         if kind == tree.LINK:
             extra["to"] = to_text(found.link)
         size = (status.size or 0) if kind == tree.FILE else 0
+        if size > PACK_FILE_BYTES:
+            extra["dig"] = 1  # nobody tells where its holes are
         mode = stat.S_IMODE(status.mode or 0)
         return Entry(kind, number, path, size, mode, mtime * _NANO, 0, extra)
 

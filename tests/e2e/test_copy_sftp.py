@@ -233,6 +233,19 @@ def test_a_server_that_opens_a_file_once_at_a_time(
     assert_same_tree(direction.source, direction.destination)
 
 
+def test_what_is_nothing_but_zeros_becomes_a_hole_on_a_pull(direction: Way) -> None:
+    path = direction.source / "sparse"
+    with open(path, "wb") as file:
+        for offset in (0, 9 * MIB):
+            file.seek(offset)
+            file.write(os.urandom(MIB))
+        file.truncate(32 * MIB)
+    assert direction.copy("sparse").ok
+    there = direction.destination / "sparse"
+    assert there.read_bytes() == path.read_bytes()
+    assert 2 * MIB <= there.stat().st_blocks * 512 < 6 * MIB
+
+
 # --- the lanes' programs
 
 
