@@ -79,8 +79,9 @@ def test_where_only_sftp_is_allowed(push: Way, make_sshd: MakeServer) -> None:
     fill(push.source)
     server = make_sshd(["ForceCommand internal-sftp", "Subsystem sftp internal-sftp"])
     way = dataclasses.replace(push, server=server, remote="auto")
-    result = way.copy("d", "large")
-    assert result.ok and result.verified
+    ran = way.command("-r", names=["d", "large"])
+    assert ran.code == 0
+    assert notes_of(ran.err)[0].endswith("This service allows sftp connections only: using SFTP")
     assert_same_tree(push.source, push.destination)
 
 
