@@ -65,8 +65,11 @@ class Control(NamedTuple):
     def is_alive(self) -> bool:
         """Does the connection's ssh listen there?"""
         probe = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        probe.setblocking(False)
         try:
             probe.connect(self.path)
+            return True
+        except BlockingIOError:  # one that was stopped, and has many callers
             return True
         except OSError:
             return False
