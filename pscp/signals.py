@@ -21,7 +21,7 @@ def _heard(number: int, frame: object) -> None:
 def signals_raised(
     hint: str = "", instead: Callable[[PscpError], bool] = lambda error: False
 ) -> Iterator[None]:
-    """They end the copy in the order of its own code: the first of them raises.
+    """These signals end the copy in the order of its own code: the first of them raises.
 
     Not where `instead` takes the error, and sees to the end: an exception in the middle of taking
     a Condition's lock would leave it held. What comes later finds the copy ending already. What is

@@ -61,6 +61,7 @@ class Sink(Destination):
 
     def forget(self, id_: int) -> None:
         self._files.forget(id_)
+        self._turns.pop(id_, None)
 
     async def _open_part(self, value: tree.Entry) -> bytes:
         """The part's handle; the part is a file, and has its final size."""
