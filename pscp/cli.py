@@ -234,7 +234,8 @@ def summary(result: Result) -> str:
 
 
 def dry_run_summary(result: Result) -> str:
-    there = f"{count(result.files, 'file')}, {format_bytes(result.bytes)}"
+    missing_bytes = max(0, result.bytes - result.bytes_resumed)
+    there = f"{count(result.files, 'file')}, {format_bytes(missing_bytes)}"
     return f"nothing was copied (dry run); it would have been {there}"
 
 

@@ -311,7 +311,7 @@ class Connections:
         if not isinstance(why, errors.ConnectionLost):
             hosts.remember_sftp(self.host, options, self._is_sftp)
         if self._is_sftp:
-            note(f"{why.message}: using SFTP")
+            note(f"{why.message.rstrip('.')}: using SFTP")
         return far
 
     @property

@@ -36,7 +36,7 @@
     |   +-- ConnectionLost        the connection closed (a retry may help)
     +-- ProtocolError         4   the far end broke the protocol
     +-- Interrupted         130   SIGINT
-    +-- Terminated          143   SIGTERM
+    +-- Terminated          143   SIGTERM, SIGHUP
 
 A class's docstring is its message in docs/errors.md; `exit_code`, `retry` and `hint` are its
 facts. An exception of any other class is a bug of ours and is shown as a traceback.
@@ -197,7 +197,7 @@ class Interrupted(PscpError):
 
 
 class Terminated(PscpError):
-    """Ended by SIGTERM. What had landed is kept."""
+    """Ended by SIGTERM, or by SIGHUP. What had landed is kept."""
 
     exit_code = 143
     hint = "run the same command again to go on from here"

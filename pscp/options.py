@@ -389,6 +389,8 @@ def _check_words(options: Options) -> None:
     ):  # fmt: skip
         if value not in allowed:
             raise UsageError(f"{what} must be one of {', '.join(allowed)}, not {value!r}")
+    if options.strong and options.verify == "none":
+        raise UsageError("-s does not go with --verify none: it reads back what was written")
     for kind, pattern in options.filters:
         if kind not in ("exclude", "include"):
             raise UsageError(f"a filter must be exclude or include, not {kind!r}")

@@ -25,7 +25,7 @@ import time
 from typing import NamedTuple
 
 from pscp import answers, state
-from pscp.channels import askpass
+from pscp.channels import Control, askpass
 from pscp.errors import AuthenticationError, PscpError, UsageError
 
 # The last words of a question say what kind it is (sshconnect2.c); all else is good only once.
@@ -35,6 +35,7 @@ _HOST_KEY = r"\(yes/no|Please type 'yes'"
 
 _FINGERPRINT = "fingerprint is"
 
+_SCRIPT = ".ask"  # behind the name of the socket
 _SAID_S = 0.3  # until what the far end said before its question is shown
 _QUESTION_MAX_BYTES = 64 * 1024
 _SECRET_MAX_BYTES = 1023  # ssh takes no more (readpass.c)
@@ -72,7 +73,7 @@ class Prompts:
         self._ends, self._end = os.pipe()  # closing the second end wakes all who wait
         self._threads: list[threading.Thread] = []
         self._path = os.path.join(folder, os.urandom(8).hex())
-        self._script = f"{self._path}.ask"
+        self._script = self._path + _SCRIPT
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(self._path)
         self._listener.listen(64)
@@ -276,11 +277,22 @@ def begun(password_file: str | None, name: str) -> Prompts | None:
     """A session's. None: there is no place for them, so ssh asks by itself. Raises UsageError."""
     folder = state.control_folder()
     if folder is not None and not os.statvfs(folder).f_flag & getattr(os, "ST_NOEXEC", 0):
+        _sweep(folder)
         return Prompts(folder, password_file, name)
     if password_file:
         message = "--password-file: no folder for a private program"
         raise UsageError(message, state.NO_FOLDER)
     return None
+
+
+def _sweep(folder: str) -> None:
+    """Remove what sessions that were killed have left: nobody listens there any more."""
+    for name in os.listdir(folder):
+        path = os.path.join(folder, name.removesuffix(_SCRIPT))
+        if name.endswith(_SCRIPT) and not Control(path, True).is_alive():
+            for each in (path, path + _SCRIPT):
+                with contextlib.suppress(OSError):
+                    os.unlink(each)
 
 
 def read_password(path: str) -> str:

@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM as exceptions, while something of ours runs that must end tidily.
+"""SIGINT, SIGTERM and SIGHUP as exceptions, while something of ours runs that must end tidily.
 
 Not here: the exit codes (errors.py), what an end means for a copy (coordinator.py).
 Read next: errors.py.
@@ -21,14 +21,17 @@ def _heard(number: int, frame: object) -> None:
 def signals_raised(
     hint: str = "", instead: Callable[[PscpError], bool] = lambda error: False
 ) -> Iterator[None]:
-    """SIGINT and SIGTERM end the copy in the order of its own code: the first of them raises.
+    """These signals end the copy in the order of its own code: the first of them raises.
 
     Not where `instead` takes the error, and sees to the end: an exception in the middle of taking
     a Condition's lock would leave it held. What comes later finds the copy ending already. What is
     ignored (nohup, &) stays ignored.
     """
     words = "interrupted" if hint else "interrupted; what has landed is kept"
-    errors = {signal.SIGINT: Interrupted, signal.SIGTERM: Terminated}
+    errors = {
+        signal.SIGINT: Interrupted, signal.SIGTERM: Terminated,
+        signal.SIGHUP: Terminated,  # the terminal is gone
+    }  # fmt: skip
     ended: list[int] = []
 
     def end(number: int, frame: object) -> None:

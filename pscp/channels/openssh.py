@@ -65,8 +65,11 @@ class Control(NamedTuple):
     def is_alive(self) -> bool:
         """Does the connection's ssh listen there?"""
         probe = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        probe.setblocking(False)
         try:
             probe.connect(self.path)
+            return True
+        except BlockingIOError:  # one that was stopped, and has many callers
             return True
         except OSError:
             return False
@@ -286,8 +289,8 @@ _MEANINGS: tuple[tuple[str, type[ConnectError]], ...] = (
     (r"Session open refused by peer|mux_client_request_session", ConnectionFull),
     (r"Permission denied|Too many authentication failures|No supported authentication",
      AuthenticationError),
-    (r"Host key verification failed|REMOTE HOST IDENTIFICATION|No .* host key is known",
-     HostKeyError),
+    (r"Host key verification failed|No .* host key is known", HostKeyError),
+    (r"REMOTE HOST IDENTIFICATION", HostKeyError),
     (r"Could not resolve hostname|Bad configuration option|Unable to negotiate|no matching|"
      r"Connection refused|No route to host|Network is unreachable|Cannot assign requested|"
      r"Address family for hostname not supported|"

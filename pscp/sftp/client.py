@@ -32,6 +32,8 @@ _MOST_BYTES = 256 * 1024  # of one that is worth it
 _HANDLES, _HANDLES_MOST = 64, 400  # open at once: where the server does not say; and in any case
 _PAUSE_S, _TURN_S = 0.01, 60.0  # for a file that another lane has open: first, in all
 _PAUSE_MOST_S = 0.1
+# Why a RENAME fails other than by what has the name: that is not removed for it.
+_NOT_IN_THE_WAY = (packets.NO_SUCH_FILE, packets.PERMISSION_DENIED, packets.OP_UNSUPPORTED)
 IN_FLIGHT_BYTES = 16 * 1024 * 1024  # read and not handed on: as lane.WINDOW_BYTES
 
 Landed = Callable[["memoryview | None", "SftpError | None"], None]
@@ -264,7 +266,9 @@ class Client:
             return
         try:
             await self.ask(packets.RENAME, both)
-        except SftpError:
+        except SftpError as error:
+            if error.code in _NOT_IN_THE_WAY:
+                raise
             with contextlib.suppress(SftpError):  # the next error tells more
                 await self.remove(to)
             await self.ask(packets.RENAME, both)

@@ -126,8 +126,10 @@ class Destination:
         replaced(await looked_at(self._client, path), value.path)
         part = self._part(path, self._own_token)
         await self._client.hardlink(first, part)
-        await self._client.rename(part, path)
-        await settled(self._client.remove(part))  # rename does nothing when both are the same
+        try:
+            await self._client.rename(part, path)
+        finally:
+            await settled(self._client.remove(part))  # rename does nothing when both are the same
 
     async def finish_folder(self, value: tree.Entry) -> None:
         await self.root.folder(value.path, value.path)

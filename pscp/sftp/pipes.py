@@ -156,7 +156,7 @@ class Loop:
         self._register({each.fd: what for each, what in at_work if each.pace.due_s <= now_s})
         rests = [each.pace.due_s for each, _ in at_work if each.pace.due_s > now_s]
         for fd, _ in self._poll.poll(self._timeout_ms(rests, now_s)):
-            if fd in ins:
+            if fd in ins and not ins[fd].is_over:  # what was read before may have removed it
                 ins[fd].read()
         self._ring()
 
@@ -183,6 +183,8 @@ class Loop:
 
     def remove(self, fd: int) -> None:
         """This descriptor is about to be closed."""
+        for each, _ in self.ins:
+            each.is_over = each.is_over or each.fd == fd
         self.ins = [each for each in self.ins if each[0].fd != fd]
         self.outs = [each for each in self.outs if each.fd != fd]
         self._register({known: e for known, e in self._known.items() if known != fd})

@@ -61,6 +61,7 @@ class Sink(Destination):
 
     def forget(self, id_: int) -> None:
         self._files.forget(id_)
+        self._turns.pop(id_, None)
 
     async def _open_part(self, value: tree.Entry) -> bytes:
         """The part's handle; the part is a file, and has its final size."""
@@ -313,7 +314,10 @@ class Sink(Destination):
             raise explained from None
 
     async def _write_small(self, value: tree.Entry, path: bytes, part: bytes, body: bytes) -> None:
-        """In two round trips: what is there, and a handle; then everything else at once."""
+        """In two round trips: what is there, and a handle; then everything else at once.
+
+        Where times are kept, in three: not every server writes before it does what was asked next.
+        """
         handles = self._client.handles
         await handles.take(1)
         try:
@@ -326,6 +330,8 @@ class Sink(Destination):
             try:
                 before = replaced(status if isinstance(status, Attrs) else None, value.path)
                 asked += self._client.write(handle, 0, memoryview(body))
+                if self._policy.preserve:
+                    await settled(*asked)
                 described = self._describe(handle, value, before)
                 asked += [self._tasks.start(self._told(each)) for each in described]
                 asked.append(self._tasks.start(self._client.fsync(handle)))

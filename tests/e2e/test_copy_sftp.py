@@ -6,12 +6,13 @@ import contextlib
 import dataclasses
 import json
 import os
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from compare import assert_same_tree
+from compare import assert_same_tree, tree_digest
 from conftest import MakeServer, unavailable
 from sftp_servers import MadeUpServer
 
@@ -20,7 +21,7 @@ from e2e.conftest import ShellThat
 from e2e.ways import Way
 from pscp.errors import NoPython, NoSftp, UsageError
 from pscp.options import MIB
-from pscp.servers import PrivateServer
+from pscp.servers import PrivateServer, find_sftp_server
 
 MakeMadeUp = Callable[..., MadeUpServer]
 
@@ -79,8 +80,9 @@ def test_where_only_sftp_is_allowed(push: Way, make_sshd: MakeServer) -> None:
     fill(push.source)
     server = make_sshd(["ForceCommand internal-sftp", "Subsystem sftp internal-sftp"])
     way = dataclasses.replace(push, server=server, remote="auto")
-    result = way.copy("d", "large")
-    assert result.ok and result.verified
+    ran = way.command("-r", names=["d", "large"])
+    assert ran.code == 0
+    assert notes_of(ran.err)[0].endswith("This service allows sftp connections only: using SFTP")
     assert_same_tree(push.source, push.destination)
 
 
@@ -213,6 +215,21 @@ def test_servers_of_other_makers(direction: Way, make_made_up: MakeMadeUp, libra
     assert_same_tree(direction.source, direction.destination)
     again = way.copy("d", "large")
     assert again.ok and again.bytes_sent == 0
+
+
+def test_where_nothing_may_be_renamed_what_is_there_stays(push: Way, make_sshd: MakeServer) -> None:
+    fill(push.source)
+    shutil.copytree(push.source, push.destination, dirs_exist_ok=True)
+    (push.destination / "large").write_text("old")
+    (push.destination / "d" / "small 3").write_text("old")
+    program = find_sftp_server() or unavailable("sftp-server is not installed")
+    server = make_sshd([f"Subsystem sftp {program} -P posix-rename,rename"])
+    before = tree_digest(push.destination)
+    way = dataclasses.replace(push, server=server, remote="sftp")
+    ran = way.command("-r", names=["d", "large"])
+    assert ran.code == 1
+    assert {"large: Permission denied", "d/small 3: Permission denied"} <= set(notes_of(ran.err))
+    assert tree_digest(push.destination) == before
 
 
 def test_check_file_is_used_where_it_is_offered(push: Way, make_made_up: MakeMadeUp) -> None:

@@ -69,6 +69,9 @@ def test_a_host_key_that_is_another(filled: Way, config: WriteConfig, tmp_path: 
     (tmp_path / "known").write_text(f"{known} {(tmp_path / 'other.pub').read_text()}")
     ran = tried(filled, config(UserKnownHostsFile=tmp_path / "known"))
     assert refused(ran, "(?i)host key", "compare the key")
+    said = [line for line in ran.err.splitlines() if line.startswith("pscp: ")]
+    assert said[-1] == "pscp: Host key verification failed."
+    assert "REMOTE HOST IDENTIFICATION HAS CHANGED" in said[1]  # ssh's own words, in their order
     assert list(filled.destination.iterdir()) == []
 
 

@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM: the end comes soon, says how to go on, and leaves only what that needs.
+"""SIGINT, SIGTERM and SIGHUP: the end is soon, says how to go on, and leaves only what that needs.
 
 Not here: SIGKILL (test_killed.py).
 """
@@ -19,10 +19,10 @@ EVERY_WAY = True
 
 BIG_BYTES = 24 * MIB
 SOON_S = 5.0
-CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
+CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 143}
 WORDS = ("--progress", "none", "--chunk-size", "1M", "-c", "2")
 
-both = pytest.mark.parametrize("kind", list(CODES), ids=lambda kind: kind.name)
+each = pytest.mark.parametrize("kind", list(CODES), ids=lambda kind: kind.name)
 
 
 def standing_still(way: Way, *words: str) -> Running:
@@ -46,7 +46,7 @@ def assert_ended(way: Way, running: Running, kind: signal.Signals) -> None:
     assert not way.arrived() and way.parts() and way.journals
 
 
-@both
+@each
 def test_it_ends_and_the_next_run_goes_on(way: Way, kind: signal.Signals) -> None:
     running = standing_still(way)
     running.send(kind)
@@ -59,7 +59,7 @@ def test_it_ends_and_the_next_run_goes_on(way: Way, kind: signal.Signals) -> Non
     assert_same_tree(way.source, way.destination)
 
 
-@both
+@each
 def test_a_second_one_does_not_disturb_the_end(push: Way, kind: signal.Signals) -> None:
     """Whenever it comes."""
     running = standing_still(push)
@@ -80,7 +80,7 @@ def test_ctrl_c_reaches_every_ssh_too(way: Way) -> None:
     assert_ended(way, running, signal.SIGINT)
 
 
-@both
+@each
 def test_before_the_login(push: Way, kind: signal.Signals) -> None:
     fill(push.source / "big", 1000)
     breaking = push.breaking().rule("block", way="from", type=None)
@@ -93,7 +93,7 @@ def test_before_the_login(push: Way, kind: signal.Signals) -> None:
     assert not descendants(running.process.pid) and not push.journals
 
 
-@both
+@each
 def test_at_any_moment(push: Way, kind: signal.Signals) -> None:
     """From the start of the program on: a clear end, with its code or the signal itself."""
     for number in range(400):

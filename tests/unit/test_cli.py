@@ -341,6 +341,12 @@ def test_dry_run_lists_on_stdout(copy: Copy, capsys: pytest.CaptureFixture[str])
     assert err == "nothing was copied (dry run); it would have been 12 files, 268.4 MB\n"
 
 
+def test_a_dry_run_counts_what_is_missing_alone() -> None:
+    """268.4 MB are of files that are there already."""
+    result = replace(DONE, files=0, bytes_resumed=DONE.bytes)
+    assert cli.dry_run_summary(result).endswith("it would have been 0 files, 0 B")
+
+
 @pytest.mark.parametrize(
     ("error", "code", "lines"),
     [

@@ -346,3 +346,9 @@ def test_a_host_alone(text: str, login: str, port: int | None) -> None:
 def test_no_host_alone(text: str) -> None:
     with pytest.raises(UsageError):
         parse_host(text)
+
+
+def test_what_is_to_be_read_back_and_not_to_be_is_refused() -> None:
+    with pytest.raises(UsageError, match="-s does not go with --verify none"):
+        Options(strong=True, verify="none")
+    assert not Options(strong=True, verify="none", transfer_test=True).strong

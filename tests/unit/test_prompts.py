@@ -19,7 +19,7 @@ import pytest
 
 from pscp.channels import askpass
 from pscp.errors import AuthenticationError, UsageError
-from pscp.prompts import Prompts, read_password
+from pscp.prompts import Prompts, begun, read_password
 
 PASSWORD = "me@host's password: "
 
@@ -239,3 +239,19 @@ def test_a_file_without_a_password(tmp_path: Path, content: bytes) -> None:
 def test_a_folder_is_no_file(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="not a regular file"):
         read_password(str(tmp_path))
+
+
+def test_what_a_killed_session_left_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    with tempfile.TemporaryDirectory() as base, contextlib.ExitStack() as stack:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", base)
+        alive = stack.enter_context(contextlib.closing(begun(None, "") or pytest.fail("none")))
+        shared = Path(base) / f"pscp-{os.getuid()}"
+        before = {each.name for each in shared.iterdir()}
+        with socket.socket(socket.AF_UNIX) as killed:
+            killed.bind(str(shared / "killed"))
+            killed.listen()
+        (shared / "killed.ask").touch()
+        stack.enter_context(contextlib.closing(begun(None, "") or pytest.fail("none")))
+        left = {each.name for each in shared.iterdir()}
+        assert before < left and not {"killed", "killed.ask"} & left
+        assert asked(alive, PASSWORD)[:1] == askpass.STOP

@@ -15,7 +15,9 @@ from pscp.signals import signals_raised
 
 @pytest.fixture(autouse=True)
 def as_before() -> Iterator[None]:
-    before = {kind: signal.getsignal(kind) for kind in (signal.SIGINT, signal.SIGTERM)}
+    before = {
+        kind: signal.getsignal(kind) for kind in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    }
     yield
     for kind, action in before.items():
         signal.signal(kind, action)
