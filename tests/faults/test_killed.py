@@ -122,7 +122,7 @@ def test_what_the_killed_copy_sent_comes_late(push: Way) -> None:
     """Its far ends stand still, and go on once the next copy, of another source, is done."""
     fill(push.source / "big", 24 * MIB)
     before = descendants(push.server.pid)
-    running = push.start(*CHUNKS, "-l", str(16 * 8 * 1024))
+    running = push.start("--chunk-size", "1M", "-c", "1", "-l", str(16 * 8 * 1024))
     until(lambda: push.journaled_bytes() >= 2 * MIB, "something has landed")
     late = stopped_ends(descendants(push.server.pid) - before)
     try:
