@@ -68,7 +68,7 @@ def test_many_small_files_take_few_runs(tmp_path: Path, monkeypatch: pytest.Monk
     programs.mkdir()
     for name in {name for name, _ in TOOLS}:
         if real := shutil.which(name):
-            counted = f"#!/bin/sh\necho >>{runs}\nexec {real} \"$@\"\n"
+            counted = f'#!/bin/sh\necho >>{runs}\nexec {real} "$@"\n'
             (programs / name).write_text(counted)
             (programs / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
