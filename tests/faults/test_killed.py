@@ -22,13 +22,12 @@ from pscp.processes import Process, descendants, living
 EVERY_WAY = True
 
 CHUNKS = ("--chunk-size", "1M", "-c", "2")
-BOTH = [0, 1]  # connections
 BIG_BYTES = 24 * MIB + 12345
 
 
 def killed_in_the_middle(way: Way, landed_bytes: int) -> None:
     """Runs the copy until so much has landed and both connections stand still; then kills it."""
-    breaking = way.breaking().rule("block", connections=BOTH, type=None, after=landed_bytes // 2)
+    breaking = way.breaking().rule("block", connections=None, type=None, after=landed_bytes // 2)
     slowly = ("-l", str(16 * 8 * 1024)) if way.remote == "sftp" else ()  # its second lane is late
     running: Running = way.start(*CHUNKS, *slowly, breaking=breaking)
     until(lambda: breaking.blocked == 2, "both connections stand still")
