@@ -116,10 +116,8 @@ class Program:
         if step >= 512:
             count = -(-length // step)
             what = "c" if count * step == length else "d"
-            words = [what, number, name, step, offset // step, count, length]
-        else:
-            words = ["t", number, name, offset + 1, length]
-        return self._send(*words)
+            return self._send(what, number, name, step, offset // step, count, length)
+        return self._send("t", number, name, offset + 1, length)
 
     def of_file(self, algorithm: str, path: bytes) -> Promise[bytes | None]:
         """The digest of a whole small file. Those asked for at once are hashed in one run."""
@@ -134,7 +132,7 @@ class Program:
         """Send what was collected. A start of the program costs more than to hash small files:
         what does not fill one run waits until the run before is over.
         """
-        for number, files in self._small.items():
+        for number, files in list(self._small.items()):
             while len(files) >= _FILES_MOST or (files and not self._is_running):
                 group = files[:_FILES_MOST]
                 del files[:_FILES_MOST]
