@@ -121,15 +121,16 @@ def test_what_the_killed_copy_sent_comes_late(push: Way) -> None:
     """Its far ends stand still, and go on once the next copy, of another source, is done."""
     fill(push.source / "big", 24 * MIB)
     before = descendants(push.server.pid)
-    running = push.start("--chunk-size", "1M", "-c", "1", "-l", str(16 * 8 * 1024))
+    running = push.start("--chunk-size", "1M", "-c", "1", "-l", str(4 * 8 * 1024))
     until(lambda: push.journaled_bytes() >= 2 * MIB, "something has landed")
     late = stopped_ends(descendants(push.server.pid) - before)
     try:
-        until(lambda: any(unread_bytes(pid) >= 64 * 1024 for pid in late), "bytes wait there")
+        until(lambda: any(unread_bytes(pid) >= 32 * 1024 for pid in late), "bytes wait there")
         running.kill()
         fill(push.source / "big", 24 * MIB)
         ended = push.run(*CHUNKS)
     finally:
+        running.kill()
         for pid in late:
             os.kill(pid, signal.SIGCONT)
     until(lambda: not late & {process.pid for process in living()}, "they end")
