@@ -5,7 +5,7 @@ from its start, instead of waiting for the first; over 100 ms that is a second a
 many lanes -c auto came to, over which path; and what --measure --save found best. Nothing is lost
 with this memory, and nothing secret is in it: {"push": [logins, lanes, rtt_s, congestion], "pull":
 likewise, "connections": number, "cipher": name, "remote": "sftp" where no agent could be}, a file
-a host.
+for each way to a host: the libraries differ in speed, in ciphers, and in what they can log in with.
 
 Not here: the connections (connections.py).
 """
@@ -16,6 +16,7 @@ import re
 from typing import Any, NamedTuple
 
 from pscp import state
+from pscp.channels import transport_of
 from pscp.options import MAX_CONNECTIONS, Location, Options
 
 _ALIKE = 2.0  # two round trips that differ by less than this factor are of one path
@@ -41,7 +42,7 @@ def _name(host: Location, options: Options) -> str:
     """Of the value in the state folder: another for each way to a host."""
     return state.name_of(
         "hosts", host.user, host.host, host.port or options.port,
-        options.program, options.config_file, options.jump,
+        options.program, options.config_file, options.jump, transport_of(options),
     )  # fmt: skip
 
 

@@ -126,6 +126,11 @@ class Journal:
         landed.digests = dict(_without_overlaps(sorted(landed.digests.items())))
         return landed
 
+    def knows_another(self, path: str, identity: Identity) -> bool:
+        """Was another file of this name under way? To be asked before landed()."""
+        known = self._found.get(path, (identity, None))[0]
+        return known != identity
+
     def file(self, path: str, identity: Identity, algorithm: str) -> int:
         """Begin a file; returns its number."""
         self._number += 1
@@ -159,6 +164,9 @@ class NoJournal:
 
     def landed(self, path: str, identity: Identity) -> Landed | None:
         return None
+
+    def knows_another(self, path: str, identity: Identity) -> bool:
+        return False
 
     def file(self, path: str, identity: Identity, algorithm: str) -> int:
         return 0

@@ -17,6 +17,7 @@ import time
 from typing import NamedTuple
 
 KILL_S = 10.0  # then it hangs in the kernel, and nothing more can be done
+STOP_S = 2.0  # what one gets to stop: longer only while it hangs there as well
 TERM_S = 1.0  # what a process gets to end by itself before SIGKILL
 POLL_S = 0.005
 
@@ -95,8 +96,25 @@ def stop_all_below(pid: int, seen: set[Process]) -> set[Process]:
     while new := still_there(pid, seen) - stopped:
         for child in new:
             send(child.pid, signal.SIGSTOP)
+        wait_until_stopped(new)
         stopped |= new
     return stopped
+
+
+def wait_until_stopped(processes: set[Process]) -> None:
+    """One that was in the middle of a fork stops behind it: before that its child is not seen."""
+    deadline_s = time.monotonic() + STOP_S
+    while any(is_at_work(each.pid) for each in processes) and time.monotonic() < deadline_s:
+        time.sleep(POLL_S)
+
+
+def is_at_work(pid: int) -> bool:
+    """Neither stopped nor ended; False where nobody can tell."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            return stat.read().rpartition(b")")[2].split()[0] not in (b"T", b"t", b"Z", b"X")
+    except OSError:
+        return False
 
 
 def still_there(pid: int, seen: set[Process]) -> set[Process]:

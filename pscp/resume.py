@@ -95,9 +95,12 @@ class Look:
         if not has_part or goes_in_pack(item.entry) or self._copy.options.dry_run:
             self._copy.send(item)
             return
-        landed = self._copy.journal.landed(item.entry.path, source.identity(item.known))
-        if not self._copy.options.resume or landed is None and "sparse" in item.entry.extra:
-            self._discard_first(item)  # what lies in the holes of this part, nobody knows
+        file = item.entry.path, source.identity(item.known)
+        is_anothers = self._copy.journal.knows_another(*file)  # whose lanes may still write it
+        landed = self._copy.journal.landed(*file)
+        is_unknown = landed is None and "sparse" in item.entry.extra  # what lies in its holes
+        if not self._copy.options.resume or is_anothers or is_unknown:
+            self._discard_first(item)
         elif landed is not None and landed.algorithm in hashes.ALGORITHMS:
             self._copy.send(item, landed)
         else:

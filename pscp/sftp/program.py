@@ -33,12 +33,13 @@ _TRIAL = b"pscp"  # what each is tried with: a tool of another kind is none
 _PATIENCE_S = 10.0  # a forced command may wait for something else than we say
 _FILES_MOST = 64  # of one run of the program
 _LINE_MOST = 1024 * 1024
-_ODD = re.compile(rb"[\x00-\x20\x7f\\]")  # what would end a word, or have the output escaped
+_ODD = re.compile(rb"[\x00-\x1f\x7f\\]")  # what would end a word, or have the output escaped
 _UNSAFE = re.compile(rb"[^A-Za-z0-9_./,:+-]")
 
-# For any login shell: within single quotes, without any, and with neither "!" nor "\".
+# For any login shell: within single quotes, without any, and with neither "!" nor "\". Words of a
+# request end with tabs, so names may have spaces in them.
 _SCRIPT = (
-    "set -f;LC_ALL=C;export LC_ALL;"
+    'set -f;IFS="\t";LC_ALL=C;export LC_ALL;'
     'h(){ case $t in 1)$x xxhsum -H2 "$@";;2)$x b2sum -l 256 "$@";;'
     '3)$x openssl dgst -sha256 -r "$@";;4)$x sha256sum "$@";;'
     '5)$x sha256 -q "$@";;6)$x shasum -a 256 "$@";;esac 2>/dev/null;};'
@@ -75,8 +76,8 @@ class _Lines:
 
 
 class _Request:
-    def __init__(self, promises: Sequence[Promise[bytes | None]]) -> None:
-        self.promises = promises
+    def __init__(self, promises: Sequence[Promise[bytes | None]], is_group: bool) -> None:
+        self.promises, self.is_group = promises, is_group
         self.found: list[bytes | None] = []
 
 
@@ -115,40 +116,47 @@ class Program:
         if step >= 512:
             count = -(-length // step)
             what = "c" if count * step == length else "d"
-            words = f"{what} {number} {name} {step} {offset // step} {count} {length}"
-        else:
-            words = f"t {number} {name} {offset + 1} {length}"
-        return self._send(words, 1)[0]
+            return self._send(what, number, name, step, offset // step, count, length)
+        return self._send("t", number, name, offset + 1, length)
 
     def of_file(self, algorithm: str, path: bytes) -> Promise[bytes | None]:
         """The digest of a whole small file. Those asked for at once are hashed in one run."""
         number = self.tools[algorithm][0]
         if _ODD.search(path) or not path.startswith(b"/"):
-            return self._send(f"s {number} {_word(path)}", 1)[0]
+            return self._send("s", number, _word(path))
         promise: Promise[bytes | None] = Promise()
         self._small.setdefault(number, []).append((path, promise))
         return promise
 
     def flush(self) -> None:
-        """Send what was collected."""
-        small, self._small = self._small, {}
-        for number, files in small.items():
-            for begin in range(0, len(files), _FILES_MOST):
-                group = files[begin : begin + _FILES_MOST]
-                line = b"f %d %s\n" % (number, b" ".join(path for path, _ in group))
-                self._queue(line, [promise for _, promise in group])
+        """Send what was collected. A start of the program costs more than to hash small files:
+        what does not fill one run waits until the run before is over.
+        """
+        for number, files in list(self._small.items()):
+            while len(files) >= _FILES_MOST or (files and not self._is_running):
+                group = files[:_FILES_MOST]
+                del files[:_FILES_MOST]
+                line = b"f\t%d\t%s\n" % (number, b"\t".join(path for path, _ in group))
+                self._queue(line, [promise for _, promise in group], True)
 
-    def _send(self, words: str, count: int) -> list[Promise[bytes | None]]:
-        promises: list[Promise[bytes | None]] = [Promise() for _ in range(count)]
-        self._queue(words.encode("ascii") + b"\n", promises)
-        return promises
+    @property
+    def _is_running(self) -> bool:
+        """Over small files, or about to?"""
+        return any(request.is_group for request in self._requests)
 
-    def _queue(self, line: bytes, promises: list[Promise[bytes | None]]) -> None:
+    def _send(self, *words: str | int) -> Promise[bytes | None]:
+        promise: Promise[bytes | None] = Promise()
+        self._queue("\t".join(map(str, words)).encode("ascii") + b"\n", [promise])
+        return promise
+
+    def _queue(
+        self, line: bytes, promises: list[Promise[bytes | None]], is_group: bool = False
+    ) -> None:
         if self.is_over:
             for promise in promises:
                 promise.keep(None)
             return
-        self._requests.append(_Request(promises))
+        self._requests.append(_Request(promises, is_group))
         self._out.put(line)
 
     # --- answers

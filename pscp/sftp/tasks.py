@@ -19,6 +19,8 @@ T = TypeVar("T")
 class Promise(Generic[T]):
     """A value that comes later, or the exception that comes in its place."""
 
+    __slots__ = ("is_settled", "_value", "_error", "_waiting")
+
     def __init__(self) -> None:
         self.is_settled = False
         self._value: T | None = None
@@ -62,6 +64,8 @@ class Promise(Generic[T]):
 class Task(Promise[T]):
     """A coroutine under way; itself the promise of what it returns."""
 
+    __slots__ = ("_steps", "_group")
+
     def __init__(self, steps: Coroutine[Any, Any, T], group: Tasks) -> None:
         super().__init__()
         self._steps, self._group = steps, group
@@ -78,7 +82,10 @@ class Task(Promise[T]):
             self._group.alive -= 1
             self.fail(error)
         else:
-            awaited.then(lambda: self._group.run(self._step))
+            awaited.then(self._go_on)
+
+    def _go_on(self) -> None:
+        self._group.run(self._step)
 
 
 class Tasks:

@@ -5,7 +5,11 @@ Not here: signals that it can answer (test_signals.py), lost connections (test_l
 
 from __future__ import annotations
 
+import fcntl
 import os
+import signal
+import sys
+import termios
 from functools import partial
 from pathlib import Path
 
@@ -13,17 +17,17 @@ import pytest
 from compare import allocated_bytes, assert_same_tree
 
 from faults.conftest import MIB, Running, Way, fill, until
+from pscp.processes import Process, descendants, living
 
 EVERY_WAY = True
 
 CHUNKS = ("--chunk-size", "1M", "-c", "2")
-BOTH = [0, 1]  # connections
 BIG_BYTES = 24 * MIB + 12345
 
 
 def killed_in_the_middle(way: Way, landed_bytes: int) -> None:
     """Runs the copy until so much has landed and both connections stand still; then kills it."""
-    breaking = way.breaking().rule("block", connections=BOTH, type=None, after=landed_bytes // 2)
+    breaking = way.breaking().rule("block", connections=None, type=None, after=landed_bytes // 2)
     slowly = ("-l", str(16 * 8 * 1024)) if way.remote == "sftp" else ()  # its second lane is late
     running: Running = way.start(*CHUNKS, *slowly, breaking=breaking)
     until(lambda: breaking.blocked == 2, "both connections stand still")
@@ -111,6 +115,42 @@ def test_the_source_changed_between_the_runs(way: Way, change: str) -> None:
     assert ended.code == 0, ended.err
     assert_same_tree(way.source, way.destination)
     assert not way.parts() and not way.journals
+
+
+def test_what_the_killed_copy_sent_comes_late(push: Way) -> None:
+    """Its far ends stand still, and go on once the next copy, of another source, is done."""
+    fill(push.source / "big", 24 * MIB)
+    before = descendants(push.server.pid)
+    running = push.start("--chunk-size", "1M", "-c", "1", "-l", str(4 * 8 * 1024))
+    until(lambda: push.journaled_bytes() >= 2 * MIB, "something has landed")
+    late = stopped_ends(descendants(push.server.pid) - before)
+    try:
+        until(lambda: any(unread_bytes(pid) >= 32 * 1024 for pid in late), "bytes wait there")
+        running.kill()
+        fill(push.source / "big", 24 * MIB)
+        ended = push.run(*CHUNKS)
+    finally:
+        running.kill()
+        for pid in late:
+            os.kill(pid, signal.SIGCONT)
+    until(lambda: not late & {process.pid for process in living()}, "they end")
+    assert ended.code == 0, ended.err
+    assert_same_tree(push.source, push.destination)
+    assert not push.parts() and not push.journals
+
+
+def stopped_ends(sessions: set[Process]) -> set[int]:
+    """What sshd runs for these sessions: the processes that nobody is below of."""
+    found = {process.pid for process in sessions if not descendants(process.pid)}
+    for pid in found:
+        os.kill(pid, signal.SIGSTOP)
+    return found
+
+
+def unread_bytes(pid: int) -> int:
+    """In the pipe that is its standard input."""
+    with open(f"/proc/{pid}/fd/0", "rb") as pipe:
+        return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 def test_what_was_there_before_stays_whole(way: Way) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from pscp import hosts
+from pscp.channels import transport_of
 from pscp.hosts import Known
 from pscp.journal import state_folder
 from pscp.options import Options, parse_location
@@ -31,6 +32,24 @@ def test_another_way_to_the_host_is_another_host() -> None:
     hosts.remember(HOST, Options(), True, Known(5, 5, 0.1))
     assert hosts.recall(HOST, Options(port=2222), True) == Known()
     assert hosts.recall(parse_location("host:"), Options(), True) == Known()
+
+
+def test_each_transport_is_remembered_by_itself() -> None:
+    """Its library may need other lanes, know other ciphers, and not get in to use an agent."""
+    paramiko, asyncssh = Options(transport="paramiko"), Options(transport="asyncssh")
+    hosts.remember(HOST, asyncssh, True, Known(3, 3, 0.1))
+    hosts.remember(HOST, paramiko, True, Known(9, 9, 0.1))
+    hosts.remember_sftp(HOST, paramiko, True)
+    hosts.save_advice(HOST, paramiko, 9, "aes128-ctr")
+    assert hosts.recall(HOST, asyncssh, True) == Known(3, 3, 0.1)
+    assert hosts.advice(HOST, asyncssh) == (0, "") and not hosts.uses_sftp(HOST, asyncssh)
+    assert hosts.recall(HOST, paramiko, True) == Known(9, 9, 0.1)
+
+
+def test_what_auto_comes_to_is_that_transport() -> None:
+    hosts.remember(HOST, Options(), True, Known(5, 5, 0.1))
+    chosen = Options(transport=transport_of(Options()))
+    assert hosts.recall(HOST, chosen, True) == Known(5, 5, 0.1)
 
 
 def test_a_fixed_number_says_nothing_about_what_auto_would_come_to() -> None:

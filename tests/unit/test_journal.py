@@ -143,6 +143,8 @@ def test_another_identity_or_algorithm_is_another_file() -> None:
     with state():
         run([("a", 0)], "d1")
         journal = Journal("key")
+        others = [journal.knows_another(*file) for file in (("a", TWO), ("a", ONE), ("b", ONE))]
+        assert others == [True, False, False]
         assert journal.landed("a", TWO) is None
         assert journal.landed("b", ONE) is None
         number = journal.file("a", ONE, "blake2b")

@@ -97,6 +97,19 @@ def test_a_lost_client_ends_its_command(server: PrivateServer, command: str) -> 
     wait_until(lambda: not descendants(server.pid))
 
 
+def test_a_process_that_stopped_is_waited_for() -> None:
+    with subprocess.Popen(["sleep", "100"]) as child:
+        try:
+            found = {each for each in living() if each.pid == child.pid}
+            assert found and processes.is_at_work(child.pid)
+            child.send_signal(signal.SIGSTOP)
+            processes.wait_until_stopped(found)
+            assert not processes.is_at_work(child.pid) and child.poll() is None
+        finally:
+            child.kill()
+    assert not processes.is_at_work(child.pid)
+
+
 def test_close_ends_the_sessions(make: MakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "TERM_S", 0.1)
     server = make()

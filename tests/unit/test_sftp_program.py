@@ -62,6 +62,33 @@ def expected(algorithm: str, data: bytes) -> bytes:
     return bytes(xxhash.xxh3_128(data).digest())
 
 
+def test_many_small_files_take_few_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as were asked for while the run before was at work go into one."""
+    runs, programs = tmp_path / "runs", tmp_path / "programs"
+    programs.mkdir()
+    for name in {name for name, _ in TOOLS}:
+        if real := shutil.which(name):
+            counted = f'#!/bin/sh\necho >>{runs}\nexec {real} "$@"\n'
+            (programs / name).write_text(counted)
+            (programs / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    running = Running(["sh", "-c", COMMAND])
+    try:
+        algorithm, asked = algorithm_of(running), []
+        runs.unlink()  # of the trial
+        for number in range(100):
+            (tmp_path / f"a name {number}").write_bytes(b"%d" % number)
+            path = os.fsencode(tmp_path / f"a name {number}")
+            asked.append(running.program.of_file(algorithm, path))
+            running.program.flush()
+        running.wait(*asked)
+    finally:
+        running.program.close()
+    found = [each.value() for each in asked]
+    assert found == [expected(algorithm, b"%d" % number) for number in range(100)]
+    assert len(runs.read_text().splitlines()) == 3  # of 1, 64 and 35
+
+
 def test_files_of_any_name_are_hashed_and_nothing_is_run(running: Running, tmp_path: Path) -> None:
     algorithm = algorithm_of(running)
     contents = {name: os.urandom(100 + place) for place, name in enumerate(ODD)}

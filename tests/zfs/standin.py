@@ -52,6 +52,8 @@ class Standin:
             except BaseException:
                 sender.kill()
                 receiver.kill()
+                for each in said:  # before what it reads is closed
+                    each.join()
                 raise
             statuses = (sender.wait(), receiver.wait())
             return Piped(*statuses, *(each.whole() for each in said), count)
