@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import re
 import subprocess
+import time
 from collections import deque
 from collections.abc import Sequence
 
@@ -31,6 +32,8 @@ _MADE_FOR_THE_PROCESSOR = "openssl"  # as our own SHA-256 is; coreutils' takes f
 CHUNK_BYTES, NEAR_S = 8 * 1024 * 1024, 0.01
 _TRIAL = b"pscp"  # what each is tried with: a tool of another kind is none
 _PATIENCE_S = 10.0  # a forced command may wait for something else than we say
+_END_S = 2.0
+_SILENT_S, _LEAST_BYTES_S = 60.0, 1e6  # a program that takes longer stands still
 _FILES_MOST = 64  # of one run of the program
 _LINE_MOST = 1024 * 1024
 _ODD = re.compile(rb"[\x00-\x1f\x7f\\]")  # what would end a word, or have the output escaped
@@ -76,8 +79,11 @@ class _Lines:
 
 
 class _Request:
-    def __init__(self, promises: Sequence[Promise[bytes | None]], is_group: bool) -> None:
+    def __init__(
+        self, promises: Sequence[Promise[bytes | None]], is_group: bool, length: int
+    ) -> None:
         self.promises, self.is_group = promises, is_group
+        self.patience_s = _SILENT_S + length / _LEAST_BYTES_S
         self.found: list[bytes | None] = []
 
 
@@ -92,6 +98,7 @@ class Program:
         self._small: dict[int, list[tuple[bytes, Promise[bytes | None]]]] = {}
         self._trials: list[bytes] = []
         self.is_over = False
+        self._late_s = 0.0  # then the first request should have been answered
         self._child = subprocess.Popen(
             argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
             bufsize=0, start_new_session=True,
@@ -116,8 +123,9 @@ class Program:
         if step >= 512:
             count = -(-length // step)
             what = "c" if count * step == length else "d"
-            return self._send(what, number, name, step, offset // step, count, length)
-        return self._send("t", number, name, offset + 1, length)
+            words = (what, number, name, step, offset // step, count, length)
+            return self._send(*words, length=length)
+        return self._send("t", number, name, offset + 1, length, length=length)
 
     def of_file(self, algorithm: str, path: bytes) -> Promise[bytes | None]:
         """The digest of a whole small file. Those asked for at once are hashed in one run."""
@@ -144,20 +152,28 @@ class Program:
         """Over small files, or about to?"""
         return any(request.is_group for request in self._requests)
 
-    def _send(self, *words: str | int) -> Promise[bytes | None]:
+    def _send(self, *words: str | int, length: int = 0) -> Promise[bytes | None]:
         promise: Promise[bytes | None] = Promise()
-        self._queue("\t".join(map(str, words)).encode("ascii") + b"\n", [promise])
+        line = "\t".join(map(str, words)).encode("ascii") + b"\n"
+        self._queue(line, [promise], length=length)
         return promise
 
     def _queue(
-        self, line: bytes, promises: list[Promise[bytes | None]], is_group: bool = False
-    ) -> None:
+        self, line: bytes, promises: list[Promise[bytes | None]], is_group: bool = False,
+        length: int = 0,
+    ) -> None:  # fmt: skip
         if self.is_over:
             for promise in promises:
                 promise.keep(None)
             return
-        self._requests.append(_Request(promises, is_group))
+        self._requests.append(_Request(promises, is_group, length))
+        if len(self._requests) == 1:
+            self._begin_first()
         self._out.put(line)
+
+    def _begin_first(self) -> None:
+        if self._requests:
+            self._late_s = time.monotonic() + self._requests[0].patience_s
 
     # --- answers
 
@@ -170,6 +186,7 @@ class Program:
                 self._requests[0].found.append(_digest(line))
             elif self._requests:
                 request = self._requests.popleft()
+                self._begin_first()
                 whole = len(request.found) == len(request.promises)
                 for place, promise in enumerate(request.promises):
                     promise.keep(request.found[place] if whole else None)
@@ -204,8 +221,8 @@ class Program:
             self.close()
 
     def look(self) -> None:
-        """Has it ended?"""
-        if self._in.is_over:
+        """Has it ended, or does it stand still?"""
+        if self._in.is_over or (self._requests and time.monotonic() > self._late_s):
             self.close()
 
     def close(self) -> None:
@@ -221,8 +238,11 @@ class Program:
                 file.close()
         with contextlib.suppress(ProcessLookupError):
             self._child.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._child.wait(2.0)
+        try:
+            self._child.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            self._child.kill()
+            self._child.wait()
         requests, self._requests = self._requests, deque()
         small, self._small = self._small, {}
         if not self.ready.is_settled:

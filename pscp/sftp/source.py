@@ -59,6 +59,7 @@ class Source:
         self._algorithm, self._strong = asked["hash"], asked["strong"]
         self._files = Files(client, tasks, self._opened_for_chunks)
         self._is_tried = False  # whether a file opens once at a time
+        self._has_waited = False  # in vain, for one that would not open
         self._last: _Turn | None = None  # of the chunk that is handed on after all others
         self._walk: AsyncIterator[tree.Entry] | None = None
 
@@ -118,10 +119,14 @@ class Source:
         for handle in second:
             if isinstance(handle, bytes):
                 self._client.close(handle)
-        if any(_is_taken(each) for each in (found, *second)):
+        if any(_is_taken(each) for each in (found, *second)) and not self._has_waited:
             self._client.is_single = True
-        if _is_taken(found):  # by another lane
-            return await self._opened(value)
+        if _is_taken(found) and not self._has_waited:  # by another lane, or for another reason
+            try:
+                return await self._opened(value)
+            except SftpError:
+                self._client.is_single, self._has_waited = False, True
+                raise
         if isinstance(found, Exception):
             raise found
         return bytes(found)

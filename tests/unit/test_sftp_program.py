@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -148,6 +149,22 @@ def test_one_that_ends_leaves_nobody_waiting(tmp_path: Path) -> None:
         algorithm = algorithm_of(running)
         running.program._child.kill()
         found = running.program.of_file(algorithm, b"/etc/passwd")
+        running.wait(found)
+        assert found.value() is None
+    finally:
+        running.program.close()
+
+
+def test_one_that_stands_still_leaves_nobody_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = Running(["/bin/sh", "-c", COMMAND])
+    try:
+        for name, value in (("_SILENT_S", 0.2), ("_END_S", 0.1)):
+            monkeypatch.setattr(f"pscp.sftp.program.{name}", value)
+        os.kill(running.program._child.pid, signal.SIGSTOP)
+        found = running.program.of_extent(algorithm_of(running), b"/etc/passwd", 0, 100)
+        running.loop.later(0.3, lambda: None)  # as a lane's program looks from time to time
         running.wait(found)
         assert found.value() is None
     finally:
