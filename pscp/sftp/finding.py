@@ -28,17 +28,18 @@ async def expand(client: Client, tasks: Tasks, path: str, pattern: bool) -> list
     top = tasks.start(_top(client, full))
     if await looked_at(client, full) is not None:
         return [await top]
-    found = await _matching(client, full) if pattern else []
+    found = await _matching(client, full, to_bytes(path)) if pattern else []
     if not found:
         raise failures.Refusal(failures.DESTINATION, path, "no such file or folder")
     tops = [tasks.start(_top(client, each)) for each in found]
     return [await each for each in tops]
 
 
-async def _matching(client: Client, full: bytes) -> list[bytes]:
-    """Component by component, as glob.glob() does."""
-    found = [b"/"]
-    for name in full.split(b"/"):
+async def _matching(client: Client, full: bytes, typed: bytes) -> list[bytes]:
+    """Component by component, as glob.glob() does; of what was typed, not of the home before it."""
+    names = typed.removeprefix(b"~/")
+    found = [full.removesuffix(names) or b"/"]
+    for name in names.split(b"/"):
         if not name:
             continue
         if not glob.has_magic(name):

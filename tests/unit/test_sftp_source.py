@@ -1,4 +1,4 @@
-"""Chunks pulled over SFTP from a real sftp-server, without ssh: more at once than memory is for.
+"""What is read from a real sftp-server, without ssh: more chunks at once than memory is for.
 
 Read next: ../e2e/test_copy_sftp.py.
 """
@@ -19,6 +19,7 @@ from conftest import unavailable
 from pscp.endpoint import tree, wire
 from pscp.options import MIB
 from pscp.sftp.client import IN_FLIGHT_BYTES, Client
+from pscp.sftp.finding import expand
 from pscp.sftp.hashing import Hashing
 from pscp.sftp.pipes import Loop
 from pscp.sftp.source import Source
@@ -31,11 +32,14 @@ COUNT = 2 * IN_FLIGHT_BYTES // CHUNK_BYTES
 
 
 @pytest.fixture
-def server() -> Iterator[subprocess.Popen[bytes]]:
+def server(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     found = shutil.which("sftp-server", path=os.pathsep.join(FOLDERS))
     if found is None:
         unavailable("sftp-server is not installed")
-    with subprocess.Popen([found], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+    home = tmp_path / "home [a]*"
+    home.mkdir()
+    pipe = subprocess.PIPE
+    with subprocess.Popen([found], stdin=pipe, stdout=pipe, cwd=home) as child:
         yield child
         assert child.stdin is not None
         child.stdin.close()
@@ -68,13 +72,31 @@ def test_chunks_that_are_read_back_do_not_wait_for_each_other(
         assert digest == hashlib.sha256(contents[id_][offset : offset + CHUNK_BYTES]).digest()
 
 
-def pulling(server: subprocess.Popen[bytes], folder: Path, send: Any) -> tuple[Source, Loop]:
-    """The source end of a pull of what is in the folder, where all is read back."""
+def test_a_pattern_below_a_home_that_looks_like_one(
+    server: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    for name in ("x1", "x2", "y"):
+        (tmp_path / "home [a]*" / name).touch()
+    client, loop = client_of(server)
+    tasks = Tasks()
+    for typed in ("x*", "~/x[12]", f"{tmp_path}/home*/x?"):
+        found = tasks.start(expand(client, tasks, typed, True))
+        loop.run_until(lambda found=found: found.is_settled)  # type: ignore[misc]
+        assert [top.name for top in found.value()] == ["x1", "x2"]
+
+
+def client_of(server: subprocess.Popen[bytes]) -> tuple[Client, Loop]:
     assert server.stdin is not None and server.stdout is not None
     loop = Loop()
     client = Client(server.stdout.fileno(), server.stdin.fileno(), loop)
     loop.ins, loop.outs = [(client.incoming, lambda: True)], [client.out]
     loop.run_until(lambda: client.version.is_settled)
+    return client, loop
+
+
+def pulling(server: subprocess.Popen[bytes], folder: Path, send: Any) -> tuple[Source, Loop]:
+    """The source end of a pull of what is in the folder, where all is read back."""
+    client, loop = client_of(server)
     asked = {
         "tops": [["", str(folder), True]], "rules": [True, False, True, False, []],
         "hash": "sha256", "strong": False,
