@@ -17,22 +17,25 @@ import json
 import math
 import os
 import pkgutil
+import re
 import select
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pscp import errors
 from pscp.channels import Channel
 from pscp.channels.openssh import last_line, lines_of
 from pscp.endpoint import machine, session, wire
+from pscp.patience import Patience
 
 MODULES = (
-    "machine", "wire", "session", "hashes", "files", "failures", "names", "metadata", "tree",
-    "source", "durable", "sink", "madeup", "end", "agent",
+    "machine", "wire", "session", "hashes", "files", "failures", "names", "fence", "parts",
+    "metadata", "tree", "entries", "source", "durable", "placing", "sink", "madeup", "end", "agent",
 )  # fmt: skip
 STREAM_MODULES = ("pipes", "commands", "gather")  # sent with a stream's first question
+CLEAN_MODULES = ("leftovers",)  # sent with the first question of --clean
 
 _PACKAGE = "pscp_agent"
 _MARKER_BYTES = 16
@@ -41,11 +44,12 @@ _SAID_MAX_BYTES = 8 * 1024  # what is kept of a channel's standard error
 _UNTOLD_S = 0.2  # it waits so long for the reason before it is shown
 _HEARD_BYTES = 4096  # of it at once
 _SHOWN_MAX = 200  # characters of it in an error
+_RTT_MAX_S = 60.0  # of what a lane's program for SFTP may have measured
 _IDLE = {"ask": "end"}  # of a copy: there is none
 SILENCE_S = 60.0  # an agent ticks every 10 s, so after this it, or the path to it, is dead
 
-# What the first stage runs; it finds itself and the modules in `parts`. What a stream needs besides
-# is added to `texts` when there is one.
+# What the first stage runs; it finds itself and the modules in `parts`. What a stream or --clean
+# needs besides is added to `texts` when there is one.
 _LOADER = """
 import _frozen_importlib, gc, sys, types
 gc.disable()
@@ -83,12 +87,36 @@ def bundle() -> bytes:
 @functools.cache
 def stream_modules() -> str:
     """What the agent needs besides for a stream; agent.py reads it."""
-    texts = {name: _text(name).decode("ascii") for name in STREAM_MODULES}
+    return _packed(STREAM_MODULES)
+
+
+@functools.cache
+def clean_modules() -> str:
+    """What the agent needs besides for --clean."""
+    return _packed(CLEAN_MODULES)
+
+
+def _packed(names: Sequence[str]) -> str:
+    texts = {name: _text(name).decode("ascii") for name in names}
     return base64.b64encode(zlib.compress(json.dumps(texts).encode("ascii"), 9)).decode("ascii")
 
 
+# A docstring, a line of comment, and a comment behind code; in endpoint/ no text looks like one.
+_FOR_PEOPLE = re.compile(rb'^( *)"""(?:[^"]|"(?!""))*"""$|^ *#.*$|  # .*$', re.MULTILINE)
+
+
 def _text(module: str) -> bytes:
-    return pkgutil.get_data("pscp.endpoint", f"{module}.py") or b""
+    """The module without what is only for people; each line keeps its number, for tracebacks.
+
+    A third of the bytes that are sent, and of what the far end has to read.
+    """
+
+    def shorter(found: re.Match[bytes]) -> bytes:
+        docstring = found[0].lstrip().startswith(b'"')
+        return (found[1] + b'""' if docstring else b"") + b"\n" * found[0].count(b"\n")
+
+    text = pkgutil.get_data("pscp.endpoint", f"{module}.py") or b""
+    return _FOR_PEOPLE.sub(shorter, text)
 
 
 def send_agent(channel: Channel) -> bytes:
@@ -108,15 +136,17 @@ class Far:
     """An agent that is running at the far end, and the channel to it."""
 
     def __init__(
-        self, channel: Channel, notice: Callable[[str], None] | None = None, marker: bytes = b""
-    ) -> None:
+        self, channel: Channel, notice: Callable[[str], None] | None = None, marker: bytes = b"",
+        patience: Patience | None = None,
+    ) -> None:  # fmt: skip
         """Send the agent, unless it was sent with this marker, and wait for its HELLO.
 
-        `notice` gets what the login says to people.
+        `notice` gets what the login says to people; without `patience` SILENCE_S are given.
 
         Raises ConnectError (its subclass tells why there is no agent) and ProtocolError.
         """
         self.channel = channel
+        self._patience = patience or Patience(SILENCE_S, lambda: 0.0)
         self._notice = notice
         self._said = b""
         self._untold = ""  # what was said last; it may be the reason for an end
@@ -220,9 +250,10 @@ class Far:
             self._notice(banner.decode(errors="replace").rstrip("\r\n"))
 
     def _wait_or_prompt(self) -> None:
-        """As _wait(), without its limit: a person may be typing a password."""
+        """As _wait(), but what is said meanwhile begins no new minute, and typing takes time."""
         while True:
-            ready = dict(self._poll.poll(_UNTOLD_S * 1000 if self._untold else None))
+            left_s = min(self._patience.left_s(), _UNTOLD_S if self._untold else math.inf)
+            ready = dict(self._poll.poll(None if left_s == math.inf else left_s * 1000))
             if not ready:
                 self._tell()
             if self.channel.error_fd in ready:
@@ -242,8 +273,8 @@ class Far:
         self.session.state = "ready"
         if not isinstance(hello, dict) or not isinstance(hello.get("hashes"), dict):
             raise errors.ProtocolError("a HELLO of another shape")
-        if isinstance(hello.get("rtt_s"), float):  # over SFTP a question may take several
-            self.rtt_s = hello["rtt_s"]
+        if self.is_sftp and "rtt_s" in hello:  # over SFTP a question may take several
+            self.rtt_s = _checked_rtt_s(hello["rtt_s"])
         return hello
 
     def _json(self, frame: wire.Frame) -> Any:
@@ -295,6 +326,13 @@ class Far:
                 raise self.explain()
             if frame.type == wire.REPLY:
                 return self._json(frame), bool(frame.flags & wire.FAILED)
+
+
+def _checked_rtt_s(value: Any) -> float:
+    """A round trip's seconds. NaN and infinity are numbers to JSON as Python reads it."""
+    if not isinstance(value, float) or not 0 <= value <= _RTT_MAX_S:
+        raise errors.ProtocolError(f"a HELLO with a round trip of {value!r} s")
+    return value
 
 
 def _no_agent(seen: bytes) -> errors.NoAgent:

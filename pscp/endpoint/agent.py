@@ -17,7 +17,7 @@ import time
 import zlib
 from typing import Any, List, Optional
 
-from . import end, failures, hashes, machine, metadata, session, sink, source, wire
+from . import end, entries, failures, hashes, machine, metadata, session, source, wire
 from .names import to_text
 
 TICK_S = 10  # an agent that is alive says so this often; ../lane.py gives up after a minute
@@ -175,7 +175,7 @@ class Agent:
             else:
                 self._end.source.forget(frame.id)
         elif frame.payload:
-            self._end.the_sink().know(frame.id, sink.entry(frame.json()))
+            self._end.the_sink().know(frame.id, entries.entry(frame.json()))
         else:
             self._end.the_sink().forget(frame.id)
 
@@ -195,18 +195,18 @@ class Agent:
         self._send(wire.ACK, frame.id, frame.offset, payload, flags)
 
     def _take_pack(self, frame: wire.Frame) -> None:
-        listed, bodies = wire.unpack_payload(frame.payload)
-        entries = [sink.entry(value) for value, _ in listed]
+        rows, bodies = wire.unpack_payload(frame.payload)
+        listed = [entries.entry(value) for value, _ in rows]
         id_ = frame.id
 
         def done(outcome: List[Optional[failures.Data]]) -> None:
             self._send(wire.REPLY, id_, 0, wire.to_json(failures.places(outcome)))
 
-        self._end.the_sink().pack(entries, [row for _, row in listed], bodies, done)
+        self._end.the_sink().pack(listed, [row for _, row in rows], bodies, done)
 
 
 def _learn(text: str) -> None:
-    """What only streams need comes with the first question about one."""
+    """What only streams, or --clean, need comes with the first question about one."""
     package = sys.modules[__package__]
     texts = json.loads(zlib.decompress(binascii.a2b_base64(text)).decode("ascii"))
     getattr(package, "texts", {}).update(texts)

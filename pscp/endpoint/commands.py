@@ -242,7 +242,7 @@ class ToFile:
         except FileNotFoundError:
             self._mode = 0o666 & ~umask
         self._part = part_name(self._name, os.urandom(4).hex())
-        flags = files.PART_FLAGS | os.O_EXCL
+        flags = files.PART_FLAGS | os.O_CREAT | os.O_EXCL
         self.fd = os.open(self._part, flags, 0o600, dir_fd=self._folder_fd)
         self._ended = threading.Event()
         self._status = 1

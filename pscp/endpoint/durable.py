@@ -14,7 +14,9 @@ import time
 from typing import Any, Callable, List, Optional
 
 from . import failures, files, metadata
-from .names import Root, part_name
+from .fence import is_named
+from .names import Root
+from .parts import Parts
 
 _PARTS_WAITING = 128  # open descriptors; adding waits when so many are not settled yet
 
@@ -27,11 +29,14 @@ Done = Callable[[List[Optional[failures.Data]]], None]
 
 
 class Part:
-    """A complete part file, with what it is to become."""
+    """A complete part, with what it is to become."""
 
-    def __init__(self, fd: int, entry: Any, strong: str, token: str, is_named: bool) -> None:
-        self.fd, self.entry, self.strong = fd, entry, strong
-        self.token, self.is_named = token, is_named  # what is in its name, if it needs one
+    def __init__(self, fd: int, entry: Any, strong: str, kind: int) -> None:
+        self.fd, self.entry, self.strong, self.kind = fd, entry, strong, kind
+        self.failure: Optional[failures.Data] = None
+
+
+NAMELESS, PRIVATE, SHARED = 1, 2, 3  # whose name a part has: none, this lane's, the run's
 
 
 class Batch:
@@ -41,21 +46,14 @@ class Batch:
         self.parts, self.done = parts, done
 
 
-def unlink_part(root: Root, path: str, token: str) -> None:
-    """Remove a file's part, if it has one."""
-    try:
-        with root.lock:
-            folder_fd, name = root.at(path)
-            os.unlink(part_name(name, token), dir_fd=folder_fd)
-    except FileNotFoundError:
-        pass
-
-
 class Settler:
     """A thread that settles what it is given, so that the data behind it need not wait."""
 
-    def __init__(self, root: Root, policy: metadata.Policy, strong: bool) -> None:
-        self._root, self._policy, self._strong = root, policy, strong
+    def __init__(
+        self, root: Root, fence: Any, parts: Parts, policy: metadata.Policy, strong: bool
+    ) -> None:
+        self._root, self._fence, self._parts = root, fence, parts
+        self._policy, self._strong = policy, strong
         self._changed = threading.Condition()
         self._waiting: List[Batch] = []
         self._unsettled = 0
@@ -114,57 +112,83 @@ class Settler:
                 self._changed.notify_all()
 
     def _settle(self, batches: List[Batch]) -> None:
-        if sum(len(batch.parts) for batch in batches) > 1:
-            for batch in batches:
-                for part in batch.parts:
-                    files.start_writing_back(part.fd)
-        outcomes = [[self._outcome(part) for part in batch.parts] for batch in batches]
-        paths = {part.entry.path.rpartition("/")[0] for batch in batches for part in batch.parts}
-        for path in paths:
-            self._make_names_durable(path)
-        for batch, outcome in zip(batches, outcomes):
-            batch.done(outcome)
+        parts = [part for batch in batches for part in batch.parts]
+        if len(parts) > 1:
+            for part in parts:
+                files.start_writing_back(part.fd)
+        for part in parts:
+            _try(part, self._make_durable)
+        self._name_small([part for part in parts if part.kind != SHARED and not part.failure])
+        for part in parts:
+            if part.kind == SHARED and not part.failure:
+                _try(part, self._name_large)
+            if part.failure and part.kind != SHARED:  # the run's part is the coordinator's to drop
+                self._drop(part)
+            os.close(part.fd)
+        for folder in {part.entry.path.rpartition("/")[0] for part in parts}:
+            self.make_names_durable(folder)
+        for batch in batches:
+            batch.done([part.failure for part in batch.parts])
 
-    def _make_names_durable(self, path: str) -> None:
+    def make_names_durable(self, folder: str) -> None:
         """Without this, a power cut could undo the renames in this folder."""
         try:
             with self._root.lock:
-                os.fsync(self._root.folder(path))
+                os.fsync(self._root.folder(folder))
         except (OSError, failures.Refusal):
             pass  # the files are there; not every filesystem lets a folder be synced
 
-    def _outcome(self, part: Part) -> Optional[failures.Data]:
-        """None: the part is the file now. Else why it is not; then the part is gone."""
-        path = part.entry.path
-        try:
-            try:
-                self._finish(part)
-                return None
-            finally:
-                os.close(part.fd)
-        except (OSError, failures.Refusal) as error:
-            try:
-                unlink_part(self._root, path, part.token)
-            except (OSError, failures.Refusal):
-                pass  # the first failure is the one that tells
-            return failures.from_exception(error, path)
-
-    def _finish(self, part: Part) -> None:
+    def _make_durable(self, part: Part) -> None:
         os.fsync(part.fd)
         if self._strong:
             self._read_back(part)
+
+    def _name_small(self, parts: List[Part]) -> None:
+        try:
+            with self._fence.held():
+                for part in parts:
+                    _try(part, self._name)
+        except failures.Refusal as error:
+            for part in parts:
+                part.failure = failures.from_exception(error, part.entry.path)
+
+    def _name(self, part: Part) -> None:
+        """Give a part that only this lane knows its final name. With the fence held."""
         with self._root.lock:
             folder_fd, name = self._root.at(part.entry.path)
-            if not part.is_named:  # most often nothing is called so yet
+            if part.kind == NAMELESS:  # most often nothing is called so yet
                 metadata.apply_to_file(part.fd, part.entry, self._policy, None)
                 if files.name_new(part.fd, folder_fd, name):
                     return
             before = replaced(folder_fd, name, part.entry.path)
             metadata.apply_to_file(part.fd, part.entry, self._policy, before)
-            temporary = part_name(name, part.token)
-            if not part.is_named:
+            temporary = self._parts.private_name(name)
+            if part.kind == NAMELESS:
                 files.name_new(part.fd, folder_fd, temporary)
+            if not is_named(part.fd, folder_fd, temporary):
+                raise failures.Refusal(failures.VERIFY, part.entry.path, "its part was replaced")
             os.rename(temporary, name, src_dir_fd=folder_fd, dst_dir_fd=folder_fd)
+
+    def _name_large(self, part: Part) -> None:
+        """Give a part that all lanes know its final name, unless another lane has."""
+        path = part.entry.path
+        with self._parts.claimed(part.fd, path), self._fence.held(), self._root.lock:
+            folder_fd, name = self._root.at(path)
+            temporary = self._parts.name(name)
+            if not is_named(part.fd, folder_fd, temporary):
+                if is_named(part.fd, folder_fd, name):
+                    return
+                raise failures.Refusal(failures.VERIFY, path, "its part was replaced")
+            before = replaced(folder_fd, name, path)
+            metadata.apply_to_file(part.fd, part.entry, self._policy, before)
+            os.rename(temporary, name, src_dir_fd=folder_fd, dst_dir_fd=folder_fd)
+
+    def _drop(self, part: Part) -> None:
+        """Remove a part that will be no file, and that no other lane knows."""
+        try:
+            unlink_private(self._root, self._parts, part.entry.path)
+        except (OSError, failures.Refusal):
+            pass  # the first failure is the one that tells
 
     def _read_back(self, part: Part) -> None:
         """-s: what lies on the disk has the digest of the source."""
@@ -175,6 +199,23 @@ class Settler:
         if digest is None or digest.hex() != part.strong:
             message = "what lies at the destination is not what was read at the source"
             raise failures.Refusal(failures.VERIFY, part.entry.path, message)
+
+
+def _try(part: Part, act: Callable[[Part], None]) -> None:
+    try:
+        act(part)
+    except (OSError, failures.Refusal) as error:
+        part.failure = failures.from_exception(error, part.entry.path)
+
+
+def unlink_private(root: Root, parts: Parts, path: str) -> None:
+    """Remove the part of a small file that only this lane knows, if there is one."""
+    try:
+        with root.lock:
+            folder_fd, name = root.at(path)
+            os.unlink(parts.private_name(name), dir_fd=folder_fd)
+    except FileNotFoundError:
+        pass
 
 
 def replaced(folder_fd: int, name: bytes, path: str) -> Optional[os.stat_result]:

@@ -10,8 +10,8 @@ Not here: frames and descriptors (agent.py), what source and sink do (source.py,
 import os
 from typing import Any, Callable, Dict, List, Optional
 
-from . import failures, machine, madeup, metadata, sink, source, tree
-from .names import to_text
+from . import entries, failures, fence, machine, madeup, metadata, placing, sink, source, tree
+from .names import to_bytes, to_text
 
 Question = Dict[str, Any]
 Reply = Callable[[Any, bool], None]  # (answer, or failure data; whether it failed)
@@ -25,6 +25,7 @@ class End:
         self._umask, self.gathering, self._serve = umask, gathering, serve
         self.source: Optional[source.Source] = None
         self.sink: Optional[sink.Sink] = None
+        self._search: Any = None
 
     def the_source(self) -> source.Source:
         assert self.source is not None
@@ -47,7 +48,7 @@ class End:
             reply(failures.from_exception(error, str(asked.get("path", ""))), True)
 
     def _finish(self, asked: Question, reply: Reply) -> None:
-        entry = sink.entry(asked["entry"])
+        entry = entries.entry(asked["entry"])
 
         def done(outcome: List[Optional[failures.Data]]) -> None:
             reply(outcome[0], outcome[0] is not None)
@@ -68,9 +69,8 @@ class End:
             self.sink = madeup.NullSink(asked["hash"])
         else:
             policy = metadata.Policy(asked["preserve"], asked["archive"], self._umask)
-            self.sink = sink.Sink(
-                asked["root"], asked["token"], policy, asked["hash"], asked["strong"]
-            )
+            copy = sink.Copy(asked["token"], asked["nonce"], asked["lane"], asked["earlier"])
+            self.sink = sink.Sink(asked["root"], copy, policy, asked["hash"], asked["strong"])
 
     def gather(self, asked: Question) -> str:
         """Be the far end of a stream; returns where other lanes are handed over."""
@@ -105,6 +105,25 @@ class End:
                 found.append(failures.from_exception(error, path))
         return found
 
+    def target(self, asked: Question) -> List[Any]:
+        """Where the copy lands: a Target's fields, then what fence.claim() says of it.
+
+        "again" is the root and the names of a run that was cut short; None where there was none.
+        """
+        make = bool(asked["nonce"])
+        found = placing.resolve(
+            asked["path"], asked["names"], asked["folders"], make, asked["again"]
+        )
+        return list(found) + [_claim(found.root, asked) if asked["nonce"] else None]
+
+    def clean(self, asked: Question) -> Any:
+        """A page of what cut copies left; without a path the next page of the same search."""
+        from . import leftovers
+
+        if asked["path"] is not None:
+            self._search = leftovers.Search(asked["path"], asked["remove"])
+        return self._search.page()
+
     def extents(self, asked: Question) -> Any:
         """Where a file has data from an offset on, and whether that is all."""
         if self.source is not None:
@@ -128,17 +147,30 @@ class End:
         return found
 
 
-def _each(act: Callable[[sink.Sink, tree.Entry], None]) -> Callable[[End, Question], Any]:
+def _claim(root: str, asked: Question) -> fence.State:
+    """Make a run the one that owns the copy into this root, as fence.claim() does."""
+    fd = os.open(to_bytes(root), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        return fence.claim(fd, asked["token"], asked["nonce"], asked["known"])
+    finally:
+        os.close(fd)
+
+
+def _each(
+    act: Callable[[sink.Sink, tree.Entry], None], makes: bool = True
+) -> Callable[[End, Question], Any]:
     """A question about many entries; the answer is [place, failure] of those that failed."""
 
     def answer(end: End, asked: Question) -> List[Any]:
         failed: List[Any] = []
-        for place, value in enumerate(asked["entries"]):
-            entry = sink.entry(value)
+        listed = [entries.entry(value) for value in asked["entries"]]
+        for place, entry in enumerate(listed):
             try:
                 act(end.the_sink(), entry)
             except failures.EXPECTED as error:
                 failed.append([place, failures.from_exception(error, entry.path)])
+        if makes:
+            end.the_sink().make_names_durable(listed)
         return failed
 
     return answer
@@ -154,16 +186,22 @@ ANSWERS: Dict[str, Callable[[End, Question], Any]] = {
     "kernel": lambda end, asked: machine.kernel_settings(),
     "digests": End.digests,
     "expand": End.expand,
+    "clean": End.clean,
     "walk": lambda end, asked: end.the_source().walk(
         asked["after"], asked["restart"], asked["most"]
     ),
     "extents": End.extents,
-    "target": lambda end, asked: sink.resolve(
-        asked["path"], asked["names"], asked["folders"], asked["token"]
-    ),
+    "target": End.target,
+    "claim": lambda end, asked: _claim(asked["root"], asked),
+    "release": lambda end, asked: end.the_sink().release(),
+    "revoke": lambda end, asked: end.the_sink().revoke(asked["lane"]),
     "look": lambda end, asked: end.the_sink().look(asked["paths"]),
-    "discard": lambda end, asked: end.the_sink().discard(asked["path"]),
-    "adopt": _each(lambda to, entry: to.adopt(entry)),
+    "make": lambda end, asked: end.the_sink().make(entries.entry(asked["entry"])),
+    "inherit": lambda end, asked: end.the_sink().inherit(
+        entries.entry(asked["entry"]), asked["nonce"]
+    ),
+    "discard": lambda end, asked: end.the_sink().discard(asked["path"], asked["nonces"]),
+    "adopt": _each(lambda to, entry: to.adopt(entry), makes=False),
     "hard_links": _each(lambda to, entry: to.hard_link(entry)),
     "folders": _each(lambda to, entry: to.finish_folder(entry)),
 }

@@ -18,7 +18,8 @@ DAMAGED = "damaged"  # what arrived does not match what was sent: once more
 VERIFY = "verify"  # what was written does not match what was read
 SYSTEM = "system"  # the operating system said no: errno
 DESTINATION = "destination"  # the destination cannot take these sources
-KINDS = frozenset([CHANGED, UNSUPPORTED, UNSAFE, DAMAGED, VERIFY, SYSTEM, DESTINATION])
+SUPERSEDED = "superseded"  # another run of the same copy has taken over
+KINDS = frozenset([CHANGED, UNSUPPORTED, UNSAFE, DAMAGED, VERIFY, SYSTEM, DESTINATION, SUPERSEDED])
 
 Data = Dict[str, Any]
 
@@ -41,7 +42,7 @@ def data(kind: str, path: str, message: str, errno: int = 0) -> Data:
 def from_exception(error: BaseException, path: str) -> Data:
     """An exception met while working on `path`, as data. Any other exception is a bug: raised."""
     if isinstance(error, Refusal):
-        return data(error.kind, error.path, str(error))
+        return data(error.kind, error.path or path, str(error))
     if isinstance(error, Changed):
         return data(CHANGED, path, "changed while it was copied")
     if isinstance(error, OSError):

@@ -1,17 +1,17 @@
 """FileSource reads one file, FileSink writes one: each exists once and runs at either end.
 
 A chunk is read with pread at its offset and hashed on the way (FileSource.blocks); it is written
-with pwrite at the same offset of `.NAME.TOKEN.pscp-part` (FileSink.write), which becomes NAME by
-a rename once everything in it is verified and durable.
+with pwrite at the same offset of a part (FileSink.write), which becomes the file by a rename once
+everything in it is verified and durable.
 
-Not here: which chunks there are (../plan.py), names and folders (names.py), what travels (wire.py,
-failures.py).
+Not here: which chunks there are (../plan.py), how parts are made, opened and locked (parts.py),
+what travels (wire.py, failures.py).
 Read next: source.py and sink.py, which serve many files of a copy.
 """
 
 import errno
 import os
-from typing import Any, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Iterator, List, NamedTuple, Optional, Tuple
 
 from . import hashes, machine
 
@@ -22,7 +22,7 @@ _NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
 _CLOEXEC = getattr(os, "O_CLOEXEC", 0)
 _NO_NAME = getattr(os, "O_TMPFILE", 0) if os.path.exists("/proc/self/fd") else 0
 READ_FLAGS = os.O_RDONLY | _CLOEXEC | getattr(os, "O_NONBLOCK", 0)  # never waits for a FIFO
-PART_FLAGS = os.O_RDWR | os.O_CREAT | _NO_FOLLOW | _CLOEXEC
+PART_FLAGS = os.O_RDWR | _NO_FOLLOW | _CLOEXEC | getattr(os, "O_NONBLOCK", 0)
 
 
 class Identity(NamedTuple):
@@ -41,13 +41,21 @@ class Changed(Exception):
     """The file is not what it was when the copy of it began."""
 
 
-def read_whole(path: bytes, known: Identity, follow: bool) -> bytes:
+Place = Tuple[Optional[int], bytes]  # a folder's descriptor and a name; or None and a whole path
+
+
+def opened(place: Place, follow: bool) -> int:
+    """Open a file for reading."""
+    return os.open(place[1], READ_FLAGS | (0 if follow else _NO_FOLLOW), dir_fd=place[0])
+
+
+def read_whole(place: Place, known: Identity, follow: bool) -> bytes:
     """All of a small file. Raises Changed when it is not the known one, and OSError.
 
     What has its name now is not looked at again, as it is for a chunk, which may be read long
     after the file was opened: that costs a fifth of the time of a small file.
     """
-    fd = os.open(path, READ_FLAGS | (0 if follow else _NO_FOLLOW))
+    fd = opened(place, follow)
     try:
         body = os.read(fd, known.size + 1) if known.size else b""
         while 0 < len(body) < known.size:
@@ -65,13 +73,15 @@ def read_whole(path: bytes, known: Identity, follow: bool) -> bytes:
 class FileSource:
     """A file that is read."""
 
-    def __init__(self, path: bytes, known: Identity, follow: bool) -> None:
-        self.fd = os.open(path, READ_FLAGS | (0 if follow else _NO_FOLLOW))
-        self._known, self._path, self._follow = known, path, follow
+    def __init__(self, place: Callable[[], Place], known: Identity, follow: bool) -> None:
+        """`place` is asked each time: the folder's descriptor may be closed meanwhile."""
+        self.fd = opened(place(), follow)
+        self._known, self._place, self._follow = known, place, follow
 
     def check(self) -> None:
         """Raises Changed when the file, or what has its name now, is not the known one."""
-        by_name = os.stat(self._path, follow_symlinks=self._follow)
+        folder_fd, name = self._place()
+        by_name = os.stat(name, dir_fd=folder_fd, follow_symlinks=self._follow)
         if not self._known == identity(os.fstat(self.fd)) == identity(by_name):
             raise Changed()
 
@@ -99,31 +109,18 @@ class FileSource:
 
 
 class FileSink:
-    """A file that is written: a part file, in a folder that is held open by its descriptor."""
+    """A part that is written, by its descriptor."""
 
-    def __init__(
-        self, folder_fd: int, part: bytes, size: int, sparse: bool, digs: bool = False
-    ) -> None:
+    def __init__(self, fd: int, digs: bool = False) -> None:
         """With `digs` blocks of nothing but zeros become holes: the source could not tell those."""
-        self._digs = digs
-        self.fd = os.open(part, PART_FLAGS, 0o600, dir_fd=folder_fd)
-        try:
-            self._make_room(size, sparse)
-        except BaseException:
-            os.close(self.fd)
-            raise
-        self.inode = os.fstat(self.fd).st_ino
-
-    def _make_room(self, size: int, sparse: bool) -> None:
-        """The part has its final size from the start, and its space where that is cheap to get."""
-        status = os.fstat(self.fd)
-        if status.st_size == size:
-            return
-        if not sparse:  # first: a part of this size says that there is room for it
-            reserve(self.fd, status, size)
-        os.ftruncate(self.fd, size)
+        self.fd, self._digs = fd, digs
 
     def write(self, view: memoryview, offset: int) -> None:
+        step = _DIG_BYTES if self._digs else len(view)
+        for begin in range(0, len(view), step):
+            self._write(view[begin : begin + step], offset + begin)
+
+    def _write(self, view: memoryview, offset: int) -> None:
         if self._digs and _is_zero(view) and fallocate(self.fd, _DIG, offset, len(view)) == 0:
             return
         written = os.pwrite(self.fd, view, offset)
@@ -132,6 +129,16 @@ class FileSink:
 
     def close(self) -> None:
         os.close(self.fd)
+
+
+def make_room(fd: int, size: int, sparse: bool) -> None:
+    """Give a part its final size, and reserve its space where that is cheap to get."""
+    status = os.fstat(fd)
+    if status.st_size == size:
+        return
+    if not sparse:  # first: a part of this size says that there is room for it
+        reserve(fd, status, size)
+    os.ftruncate(fd, size)
 
 
 def data_extents(fd: int, size: int, offset: int, most: int) -> List[Extent]:
@@ -192,6 +199,7 @@ def _read_at(fd: int, view: memoryview, offset: int) -> int:
 
 
 _LOOK_BYTES = 4096
+_DIG_BYTES = 64 * 1024  # zeros in a row that become a hole
 _DIG = 3  # Linux's FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE
 
 

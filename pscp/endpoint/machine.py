@@ -3,6 +3,7 @@
 Not here: files (files.py).
 """
 
+import contextlib
 import errno
 import os
 import resource
@@ -199,3 +200,44 @@ def _setting(name: str) -> str:
         return subprocess.check_output(asked, stderr=subprocess.DEVNULL).decode("ascii", "replace")
     except (OSError, subprocess.SubprocessError):
         return ""
+
+
+# Filesystems whose inode numbers may be others when a file is looked up again.
+_WEAK_INODES = ("fuse", "cifs", "smb", "9p", "vboxsf", "vmhgfs", "prl_fs", "afs")
+
+
+def has_stable_inodes(device: int) -> bool:
+    """Do inode numbers tell files apart on this device (st_dev)? As far as proc(5) tells."""
+    wanted = "%d:%d" % (os.major(device), os.minor(device))
+    try:
+        with open("/proc/self/mountinfo") as lines:
+            for line in lines:
+                if line.split()[2] == wanted:
+                    return not line.rpartition(" - ")[2].startswith(_WEAK_INODES)
+    except (OSError, IndexError):
+        pass
+    return True
+
+
+def holders(fd: int) -> List[int]:
+    """Other processes that hold a lock on the open file, as far as proc(5) tells."""
+    status, found = os.fstat(fd), set()
+    try:
+        with open("/proc/locks") as lines:
+            for line in lines:
+                fields = line.replace("->", "").split()
+                if fields[5].rpartition(":")[2] == str(status.st_ino):
+                    found.add(int(fields[4]))
+    except (OSError, ValueError, IndexError):
+        return []
+    return [pid for pid in found if pid != os.getpid() and _has_open(pid, status)]
+
+
+def _has_open(pid: int, status: os.stat_result) -> bool:
+    folder = "/proc/%d/fd" % pid
+    with contextlib.suppress(OSError):
+        for each in os.listdir(folder):
+            with contextlib.suppress(OSError):
+                if os.path.samestat(os.stat(os.path.join(folder, each)), status):
+                    return True
+    return False

@@ -8,44 +8,44 @@ Not here: contents (files.py). Read next: sink.py.
 
 import base64
 import errno
+import functools
 import grp
 import itertools
 import os
 import pwd
 from typing import Any, Callable, Dict, NamedTuple, Optional
 
+from . import files
+
+_NO_ATTRIBUTES = frozenset(
+    [errno.ENOTSUP, errno.ENODATA, errno.ENOENT, errno.EACCES, errno.EPERM, errno.ELOOP]
+)
 _NOBODYS_ID = (1 << 32) - 1  # chown(2) takes it for "leave it as it is"
 _XATTRS_MAX_BYTES = 64 * 1024  # of one file; all of them travel in one frame
 
 
-def read(full: bytes, status: os.stat_result, preserve: bool, archive: bool) -> Dict[str, Any]:
+def read(
+    full: bytes, place: files.Place, status: os.stat_result, preserve: bool, archive: bool
+) -> Dict[str, Any]:
     """What a sink needs beyond mode and mtime: "a" atime_ns, "o" owner, "x" attributes."""
     extra: Dict[str, Any] = {}
     if preserve:
         extra["a"] = status.st_atime_ns
     if archive:
         extra["o"] = [status.st_uid, status.st_gid, _user(status.st_uid), _group(status.st_gid)]
-        attributes = _read_attributes(full)
+        attributes = _read_attributes(full, place)
         if attributes:
             extra["x"] = attributes
     return extra
 
 
 def _cached(ask: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    known: Dict[Any, Any] = {}
-
+    @functools.lru_cache(1024)
     def look_up(key: Any) -> Any:
         try:
-            return known[key]
-        except KeyError:
-            pass
-        except TypeError:  # a key of another shape
-            return None
-        try:
-            known[key] = ask(key)
+            return ask(key)
         except (KeyError, OverflowError, TypeError, ValueError):
-            known[key] = None
-        return known[key]
+            return None
 
     return look_up
 
@@ -63,17 +63,21 @@ def _wanted(name: str) -> bool:
     return os.geteuid() == 0 and name.startswith(("security.capability", "trusted."))
 
 
-def _read_attributes(full: bytes) -> Dict[str, str]:
+def _read_attributes(full: bytes, place: files.Place) -> Dict[str, str]:
+    """Its whole path tells quickly whether it has any; they are read without following links."""
     if not hasattr(os, "listxattr"):
         return {}
     try:
-        found = {}
-        for name in os.listxattr(full, follow_symlinks=False):
-            if _wanted(name):
-                value = os.getxattr(full, name, follow_symlinks=False)
-                found[name] = base64.b64encode(value).decode("ascii")
+        if not any(map(_wanted, os.listxattr(full, follow_symlinks=False))):
+            return {}
+        fd = files.opened(place, False)
+        try:
+            names = filter(_wanted, os.listxattr(fd))
+            found = {n: base64.b64encode(os.getxattr(fd, n)).decode("ascii") for n in names}
+        finally:
+            os.close(fd)
     except OSError as error:
-        if error.errno in (errno.ENOTSUP, errno.ENODATA, errno.ENOENT, errno.EACCES, errno.EPERM):
+        if error.errno in _NO_ATTRIBUTES:
             return {}
         raise
     if found and sum(map(len, itertools.chain(*found.items()))) > _XATTRS_MAX_BYTES:
@@ -154,7 +158,16 @@ def _atime_ns(entry: Any) -> int:
 def _owner(extra: Dict[str, Any]) -> "tuple[int, int]":
     """The owner by name where this end knows the name, else by number."""
     owner = extra.get("o")
-    return isinstance(owner, list) and _owner_here(tuple(owner)) or (-1, -1)
+    if not isinstance(owner, list) or not all(map(_is_short, owner)):
+        return -1, -1
+    return _owner_here(tuple(owner)) or (-1, -1)
+
+
+def _is_short(value: Any) -> bool:
+    """May it be the number or the name of somebody? It is kept."""
+    if isinstance(value, str):
+        return len(value) <= 256
+    return value is None or (isinstance(value, int) and abs(value) <= _NOBODYS_ID)
 
 
 @_cached

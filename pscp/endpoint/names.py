@@ -12,6 +12,7 @@ import errno
 import hashlib
 import os
 import re
+import stat
 import threading
 from typing import Tuple
 
@@ -19,9 +20,14 @@ from .failures import UNSAFE, Refusal
 
 PART_SUFFIX = b".pscp-part"
 NAME_MAX = 255  # bytes, on every filesystem that matters
-_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # A component that is empty, "." or "..", or a NUL.
+# part_name(), an older version's parts too, and a fence.
+_OWN = re.compile(rb"\..+\.[0-9a-f]{8,22}\.pscp-part|\.[0-9a-f]{8}\.pscp-run", re.DOTALL)
 _UNSAFE = re.compile(r"(?:\A|/)\.{0,2}(?:/|\Z)|\0")
+# The mode of a folder that a copy makes, until all in it has landed: it is its owner's alone, and
+# the sticky bit tells it from a private folder of the user's, so that a later run finishes it.
+UNFINISHED = 0o1700
 _FOLDERS_KEPT = 32  # open descriptors; a tree is walked folder by folder, so few are needed
 
 
@@ -43,43 +49,54 @@ def check(path: str) -> None:
         raise Refusal(UNSAFE, path, "a name that is no file's")
 
 
-def part_name(name: bytes, token: str) -> bytes:
-    """What NAME is called while it is incomplete: .NAME.TOKEN.pscp-part, within NAME_MAX.
+def part_name(name: bytes, key: str) -> bytes:
+    """What NAME is called while it is incomplete: .NAME.HASH.KEY.pscp-part, within NAME_MAX.
 
-    The token tells one copy's part from another's, so that two copies to the same name, from
-    different sources, never write into one file.
+    The key tells one run's part from another's. The hash is of the exact name: a filesystem that
+    folds case, or normalises names, takes two names for one.
     """
-    suffix = b"." + token.encode("ascii") + PART_SUFFIX
-    part = b"." + name + suffix
-    if len(part) <= NAME_MAX:
-        return part
-    short = hashlib.sha256(name).hexdigest()[:16].encode("ascii")
-    return b"." + name[: NAME_MAX - len(suffix) - len(short) - 2] + b"." + short + suffix
+    digest = hashlib.sha256(name).hexdigest()[:16]
+    suffix = (".%s.%s" % (digest, key)).encode("ascii") + PART_SUFFIX
+    return b"." + name[: NAME_MAX - 1 - len(suffix)] + suffix
+
+
+def is_unfinished(mode: int) -> bool:
+    """Is it that of a folder that a copy made and did not finish? Setgid is inherited."""
+    return stat.S_ISDIR(mode) and mode & 0o1777 == UNFINISHED
+
+
+def is_pscps_own(name: bytes) -> bool:
+    """Is this the name of a part or of a run's fence file? A walk leaves those out.
+
+    By all of its form: what only ends like one is the user's.
+    """
+    return name[:1] == b"." and _OWN.fullmatch(name) is not None
 
 
 class Root:
-    """A destination folder. Hold `lock` from at() until the descriptor it gave was used."""
+    """A folder and what is below. Hold `lock` from at() until the descriptor it gave was used."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, follow: bool = True) -> None:
         # The root is the user's own word, so links in it are followed.
-        self.fd = os.open(to_bytes(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self.fd = os.open(to_bytes(path), FOLDER_FLAGS & ~os.O_NOFOLLOW if follow else FOLDER_FLAGS)
         self.lock = threading.RLock()
         self._folders: collections.OrderedDict[str, int] = collections.OrderedDict()
 
     def at(self, path: str, make: bool = False) -> Tuple[int, bytes]:
         """The descriptor of the folder that holds `path`, and the last name.
 
-        With `make`, folders that are missing on the way are made. Raises OSError, Refusal.
+        With `make`, folders that are missing on the way are made, UNFINISHED. Raises OSError,
+        Refusal.
         """
         check(path)
         folder, _, name = path.rpartition("/")
         return self._folder(folder, path, make), to_bytes(name)
 
-    def folder(self, path: str) -> int:
+    def folder(self, path: str, make: bool = False) -> int:
         """The descriptor of the folder `path` itself; "" is the root."""
         if path:
             check(path)
-        return self._folder(path, path, False)
+        return self._folder(path, path, make)
 
     def _folder(self, folder: str, path: str, make: bool) -> int:
         """The descriptor of `folder`, on the way to `path`; "" is the root."""
@@ -98,7 +115,7 @@ class Root:
 
     def _open(self, parent: int, name: bytes, path: str, make: bool) -> int:
         try:
-            return os.open(name, _FOLDER_FLAGS, dir_fd=parent)
+            return os.open(name, FOLDER_FLAGS, dir_fd=parent)
         except FileNotFoundError:
             if not make:
                 raise
@@ -108,10 +125,16 @@ class Root:
                               % ascii(to_text(name)))  # fmt: skip
             raise
         try:
-            os.mkdir(name, 0o777, dir_fd=parent)
+            os.mkdir(name, UNFINISHED, dir_fd=parent)
         except FileExistsError:  # another lane was first
-            pass
-        return os.open(name, _FOLDER_FLAGS, dir_fd=parent)
+            return self._open(parent, name, path, False)
+        fd = os.open(name, FOLDER_FLAGS, dir_fd=parent)
+        if not os.fstat(fd).st_mode & stat.S_ISVTX:  # BSD's mkdir takes no sticky bit
+            try:
+                os.fchmod(fd, UNFINISHED)
+            except OSError:
+                pass  # not every filesystem has such modes
+        return fd
 
     def _keep(self, key: str, fd: int) -> None:
         self._folders[key] = fd

@@ -56,6 +56,13 @@ class Arriving:
         self._extent = (id_, start, offset + length)
         return begins
 
+    def place(self, id_: int, offset: int) -> Optional[int]:
+        """Where in its chunk a block lies; None where it does not follow the one before."""
+        if self._extent is None:
+            return 0
+        known, begin, end = self._extent
+        return offset - begin if (id_, offset) == (known, end) else None
+
     def complete(self, id_: int, offset: int, length: int) -> None:
         """The chunk's digest is here: it must be for the blocks that came."""
         if self._extent != (id_, offset, offset + length):

@@ -1,9 +1,12 @@
-"""The sink end of a copy: writes chunks and packs, verifies them, makes files final.
+"""The sink end of a copy: verifies chunks and packs, writes them, makes files final.
 
 Used by the agent when it is pushed to, and by a lane when it pulls. Every name is resolved below
-the destination's root without following links (names.Root), whoever chose it.
+the destination's root without following links (names.Root), whoever chose it. A chunk is held in
+memory until its digest matched, and written only into a part that still has its name (parts.py);
+whatever has a final name is changed only while this lane's run owns the copy (fence.py).
 
-Not here: a part's way to its final name (durable.py), when what is sent (../lane.py).
+Not here: a part's way to its final name (durable.py), what is checked of entries before they come
+here (entries.py), when what is sent (../lane.py).
 Read next: agent.py.
 """
 
@@ -12,100 +15,53 @@ import os
 import stat
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
-from . import durable, failures, files, hashes, metadata, tree, wire
-from .names import Root, part_name, to_bytes, to_text
+from . import durable, entries, failures, fence, files, hashes, metadata, tree, wire
+from .names import Root, is_unfinished, to_bytes
+from .parts import Parts
 from .session import Arriving
 
 _FILES_KEPT = 16  # open descriptors a lane
+_CHUNK_MOST_BYTES = 1 << 26  # what is kept for the next chunk is doubled up to this
 Done = Callable[[List[Optional[failures.Data]]], None]
 
 
-class Target(NamedTuple):
-    """Where a copy lands: the folder, each source's name in it, and which of them exist there."""
+class Copy(NamedTuple):
+    """Which copy, run and lane a sink works for; and the runs before that may have left parts."""
 
-    root: str
-    names: List[str]
-    existing: List[str]
-
-
-def resolve(destination: str, names: List[str], folders: List[bool], token: str) -> Target:
-    """What DEST means for these sources, as with cp and scp. Raises Refusal, OSError."""
-    path = os.path.expanduser(to_bytes(destination)) or b"."
-    slash = path.endswith((b"/", b"/."))  # realpath() takes both away
-    full = os.path.realpath(path)
-    if os.path.isdir(full):
-        return _existing(full, names, token)
-    if len(names) != 1:
-        raise _refused(destination, "is not a folder, and there are several sources for it")
-    if os.path.lexists(full):
-        if slash or folders[0]:
-            raise _refused(destination, "is a file, not a folder")
-    elif slash and not folders[0]:
-        raise _refused(destination, "no such folder")
-    parent, name = os.path.split(full)
-    if not os.path.isdir(parent):
-        raise _refused(destination, "no such folder: %s" % to_text(parent))
-    return _existing(parent, [to_text(name)], token)
-
-
-def _existing(root: bytes, names: List[str], token: str) -> Target:
-    def exists(name: str) -> bool:
-        plain = to_bytes(name)
-        candidates = (plain, part_name(plain, token))
-        return not plain or any(os.path.lexists(os.path.join(root, each)) for each in candidates)
-
-    return Target(to_text(root), names, [name for name in names if exists(name)])
-
-
-def _refused(path: str, message: str) -> failures.Refusal:
-    return failures.Refusal(failures.DESTINATION, path, message)
-
-
-_ENTRY_TYPES = (str, int, str, int, int, int, int, dict)
-
-
-def entry(value: Any) -> tree.Entry:
-    """An Entry as it came over the wire, with every field of its type. WireError otherwise."""
-    try:
-        made = tree.Entry(*value)
-    except TypeError:
-        raise wire.WireError("an entry of another shape")
-    if (
-        tuple(map(type, made)) != _ENTRY_TYPES
-        or made.kind not in tree.KINDS
-        or not 0 <= made.size <= (wire.MAX_OFFSET if made.kind == tree.FILE else 0)
-        or not 0 <= made.mode <= 0o7777
-        or abs(made.mtime_ns) > 1 << 63
-        or ("x" in made.extra and not _are_attributes(made.extra["x"]))
-    ):
-        raise wire.WireError("an entry with a field out of bounds")
-    return made
-
-
-def _are_attributes(value: Any) -> bool:
-    """As metadata.py reads them: name -> base64."""
-    return isinstance(value, dict) and all(isinstance(each, str) for each in value.values())
+    token: str
+    nonce: str  # "": a dry run, which changes nothing
+    lane: int
+    earlier: List[str]
 
 
 class Sink:
     """Takes the files of one copy at this end."""
 
     def __init__(
-        self, root: str, token: str, policy: metadata.Policy, algorithm: str, strong: bool
+        self, root: str, copy: Copy, policy: metadata.Policy, algorithm: str, strong: bool
     ) -> None:
+        """Raises OSError for a root that cannot be opened, Refusal where the run is superseded."""
         self.root = Root(root)
-        self._token, self._policy = token, policy
+        self._copy, self._policy = copy, policy
         self._algorithm, self._strong = algorithm, strong
-        # A small file's part is this lane's alone: an agent whose connection was lost may still be
-        # at work on the same file, and must not rename what another has half written.
-        self._own_token = token + os.urandom(3).hex()
-        self._settler = durable.Settler(self.root, policy, strong)
+        try:
+            self._fence = self._open_fence()
+        except BaseException:
+            self.root.close()
+            raise
+        self._parts = Parts(self.root, self._fence, copy.token, copy.nonce)
+        self._settler = durable.Settler(self.root, self._fence, self._parts, policy, strong)
         self._known: Dict[int, tree.Entry] = {}
         self._open: collections.OrderedDict[int, Any] = collections.OrderedDict()
         self._arriving = Arriving()
         self._hasher = hashes.new(algorithm)
-        self._failure: Optional[failures.Data] = None  # of the chunk that is arriving
+        self._chunk = bytearray()  # what has come of the chunk that is arriving
         self._room = memoryview(bytearray(1 << 18))
+
+    def _open_fence(self) -> Any:
+        if not self._copy.nonce:
+            return fence.NoFence()
+        return fence.Fence(self.root.fd, self._copy.token, self._copy.nonce, self._copy.lane)
 
     # --- large files, by chunks
 
@@ -134,79 +90,120 @@ class Sink:
         return file
 
     def _opened(self, value: tree.Entry) -> Any:
-        with self.root.lock:
-            folder_fd, name = self.root.at(value.path, make=True)
-            part = part_name(name, self._token)
-            extra = value.extra
-            return files.FileSink(folder_fd, part, value.size, "sparse" in extra, "dig" in extra)
+        try:
+            fd = self._parts.open(value.path)
+        except FileNotFoundError:
+            fd = self._parts.make(value.path)
+        try:
+            with self._parts.written(fd, value.path):  # or it might be the file by now
+                files.make_room(fd, value.size, "sparse" in value.extra)
+        except BaseException:
+            os.close(fd)
+            raise
+        return files.FileSink(fd, "dig" in value.extra)
+
+    def place(self, id_: int, offset: int, length: int) -> Optional[memoryview]:
+        """Where a block may be read to, before write() is told of it; None: nowhere."""
+        begin = self._arriving.place(id_, offset)
+        if begin is None or id_ not in self._known or begin + length > self._known[id_].size:
+            return None
+        if begin + length > len(self._chunk):
+            grown = bytearray(max(begin + length, min(2 * len(self._chunk), _CHUNK_MOST_BYTES)))
+            grown[:begin] = memoryview(self._chunk)[:begin]
+            self._chunk = grown
+        return memoryview(self._chunk)[begin : begin + length]
 
     def write(self, id_: int, offset: int, block: memoryview) -> None:
-        """A block came. What goes wrong is told when the chunk is complete."""
+        """A block came. It is kept until the chunk is complete."""
         value = self._entry(id_)
+        place = self.place(id_, offset, len(block))
         if self._arriving.block(id_, offset, len(block), value.size):
             self._hasher = hashes.new(self._algorithm)
-            self._failure = None
+        assert place is not None
         self._hasher.update(block)
-        if self._failure is None:
-            try:
-                self._file(id_).write(block, offset)
-            except (OSError, failures.Refusal) as error:
-                self._failure = failures.from_exception(error, value.path)
+        if block.obj is not self._chunk:
+            place[:] = block
 
     def complete(
         self, id_: int, offset: int, length: int, digest: bytes
     ) -> Tuple[bool, int, Optional[failures.Data]]:
         """The chunk's digest came: does it match; the part's inode; what went wrong."""
         self._arriving.complete(id_, offset, length)
-        if self._failure is not None:
-            return False, 0, self._failure
-        return self._hasher.digest() == digest, self._file(id_).inode, None
+        if self._hasher.digest() != digest:
+            return False, 0, None
+        path = self._entry(id_).path
+        try:
+            file = self._file(id_)
+            with self._parts.written(file.fd, path):
+                file.write(memoryview(self._chunk)[:length], offset)
+            return True, self._parts.inode(file.fd), None
+        except (OSError, failures.Refusal) as error:
+            return False, 0, failures.from_exception(error, path)
 
     def abandon(self) -> None:
         """The source could not read the rest of the chunk that is arriving."""
         self._arriving.abandon()
 
+    def make(self, value: tree.Entry) -> int:
+        """Make the part of a file that has no chunk, being one hole; returns its inode."""
+        file = self._opened(value)
+        try:
+            return self._parts.inode(file.fd)
+        finally:
+            file.close()
+
     def finish(self, value: tree.Entry, strong: str, inode: int, done: Done) -> None:
         """All chunks landed in the part with this inode: make it the file, soon."""
         try:
-            with self.root.lock:
-                folder_fd, name = self.root.at(value.path, make=True)
-                if self._is_finished(folder_fd, name, value, inode):
-                    return done([None])
-                part = files.FileSink(folder_fd, part_name(name, self._token), value.size, True)
-                if inode and part.inode != inode:
-                    part.close()
-                    raise failures.Refusal(failures.VERIFY, value.path, "its part was replaced")
+            fd = self._to_finish(value, inode)
         except (OSError, failures.Refusal) as error:
             return done([failures.from_exception(error, value.path)])
-        whole = durable.Part(part.fd, value, strong, self._token, True)
+        if fd is None:  # by a lane that died, maybe before the new name was durable
+            self._settler.make_names_durable(value.path.rpartition("/")[0])
+            return done([None])
+        whole = durable.Part(fd, value, strong, durable.SHARED)
         self._settler.add(durable.Batch([whole], done))
 
-    def _is_finished(self, folder_fd: int, name: bytes, value: tree.Entry, inode: int) -> bool:
+    def _to_finish(self, value: tree.Entry, inode: int) -> Optional[int]:
+        """The part's descriptor; None where the file has its final name already."""
+        replaced = failures.Refusal(failures.VERIFY, value.path, "its part was replaced")
+        try:
+            fd = self._parts.open(value.path, inode=inode)
+        except (FileNotFoundError, failures.Refusal):
+            if self._is_finished(value, inode):
+                return None
+            with self._fence.held():  # raises where another run removed it
+                raise replaced
+        if self._parts.inode(fd) == inode:
+            return fd
+        os.close(fd)
+        if self._is_finished(value, inode):  # this part was made late, and is removed at the end
+            return None
+        raise replaced
+
+    def _is_finished(self, value: tree.Entry, inode: int) -> bool:
         """Was it renamed already, by a lane that died before it could say so?"""
         try:
-            os.stat(part_name(name, self._token), dir_fd=folder_fd, follow_symlinks=False)
+            fd = self._opened_there(value.path)
+        except OSError:
             return False
-        except FileNotFoundError:
-            pass
         try:
-            status = os.stat(name, dir_fd=folder_fd, follow_symlinks=False)
-        except FileNotFoundError:
-            return False
-        return bool(inode) and (status.st_ino, status.st_size) == (inode, value.size)
+            return (self._parts.inode(fd), os.fstat(fd).st_size) == (inode, value.size)
+        finally:
+            os.close(fd)
 
     # --- small files, folders and links, by packs
 
     def pack(
-        self, entries: List[tree.Entry], rows: List[Any], bodies: memoryview, done: Done
+        self, listed: List[tree.Entry], rows: List[Any], bodies: memoryview, done: Done
     ) -> None:
         """Take a pack. `done` gets, per entry, None or its failure; it may come later."""
-        outcome: List[Optional[failures.Data]] = [None] * len(entries)
+        outcome: List[Optional[failures.Data]] = [None] * len(listed)
         parts: List[durable.Part] = []
         places: List[int] = []
         offset = 0
-        check_sizes(entries, rows, len(bodies))
-        for place, (value, row) in enumerate(zip(entries, rows)):
+        entries.check_sizes(listed, rows, len(bodies))
+        for place, (value, row) in enumerate(zip(listed, rows)):
             if isinstance(row, dict):
                 outcome[place] = failures.checked(row)
                 continue
@@ -226,6 +223,7 @@ class Sink:
                 outcome[place] = failure
             done(outcome)
 
+        self.make_names_durable([each for each in listed if each.kind == tree.LINK])
         if parts:
             self._settler.add(durable.Batch(parts, settled))
         else:
@@ -245,48 +243,62 @@ class Sink:
         hasher.update(body)
         if hasher.digest().hex() != digest:
             raise failures.Refusal(failures.DAMAGED, value.path, "arrived damaged")
+        self._make_way(value.path)
         with self.root.lock:
-            folder_fd, name = self.root.at(value.path, make=True)
-            nameless = files.new_small(folder_fd)
-            if nameless is None:
-                part, flags = part_name(name, self._own_token), files.PART_FLAGS | os.O_TRUNC
-                fd = os.open(part, flags, 0o600, dir_fd=folder_fd)
-            else:
-                fd = nameless
+            folder_fd, name = self.root.at(value.path)
+            fd = files.new_small(folder_fd)
+            kind = durable.PRIVATE if fd is None else durable.NAMELESS
+            if fd is None:
+                flags = files.PART_FLAGS | os.O_CREAT | os.O_EXCL
+                fd = os.open(self._parts.private_name(name), flags, 0o600, dir_fd=folder_fd)
         try:
             written = os.write(fd, body) if body else 0
             while written < len(body):
                 written += os.write(fd, body[written:])
         except OSError:
             os.close(fd)
-            durable.unlink_part(self.root, value.path, self._own_token)
+            if kind == durable.PRIVATE:
+                durable.unlink_private(self.root, self._parts, value.path)
             raise
-        return durable.Part(fd, value, digest, self._own_token, nameless is None)
+        return durable.Part(fd, value, digest, kind)
+
+    def _make_way(self, path: str) -> None:
+        """Make the folders on the way to `path` that are missing."""
+        try:
+            with self.root.lock:
+                self.root.at(path)
+        except FileNotFoundError:
+            with self._fence.held(), self.root.lock:
+                self.root.at(path, make=True)
 
     def _make_folder(self, value: tree.Entry) -> None:
-        """A folder that is usable until all in it has landed; then folders() finishes it."""
-        if not value.path:
-            return
-        mode = self._policy.mode(value.mode) & 0o777 | 0o700
-        with self.root.lock:
-            folder_fd, name = self.root.at(value.path, make=True)
-            try:
-                os.mkdir(name, mode, dir_fd=folder_fd)
-            except FileExistsError:
-                self.root.folder(value.path)  # raises where it is not a folder
-            if "new" in value.extra:
-                os.fchmod(self.root.folder(value.path), mode)
+        """Make the folder, unfinished until finish_folder()."""
+        with self._fence.held(), self.root.lock:
+            self.root.folder(value.path, make=True)
 
     def _make_link(self, value: tree.Entry) -> None:
-        target = value.extra["to"]
-        with self.root.lock:
+        def make(part: bytes, folder_fd: int) -> None:
+            os.symlink(to_bytes(value.extra["to"]), part, dir_fd=folder_fd)
+            metadata.apply_to_link(folder_fd, part, value, self._policy)
+
+        self._put(value, make)
+
+    def _put(self, value: tree.Entry, make: Callable[[bytes, int], None]) -> None:
+        """Make something under a name that only this lane knows, then give it its own."""
+        with self._fence.held(), self.root.lock:
             folder_fd, name = self.root.at(value.path, make=True)
             durable.replaced(folder_fd, name, value.path)
-            part = part_name(name, self._token)
-            _unlink(part, folder_fd)
-            os.symlink(to_bytes(target), part, dir_fd=folder_fd)
-            metadata.apply_to_link(folder_fd, part, value, self._policy)
-            os.rename(part, name, src_dir_fd=folder_fd, dst_dir_fd=folder_fd)
+            part = self._parts.private_name(name)
+            try:
+                make(part, folder_fd)
+                os.rename(part, name, src_dir_fd=folder_fd, dst_dir_fd=folder_fd)
+            finally:
+                _unlink(part, folder_fd)  # rename does nothing when both are the same file
+
+    def make_names_durable(self, made: List[tree.Entry]) -> None:
+        """These folders and links were made: sync the folder of each, once."""
+        for path in {value.path.rpartition("/")[0] for value in made if value.path}:
+            self._settler.make_names_durable(path)
 
     # --- after all files: hard links, then folders' metadata
 
@@ -295,22 +307,18 @@ class Sink:
         with self.root.lock:
             from_fd, first = self.root.at(value.extra["to"])
             from_fd = os.dup(from_fd)  # the next at() may close it
-            try:
-                folder_fd, name = self.root.at(value.path, make=True)
-                durable.replaced(folder_fd, name, value.path)
-                part = part_name(name, self._token)
-                _unlink(part, folder_fd)
-                os.link(
-                    first, part, src_dir_fd=from_fd, dst_dir_fd=folder_fd, follow_symlinks=False
-                )
-                os.rename(part, name, src_dir_fd=folder_fd, dst_dir_fd=folder_fd)
-                _unlink(part, folder_fd)  # rename does nothing when both are the same file
-            finally:
-                os.close(from_fd)
+
+        def make(part: bytes, folder_fd: int) -> None:
+            os.link(first, part, src_dir_fd=from_fd, dst_dir_fd=folder_fd, follow_symlinks=False)
+
+        try:
+            self._put(value, make)
+        finally:
+            os.close(from_fd)
 
     def finish_folder(self, value: tree.Entry) -> None:
         """Everything in the folder has landed: give it its metadata."""
-        with self.root.lock:
+        with self._fence.held(), self.root.lock:
             fd = self.root.folder(value.path)
             # Before its metadata changes: so the first folder's fsync commits all, and the next
             # ones find nothing to wait for.
@@ -320,26 +328,26 @@ class Sink:
     # --- what is there already
 
     def look(self, paths: List[str]) -> List[Any]:
-        """Per path [kind, size, mtime_ns, whether there is a part]; kind "" for nothing."""
+        """Per path [kind, size, mtime_ns, the runs that left a part]; kind "" for nothing."""
         return [self._seen(path) for path in paths]
 
     def _seen(self, path: str) -> List[Any]:
         if not path:
-            return [tree.FOLDER, 0, 0, False]
+            return [tree.FOLDER, 0, 0, []]
         try:
             with self.root.lock:
                 folder_fd, name = self.root.at(path)
-                part = part_name(name, self._token)
-                return _kind_and_size(folder_fd, name) + [_exists(folder_fd, part)]
+                left = self._parts.left(folder_fd, name, self._copy.earlier)
+                return _kind_and_size(folder_fd, name) + [left]
         except (OSError, failures.Refusal):
-            return ["", 0, 0, False]  # the attempt to write there will tell
+            return ["", 0, 0, []]  # the attempt to write there will tell
 
     def digests(
         self, path: str, part: bool, extents: List[Any], algorithm: str
     ) -> List[Optional[str]]:
         """The hex digest of each extent of the file, or of its part; None where it is shorter."""
         try:
-            fd = self._opened_there(path, part)
+            fd = self._parts.open(path) if part else self._opened_there(path)
         except FileNotFoundError:
             return [None] * len(extents)
         try:
@@ -348,17 +356,15 @@ class Sink:
         finally:
             os.close(fd)
 
-    def _opened_there(self, path: str, part: bool) -> int:
-        """A descriptor of the file, or of its part."""
+    def _opened_there(self, path: str) -> int:
+        """A descriptor of the file."""
         with self.root.lock:
             folder_fd, name = self.root.at(path)
-            if part:
-                name = part_name(name, self._token)
             return os.open(name, files.READ_FLAGS | os.O_NOFOLLOW, dir_fd=folder_fd)
 
     def extents(self, path: str, offset: int) -> Tuple[List[files.Extent], bool]:
         """The file's next stretches of data, and whether these were the last."""
-        fd = self._opened_there(path, False)
+        fd = self._opened_there(path)
         try:
             size = os.fstat(fd).st_size
             found = files.data_extents(fd, size, offset, files.EXTENTS_MOST)
@@ -366,50 +372,42 @@ class Sink:
             os.close(fd)
         return found, len(found) < files.EXTENTS_MOST
 
-    def discard(self, path: str) -> None:
-        """Remove the file's part."""
-        durable.unlink_part(self.root, path, self._token)
+    def inherit(self, value: tree.Entry, nonce: str) -> bool:
+        """Go on with what an earlier run left of the file; False where that cannot be."""
+        return self._parts.inherit(value.path, value.size, nonce)
+
+    def discard(self, path: str, nonces: List[str]) -> bool:
+        """Remove the parts of the file that these runs left, "" being this one.
+
+        False where one of them is still there.
+        """
+        return all([self._parts.remove(path, nonce) for nonce in nonces])
 
     def adopt(self, value: tree.Entry) -> None:
         """The file is here already and verified: with -p give it its source's metadata."""
         if not self._policy.preserve:
             return
-        fd = self._opened_there(value.path, False)
+        fd = self._opened_there(value.path)
         try:
-            metadata.apply_to_file(fd, value, self._policy, None)
+            with self._fence.held():
+                metadata.apply_to_file(fd, value, self._policy, None)
         finally:
             os.close(fd)
+
+    def revoke(self, lane: int) -> None:
+        """A lane of this run was lost: nothing that it still has on its way is done."""
+        fence.revoke(self.root.fd, self._copy.token, self._copy.nonce, lane)
+
+    def release(self) -> None:
+        """The copy is complete: no run owns it any more, and late bytes find no way in."""
+        fence.release(self.root.fd, self._copy.token, self._copy.nonce)
 
     def close(self) -> None:
         self._settler.close()
         for id_ in list(self._open):
             self.forget(id_)
+        self._fence.close()
         self.root.close()
-
-
-def check_sizes(entries: List[tree.Entry], rows: List[Any], count: int) -> None:
-    """Before anything is opened: the rows are for these entries, and for so many bytes."""
-    for value, row in zip(entries, rows):
-        if isinstance(row, dict):
-            failures.checked(row)
-            continue
-        if not isinstance(row, list) or len(row) != 2 or row[0] != value.size:
-            raise wire.WireError("a pack's row that does not fit its entry")
-        if value.kind not in (tree.FILE, tree.FOLDER, tree.LINK):
-            raise wire.WireError("a pack with an entry of kind %s" % ascii(value.kind))
-        if value.kind == tree.LINK and not _is_target(value.extra.get("to")):
-            raise wire.WireError("a link without a target")
-        count -= value.size
-    if count:
-        raise wire.WireError("a PACK frame with other bytes than its list says")
-
-
-def _is_target(value: Any) -> bool:
-    """Can a symbolic link point there?"""
-    try:
-        return isinstance(value, str) and b"\0" not in to_bytes(value) and value != ""
-    except UnicodeEncodeError:
-        return False
 
 
 def _unlink(name: bytes, folder_fd: int) -> None:
@@ -419,18 +417,13 @@ def _unlink(name: bytes, folder_fd: int) -> None:
         pass
 
 
-def _exists(folder_fd: int, name: bytes) -> bool:
-    try:
-        os.stat(name, dir_fd=folder_fd, follow_symlinks=False)
-        return True
-    except FileNotFoundError:
-        return False
-
-
 def _kind_and_size(folder_fd: int, name: bytes) -> List[Any]:
+    """An unfinished folder counts as not there, so that it is finished."""
     try:
         status = os.stat(name, dir_fd=folder_fd, follow_symlinks=False)
     except FileNotFoundError:
+        return ["", 0, 0]
+    if is_unfinished(status.st_mode):
         return ["", 0, 0]
     for kind, predicate in (
         (tree.FILE, stat.S_ISREG), (tree.FOLDER, stat.S_ISDIR), (tree.LINK, stat.S_ISLNK),

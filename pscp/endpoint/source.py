@@ -9,12 +9,13 @@ Read next: sink.py, the other end.
 """
 
 import collections
+import functools
 import glob
 import os
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from . import failures, files, hashes, tree, wire
-from .names import to_bytes, to_text
+from .names import Root, is_pscps_own, to_bytes, to_text
 
 Send = Callable[..., None]  # (type, id, offset, payload, flags)
 
@@ -51,12 +52,14 @@ class Top(NamedTuple):
 def expand(path: str, pattern: bool) -> List[Top]:
     """What a source as typed stands for: "~", and with `pattern` *, ? and [...].
 
-    A name that exists is taken literally, whatever characters it has. Refusal when there is none.
+    A name that exists is taken literally, whatever characters it has. A pattern means no parts.
+    Refusal when there is none.
     """
     full = os.path.expanduser(to_bytes(path)) or b"."
     if os.path.lexists(full):
         return [_top(full)]
     found = sorted(glob.glob(full)) if pattern else []
+    found = [each for each in found if not is_pscps_own(os.path.basename(each))]
     if not found:
         message = "no such file or folder"
         raise failures.Refusal(failures.DESTINATION, path, message)
@@ -82,6 +85,7 @@ class Source:
         self._room = memoryview(bytearray(block_bytes))
         self._known: Dict[int, tree.Entry] = {}
         self._open: collections.OrderedDict[int, Any] = collections.OrderedDict()
+        self._held: Dict[int, Root] = {}  # of the top that is read from, with -a
         self._walk: Optional[Iterator[tree.Entry]] = None
 
     # --- the manifest
@@ -131,12 +135,26 @@ class Source:
         return file
 
     def _opened(self, value: tree.Entry) -> Any:
-        return files.FileSource(self._full(value), identity(value), self._rules.follow)
+        place = functools.partial(self._place, value)
+        return files.FileSource(place, identity(value), self._rules.follow)
 
-    def _full(self, value: tree.Entry) -> bytes:
-        rest = value.path.partition("/")[2] if self._tops[value.top].name else value.path
-        root = self._roots[value.top]
-        return b"%s/%s" % (root, to_bytes(rest)) if rest else root
+    def _place(self, value: tree.Entry) -> files.Place:
+        """Where a file is: with -a no link below its top leads there. Raises OSError, Changed."""
+        top, path, root = value.top, value.path, self._roots[value.top]
+        rest = path.partition("/")[2] if self._tops[top].name else path
+        if self._rules.follow or not rest:
+            return None, b"%s/%s" % (root, to_bytes(rest)) if rest else root
+        if top not in self._held:  # one at a time: there may be any number, read in order
+            self._drop_root()
+            self._held[top] = Root(to_text(root), follow=False)
+        try:
+            return self._held[top].at(rest)
+        except failures.Refusal:
+            raise files.Changed()
+
+    def _drop_root(self) -> None:
+        while self._held:
+            self._held.popitem()[1].close()
 
     def send_chunk(self, id_: int, offset: int, length: int, send: Send) -> None:
         """Send the chunk's blocks and its digest; or that it failed, and why."""
@@ -182,7 +200,7 @@ class Source:
         return rows, bodies
 
     def _whole(self, value: tree.Entry) -> bytes:
-        return files.read_whole(self._full(value), identity(value), self._rules.follow)
+        return files.read_whole(self._place(value), identity(value), self._rules.follow)
 
     # --- digests, to resume and to check strongly
 
@@ -200,3 +218,4 @@ class Source:
     def close(self) -> None:
         for id_ in list(self._open):
             self.forget(id_)
+        self._drop_root()

@@ -14,7 +14,8 @@ import stat
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from . import failures, metadata
-from .names import to_bytes, to_text
+from .files import Changed
+from .names import FOLDER_FLAGS, is_pscps_own, to_bytes, to_text
 
 FILE, FOLDER, LINK, HARDLINK, ERROR = "file", "folder", "link", "hardlink", "error"
 KINDS = frozenset([FILE, FOLDER, LINK, HARDLINK, ERROR])
@@ -56,6 +57,18 @@ def matches(pattern: str, path: str, is_folder: bool) -> bool:
     return fnmatch.fnmatchcase(path.rpartition("/")[2], pattern)
 
 
+def is_excluded(filters: Sequence[Sequence[str]], name: str, path: str, is_folder: bool) -> bool:
+    """Do the filters leave this path out? `name` is that of the source that it is in."""
+    if not name:  # "." as a source: not to be excluded, and in no path
+        if not path:
+            return False
+        path = "./" + path
+    for action, pattern in filters:
+        if matches(pattern, path, is_folder):
+            return action == "exclude"
+    return False
+
+
 def _place(top: int, path: str) -> Tuple[int, List[bytes]]:
     """What the order of a walk is by."""
     return top, to_bytes(path).split(b"/")
@@ -82,39 +95,65 @@ class Walk:
         """Depth first, without recursion: a tree may be deeper than Python's stack."""
         pending = [iter([(name, path)])]
         ancestors = [(0, 0)]
-        while pending:
-            step = next(pending[-1], None)
-            if step is None:
-                pending.pop()
-                ancestors.pop()
-                continue
-            entry, key = self._entry(top, *step, ancestors=ancestors)
-            if entry is None:
-                continue
-            yield entry
-            if entry.kind == FOLDER and key is not None:
-                try:
-                    pending.append(iter(self._names(*step)))
+        fds: List[Optional[int]] = [None]  # of the folders that the walk is in
+        try:
+            while pending:
+                step = next(pending[-1], None)
+                if step is None:
+                    pending.pop()
+                    ancestors.pop()
+                    _close(fds.pop())
+                    continue
+                entry, key = self._entry(top, *step, fd=fds[-1], ancestors=ancestors)
+                if entry is None:
+                    continue
+                yield entry
+                if entry.kind == FOLDER and key is not None:
+                    try:
+                        fd, names = self._entered(*step, above=fds[-1], key=key)
+                    except (OSError, Changed) as error:
+                        # Behind the folder in the order, so that a walk that goes on finds it.
+                        failure = failures.from_exception(error, step[0])
+                        yield self._error(top, step[0] + "/", failure)
+                        continue
+                    fds.append(fd)
                     ancestors.append(key)
-                except OSError as error:
-                    # Behind the folder in the order, so that a walk that goes on finds it.
-                    failure = failures.from_exception(error, step[0])
-                    yield self._error(top, step[0] + "/", failure)
+                    pending.append(iter(names))
+        finally:
+            for each in fds:
+                _close(each)
 
-    def _names(self, path: str, full: bytes) -> List[Tuple[str, bytes]]:
-        prefix = path + "/" if path else ""
-        above = os.path.join(full, b"")
-        return [(prefix + to_text(name), above + name) for name in sorted(os.listdir(full))]
+    def _entered(
+        self, path: str, full: bytes, above: Optional[int], key: Tuple[int, int]
+    ) -> Tuple[Optional[int], List[Tuple[str, bytes]]]:
+        """A folder's descriptor (None with -r, which follows links) and what is in it.
+
+        What somebody puts in its place meanwhile is not entered. Raises OSError, Changed.
+        """
+        fd = None
+        try:
+            if not self._rules.follow:
+                fd = os.open(_name(full, above), FOLDER_FLAGS, dir_fd=above)
+                if _key(os.fstat(fd)) != key:
+                    raise Changed()
+            found = map(os.fsencode, os.listdir(full if fd is None else fd))
+            names = sorted(name for name in found if not is_pscps_own(name))
+        except BaseException:
+            _close(fd)
+            raise
+        prefix, before = path + "/" if path else "", os.path.join(full, b"")
+        return fd, [(prefix + to_text(name), before + name) for name in names]
 
     def _error(self, top: int, path: str, failure: failures.Data) -> Entry:
         return Entry(ERROR, top, path, 0, 0, 0, 0, failure)
 
     def _entry(
-        self, top: int, path: str, full: bytes, ancestors: List[Tuple[int, int]]
+        self, top: int, path: str, full: bytes, fd: Optional[int], ancestors: List[Tuple[int, int]]
     ) -> Tuple[Optional[Entry], Optional[Tuple[int, int]]]:
         """The entry (None: left out), and the key of a folder that is to be entered."""
         try:
-            status = os.stat(full) if self._rules.follow else os.lstat(full)
+            name = _name(full, fd)
+            status = os.stat(name, dir_fd=fd, follow_symlinks=self._rules.follow)
         except OSError as error:
             if self._excluded(top, path, False):
                 return None, None
@@ -126,32 +165,28 @@ class Walk:
         is_folder = stat.S_ISDIR(status.st_mode)
         if self._excluded(top, path, is_folder):
             return None, None
-        key = (status.st_dev, status.st_ino)
+        key = _key(status)
         if is_folder and key in ancestors:
             failure = failures.data(failures.UNSUPPORTED, path, "a loop of links")
             return self._error(top, path, failure), None
-        entry = self._described(top, path, full, status)
+        entry = self._described(top, path, full, fd, status)
         return entry, key if is_folder and self._rules.recursive else None
 
     def _excluded(self, top: int, path: str, is_folder: bool) -> bool:
-        if not self._tops[top][0]:  # "." as a source: not to be excluded, and in no path
-            if not path:
-                return False
-            path = "./" + path
-        for action, pattern in self._rules.filters:
-            if matches(pattern, path, is_folder):
-                return action == "exclude"
-        return False
+        return is_excluded(self._rules.filters, self._tops[top][0], path, is_folder)
 
-    def _described(self, top: int, path: str, full: bytes, status: os.stat_result) -> Entry:
+    def _described(
+        self, top: int, path: str, full: bytes, fd: Optional[int], status: os.stat_result
+    ) -> Entry:
         kind, problem = self._kind(status.st_mode)
         if problem:
             failure = failures.data(failures.UNSUPPORTED, path, problem)
             return self._error(top, path, failure)
         try:
-            extra = metadata.read(full, status, self._rules.preserve, self._rules.archive)
+            place = fd, _name(full, fd)
+            extra = metadata.read(full, place, status, self._rules.preserve, self._rules.archive)
             if kind == LINK:
-                extra["to"] = to_text(os.readlink(full))
+                extra["to"] = to_text(os.readlink(place[1], dir_fd=fd))
         except OSError as error:
             return self._error(top, path, failures.from_exception(error, path))
         if kind == FILE:
@@ -173,11 +208,24 @@ class Walk:
         if status.st_blocks * 512 < status.st_size:
             extra["sparse"] = 1
         if self._rules.archive and status.st_nlink > 1:
-            first = self._linked.setdefault((status.st_dev, status.st_ino), (top, path))
+            first = self._linked.setdefault(_key(status), (top, path))
             if first != (top, path):
                 extra["in"], extra["to"] = first
                 return HARDLINK
         return FILE
+
+
+def _name(full: bytes, fd: Optional[int]) -> bytes:
+    return full if fd is None else full.rpartition(b"/")[2]
+
+
+def _key(status: os.stat_result) -> Tuple[int, int]:
+    return status.st_dev, status.st_ino
+
+
+def _close(fd: Optional[int]) -> None:
+    if fd is not None:
+        os.close(fd)
 
 
 def _link_problem(error: OSError, full: bytes) -> str:

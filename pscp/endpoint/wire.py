@@ -128,7 +128,7 @@ def unpack_payload(payload: memoryview) -> "tuple[Any, memoryview]":
         raise WireError("a PACK frame holds no JSON")
 
 
-_TRICKLE_BYTES = 64 * 1024
+TRICKLE_BYTES = 64 * 1024
 # A reader waits so long where bytes come in small pieces: each takes a system call and a turn of
 # CPython's lock, and the pipe has room for what comes meanwhile, at up to 1 GB/s.
 GATHER_S = 0.001
@@ -217,9 +217,9 @@ class Decoder:
         Not of a pack: who takes that has work enough to let the next one gather meanwhile.
         """
         if self._block is not None:
-            return count < _TRICKLE_BYTES < self._missing
+            return count < TRICKLE_BYTES < self._missing
         missing = self._wanted() - (self._end - self._start)
-        return count < _TRICKLE_BYTES < missing and self._view[self._start] == DATA
+        return count < TRICKLE_BYTES < missing and self._view[self._start] == DATA
 
     @property
     def pending_bytes(self) -> int:

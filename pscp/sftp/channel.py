@@ -24,6 +24,7 @@ from pscp.channels.openssh import PROTOCOL_STATUS, last_line, reap
 from pscp.endpoint import machine
 from pscp.errors import ConnectionLost, NoAgent, NoSftp, ProtocolError, PscpError
 from pscp.options import Location, Options
+from pscp.sftp.packets import NO_SFTP_STATUS
 from pscp.sftp.program import COMMAND
 
 SUBSYSTEM = "sftp"
@@ -74,9 +75,14 @@ class SftpChannel:
         for file in self._files[:2]:
             with contextlib.suppress(OSError):
                 file.close()
-        reap(self._child)
+        reap(self._child, _END_S)
         self._files[2].close()
         self._below.close()
+
+    def let_go(self, patience_s: float) -> None:
+        self._child.kill()
+        self._below.let_go(patience_s)
+        self.close()
 
     def lent(self) -> None:
         raise NotImplementedError("an agent's place is taken once")
@@ -88,6 +94,8 @@ class SftpChannel:
         status = self._child.returncode
         if status is not None and status > 0:
             words = last_line(self._heard())
+            if status == NO_SFTP_STATUS:
+                return _no_sftp(words)
             if status == PROTOCOL_STATUS:
                 return ProtocolError(f"over SFTP: {words.removeprefix('pscp: ')}")
             return ProtocolError(f"the program for SFTP failed: {words}")
@@ -95,8 +103,7 @@ class SftpChannel:
             return ConnectionLost(f"the program for SFTP was ended by signal {-status}")
         error = self._below.explain(said)
         if isinstance(error, NoAgent):
-            shown = last_line(said)
-            return NoSftp("the far end offers no SFTP" + (f"; it said: {shown}" if shown else ""))
+            return _no_sftp(last_line(said))
         return error
 
     def _heard(self) -> str:
@@ -104,6 +111,10 @@ class SftpChannel:
         if not select.select([fd], [], [], 0)[0]:
             return ""
         return os.read(fd, _SAID_MAX_BYTES).decode(errors="replace")
+
+
+def _no_sftp(said: str) -> NoSftp:
+    return NoSftp("the far end offers no SFTP" + (f"; it said: {said}" if said else ""))
 
 
 def open_sftp(

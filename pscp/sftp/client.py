@@ -45,7 +45,6 @@ class Client:
     def __init__(self, read_fd: int, write_fd: int, loop: Loop) -> None:
         self._loop, self.out = loop, Out(write_fd)
         self.is_single = False  # the server opens a file once at a time
-        self.umask: int | None = None  # of what is made there, once it is known
         self._decoder = packets.Decoder()
         self.incoming = In(read_fd, self._decoder, self._take_all, self._may_rest)
         self._numbers = itertools.count(1)
@@ -239,7 +238,7 @@ class Client:
     def remove(self, path: bytes) -> Promise[None]:
         return self.ask(packets.REMOVE, packets.text(path))
 
-    def mkdir(self, path: bytes, mode: int) -> Promise[None]:
+    def mkdir(self, path: bytes, mode: int | None = None) -> Promise[None]:
         return self.ask(packets.MKDIR, packets.text(path) + packets.attrs(Attrs(mode=mode)))
 
     def realpath(self, path: bytes) -> Promise[bytes]:
@@ -265,13 +264,17 @@ class Client:
             await self.extended(POSIX_RENAME, both)
             return
         try:
-            await self.ask(packets.RENAME, both)
+            await self.rename_once(path, to)
         except SftpError as error:
             if error.code in _NOT_IN_THE_WAY:
                 raise
             with contextlib.suppress(SftpError):  # the next error tells more
                 await self.remove(to)
-            await self.ask(packets.RENAME, both)
+            await self.rename_once(path, to)
+
+    def rename_once(self, path: bytes, to: bytes) -> Promise[None]:
+        """Fails where something has the name already, with most servers."""
+        return self.ask(packets.RENAME, packets.text(path) + packets.text(to))
 
     # --- extensions
 

@@ -1,6 +1,7 @@
 """What a path as typed stands for at the far end: sources with *, ? and [...], and a destination.
 
-As endpoint/source.py's expand() and endpoint/sink.py's resolve(), by requests.
+As endpoint/source.py's expand() and endpoint/sink.py's resolve(), by requests. What DEST means is
+decided in endpoint/placing.py.
 
 Not here: the walk below a source (walk.py).
 Read next: walk.py.
@@ -11,20 +12,21 @@ from __future__ import annotations
 import fnmatch
 import glob
 import os
+from typing import Any
 
-from pscp.endpoint import failures
-from pscp.endpoint.names import part_name, to_bytes, to_text
+from pscp.endpoint import failures, placing
+from pscp.endpoint.names import is_pscps_own, to_bytes, to_text
 from pscp.endpoint.source import Top
 from pscp.sftp.client import Client
 from pscp.sftp.folders import absolute, joined, looked_at
-from pscp.sftp.packets import SftpError
-from pscp.sftp.tasks import Tasks, all_of
+from pscp.sftp.packets import Attrs, SftpError
+from pscp.sftp.tasks import Tasks, all_of, settled
 from pscp.sftp.walk import listed
 
 
 async def expand(client: Client, tasks: Tasks, path: str, pattern: bool) -> list[Top]:
-    """A name that exists is taken literally. Refusal when there is none."""
-    full = await absolute(client, to_bytes(path))
+    """A name that exists is taken literally; a pattern means no parts. Refusal for none."""
+    full = await absolute(client, to_bytes(path) or b".")
     top = tasks.start(_top(client, full))
     if await looked_at(client, full) is not None:
         return [await top]
@@ -51,8 +53,8 @@ async def _matching(client: Client, full: bytes, typed: bytes) -> list[bytes]:
             for each in await _names(client, folder)
             if fnmatch.fnmatchcase(each, name) and (each[:1] != b"." or name[:1] == b".")
         ]
-    there = [each for each in found if await looked_at(client, each) is not None]
-    return sorted(there)
+    named = [each for each in found if not is_pscps_own(os.path.basename(each))]
+    return sorted([each for each in named if await looked_at(client, each) is not None])
 
 
 async def _names(client: Client, folder: bytes) -> list[bytes]:
@@ -73,32 +75,49 @@ async def _top(client: Client, full: bytes) -> Top:
 
 async def resolve(
     client: Client, tasks: Tasks, destination: str, names: list[str], folders: list[bool],
-    token: str,
-) -> list[object]:  # fmt: skip
-    """What DEST means for these sources: [root, names there, those that exist]."""
-    typed = to_bytes(destination)
-    slash = typed.endswith((b"/", b"/."))
-    path = await absolute(client, typed)
-    real = tasks.start(_real(client, path.rstrip(b"/") or b"/"))
-    status, itself = await all_of(
-        tasks.start(looked_at(client, path, follow=True)), tasks.start(looked_at(client, path))
+    make: bool, before: list[Any] | None,
+) -> list[Any]:  # fmt: skip
+    """What DEST means for these sources: [root, names there, those that exist].
+
+    `before` is what it meant to a run that was cut short.
+    """
+    path = await absolute(client, to_bytes(destination))
+    if path.endswith((b"/", b"/.")):  # a server may resolve only the last of what is missing
+        path = path.removesuffix(b".").rstrip(b"/") or b"/"
+    real, status = await all_of(
+        tasks.start(_real(client, path)), tasks.start(looked_at(client, path, follow=True))
     )
-    if status is not None and status.is_folder:
-        return await _existing(client, tasks, await real, names, token)
-    if len(names) != 1:
-        raise _refused(destination, "is not a folder, and there are several sources for it")
-    if itself is not None:
-        if slash or folders[0]:
-            raise _refused(destination, "is a file, not a folder")
-    elif slash and not folders[0]:
-        raise _refused(destination, "no such folder")
-    parent, name = os.path.split(await real)
+    is_folder = status is not None and status.is_folder
+    if before is not None and placing.may_mean(real, is_folder, names, folders, before):
+        still = await _again(client, tasks, *before)
+        if still is not None:
+            return still
+    step = placing.decide(destination, folders, is_folder, status is not None)
+    if step == placing.INTO:
+        return await _existing(client, tasks, real, names)
+    parent, name = os.path.split(real)
     above = tasks.start(looked_at(client, parent, follow=True))
-    found = tasks.start(_existing(client, tasks, parent, [to_text(name)], token))
+    found = tasks.start(_existing(client, tasks, parent, [to_text(name)]))
     status = await above
     if status is None or not status.is_folder:
-        raise _refused(destination, f"no such folder: {to_text(parent)}")
-    return await found
+        message = f"no such folder: {to_text(parent)}"
+        raise failures.Refusal(failures.DESTINATION, destination, message)
+    if step == placing.AS:
+        return await found
+    if not make:
+        return [to_text(parent), placing.below(to_text(name), names), []]
+    await _make_folder(client, real)
+    return await _existing(client, tasks, real, names)
+
+
+async def _make_folder(client: Client, path: bytes) -> None:
+    """With the mode that the server gives a new folder; another copy may be the first to do it."""
+    try:
+        await client.mkdir(path)
+    except SftpError:
+        status = await looked_at(client, path, follow=True)
+        if status is None or not status.is_folder:
+            raise
 
 
 async def _real(client: Client, path: bytes) -> bytes:
@@ -113,19 +132,19 @@ async def _real(client: Client, path: bytes) -> bytes:
         return path
 
 
-async def _existing(
-    client: Client, tasks: Tasks, root: bytes, names: list[str], token: str
-) -> list[object]:
-    async def is_there(name: bytes) -> bool:
-        if not name:
-            return True
-        each = [joined(root, name), joined(root, part_name(name, token))]
-        looks = [tasks.start(looked_at(client, path)) for path in each]
-        return any(status is not None for status in await all_of(*looks))
-
-    found = await all_of(*[tasks.start(is_there(to_bytes(name))) for name in names])
-    return [to_text(root), names, [name for name, there in zip(names, found, strict=True) if there]]
+async def _again(client: Client, tasks: Tasks, root: str, names: list[str]) -> list[Any] | None:
+    """The same of a run that was cut short, if its root is a folder still."""
+    path = to_bytes(root)
+    status, found = await settled(
+        tasks.start(looked_at(client, path, follow=True)),
+        tasks.start(_existing(client, tasks, path, names)),
+    )
+    is_folder = isinstance(status, Attrs) and status.is_folder
+    return found if is_folder and isinstance(found, list) else None
 
 
-def _refused(path: str, message: str) -> failures.Refusal:
-    return failures.Refusal(failures.DESTINATION, path, message)
+async def _existing(client: Client, tasks: Tasks, root: bytes, names: list[str]) -> list[Any]:
+    looks = [tasks.start(looked_at(client, joined(root, to_bytes(name)))) for name in names if name]
+    there = iter(await all_of(*looks))
+    existing = [name for name in names if not name or next(there) is not None]
+    return [to_text(root), names, existing]

@@ -12,7 +12,7 @@ from __future__ import annotations
 import errno
 
 from pscp.endpoint import failures
-from pscp.endpoint.names import check, to_bytes, to_text
+from pscp.endpoint.names import UNFINISHED, check, is_unfinished, to_bytes, to_text
 from pscp.sftp import packets
 from pscp.sftp.client import Client
 from pscp.sftp.packets import Attrs, SftpError
@@ -70,7 +70,9 @@ class Root:
         return joined(self._path, to_bytes(path)) if path else self._path
 
     async def folder(self, folder: str, path: str, make: bool = False) -> None:
-        """See to this folder, on the way to `path`; "" is the root."""
+        """See to this folder, on the way to `path`; "" is the root. With `make` it is made, to be
+        entered by its owner alone, where it is missing.
+        """
         if not folder:
             return
         check(folder)
@@ -90,8 +92,10 @@ class Root:
         await self.folder(above, path, make)
         full = self.full(folder)
         if make:  # a folder that is there stays as it is
-            made, found = self._client.mkdir(full, 0o777), self._client.lstat(full)
+            made, found = self._client.mkdir(full, UNFINISHED), self._client.lstat(full)
             problem, status = await settled(made, found)
+            if not isinstance(problem, Exception):
+                await self._see_to_mode(full, status)
         else:
             problem, [status] = None, await settled(self._client.lstat(full))
         if isinstance(status, Exception):
@@ -100,6 +104,11 @@ class Root:
             what = ascii(folder.rpartition("/")[2])
             message = f"{what} is a link or a file there, not a folder"
             raise failures.Refusal(failures.UNSAFE, path, message)
+
+    async def _see_to_mode(self, folder: bytes, status: Attrs | Exception) -> None:
+        """A server may leave out the mode that a folder is made with, or the sticky bit of it."""
+        if isinstance(status, Attrs) and status.mode is not None and not is_unfinished(status.mode):
+            await settled(self._client.setstat(folder, Attrs(mode=UNFINISHED)))
 
 
 def _is_good(known: Promise[None]) -> bool:

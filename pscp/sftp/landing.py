@@ -14,12 +14,12 @@ from typing import Any
 
 from pscp.endpoint import failures, metadata, tree
 from pscp.endpoint.failures import Refusal
-from pscp.endpoint.names import part_name
+from pscp.endpoint.names import is_unfinished, part_name
 from pscp.endpoint.source import PACK_FILE_BYTES
 from pscp.sftp import client as sftp
-from pscp.sftp import packets
 from pscp.sftp.client import Client
-from pscp.sftp.folders import Root, joined, looked_at
+from pscp.sftp.fence import Fence, owner_and_access
+from pscp.sftp.folders import Root, is_missing, joined, looked_at
 from pscp.sftp.hashing import Hashing
 from pscp.sftp.packets import Attrs, SftpError
 from pscp.sftp.tasks import Promise, Tasks, all_of, settled
@@ -36,10 +36,15 @@ class Destination:
     ) -> None:
         self.root = Root(client, tasks, asked["root"])
         self._client, self._tasks, self._hashing = client, tasks, hashing
-        self._token = asked["token"]
-        self._own_token = self._token + os.urandom(3).hex()  # as endpoint/sink.py has one
-        self._policy = metadata.Policy(asked["preserve"], asked["archive"], _UMASK)
-        self._writes = not asked["dry"]
+        self._token, self._nonce, self._earlier = asked["token"], asked["nonce"], asked["earlier"]
+        # In the names of parts that no other lane knows, as endpoint/parts.py has one.
+        self._private = f"{self._token}{self._nonce}{os.urandom(3).hex()}"
+        server = asked["server"]
+        umask = server.get("umask")
+        umask = _UMASK if umask is None else umask
+        client.is_single = bool(server.get("is_single"))
+        self._made_private: list[Any] | None = server.get("private")
+        self._policy = metadata.Policy(asked["preserve"], asked["archive"], umask)
         self._begun = tasks.start(self._begin())
 
     async def begun(self) -> None:
@@ -47,34 +52,8 @@ class Destination:
         await self._begun
 
     async def _begin(self) -> None:
-        looking = self._client.stat(self.root.full(""))
-        tries = self._client.umask is None and self._writes
-        trying = [self._tasks.start(self._try_out())] if tries else []
-        status = (await settled(looking, *trying))[0]
-        if isinstance(status, Exception):
-            raise status
-        if not status.is_folder:
+        if not (await self._client.stat(self.root.full(""))).is_folder:
             raise Refusal(failures.DESTINATION, "", "the destination is not a folder")
-        if self._client.umask is not None:
-            self._policy = self._policy._replace(umask=self._client.umask)
-
-    async def _try_out(self) -> None:
-        """A file that is made and removed tells the umask, and whether two handles may be."""
-        path = joined(self.root.full(""), part_name(b"pscp", self._own_token))
-        create = packets.FOR_WRITE | packets.CREATE | packets.EXCLUSIVE
-        try:
-            handle = await self._client.open(path, create, 0o777)
-        except SftpError:
-            return  # nothing can be made in the root itself; below it perhaps
-        found, second = await settled(
-            self._client.fstat(handle), self._client.open(path, packets.FOR_WRITE)
-        )
-        self._client.is_single = isinstance(second, SftpError)
-        handles = [handle] if isinstance(second, SftpError) else [handle, second]
-        ended = [self._client.close(each) for each in handles]
-        self._tasks.start(settled(*ended, self._client.remove(path)))
-        if isinstance(found, Attrs) and found.mode is not None:
-            self._client.umask = _umask(found.mode)
 
     # --- metadata
 
@@ -107,9 +86,12 @@ class Destination:
             return Attrs(mode=mode)
         return Attrs(mode=mode, **times(value))
 
-    def _part(self, path: bytes, token: str) -> bytes:
-        folder, _, name = path.rpartition(b"/")
-        return joined(folder or b"/", part_name(name, token))
+    def _part(self, path: bytes, nonce: str = "") -> bytes:
+        """What the part of this file is called; of an earlier run, with that run's nonce."""
+        return _beside(path, self._token + (nonce or self._nonce))
+
+    def _private_part(self, path: bytes) -> bytes:
+        return _beside(path, self._private)
 
     async def _failure(self, error: Exception, path: str) -> failures.Data:
         explained = await self._client.explained(error, self.root.full(""))
@@ -124,7 +106,7 @@ class Destination:
         first = await self.root.at(value.extra["to"])
         path = await self.root.at(value.path, make=True)
         replaced(await looked_at(self._client, path), value.path)
-        part = self._part(path, self._own_token)
+        part = self._private_part(path)
         await self._client.hardlink(first, part)
         try:
             await self._client.rename(part, path)
@@ -156,26 +138,27 @@ class Destination:
     # --- what is there already
 
     async def look(self, paths: list[str]) -> list[Any]:
+        """Per path [kind, size, mtime_ns, the runs that left a part]; kind "" for nothing."""
         return [await each for each in [self._tasks.start(self._seen(path)) for path in paths]]
 
     async def _seen(self, path: str) -> list[Any]:
         if not path:
-            return [tree.FOLDER, 0, 0, False]
+            return [tree.FOLDER, 0, 0, []]
         try:
             full = await self.root.at(path)
         except (SftpError, Refusal):
-            return ["", 0, 0, False]  # the attempt to write there will tell
-        found, part = await settled(
-            self._client.lstat(full), self._client.lstat(self._part(full, self._token))
-        )
-        return [*_kind_and_size(found), isinstance(part, Attrs)]
+            return ["", 0, 0, []]  # the attempt to write there will tell
+        parts = [self._client.lstat(self._part(full, nonce)) for nonce in self._earlier]
+        found, *left = await settled(self._client.lstat(full), *parts)
+        named = zip(self._earlier, left, strict=True)
+        return [*_kind_and_size(found), [n for n, part in named if isinstance(part, Attrs)]]
 
     async def digests(
         self, path: str, part: bool, extents: list[Any], algorithm: str
     ) -> list[str | None]:
         full = await self.root.at(path)
         if part:
-            full = self._part(full, self._token)
+            full = self._part(full)
         status = await looked_at(self._client, full)
         if status is None:
             return [None] * len(extents)
@@ -196,10 +179,44 @@ class Destination:
         size = status.size or 0
         return ([[offset, size - offset]] if size > offset else []), True
 
-    async def discard(self, path: str) -> None:
-        part = self._part(await self.root.at(path), self._token)
-        if await looked_at(self._client, part) is not None:
-            await self._client.remove(part)
+    async def inherit(self, value: tree.Entry, nonce: str) -> bool:
+        """Make an earlier run's part this run's own. False where that must not, or cannot, be."""
+        path = await self.root.at(value.path)
+        own, part = self._part(path), self._part(path, nonce)
+        there, left = await settled(self._client.lstat(own), self._client.lstat(part))
+        if isinstance(there, SftpError) and self._is_private(left, value.size):
+            await settled(self._client.rename_once(part, own))
+            [there] = await settled(self._client.lstat(own))
+        return self._is_private(there, value.size)  # it may be another lane that made it so
+
+    def _is_private(self, found: Attrs | Exception, size: int) -> bool:
+        """Is it a part of this size as this user makes them, as far as attributes tell?"""
+        if not isinstance(found, Attrs) or not found.is_file or found.size != size:
+            return False
+        owner, access = owner_and_access(found)
+        made_owner, made_access = self._made_private or (owner, 0)
+        return owner == made_owner and access in (0, made_access)
+
+    async def discard(self, path: str, nonces: list[str]) -> bool:
+        """Remove the parts of the file that these runs left, "" being this one.
+
+        False where one of them is still there.
+        """
+        try:
+            full = await self.root.at(path)
+            parts = [self._part(full, nonce) for nonce in nonces]
+            await settled(*[self._client.remove(part) for part in parts])
+            looks = [self._tasks.start(looked_at(self._client, part)) for part in parts]
+            return not any(await all_of(*looks))
+        except SftpError as error:
+            return is_missing(error)
+        except Refusal:
+            return False
+
+    async def release(self) -> None:
+        """The copy is complete: no run owns it any more."""
+        fence = Fence(self._client, self._tasks, self.root.full(""), self._token)
+        await fence.release(self._nonce)
 
     async def adopt(self, value: tree.Entry) -> None:
         if not self._policy.preserve:
@@ -210,10 +227,9 @@ class Destination:
             await self._client.setstat(path, meta)
 
 
-def _umask(mode: int) -> int:
-    """What was taken from 0777. Where a server takes no modes from us, it says nothing of x."""
-    missing = 0o777 & ~mode
-    return missing & 0o666 | (missing & 0o444) >> 2 if missing & 0o111 == 0o111 else missing
+def _beside(path: bytes, key: str) -> bytes:
+    folder, _, name = path.rpartition(b"/")
+    return joined(folder or b"/", part_name(name, key))
 
 
 def times(value: tree.Entry) -> dict[str, int]:
@@ -250,7 +266,8 @@ def replaced(status: Attrs | None, path: str) -> Attrs | None:
 
 
 def _kind_and_size(found: Attrs | Exception) -> list[Any]:
-    if isinstance(found, Exception):
+    """What is there; as in endpoint/sink.py, an unfinished folder counts as not there."""
+    if isinstance(found, Exception) or (found.mode is not None and is_unfinished(found.mode)):
         return ["", 0, 0]
     for kind, is_so in (
         (tree.FILE, found.is_file), (tree.FOLDER, found.is_folder), (tree.LINK, found.is_link),

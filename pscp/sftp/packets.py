@@ -16,6 +16,8 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from pscp.endpoint.wire import TRICKLE_BYTES
+
 INIT, VERSION = 1, 2
 OPEN, CLOSE, READ, WRITE, LSTAT, FSTAT, SETSTAT, FSETSTAT = 3, 4, 5, 6, 7, 8, 9, 10
 OPENDIR, READDIR, REMOVE, MKDIR, RMDIR, REALPATH, STAT = 11, 12, 13, 14, 15, 16, 17
@@ -37,6 +39,7 @@ _U32, _U64 = struct.Struct(">I"), struct.Struct(">Q")
 MAX_PACKET_BYTES = 512 * 1024  # OpenSSH's is 256 KiB; more was not asked for
 MAX_HANDLE_BYTES = 256
 MAX_NAMES = 65536  # in one answer
+NO_SFTP_STATUS = 95  # of a lane's program: what answers at the far end is no SFTP server
 _SAID_MAX = 200  # bytes of a server's words in an error
 
 
@@ -52,6 +55,14 @@ class SftpError(OSError):
 
 class BadPacket(Exception):
     """The server sent what is no SFTP packet."""
+
+
+class NotSftp(BadPacket):
+    """What came first is no SFTP: a login's greeting, or a forced command's output (`said`)."""
+
+    def __init__(self, said: bytes) -> None:
+        super().__init__(f"these bytes are no SFTP: {said!r}")
+        self.said = said
 
 
 class Attrs(NamedTuple):
@@ -205,9 +216,6 @@ def names(view: memoryview) -> Iterator[tuple[bytes, Attrs]]:
         yield name, cursor.attrs()
 
 
-_TRICKLE_BYTES = 64 * 1024
-
-
 class Answer(NamedTuple):
     """A packet as it came. The payload is valid until the Decoder's next space()."""
 
@@ -242,7 +250,7 @@ class Decoder:
         if have < 5 or self._view[self._start + 4] != DATA:
             return False
         missing = 4 + int(_U32.unpack_from(self._view, self._start)[0]) - have
-        return count < _TRICKLE_BYTES < missing
+        return count < TRICKLE_BYTES < missing
 
     def next(self) -> Answer | None:
         """The next whole packet, or None. BadPacket when there can never be one."""
@@ -253,7 +261,7 @@ class Decoder:
         type_ = self._view[self._start + 4]
         if type_ not in ANSWERS or not 5 <= length <= MAX_PACKET_BYTES:
             said = bytes(self._view[self._start : self._end][:_SAID_MAX])
-            raise BadPacket(f"these bytes are no SFTP: {said!r}")
+            raise NotSftp(said)
         if have < 4 + length:
             return None
         begin = self._start + 5

@@ -188,3 +188,29 @@ class Loop:
         self.ins = [each for each in self.ins if each[0].fd != fd]
         self.outs = [each for each in self.outs if each.fd != fd]
         self._register({known: e for known, e in self._known.items() if known != fd})
+
+
+class Wake:
+    """A decoder for the pipe of set_wakeup_fd(): whatever comes says SIGTERM."""
+
+    def __init__(self) -> None:
+        self._room = memoryview(bytearray(64))
+
+    def space(self) -> memoryview:
+        return self._room
+
+    def filled(self, count: int) -> None:
+        pass
+
+
+def read_marker(count: int) -> bytes:
+    """What the coordinator sent first: it waits for it before anything else."""
+    os.set_blocking(0, True)
+    marker = b""
+    while len(marker) < count:
+        more = os.read(0, count - len(marker))
+        if not more:
+            raise BrokenPipeError
+        marker += more
+    os.set_blocking(0, False)
+    return marker

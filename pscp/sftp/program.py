@@ -208,13 +208,14 @@ class Program:
             hasher.update(_TRIAL)
             if _digest(said.get(b"%d" % (place + 1), b"")) == hasher.digest():
                 self.tools[algorithm] = place + 1, name
-        speeds = hashes.speeds()
-        if self._has_fast_sha256() and speeds["sha256"] > speeds["blake2b"]:
-            blake2b = self.tools.pop("blake2b", None)
-            self.tools.update({"blake2b": blake2b} if blake2b else {})
+        if "blake2b" in self.tools and self._has_fast_sha256():
+            self.tools["blake2b"] = self.tools.pop("blake2b")  # behind it
 
     def _has_fast_sha256(self) -> bool:
-        return self.tools.get("sha256", (0, ""))[1] == _MADE_FOR_THE_PROCESSOR
+        if self.tools.get("sha256", (0, ""))[1] != _MADE_FOR_THE_PROCESSOR:
+            return False
+        speeds = hashes.speeds()
+        return speeds["sha256"] > speeds["blake2b"]
 
     def _give_up(self) -> None:
         if not self.ready.is_settled:

@@ -1,7 +1,9 @@
 """The sink end of a copy over SFTP: as endpoint/sink.py, by requests.
 
-Parts, names and order are the same: `.NAME.TOKEN.pscp-part` is written at offsets by any lane,
-verified, synced where the server can, given its metadata, then renamed.
+Parts, names and order are the same: `.NAME.HASH.KEY.pscp-part` is written at offsets by any lane,
+verified, synced where the server can, given its metadata, then renamed. Blocks are written as they
+come. What comes of a chunk so late that another lane may have it by then is held until all of it is
+here, and written only where the part is still there.
 
 Not here: metadata, and what is there already (landing.py), how what was written is hashed
 (hashing.py), frames (standin.py).
@@ -10,7 +12,10 @@ Read next: source.py.
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import time
+from collections.abc import Coroutine
 from typing import Any
 
 from pscp.endpoint import failures, hashes, tree, wire
@@ -27,18 +32,30 @@ from pscp.sftp.landing import GIGA, Destination, owner_of, replaced, times
 from pscp.sftp.packets import Attrs, SftpError
 from pscp.sftp.tasks import Promise, Task, Tasks, all_of, settled
 
+# Another lane takes over what one has held for a second, and may finish the file soon after.
+_LATE_S = 1.0
 _BESIDE_BYTES = 1 << 20  # that other small files, just failing as well, have made free meanwhile
 # None where the sending end's bytes arrived and were written and match; else what went wrong.
 Outcome = tuple[bool, failures.Data | None]
 
 
 class _Chunk:
-    """What is arriving, and the writes that it became."""
+    """What is arriving: the writes that it became, and the blocks that are held."""
 
     def __init__(self, file: File | None, hashers: dict[str, Any]) -> None:
-        self.file, self.hashers = file, hashers
+        self.file, self.hashers = file, hashers  # no file where it is opened for each chunk
         self.writes: list[Promise[Any]] = []
-        self.kept: list[tuple[int, bytes]] = []  # where the file is opened for each chunk
+        self.held: list[tuple[int, bytes]] = []
+        self._begun_s = time.monotonic()
+
+    @property
+    def is_late(self) -> bool:
+        return time.monotonic() - self._begun_s > _LATE_S
+
+    def is_open(self) -> bool:
+        """Can what comes be written at once?"""
+        is_opened = self.file is not None and self.file.opened.is_settled
+        return is_opened and not (self.held or self.is_late)
 
 
 class Sink(Destination):
@@ -53,6 +70,7 @@ class Sink(Destination):
         self._turns: dict[int, Promise[Any]] = {}  # the last chunk of a file that opens once
         self._arriving = Arriving()
         self._chunk: _Chunk | None = None
+        self._is_closed = False
 
     # --- large files, by chunks
 
@@ -66,7 +84,7 @@ class Sink(Destination):
     async def _open_part(self, value: tree.Entry) -> bytes:
         """The part's handle; the part is a file, and has its final size."""
         await self.begun()
-        part = self._part(await self.root.at(value.path, make=True), self._token)
+        part = self._part(await self.root.at(value.path, make=True))
         flags = packets.FOR_READ | packets.FOR_WRITE | packets.CREATE
         status, handle, free = await settled(
             self._client.lstat(part),
@@ -78,6 +96,9 @@ class Sink(Destination):
         try:
             if isinstance(status, Attrs) and not status.is_file:
                 raise Refusal(failures.UNSAFE, value.path, "its part is not a file there")
+            if self._is_closed and isinstance(status, Exception):  # the copy ended meanwhile
+                await settled(self._client.remove(part))
+                raise status
             is_new = isinstance(status, Exception) or not status.size
             if is_new or status.size != value.size:
                 await self._make_room(handle, value, free if is_new else None)
@@ -101,109 +122,91 @@ class Sink(Destination):
         if value is None:
             raise wire.WireError("bytes for a file that was not announced")
         if self._arriving.block(id_, offset, len(view), value.size):
-            self._begin_chunk(id_)
+            self._chunk = self._begun_chunk(id_)
         chunk = self._chunk
         assert chunk is not None
         for hasher in chunk.hashers.values():
             hasher.update(view)
-        if chunk.file is None:
-            chunk.kept.append((offset, bytes(view)))
-        elif chunk.file.opened.is_settled:
-            try:
-                handle = chunk.file.opened.value()
-            except (SftpError, Refusal):
-                return
-            chunk.writes += self._client.write(handle, offset, view)
-        else:
-            later = self._write_later(chunk.file, offset, bytes(view))
-            chunk.writes.append(self._tasks.start(later))
+        if chunk.file is None or not chunk.is_open():
+            chunk.held.append((offset, bytes(view)))
+            return
+        with contextlib.suppress(SftpError, Refusal):  # _landed() tells
+            chunk.writes += self._client.write(chunk.file.opened.value(), offset, view)
 
-    def _begin_chunk(self, id_: int) -> None:
-        hashing, wanted = self._hashing, []
-        beside = hashing.beside(self._algorithm)
-        if beside or not hashing.is_wanted:  # else what was sent is compared with what lies there
+    def _begun_chunk(self, id_: int) -> _Chunk:
+        beside, wanted = self._hashing.beside(self._algorithm), []
+        if beside or not self._hashing.is_wanted:  # else the source's digest is for what lies there
             wanted = [self._algorithm, beside] if beside else [self._algorithm]
-        is_open = self._client.umask is None and not self._begun.is_settled
-        file = None if is_open or self._client.is_single else self._files.get(id_)
-        self._chunk = _Chunk(file, {name: new(name) for name in wanted})
+        file = None if self._client.is_single else self._files.get(id_)
         if file is not None:
             file.chunks += 1
-
-    async def _write_later(self, file: File, offset: int, data: bytes) -> None:
-        handle = await file.opened
-        await all_of(*self._client.write(handle, offset, memoryview(data)))
+        return _Chunk(file, {name: new(name) for name in wanted})
 
     def complete(self, id_: int, offset: int, length: int, digest: bytes) -> Task[Outcome]:
         """The chunk's digest came: does it match what lies there; what went wrong."""
         self._arriving.complete(id_, offset, length)
         chunk, self._chunk = self._chunk, None
         assert chunk is not None
+        hashed = {name: hasher.digest() for name, hasher in chunk.hashers.items()}
+        expected = {self._algorithm: digest, **hashed}
+        value, extent = self._files.known[id_], (offset, length)
         if chunk.file is not None:
-            value = self._files.known[id_]
-            return self._tasks.start(self._complete(value, chunk, (offset, length), digest))
-        turn = self._tasks.start(
-            self._complete_in_turn(id_, chunk, (offset, length), digest, self._turns.get(id_))
-        )
-        self._turns[id_] = turn
-        return turn
+            landing = self._landed(chunk.file, chunk)
+        else:
+            landing = self._landed_in_turn(value, chunk, self._turns.get(id_))
+        is_right = expected[self._algorithm] == digest
+        if not is_right:
+            chunk.held = []
+        task = self._tasks.start(self._outcome_of(value, landing, extent, expected, is_right))
+        if chunk.file is None:
+            self._turns[id_] = task
+        return task
 
-    async def _complete(
-        self, value: tree.Entry, chunk: _Chunk, extent: tuple[int, int], digest: bytes
-    ) -> Outcome:
-        file = chunk.file
-        assert file is not None
+    async def _outcome_of(
+        self, value: tree.Entry, landing: Coroutine[Any, Any, None], extent: tuple[int, int],
+        expected: dict[str, bytes], is_right: bool,
+    ) -> Outcome:  # fmt: skip
         try:
-            await file.opened
-            await all_of(*chunk.writes)
-            return await self._compared(value, chunk, extent, digest), None
+            await landing
+            if not is_right or not self._hashing.is_wanted:
+                return is_right, None
+            part = self._part(self.root.full(value.path))
+            return await self._hashing.matches(part, extent, expected, False), None
         except failures.EXPECTED as error:
             return False, await self._failure(error, value.path)
+
+    async def _landed(self, file: File, chunk: _Chunk) -> None:
+        """Everything of the chunk is written; what was held now, unless the part is gone: then the
+        file has its final name, through another lane.
+        """
+        try:
+            handle = await file.opened
+            if chunk.held and chunk.is_late:
+                await self._client.lstat(self._part(self.root.full(file.value.path)))
+            await self._write_held(handle, chunk)
         finally:
             file.chunks -= 1
 
-    async def _complete_in_turn(
-        self, id_: int, chunk: _Chunk, extent: tuple[int, int], digest: bytes,
-        before: Promise[Any] | None,
-    ) -> Outcome:  # fmt: skip
-        """Where a file opens once at a time: open, write, close; then open it to verify."""
-        value = self._files.known[id_]
-        await settled(self._begun)
-        if not self._client.is_single:  # which was not known when the chunk began
-            chunk.file = self._files.get(id_)
-            chunk.file.chunks += 1
-            later = (self._write_later(chunk.file, offset, data) for offset, data in chunk.kept)
-            chunk.writes += [self._tasks.start(each) for each in later]
-            return await self._complete(value, chunk, extent, digest)
+    async def _landed_in_turn(
+        self, value: tree.Entry, chunk: _Chunk, before: Promise[Any] | None
+    ) -> None:
+        """Where a file opens once at a time: open, write, close; then it can be verified."""
         if before is not None:
             await settled(before)
+        handle = await self._open_part(value)
         try:
-            handle = await self._open_part(value)
-            writes = [
-                write for offset, data in chunk.kept
-                for write in self._client.write(handle, offset, memoryview(data))
-            ]  # fmt: skip
-            found = await settled(*writes)
+            await self._write_held(handle, chunk)
+        finally:
             await self._client.close(handle)
-            for each in found:
-                if isinstance(each, Exception):
-                    raise each
-            return await self._compared(value, chunk, extent, digest), None
-        except failures.EXPECTED as error:
-            return False, await self._failure(error, value.path)
 
-    async def _compared(
-        self, value: tree.Entry, chunk: _Chunk, extent: tuple[int, int], digest: bytes
-    ) -> bool:
-        hashers = {name: hasher.digest() for name, hasher in chunk.hashers.items()}
-        expected = {self._algorithm: digest, **hashers}
-        if expected[self._algorithm] != digest:
-            return False
-        if not self._hashing.is_wanted:
-            return True
-        part = self._part(self.root.full(value.path), self._token)
-        return await self._hashing.matches(part, extent, expected, False)
+    async def _write_held(self, handle: bytes, chunk: _Chunk) -> None:
+        held, chunk.held = chunk.held, []
+        for offset, data in held:
+            chunk.writes += self._client.write(handle, offset, memoryview(data))
+        await all_of(*chunk.writes)
 
     def abandon(self) -> None:
+        """The source could not read the rest of the chunk that is arriving."""
         self._arriving.abandon()
         if self._chunk is not None and self._chunk.file is not None:
             self._chunk.file.chunks -= 1
@@ -211,53 +214,72 @@ class Sink(Destination):
 
     # --- made final
 
-    async def finish(self, value: tree.Entry, strong: str, inode: int) -> None:
-        """All chunks landed in the part: make it the file. An inode says that there were any."""
+    async def make(self, value: tree.Entry) -> int:
+        """Make the part of a file that has no chunk, being one hole; 1 says that it is there."""
+        await self._client.close(await self._open_part(value))
+        return 1
+
+    async def finish(self, value: tree.Entry, strong: str) -> None:
+        """All chunks landed in the part: make it the file.
+
+        With the strong digest that the whole file has, only what has it: another lane may have made
+        the part anew, after it got its final name.
+        """
         path = await self.root.at(value.path, make=True)
-        part = self._part(path, self._token)
+        part = self._part(path)
         try:
             looked = self._tasks.start(looked_at(self._client, path))
-            if not inode:  # nothing but a hole
-                await self._client.close(await self._open_part(value))
-            elif await self._is_finished(value, part, looked):
-                return
-            before = replaced(await looked, value.path)
-            if strong:
-                await self._check_strong(value, part, strong)
-            handle = await self._client.open_in_turn(part, packets.FOR_READ | packets.FOR_WRITE)
-            asked = self._describe(handle, value, before)  # requests about one file keep order
-            synced = self._tasks.start(self._client.fsync(handle))
-            await settled(self._client.close(handle))
-            for each in asked:
-                await self._told(each)
-            await synced
-            await self._client.rename(part, path)
+            if not await self._is_finished(value, path, strong, looked):
+                await self._rename(value, path, await looked)
         except Exception:
             await settled(self._client.remove(part))
             raise
 
+    async def _rename(self, value: tree.Entry, path: bytes, there: Attrs | None) -> None:
+        before, part = replaced(there, value.path), self._part(path)
+        handle = await self._client.open_in_turn(part, packets.FOR_READ | packets.FOR_WRITE)
+        asked = self._describe(handle, value, before)  # requests about one file keep order
+        synced = self._tasks.start(self._client.fsync(handle))
+        await settled(self._client.close(handle))
+        for each in asked:
+            await self._told(each)
+        await synced
+        await self._client.rename(part, path)
+
     async def _is_finished(
-        self, value: tree.Entry, part: bytes, looked: Promise[Attrs | None]
+        self, value: tree.Entry, path: bytes, strong: str, looked: Promise[Attrs | None]
     ) -> bool:
-        """Was it renamed already, by a lane that died before it could say so?
+        """Was it renamed already, by a lane that died before it could say so? Raises Refusal where
+        neither the part nor the file is right.
 
         Only this copy's lanes rename or remove its parts, and all of this one's chunks landed.
         """
+        part = self._part(path)
         status, final = await settled(self._client.lstat(part), looked)
-        if isinstance(status, SftpError) and is_missing(status):
-            is_there = isinstance(final, Attrs) and final.is_file and final.size == value.size
-            if not is_there or (self._policy.preserve and final.mtime != value.mtime_ns // GIGA):
-                raise Refusal(failures.VERIFY, value.path, "its part was replaced")
+        is_gone = isinstance(status, SftpError) and is_missing(status)
+        if isinstance(status, Exception) and not is_gone:
+            raise status
+        if await self._is_whole(part, status, value, strong):
+            return False
+        if strong and await self._is_whole(path, final, value, strong):
+            await settled(self._client.remove(part))  # made late, if it is there at all
+            await self.adopt(value)
             return True
-        if isinstance(status, Attrs) and (not status.is_file or status.size != value.size):
-            raise Refusal(failures.VERIFY, value.path, "its part was replaced")
-        return False
+        if is_gone and not strong and await self._is_whole(path, final, value, ""):
+            is_of_its_time = final.mtime == value.mtime_ns // GIGA
+            if is_of_its_time or not self._policy.preserve:
+                return True
+        what = "what lies at the destination is not what was read at the source"
+        raise Refusal(failures.VERIFY, value.path, what if strong else "its part was replaced")
 
-    async def _check_strong(self, value: tree.Entry, part: bytes, strong: str) -> None:
-        digest = await self._hashing.of_extent(part, 0, value.size, hashes.STRONG)
-        if digest is None or digest.hex() != strong:
-            message = "what lies at the destination is not what was read at the source"
-            raise Refusal(failures.VERIFY, value.path, message)
+    async def _is_whole(self, path: bytes, found: Any, value: tree.Entry, strong: str) -> bool:
+        """Is this a file of the right size, and with the strong digest, if that is known?"""
+        if not isinstance(found, Attrs) or not found.is_file or found.size != value.size:
+            return False
+        if not strong:
+            return True
+        digest = await self._hashing.of_extent(path, 0, value.size, hashes.STRONG)
+        return digest is not None and digest.hex() == strong
 
     # --- small files, folders and links, by packs
 
@@ -280,7 +302,7 @@ class Sink(Destination):
         try:
             await self.begun()
             if value.kind == tree.FOLDER:
-                await self._make_folder(value)
+                await self.root.folder(value.path, value.path, make=True)
             elif value.kind == tree.LINK:
                 await self._make_link(value)
             else:
@@ -299,7 +321,7 @@ class Sink(Destination):
         if expected[algorithm].hex() != digest:
             raise Refusal(failures.DAMAGED, value.path, "arrived damaged")
         path = await self.root.at(value.path, make=True)
-        part = self._part(path, self._own_token)
+        part = self._private_part(path)
         try:
             await self._write_small(value, path, part, body)
             is_wanted = self._hashing.is_wanted or self._strong
@@ -341,18 +363,10 @@ class Sink(Destination):
         finally:
             handles.give(1)
 
-    async def _make_folder(self, value: tree.Entry) -> None:
-        if not value.path:
-            return
-        await self.root.folder(value.path, value.path, make=True)
-        if "new" in value.extra:
-            mode = self._policy.mode(value.mode) & 0o777 | 0o700
-            await self._told(self._client.setstat(self.root.full(value.path), Attrs(mode=mode)))
-
     async def _make_link(self, value: tree.Entry) -> None:
         path = await self.root.at(value.path, make=True)
         replaced(await looked_at(self._client, path), value.path)
-        part = self._part(path, self._own_token)
+        part = self._private_part(path)
         await self._client.symlink(to_bytes(value.extra["to"]), part)
         try:
             if not (await self._client.lstat(part)).is_link:
@@ -369,4 +383,5 @@ class Sink(Destination):
             raise
 
     def close(self) -> None:
+        self._is_closed = True
         self._files.close()

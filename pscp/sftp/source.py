@@ -141,7 +141,7 @@ class Source:
         await after.over  # which may have closed it
         await self._client.give_way()
         file = self._files.get(id_)
-        file.chunks += 1
+        file.chunks += 1  # until it is closed
         return await file.opened
 
     def send_chunk(self, id_: int, offset: int, length: int) -> None:

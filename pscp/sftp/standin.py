@@ -16,36 +16,26 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, NoReturn
 
-from pscp.endpoint import failures, machine, session, sink, source, wire
+from pscp.endpoint import entries, failures, machine, session, source, wire
 from pscp.endpoint.agent import TICK_S
+from pscp.endpoint.names import to_bytes
 from pscp.sftp import finding, packets
 from pscp.sftp.client import Client
+from pscp.sftp.fence import Fence
 from pscp.sftp.hashing import Hashing
-from pscp.sftp.pipes import In, Loop, Out
+from pscp.sftp.leftovers import Search
+from pscp.sftp.pipes import In, Loop, Out, Wake, read_marker
 from pscp.sftp.program import Program
 from pscp.sftp.sink import Sink
 from pscp.sftp.source import Source
-from pscp.sftp.tasks import Task, Tasks, settled
+from pscp.sftp.tasks import Promise, Task, Tasks, settled
 
 _LINGER_S = 1.5  # for what is under way at the end
 _MARKER_BYTES = 16
 _SILENT_S = 60.0  # a server that says nothing for so long, though asked, is as good as dead
 PROTOCOL_STATUS = 99  # as an agent's
-
-
-class _Wake:
-    """A decoder for the pipe of set_wakeup_fd(): whatever comes says SIGTERM."""
-
-    def __init__(self) -> None:
-        self._room = memoryview(bytearray(64))
-
-    def space(self) -> memoryview:
-        return self._room
-
-    def filled(self, count: int) -> None:
-        pass
 
 
 class StandIn:
@@ -63,11 +53,12 @@ class StandIn:
         self._incoming = In(0, self._decoder, self._take_all, self._decoder.is_trickling)
         self._out = Out(1)
         self._role: Sink | Source | None = None
+        self._search: Search | None = None
         self._replies: list[Task[Any]] = []  # those that may still be under way
-        self._acks: deque[tuple[int, int, int, Task[Any]]] = deque()
+        self._acks: deque[tuple[int, int, int, Promise[Any]]] = deque()
         self._error: BaseException | None = None
         self._is_ending = self._is_up = False
-        self._asked_s = self._heard_s = time.monotonic()
+        self._asked_s = time.monotonic()
         self._lends = False  # bytes of an answer wait to be written
 
     def run(self) -> None:
@@ -95,6 +86,11 @@ class StandIn:
         if self._error is not None:
             raise self._error
 
+    @property
+    def has_begun(self) -> bool:
+        """Has an SFTP server told its version?"""
+        return self._client.version.is_settled
+
     def _end_what_is_under_way(self) -> None:
         """For a moment, so that no part is left of it; no frame is taken any more."""
         self._is_ending = True
@@ -112,7 +108,7 @@ class StandIn:
         def end() -> None:
             self._is_ending = True
 
-        return In(read_fd, _Wake(), end)
+        return In(read_fd, Wake(), end)
 
     def _is_over(self) -> bool:
         ended = self._incoming.is_over or self._client.incoming.is_over
@@ -157,7 +153,7 @@ class StandIn:
         if self._program is not None:
             await self._program.ready
         hashing = self._hashing = Hashing(client, self._program, self._verify != "none")
-        self._out.put(_read_marker())
+        self._out.put(read_marker(_MARKER_BYTES))
         self._send(wire.HELLO, 0, 0, wire.to_json({
             "hashes": hashing.for_chunks(), "python": "none", "system": "SFTP", "aes": None,
             "cpus": os.cpu_count() or 1, "verify": hashing.name, "rtt_s": rtt_s,
@@ -224,7 +220,7 @@ class StandIn:
         if not frame.payload:
             role.forget(frame.id)
         elif isinstance(role, Sink):
-            role.know(frame.id, sink.entry(frame.json()))
+            role.know(frame.id, entries.entry(frame.json()))
         else:
             role.know(frame.id, source.known(frame.json()))
 
@@ -255,10 +251,10 @@ class StandIn:
 
     def _take_pack(self, frame: wire.Frame) -> None:
         rows, bodies = wire.unpack_payload(frame.payload)
-        entries = [sink.entry(value) for value, _ in rows]
+        listed = [entries.entry(value) for value, _ in rows]
         digests = [row for _, row in rows]
-        sink.check_sizes(entries, digests, len(bodies))
-        packed = self._tasks.start(self._sink().pack(entries, digests, bodies))
+        entries.check_sizes(listed, digests, len(bodies))
+        packed = self._tasks.start(self._sink().pack(listed, digests, bodies))
 
         async def reply() -> None:
             outcome = failures.places(await packed)
@@ -272,13 +268,10 @@ class StandIn:
         name = asked["ask"]
         if name in ("begin", "end"):
             self._drop_role()
-        if name == "begin":
-            self._begin(asked)
-            self._session.state = "sink" if isinstance(self._role, Sink) else (
-                "source" if isinstance(self._role, Source) else "new"
-            )  # fmt: skip
-        elif name == "end":
-            self._session.state = "new"
+            if name == "begin":
+                self._begin(asked)
+            states = {Sink: "sink", Source: "source"}
+            self._session.state = states.get(type(self._role), "new")
         earlier = [each for each in self._replies if not each.is_settled]
         after = earlier if name in ("begin", "end") else []
         self._replies = [*earlier, self._spawn(self._reply(id_, asked, after))]
@@ -334,11 +327,23 @@ class StandIn:
                 found.append(failures.from_exception(error, path))
         return found
 
+    async def _clean(self, asked: dict[str, Any]) -> dict[str, Any]:
+        if asked["path"] is not None:
+            self._search = Search(self._client, asked["path"], asked["remove"])
+        assert self._search is not None
+        return await self._search.page()
+
     async def _target(self, asked: dict[str, Any]) -> Any:
-        names, folders = asked["names"], asked["folders"]
-        return await finding.resolve(
-            self._client, self._tasks, asked["path"], names, folders, asked["token"]
+        """Where the copy lands, as endpoint/end.py's target()."""
+        names, folders, make = asked["names"], asked["folders"], bool(asked["nonce"])
+        found = await finding.resolve(
+            self._client, self._tasks, asked["path"], names, folders, make, asked["again"]
         )
+        return [*found, await self._claim({**asked, "root": found[0]}) if asked["nonce"] else None]
+
+    async def _claim(self, asked: dict[str, Any]) -> dict[str, Any]:
+        fence = Fence(self._client, self._tasks, to_bytes(asked["root"]), asked["token"])
+        return await fence.claim(asked["nonce"], asked["known"])
 
     async def _extents(self, asked: dict[str, Any]) -> Any:
         if isinstance(self._role, Source):
@@ -365,55 +370,48 @@ class StandIn:
     async def _walk(self, asked: dict[str, Any]) -> Any:
         return await self._source().walk(asked["after"], asked["restart"], asked["most"])
 
-    async def _look(self, asked: dict[str, Any]) -> Any:
-        return await self._sink().look(asked["paths"])
-
-    async def _finish(self, asked: dict[str, Any]) -> None:
-        entry = sink.entry(asked["entry"])
-        await self._sink().finish(entry, asked["strong"], asked["inode"])
-
-    async def _discard(self, asked: dict[str, Any]) -> None:
-        await self._sink().discard(asked["path"])
-
-
-def _read_marker() -> bytes:
-    """What the coordinator sent first: it waits for it before anything else."""
-    os.set_blocking(0, True)
-    marker = b""
-    while len(marker) < _MARKER_BYTES:
-        more = os.read(0, _MARKER_BYTES - len(marker))
-        if not more:
-            raise BrokenPipeError
-        marker += more
-    os.set_blocking(0, False)
-    return marker
+    async def _revoke(self, asked: dict[str, Any]) -> None:
+        """Nothing at the far end holds back what a lost lane still has on its way there."""
 
 
 def _path_of(asked: dict[str, Any]) -> str:
     """Of the file that a question is about; "" where it is about none, or several."""
-    return sink.entry(asked["entry"]).path if "entry" in asked else str(asked.get("path", ""))
+    return entries.entry(asked["entry"]).path if "entry" in asked else str(asked.get("path", ""))
 
 
 _Answer = Callable[[StandIn, dict[str, Any]], Coroutine[Any, Any, Any]]
+
+
+def _of_sink(method: str, *fields: str) -> _Answer:
+    """A question that the sink's method answers, given these of its fields."""
+
+    async def answer(self: StandIn, asked: dict[str, Any]) -> Any:
+        values = [entries.entry(asked[f]) if f == "entry" else asked[f] for f in fields]
+        return await getattr(self._sink(), method)(*values)
+
+    return answer
 
 
 def _each(method: str) -> _Answer:
     """A question about many entries."""
 
     async def answer(self: StandIn, asked: dict[str, Any]) -> list[Any]:
-        entries = [sink.entry(value) for value in asked["entries"]]
+        listed = [entries.entry(value) for value in asked["entries"]]
         to = self._sink()
-        return await to.each(entries, getattr(to, method))
+        return await to.each(listed, getattr(to, method))
 
     return answer
 
 
 _ANSWERS: dict[str, _Answer] = {
-    "begin": StandIn._begun, "end": StandIn._end, "expand": StandIn._expand,
-    "target": StandIn._target, "extents": StandIn._extents, "digests": StandIn._digests,
-    "walk": StandIn._walk, "look": StandIn._look, "finish": StandIn._finish,
-    "discard": StandIn._discard, "adopt": _each("adopt"), "hard_links": _each("hard_link"),
-    "folders": _each("finish_folder"),
+    "clean": StandIn._clean, "begin": StandIn._begun, "end": StandIn._end,
+    "expand": StandIn._expand, "target": StandIn._target, "claim": StandIn._claim,
+    "revoke": StandIn._revoke, "release": _of_sink("release"), "extents": StandIn._extents,
+    "digests": StandIn._digests, "walk": StandIn._walk, "look": _of_sink("look", "paths"),
+    "make": _of_sink("make", "entry"), "inherit": _of_sink("inherit", "entry", "nonce"),
+    "finish": _of_sink("finish", "entry", "strong"),
+    "discard": _of_sink("discard", "path", "nonces"), "adopt": _each("adopt"),
+    "hard_links": _each("hard_link"), "folders": _each("finish_folder"),
 }  # fmt: skip
 
 
@@ -421,11 +419,18 @@ def main(settings: str) -> None:
     """What channel.py starts."""
     for fd in (0, 1):
         machine.widen_pipe(fd)
+    standin = StandIn(json.loads(settings))
     try:
-        StandIn(json.loads(settings)).run()
+        standin.run()
     except (BrokenPipeError, ConnectionResetError):
         pass
     except (wire.WireError, packets.BadPacket, packets.SftpError) as error:
-        sys.stderr.write(f"pscp: {error}\n")
-        sys.stderr.flush()
-        os._exit(PROTOCOL_STATUS)
+        if isinstance(error, packets.NotSftp) and not standin.has_begun:
+            _end(error.said.decode(errors="replace"), packets.NO_SFTP_STATUS)
+        _end(f"pscp: {error}", PROTOCOL_STATUS)
+
+
+def _end(said: str, status: int) -> NoReturn:
+    sys.stderr.write(f"{said}\n")
+    sys.stderr.flush()
+    os._exit(status)

@@ -9,22 +9,27 @@ Read next: source.py.
 
 from __future__ import annotations
 
+import contextlib
 import stat
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, NamedTuple
 
 from pscp.endpoint import failures, tree
-from pscp.endpoint.names import to_bytes, to_text
+from pscp.endpoint.names import is_pscps_own, to_bytes, to_text
 from pscp.endpoint.source import PACK_FILE_BYTES, Top
 from pscp.endpoint.tree import Entry, Rules
 from pscp.sftp import packets
 from pscp.sftp.client import Client
 from pscp.sftp.folders import joined
 from pscp.sftp.packets import Attrs, SftpError
-from pscp.sftp.tasks import Task, Tasks, settled
+from pscp.sftp.tasks import Task, Tasks, all_of, settled
 
 _AT_ONCE = 4  # READDIRs in flight for one folder
 _AHEAD = 32  # folders that are listed before it is their turn
+# What one listing may take up in memory: a million names of 255 bytes do. One that is read ahead
+# may take a share of it; where it takes more, it is read again when it is its turn.
+_LISTING_BYTES = 640 * 1024 * 1024
+_NAME_BYTES = 362  # of a name with its attributes, beside the bytes of the name itself
 _NANO = 1_000_000_000
 
 
@@ -37,19 +42,34 @@ class Found(NamedTuple):
     real: bytes  # a folder's own path, of a top and where a link led there
 
 
-async def listed(client: Client, path: bytes) -> list[tuple[bytes, Attrs]]:
-    """What is in a folder, sorted by name. Raises SftpError where names cannot be looked at.
+class TooLong(failures.Refusal):
+    """A listing that takes more memory than it may; it may have no end."""
+
+    def __init__(self, path: bytes) -> None:
+        message = "is a folder with more names than can be kept here"
+        super().__init__(failures.UNSUPPORTED, to_text(path), message)
+
+
+async def listed(
+    client: Client, path: bytes, most_bytes: int = _LISTING_BYTES
+) -> list[tuple[bytes, Attrs]]:
+    """What is in a folder, sorted by name. Raises SftpError where names cannot be looked at, and
+    TooLong.
 
     sftp-server leaves those out; of a folder that may not be searched that is all, "." as well.
     """
     handle = await client.opendir(path)
     found: list[tuple[bytes, Attrs]] = []
+    size = 0
     try:
         while True:
             answers = await settled(*[client.readdir(handle) for _ in range(_AT_ONCE)])
             for each in answers:
                 if isinstance(each, list):
                     found += each
+                    size += sum(len(name) + _NAME_BYTES for name, _ in each)
+            if size > most_bytes:
+                raise TooLong(path)
             errors = [each for each in answers if isinstance(each, Exception)]
             for error in errors:
                 if not (isinstance(error, SftpError) and error.code == packets.EOF):
@@ -103,7 +123,8 @@ class Walk:
                 try:
                     children = await self._children(here)
                 except (SftpError, failures.Refusal) as error:
-                    yield _error(number, path + "/", failures.from_exception(error, path))
+                    failure = {**failures.from_exception(error, path), "path": path}
+                    yield _error(number, path + "/", failure)
                     continue
                 self._read_ahead(here, children)
                 pending.append((iter(children), path, here))
@@ -120,25 +141,32 @@ class Walk:
             if isinstance(found.status, Attrs) and found.status.is_folder:
                 full = joined(folder, found.name)
                 if full not in self._ahead:
-                    self._ahead[full] = self._tasks.start(self._list(full))
+                    share = self._list(full, _LISTING_BYTES // _AHEAD)
+                    self._ahead[full] = self._tasks.start(share)
 
     async def _children(self, folder: bytes) -> list[Found]:
         ahead = self._ahead.pop(folder, None)
-        return await (ahead or self._tasks.start(self._list(folder)))
+        if ahead is not None:
+            with contextlib.suppress(TooLong):
+                return await ahead
+        return await self._tasks.start(self._list(folder, _LISTING_BYTES))
 
-    async def _list(self, folder: bytes) -> list[Found]:
-        names = await listed(self._client, folder)
+    async def _list(self, folder: bytes, most_bytes: int) -> list[Found]:
+        names = await listed(self._client, folder, most_bytes)
         looks = [
             self._tasks.start(self._look(joined(folder, name), name, status))
             for name, status in names
+            if not is_pscps_own(name)
         ]
         return [await each for each in looks]
 
     async def _look(self, full: bytes, name: bytes, status: Attrs | None) -> Found:
         """Whatever else has to be asked about one name; of a top without its status."""
         try:
-            real = await self._client.realpath(full) if status is None else b""
-            if status is None or status.mode is None:
+            real = b""
+            if status is None:
+                real, status = await all_of(self._client.realpath(full), self._client.lstat(full))
+            elif status.mode is None:
                 status = await self._client.lstat(full)
             if status.is_link and self._rules.follow:
                 return await self._followed(full, name)
@@ -205,14 +233,7 @@ class Walk:
 
     def _excluded(self, number: int, path: str, is_folder: bool) -> bool:
         """As endpoint/tree.py's Walk."""
-        if not self._tops[number].name:
-            if not path:
-                return False
-            path = "./" + path
-        for action, pattern in self._rules.filters:
-            if tree.matches(pattern, path, is_folder):
-                return action == "exclude"
-        return False
+        return tree.is_excluded(self._rules.filters, self._tops[number].name, path, is_folder)
 
 
 def _below(path: str, name: bytes) -> str:

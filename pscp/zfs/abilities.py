@@ -46,6 +46,7 @@ class Common:
     unmounted: bool = False  # zfs receive -u
     sizes: bool = False  # zfs send -nvP
     holds: bool = False  # at the source
+    leaves: bool = False  # zfs receive -x
 
 
 def parse_usage(text: str) -> Abilities:
@@ -82,10 +83,13 @@ def together(source: Abilities, dest: Abilities) -> Common:
     has_zstd = source.features.get("zstd_compress") == "active"
     if "c" in letters and has_zstd and dest.features.get("zstd_compress") in (None, "disabled"):
         letters.remove("c")
+    sizes = {"n", "v", "P"} <= source.send
     return Common(
         letters=tuple(letters),
-        resume=source.resumes and "s" in dest.receive,
+        # a token is used only when zfs send -nvP has told what is in it
+        resume=source.resumes and sizes and "s" in dest.receive,
         unmounted="u" in dest.receive,
-        sizes={"n", "v", "P"} <= source.send,
+        sizes=sizes,
         holds=source.holds,
+        leaves="x" in dest.receive,
     )

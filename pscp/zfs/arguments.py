@@ -18,7 +18,7 @@ from pscp.arguments import (
     size,
 )
 from pscp.options import parse_number
-from pscp.zfs.settings import PRUNABLE
+from pscp.zfs.settings import PLACING, PRUNABLE
 
 USAGE = "pscp-zfs [options] SOURCE DEST"
 DESCRIPTION = (
@@ -99,6 +99,10 @@ def add_what_the_receiver_does(group: argparse._ArgumentGroup) -> None:
     many("-o", "--set", metavar="NAME=VALUE", dest="set_properties", help="set this property there")
     many("-x", "--leave", metavar="NAME", dest="leave_properties", help="do not take this property")
     flag = partial(group.add_argument, action="store_true")
+    flag(
+        "--keep-mountpoints",
+        help=f"take also {', '.join(PLACING[:-1])} and {PLACING[-1]} from the stream",
+    )
     flag("--mount", help="mount what is received (without it, nothing new is mounted)")
     flag(
         "--force-rollback",

@@ -23,7 +23,8 @@ from pscp.zfs.saying import complaint, meaning
 # The user property that a snapshot of ours has; its value tells which replication took it.
 MARK = "pscp:job"
 TOKEN = "receive_resume_token"
-_PROPERTIES = ("type", "guid", "createtxg", "userrefs", "referenced", MARK)
+_PROPERTIES = ("type", "guid", "createtxg", "userrefs", MARK)
+_COLUMNS = "name,property,value,source"
 _MAX_TOKEN = 64 * 1024
 
 
@@ -35,7 +36,7 @@ class Snapshot:
     guid: int
     txg: int = 0  # the order in which an end's snapshots were made
     is_bookmark: bool = False
-    mark: str = ""
+    mark: str = ""  # if it was set on this very snapshot
     is_held: bool = False
 
     @property
@@ -51,7 +52,6 @@ class Dataset:
     snapshots: tuple[Snapshot, ...] = ()
     bookmarks: tuple[Snapshot, ...] = ()
     token: str = ""  # of a cut receive
-    referenced: int = 0
 
     def snapshot(self, name: str) -> Snapshot | None:
         return next((each for each in self.snapshots if each.name == name), None)
@@ -114,7 +114,7 @@ class Zfs:
         properties = [*_PROPERTIES, *([TOKEN] if "s" in self.can.receive else [])]
         kinds = ("-t", "filesystem,volume,snapshot,bookmark") if self.can.bookmarks else ()
         depth = ("-r",) if recursive else ("-d", "1")
-        words = ("get", *depth, *kinds, "-Hp", "-o", "name,property,value", ",".join(properties))
+        words = ("get", *depth, *kinds, "-Hp", "-o", _COLUMNS, ",".join(properties))
         try:
             text = self.do(top, *words, top)
         except NoSuchDataset:
@@ -122,20 +122,10 @@ class Zfs:
         found = parse_datasets(text, top)
         return found if recursive else {top: found[top]} if top in found else {}
 
-    def guid(self, name: str) -> int:
-        """Of a snapshot; 0 where there is none of that name."""
-        ran = self.run("get", "-Hp", "-o", "value", "guid", name)
-        return _number(ran.out.decode("ascii", "replace").strip()) if ran.status == 0 else 0
-
 
 def parse_datasets(text: str, top: str) -> dict[str, Dataset]:
-    """Read `zfs get -Hp -o name,property,value`: datasets by name, parents before children."""
-    values: dict[str, dict[str, str]] = {}
-    for line in text.splitlines():
-        columns = line.split("\t")
-        if len(columns) != 3:
-            raise ProtocolError(f"zfs get said what is no row of three columns: {line[:80]!a}")
-        values.setdefault(columns[0], {})[columns[1]] = columns[2]
+    """Read `zfs get -Hp -o name,property,value,source`: datasets by name, parents first."""
+    values = _values(text)
     found: dict[str, Dataset] = {}
     marks: dict[str, list[Snapshot]] = {}
     for name, of in values.items():
@@ -153,6 +143,25 @@ def parse_datasets(text: str, top: str) -> dict[str, Dataset]:
     return {name: found[name] for name in sorted(found, key=lambda name: name.split("/"))}
 
 
+def _values(text: str) -> dict[str, dict[str, str]]:
+    """The values of each name's properties, by the names.
+
+    A mark that the name only inherits, or that came in a stream, is left out: whoever sets a
+    property of the dataset, or sends it, would mark its snapshots.
+    """
+    values: dict[str, dict[str, str]] = {}
+    for line in text.splitlines():
+        columns = line.split("\t")
+        if len(columns) != 4:
+            raise ProtocolError(f"zfs get said what is no row of four columns: {line[:80]!a}")
+        name, key, value, source = columns
+        of = values.setdefault(name, {})
+        if key in of:  # the value of a user property may have lines in it that look like rows
+            raise ProtocolError(f"zfs get told of {name[:80]!a} twice")
+        of[key] = value if key != MARK or source == "local" else "-"
+    return values
+
+
 def _split(name: str) -> tuple[str, str, str]:
     for sign in "@#":
         dataset, found, rest = name.partition(sign)
@@ -165,14 +174,16 @@ def _dataset(name: str, of: dict[str, str]) -> Dataset:
     token = of.get(TOKEN, "-")
     if len(token) > _MAX_TOKEN or not token.isascii() or any(each.isspace() for each in token):
         raise ProtocolError(f"{name}: this is no resume token: {token[:80]!a}")
-    return Dataset(name, token="" if token == "-" else token, referenced=_number(of["referenced"]))
+    return Dataset(name, token="" if token == "-" else token)
 
 
 def _snapshot(sign: str, name: str, of: dict[str, str]) -> Snapshot:
     mark = of.get(MARK, "-")
+    if not _number(of.get("guid", "")):
+        raise ProtocolError(f"zfs get told no GUID of {sign}{name[:80]}")
     return Snapshot(
         name,
-        guid=_number(of.get("guid", "")),
+        guid=_number(of["guid"]),
         txg=_number(of.get("createtxg", "")),
         is_bookmark=sign == "#",
         mark="" if mark == "-" else mark,

@@ -23,6 +23,7 @@ from pscp.zfs.names import Place, check_ends, parse_place
 from pscp.zfs.replicate import Replicated, replicate
 from pscp.zfs.settings import Settings
 
+_HINT = "run the same command again to go on from here"
 _SETTINGS = {each.name for each in fields(Settings)}
 
 
@@ -87,7 +88,7 @@ def run(command: Command) -> int:
     options = command.options
     is_terminal = bool(sys.stderr and sys.stderr.isatty()) and os.environ.get("TERM") != "dumb"
     reporter = make_reporter(options, is_terminal)
-    with signals_raised("run the same command again to go on from here"):
+    with signals_raised(_HINT, name="pscp-zfs"):
         try:
             result = replicate(
                 command.source, command.dest, options=options, settings=command.settings,

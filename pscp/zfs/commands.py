@@ -5,16 +5,18 @@ Not here: running them (work.py). Read next: work.py.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pscp.errors import NoZfs
 from pscp.zfs.abilities import Abilities, Common
-from pscp.zfs.asking import MARK, Snapshot
+from pscp.zfs.asking import MARK, Dataset, Snapshot
 from pscp.zfs.plan import Plan, Stream
-from pscp.zfs.settings import Settings
+from pscp.zfs.settings import PLACING, Settings
 
 Words = tuple[str, ...]
+_GUID = re.compile(r"0x[0-9a-f]{1,16}", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -53,9 +55,17 @@ class Speech:
             words.append("-F")
         for text in self.settings.set_properties:
             words += ["-o", text]
-        for name in self.settings.leave_properties:
+        for name in self._left():
             words += ["-x", name]
         return (*words, stream.dest)
+
+    def _left(self) -> Words:
+        """The properties that are not taken from the stream, which may hold any, asked or not."""
+        named = self.settings.leave_properties
+        if self.settings.keep_mountpoints or not self.common.leaves:
+            return named
+        is_set = {text.partition("=")[0] for text in self.settings.set_properties}
+        return (*named, *(name for name in PLACING if name not in {*named, *is_set}))
 
 
 def _range(stream: Stream) -> Words:
@@ -76,6 +86,24 @@ def take(names: Sequence[str], snapshot: str, mark: str) -> Words:
 
 def set_mark(dataset: str, snapshots: Sequence[Snapshot], mark: str) -> Words:
     return ("set", f"{MARK}={mark}", *(f"{dataset}@{each.name}" for each in snapshots))
+
+
+def placing_of(dataset: str) -> Words:
+    """Asks where a dataset is seen, and which of that came in a stream."""
+    names = ",".join(("type", "mounted", *PLACING))
+    return ("get", "-Hp", "-o", "property,value,source", names, dataset)
+
+
+def unmounted(dataset: str) -> tuple[Words, ...]:
+    """To be as zfs receive -u leaves it, also after the machine's next start."""
+    return ("set", "canmount=noauto", dataset), ("unmount", dataset)
+
+
+def not_received(dataset: str, name: str) -> Words:
+    """Have the property's value, which came in a stream, count no more."""
+    if name == "canmount":  # nothing inherits it
+        return ("set", "canmount=noauto", dataset)
+    return ("inherit", name, dataset)
 
 
 def hold(dataset: str, snapshots: Sequence[Snapshot], tag: str) -> Words:
@@ -109,19 +137,51 @@ class Foreseen:
     """What zfs send -nvP says of a stream that it would make."""
 
     bytes: int | None = None
-    dataset: str = ""  # of a resumed stream, as its token has it
+    named: str = ""  # the dataset that a resume token names
     is_raw: bool = False
+    sent: tuple[str, ...] = ()  # the snapshot that zfs found for the token
+    to_guids: tuple[int, ...] = ()  # its GUID in the token
+    from_guids: tuple[int, ...] = ()  # and of what its increment begins with
+
+    def is_of(self, source: Dataset) -> bool:
+        """Is what a token would have sent a snapshot of the source, since one of its own?
+
+        What zfs says of a token has each fact once; more of them come from a text in the token.
+        """
+        if len(self.sent) != 1 or len(self.to_guids) != 1 or len(self.from_guids) > 1:
+            return False
+        own = {each.guid for each in source.snapshots}
+        bases = own | {each.guid for each in source.bookmarks}
+        return (
+            self.sent[0].partition("@")[0] == source.name
+            and own.issuperset(self.to_guids)
+            and bases.issuperset(self.from_guids)
+        )
 
 
 def parse_foreseen(text: str) -> Foreseen:
-    """Read what zfs send -nvP prints; with -t, what is in the token comes first."""
-    size, dataset, is_raw = None, "", False
+    """Read what zfs send -nvP prints; with -t, what is in the token comes first.
+
+    Whoever made the token chose its texts, which may have lines in them that look like zfs's own.
+    Those come beside the true ones, so all that are found are returned.
+    """
+    size, of, sent = None, dict[str, list[str]](), list[str]()
     for line in text.splitlines():
         words = line.split()
         if len(words) == 2 and words[0] == "size" and words[1].isdigit():
             size = int(words[1])
         name, equals, value = line.strip().partition(" = ")
-        if equals and name == "toname":
-            dataset = value.partition("@")[0]
-        is_raw = is_raw or name == "rawok"
-    return Foreseen(size, dataset, is_raw)
+        if equals:
+            of.setdefault(name, []).append(value)
+        kind, *columns = line.split("\t")  # the dataset or both, and a size that is not 0
+        if kind in ("full", "incremental"):
+            sent += [each for each in columns if not each.isdigit()][-1:] or [""]
+    return Foreseen(
+        size, of.get("toname", [""])[0].partition("@")[0], "rawok" in of, tuple(sent),
+        _guids(of.get("toguid", [])), _guids(of.get("fromguid", [])),
+    )  # fmt: skip
+
+
+def _guids(texts: Sequence[str]) -> tuple[int, ...]:
+    """As zfs prints them, in hexadecimal; 0 for what is no number."""
+    return tuple(int(each, 16) if _GUID.fullmatch(each) else 0 for each in texts)

@@ -29,6 +29,7 @@ from pscp.progress import (
     Result,
     Silent,
     Ticking,
+    count,
 )
 from pscp.progress import format_bytes as shown
 from pscp.zfs import commands
@@ -38,6 +39,7 @@ from pscp.zfs.ends import Here, Link
 from pscp.zfs.link import open_link
 from pscp.zfs.names import Place, check_ends, is_excluded, moved, parent, parse_place, relative
 from pscp.zfs.plan import Plan
+from pscp.zfs.record import Record
 from pscp.zfs.settings import Settings
 from pscp.zfs.work import Job, Sent
 
@@ -117,6 +119,7 @@ class _Run:
             where = place.location.login if place.is_remote else "here"
             ends.append(Zfs(end, settings.commands(place.is_remote), where))
         self.source, self.dest = ends
+        self.record = Record(self.mark)
         self.taken = ""
         self.failures: list[Failure] = []
         self.sent: list[Sent] = []
@@ -133,19 +136,44 @@ class _Run:
         speech = commands.Speech(self.settings, common)
         job = Job(
             self.source, self.dest, self.link, self.is_push, speech, self.mark, self.counters,
-            self.reporter.note, self._explain,
+            self.reporter.note, self._explain, self.record,
         )  # fmt: skip
         names, sources = self._sources()
         dests = self.dest.datasets(self.dest_top, self.settings.recursive)
+        if not (self.is_push or common.unmounted or self.dest_top in dests):
+            self._warn_of_mountpoints()
         if self.options.dry_run:
             self._show(job, names, sources, dests)
         else:
             self._work(job, names, sources, dests)
+            self._tell_of_the_record()
         return self._result()
 
     def _explain(self, text: str) -> None:
         if self.options.verbose:
             self.reporter.note(text)
+
+    def _warn_of_mountpoints(self) -> None:
+        if not self.settings.keep_mountpoints:
+            self.reporter.note(
+                f"{self.dest.where}: this zfs mounts what it receives, wherever the stream says; "
+                "pscp-zfs unmounts it afterwards, and takes the mountpoint back"
+            )
+
+    def _tell_of_the_record(self) -> None:
+        """One line where --prune left something at the destination for want of a record."""
+        if not self.failures:
+            self.record.all_delivered()
+        if self.settings.keep_last is None or self.settings.prune == "source":
+            return
+        place = os.path.join(state.folder(), self.record.name)
+        if strange := self.record.strange:
+            self.reporter.note(
+                f"{self.dest_top}: {count(len(strange), 'snapshot')} marked as this replication's "
+                f"but not in its record, so not pruned (such as {strange[0]}): {place}"
+            )
+        elif not self.record.is_kept:
+            self.reporter.note(f"{place} cannot be written: --prune will leave what came now")
 
     # --- the sources
 
@@ -161,6 +189,7 @@ class _Run:
             if name is not None:
                 self.reporter.line(f"{self.top}@{name} would be taken first")
             return names, found
+        self.record.take(name)
         self._take(names, name, is_all=len(names) == len(found))
         self.taken = name
         return names, self.source.datasets(self.top, self.settings.recursive)
@@ -186,19 +215,20 @@ class _Run:
             dest = moved(name, self.top, self.dest_top)
             try:
                 plan = job.plan(sources[name], dest, dests.get(dest))
+                texts = list(self._commands(job, sources[name], plan))
             except errors.DatasetError as error:
                 self._failed(error)
                 continue
             self.reporter.line(f"{name} -> {dest}: {plan.describes}")
-            for text in self._commands(job, plan):
+            for text in texts:
                 self.reporter.line(f"  {text}")
 
-    def _commands(self, job: Job, plan: Plan) -> Iterator[str]:
+    def _commands(self, job: Job, source: Dataset, plan: Plan) -> Iterator[str]:
         """As they would be run, with the end that runs them before each."""
         if plan.rollback_to:
             yield self._spoken(self.dest, commands.rollback(plan))
         for stream in plan.streams:
-            size = job.foresee(stream).bytes
+            size = job.foresee(source, stream).bytes
             said = "" if size is None else f"  # {shown(size)}"
             self.counters.add(bytes_total=size or 0)
             yield self._spoken(self.source, job.speech.send(stream)) + said
@@ -259,10 +289,11 @@ class _Run:
             for name in names:
                 dest = moved(name, self.top, self.dest_top)
                 with contextlib.suppress(errors.PscpError):
-                    for stream in job.plan(sources[name], dest, dests.get(dest)).streams:
+                    source = sources[name]
+                    for stream in job.plan(source, dest, dests.get(dest)).streams:
                         if done.is_set():
                             return
-                        self.counters.add(bytes_total=job.foresee(stream).bytes or 0)
+                        self.counters.add(bytes_total=job.foresee(source, stream).bytes or 0)
             self.counters.set(plan_complete=True)
 
         done = threading.Event()

@@ -45,7 +45,10 @@ _CONSEQUENCE = re.compile(
     r"|invalid backup stream|invalid stream|unexpected end|i/o error|partially received",
     re.IGNORECASE,
 )
-_NOISE = re.compile(r"^(usage:|\t|For the property list|For the delegated|internal error: Success)")
+_NOISE = re.compile(
+    r"^(usage:|\t|For the property list|For the delegated|internal error: Success"
+    r"|Warning: .* does not apply to datasets of this type)"  # zfs receive -x for a volume
+)
 _MOST = 400  # characters of zfs's words that are shown
 
 

@@ -14,6 +14,8 @@ from pscp.zfs.names import check_property, check_snapshot_name
 
 MAX_PARALLEL = 32
 TIME = "{time}"  # in the name of a snapshot; a "%" would be an end of line in a crontab
+# What says where a dataset is seen: whoever makes the stream would choose it at the receiver.
+PLACING = ("mountpoint", "canmount", "sharenfs", "sharesmb")
 PRUNABLE = ("source", "dest", "both")
 
 # Where zfs lies when it is in no PATH, as in a session without a login shell.
@@ -34,6 +36,7 @@ class Settings:
     # what the receiver does with it
     set_properties: tuple[str, ...] = ()  # NAME=VALUE
     leave_properties: tuple[str, ...] = ()
+    keep_mountpoints: bool = False  # take the properties in PLACING from the stream
     mount: bool = False
     force_rollback: bool = False
     # what goes afterwards

@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 
 from pscp import errors
 from pscp.progress import Counters
-from pscp.zfs import commands, saying
+from pscp.zfs import commands, mounts, saying
 from pscp.zfs.asking import Dataset, Snapshot, Zfs
 from pscp.zfs.commands import Foreseen, Speech
 from pscp.zfs.ends import Link
 from pscp.zfs.plan import Plan, Stream, make_plan, of_ours_to_prune
+from pscp.zfs.record import Record
 
 ATTEMPTS = 4  # a cut stream is begun again, or gone on with, after a pause
 
@@ -61,6 +62,7 @@ class Job:
     counters: Counters
     note: Say
     explain: Say  # with -v
+    record: Record
     ending: threading.Event = field(default_factory=threading.Event)  # nothing is begun again
 
     @property
@@ -74,23 +76,33 @@ class Job:
             force_rollback=settings.force_rollback, can_resume=self.speech.common.resume,
         )  # fmt: skip
 
-    def foresee(self, stream: Stream) -> Foreseen:
+    def foresee(self, source: Dataset, stream: Stream) -> Foreseen:
         """What its zfs send says that it would send. Raises what forbids to send it."""
         if not self.speech.common.sizes:
             return Foreseen()
         ran = self.source.run(*self.speech.size(stream))
         foreseen = commands.parse_foreseen((ran.out + ran.err).decode("utf-8", "replace"))
         if stream.is_resumed:
-            self._check_token(stream, foreseen)
+            self._check_token(source, stream, foreseen, ran.status == 0)
         if ran.status != 0:
             raise saying.meaning(stream.source, ran.err)
         return foreseen
 
-    def _check_token(self, stream: Stream, foreseen: Foreseen) -> None:
-        """A token comes from the receiver, and could name any dataset of the sender."""
-        if foreseen.dataset != stream.source:
-            what = f"its cut receive is of {foreseen.dataset or 'something else'}"
-            raise errors.ResumeRefused(stream.dest, f"{what}, not of {stream.source}")
+    def _check_token(
+        self, source: Dataset, stream: Stream, foreseen: Foreseen, is_found: bool
+    ) -> None:
+        """Raise ResumeRefused for a token that is not of the source. It comes from the receiver.
+
+        zfs send -t takes the name in a token for a hint, and finds the snapshot by its GUID in
+        the whole pool (guid_to_name in libzfs_sendrecv.c), so it is asked what it has found.
+        """
+        named = foreseen.named or "something else"
+        is_ours = foreseen.is_of(source) if is_found else named == source.name
+        if not is_ours:
+            found = ", ".join(foreseen.sent)
+            what = f"it would have {found} sent" if found else f"it is of {named}"
+            said = f"its cut receive does not go on with {source.name}: {what}"
+            raise errors.ResumeRefused(stream.dest, said)
         if self.speech.settings.raw and not foreseen.is_raw:
             raise errors.ResumeRefused(stream.dest, "its cut receive is not of a raw stream")
 
@@ -119,6 +131,8 @@ class Job:
                 self.ending.wait(1 << attempt - 1)
                 attempt += 1
         newest = self._confirmed(source, dest_name, dest, plan)
+        if dest is not None:
+            self.record.settle(dest)
         held = {each.name: each for each in source.snapshots if each.is_held}
         held.update({each.name: each for each in tally.held})
         self._release(source.name, list(held.values()))
@@ -137,24 +151,27 @@ class Job:
         self, source: Dataset, dest_name: str, dest: Dataset | None, tally: _Tally
     ) -> Plan:
         plan = self.plan(source, dest_name, dest)
-        if dest is not None and dest.token and not self._may_resume(plan):
+        if dest is not None and dest.token and not self._may_resume(source, plan):
             self.dest.do(dest_name, "receive", "-A", dest_name)
             raise errors.StreamCut(dest_name, "what was cut is thrown away: its snapshot is gone")
         self.explain(f"{source.name}: {plan.describes}")
         if plan.rollback_to:
             self.dest.do(dest_name, *commands.rollback(plan))
+        self.record.expect(dest_name, dest, source.snapshots)
         for stream in plan.streams:
             self._hold(stream, tally)
             self._move(stream, tally)
+            is_new = dest is None and stream.base is None
+            mounts.settle(self.dest, self.speech, stream, is_new, self.note)
         return plan
 
-    def _may_resume(self, plan: Plan) -> bool:
+    def _may_resume(self, source: Dataset, plan: Plan) -> bool:
         """False where the snapshot that was being sent is no more: nobody can go on with that.
 
         Raises ResumeRefused for a cut receive of something else: it is not ours to throw away.
         """
         try:
-            self.foresee(plan.streams[0])
+            self.foresee(source, plan.streams[0])
             return True
         except errors.ResumeRefused as error:
             if error.path == plan.dest:
@@ -241,15 +258,19 @@ class Job:
             return ()
         gone: list[str] = []
         if settings.prune != "source" and dest is not None:
-            gone += self._prune_one(self.dest, self._marked(source, dest), settings.keep_last)
+            ours = self.record.trusted(self._marked(dest))
+            gone += self._prune_one(self.dest, ours, settings.keep_last)
         if settings.prune != "dest":
             gone += self._prune_one(self.source, source, settings.keep_last)
         return tuple(gone)
 
-    def _marked(self, source: Dataset, dest: Dataset) -> Dataset:
-        """The destination with our mark on what is marked at the source: zfs send leaves it out."""
-        ours = {each.guid for each in source.snapshots if each.mark == self.mark}
-        new = [each for each in dest.snapshots if each.guid in ours and each.mark != self.mark]
+    def _marked(self, dest: Dataset) -> Dataset:
+        """The destination with our mark on what is in the record: zfs send leaves it out."""
+        new = [
+            each
+            for each in dest.snapshots
+            if each.mark != self.mark and self.record.holds(dest.name, each)
+        ]
         if not new:
             return dest
         ran = self.dest.run(*commands.set_mark(dest.name, new, self.mark))

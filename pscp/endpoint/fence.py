@@ -1,0 +1,418 @@
+"""The fence of a copy: a file at the destination that says which run of the copy may change it.
+
+`.TOKEN.pscp-run` lies in the destination's root from the first question on until the copy is
+complete. It names the run that owns the copy, the lanes of it that were lost, and the runs before
+it, which may have left parts. Whoever gives a file its name, or changes one that has it, holds a
+shared flock(2) on the fence meanwhile and looks first whether its run owns the copy and its lane is
+not lost (Fence.held). A later run takes the copy over under an exclusive lock (claim). So what an
+earlier run, or a lost lane, still has on its way changes nothing, however late it comes.
+
+Where the root takes no such file, or its filesystem no locks, the fence lies in a private folder in
+/tmp.
+
+Not here: the lock on a part (files.py), who asks (end.py), who is asked when (../run.py).
+"""
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import signal
+import stat
+import threading
+import time
+from typing import Any, Dict, Iterator, List, Optional, Tuple
+
+from . import machine
+from .failures import DESTINATION, SUPERSEDED, Refusal
+
+FENCE_SUFFIX = b".pscp-run"
+# A holder needs microseconds. One that keeps the lock for so long is stopped, or its disk is.
+PATIENCE_S = 5.0
+# Set while somebody wants the exclusive lock: lanes that hold the fence in turn, without a gap
+# between them, then leave one.
+_WANTED, _GAP_S = 0o100, 0.1
+_EARLIER_MOST = 64  # runs that left parts; the parts of older ones are found by --clean
+_CONTENT_BYTES = 1 << 20
+_FLAGS = os.O_RDWR | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+
+State = Dict[str, Any]
+
+
+def fence_name(token: str) -> bytes:
+    return b"." + token.encode("ascii") + FENCE_SUFFIX
+
+
+def lock(fd: int, kind: int, patience_s: float) -> bool:
+    """Take a lock (LOCK_SH, LOCK_EX) on the file; False where others held it for too long.
+
+    Raises OSError where the filesystem has no locks.
+    """
+    pause_s, until_s = 0.0005, time.monotonic() + patience_s
+    while True:
+        try:
+            fcntl.flock(fd, kind | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() >= until_s:
+                return False
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, 0.02)
+
+
+def is_named(fd: int, folder_fd: int, name: bytes) -> bool:
+    """Is `name` in this folder the open file?"""
+    try:
+        return os.path.samestat(
+            os.fstat(fd), os.stat(name, dir_fd=folder_fd, follow_symlinks=False)
+        )
+    except FileNotFoundError:
+        return False
+
+
+@contextlib.contextmanager
+def keeping_times(folder_fd: int) -> Iterator[None]:
+    """The folder keeps its times, where they are ours to set: a copy that finds all there already
+    should leave no trace, and one that sets a folder's times removes its fence after that.
+    """
+    before = os.fstat(folder_fd)
+    yield
+    with contextlib.suppress(OSError):
+        os.utime(folder_fd, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+class _Place:
+    """A folder where the fence may lie."""
+
+    def __init__(self, fd: int, token: str) -> None:
+        self.folder_fd, self.name = fd, fence_name(token)
+
+    def open(self, make: bool) -> int:
+        """The fence's descriptor. Raises OSError where there is none that is ours and locks."""
+        is_new = False
+        try:
+            fd = os.open(self.name, _FLAGS, dir_fd=self.folder_fd)
+        except FileNotFoundError:
+            if not make:
+                raise
+            fd, is_new = self._make(), True
+        try:
+            _check_usable(fd)
+            return fd
+        except BaseException:
+            os.close(fd)
+            if is_new:
+                self.remove()
+            raise
+
+    def _make(self) -> int:
+        flags = _FLAGS | os.O_CREAT | os.O_EXCL
+        with keeping_times(self.folder_fd):
+            return os.open(self.name, flags, 0o600, dir_fd=self.folder_fd)
+
+    def open_locked(self, make: bool) -> int:
+        """The same, with an exclusive lock. Raises Refusal where a holder cannot be ended."""
+        while True:
+            fd = self.open(make)
+            try:
+                _lock_out(fd)
+                if is_named(fd, self.folder_fd, self.name):
+                    return fd
+            except BaseException:
+                os.close(fd)
+                raise
+            os.close(fd)  # whoever held it has removed it
+
+    def remove(self) -> None:
+        with contextlib.suppress(OSError), keeping_times(self.folder_fd):
+            os.unlink(self.name, dir_fd=self.folder_fd)
+
+
+def _check_usable(fd: int) -> None:
+    """Raises OSError for a file that is another's (as root's on some NFS), or that has no locks."""
+    status = os.fstat(fd)
+    is_ours = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
+    if not is_ours or status.st_nlink > 1:  # it may be a file of ours with another name
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    with contextlib.suppress(BlockingIOError):
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        fcntl.flock(fd, fcntl.LOCK_UN)
+
+
+def _lock_out(fd: int) -> None:
+    """Take the exclusive lock; a process that never lets go of the fence is ended."""
+    if not lock(fd, fcntl.LOCK_EX, 0.0):
+        with contextlib.suppress(OSError):
+            os.fchmod(fd, 0o600 | _WANTED)
+        _wait_out(fd)
+    if os.fstat(fd).st_mode & _WANTED:
+        with contextlib.suppress(OSError):
+            os.fchmod(fd, 0o600)
+
+
+def _wait_out(fd: int) -> None:
+    if lock(fd, fcntl.LOCK_EX, PATIENCE_S):
+        return
+    holders = machine.holders(fd)
+    for pid in holders:
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+    if not lock(fd, fcntl.LOCK_EX, PATIENCE_S):
+        who = " (process %s)" % ", ".join(map(str, holders)) if holders else ""
+        raise Refusal(DESTINATION, "", "an earlier run of this copy still holds it%s; end it first"
+                      % who)  # fmt: skip
+
+
+def private_folder(make: bool) -> int:
+    """The descriptor of a folder in /tmp that is this user's alone. Raises OSError."""
+    path = "/tmp/pscp-%d" % os.geteuid()
+    if make:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(path, 0o700)
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    status = os.fstat(fd)
+    if status.st_uid != os.geteuid() or status.st_mode & 0o077:
+        os.close(fd)
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    return fd
+
+
+@contextlib.contextmanager
+def _private(make: bool) -> Iterator[int]:
+    """The descriptor of private_folder()."""
+    fd = private_folder(make)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+@contextlib.contextmanager
+def _places(root_fd: int, token: str) -> Iterator[List[_Place]]:
+    """Where the fence may lie, the best place first."""
+    with contextlib.ExitStack() as stack:
+        places = [_Place(root_fd, token)]
+        with contextlib.suppress(OSError):
+            places.append(_Place(stack.enter_context(_private(False)), token))
+        yield places
+
+
+def _read(fd: int) -> State:
+    """What the fence says; that nobody owns the copy, where it says nothing sensible."""
+    return state_of(os.pread(fd, _CONTENT_BYTES, 0))
+
+
+def state_of(content: bytes) -> State:
+    """What a fence with this content says, as _read() does."""
+    try:
+        value = json.loads(content.decode("ascii"))
+        run, lost, earlier = value["run"], value["lost"], value["earlier"]
+        return {"run": str(run), "lost": [int(n) for n in lost], "earlier": list(map(str, earlier))}
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return {"run": "", "lost": [], "earlier": []}
+
+
+def _write(fd: int, state: State) -> None:
+    content = json.dumps(state).encode("ascii")
+    if os.pwrite(fd, content, 0) != len(content):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    os.ftruncate(fd, len(content))
+
+
+def claim(root_fd: int, token: str, nonce: str, known: List[str]) -> State:
+    """Make `nonce` the run that owns the copy, unless a run owns it that is not in `known`.
+
+    Returns {"held": that run, "earlier": [runs that may have left parts], "folds": whether the root
+    takes names that differ by case for one}; "held" is "" where the copy was claimed. To ask before
+    taking over from a run that is not known tells a claim that comes late from one that is new.
+    Raises OSError, and Refusal where a holder cannot be ended.
+    """
+    try:
+        return _claim_in(False, root_fd, token, nonce, known)
+    except OSError as error:
+        problem = error
+    try:
+        return _claim_in(True, root_fd, token, nonce, known)
+    except OSError:
+        raise problem
+
+
+def decide(states: List[State], nonce: str, known: List[str]) -> Tuple[State, Optional[State]]:
+    """The answer to a run that claims the copy while fences say this, and what the fence says from
+    then on; None where it stays as it is.
+    """
+    owners = [each["run"] for each in states if each["run"] not in ("", nonce)]
+    earlier = [run for each in states for run in each["earlier"]] + owners
+    if not any(each["run"] for each in states):  # the fence was lost, if there was one
+        earlier += known
+    for owner in owners:
+        if owner not in known:
+            return {"held": owner, "earlier": earlier, "folds": False}, None
+    earlier = sorted(set(earlier), key=earlier.index)[-_EARLIER_MOST:]
+    answer = {"held": "", "earlier": earlier, "folds": False}
+    return answer, {"run": nonce, "lost": [], "earlier": earlier}
+
+
+def _folds(root_fd: int, token: str) -> bool:
+    """Does the root take two names that differ by case for one?"""
+    with contextlib.suppress(OSError):
+        os.stat(fence_name(token).upper(), dir_fd=root_fd, follow_symlinks=False)
+        return True
+    return False
+
+
+def _claim_in(private: bool, root_fd: int, token: str, nonce: str, known: List[str]) -> State:
+    """Claim the copy with a fence in the root, or in the private folder. Raises OSError.
+
+    Both are locked before anything is written, in one order, and looked for only then: so of two
+    runs that claim at the same time the second one finds the first, and no fence that somebody
+    holds is written.
+    """
+    states: List[State] = []
+    others: List[_Place] = []
+    with contextlib.ExitStack() as stack:
+        for is_private in (False, True):
+            try:
+                folder_fd = stack.enter_context(_private(private)) if is_private else root_fd
+                place = _Place(folder_fd, token)
+                fd = place.open_locked(is_private is private)
+            except OSError:
+                if is_private is private:
+                    raise
+                continue
+            stack.callback(os.close, fd)
+            states.append(_read(fd))
+            if is_private is private:
+                chosen, chosen_fd, is_new = place, fd, not states[-1]["run"]
+            else:
+                others.append(place)
+        answer, state = decide(states, nonce, known)
+        if state is None:
+            if is_new:
+                chosen.remove()
+            return answer
+        _write(chosen_fd, state)
+        for place in others:
+            place.remove()
+        answer["folds"] = _folds(root_fd, token)
+        return answer
+
+
+def release(root_fd: int, token: str, nonce: str) -> None:
+    """The copy is complete: remove the fence, if it is still this run's."""
+    with _places(root_fd, token) as places:
+        for place in places:
+            with contextlib.suppress(OSError):
+                fd = place.open_locked(False)
+                try:
+                    if _read(fd)["run"] == nonce:
+                        place.remove()
+                finally:
+                    os.close(fd)
+
+
+def revoke(root_fd: int, token: str, nonce: str, lane: int) -> None:
+    """A lane of this run is lost: nothing that it still has on its way is done any more."""
+    problem: Exception = superseded()
+    with _places(root_fd, token) as places:
+        for place in places:
+            try:
+                fd = place.open_locked(False)
+            except FileNotFoundError:
+                continue
+            except OSError as error:  # the fence may be in the other place
+                problem = error
+                continue
+            try:
+                state = _read(fd)
+                if state["run"] == nonce:
+                    state["lost"].append(lane)
+                    _write(fd, state)
+                    return
+            finally:
+                os.close(fd)
+    raise problem
+
+
+def superseded() -> Refusal:
+    return Refusal(SUPERSEDED, "", "another run of this copy has taken over at the destination")
+
+
+class NoFence:
+    """In a fence's place where nothing is changed: a dry run."""
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        yield
+
+    def close(self) -> None:
+        pass
+
+
+class Fence:
+    """The fence as one lane of a run sees it. Any thread of the lane may hold it."""
+
+    def __init__(self, root_fd: int, token: str, nonce: str, lane: int) -> None:
+        """Raises Refusal where the run does not own the copy any more, or the lane is lost."""
+        self._run, self._lane = nonce, lane
+        self._lock = threading.Lock()  # guards what follows
+        self._holders = 0
+        self._good = b""  # content under which this lane may go on
+        self._fd, self._place = self._find(root_fd, token)
+        self._keeps_modes = not os.fstat(self._fd).st_mode & 0o077  # vfat and the like do not
+
+    def _find(self, root_fd: int, token: str) -> Tuple[int, _Place]:
+        with _places(root_fd, token) as places:
+            for place in places:
+                try:
+                    fd = place.open(False)
+                except OSError:
+                    continue
+                if _read(fd)["run"] == self._run:
+                    place.folder_fd = os.dup(place.folder_fd)
+                    return fd, place
+                os.close(fd)
+        raise superseded()
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """While this is held, no other run takes the copy over. Raises Refusal once one has."""
+        with self._lock:
+            if not self._holders:
+                self._take()
+            self._holders += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._holders -= 1
+                if not self._holders:
+                    fcntl.flock(self._fd, fcntl.LOCK_UN)
+
+    def _take(self) -> None:
+        status = os.fstat(self._fd)
+        is_wanted = self._keeps_modes and status.st_mode & _WANTED
+        if is_wanted and time.time() - status.st_ctime < 2 * PATIENCE_S:
+            time.sleep(_GAP_S)
+        # Who has the exclusive lock waits for others no longer than this, twice.
+        if not lock(self._fd, fcntl.LOCK_SH, 4 * PATIENCE_S):
+            raise Refusal(DESTINATION, "", "another run of this copy holds the destination")
+        if not self._is_ours():
+            fcntl.flock(self._fd, fcntl.LOCK_UN)
+            raise superseded()
+
+    def _is_ours(self) -> bool:
+        if not is_named(self._fd, self._place.folder_fd, self._place.name):
+            return False
+        content = os.pread(self._fd, _CONTENT_BYTES, 0)
+        if content != self._good:
+            state = state_of(content)
+            if state["run"] != self._run or self._lane in state["lost"]:
+                return False
+            self._good = content
+        return True
+
+    def close(self) -> None:
+        os.close(self._fd)
+        os.close(self._place.folder_fd)

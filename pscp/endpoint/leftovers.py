@@ -1,0 +1,193 @@
+"""Finds the parts and fence files that cut copies left below a folder, and removes them.
+
+A part may be one that a copy still works on. It counts as held while another process has it locked
+or open, and while the fence of its run, a file `.TOKEN.pscp-run` in a folder at or above it, is
+open or younger than a day: the run may be on another machine that shares the folder.
+
+Not here: how parts are called (names.py), what a user sees of it (../cleaning.py).
+Read next: end.py.
+"""
+
+import contextlib
+import fcntl
+import os
+import re
+import stat
+import time
+from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
+
+from . import failures
+from .names import Root, to_bytes, to_text
+
+DAY_S = 24 * 3600
+PAGE_ITEMS = 500
+PAGE_S = 2.0  # then there is an answer, so that a search whose asker has gone ends soon
+FOUND, HELD, FAILED = "found", "held", "failed"
+# Parts of this and of earlier versions: the token is the first eight digits.
+_PART = re.compile(rb"\A\..+\.([0-9a-f]{8})[0-9a-f]*\.pscp-part\Z", re.DOTALL)
+_FENCE = re.compile(rb"\A\.([0-9a-f]{8})\.pscp-run\Z")
+
+Item = Tuple[str, List[Any]]  # FOUND and HELD: [path, bytes, age in seconds]; FAILED: [path, why]
+
+
+def part_token(name: bytes) -> bytes:
+    """The token in a part's name; empty where the name is no part's."""
+    match = _PART.match(name)
+    return match.group(1) if match else b""
+
+
+def fence_token(name: bytes) -> bytes:
+    """The token in the name of a run's fence; empty where the name is none's."""
+    match = _FENCE.match(name)
+    return match.group(1) if match else b""
+
+
+def new_page() -> Dict[str, Any]:
+    return {FOUND: [], HELD: [], FAILED: [], "is_last": True}
+
+
+class Search:
+    """A search below one folder, which goes on from page to page."""
+
+    def __init__(self, path: str, remove: bool) -> None:
+        """Raises Refusal, OSError."""
+        self._full = os.path.realpath(os.path.expanduser(to_bytes(path)) or b".")
+        if not os.path.isdir(self._full):
+            raise failures.Refusal(failures.DESTINATION, path, "no such folder")
+        self._root, self._remove = Root(to_text(self._full)), remove
+        self._open: Optional[Set[Tuple[int, int]]] = None
+        self._items = self._search()
+
+    def page(self) -> Dict[str, Any]:
+        """What the next two seconds find, and whether that was the last of it."""
+        page, count, end_s = new_page(), 0, time.monotonic() + PAGE_S
+        self._open = open_files()
+        for item in self._items:
+            if item is not None:
+                page[item[0]].append(item[1])
+                count += 1
+            if count >= PAGE_ITEMS or time.monotonic() > end_s:
+                page["is_last"] = False
+                break
+        return page
+
+    def _search(self) -> Iterator[Optional[Item]]:
+        """Each item; None now and then. A folder comes before what is in it."""
+        with contextlib.closing(self._root):
+            pending = [""]
+            while pending:
+                path = pending.pop()
+                try:
+                    fd = self._root.folder(path)
+                    names = sorted(os.fsencode(name) for name in os.listdir(fd))
+                except FileNotFoundError:  # it has gone meanwhile
+                    continue
+                except (OSError, failures.Refusal) as error:
+                    yield FAILED, [path, failures.from_exception(error, path)["message"]]
+                    continue
+                folders: List[str] = []
+                for name in names:
+                    yield self._item(fd, name, path, folders)
+                pending += reversed(folders)
+
+    def _item(self, fd: int, name: bytes, folder: str, folders: List[str]) -> Optional[Item]:
+        """What is to be said of a name in this folder. A folder goes to `folders`."""
+        path = folder + "/" + to_text(name) if folder else to_text(name)
+        try:
+            status = os.stat(name, dir_fd=fd, follow_symlinks=False)
+            if not stat.S_ISDIR(status.st_mode):
+                return self._judged(fd, name, path, status)
+            folders.append(path)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            return FAILED, [path, failures.from_exception(error, path)["message"]]
+        return None
+
+    def _judged(self, fd: int, name: bytes, path: str, status: os.stat_result) -> Optional[Item]:
+        """What is to be said of this name: None where it is no part, or another user's."""
+        token = part_token(name) or fence_token(name)
+        kind = stat.S_IFMT(status.st_mode)
+        if not token or kind not in (stat.S_IFREG, stat.S_IFLNK) or status.st_uid != os.geteuid():
+            return None
+        age_s = time.time() - status.st_mtime
+        row = [path, status.st_size, max(int(age_s), 0)]
+        # Who has a link open nobody can tell, and some systems tell it of nothing.
+        is_young = age_s < DAY_S and (kind == stat.S_IFLNK or self._open is None)
+        if is_young or self._is_open(status) or self._is_fenced(token, path):
+            return HELD, row
+        return FOUND if self._take(fd, name, status) else HELD, row
+
+    def _take(self, fd: int, name: bytes, status: os.stat_result) -> bool:
+        """Lock the file and, if that is asked for, remove it. False where somebody holds it."""
+        lock_fd = -1
+        try:
+            if stat.S_ISREG(status.st_mode):
+                flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+                lock_fd = os.open(name, flags, dir_fd=fd)
+                if not _is_locked(lock_fd, status):
+                    return False
+            now = os.stat(name, dir_fd=fd, follow_symlinks=False)
+            if _identity(now) != _identity(status):
+                return False  # another file since just now, or a copy goes on with it
+            if self._remove:
+                os.unlink(name, dir_fd=fd)
+            return True
+        finally:
+            if lock_fd >= 0:
+                os.close(lock_fd)
+
+    def _is_open(self, status: os.stat_result) -> bool:
+        return self._open is not None and (status.st_dev, status.st_ino) in self._open
+
+    def _is_fenced(self, token: bytes, path: str) -> bool:
+        """Does the run with this token seem to go on? Its fence is beside the file, or above it."""
+        folder = os.path.join(self._full, to_bytes(path))
+        while folder != os.path.dirname(folder):
+            folder = os.path.dirname(folder)
+            try:
+                fence = os.lstat(os.path.join(folder, b"." + token + b".pscp-run"))
+            except OSError:
+                continue
+            if time.time() - fence.st_mtime < DAY_S or self._is_open(fence):
+                return True
+        return False
+
+
+def _identity(status: os.stat_result) -> Tuple[int, int, int]:
+    return status.st_dev, status.st_ino, status.st_mtime_ns
+
+
+def _is_locked(fd: int, status: os.stat_result) -> bool:
+    """Lock the file for us alone. False where another has it locked."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    except BlockingIOError:
+        return False
+    except OSError:  # this filesystem has no locks: so only by its age
+        return time.time() - status.st_mtime > DAY_S
+
+
+def open_files() -> Optional[Set[Tuple[int, int]]]:
+    """Device and inode of each file that a process here has open, of those that may be looked at.
+
+    None where the system does not tell.
+    """
+    if not os.path.isdir("/proc/self/fd"):
+        return None
+    found: Set[Tuple[int, int]] = set()
+    for pid in os.listdir("/proc"):
+        folder = "/proc/%s/fd" % pid
+        try:
+            names = os.listdir(folder) if pid.isdigit() else []
+        except OSError:  # it has ended, or is another user's
+            continue
+        for name in names:
+            try:
+                status = os.stat("%s/%s" % (folder, name))
+            except OSError:
+                continue
+            if stat.S_ISREG(status.st_mode):
+                found.add((status.st_dev, status.st_ino))
+    return found

@@ -1,0 +1,111 @@
+"""The record of the snapshots that a replication took and delivered, kept from run to run.
+
+--prune destroys at the destination only what is in it: a mark there, or what the far end says of
+its snapshots, is not enough. A snapshot is known by its name and its GUID.
+
+It is a file of JSON in the state folder, beside the lock of the same replication:
+
+    {"taken": [name], "delivered": {dataset: {name: GUID}}}
+
+A file that is lost or unreadable is an empty record: then nothing that came before is pruned.
+
+Not here: which of them are destroyed (plan.py). Read next: ../state.py.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Iterable
+from typing import Any
+
+from pscp import state
+from pscp.zfs.asking import Dataset, Snapshot
+
+
+class Record:
+    """The record of one replication. Any thread may use it."""
+
+    def __init__(self, mark: str) -> None:
+        self.mark = mark
+        self.name = f"zfs/{mark}.json"  # in the state folder
+        self.strange: list[str] = []  # snapshots with our mark that are not in the record
+        self.is_kept = True  # False: it could not be written
+        self._lock = threading.Lock()
+        self._taken, self._delivered = _checked(state.recall(self.name))
+
+    def take(self, name: str) -> None:
+        """A snapshot of this name is about to be taken at the source."""
+        with self._lock:
+            self._taken.add(name)
+            self._write()
+
+    def expect(self, dataset: str, there: Dataset | None, coming: Iterable[Snapshot]) -> None:
+        """Before they are sent to the dataset: write down which of the snapshots we took.
+
+        One whose name or GUID is at the destination already was not delivered by us. One of a name
+        that we wanted may be the user's own: it has not our mark.
+        """
+        had = there.snapshots if there else ()
+        known = {each.name for each in had}, {each.guid for each in had}
+        with self._lock:
+            ours = {
+                each.name: each.guid
+                for each in coming
+                if each.name in self._taken - known[0]
+                and each.guid not in known[1]
+                and each.mark == self.mark
+            }
+            if ours:
+                self._delivered.setdefault(dataset, {}).update(ours)
+                self._write()
+
+    def holds(self, dataset: str, snapshot: Snapshot) -> bool:
+        """Was it delivered to this dataset by this replication?"""
+        with self._lock:
+            return self._delivered.get(dataset, {}).get(snapshot.name) == snapshot.guid
+
+    def trusted(self, dataset: Dataset) -> Dataset:
+        """The dataset without our mark on what is not in the record, which is kept in `strange`."""
+        snapshots = []
+        for each in dataset.snapshots:
+            if each.mark == self.mark and not self.holds(dataset.name, each):
+                self.strange.append(f"{dataset.name}{each.short}")
+                each = dataclasses.replace(each, mark="")
+            snapshots.append(each)
+        return dataclasses.replace(dataset, snapshots=tuple(snapshots))
+
+    def settle(self, dataset: Dataset) -> None:
+        """Drop what was expected there and is not, or not any more."""
+        there = {each.name for each in dataset.snapshots}
+        with self._lock:
+            before = self._delivered.pop(dataset.name, {})
+            after = {name: guid for name, guid in before.items() if name in there}
+            if after:
+                self._delivered[dataset.name] = after
+            if after != before:
+                self._write()
+
+    def all_delivered(self) -> None:
+        """Nothing that was taken is still to be sent."""
+        with self._lock:
+            if self._taken:
+                self._taken.clear()
+                self._write()
+
+    def _write(self) -> None:
+        value = {"taken": sorted(self._taken), "delivered": self._delivered}
+        self.is_kept = state.remember(self.name, value) and self.is_kept
+
+
+def _checked(value: Any) -> tuple[set[str], dict[str, dict[str, int]]]:
+    """What the file holds, or nothing where it has another shape."""
+    try:
+        taken = {name for name in value["taken"] if isinstance(name, str)}
+        delivered = {
+            dataset: {name: guid for name, guid in of.items() if isinstance(guid, int)}
+            for dataset, of in value["delivered"].items()
+        }
+    except (TypeError, LookupError, AttributeError):
+        return set(), {}
+    return taken, delivered
