@@ -1,7 +1,8 @@
 """pscp: parallel bulk transfer over SSH. The public API, re-exported; nothing else.
 
 copy() and Session are in api.py, Options and Location in options.py, the errors in errors.py,
-Result and Counters in progress.py, measure() in measuring.py, Measurement in advice.py,
+Result and Counters in progress.py, measure() in measuring.py, Measurement in advice.py, clean() in
+cleaning.py,
 replicate() in zfs/replicate.py. They are imported on first use, so that the command line starts
 quickly.
 """
@@ -9,12 +10,16 @@ quickly.
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # for type checkers it is True; typing takes long to load
 if TYPE_CHECKING:
+    from typing import Any
+
     from pscp.advice import Measurement as Measurement
     from pscp.api import Session as Session
     from pscp.api import copy as copy
+    from pscp.cleaning import Cleaned as Cleaned
+    from pscp.cleaning import clean as clean
     from pscp.errors import ConnectError as ConnectError
     from pscp.errors import CopyError as CopyError
     from pscp.errors import PscpError as PscpError
@@ -33,13 +38,13 @@ _HOMES = {
     "PscpError": "errors", "UsageError": "errors", "Location": "options", "Options": "options",
     "parse_location": "options", "Counters": "progress", "Failure": "progress",
     "Result": "progress", "measure": "measuring", "Measurement": "advice",
-    "replicate": "zfs.replicate",
+    "replicate": "zfs.replicate", "clean": "cleaning", "Cleaned": "cleaning",
 }  # fmt: skip
 
 __all__ = [
-    "Counters", "ConnectError", "CopyError", "Failure", "Location", "Measurement",
-    "Options", "PscpError", "Result", "Session", "UsageError", "copy", "measure", "parse_location",
-    "replicate",
+    "Cleaned", "Counters", "ConnectError", "CopyError", "Failure", "Location", "Measurement",
+    "Options", "PscpError", "Result", "Session", "UsageError", "clean", "copy", "measure",
+    "parse_location", "replicate",
 ]  # fmt: skip
 
 

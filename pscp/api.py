@@ -100,7 +100,7 @@ class Session:
         self, kind: type[BaseException] | None, value: BaseException | None,
         trace: TracebackType | None,
     ) -> None:  # fmt: skip
-        self.close()
+        self.connections.close(is_cut=kind is not None)
 
     def close(self) -> None:
         """End every connection."""
@@ -173,11 +173,14 @@ class Session:
             for said in connections.check(options, is_push):
                 if options.verbose:
                     told.note(said)
-            connections.begin(options, is_push, is_small)
+            is_something = not is_push or any(os.path.lexists(each.path) for each in froms)
+            if is_something:
+                connections.begin(options, is_push, is_small)
             told.start(counters)
             from pscp.run import Run  # most of the program; ssh logs in meanwhile
 
-            connections.begun(options, is_push, is_small)
+            if is_something:
+                connections.begun(options, is_push, is_small)
             result = Run(connections, froms, to, options, told, counters, keep_digests).run()
             return result
         finally:
@@ -216,7 +219,4 @@ def _locations(sources: Source, destination: str | Location) -> tuple[list[Locat
     if not froms:
         raise errors.UsageError("there is no source")
     check_direction(froms, to)
-    for each in froms:
-        if not each.is_remote and not os.path.lexists(each.path):
-            raise errors.UsageError(f"{each.path}: no such file or folder")
     return froms, to

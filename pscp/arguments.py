@@ -11,17 +11,18 @@ from functools import partial
 from typing import Any, NoReturn
 
 from pscp.errors import UsageError
-from pscp.options import parse_cpus, parse_number, parse_size
+from pscp.options import parse_cpus, parse_number, parse_seconds, parse_size
 
-USAGE = "pscp [options] SOURCE... DEST, or pscp --measure [options] HOST"
+USAGE = "pscp [options] SOURCE... DEST, or --measure [options] HOST, or --clean [options] DIR"
 DESCRIPTION = (
     "Copy files and folders over several SSH connections at once; every chunk is verified. "
     "SOURCE or DEST is [USER@]HOST:PATH or ssh://[USER@]HOST[:PORT]/PATH, the other a path here."
 )
 EPILOG = (
-    "Sizes take K, M, G or T (powers of 1024). Run the same command again to go on with a copy "
-    "that was cut short. Exit codes: 0 all copied, 1 something was not, 2 wrong use, 3 no "
-    "connection, 4 broken protocol, 130 and 143 ended by a signal."
+    "DEST/ is a folder to copy into, made if it is missing. Sizes take K, M, G or T (powers of "
+    "1024). Run the same command again to go on with a copy that was cut short. Exit codes: 0 all "
+    "copied, 1 something was not, 2 wrong use, 3 no connection, 4 broken protocol, 130 and 143 "
+    "ended by a signal."
 )
 
 
@@ -51,7 +52,7 @@ def make_parser() -> Parser:
     add_how_it_is_sent(parser.add_argument_group("how it is sent"))
     add_how_ssh_is_run(parser.add_argument_group("how ssh is run"))
     add_what_is_shown(parser.add_argument_group("what is shown"))
-    add_what_is_measured(parser.add_argument_group("instead of a copy"))
+    add_what_is_no_copy(parser.add_argument_group("instead of a copy"))
     return parser
 
 
@@ -174,6 +175,18 @@ def add_how_ssh_is_run(group: argparse._ArgumentGroup) -> None:
     add("-F", "--config", metavar="FILE", dest="config_file", help="ssh_config to use")
     add("-J", "--jump", metavar="HOST", help="go through this host")
     many("-o", "--ssh-option", metavar="KEY=VALUE", dest="ssh_options", help="as ssh's -o")
+    seconds(
+        group,
+        "--timeout",
+        "timeout_s",
+        "how long the host may take to answer (ConnectTimeout of ssh_config, else 30 seconds)",
+    )
+    seconds(
+        group,
+        "--retry-for",
+        "retry_for_s",
+        "keep trying to connect for so long (90, 30m, 2h) while the host cannot be reached",
+    )
     add("--cipher", metavar="NAME", help="the cipher to use (the fastest that both ends do well)")
     flag("-C", "--compress", help="let ssh compress")
     flag("-B", "--batch", help="never ask for a password, a passphrase or a host key")
@@ -208,7 +221,7 @@ def add_what_is_shown(group: argparse._ArgumentGroup) -> None:
     flag("--version", help="show the version and exit")
 
 
-def add_what_is_measured(group: argparse._ArgumentGroup) -> None:
+def add_what_is_no_copy(group: argparse._ArgumentGroup) -> None:
     flag = partial(group.add_argument, action="store_true")
     flag(
         "--measure",
@@ -216,6 +229,11 @@ def add_what_is_measured(group: argparse._ArgumentGroup) -> None:
         "the most), windows; recommend what is best (--progress json: as JSON)",
     )
     flag("--save", help="with --measure: have later copies to HOST use what is recommended")
+    flag(
+        "--clean",
+        help="list what cut copies left below DIR (HOST:DIR, or one here) that no copy works on",
+    )
+    flag("--yes", help="with --clean: remove it")
 
 
 def size(group: argparse._ArgumentGroup, short: str, long: str, dest: str, help: str) -> None:
@@ -229,6 +247,11 @@ def number(
 ) -> None:
     read: Callable[[str], int] = partial(parse_number, what=f"{short}/{long}")
     group.add_argument(short, long, metavar=metavar, dest=dest, type=read, help=help)
+
+
+def seconds(group: argparse._ArgumentGroup, long: str, dest: str, help: str) -> None:
+    read: Callable[[str], int] = partial(parse_seconds, what=long)
+    group.add_argument(long, metavar="TIME", dest=dest, type=read, help=help)
 
 
 def pair(kind: str, pattern: str) -> tuple[str, str]:

@@ -3,10 +3,10 @@
 It holds what no lane has taken yet (single pieces, and lazy iterators over a file's chunks, so
 that a file of any size costs the same), what each lane has in flight, and the lanes' windows.
 One lock guards all of it; lanes sleep on a condition of it, never poll. Who waits for something
-else has a condition of its own, since a wake-up can cost more than a small file does. The Limiter
-keeps lanes together under a rate.
+else has a condition of its own, since a wake-up can cost more than a small file does.
 
-Not here: what the work means (coordinator.py), how it travels (lane.py).
+Not here: what the work means (coordinator.py), how it travels (lane.py), a rate that lanes keep
+to together (limiter.py).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from pscp.endpoint.session import Window
-from pscp.plan import Ask, Chunk, Work
+from pscp.plan import Ask, Chunk, Pack, Work
 
 _WAITING_MAX = 32  # pieces or files put and not begun; the walk waits while there are more
 
@@ -40,8 +40,11 @@ class InFlight:
     others could do: at most what it lately did in two round trips and a bit.
     """
 
-    def __init__(self, window_bytes: int, rtt_s: float, begins_small: bool = False) -> None:
+    def __init__(
+        self, window_bytes: int, rtt_s: float, begins_small: bool = False, lane: int = 0
+    ) -> None:
         """With `begins_small` the window grows by what lands, from the least, as TCP's does."""
+        self.lane = lane  # the number of the lane whose share it is
         self.window = Window(_LEAST_BYTES if begins_small else window_bytes)
         self.work: dict[int, Work] = {}
         self._taken_s: dict[int, float] = {}
@@ -122,6 +125,8 @@ class Board:
         self._shares: list[InFlight] = []
         self._number = 0  # of the piece taken last
         self._reserve: Callable[[], Work | None] = lambda: None
+        # What has to be asked before another lane may do what a lost one must not do late.
+        self.revocation: Callable[[int, list[Work]], Ask] | None = None
         self.done_bytes = 0  # of all pieces that were brought to their end, by their cost
         self.done_pieces = 0
         self.error: BaseException | None = None  # why the copy stops
@@ -194,6 +199,8 @@ class Board:
         work.takers += 1
         if work.takers == 1:
             self._open += 1
+        elif isinstance(work, Chunk):
+            work.job.was_shared = True
         if isinstance(work, Ask):
             work.asked_s = time.monotonic()
         share.take(self._number, work)
@@ -274,6 +281,14 @@ class Board:
         """Is there anything that no lane has taken?"""
         return bool(self._again or self._waiting)
 
+    def pieces_known(self, left_bytes: int, chunk_bytes: int) -> int:
+        """At most so many pieces are not done: in flight, waiting, and of files yet to be cut."""
+        whole = sum(not isinstance(each, Iterator) for each in self._waiting)
+        known = self._open + len(self._again) + whole
+        if whole < len(self._waiting):
+            known += -(-max(0, left_bytes - self.in_flight_bytes()) // chunk_bytes)
+        return known
+
     # --- finishing
 
     def finish(self, share: InFlight, number: int) -> bool:
@@ -303,14 +318,24 @@ class Board:
         """A lane has ended: what it had in flight goes to the others."""
         if share in self._shares:
             self._shares.remove(share)
+        exclusive: list[Work] = []
         for number in list(share.work):
             work = share.pop(number)
             assert work is not None
             work.takers -= 1
+            if isinstance(work, Chunk):
+                work.job.was_shared = True
             if work.is_over or work.takers:
                 continue
             self._open -= 1
-            self._put_again(work)
+            if isinstance(work, Ask) and work.lost is not None:
+                work.lost()
+            elif _is_exclusive(work) and self.revocation is not None:
+                exclusive.append(work)
+            else:
+                self._put_again(work)
+        if exclusive and self.revocation is not None:
+            self.add(self.revocation(share.lane, exclusive))
         self.changed.notify_all()
 
     def is_idle(self) -> bool:
@@ -326,20 +351,5 @@ class Board:
                 condition.notify_all()
 
 
-class Limiter:
-    """Keeps all lanes together under a rate (-l), by having each wait for its turn."""
-
-    def __init__(self, bytes_per_s: float | None, board: Board) -> None:
-        self._rate, self._board = bytes_per_s, board
-        self._free_at_s = 0.0
-
-    def wait(self, count: int) -> None:
-        """Wait until `count` bytes more may go; not once the copy stops."""
-        if self._rate is None:
-            return
-        with self._board.changed:
-            now_s = time.monotonic()
-            self._free_at_s = max(self._free_at_s, now_s) + count / self._rate
-            turn_s = self._free_at_s
-            while self._board.error is None and (now_s := time.monotonic()) < turn_s:
-                self._board.changed.wait(turn_s - now_s)
+def _is_exclusive(work: Work) -> bool:
+    return isinstance(work, Pack) or (isinstance(work, Ask) and work.is_exclusive)

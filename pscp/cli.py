@@ -7,13 +7,11 @@ that --help and a slip of the finger are answered at once. Read next: api.py.
 
 from __future__ import annotations
 
-import contextlib
 import os
-import stat
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from pscp.arguments import USAGE, frozen, make_parser, version
 from pscp.errors import Interrupted, PscpError, UsageError
@@ -57,6 +55,15 @@ class Measure:
     save: bool
 
 
+@dataclass(frozen=True)
+class Clean:
+    """A command line that asks for no copy: what did cut copies leave there?"""
+
+    where: Location
+    options: Options
+    remove: bool
+
+
 def main(argv: list[str] | None = None) -> int:
     """Run the command line; returns its exit code and prints what went wrong, if anything."""
     try:
@@ -72,14 +79,6 @@ def main(argv: list[str] | None = None) -> int:
         flush_stdout()
 
 
-def program() -> NoReturn:
-    """The command `pscp`. It skips the interpreter's own farewell, which takes 10 ms."""
-    status = main()
-    with contextlib.suppress(OSError, AttributeError):  # a stream that is None, or nobody reads
-        sys.stderr.flush()
-    os._exit(status)
-
-
 def told(argv: Sequence[str]) -> bool:
     """Answer --help or --version, wherever it stands and whatever else is wrong."""
     words = set(before_dashes(argv))
@@ -92,7 +91,7 @@ def told(argv: Sequence[str]) -> bool:
     return True
 
 
-def parse(argv: Sequence[str]) -> Command | Piped | Measure:
+def parse(argv: Sequence[str]) -> Command | Piped | Measure | Clean:
     """Read a command line, or raise UsageError; looks at local sources, contacts nothing."""
     words = before_dashes(argv)
     given, rest = make_parser().parse_known_args(words)
@@ -105,17 +104,29 @@ def parse(argv: Sequence[str]) -> Command | Piped | Measure:
     if "help" in given:
         raise UsageError('-h does not go with other letters, and no host name starts with "-"')
     values = {name: frozen(value) for name, value in vars(given).items()}
-    measures, saves = values.pop("measure", False), values.pop("save", False)
+    asked = {name for name in ("measure", "save", "clean", "yes") if values.pop(name, False)}
     options, texts = Options(**values), [*rest, *argv[len(words) + 1 :]]
-    if saves and not measures:
-        raise UsageError("--save goes with --measure: it keeps what that found best")
-    if measures:
-        return as_measure(texts, options, saves)
+    if asked:
+        return as_no_copy(texts, options, asked)
     if "-" in texts and len(texts) == 2:
         from pscp.pipecli import file_command
 
         return file_command(texts[0], texts[1], options)
     return as_copy(texts, options)
+
+
+def as_no_copy(texts: list[str], options: Options, asked: set[str]) -> Measure | Clean:
+    if "save" in asked and "measure" not in asked:
+        raise UsageError("--save goes with --measure: it keeps what that found best")
+    if "yes" in asked and "clean" not in asked:
+        raise UsageError("--yes goes with --clean: it removes what that lists")
+    if asked >= {"measure", "clean"}:
+        raise UsageError("--measure and --clean do not go together: give one of them")
+    if "measure" in asked:
+        return as_measure(texts, options, "save" in asked)
+    if len(texts) != 1:
+        raise UsageError("--clean takes one folder", "usage: pscp --clean [options] HOST:DIR")
+    return Clean(parse_location(texts[0]), options, "yes" in asked)
 
 
 def as_measure(texts: list[str], options: Options, saves: bool) -> Measure:
@@ -138,15 +149,19 @@ def as_copy(texts: list[str], options: Options) -> Command:
     return Command(tuple(sources), destination, options)
 
 
-def run(command: Command | Piped | Measure) -> int:
+def run(command: Command | Piped | Measure | Clean) -> int:
     from pscp.endpoint import machine
 
     machine.raise_descriptor_limit()
-    if not isinstance(command, Command | Measure):
-        from pscp.pipecli import move
+    if isinstance(command, Command):
+        return run_copy(command)
+    if isinstance(command, Measure):
+        return run_measure(command)
+    if isinstance(command, Clean):
+        return run_clean(command)
+    from pscp.pipecli import move
 
-        return move(command)
-    return run_measure(command) if isinstance(command, Measure) else run_copy(command)
+    return move(command)
 
 
 def run_measure(command: Measure) -> int:
@@ -159,6 +174,18 @@ def run_measure(command: Measure) -> int:
         found = measure(command.host, options, save=command.save, say=say, note=note)
     tables.show(found, options.progress == "json")
     return 0
+
+
+def run_clean(command: Clean) -> int:
+    from pscp import tables
+    from pscp.cleaning import clean, show
+
+    where, options = command.where, command.options
+    with signals_raised("run it again for the rest"), tables.doing(options) as say:
+        say(f"looking below {where.text}")
+        found = clean(where, options, remove=command.remove, note=Notes().note)
+    show(found, where, options)
+    return 0 if found.ok else 1
 
 
 def run_copy(command: Command) -> int:
@@ -180,18 +207,8 @@ def run_copy(command: Command) -> int:
 
 
 def check_local_source(path: str, recursive: bool) -> None:
-    """Refuse what cannot be meant; what the copy itself can report (no permission) is its."""
-    try:
-        os.lstat(path)
-    except PermissionError:
-        return
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}", "check the spelling of the source") from None
-    try:
-        is_folder = stat.S_ISDIR(os.stat(path).st_mode)
-    except OSError:  # a dangling link
-        return
-    if is_folder and not recursive:
+    """Refuse what cannot be meant; what the copy itself can report (none such) is its."""
+    if not recursive and os.path.isdir(path):
         raise UsageError(f"{path} is a folder: use -r", "-r copies folders, -a with everything")
 
 

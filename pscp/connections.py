@@ -1,7 +1,7 @@
 """The connections of a session to one host: how they begin, wait for the next copy, and end.
 
-Not here: what a program calls (api.py), how many lanes are good (tuner.py), when one connects
-again (worker.py), what is remembered of a host (hosts.py), and where (state.py).
+Not here: what a program calls (api.py), when a lane connects again (worker.py), what ssh is set up
+to be like (setups.py), how long a login may take (patience.py), what came late (latecomers.py).
 Read next: worker.py.
 """
 
@@ -10,19 +10,22 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
+import math
 import os
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pscp import answers, errors, hosts, state
-from pscp.channels import Channel, Control, SshSetup, open_channel, resolve, transport_of
+from pscp.channels import Channel, Control, open_channel
 from pscp.channels.command import command
-from pscp.channels.openssh import user_words
-from pscp.channels.sockets import Route, asked
+from pscp.channels.control import sweep
+from pscp.latecomers import Latecomers
 from pscp.master import Master, may_ask_again
 from pscp.options import Location, Options
+from pscp.patience import Patience
+from pscp.setups import Setup, setup_name
 
 if TYPE_CHECKING:
     from pscp.bootstrap import Far
@@ -32,10 +35,11 @@ if TYPE_CHECKING:
 # A first connection that was closed before the login: sshd's MaxStartups, most likely.
 _FIRST_ATTEMPTS = 4
 
+_PAUSE_MAX_S = 30  # between two attempts
+_LET_GO_S = 4.0  # for a login that nobody needs any more to end by itself
 _EARLY_MAX = 8  # logging in at once; sshd's MaxStartups begins to refuse at 10
 
 _GONE = "the only login's connection was lost, and it cannot be repeated"
-_GONE_HINT = "run the same command again to go on from here"
 
 
 class Connections:
@@ -45,10 +49,10 @@ class Connections:
         self.host = host
         self.keeps = True  # they outlive a copy
         self.login_s = 0.0  # of the first, to the agent's HELLO; those at once share processors
-        self._setup: SshSetup | None = None
-        self._is_guess = False  # what ssh -G said for the last copy, and not yet for this one
+        self._setup = Setup(host)
         self._numbers = itertools.count()  # of the connections, in the order of their opening
         self._idle: list[Far] = []
+        self.late = Latecomers()
         self._first: Channel | None = None  # ssh is logging in; no agent there yet
         self._early: list[tuple[Channel, bytes]] = []  # likewise; the agent's marker, once sent
         self._lock = threading.RLock()  # two streams may begin at once
@@ -74,12 +78,13 @@ class Connections:
             self._check_setup(options, is_push, is_small)
             self._send_agents()
 
-    def close(self) -> None:
-        """End every connection."""
+    def close(self, is_cut: bool = False) -> None:
+        """End every connection; with `is_cut` those as well that only log in, and at once."""
         if self._first is not None:
             self._first.close()
             self._first = None
-        self._end_early()
+        self._end_early(is_cut)
+        self.late = self.late.closed()
         while self._idle:
             self._idle.pop().close()
         if self._master is not None:
@@ -92,13 +97,22 @@ class Connections:
             with contextlib.suppress(OSError):
                 os.unlink(self._controls.pop())
 
-    def _end_early(self) -> None:
+    def _end_early(self, is_cut: bool) -> None:
+        """End the logins that nobody needs; those that go on end by themselves once they are in.
+
+        To sshd a login that is cut is an offence (sshd_config(5), PerSourcePenalties).
+        """
         while self._early:
-            self._early.pop()[0].close()
+            channel, _ = self._early.pop()
+            if is_cut:
+                channel.close()
+            else:
+                let_go = threading.Thread(target=channel.let_go, args=(_LET_GO_S,), daemon=True)
+                let_go.start()
 
     def check(self, options: Options, is_push: bool) -> list[str]:
         """Refuse what cannot be, before anybody is contacted; returns what -v says."""
-        setup = self._resolved(options)
+        setup = self._setup.get(options)
         cipher = setup.advised if setup.ciphers_are_ours else ""
         return setup.check(options, is_push) + hosts.advice_said(self.host, options, cipher)
 
@@ -142,7 +156,7 @@ class Connections:
     def has_bbr(self, options: Options) -> bool:
         """May connections from here use BBR?"""
         try:
-            self._resolved(options).check(dataclasses.replace(options, congestion="bbr"), True)
+            self._setup.get(options).check(dataclasses.replace(options, congestion="bbr"), True)
         except errors.UsageError:
             return False
         return True
@@ -175,7 +189,7 @@ class Connections:
         self, options: Options, may_prompt: bool, number: int, control: Control | None,
         asks: Mapping[str, str] | None = None, is_empty: bool = False,
     ) -> Channel:  # fmt: skip
-        setup = self._resolved(options)
+        setup = self._setup.get(options)
         if not is_empty and self._uses_sftp(options):
             from pscp.sftp.channel import open_sftp  # here: most far ends have python3
 
@@ -195,50 +209,21 @@ class Connections:
         is_sftp = self._uses_sftp(options)
         return far.is_sftp == is_sftp and (not is_sftp or far.verify == options.verify)
 
-    def _resolved(self, options: Options) -> SshSetup:
-        if self._setup is None:
-            self._setup = self._guessed(options)
-        return self._setup
-
     def _new_control(self) -> Control | None:
         """A socket's path of its own: ssh makes it there, and removes it. None: no place for it."""
         folder = state.control_folder()
         if folder is None:
             return None
-        self._controls.append(f"{folder}/{os.urandom(8).hex()}")
+        if not self._controls:
+            sweep(folder)
+        self._controls.append(state.private_path(folder))
         return Control(self._controls[-1], True)
-
-    def _guessed(self, options: Options) -> SshSetup:
-        """What ssh -G said last, so that ssh need not wait for it: _check_setup() asks again."""
-        advised = hosts.advice(self.host, options)[1]
-        if transport_of(options) != "openssh":  # nobody is asked, so nothing need be remembered
-            return dataclasses.replace(resolve(self.host, options), advised=advised)
-        try:  # --bind and the like depend on the way there, and may not be
-            kept: Any = None if asked(options) else state.recall(_setup_name(self.host, options))
-            route, offered = Route(**kept["route"]), tuple(kept["offered"])
-            guess = SshSetup(**{**kept, "route": route, "offered": offered, "advised": advised})
-        except (TypeError, LookupError):  # nothing, or of another shape
-            found = resolve(self.host, options)
-            self._remember_setup(options, found)
-            return dataclasses.replace(found, advised=advised)
-        self._is_guess = True
-        return guess
 
     def _check_setup(self, options: Options, is_push: bool, is_small: bool) -> None:
         """While ssh logs in: begin again where the user's configuration has changed meanwhile."""
-        if not self._is_guess:
-            return
-        self._is_guess = False
-        assert self._setup is not None
-        found = resolve(self.host, options)
-        if found != dataclasses.replace(self._setup, advised=""):
+        if self._setup.has_changed(options):
             self.close()
-            self._setup = dataclasses.replace(found, advised=self._setup.advised)
-            self._remember_setup(options, found)
             self._start(options, is_push, is_small)
-
-    def _remember_setup(self, options: Options, setup: SshSetup) -> None:
-        state.remember(_setup_name(self.host, options), dataclasses.asdict(setup))
 
     def take(self, options: Options, note: Callable[[str], None]) -> list[Far]:
         """The connections that are open; if there is none, a first one, which may prompt."""
@@ -246,15 +231,21 @@ class Connections:
             return self._taken(options, note)
 
     def _taken(self, options: Options, note: Callable[[str], None]) -> list[Far]:
-        for attempt in range(_FIRST_ATTEMPTS):
+        self._idle += self.late.take()
+        until_s = time.monotonic() + (options.retry_for_s or 0)
+        for attempt in itertools.count():
             if self._idle:
                 break
             try:
                 self._idle.append(self._first_far(options, note))
-            except errors.ConnectionLost:
-                if attempt == _FIRST_ATTEMPTS - 1:
+            except (errors.ConnectionLost, errors.Unreachable) as error:
+                pause_s = min(1 << attempt, _PAUSE_MAX_S)
+                is_full = isinstance(error, errors.ConnectionLost) and attempt < _FIRST_ATTEMPTS - 1
+                if not is_full and time.monotonic() + pause_s > until_s:
                     raise
-                time.sleep(1 << attempt)
+                if attempt == 0 and options.retry_for_s:
+                    note(f"{error.message}; trying again for up to {options.retry_for_s} s")
+                time.sleep(pause_s)
         fars, self._idle = self._idle, []
         return fars
 
@@ -273,14 +264,14 @@ class Connections:
         self.login_s = (time.monotonic() - self._begun_s - waited_s) / share
         self._only = self._master.control if self._master is not None else far.channel.control
         if self._is_answered() or self.is_once:  # what logs in already gets no answers
-            self._end_early()
+            self._end_early(is_cut=True)
         return far
 
     def _first_channel(self, options: Options, note: Callable[[str], None]) -> Channel:
         """The one that is logging in; else one of the connection that carries others; else new."""
         first, self._first = self._first, None
         if first is None and self._begin_master(options):
-            return self._channel(options, False, self._awaited_master(note).control)
+            return self._channel(options, False, self._awaited_master(options, note).control)
         return first or self._channel(options, may_prompt=True)
 
     def _nothing_there(self, error: errors.ConnectError) -> errors.ConnectError | None:
@@ -300,7 +291,7 @@ class Connections:
         self, options: Options, note: Callable[[str], None], why: errors.ConnectError
     ) -> Far:
         """No agent can be there: SFTP, now and the next time. Or no SFTP any more: the agent."""
-        self._end_early()
+        self._end_early(is_cut=False)
         self._is_sftp = not self._uses_sftp(options)
         self._begun_s = time.monotonic()
         try:
@@ -345,7 +336,7 @@ class Connections:
         if master is None and self.is_once:
             rides_on = self._only
             if rides_on is None or not rides_on.is_alive():
-                raise errors.AuthenticationError(_GONE, _GONE_HINT)
+                raise errors.AuthenticationError(_GONE, errors.RUN_AGAIN)
         if rides_on is not None:
             worker.channel = self._channel(options, may_prompt=False, rides_on=rides_on)
             return self._greeted(worker.channel, options, None)
@@ -383,20 +374,39 @@ class Connections:
         from pscp.bootstrap import Far
 
         try:
-            far = Far(channel, note, marker)
+            far = Far(channel, note, marker, self._patience(options, note is not None))
         except errors.ConnectError as error:
-            raise self._explained(channel, error) from None
+            raise self._explained(channel, error, options) from None
         self._tokens.pop(channel.pid, None)
         far.verify = options.verify
-        aes = far.hello.get("aes")
-        if self._setup is not None and self._setup.far_aes is None and isinstance(aes, bool):
-            self._setup = dataclasses.replace(self._setup, far_aes=aes)
+        self._setup.learn_aes(far.hello.get("aes"))
         return far
 
-    def _explained(self, channel: Channel, error: errors.PscpError) -> errors.PscpError:
+    def _patience(self, options: Options, may_prompt: bool) -> Patience:
+        """What a login has of it: as long as to connect once more, and a minute at the least."""
+        from pscp.bootstrap import SILENCE_S
+
+        timeout = self._timeout(options)
+        limit_s = max(SILENCE_S, 2.0 * int(timeout)) if timeout.isdecimal() else SILENCE_S
+        if self._prompts is not None:
+            return Patience(limit_s, self._prompts.busy_until_s)
+        asks_itself = may_prompt and not options.batch  # ssh asks a person, at the terminal
+        return Patience(limit_s, lambda: math.inf if asks_itself else 0.0)
+
+    def _timeout(self, options: Options) -> str:
+        """The seconds in which the host has to answer, or "none"."""
+        return self._setup.get(options).timeout_s(options)
+
+    def _explained(
+        self, channel: Channel, error: errors.PscpError, options: Options
+    ) -> errors.PscpError:
         prompts, token = self._prompts, self._tokens.pop(channel.pid, None)
         if prompts is not None and token is not None:
             error = prompts.refusal(token) or error
+        if isinstance(error, errors.Unreachable):
+            where = "" if str(self.host.host) in error.message else f"{self.host.login}: "
+            after = f" ({self._timeout(options)} s)" if "timed out" in error.message else ""
+            error = errors.Unreachable(f"{where}{error.message}{after}", error.hint)
         error.hint = error.hint.replace("HOST", self.host.login)
         return error
 
@@ -418,28 +428,23 @@ class Connections:
             raise errors.UsageError(message, state.NO_FOLDER)
         return self._master is not None
 
-    def _awaited_master(self, note: Callable[[str], None]) -> Master:
+    def _awaited_master(self, options: Options, note: Callable[[str], None]) -> Master:
         master = self._master
         assert master is not None
-        error = master.wait(note)
+        error = master.wait(note, self._patience(options, True))
         if error is not None:
             self._master = None
             master.close()
-            raise self._explained(master.channel, error)
+            raise self._explained(master.channel, error, options)
         return master
 
 
 def _prompts(host: Location, options: Options) -> Prompts | None:
     """What answers them; None: nobody is asked, or ssh asks by itself."""
     password_file = options.password_file or os.environ.get("PSCP_PASSWORD_FILE") or None
-    name = _setup_name(host, options)
+    name = setup_name(host, options)
     if options.batch and not password_file and not answers.are_known(name):
         return None
     from pscp import prompts
 
     return prompts.begun(password_file, name)
-
-
-def _setup_name(host: Location, options: Options) -> str:
-    words = user_words(host, options)
-    return state.name_of("ssh", options.program, *words, "--", str(host.host))

@@ -7,37 +7,39 @@ endpoint/wire.py open as the dictionary.
 The copy's parts in time: the walk puts work on the board while lanes take it; when all of it is
 done come the hard links, then the folders' metadata, deepest first.
 
-Not here: where work waits (board.py), connections (crew.py, worker.py), what a user calls (api.py).
+Not here: where work waits (board.py), the walk of a far source (farwalk.py), connections (crew.py,
+worker.py), what is kept for the end (spool.py), what a user calls (api.py).
 Read next: filejob.py, then lane.py.
 """
 
 from __future__ import annotations
 
-import json
 import sys
 import threading
-from array import array
-from collections.abc import Callable, Iterator
-from typing import IO, Any
+import unicodedata
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from pscp import errors
 from pscp.board import Board
 from pscp.bootstrap import Far
 from pscp.crew import Crew
 from pscp.endpoint import failures, hashes, source, tree
-from pscp.endpoint.sink import entry as checked_entry
 from pscp.endpoint.wire import WireError
+from pscp.farwalk import FarWalk
 from pscp.filejob import FileJob
 from pscp.journal import AnyJournal, Landed
 from pscp.options import CHUNK_BYTES, Options
 from pscp.plan import (
     QUESTION_BYTES,
     Ask,
+    Asked,
     Failure,
     Pack,
     PackBuilder,
     Placed,
     Placement,
+    Work,
     goes_in_pack,
     groups,
     weight_bytes,
@@ -45,6 +47,7 @@ from pscp.plan import (
 from pscp.progress import Counters, Reporter
 from pscp.progress import Failure as Reported
 from pscp.resume import LOOK_ITEMS, Look
+from pscp.spool import Spool
 
 # What failures may take up in memory, some ten thousand of them. What comes after is noted and
 # counted, and is in no Result.
@@ -52,9 +55,6 @@ _FAILURES_BYTES = 8 * 1024 * 1024
 _SHARES = 4  # of what is left, a lane takes one at a time
 _START_BYTES, _START_SHARE = 64 * 1024 * 1024, 4  # a chunk at the start: a fourth of one later
 _LEAST_SHARE = 16  # and toward the end: smaller ones cost more than the end of a copy gains
-# Entries in the far walk's first answer, and the most in one. A long first one would keep the
-# lanes of a far path waiting: 2,000 entries took 235 ms of a copy of 2.1 s at 50 ms.
-_WALK_FIRST, _WALK_MOST = 200, 2000
 
 _ERRORS: dict[str, type[errors.FileError]] = {
     failures.CHANGED: errors.SourceChanged,
@@ -64,33 +64,8 @@ _ERRORS: dict[str, type[errors.FileError]] = {
     failures.VERIFY: errors.VerifyError,
     failures.SYSTEM: errors.SystemFailure,
     failures.DESTINATION: errors.FileError,
+    failures.SUPERSEDED: errors.FileError,
 }
-
-
-class Spool:
-    """Entries kept for the end of the copy, on disk: there may be any number of them."""
-
-    def __init__(self) -> None:
-        self._file: IO[bytes] | None = None  # made when it is needed: many a copy is of one file
-        self._begins = array("Q")
-
-    def add(self, entry: tree.Entry) -> None:
-        if self._file is None:
-            from tempfile import TemporaryFile
-
-            self._file = TemporaryFile()  # noqa: SIM115 - closed by close()
-        self._begins.append(self._file.tell())
-        self._file.write(json.dumps(entry).encode("ascii") + b"\n")
-
-    def take(self, backwards: bool) -> Iterator[tree.Entry]:
-        for begin in reversed(self._begins) if backwards else iter(self._begins):
-            assert self._file is not None
-            self._file.seek(begin)
-            yield tree.Entry(*json.loads(self._file.readline()))
-
-    def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
 
 
 class Coordinator:
@@ -98,12 +73,15 @@ class Coordinator:
 
     def __init__(
         self, options: Options, counters: Counters, reporter: Reporter, journal: AnyJournal,
-        crew: Crew, keep_digests: bool = True, chunk_bytes: int = CHUNK_BYTES,
+        crew: Crew, keep_digests: bool = True, *, earlier: Sequence[str] = (), folds: bool = False,
+        chunk_bytes: int = CHUNK_BYTES,
     ) -> None:  # fmt: skip
-        """`chunk_bytes`: of a chunk, unless the options say."""
+        """`earlier`: runs that may have left parts. With `folds` names at the destination do not
+        differ by case. `chunk_bytes`: unless the options say.
+        """
         self.options, self.counters, self.journal = options, counters, journal
         self.board: Board = crew.board
-        self.algorithm = crew.algorithm
+        self.algorithm, self.algorithms = crew.algorithm, crew.algorithms
         self.chunk_bytes, self.strong = options.chunk_bytes or chunk_bytes, options.strong
         self.failures: list[Reported] = []
         self._failures_bytes = 0
@@ -115,7 +93,11 @@ class Coordinator:
         self._looking_bytes = 0
         self._folders, self._links = Spool(), Spool()
         self._is_new: Callable[[int], bool] = lambda top: True
+        self._earlier = list(earlier)
+        self._folded: set[int] | None = set() if folds else None  # hashes of names so far
+        self._unwanted: dict[str, list[str]] = {}  # parts that lanes may have made late, or held
         self.board.when_idle(self._small.flush)
+        self.board.revocation = self._revocation
 
     # --- the story
 
@@ -123,13 +105,15 @@ class Coordinator:
         """Copy everything. Raises what stops a copy as a whole; files' failures are kept."""
         existing = set(target[2])
         self._is_new = lambda top: target[1][top] not in existing
-        placement = Placement(tops, target[1])
-        walk = threading.Thread(target=self._walk, args=(placement,), name="walk", daemon=True)
+        plan = Asked(tops, self.options, not self._crew.is_push), Placement(tops, target[1])
+        walk = threading.Thread(target=self._walk, args=plan, name="walk", daemon=True)
         walk.start()
         try:
             self._wait_for(self._is_copied)
             self._finishing(self._links, "hard_links", backwards=False)
             self._finishing(self._folders, "folders", backwards=True)
+            if not self.options.dry_run:
+                self._release()
         except BaseException as error:
             self.board.stop(error)
             raise
@@ -157,10 +141,10 @@ class Coordinator:
 
     # --- the walk
 
-    def _walk(self, placement: Placement) -> None:
+    def _walk(self, asked: Asked, placement: Placement) -> None:
         try:
             for entry in self._entries():
-                self._take(entry, placement)
+                self._take(entry, asked, placement)
                 if self.board.error is not None:
                     return
             self._flush_looking()
@@ -181,21 +165,22 @@ class Coordinator:
         if self._crew.is_push:
             yield from self._crew.near_source_entries()
             return
-        answers = _FarWalk(self.board)
+        answers = FarWalk(self.board)
         try:
             yield from answers.entries()
         except (ValueError, TypeError) as error:
             raise errors.ProtocolError(f"a walk of another shape: {error}") from None
 
-    def _take(self, entry: tree.Entry, placement: Placement) -> None:
+    def _take(self, entry: tree.Entry, asked: Asked, placement: Placement) -> None:
         if entry.kind == tree.ERROR:
             with self.board.changed:
                 self.counters.add(files_total=1)
                 self._failed(failures.checked(entry.extra))
             return
         try:
-            self._check_asked(entry)
+            asked.check(entry)
             item = placement.place(entry)
+            self._check_alone(item.entry)
         except (failures.Refusal, ValueError, LookupError) as error:
             kind = error.kind if isinstance(error, failures.Refusal) else failures.UNSAFE
             failure = failures.data(kind, entry.path, str(error))
@@ -216,12 +201,15 @@ class Coordinator:
             if len(self._looking) >= LOOK_ITEMS or self._looking_bytes >= QUESTION_BYTES // 2:
                 self._flush_looking()
 
-    def _check_asked(self, entry: tree.Entry) -> None:
-        """A far end sends no more kinds of things than it was asked for. Raises ValueError."""
-        if entry.kind in (tree.LINK, tree.HARDLINK) and not self.options.archive:
-            raise ValueError("is a link, which only -a asks for")
-        if not self.options.recursive and (entry.kind == tree.FOLDER or "/" in entry.path):
-            raise ValueError("is a folder, or in one, which only -r asks for")
+    def _check_alone(self, entry: tree.Entry) -> None:
+        """Raises Refusal for a name that the destination takes for one that was there before."""
+        if self._folded is None or entry.kind == tree.FOLDER:
+            return
+        folded = hash(unicodedata.normalize("NFC", entry.path.casefold()))
+        if folded in self._folded:
+            what = "the destination takes this name and another of this copy for one"
+            raise failures.Refusal(failures.DESTINATION, entry.path, what)
+        self._folded.add(folded)
 
     def _flush_looking(self) -> None:
         if self._looking:
@@ -328,6 +316,9 @@ class Coordinator:
             self.board.add(Pack(damaged, self._packed, is_again=True))
 
     def _failed(self, failure: Failure) -> None:
+        if failure["kind"] == failures.SUPERSEDED:
+            self.board.stop(errors.CopyRunning(failure["message"]))
+            return
         error = as_error(failure)
         self.counters.add(files_failed=1)
         told = Reported(error.path, type(error).__name__, error.message, error.hint)
@@ -357,58 +348,48 @@ class Coordinator:
 
         self.board.add(Ask(False, {"ask": question, "entries": entries}, then, self._failed))
 
+    def unwanted(self, path: str, nonces: list[str]) -> None:
+        """These runs ("" is this one) may have a part of this file when the copy is complete."""
+        self._unwanted.setdefault(path, []).extend(nonces)
 
-class _FarWalk:
-    """The walk at the far end, answer by answer, over whichever lane lives."""
+    def _revocation(self, lane: int, works: list[Work]) -> Ask:
+        """Before another lane does what a lost one had: that one may come late with it."""
 
-    def __init__(self, board: Board) -> None:
-        self._board = board
-        self._batch: list[tree.Entry] | None = None
-        self._is_last = False
-        self._after: list[Any] | None = None
-        self._lane: Any = None
-        self._most = _WALK_FIRST
+        def then(_: Any) -> None:
+            for work in works:
+                self.board.add(work)
 
-    def entries(self) -> Iterator[tree.Entry]:
-        self._ask()
-        while True:
-            with self._board.changed:
-                while self._batch is None:
-                    if self._board.error is not None:
-                        return
-                    self._board.changed.wait()
-                batch, self._batch = self._batch, None
-                if not self._is_last:
-                    self._ask()  # the next answer comes while this one is worked on
-            yield from batch
-            if self._is_last and self._batch is None:
-                return
+        def failed(failure: Failure) -> None:
+            for work in works:
+                if isinstance(work, Pack):
+                    for item in work.items:
+                        self._failed({**failure, "path": item.entry.path})
+                elif isinstance(work, Ask):
+                    work.failed(failure)
 
-    def _ask(self) -> None:
-        ask = Ask(True, self._question, self._then, self._failed)
-        ask.lane = self._lane
-        with self._board.changed:
-            self._board.add(ask)
+        question = {"ask": "revoke", "lane": lane}
+        return Ask(False, question, then, failed, is_prompt=True)
 
-    def _question(self, lane: Any) -> dict[str, Any]:
-        restart = lane is not self._lane
-        self._lane = lane
-        return {"ask": "walk", "after": self._after, "restart": restart, "most": self._most}
+    def _release(self) -> None:
+        """Nobody owns the copy any more, so nothing changes what has landed, however late it
+        comes. Only then can be removed what lanes may have made late.
+        """
+        with self.board.changed:
+            question: dict[str, Any] = {"ask": "release"}
+            self.board.add(Ask(False, question, _ignore, self._failed, is_prompt=True))
+        self._wait_for(self.board.is_idle)
+        if not self.failures:
+            for path in self.journal.unwanted():
+                self.unwanted(path, self._earlier)
+        with self.board.changed:
+            for path, nonces in self._unwanted.items():
+                question = {"ask": "discard", "path": path, "nonces": nonces}
+                self.board.add(Ask(False, question, _ignore, _ignore, is_prompt=True))
+        self._wait_for(self.board.is_idle)
 
-    def _then(self, answer: Any) -> None:
-        batch = [checked_entry(value) for value in answer[0]]
-        for entry in batch:
-            entry.extra.pop("new", None)  # what is new at the destination is not for it to say
-        if batch:
-            self._after = [batch[-1].top, batch[-1].path]
-        self._batch, self._is_last = batch, bool(answer[1])
-        self._most = min(4 * self._most, _WALK_MOST)
-        if not batch and not self._is_last:
-            raise ValueError("a walk that goes on without an entry")
-        self._board.changed.notify_all()
 
-    def _failed(self, failure: Failure) -> None:
-        self._board.stop(errors.CopyError(f"{failure['path']}: {failure['message']}"))
+def _ignore(_: Any) -> None:
+    """What an end answers makes no difference."""
 
 
 def as_error(failure: Failure) -> errors.FileError:

@@ -6,14 +6,15 @@ are good (tuner.py).
 
 from __future__ import annotations
 
+import itertools
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pscp import load
-from pscp.board import Board, Limiter
+from pscp.board import Board
 from pscp.bootstrap import Far
 from pscp.endpoint import metadata, source, tree
 from pscp.endpoint.end import End
@@ -22,11 +23,14 @@ from pscp.errors import (
     ConnectError,
     ConnectionFull,
     ConnectionLost,
+    CopyError,
     PscpError,
+    Unreachable,
 )
 from pscp.hosts import Known
 from pscp.lane import STREAM_WINDOW_BYTES, WINDOW_BYTES
-from pscp.options import Options
+from pscp.limiter import Limiter
+from pscp.options import CHUNK_BYTES, Options
 from pscp.plan import MEMORY_BYTES
 from pscp.progress import Counters, count
 from pscp.tuner import Path, Seen, Start, Tuner, is_far_and_unattended, is_worth_a_login, start
@@ -34,6 +38,9 @@ from pscp.worker import OPENING_MAX, Worker
 
 _ATTEMPTS_ALONE = 8  # connecting again, with no lane alive: one to one and a half minutes of pauses
 _LOGINS_LIKELY = 3  # that will pass at once the next time, where nobody typed a password
+_OUTAGE_S = 180.0  # with no lane alive, where each attempt may take as long as its timeout
+_STEADY_S = 10.0  # a connection that lived for so long ends an outage
+_LET_GO_S = 4.0  # for a login that nobody needs any more to end by itself
 _END_S = 3.0  # for a lane to come to its end; one that stands still, or is slow, is not kept
 _LOOK_S = 0.25  # between two looks at how the copy goes
 _CHANNELS_ALONE = 4  # of the only connection there is; TCP's buffer has room for two windows
@@ -56,21 +63,20 @@ class Crew:
         """
         self.board = Board(stream is not None)
         self.is_push, self.algorithm = is_push, algorithm
+        self.algorithms = {algorithm}  # that both ends have
         self.opening, self.may_open = 0, OPENING_MAX
         self.begin_near: dict[str, Any] = {}
         self.begin_far: dict[str, Any] = {}
         rate = options.limit_kbit_s * 1000 / 8 if options.limit_kbit_s else None
-        self.limiter = Limiter(rate, self.board)
+        self.limiter = Limiter(rate, self.board.changed)
         self.most_alive = 0
         self.rtt_s = path.rtt_s
         self.connect, self.keeps = connect, keeps
-        self._path, self._known, self._has_early, self._begun_s = (
-            path,
-            known,
-            has_early,
-            time.monotonic(),
-        )
+        self._path, self._known, self._has_early = path, known, has_early
+        self._begun_s = time.monotonic()
         self.kept: list[Far] = []
+        self.late: Callable[[Far], None] | None = None  # what takes connections for the next copy
+        self._lane_numbers = itertools.count(1)
         self.count, self._channels, self.why = _first(options, path, known.lanes)
         if is_once:
             self._become_one(options)
@@ -82,6 +88,10 @@ class Crew:
         self._counters, self._note, self._is_verbose = counters, note, options.verbose
         self._has_told = self._has_told_full = False
         self._is_once, self._is_full = is_once, False
+        self._retry_for_s = options.retry_for_s
+        self._outage = -1, 0.0  # the pieces done when it began, and when that was
+        # At the start a chunk is a fourth of a later one (coordinator.py).
+        self._chunk_bytes = options.chunk_bytes or CHUNK_BYTES // 4
         self._umask = metadata.current_umask()
         self._workers: list[Worker] = []
         self._stream = stream
@@ -177,6 +187,10 @@ class Crew:
         lanes, congestion, enough = self._tuner.lesson
         return known._replace(lanes=lanes, congestion=congestion, enough_bytes_s=enough)
 
+    def next_lane(self) -> int:
+        """The number of the lane that begins."""
+        return next(self._lane_numbers)
+
     def new_end(self) -> End:
         """This end of a lane."""
         return End(self._umask, self._stream)
@@ -202,19 +216,33 @@ class Crew:
             for worker in self._workers:
                 worker.abort()
         until_s = time.monotonic() + _END_S
+        leaving = []
         for worker in self._workers:
             while worker.is_alive():
-                is_late = time.monotonic() > until_s
-                if self.board.error is not None or worker.is_connecting or is_late:
+                if self.board.error is None and worker.is_connecting:
+                    leaving.append(worker)
+                    break
+                if self.board.error is not None or time.monotonic() > until_s:
                     worker.abort()
                 worker.join(0.05)  # one that is just about to connect is found next time
+        if leaving:
+            threading.Thread(target=_let_go, args=(leaving,), name="leaving", daemon=True).start()
 
     def may_log_in(self) -> bool:
-        """May one more worker log in? With the board's lock held."""
+        """May one more worker log in? Not more than there are pieces of work.
+
+        With the board's lock held.
+        """
         if self.opening >= self.may_open:
             return False
-        lanes = self._counters.lanes_alive + self.opening
-        if self._tuner is None or not lanes or self._has_early():
+        lanes = self.opening + sum(each.has_connection for each in self._workers)
+        if not lanes or self._has_early():
+            return True
+        if self._stream is None:
+            pieces = self.board.pieces_known(self._left_bytes(), self._chunk_bytes)
+            if lanes >= pieces:
+                return False
+        if self._tuner is None:
             return True
         counters = self._counters
         left: float = self._left_bytes()
@@ -232,11 +260,18 @@ class Crew:
         with self.board.changed:
             self.kept.append(far)
 
+    def come_late(self, far: Far) -> None:
+        """A connection that the copy does not need any more."""
+        if self.keeps and self.late is not None:
+            self.late(far)
+        else:
+            far.close()
+
     def lane_up(self, worker: Worker) -> None:
         self._counters.add(lanes_alive=1)
         self.most_alive = max(self.most_alive, self._counters.lanes_alive)
         with self.board.changed:
-            worker.is_up = True
+            worker.is_up, worker.up_at_s = True, time.monotonic()
             self.board.changed.notify_all()  # its further channels can be opened now
             if self._is_full:
                 self._tell_full()
@@ -245,19 +280,26 @@ class Crew:
         self._counters.add(lanes_alive=-1, connections_lost=int(error is not None))
         with self.board.changed:
             worker.is_up = False
+            if time.monotonic() - worker.up_at_s > _STEADY_S:  # a stream's may have had no work
+                self._outage = -1, 0.0
+            self.board.changed.notify_all()  # another may log in in its place
 
     def may_try_again(self, worker: Worker, error: PscpError, attempt: int) -> bool:
         """A lost connection is opened again while others work; alone only so many times."""
         with self.board.changed:
             if self.board.error is not None or self.board.is_finished:
                 return False
+            if isinstance(error, CopyError):  # an end refused to begin: it would refuse again
+                self.board.stop(error)
+                return False
             alone = self._counters.lanes_alive == 0
             # There was a login before, so "connection refused" and the like will pass as well.
             if isinstance(error, ConnectionFull):
                 self._full(worker, error)
                 return False
-            is_passing = isinstance(error, ConnectionLost) or type(error) is ConnectError
-            if is_passing and (not alone or attempt < _ATTEMPTS_ALONE):
+            is_passing = isinstance(error, ConnectionLost | Unreachable)
+            is_passing = is_passing or type(error) is ConnectError
+            if is_passing and (not alone or self._rides_out(error, attempt)):
                 return True
             if isinstance(error, AuthenticationError) and self._rides_instead(worker):
                 return True
@@ -268,6 +310,20 @@ class Crew:
             elif not is_passing:
                 self._tell_once(f"no more connections, going on with those open: {error.message}")
             return False
+
+    def _rides_out(self, error: PscpError, attempt: int) -> bool:
+        """No lane is alive: may one be tried again? Ends the copy where it has taken too long.
+
+        An outage begins with the first failure after a piece of work was done.
+        """
+        if self._outage[0] != self.board.done_pieces:
+            self._outage = self.board.done_pieces, time.monotonic()
+        left_s = self._outage[1] + (self._retry_for_s or _OUTAGE_S) - time.monotonic()
+        if left_s > 0:
+            return self._retry_for_s is not None or attempt < _ATTEMPTS_ALONE
+        if not self.opening:
+            self.board.stop(error)
+        return False
 
     def _full(self, worker: Worker, error: PscpError) -> None:
         """Its connection carries no more channels than it has. With the board's lock held."""
@@ -310,6 +366,20 @@ class Crew:
             self._note(text)
 
 
+def _let_go(workers: list[Worker]) -> None:
+    """Have logins that nobody needs any more come to their end, and end those that do not.
+
+    sshd counts a login that is cut as an offence, and refuses who has too many (sshd_config(5),
+    PerSourcePenalties).
+    """
+    until_s = time.monotonic() + _LET_GO_S
+    for worker in workers:
+        worker.join(max(0.0, until_s - time.monotonic()))
+        while worker.is_alive():
+            worker.abort()
+            worker.join(0.05)
+
+
 def _first(options: Options, path: Path, known_lanes: int) -> Start:
     """The lanes to begin with, the channels of each connection, and why."""
     channels = options.channels or 1
@@ -339,10 +409,18 @@ def source_question(
     }  # fmt: skip
 
 
-def sink_question(root: str, token: str, options: Options, algorithm: str) -> dict[str, Any]:
-    """The question that makes an end the sink of this copy."""
+def sink_question(
+    root: str, token: str, options: Options, algorithm: str, nonce: str = "",
+    earlier: Sequence[str] = (), server: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """The question that makes an end the sink of this copy, for the run with this nonce.
+
+    Without a nonce the sink changes nothing. The `earlier` runs may have left parts. `server` is
+    what the claim has told of a server for SFTP (sftp/fence.py).
+    """
     return {
         "ask": "begin", "role": "sink", "root": root, "token": token, "hash": algorithm,
+        "nonce": nonce, "earlier": list(earlier), "server": dict(server or {}),
         "preserve": options.preserve, "archive": options.archive, "strong": options.strong,
         "test": options.transfer_test, "dry": options.dry_run,
     }  # fmt: skip

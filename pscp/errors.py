@@ -27,6 +27,7 @@
     |       +-- ZfsDenied             the user may not do this
     +-- NoZfs                 1   no zfs command at this end
     +-- ConnectError          3   no usable agent at the far end
+    |   +-- Unreachable           the host refuses, or does not resolve or answer (a retry may help)
     |   +-- AuthenticationError   the login was refused
     |   +-- HostKeyError          the host's key is not the known one
     |   +-- NoPython              no python3 (3.6 or later) at the far end
@@ -46,6 +47,8 @@ Read next: options.py.
 """
 
 from __future__ import annotations
+
+RUN_AGAIN = "run the same command again to go on from here"
 
 
 class PscpError(Exception):
@@ -97,7 +100,7 @@ class CommandFailed(CopyError):
 
 
 class FileError(PscpError):
-    """One file was not copied. The others were."""
+    """One file was not copied, or a source is missing, at either end. The others were copied."""
 
     def __init__(self, path: str, message: str, hint: str = "") -> None:
         super().__init__(message, hint)
@@ -141,6 +144,13 @@ class ConnectError(PscpError):
     exit_code = 3
 
 
+class Unreachable(ConnectError):
+    """The host refuses connections, does not resolve, or does not answer in time."""
+
+    retry = True
+    hint = "try: ssh HOST true; --retry-for 30m keeps trying to connect for so long"
+
+
 class AuthenticationError(ConnectError):
     """The far end refused the login."""
 
@@ -181,6 +191,7 @@ class ConnectionLost(ConnectError):
     """The connection closed, or carried nothing for a minute."""
 
     retry = True
+    hint = "try again; --retry-for 30m keeps trying to connect for so long"
 
 
 class ProtocolError(PscpError):
@@ -193,14 +204,14 @@ class Interrupted(PscpError):
     """Ended by SIGINT (Ctrl-C). What had landed is kept."""
 
     exit_code = 130
-    hint = "run the same command again to go on from here"
+    hint = RUN_AGAIN
 
 
 class Terminated(PscpError):
     """Ended by SIGTERM, or by SIGHUP. What had landed is kept."""
 
     exit_code = 143
-    hint = "run the same command again to go on from here"
+    hint = RUN_AGAIN
 
 
 class DatasetError(FileError):

@@ -43,6 +43,8 @@ class Copy(Protocol):
 
     def file_failed(self, item: Placed, failure: Failure) -> None: ...
 
+    def unwanted(self, path: str, nonces: list[str]) -> None: ...
+
 
 class FileJob:
     """A file that is copied by chunks."""
@@ -50,7 +52,7 @@ class FileJob:
     def __init__(self, copy: Copy, item: Placed) -> None:
         self.number = next(_numbers)
         self.item = item
-        self.is_closed = self.may_be_short = False
+        self.is_closed = self.may_be_short = self.was_shared = False
         self._copy, self._board = copy, copy.board
         self._failure: Failure | None = None
         self._holds = 0  # what must be over before the file can be finished
@@ -240,7 +242,9 @@ class FileJob:
             self._finish("")
 
     def _ask_strong(self) -> None:
-        """-s: the source's digest of the whole file, for the sink to compare what lies there."""
+        """Have the source tell the digest of the whole file, with which the sink compares what lies
+        there: for -s, and where a part may have been made after the file got its final name.
+        """
         known = self.item.known
 
         def then(answer: Any) -> None:
@@ -258,15 +262,42 @@ class FileJob:
         self._board.add(Ask(True, question, then, self._cannot_finish))
 
     def _finish(self, strong: str) -> None:
+        if not self._inode:
+            self._make(strong)
+            return
+
         def then(answer: Any) -> None:
-            self._copy.journal.done(self._journal_number)
-            self.is_closed = True
-            self._copy.file_done(self.item, strong)
+            self._close()
+            self._copy.file_done(self.item, strong if self._copy.strong else "")
 
         question = {
             "ask": "finish", "entry": self.item.entry, "strong": strong, "inode": self._inode,
         }  # fmt: skip
+        ask = Ask(False, question, then, self._cannot_finish, is_exclusive=True)
+        # Was it done already, then another lane may have made the part anew. Where no inode tells
+        # one part from another (SFTP), the digest does.
+        if self._inode == 1 and self.was_shared and not strong:
+            ask.lost = self._ask_strong
+        self._board.add(ask)
+
+    def _make(self, strong: str) -> None:
+        """A file that is one hole has no chunk that would make its part."""
+
+        def then(answer: Any) -> None:
+            self._inode = int(answer)
+            if not self._inode:
+                raise ValueError("a part without an inode")
+            self._finish(strong)
+
+        self.was_shared = True  # should a lane be lost meanwhile, it may make another one late
+        question = {"ask": "make", "entry": self.item.entry}
         self._board.add(Ask(False, question, then, self._cannot_finish))
+
+    def _close(self) -> None:
+        self._copy.journal.done(self._journal_number)
+        self.is_closed = True
+        if self.was_shared:
+            self._copy.unwanted(self.item.entry.path, [""])
 
     def _cannot_finish(self, failure: Failure) -> None:
         self._fail(failure)
@@ -277,11 +308,10 @@ class FileJob:
 
         def over(_: Any) -> None:
             assert self._failure is not None
-            self._copy.journal.done(self._journal_number)
-            self.is_closed = True
+            self._close()
             self._copy.file_failed(self.item, self._failure)
 
-        question = {"ask": "discard", "path": self.item.entry.path}
+        question = {"ask": "discard", "path": self.item.entry.path, "nonces": [""]}
         self._board.add(Ask(False, question, over, over))
 
 

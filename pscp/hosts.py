@@ -123,7 +123,8 @@ def asks(host: Location, options: Options) -> bool:
 
 
 def remember_asks(host: Location, options: Options, is_so: bool) -> None:
-    _keep(host, options, {"asks": is_so})
+    if _known(host, options).get("asks") is not is_so:
+        _keep(host, options, {"asks": is_so})
 
 
 def _way(is_push: bool) -> str:

@@ -19,11 +19,12 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from pscp.board import Board, InFlight, Limiter
+from pscp.board import Board, InFlight
 from pscp.bootstrap import Far
 from pscp.endpoint import failures, source, wire
 from pscp.endpoint.end import End
-from pscp.errors import CopyError, ProtocolError, PscpError
+from pscp.errors import CopyError, CopyRunning, ProtocolError, PscpError
+from pscp.limiter import Limiter
 from pscp.plan import Ask, Chunk, Pack
 
 # Unacknowledged bytes a lane: the channel's window (2 MiB), a socket buffer (4 MiB with Linux's
@@ -60,6 +61,8 @@ class Crew(Protocol):
 
     def new_end(self) -> End: ...
 
+    def next_lane(self) -> int: ...
+
 
 class Lane:
     """A lane, from its first question to the end of the copy or the loss of its channel."""
@@ -70,8 +73,9 @@ class Lane:
         self.error: PscpError | None = None  # why it was lost
         self.has_worked = False  # it brought at least one piece of work to its end
         self._crew, self._far, self._board = crew, far, crew.board
+        self._number = crew.next_lane()  # of all lanes that the copy ever had
         self._share = InFlight(
-            crew.window_bytes, crew.rtt_s, begins_small=crew.window_bytes < WINDOW_BYTES
+            crew.window_bytes, crew.rtt_s, crew.window_bytes < WINDOW_BYTES, self._number
         )
         self._near = crew.new_end()
         self._near_lock = threading.RLock()  # both threads use the near end on pull
@@ -90,7 +94,8 @@ class Lane:
             self._begin_near()
             self._far.decoder.place = getattr(self._near.sink, "place", None)
             self._far.session.state = "push" if self._crew.is_push else "pull"
-            self._far.send(wire.ASK, _BEGIN, 0, wire.to_json(self._crew.begin_far))
+            begin = {**self._crew.begin_far, "lane": self._number}
+            self._far.send(wire.ASK, _BEGIN, 0, wire.to_json(begin))
             self._reader.start()
             with self._board.changed:
                 self._board.join(self._share)
@@ -104,9 +109,10 @@ class Lane:
 
     def _begin_near(self) -> None:
         try:
-            self._near.begin(self._crew.begin_near)
+            self._near.begin({**self._crew.begin_near, "lane": self._number})
         except failures.EXPECTED as error:
-            problem = _as_copy_error(failures.from_exception(error, ""))
+            failure = failures.from_exception(error, "")
+            problem = _as_copy_error(failure, self._crew.begin_near)
             self._board.stop(problem)
             raise problem from None
 
@@ -151,6 +157,14 @@ class Lane:
                 self.error = error
             self._board.give_back(self._share)
         self._far.channel.end()
+
+    def _is_cut_off(self) -> bool:
+        """Has the sender no reason to wait any more? Its receiver sees that the channel ends."""
+        return self.is_lost or self._board.error is not None
+
+    def _is_closed(self) -> bool:
+        """The same for the receiver: while it waits, nobody else would see that."""
+        return self._is_cut_off() or self._far.is_closed()
 
     # --- sending
 
@@ -201,7 +215,7 @@ class Lane:
                 failure.append(wire.Frame(type_, 0, 0, 0, payload[wire.EXTENT.size :]).json())
             elif type_ == wire.DIGEST:
                 self._digests[number] = payload[wire.EXTENT.size :].hex()
-            self._crew.limiter.wait(len(payload))
+            self._crew.limiter.wait(len(payload), self._is_cut_off)
             self._far.send(type_, id_, offset, payload, flags)
 
         self._near.the_source().send_chunk(chunk.job.number, chunk.offset, chunk.length, send)
@@ -220,7 +234,7 @@ class Lane:
         pack.take_rows(rows)
         listed = [[item.entry, row] for item, row in zip(pack.items, pack.rows, strict=True)]
         payload = wire.pack_payload(listed, bodies)
-        self._crew.limiter.wait(len(payload))
+        self._crew.limiter.wait(len(payload), self._is_cut_off)
         self._far.send(wire.PACK, number, 0, payload)
 
     def _ask(self, number: int, ask: Ask) -> None:
@@ -296,7 +310,7 @@ class Lane:
         _, chunk = self._first_expected(frame)
         if frame.offset + len(frame.payload) > chunk.offset + chunk.length:
             raise ProtocolError("a block outside of its chunk")
-        self._crew.limiter.wait(len(frame.payload))
+        self._crew.limiter.wait(len(frame.payload), self._is_closed)
         self._is_stale = self._is_stale or chunk.is_over
         if self._is_stale:  # it may be part of a finished file by now: leave that alone
             return
@@ -357,7 +371,7 @@ class Lane:
         if not isinstance(pack, Pack):
             raise ProtocolError("a PACK frame that was not asked for")
         pack.take_rows(rows)
-        self._crew.limiter.wait(len(frame.payload))
+        self._crew.limiter.wait(len(frame.payload), self._is_closed)
 
         def done(outcome: list[failures.Data | None]) -> None:
             self._done(number, lambda: pack.then(pack, failures.places(outcome)))
@@ -370,7 +384,10 @@ class Lane:
         answer, failed = frame.json(), bool(frame.flags & wire.FAILED)
         if frame.id in (_BEGIN, _END):
             if failed:
-                raise _as_copy_error(failures.checked(answer))
+                problem = _as_copy_error(failures.checked(answer), self._crew.begin_far)
+                if isinstance(problem, CopyRunning):
+                    self._board.stop(problem)
+                raise problem
             self._has_goodbye = frame.id == _END and self._ending
             return self._has_goodbye
         work = self._share.work.get(frame.id)
@@ -384,8 +401,11 @@ class Lane:
         return False
 
 
-def _as_copy_error(data: failures.Data) -> PscpError:
-    return CopyError(f"{data['path']}: {data['message']}".lstrip(": "))
+def _as_copy_error(data: failures.Data, begin: dict[str, Any]) -> PscpError:
+    """The failure of an end to begin, which is that of its folder where it names no other."""
+    if data["kind"] == failures.SUPERSEDED:
+        return CopyRunning(data["message"])
+    return CopyError(f"{data['path'] or begin.get('root', '')}: {data['message']}".lstrip(": "))
 
 
 def _misshapen(error: Exception) -> ProtocolError:

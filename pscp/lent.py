@@ -44,6 +44,9 @@ class LentConnections(Connections):
         below = LentChannel(self._client, Request(SUBSYSTEM, True))
         return SftpChannel(below, options.verify, [])
 
+    def _timeout(self, options: Options) -> str:
+        return "none"  # there is no login
+
     def _begin_master(self, options: Options) -> bool:
         return False
 

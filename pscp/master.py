@@ -14,11 +14,12 @@ import select
 import threading
 from collections.abc import Callable
 
-from pscp import hosts, terminal
+from pscp import hosts
 from pscp.channels import Channel, Control
 from pscp.channels.openssh import lines_of
-from pscp.errors import PscpError
+from pscp.errors import PscpError, Unreachable
 from pscp.options import Location, Options
+from pscp.patience import Patience
 
 _LOOK_MS = 5  # between two looks for its socket
 _SAID_MAX_BYTES = 8 * 1024
@@ -28,6 +29,8 @@ def may_ask_again(host: Location, options: Options) -> bool:
     """Would a second login, where no agent can be, trouble a person a second time?"""
     if options.batch or options.remote != "auto" or not hosts.asks(host, options):
         return False
+    from pscp import terminal  # here: most logins ask nothing
+
     return terminal.has_person()
 
 
@@ -42,13 +45,17 @@ class Master:
         self._ends, self._end = os.pipe()
         self._thread = threading.Thread(target=self._drain, name="master", daemon=True)
 
-    def wait(self, note: Callable[[str], None]) -> PscpError | None:
+    def wait(self, note: Callable[[str], None], patience: Patience) -> PscpError | None:
         """Until channels can be opened. Returns why they never will be."""
         poll = select.poll()
         poll.register(self.channel.error_fd, select.POLLIN)
         while not (self._is_up or os.path.exists(self.control.path)):
             if poll.poll(_LOOK_MS) and not self._hear(note):
                 return self.channel.explain(self._said.decode(errors="replace"))
+            try:
+                patience.left_s()
+            except Unreachable as error:
+                return error
         if not self._is_up:
             self._is_up = True
             self._thread.start()

@@ -22,7 +22,7 @@ from typing import Any
 from pscp import advice, errors, hosts
 from pscp.advice import Kernel, Measurement, Moved, Point
 from pscp.api import Session
-from pscp.board import Board, Limiter
+from pscp.board import Board
 from pscp.bootstrap import Far
 from pscp.channels import Channel, open_channel, resolve
 from pscp.channels.command import command
@@ -31,6 +31,7 @@ from pscp.crew import sink_question, source_question
 from pscp.endpoint import machine, tree
 from pscp.endpoint.end import End
 from pscp.lane import WINDOW_BYTES, Lane
+from pscp.limiter import Limiter
 from pscp.options import CHUNK_BYTES, KIB, Location, Options
 from pscp.plan import Chunk, Failure, Placed
 from pscp.worker import OPENING_MAX
@@ -90,6 +91,7 @@ class _MadeUpFile:
 
     def __init__(self, board: Board, lanes: int) -> None:
         self.number, self.is_closed, self.may_be_short = 1, False, False
+        self.was_shared = False
         entry = tree.Entry(tree.FILE, 0, "made-up", _FILE_BYTES, 0, 0, 0, {})
         self.item = Placed(entry, entry)
         self.is_over = False
@@ -130,7 +132,7 @@ class Trial:
     def __init__(self, fars: list[Far], is_push: bool, rtt_s: float, algorithm: str) -> None:
         self.board = Board()
         self.is_push, self.rtt_s, self.keeps = is_push, rtt_s, True
-        self.limiter, self.window_bytes = Limiter(None, self.board), WINDOW_BYTES
+        self.limiter, self.window_bytes = Limiter(None, self.board.changed), WINDOW_BYTES
         test = Options(transfer_test=True)
         both = (
             source_question([], test, algorithm, is_push),
@@ -147,6 +149,9 @@ class Trial:
 
     def new_end(self) -> End:
         return End(0)
+
+    def next_lane(self) -> int:
+        return 0
 
     def run(self, warm_s: float, seconds: float, patience_s: float) -> float:
         """Bytes a second over these seconds, once warm. Raises why it ended before."""
@@ -240,6 +245,7 @@ class _Measuring:
         self._seconds, self._begun_s = seconds, time.monotonic()
         self._rtt_s, self._algorithm = 0.0, ""
         self._opened: list[Channel] = []
+        self._is_over = False  # no login is begun again
         self._notes: list[str] = []
 
     def close(self) -> None:
@@ -398,6 +404,7 @@ class _Measuring:
             try:
                 return list(zip(ciphers, pool.map(self._open_one, ciphers), strict=True))
             except BaseException:
+                self._is_over = True
                 pool.shutdown(wait=False, cancel_futures=True)
                 for channel in list(self._opened):
                     channel.end()
@@ -411,9 +418,11 @@ class _Measuring:
             number, host = len(self._opened), self._session.host
             channel = open_channel(host, options, self._setup, command(), False, number, None)
             self._opened.append(channel)
+            if self._is_over:  # _open() did not see this one
+                channel.end()
             return Far(channel)
         except errors.PscpError as error:
-            if not error.retry or attempts == 1:
+            if not error.retry or attempts == 1 or self._is_over:
                 return error
         time.sleep(_PAUSE_S)  # sshd's MaxStartups, most likely
         return self._open_one(cipher, attempts - 1)

@@ -31,13 +31,15 @@ MAX_CHANNELS = 64  # sshd lets in MaxSessions of them, by default 10 (sshd_confi
 MIN_BLOCK_BYTES = 4 * KIB  # below, the frame headers and calls cost more than the data
 MAX_BLOCK_BYTES = MIB  # a pipe holds no more at once (/proc/sys/fs/pipe-max-size)
 CHUNK_BYTES = 4 * MIB  # 2 to 4 MiB did best over wide-area paths; see docs/decisions.md
-MAX_CHUNK_BYTES = GIB  # a chunk is what is sent again after a mismatch
+MAX_CHUNK_BYTES = 64 * MIB  # the sink holds a chunk of each lane in memory until it matches
 MAX_SIZE_BYTES = 2**63 - 1  # off_t
 MIN_WINDOW_BYTES = 2 * MIB  # two chunks of a stream
 MAX_WINDOW_BYTES = 64 * GIB  # it is memory
 MAX_LIMIT_KBIT_S = 10**9  # 1 Tbit/s: more is a slip of the finger
+TIMEOUT_S = 30  # ssh itself would wait for as long as the kernel sends SYNs: two minutes
 MIN_BUFFER_BYTES = 4 * KIB  # a socket's; below, the kernel takes its own minimum
 MAX_BUFFER_BYTES = GIB - 1  # Linux doubles it, in an int
+MAX_SECONDS = 365 * 24 * 3600  # more is a slip of the finger
 MAX_CPU = 8191  # CONFIG_NR_CPUS at its largest
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
@@ -47,6 +49,7 @@ _UNSAFE_IN_USER = re.compile(r"['`\";&<>|(){}]|(^|\s)-|\\$")
 _CIPHERS = re.compile(r"[+^]?[A-Za-z0-9][A-Za-z0-9@._-]*(,[A-Za-z0-9][A-Za-z0-9@._-]*)*")
 _CONGESTION = re.compile(r"[A-Za-z0-9_-]{1,15}")  # TCP_CA_NAME_MAX
 _CPUS = re.compile(r"([0-9]{1,4})(?:-([0-9]{1,4}))?", re.ASCII)
+_SECONDS = re.compile(r"([0-9]{1,9})\s*([smhd]?)", re.IGNORECASE | re.ASCII)
 _SIZE = re.compile(r"([0-9]{1,19})\s*([kmgt]?)(i?b)?", re.IGNORECASE | re.ASCII)
 _AUTHORITY = re.compile(r"(?:(.*)@)?(\[[^\[\]]*\]|[^:\[\]]*)(?::(.*))?", re.DOTALL)
 _BRACKETS_BEGIN = re.compile(r"\[|[^/:]*@\[")
@@ -123,6 +126,8 @@ class Options:
     config_file: str | None = None
     jump: str | None = None
     ssh_options: tuple[str, ...] = ()
+    timeout_s: int | None = None  # for the host to answer; None: ssh_config's, else TIMEOUT_S
+    retry_for_s: int | None = None  # an outage is ridden out so long; None: a minute or so
     address_family: int | None = None  # 4 | 6
     cipher: str | None = None
     compress: bool = False
@@ -191,6 +196,14 @@ def parse_size(text: str, what: str) -> int:
     if not 0 < size_bytes <= MAX_SIZE_BYTES:
         raise UsageError(f"{what}: {text!r} is too {'large' if size_bytes else 'small'}")
     return size_bytes
+
+
+def parse_seconds(text: str, what: str) -> int:
+    """Read a time such as 90, 90s, 30m, 2h or 1d, and return it in seconds."""
+    match = _SECONDS.fullmatch(text.strip())
+    if match is None:
+        raise UsageError(f"{what}: {text!r} is not a time", "times look like 90, 90s, 30m, 2h, 1d")
+    return int(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}[match[2].lower()]
 
 
 def parse_number(text: str, what: str) -> int:
@@ -300,6 +313,12 @@ def _check_numbers(options: Options) -> None:
         _check_range("the limit in kbit/s", options.limit_kbit_s, 1, MAX_LIMIT_KBIT_S)
     if options.port is not None:
         _check_range("the port", options.port, 1, 65535)
+    for what, seconds in (
+        ("the timeout in seconds", options.timeout_s),
+        ("the time of retries in seconds", options.retry_for_s),
+    ):
+        if seconds is not None:
+            _check_range(what, seconds, 1, MAX_SECONDS)
     if options.address_family not in (None, 4, 6):
         raise UsageError(f"the address family must be 4 or 6, not {options.address_family!r}")
 

@@ -14,7 +14,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NoReturn
 
 from pscp import arguments
 from pscp.errors import Interrupted, PscpError, Terminated, UsageError
@@ -134,14 +133,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return OWN_FAILURE
 
 
-def program() -> NoReturn:
-    """The command `pscp-pipe`."""
-    status = main()
-    with contextlib.suppress(OSError, AttributeError):
-        sys.stderr.flush()
-    os._exit(status)
-
-
 def move(command: Piped) -> int:
     """Move the stream; returns the far command's exit status. Raises as Stream.run() does."""
     from pscp.api import Session
@@ -160,7 +151,10 @@ def move(command: Piped) -> int:
         session.connections, options, command.is_push, Target(command.words, command.path),
         counters, says, reporter.note,
     )  # fmt: skip
-    with signals_raised(_HINT, stream.interrupt), session, contextlib.ExitStack() as stack:
+    with (
+        signals_raised(_HINT, stream.interrupt, "pscp-pipe"), session,
+        contextlib.ExitStack() as stack,
+    ):  # fmt: skip
         reporter.start(counters)
         stack.callback(reporter.stop)
         if isinstance(says, Says):

@@ -66,7 +66,7 @@ class Near:
 class Pipe:
     """One stream; also the job that its chunks are of."""
 
-    number, is_closed, may_be_short = 1, False, True
+    number, is_closed, may_be_short, was_shared = 1, False, True, False
     item = Placed(*2 * [tree.Entry(tree.FILE, 0, "", 0, 0, 0, 0, {})])
     is_push: bool
 
@@ -215,16 +215,16 @@ class Pipe:
             for place, (text, count) in enumerate(said):
                 self._after[place] += count
                 if text:
-                    self._out(place if len(said) == 2 else 1, to_bytes(text))
+                    self._out(place if len(said) == 2 else 1, text)
         with self.board.changed:
             self._status = status
             self.board.idle.notify_all()
 
     def _take_heard(self, answer: Any) -> None:
         """With the board's lock held. Raises ValueError and the like for another shape."""
-        status = answer["status"]
-        said = [(str(text), int(count)) for text, count in answer["said"]]
-        if len(said) > 2 or not (status is None or isinstance(status, int)):
+        status = _exit_status(answer["status"])
+        said = [(to_bytes(text), count) for text, count in answer["said"]]
+        if len(said) > 2 or any(len(text) != count for text, count in said):
             raise ValueError("what the command said")
         self._is_deaf = bool(answer["deaf"])
         if answer["failure"] is not None:
@@ -380,6 +380,13 @@ class Pull(Pipe):
             self.landed(chunk, "", 0)
         else:
             super().failed(chunk, failure)
+
+
+def _exit_status(value: Any) -> int | None:
+    """None: the command has not ended. Raises ValueError for what no program can end with."""
+    if value is not None and not (type(value) is int and 0 <= value <= 255):
+        raise ValueError("an exit status out of bounds")
+    return value
 
 
 def _said(failure: Failure) -> str:

@@ -18,6 +18,8 @@ from typing import Any, NamedTuple, Protocol
 
 from pscp.endpoint import failures, names, source, tree
 from pscp.endpoint.files import Extent
+from pscp.endpoint.names import is_pscps_own, to_bytes
+from pscp.options import Options
 
 Failure = dict[str, Any]  # endpoint/failures.py
 
@@ -44,6 +46,7 @@ class Job(Protocol):
     item: Placed
     is_closed: bool
     may_be_short: bool  # is the end of it found only when a chunk is short?
+    was_shared: bool  # had two lanes the same chunk of it, one after the other or at once?
 
     def landed(self, chunk: Chunk, digest: str, inode: int) -> None: ...
 
@@ -99,14 +102,16 @@ class Pack:
 
 @dataclass(eq=False)
 class Ask:
-    """A question for one end of the copy. It may be asked again when a lane dies."""
+    """A question for one end of the copy. When a lane dies it is asked again, or `lost` called."""
 
     of_source: bool  # else of the sink
     question: dict[str, Any] | Callable[[Any], dict[str, Any]]  # or what makes it, for a lane
     then: Callable[[Any], None]
     failed: Callable[[Failure], None]
     lane: Any = None  # the lane that must ask it, while that one lives
+    lost: Callable[[], None] | None = None  # instead of asking it again, when a lane dies
     is_prompt: bool = False  # answered within a second, or its lane stands still
+    is_exclusive: bool = False  # a lost lane must not do it late, once another one has done it
     asked_s: float = 0.0
     takers: int = 0  # as a chunk's
     is_over: bool = False
@@ -250,11 +255,63 @@ class Placement:
         return f"{target}/{rest}" if target and rest else target or rest
 
 
-def expected_name(pattern: str, name: str) -> bool:
-    """May a far end call this what was asked for? As scp checks it, without -T."""
-    if "/" in name:
+class Asked:
+    """What a copy asks its source for: no other kinds of things, and nothing that it leaves out."""
+
+    def __init__(self, tops: list[source.Top], options: Options, is_pull: bool) -> None:
+        """On a pull the filters are applied here as well, whatever the far end made of them."""
+        self._tops, self._options = tops, options
+        self._is_pull = is_pull
+        self._filters = options.filters if is_pull else ()
+        self._entered = (0, "")  # the last folder that was found not to be left out
+
+    def check(self, entry: tree.Entry) -> None:
+        """Raises ValueError for what was not asked for, LookupError for a source that is none."""
+        top = self._tops[entry.top]
+        if entry.kind in (tree.LINK, tree.HARDLINK) and not self._options.archive:
+            raise ValueError("is a link, which only -a asks for")
+        is_in_folder = entry.kind == tree.FOLDER or top.is_folder or entry.path != top.name
+        if is_in_folder and not self._options.recursive:
+            raise ValueError("is a folder, or in one, which only -r asks for")
+        if top.is_folder and entry.path == top.name and entry.kind in (tree.FILE, tree.HARDLINK):
+            raise ValueError("is a file now, and was a folder")
+        name = to_bytes(entry.path.rpartition("/")[2])
+        if self._is_pull and entry.path != top.name and is_pscps_own(name):
+            raise ValueError("has a name of pscp's own, which no walk finds")
+        if self._filters and self._is_left_out(entry, top.name):
+            raise ValueError("is sent, though --exclude leaves it out")
+
+    def _is_left_out(self, entry: tree.Entry, name: str) -> bool:
+        """Is it excluded, or in a folder that is, and so not to be entered?"""
+        if tree.is_excluded(self._filters, name, entry.path, entry.kind == tree.FOLDER):
+            return True
+        folder = entry.path.rpartition("/")[0]
+        above = folder
+        while above and not self._is_entered(entry.top, above):
+            if tree.is_excluded(self._filters, name, above, True):
+                return True
+            above = above.rpartition("/")[0]
+        self._entered = entry.top, folder
         return False
-    wanted = pattern.rstrip("/").rpartition("/")[2]
-    if wanted in ("", ".", "..") or wanted.startswith("~"):
+
+    def _is_entered(self, top: int, folder: str) -> bool:
+        """Is it the folder that was entered last, or on the way to that one?"""
+        return self._entered[0] == top and (self._entered[1] + "/").startswith(folder + "/")
+
+
+def expected_top(pattern: str, top: source.Top) -> bool:
+    """May a far end have found this for a pattern? As scp checks it, without -T, and glob(3)."""
+    typed, name = pattern.rstrip("/"), top.name
+    wanted = typed.rpartition("/")[2]
+    if wanted in ("", ".", ".."):  # the contents of a folder
+        return name == "" and top.is_folder
+    if not name or "/" in name:
+        return False
+    is_shown = not name.startswith(".")
+    if name == wanted or (
+        (is_shown or wanted.startswith(".")) and fnmatch.fnmatchcase(name, wanted)
+    ):
         return True
-    return name == wanted or fnmatch.fnmatchcase(name, wanted)
+    # How a home is called only the far end knows.
+    is_home = typed.startswith("~") and "/" not in typed
+    return is_home and is_shown and top.is_folder

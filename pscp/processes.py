@@ -1,4 +1,4 @@
-"""The processes below a process: finding them and ending them, for servers.py and the tests.
+"""The processes below a process: finding them and ending them.
 
 Reads /proc where there is one (Linux), else runs ps. What to end is always a process that we
 started ourselves, known by its pid and start time, never by a name.
@@ -37,12 +37,18 @@ def living() -> dict[Process, int]:
     for name in os.listdir("/proc"):
         if not name.isdigit():
             continue
-        with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as stat:
-            # proc(5): the name in brackets may hold anything, so read after the last bracket.
-            fields = stat.read().rpartition(b")")[2].split()
+        with contextlib.suppress(OSError):
+            fields = stat_of(int(name))
             if fields[0] not in (b"Z", b"X"):
                 found[Process(int(name), fields[19].decode())] = int(fields[1])
     return found
+
+
+def stat_of(pid: int) -> list[bytes]:
+    """The fields of /proc/PID/stat from its third on, the state. Raises OSError."""
+    with open(f"/proc/{pid}/stat", "rb") as stat:
+        # proc(5): the name in brackets may hold anything, so read after the last bracket.
+        return stat.read().rpartition(b")")[2].split()
 
 
 def living_by_ps() -> dict[Process, int]:
@@ -111,8 +117,7 @@ def wait_until_stopped(processes: set[Process]) -> None:
 def is_at_work(pid: int) -> bool:
     """Neither stopped nor ended; False where nobody can tell."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as stat:
-            return stat.read().rpartition(b")")[2].split()[0] not in (b"T", b"t", b"Z", b"X")
+        return stat_of(pid)[0] not in (b"T", b"t", b"Z", b"X")
     except OSError:
         return False
 

@@ -387,12 +387,15 @@ def describe(now: Counters, bytes_per_s: float) -> tuple[list[str], list[str]]:
     first = [format_bytes(there), f"{format_bytes(bytes_per_s)}/s"]
     if now.bytes_total:
         first[0] += f" of {format_bytes(now.bytes_total)}{'' if now.plan_complete else '+'}"
-    if now.plan_complete and bytes_per_s >= 1 and missing > 0:
+    is_out = now.connections_lost > 0 and now.lanes_alive == 0 and missing > 0
+    if now.plan_complete and bytes_per_s >= 1 and missing > 0 and not is_out:
         first.append(f"{format_duration(missing / bytes_per_s)} left")
     finished = now.files_done + now.files_resumed + now.files_skipped
     second = [
         *([f"{finished} of {count(now.files_total, now.nouns[0])}"] if now.files_total else []),
-        f"{now.lanes_alive} of {count(max(now.lanes_wanted, now.lanes_alive), now.nouns[1])}",
+        "connection lost, trying again"
+        if is_out
+        else f"{now.lanes_alive} of {count(max(now.lanes_wanted, now.lanes_alive), now.nouns[1])}",
     ]
     if now.bytes_resumed:
         second.append(f"{format_bytes(now.bytes_resumed)} resumed")

@@ -25,7 +25,7 @@ import time
 from typing import NamedTuple
 
 from pscp import answers, state
-from pscp.channels import Control, askpass
+from pscp.channels import askpass, control
 from pscp.errors import AuthenticationError, PscpError, UsageError
 
 # The last words of a question say what kind it is (sshconnect2.c); all else is good only once.
@@ -35,7 +35,6 @@ _HOST_KEY = r"\(yes/no|Please type 'yes'"
 
 _FINGERPRINT = "fingerprint is"
 
-_SCRIPT = ".ask"  # behind the name of the socket
 _SAID_S = 0.3  # until what the far end said before its question is shown
 _QUESTION_MAX_BYTES = 64 * 1024
 _SECRET_MAX_BYTES = 1023  # ssh takes no more (readpass.c)
@@ -63,6 +62,8 @@ class Prompts:
         self.was_asked = False  # a login needs answers, which are known by now
         self.is_once = False  # the answer to one of the questions is good for one login
         self.waited_s = 0.0  # for people
+        self._asking: set[int] = set()  # the sockets of questions that are being answered
+        self._answered_s = 0.0  # when the last one was
         self._file = password_file
         self._of_file = read_password(password_file) if password_file else None
         self._given: set[tuple[str, str]] = set()  # who has had an answer to what
@@ -72,8 +73,8 @@ class Prompts:
         self._numbers = itertools.count()
         self._ends, self._end = os.pipe()  # closing the second end wakes all who wait
         self._threads: list[threading.Thread] = []
-        self._path = os.path.join(folder, os.urandom(8).hex())
-        self._script = self._path + _SCRIPT
+        self._path = state.private_path(folder)
+        self._script = self._path + control.PROGRAM
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(self._path)
         self._listener.listen(64)
@@ -120,6 +121,10 @@ class Prompts:
         """Why a connection was not answered."""
         return self._refused.get(token)
 
+    def busy_until_s(self) -> float:
+        """Until when a question was being answered, on the monotonic clock; now, if one is."""
+        return time.monotonic() if self._asking else self._answered_s
+
     # --- the socket
 
     def _write_script(self) -> None:
@@ -145,11 +150,14 @@ class Prompts:
             if _is_ours(peer):
                 asked = self._question(peer)
                 if asked is not None:
+                    self._asking.add(fd)
                     kind, answer = self._reply(asked)
                     peer.sendall(kind + os.fsencode(answer))
         except OSError:  # it is gone
             pass
         finally:
+            self._answered_s = time.monotonic()
+            self._asking.discard(fd)
             peer.close()
 
     def _question(self, peer: socket.socket) -> Asked | None:
@@ -277,22 +285,11 @@ def begun(password_file: str | None, name: str) -> Prompts | None:
     """A session's. None: there is no place for them, so ssh asks by itself. Raises UsageError."""
     folder = state.control_folder()
     if folder is not None and not os.statvfs(folder).f_flag & getattr(os, "ST_NOEXEC", 0):
-        _sweep(folder)
         return Prompts(folder, password_file, name)
     if password_file:
         message = "--password-file: no folder for a private program"
         raise UsageError(message, state.NO_FOLDER)
     return None
-
-
-def _sweep(folder: str) -> None:
-    """Remove what sessions that were killed have left: nobody listens there any more."""
-    for name in os.listdir(folder):
-        path = os.path.join(folder, name.removesuffix(_SCRIPT))
-        if name.endswith(_SCRIPT) and not Control(path, True).is_alive():
-            for each in (path, path + _SCRIPT):
-                with contextlib.suppress(OSError):
-                    os.unlink(each)
 
 
 def read_password(path: str) -> str:

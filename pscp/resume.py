@@ -30,11 +30,14 @@ class Copy(Protocol):
     journal: AnyJournal
     options: Options
     algorithm: str
+    algorithms: set[str]  # that both ends have
     chunk_bytes: int
 
     def send(self, item: Placed, landed: Landed | None = None, compare: bool = False) -> None: ...
 
     def skipped(self, item: Placed) -> None: ...
+
+    def unwanted(self, path: str, nonces: list[str]) -> None: ...
 
     def already_there(self, items: list[Placed], digests: list[str], size: int) -> None: ...
 
@@ -61,8 +64,10 @@ class Look:
 
     def _decide(self, items: list[Placed], seen: list[Any]) -> None:
         same_size: list[Placed] = []
-        for item, (kind, size, mtime_ns, has_part) in zip(items, seen, strict=True):
+        for item, (kind, size, mtime_ns, left) in zip(items, seen, strict=True):
             entry = item.entry
+            if left and not self._goes_on(item, kind, size, mtime_ns):
+                self._copy.unwanted(entry.path, left)
             if entry.kind != tree.FILE:
                 self._copy.send(_as_new(item) if kind == "" else item)
             elif self._is_not_wanted(entry, kind, size, mtime_ns):
@@ -70,7 +75,7 @@ class Look:
             elif self._may_be_same(entry, kind, size):
                 same_size.append(item)
             else:
-                self._send(item, has_part)
+                self._send(item, left)
         for item in [each for each in same_size if self._by_data(each)]:
             self._compare_data(item)
         for group in _groups([each for each in same_size if not self._by_data(each)]):
@@ -91,26 +96,59 @@ class Look:
         is_large = not goes_in_pack(item.entry)
         return is_large and "sparse" in item.entry.extra and not self._copy.options.strong
 
-    def _send(self, item: Placed, has_part: bool) -> None:
-        if not has_part or goes_in_pack(item.entry) or self._copy.options.dry_run:
+    def _goes_on(self, item: Placed, kind: str, size: int, mtime_ns: int) -> bool:
+        """Will _send() see to what earlier runs left of this file?"""
+        is_sent = item.entry.kind == tree.FILE and not goes_in_pack(item.entry)
+        return is_sent and not (
+            self._is_not_wanted(item.entry, kind, size, mtime_ns)
+            or self._may_be_same(item.entry, kind, size)
+        )
+
+    def _send(self, item: Placed, left: list[str]) -> None:
+        """Copy a file, going on with what the last of the runs in `left` has left of it."""
+        if not left or goes_in_pack(item.entry) or self._copy.options.dry_run:
             self._copy.send(item)
             return
         file = item.entry.path, source.identity(item.known)
-        is_anothers = self._copy.journal.knows_another(*file)  # whose lanes may still write it
+        is_anothers = self._copy.journal.knows_another(*file)
         landed = self._copy.journal.landed(*file)
-        is_unknown = landed is None and "sparse" in item.entry.extra  # what lies in its holes
+        if landed is not None and landed.algorithm not in self._copy.algorithms:
+            landed = None  # an end cannot check it any more
+        # Nothing looks at what lies in its holes, so the part has to be one of this very file.
+        is_sparse = "sparse" in item.entry.extra
+        is_unknown = is_sparse and (landed is None or left[-1] not in landed.runs)
         if not self._copy.options.resume or is_anothers or is_unknown:
-            self._discard_first(item)
-        elif landed is not None and landed.algorithm in hashes.ALGORITHMS:
-            self._copy.send(item, landed)
-        else:
-            self._copy.send(item, compare=True)
-
-    def _discard_first(self, item: Placed) -> None:
-        def then(_: Any) -> None:
+            self._discard(item, left)
             self._copy.send(item)
+            return
+        self._discard(item, left[:-1])
+        self._inherit(item, left[-1], landed)
 
-        self._board.add(Ask(False, {"ask": "discard", "path": item.entry.path}, then, then))
+    def _discard(self, item: Placed, left: list[str]) -> None:
+        path = item.entry.path
+
+        def then(is_gone: Any) -> None:
+            if not is_gone:  # once more when the copy is complete
+                self._copy.unwanted(path, left)
+
+        if left:
+            question = {"ask": "discard", "path": path, "nonces": left}
+            self._board.add(Ask(False, question, then, lambda _: None))
+
+    def _inherit(self, item: Placed, nonce: str, landed: Landed | None) -> None:
+        """Have the sink make an earlier run's part this run's own, and send what it lacks."""
+
+        def then(is_ours: Any) -> None:
+            if not is_ours:
+                self._discard(item, [nonce])
+                self._copy.send(item)
+            elif landed is not None:
+                self._copy.send(item, landed)
+            else:
+                self._copy.send(item, compare=True)
+
+        question = {"ask": "inherit", "entry": item.entry, "nonce": nonce}
+        self._board.add(Ask(False, question, then, lambda _: then(False), is_exclusive=True))
 
     # --- files of the same size: hashed at both ends
 
@@ -151,7 +189,7 @@ class Look:
         for item, stretch, mine, theirs in zip(group, extents, here, there, strict=True):
             end = sum(stretch[-1])
             if not _are_same(mine, theirs):
-                self._send(item, False)
+                self._send(item, [])
             elif end < item.entry.size:
                 self._compare([item], end)
             else:
@@ -168,7 +206,7 @@ class Look:
 
         def ask(of_source: bool, file: Any, then: Callable[[Any], None]) -> None:
             question = {"ask": "extents", "file": file, "offset": offset}
-            self._board.add(Ask(of_source, question, then, lambda _: self._send(item, False)))
+            self._board.add(Ask(of_source, question, then, lambda _: self._send(item, [])))
 
         def then_source(there: Any) -> None:
             def then(here: Any) -> None:
@@ -196,7 +234,7 @@ class Look:
                 if _are_same(here[0], there[0]):
                     self._compare_pieces(item, pieces, end, same)
                 else:
-                    self._send(item, False)
+                    self._send(item, [])
 
             self._hash_both([item], [piece], self._copy.algorithm, decide)
 

@@ -9,28 +9,33 @@ Read next: coordinator.py.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import time
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from pscp import errors, hosts
+from pscp import errors, hosts, state
 from pscp.bootstrap import Far
 from pscp.connections import Connections
 from pscp.coordinator import Coordinator, as_error, choose_hash
 from pscp.crew import Crew, sink_question, source_question
-from pscp.endpoint import failures, metadata, sink, source
+from pscp.endpoint import failures, hashes, metadata, placing, source
 from pscp.endpoint.end import End
 from pscp.endpoint.names import check
 from pscp.endpoint.wire import WireError
-from pscp.journal import AnyJournal, Journal, NoJournal, token_of
+from pscp.journal import AnyJournal, Journal, NoJournal, state_folder, token_of
 from pscp.options import CHUNK_BYTES, Location, Options
-from pscp.plan import expected_name
+from pscp.plan import expected_top
 from pscp.progress import Counters, Reporter, Result
 from pscp.progress import Failure as Reported
 from pscp.tuner import LOSSY_S, Path
+
+_NONCE = re.compile("[0-9a-f]{8}")
+_EARLIER_MOST = 64  # as endpoint/fence.py keeps
 
 _SEVERAL = "the contents of two folders may have the same names: copy one folder after the other"
 
@@ -47,13 +52,18 @@ class Run:
         self._options, self._reporter = options, reporter
         self._is_push = to.is_remote
         self._near = End(metadata.current_umask())
+        self._nonce = "" if options.dry_run else os.urandom(4).hex()  # of this run
+        self._earlier: list[str] = []  # runs that may have left parts
+        self._folds = False  # does the root take names that differ by case for one?
+        self._server: dict[str, Any] = {}  # of SFTP, as the claim found it
         self._missing: list[Reported] = []
 
     def run(self) -> Result:
         token = self._token()
         tops = self._expanded_near() if self._is_push else []
-        is_copy = not (self._options.dry_run or self._options.transfer_test)
-        journal = Journal(token, self._options.resume) if is_copy else NoJournal()
+        if self._is_push and not tops:  # nobody need be contacted
+            return self._result(None, None)
+        journal = self._journal(token)
         complete = False
         try:
             fars = self._connections.take(self._options, self._reporter.note)
@@ -62,16 +72,37 @@ class Run:
                 result = self._copy(fars, tops, token, journal)
                 complete = result.ok
                 return result
+            except errors.ConnectError as error:
+                if error.retry:
+                    error.hint = errors.RUN_AGAIN
+                raise
             finally:
                 self._connections.give(fars)
         finally:
             journal.close(complete)
 
+    def _journal(self, token: str) -> AnyJournal:
+        """The copy's journal; without a place for one the copy goes on all the same."""
+        if self._options.dry_run or self._options.transfer_test:
+            return NoJournal()
+        try:
+            return Journal(token, self._options.resume)
+        except OSError as error:
+            self._reporter.note(
+                f"no journal can be kept in {state_folder()} ({error.strerror}), so this copy will "
+                "take longer to go on if it is cut short; XDG_STATE_HOME names another folder"
+            )
+            return NoJournal()
+
     def _token(self) -> str:
-        """The same for the same command, run by the same user on the same machine."""
-        where = (os.uname().nodename, str(os.getuid()))
-        froms = [os.path.abspath(f.path) if self._is_push else f.text for f in self._froms]
-        to = self._to.text if self._is_push else os.path.abspath(self._to.path)
+        """The same for the same command, run by the same user on the same machine.
+
+        Where two machines have one name, or one user two state folders, their runs do not know of
+        each other, so their copies are not the same.
+        """
+        where = (os.uname().nodename, str(os.getuid()), _machine_id(), state.folder())
+        froms = [_absolute(f.path) if self._is_push else f.text for f in self._froms]
+        to = self._to.text if self._is_push else _absolute(self._to.path)
         return token_of(*where, str(self._is_push), *froms, to)
 
     def _copy(
@@ -83,14 +114,15 @@ class Run:
         tops = tops or self._expanded_far(fars[0])
         if not tops:
             return self._result(None, None)
-        target = self._target(fars[0], tops, token)
+        target = self._target(fars[0], tops, token, journal)
         crew = make_crew(
             self._connections, self._options, self.counters, self._is_push, algorithm, fars[0],
             self._reporter.note,
         )  # fmt: skip
         coordinator = Coordinator(
             self._options, self.counters, self._reporter, journal, crew, self._keep_digests,
-            (fars[0].is_sftp and fars[0].hello.get("chunk_bytes")) or CHUNK_BYTES,
+            earlier=self._earlier, folds=self._folds,
+            chunk_bytes=(fars[0].is_sftp and fars[0].hello.get("chunk_bytes")) or CHUNK_BYTES,
         )  # fmt: skip
         self._explain(f"to {target.root}, chunks hashed with {algorithm}")
         self._explain(f"beginning with {crew.count} lanes: {crew.why}")
@@ -98,7 +130,15 @@ class Run:
         try:
             crew.begin(
                 source_question(tops, self._options, algorithm, self._is_push),
-                sink_question(target[0], token, self._options, algorithm),
+                sink_question(
+                    target.root,
+                    token,
+                    self._options,
+                    algorithm,
+                    self._nonce,
+                    self._earlier,
+                    self._server,
+                ),
                 [fars.pop(0) for _ in range(min(len(fars), crew.count))],
             )
             coordinator.run(tops, target)
@@ -141,12 +181,13 @@ class Run:
         return answer
 
     def _expanded_near(self) -> list[source.Top]:
+        """The sources here. One that is missing is reported, as a far end's is."""
         tops: list[source.Top] = []
         for location in self._froms:
             try:
                 tops += source.expand(_literal(location.path), False)
             except failures.Refusal as error:
-                raise errors.UsageError(f"{error.path}: {error}") from None
+                self._report_missing(failures.data(error.kind, location.path, str(error)))
         return tops
 
     def _expanded_far(self, far: Far) -> list[source.Top]:
@@ -168,7 +209,7 @@ class Run:
         """Only what was asked for, by its name, may come from a far end (-T: any name)."""
         if not _is_name(top.name):
             raise errors.ProtocolError(f"the far end sends what is no name: {top.name!a}")
-        if self._options.strict_names and not expected_name(path, top.name):
+        if self._options.strict_names and not expected_top(path, top):
             raise errors.ProtocolError(f"the far end sends {top.name!a} for {path!a}")
         return top
 
@@ -178,7 +219,10 @@ class Run:
         self._missing.append(Reported(error.path, type(error).__name__, error.message))
         self._reporter.note(f"{error.path}: {error.message}")
 
-    def _target(self, far: Far, tops: list[source.Top], token: str) -> Any:
+    def _target(
+        self, far: Far, tops: list[source.Top], token: str, journal: AnyJournal
+    ) -> placing.Target:
+        """Where the copy lands, which from here on is this run's to change."""
         names = [top.name for top in tops]
         for name, times in Counter(names).items():
             if times > 1:
@@ -186,22 +230,46 @@ class Run:
                 raise errors.DestinationError(what if name else _SEVERAL)
         if self._options.transfer_test:
             far.ask({"ask": "end"})  # for the round trip's time
-            return sink.Target("", names, [])
+            self._nonce = ""
+            return placing.Target("", names, [])
         path = self._to.path if self._is_push else _literal(self._to.path)
         question = {
-            "ask": "target", "path": path, "names": names,
-            "folders": [top.is_folder for top in tops], "token": token,
+            "ask": "target", "path": path, "names": names, "again": journal.again(names),
+            "folders": [top.is_folder for top in tops], "token": token, "known": journal.runs,
+            "nonce": self._nonce,
         }  # fmt: skip
-        answer = self._ask(not self._is_push, far, question)
+        *fields, claim = self._ask(not self._is_push, far, question)
         try:
-            target = sink.Target(*answer)
+            target = placing.Target(*fields)
             if len(target.names) != len(names):
                 raise ValueError("names")
             if not all(isinstance(each, str) for each in (*target.names, *target.existing)):
                 raise TypeError("names")
-        except (TypeError, ValueError) as error:
+            if claim is None:
+                return target
+            self._claim(far, {**question, "ask": "claim", "root": target.root}, claim)
+        except (TypeError, ValueError, LookupError) as error:
             raise errors.ProtocolError(f"a destination of another shape: {error}") from None
-        return target
+        journal.run(self._nonce)
+        journal.to(target.root, names, target.names)
+        # What an earlier run was about to copy may have a part, and nothing else.
+        return target._replace(existing=target.names) if self._earlier else target
+
+    def _claim(self, far: Far, question: dict[str, Any], claim: dict[str, Any]) -> None:
+        """See that this run owns the copy. One that is not known is taken over from as well: that
+        it was asked about tells this claim from one that comes late. Raises CopyRunning.
+        """
+        if claim["held"]:
+            known = [*question["known"], claim["held"]]
+            claim = self._ask(not self._is_push, far, {**question, "known": known})
+        if claim["held"]:
+            raise errors.CopyRunning("the same copy has just begun elsewhere")
+        for run in claim["earlier"]:
+            if not _NONCE.fullmatch(run):
+                raise ValueError("a run's name")
+        self._earlier = claim["earlier"][-_EARLIER_MOST:]
+        self._folds = claim.get("folds") is True
+        self._server = claim.get("server", {})
 
     # --- after them
 
@@ -251,10 +319,25 @@ def make_crew(
     known = known._replace(lanes=hosts.advice(connections.host, options)[0] or known.lanes)
     if connections.is_once and not options.quiet:
         note("one login: all lanes share one connection, one CPU core and one TCP buffer")
-    return Crew(
+    crew = Crew(
         options, counters, is_push, algorithm, partial(connections.connect, options), note,
         connections.keeps, path, known, connections.has_early, connections.is_once, stream,
     )  # fmt: skip
+    crew.algorithms |= hashes.ALGORITHMS.keys() & far.hello["hashes"].keys()
+    crew.late = connections.late.accept
+    return crew
+
+
+def _absolute(path: str) -> str:
+    """The path from the root on, with a slash at its end if it has one: DEST means more with it."""
+    return os.path.abspath(path) + ("/" if path.endswith(("/", "/.")) else "")
+
+
+def _machine_id() -> str:
+    """What tells this machine from others with its name (machine-id(5)); "" where nothing does."""
+    with contextlib.suppress(OSError), open("/etc/machine-id") as file:
+        return file.read(64).strip()
+    return ""
 
 
 def _is_name(value: Any) -> bool:

@@ -16,13 +16,11 @@ import dataclasses
 import os
 import secrets
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import NoReturn
 
 from pscp import api
@@ -39,11 +37,11 @@ from pscp.errors import (
 from pscp.lines import write_line
 from pscp.options import Location, Options, parse_location
 from pscp.progress import count, format_bytes, format_duration, make_reporter
-from pscp.servers import EmbeddedServer, PrivateServer, start_private_server
+from pscp.servers import PrivateServer, start_private_server
+from pscp.signals import last_act, signals_raised
 
 MIB = 1024 * 1024
 CONNECTIONS = (1, 2, 20)
-ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SSH_S = 60.0  # for a mkdir or rm at HOST, with a password to be typed
 DEMO_CONNECTIONS = 4
 DEMO_FILE_BYTES = 256 * MIB
@@ -57,34 +55,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def guarded(program: str, job: Callable[[], int]) -> int:
     """Runs `job` so that however it ends, its with-blocks clean up and one line says why."""
-    before = {
-        kind: signal.signal(kind, raise_ended)
-        for kind in ENDING_SIGNALS
-        if signal.getsignal(kind) is not signal.SIG_IGN  # nohup
-    }
-    error: PscpError
     try:
-        return job()
-    except KeyboardInterrupt:
-        error = Interrupted("interrupted")
-    except PscpError as raised:
-        error = raised
-    finally:
-        for kind, action in before.items():
-            signal.signal(kind, action)
-    # Nothing is kept here, so the advice on how to go on would mislead.
-    ended = isinstance(error, (Interrupted, Terminated))
-    hint = f" ({error.hint})" if error.hint and not ended else ""
-    write_line(sys.stderr, f"{program}: {error.message}{hint}")
-    return error.exit_code if ended or isinstance(error, UsageError) else 1
-
-
-def raise_ended(number: int, _: FrameType | None) -> NoReturn:
-    for kind in ENDING_SIGNALS:
-        signal.signal(kind, signal.SIG_IGN)  # a second one would end the cleaning up half-way
-    if number == signal.SIGINT:
-        raise KeyboardInterrupt
-    raise Terminated(f"ended by {signal.Signals(number).name}")
+        with signals_raised("nothing is kept of a test", name=program):
+            return job()
+    except PscpError as error:
+        # Nothing is kept here, so the advice on how to go on would mislead.
+        ended = isinstance(error, (Interrupted, Terminated))
+        hint = f" ({error.hint})" if error.hint and not ended else ""
+        write_line(sys.stderr, f"{program}: {error.message}{hint}")
+        return error.exit_code if ended or isinstance(error, UsageError) else 1
 
 
 class OneLineParser(argparse.ArgumentParser):
@@ -146,26 +125,51 @@ class Far:
 @contextlib.contextmanager
 def private_folder(parent: str | None) -> Iterator[Path]:
     """A folder that goes away, and with it what the copies would keep in the state folder."""
-    try:
-        work = Path(tempfile.mkdtemp(prefix="pscp-test-", dir=parent)).resolve()
-    except OSError as error:
-        raise UsageError(f"{parent}: {error.strerror}", "DIR must be writable") from None
-    before = os.environ.get("XDG_STATE_HOME")
-    os.environ["XDG_STATE_HOME"] = str(work / "state")
-    try:
-        yield work
-    finally:
-        if before is None:
-            del os.environ["XDG_STATE_HOME"]
-        else:
-            os.environ["XDG_STATE_HOME"] = before
-        shutil.rmtree(work, ignore_errors=True)
+    with new_folder(parent) as work:
+        before = os.environ.get("XDG_STATE_HOME")
+        os.environ["XDG_STATE_HOME"] = str(work / "state")
+        try:
+            yield work
+        finally:
+            if before is None:
+                del os.environ["XDG_STATE_HOME"]
+            else:
+                os.environ["XDG_STATE_HOME"] = before
+
+
+@contextlib.contextmanager
+def new_folder(parent: str | None) -> Iterator[Path]:
+    """A folder whose name is known before it is made, so that no signal leaves it behind."""
+    name = f"pscp-test-{secrets.token_hex(6)}"
+    path = Path(parent or tempfile.gettempdir()).resolve() / name
+    with last_act(lambda: shutil.rmtree(path, ignore_errors=True)):
+        try:
+            path.mkdir(mode=0o700)
+            yield path
+        except OSError as error:
+            if path.exists():
+                raise
+            raise UsageError(f"{parent}: {error.strerror}", "DIR must be writable") from None
+        finally:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def private_server(kind: str) -> Iterator[PrivateServer]:
+    """A server whose files are in a new folder for temporary files."""
+    with new_folder(None) as folder:
+        before, tempfile.tempdir = tempfile.tempdir, str(folder)
+        try:
+            with start_private_server(kind) as server:
+                yield server
+        finally:
+            tempfile.tempdir = before
 
 
 @contextlib.contextmanager
 def far_end(arguments: argparse.Namespace, work: Path) -> Iterator[Far]:
     if arguments.HOST is None:
-        with start_private_server("embedded" if arguments.embedded else "auto") as server:
+        with private_server("embedded" if arguments.embedded else "auto") as server:
             say(f"private SSH server on loopback: {server.kind}")
             yield far_here(server, work)
         return
@@ -243,7 +247,7 @@ def try_copy(
 
 def demo() -> int:
     """The main job on real input, with the bar; returns an exit code."""
-    with private_folder(None) as work, EmbeddedServer() as server:
+    with private_folder(None) as work, private_server("embedded") as server:
         far, source, back = far_here(server, work), work / "source", work / "back"
         back.mkdir()
         say(f"making a file of {DEMO_FILE_BYTES // MIB} MiB and a small tree, of random bytes")

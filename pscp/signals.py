@@ -1,16 +1,44 @@
-"""SIGINT, SIGTERM and SIGHUP as exceptions, while something of ours runs that must end tidily.
+"""SIGINT, SIGTERM and SIGHUP: an orderly end as long as there is one, and an end within seconds.
 
-Not here: the exit codes (errors.py), what an end means for a copy (coordinator.py).
+The first signal raises an exception in the main thread, and so the program ends in the order of
+its own code. An exception that comes at any moment can hit code that was not made for it (a lock's
+own, a process that is being started), or a wait that nothing ends. So a thread of its own hears of
+the signal as well: if the program is not over after some seconds, it ends every process below this
+one, removes what would be left in temporary folders, and exits.
+
+Not here: the exit codes (errors.py), what an end means for a copy (coordinator.py), signals before
+the program has been loaded (start.py).
 Read next: errors.py.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib
+import os
+import select
 import signal
+import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
+from typing import NoReturn
 
+from pscp import state
 from pscp.errors import Interrupted, PscpError, Terminated
+
+PATIENCE_S = 3.0  # for the orderly end: with what the other one takes that is less than 5 s
+_TERM_S = 0.5  # what processes below this one get to end by themselves
+_POLL_S = 0.01
+
+_ERRORS = {
+    signal.SIGINT: Interrupted, signal.SIGTERM: Terminated,
+    signal.SIGHUP: Terminated,  # the terminal is gone
+}  # fmt: skip
+_CURSOR = b"\x1b[?25h"  # a bar hides it
+
+_last_acts: list[Callable[[], object]] = []  # what a forced end does besides, newest first
+_was_heard = threading.Event()  # a signal, by a command of this process
 
 
 def _heard(number: int, frame: object) -> None:
@@ -19,38 +47,136 @@ def _heard(number: int, frame: object) -> None:
 
 @contextlib.contextmanager
 def signals_raised(
-    hint: str = "", instead: Callable[[PscpError], bool] = lambda error: False
+    hint: str = "", instead: Callable[[PscpError], bool] = lambda error: False, name: str = "pscp"
 ) -> Iterator[None]:
-    """These signals end the copy in the order of its own code: the first of them raises.
+    """End what runs in this block by the first of these signals, as an exception, within seconds.
 
-    Not where `instead` takes the error, and sees to the end: an exception in the middle of taking
-    a Condition's lock would leave it held. What comes later finds the copy ending already. What is
-    ignored (nohup, &) stays ignored.
+    Signals that are ignored (nohup, &) stay ignored; those after the first change nothing.
+
+    Args:
+        hint: what the user can do about the end, if it is not to run the command again.
+        instead: takes the error and sees to the end by itself, or returns False.
+        name: the command, for its last line where the end is forced.
     """
     words = "interrupted" if hint else "interrupted; what has landed is kept"
-    errors = {
-        signal.SIGINT: Interrupted, signal.SIGTERM: Terminated,
-        signal.SIGHUP: Terminated,  # the terminal is gone
-    }  # fmt: skip
-    ended: list[int] = []
+    ended: list[PscpError] = []
 
     def end(number: int, frame: object) -> None:
-        ended.append(number)
         for each in before:
             signal.signal(each, _heard)  # SIG_IGN would be inherited by an ssh that starts now
-        error = errors[signal.Signals(number)](words, hint)
+        _was_heard.set()
+        error = _ERRORS[signal.Signals(number)](words, hint)
+        ended.append(error)
         if not instead(error):
             raise error
 
     before = {
-        each: signal.getsignal(each)
-        for each in errors
-        if signal.getsignal(each) is not signal.SIG_IGN
+        each: action for each in _ERRORS if (action := signal.getsignal(each)) != signal.SIG_IGN
     }
-    for each in before:
-        signal.signal(each, end)
+    guard = _Guard(lambda number: _ERRORS[signal.Signals(number)](words, hint), set(before), name)
     try:
+        for each in before:
+            signal.signal(each, end)
         yield
+    except BaseException:
+        if ended:  # whatever came of it: the signal is why
+            raise ended[0] from None
+        raise
     finally:
         for each, action in before.items():  # the end of the program is disturbed by nothing
             signal.signal(each, signal.SIG_IGN if ended else action)
+        guard.close()
+
+
+class _Guard:
+    """A thread that hears of signals by a pipe, even while the main thread is held up."""
+
+    def __init__(
+        self, error_of: Callable[[int], PscpError], numbers: set[signal.Signals], name: str
+    ) -> None:
+        # Loaded here: at the end that could wait for a module that another thread is loading.
+        importlib.import_module("pscp.processes")
+        self._error_of, self._numbers, self._name = error_of, numbers, name
+        self._is_over = threading.Event()
+        self._read_fd, self._write_fd = os.pipe()
+        os.set_blocking(self._write_fd, False)  # as set_wakeup_fd() wants it
+        self._thread = threading.Thread(target=self._run, name="signals", daemon=True)
+        self._thread.start()
+        self._before = signal.set_wakeup_fd(self._write_fd, warn_on_full_buffer=False)
+
+    def _run(self) -> None:
+        number = 0
+        while number not in self._numbers and not self._is_over.is_set():
+            number = os.read(self._read_fd, 1)[0]
+        if not self._is_over.wait(PATIENCE_S):
+            force_end(self._error_of(number), self._name)
+
+    def close(self) -> None:
+        signal.set_wakeup_fd(self._before)
+        self._is_over.set()
+        with contextlib.suppress(BlockingIOError):  # full of signals, so it wakes anyway
+            os.write(self._write_fd, b"\0")
+        self._thread.join()
+        os.close(self._read_fd)
+        os.close(self._write_fd)
+
+
+@contextlib.contextmanager
+def last_act(act: Callable[[], object]) -> Iterator[None]:
+    """Have a forced end do this while the block runs, which does the same at an orderly end."""
+    _last_acts.append(act)
+    try:
+        yield
+    finally:
+        _last_acts.remove(act)
+
+
+def force_end(error: PscpError, name: str) -> NoReturn:
+    """End this process and all below it, whatever its threads are waiting for."""
+    _end_all_below()
+    for act in reversed(_last_acts):
+        with contextlib.suppress(Exception):
+            act()
+    state.remove_private()
+    _say_last(f"{name}: {error.message}\n{' ' * len(name)}  {error.hint}\n")
+    os._exit(error.exit_code)
+
+
+def leave(status: int) -> NoReturn:
+    """End a command: nothing is below it or in temporary folders if a signal was the reason.
+
+    The interpreter's own farewell, which takes 10 ms, is skipped.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # None, or nobody reads it
+            stream.flush()
+    if _was_heard.is_set():  # a process whose start was cut short is known to nobody here
+        _end_all_below()
+        state.remove_private()
+    os._exit(status)
+
+
+def _end_all_below() -> None:
+    """End the processes below this one: by SIGTERM, and those that stay by SIGKILL."""
+    from pscp import processes  # here: it takes longer to load than to show the help
+
+    pid, deadline_s = os.getpid(), time.monotonic() + _TERM_S
+    kind = signal.SIGTERM
+    while found := processes.descendants(pid):
+        for process in found:
+            processes.send(process.pid, kind)
+            processes.send(process.pid, signal.SIGCONT)  # one that was stopped takes no SIGTERM
+        if kind == signal.SIGKILL and time.monotonic() > deadline_s + _TERM_S:
+            return
+        if time.monotonic() > deadline_s:
+            kind = signal.SIGKILL
+        time.sleep(_POLL_S)
+
+
+def _say_last(text: str) -> None:
+    """On standard error, unless that takes nothing now: a terminal may be stopped by Ctrl-S."""
+    poll = select.poll()
+    poll.register(2, select.POLLOUT)
+    with contextlib.suppress(OSError):
+        if dict(poll.poll(0)).get(2, 0) & select.POLLOUT:
+            os.write(2, (_CURSOR if os.isatty(2) else b"") + text.encode())

@@ -1,6 +1,7 @@
 """The state folder: small values kept from one run to the next, a file each. And one for sockets.
 
-Whatever is kept here only saves time: a value that is lost or unreadable is as good as none.
+A value that is lost or unreadable is as good as none. Nearly all only save time; without its record
+(zfs/record.py), a replication prunes less.
 It imports little, since the first value is wanted before ssh starts.
 
 Not here: the journals that lie in the same folder (journal.py), what is remembered of a host
@@ -57,6 +58,20 @@ def remember(name: str, value: Any) -> bool:
         return True
     except OSError:
         return False
+
+
+def private_path(folder: str) -> str:
+    """A new name in the folder for sockets: it tells which process has it."""
+    return f"{folder}/{os.getpid():07x}-{os.urandom(4).hex()}"
+
+
+def remove_private() -> None:
+    """Remove what this process has left in the folder for sockets."""
+    folder = control_folder()
+    with contextlib.suppress(OSError):
+        for name in os.listdir(folder) if folder else ():
+            if name.startswith(f"{os.getpid():07x}-"):
+                os.unlink(f"{folder}/{name}")
 
 
 def control_folder() -> str | None:

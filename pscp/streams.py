@@ -19,13 +19,14 @@ from typing import IO, TYPE_CHECKING, Any
 
 from pscp import errors
 from pscp.bootstrap import stream_modules
+from pscp.channels.openssh import reap
 from pscp.connections import Connections
 from pscp.coordinator import choose_hash
 from pscp.endpoint import failures, machine
 from pscp.endpoint.pipes import SLOT_BYTES
 from pscp.options import Options
 from pscp.pipes import Out, Pipe, Pull, Push, Target
-from pscp.progress import Counters
+from pscp.progress import Counters, format_bytes
 from pscp.run import make_crew, replace_dead
 
 if TYPE_CHECKING:
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
     from pscp.crew import Crew
 
 _TERM_S = 5.0  # from SIGTERM to SIGKILL, of a consumer here
+# What run() keeps in memory of a far program's output: zfs get of a million snapshots.
+RUN_MAX_BYTES = 256 * 1024 * 1024
+_READ_BYTES = 256 * 1024
 _SAID_MAX_BYTES = 64 * 1024  # of what a program said on its standard error, kept for an error
 
 
@@ -207,23 +211,41 @@ def _close(file: IO[bytes]) -> None:
 
 
 def run(connections: Connections, options: Options, argv: Sequence[str]) -> Ran:
-    """Run a program at the far end, without a shell, and wait for it."""
+    """Run a program at the far end, without a shell, and wait for it.
+
+    Raises CopyError where its output is longer than RUN_MAX_BYTES; then it was ended.
+    """
     reads, writes = os.pipe()
-    parts: list[bytes] = []
+    out, count = bytearray(), 0
+    stream = Stream(connections, options, False, Target(tuple(argv)))
 
     def read() -> None:
-        with open(reads, "rb") as file:
-            parts.append(file.read())
+        nonlocal count
+        with open(reads, "rb", buffering=0) as file:
+            while data := file.read(_READ_BYTES):
+                count += len(data)
+                if count <= RUN_MAX_BYTES:
+                    out.extend(data)
+                else:
+                    stream.interrupt(_too_much(argv))
 
     reader = threading.Thread(target=read, daemon=True)
     reader.start()
-    stream = Stream(connections, options, False, Target(tuple(argv)))
     try:
         status = stream.run(writes)
     finally:
         os.close(writes)
         reader.join()
-    return Ran(status, parts[0], stream.err)
+    if count > RUN_MAX_BYTES:  # it ended by itself meanwhile
+        raise _too_much(argv)
+    return Ran(status, bytes(out), stream.err)
+
+
+def _too_much(argv: Sequence[str]) -> errors.CopyError:
+    return errors.CopyError(
+        f"{' '.join(argv[:2])}: its output is longer than {format_bytes(RUN_MAX_BYTES)}",
+        "Session.pipe_from() reads an output of any length",
+    )
 
 
 class Program:
@@ -284,8 +306,4 @@ class Program:
         """End it, if it has not ended; its input stays open until it is gone."""
         if self._process.poll() is None:
             self._process.terminate()
-            try:
-                self._process.wait(_TERM_S)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
+            reap(self._process, _TERM_S)

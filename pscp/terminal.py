@@ -13,6 +13,7 @@ import termios
 from collections.abc import Iterator, Sequence
 
 from pscp import lines
+from pscp.signals import last_act
 
 _TERMINAL = "/dev/tty"
 _ANSWER_MAX_BYTES = 1024
@@ -116,11 +117,16 @@ def _without_echo(fd: int) -> Iterator[None]:
     silent[3] &= ~termios.ECHO
     for key in _NO_KEYS:
         silent[6][key] = bytes([os.fpathconf(fd, "PC_VDISABLE")])
-    termios.tcsetattr(fd, termios.TCSAFLUSH, silent)
-    try:
-        yield
-    finally:
+
+    def restore() -> None:
         termios.tcsetattr(fd, termios.TCSAFLUSH, before)
+
+    with last_act(restore):
+        termios.tcsetattr(fd, termios.TCSAFLUSH, silent)
+        try:
+            yield
+        finally:
+            restore()
 
 
 def _write(fd: int, text: str) -> None:

@@ -20,6 +20,9 @@ OPENING_MAX = 8  # at once; sshd's MaxStartups begins to refuse at 10
 _PAUSE_S = (1.0, 30.0)  # before a lost connection is tried again: first, longest
 
 
+_OVER = "the copy was over before it had connected"
+
+
 class Crew(LaneCrew, Protocol):
     """What a worker needs of the copy it works for."""
 
@@ -38,6 +41,8 @@ class Crew(LaneCrew, Protocol):
 
     def keep(self, far: Far) -> None: ...
 
+    def come_late(self, far: Far) -> None: ...
+
 
 class Worker(threading.Thread):
     """Runs until the board is finished, or connecting makes no sense any more."""
@@ -52,6 +57,7 @@ class Worker(threading.Thread):
         self.congestion = congestion  # the congestion control of its connection; "": any
         self.is_connecting = False
         self.is_up = False  # its channel carries work
+        self.up_at_s = 0.0  # since when, or since when it last did
         self.stays_away = False  # it has given up connecting
         self.is_parked = False  # it takes no more work, and keeps what connection it has
         self.channel: Any = None  # set while there is one, so that abort() can end it
@@ -61,6 +67,10 @@ class Worker(threading.Thread):
     @property
     def gave_up(self) -> bool:
         return self.stays_away or (self.master is not None and self.master.gave_up)
+
+    @property
+    def has_connection(self) -> bool:
+        return self.is_up or self._far is not None
 
     def abort(self) -> None:
         """Have every wait of this worker end soon. From any thread."""
@@ -120,12 +130,15 @@ class Worker(threading.Thread):
         return self._crew.may_log_in()
 
     def _connected(self) -> Far:
+        """Connect. Raises ConnectError, also where the copy is over before it has connected."""
         is_login = self.master is None
         with self._board.changed:
+            if self._board.is_finished:
+                raise ConnectionLost(_OVER)
             self._crew.opening += is_login
             self.is_connecting = True
         try:
-            return self._crew.connect(self)
+            far = self._crew.connect(self)
         except ConnectionLost:
             if is_login:
                 with self._board.changed:
@@ -136,6 +149,11 @@ class Worker(threading.Thread):
                 self._crew.opening -= is_login
                 self.is_connecting = False
                 self._board.changed.notify_all()
+                is_over = self._board.is_finished
+        if is_over:
+            self._crew.come_late(far)
+            raise ConnectionLost(_OVER)
+        return far
 
     def _pause(self, attempt: int) -> None:
         """Growing, and different for each lane, so that they do not all knock at once."""

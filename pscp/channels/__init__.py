@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from pscp.channels import openssh, settings
-from pscp.channels.openssh import Child, Control, SshSetup
+from pscp.channels.control import Control
+from pscp.channels.openssh import Child, SshSetup
 from pscp.channels.settings import Request, program_argv, ride_argv, settings_of, transport_of
 from pscp.errors import PscpError
 from pscp.options import Location, Options
@@ -33,6 +34,12 @@ class Channel(Protocol):
 
     def end(self) -> None:
         """End it now, from any thread; whoever reads or writes the descriptors notices."""
+
+    def let_go(self, patience_s: float) -> None:
+        """Let a login that nobody needs any more end by itself, for at most so long; then close.
+
+        The far end sees the end of its input. sshd counts a login that is cut as an offence.
+        """
 
     def close(self) -> None:
         """End it and release the descriptors. Idempotent."""

@@ -15,7 +15,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from pscp.channels.openssh import Control, explained
+from pscp.channels.control import Control
+from pscp.channels.openssh import explained
 from pscp.channels.settings import Request
 from pscp.endpoint import machine
 from pscp.errors import PscpError, UsageError
@@ -138,6 +139,10 @@ class LentChannel:
 
         # Not cancelled from here: its result would be there while the loop still uses the pipes.
         return asyncio.run_coroutine_threadsafe(carry(), loop).result()
+
+    def let_go(self, patience_s: float) -> None:
+        """End it: a channel logs in nowhere."""
+        self.close()
 
     def end(self) -> None:
         self._is_ended = True

@@ -14,20 +14,23 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import select
 import shlex
 import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from pscp.channels import askpass, fdpass
 from pscp.channels.openssh import WRONG_STATUS
 from pscp.channels.settings import REFUSED, Request, Settings
-from pscp.options import parse_location
+from pscp.errors import UsageError
+from pscp.options import TIMEOUT_S, parse_location, parse_seconds
 
 FAILED_STATUS = 255  # as ssh's
 AGAIN = "Permission denied, please try again."  # of a password
@@ -94,7 +97,7 @@ class Target:
         user_files, global_files = (tuple(map(os.path.expanduser, each)) for each in files)
         return cls(
             name, host, port, first("User", local_user), first("AddressFamily", "any"),
-            first("BindAddress"), first("ConnectTimeout", "none"),
+            first("BindAddress"), _seconds(first("ConnectTimeout", "0")),
             _unless_none(first("ProxyJump")), _unless_none(" ".join(get("ProxyCommand"))), strict,
             first("HostKeyAlias") or (host if port == 22 else f"[{host}]:{port}"),
             user_files, global_files, int(first("NumberOfPasswordPrompts", "3")),
@@ -108,6 +111,19 @@ class Target:
             with contextlib.suppress(OSError), open(path, errors="surrogateescape") as file:
                 texts.append(file.read())
         return "\n".join(texts)
+
+
+def _seconds(value: str) -> str:
+    """Of a ConnectTimeout, which may be 90 or 1m30s; 0 is ssh's word for none configured."""
+    if value.lower() == "none":
+        return "none"
+    try:
+        parts = re.findall(r"[0-9]+[a-z]?", value.lower())
+        if "".join(parts) != value.lower():
+            raise UsageError(value)
+        return str(sum(parse_seconds(part, "ConnectTimeout") for part in parts) or TIMEOUT_S)
+    except UsageError:
+        raise Wrong(f"Bad configuration option: ConnectTimeout {value}") from None
 
 
 def _unless_none(value: str) -> str:
@@ -157,6 +173,62 @@ def connected(target: Target, settings: Settings) -> socket.socket:
     return sock
 
 
+class _Person:
+    """The time that a person has taken to answer prompts."""
+
+    def __init__(self) -> None:
+        self._taken_s, self._asked_at_s = 0.0, 0.0
+        self._lock = threading.Lock()
+
+    @contextlib.contextmanager
+    def asked(self) -> Iterator[None]:
+        with self._lock:
+            self._asked_at_s = time.monotonic()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._taken_s, self._asked_at_s = self._total_s(), 0.0
+
+    def _total_s(self) -> float:
+        now_s = time.monotonic()
+        return self._taken_s + (now_s - self._asked_at_s if self._asked_at_s else 0.0)
+
+    def taken_s(self) -> float:
+        """In all until now, in seconds."""
+        with self._lock:
+            return self._total_s()
+
+
+_person = _Person()
+
+
+@contextlib.contextmanager
+def limited(target: Target) -> Iterator[None]:
+    """End this program, in ssh's words, where the login within takes longer than ConnectTimeout.
+
+    The time in which a person is asked is not counted. A library may block for ever in between.
+    """
+    if target.timeout_s == "none":
+        yield
+        return
+    is_in = threading.Event()
+    until_s = time.monotonic() + float(target.timeout_s) - _person.taken_s()
+
+    def watch() -> None:
+        while (left_s := until_s + _person.taken_s() - time.monotonic()) > 0:
+            if is_in.wait(left_s):
+                return
+        say(f"connect to host {target.host} port {target.port}: Connection timed out")
+        os._exit(FAILED_STATUS)
+
+    threading.Thread(target=watch, name="limit", daemon=True).start()
+    try:
+        yield
+    finally:
+        is_in.set()
+
+
 # --- the terminal
 
 
@@ -180,12 +252,13 @@ def prompt(target: Target, question: str, is_secret: bool = True) -> str | None:
     if not target.may_prompt:
         return None
     token, _, path = os.environ.get(askpass.SOCKET, "").partition(":")
-    if not path:
-        return ask(question, is_secret)
-    try:
-        reply = askpass.ask(path, token, os.getpid(), "", question)
-    except OSError:
-        return None
+    with _person.asked():
+        if not path:
+            return ask(question, is_secret)
+        try:
+            reply = askpass.ask(path, token, os.getpid(), "", question)
+        except OSError:
+            return None
     return os.fsdecode(reply[1:]) if reply[:1] == askpass.ANSWER else None
 
 

@@ -3,23 +3,24 @@
 ssh_config, the agent, ProxyJump, certificates, known_hosts and prompts are ssh's own business.
 Ours are only the few options below, and the reading of its exit.
 
-Not here: what runs at the far end (../bootstrap.py).
+Not here: what runs at the far end (../bootstrap.py), the sockets for further channels (control.py),
+the processes below a wrapper of ssh (children.py).
 """
 
 from __future__ import annotations
 
-import _socket as socket  # as in fdpass.py
 import contextlib
 import os
 import re
 import signal
 import subprocess
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
-from pscp.channels import sockets
+from pscp.channels import children, sockets
 from pscp.channels.command import NO_PYTHON_STATUS, OLD_PYTHON_STATUS
+from pscp.channels.control import Control
 from pscp.endpoint import machine
 from pscp.errors import (
     AuthenticationError,
@@ -31,9 +32,10 @@ from pscp.errors import (
     NoPython,
     ProtocolError,
     PscpError,
+    Unreachable,
     UsageError,
 )
-from pscp.options import Location, Options
+from pscp.options import TIMEOUT_S, Location, Options
 
 # As scp does: nothing of an interactive session. A ControlMaster of the user's is not used: it
 # would fold all connections into one.
@@ -54,27 +56,6 @@ _END_S = 2.0  # what an ssh gets to end after SIGTERM
 
 PROTOCOL_STATUS = 99  # of the agent
 WRONG_STATUS = 96  # of our own programs: what was asked for cannot be; nobody was contacted
-
-
-class Control(NamedTuple):
-    """The socket by which further channels use a connection (ssh_config(5), ControlPath)."""
-
-    path: str
-    is_master: bool  # of the connection that has it; else it is of one that rides on it
-
-    def is_alive(self) -> bool:
-        """Does the connection's ssh listen there?"""
-        probe = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        probe.setblocking(False)
-        try:
-            probe.connect(self.path)
-            return True
-        except BlockingIOError:  # one that was stopped, and has many callers
-            return True
-        except OSError:
-            return False
-        finally:
-            probe.close()
 
 
 @dataclass(frozen=True)
@@ -107,7 +88,11 @@ class SshSetup:
         if control and not is_master:
             plain = replace(options, jump=None, compress=False)  # no -J beside a ProxyCommand
             return [*words, *_RIDING, *user_words(host, plain), "--", str(host.host)]
-        words += sockets.words(options, self.route, number)
+        timeout_s = self.timeout_s(options)
+        words += sockets.words(options, replace(self.route, timeout_s=timeout_s), number)
+        # ssh would count the time in which a person answers the prompts of the host in between.
+        if not self.route.proxy or options.batch:
+            words.append(f"-oConnectTimeout={timeout_s}")
         if (options.batch or not may_prompt) and not is_answered:
             words.append("-oBatchMode=yes")
         if self.alive_is_ours:
@@ -115,6 +100,12 @@ class SshSetup:
         if self.ciphers_are_ours:
             words.append(f"-oCiphers=^{self.ciphers()}")
         return words + user_words(host, options) + ["--", str(host.host)]
+
+    def timeout_s(self, options: Options) -> str:
+        """Seconds in which a host has to answer, as ssh takes them."""
+        if options.timeout_s is None and self.route.timeout_s not in ("none", "0"):
+            return self.route.timeout_s
+        return str(options.timeout_s or TIMEOUT_S)
 
     def ciphers(self) -> str:
         """The advised one; AES-GCM where both processors have AES instructions, else ChaCha20."""
@@ -230,6 +221,8 @@ class Child:
             with contextlib.suppress(ProcessLookupError):  # it ended already
                 os.sched_setaffinity(self._child.pid, {cpu})
         self.pid = self._child.pid
+        self._has_group = not may_prompt  # and so have the processes that it starts
+        self._closing = threading.Lock()  # held where descriptors are closed or replaced
         assert self._child.stdin and self._child.stdout and self._child.stderr
         self._files = (self._child.stdin, self._child.stdout, self._child.stderr)
         self.write_fd, self.read_fd, self.error_fd = (file.fileno() for file in self._files)
@@ -238,19 +231,42 @@ class Child:
 
     def end(self) -> None:
         if self._child.poll() is None:
-            self._child.terminate()
-            self._child.send_signal(signal.SIGCONT)  # one that was stopped takes no SIGTERM
+            self._signal(signal.SIGTERM)
+            self._signal(signal.SIGCONT)  # one that was stopped takes no SIGTERM
+        with self._closing:
+            if not self._files[0].closed:  # a program between us and ssh may leave ssh behind
+                children.end_input(self.write_fd)
+
+    def _signal(self, kind: signal.Signals) -> None:
+        """Send it to ssh, and to what may stand between: a wrapper, the shell that runs it."""
+        if self._has_group:
+            children.signal_group(self.pid, kind)
+        else:
+            children.signal_tree(self.pid, kind)
 
     def close(self) -> None:
         self.end()
-        for file in self._files:
-            with contextlib.suppress(OSError):
-                file.close()
-        reap(self._child)
+        self._close_files(3)
+        try:
+            self._child.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            self._signal(signal.SIGKILL)
+            self._child.wait()
+
+    def let_go(self, patience_s: float) -> None:
+        self._close_files(1)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._child.wait(patience_s)
+        self.close()
 
     def lent(self) -> None:
-        for file in self._files[:2]:
-            file.close()
+        self._close_files(2)
+
+    def _close_files(self, count: int) -> None:
+        with self._closing:
+            for file in self._files[:count]:
+                with contextlib.suppress(OSError):
+                    file.close()
 
     def explain(self, said: str) -> PscpError:
         try:
@@ -260,10 +276,10 @@ class Child:
         return explained(status, said)
 
 
-def reap(child: subprocess.Popen[bytes]) -> None:
-    """Wait for a child that was told to end; one that does not is killed."""
+def reap(child: subprocess.Popen[bytes], patience_s: float) -> None:
+    """Wait for a child that was told to end; one that does not in time is killed."""
     try:
-        child.wait(_END_S)
+        child.wait(patience_s)
     except subprocess.TimeoutExpired:
         child.kill()
         child.wait()
@@ -291,11 +307,13 @@ _MEANINGS: tuple[tuple[str, type[ConnectError]], ...] = (
      AuthenticationError),
     (r"Host key verification failed|No .* host key is known", HostKeyError),
     (r"REMOTE HOST IDENTIFICATION", HostKeyError),
-    (r"Could not resolve hostname|Bad configuration option|Unable to negotiate|no matching|"
-     r"Connection refused|No route to host|Network is unreachable|Cannot assign requested|"
-     r"Address family for hostname not supported|"
-     r"Operation timed out|Connection timed out during banner|Bad owner or permissions",
+    (r"Bad configuration option|Unable to negotiate|no matching|"
+     r"Address family for hostname not supported|Bad owner or permissions",
      ConnectError),
+    (r"Could not resolve hostname|Connection refused|No route to host|Network is unreachable|"
+     r"Network is down|Host is down|Cannot assign requested|Operation timed out|"
+     r"connect to (host|address) .*Connection timed out|Connection timed out during banner",
+     Unreachable),
     (r"(exec|subsystem) request failed on channel", NoAgent),
 )  # fmt: skip
 _PASSING = (

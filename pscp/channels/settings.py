@@ -17,7 +17,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from pscp.channels import sockets
-from pscp.channels.openssh import Control, SshSetup
+from pscp.channels.control import Control
+from pscp.channels.openssh import SshSetup
 from pscp.errors import UsageError
 from pscp.options import Location, Options
 
@@ -168,7 +169,7 @@ def _pairs(options: Options) -> list[tuple[str, str]]:
 def lines_of_options(host: Location, options: Options, number: int) -> tuple[str, ...]:
     """The user's options as ssh takes them, before what the files say."""
     address = options.bind[number % len(options.bind)] if options.bind else ""
-    given: list[tuple[str, object]] = [*_pairs(options)]
+    given: list[tuple[str, object]] = [("ConnectTimeout", options.timeout_s), *_pairs(options)]
     given += [("IdentityFile", _quoted(path)) for path in options.identities]
     given += [
         ("Ciphers", options.cipher), ("ProxyJump", options.jump),

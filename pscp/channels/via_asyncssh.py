@@ -123,7 +123,8 @@ async def _login(
     elif not target.proxy_command:
         asked["sock"] = manners.connected(target, settings)
     try:
-        return await asyncssh.connect(target.name, **asked)
+        with manners.limited(target):
+            return await asyncssh.connect(target.name, **asked)
     except (asyncssh.DisconnectError, asyncssh.ChannelOpenError) as error:
         raise _failed(target, client, error) from None
     except TimeoutError:
@@ -159,6 +160,7 @@ def _arguments(
     client.known = known
     asked: dict[str, Any] = {
         "config": paths, "client_factory": lambda: client, "tunnel": None, "login_timeout": 0,
+        "connect_timeout": None,  # which would count the time of people: manners.limited()
         "known_hosts": lambda host, _, port: known.match(host, "", port),
         "command": None, "request_pty": False, "agent_forwarding": False,
         "x11_forwarding": False, "ignore_encrypted": True,

@@ -23,6 +23,7 @@ from pscp.channels.settings import Settings
 
 WINDOW_BYTES = 16 * 1024 * 1024  # fixed: paramiko has no way to widen it later
 PACKET_BYTES = 256 * 1024
+_NEVER_S = 24 * 3600.0
 _DEFAULT_KEYS = ("id_ed25519", "id_ecdsa", "id_rsa")
 
 
@@ -119,11 +120,14 @@ def connect(
         transport = _Transport(
             sock, default_window_size=WINDOW_BYTES, default_max_packet_size=PACKET_BYTES
         )
+        # Its own limits count the time of people as well: manners.limited() does not.
+        transport.banner_timeout = transport.handshake_timeout = _NEVER_S
+        transport.auth_timeout = None
         _choose(transport, target, found, settings)
-        timeout_s = None if target.timeout_s == "none" else float(target.timeout_s)
-        transport.start_client(timeout=timeout_s)
-        _check_key(transport, target)
-        _log_in(transport, target, found)
+        with manners.limited(target):
+            transport.start_client()
+            _check_key(transport, target)
+            _log_in(transport, target, found)
     except (paramiko.SSHException, EOFError, OSError) as error:
         raise _failed(target, error) from None
     transport.set_keepalive(int(found.get("serveraliveinterval", "0")) or 15)
@@ -168,7 +172,9 @@ def _socket(target: Target, settings: Settings, depth: int) -> Any:
             raise Wrong(f"ProxyJump {target.jump}: too many hosts to jump through")
         jump = connect(*through, settings, depth + 1)
         try:
-            return jump.open_channel("direct-tcpip", (target.host, target.port), ("127.0.0.1", 0))
+            with manners.limited(target):
+                there = target.host, target.port
+                return jump.open_channel("direct-tcpip", there, ("127.0.0.1", 0))
         except paramiko.SSHException as error:
             where = f"host {target.host} port {target.port}"
             raise Failed(f"connect to {where}: through {target.jump}: {error}") from None

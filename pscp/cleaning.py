@@ -1,0 +1,179 @@
+"""Finds what cut copies left below a folder, here or at a host, and removes it on request.
+
+Not here: which files those are (endpoint/leftovers.py, sftp/leftovers.py), the command line
+(cli.py).
+Read next: endpoint/leftovers.py.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from pscp import errors
+from pscp.api import Session
+from pscp.bootstrap import clean_modules
+from pscp.endpoint import failures, leftovers
+from pscp.endpoint.end import End
+from pscp.endpoint.wire import WireError
+from pscp.lines import write_line
+from pscp.options import Location, Options, parse_location
+from pscp.progress import Failure, count, format_bytes
+
+_MOST = 1_000_000  # that are kept in memory; the same command finds the rest
+
+Ask = Callable[[dict[str, Any]], tuple[Any, bool]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Leftover:
+    """A file that a copy left, or may still work on."""
+
+    path: str  # below the folder that was asked for
+    size_bytes: int
+    age_s: int  # since it was written to
+
+
+@dataclasses.dataclass(frozen=True)
+class Cleaned:
+    """What there was below one folder."""
+
+    found: tuple[Leftover, ...]  # nobody holds these
+    held: tuple[Leftover, ...]  # a copy works on these, or may: they are left alone
+    failures: tuple[Failure, ...]  # folders that could not be read, files that would not go
+    removed: bool  # is what was found gone?
+    by_age: bool  # over SFTP, where nothing but the age tells whether a copy works on a file
+
+    @property
+    def ok(self) -> bool:
+        return not self.failures
+
+
+def clean(
+    where: str | Location, options: Options | None = None, *, remove: bool = False,
+    note: Callable[[str], None] = lambda text: None, **fields: Any,
+) -> Cleaned:  # fmt: skip
+    """Find what cut copies left below a folder, "host:folder" or one here; or remove it.
+
+    `fields` are fields of Options; with dry_run nothing is removed. `note` is told what the login
+    says to people. Raises DestinationError where there is no such folder, and as copy() does.
+    """
+    location = parse_location(where) if isinstance(where, str) else where
+    chosen = dataclasses.replace(options or Options(), **fields)
+    question = {"ask": "clean", "path": location.path, "remove": remove and not chosen.dry_run}
+    if not location.is_remote:
+        return _answered(_near_ask(), {**question, "path": _literal(location.path)}, False)
+    with Session(location, chosen) as session:
+        session.connections.check(chosen, True)
+        fars = session.connections.take(chosen, note)
+        try:
+            modules = {} if fars[0].is_sftp else {"modules": clean_modules()}
+            return _answered(fars[0].ask, {**question, **modules}, fars[0].is_sftp)
+        finally:
+            session.connections.give(fars)
+
+
+def _literal(path: str) -> str:
+    return f"./{path}" if path.startswith("~") else path
+
+
+def _near_ask() -> Ask:
+    end = End(0)
+
+    def ask(question: dict[str, Any]) -> tuple[Any, bool]:
+        found: list[tuple[Any, bool]] = []
+        end.answer(question, lambda answer, failed: found.append((answer, failed)))
+        return found[0]
+
+    return ask
+
+
+def _answered(ask: Ask, question: dict[str, Any], by_age: bool) -> Cleaned:
+    """Ask for page after page until the search is over."""
+    found: list[Leftover] = []
+    held: list[Leftover] = []
+    failed: list[Failure] = []
+    is_last, removed = False, bool(question["remove"])
+    while not is_last and len(found) + len(held) + len(failed) < _MOST:
+        answer, is_failure = ask(question)
+        try:
+            if is_failure:
+                data = failures.checked(answer)
+                raise errors.DestinationError(f"{data['path']}: {data['message']}")
+            found += map(_leftover, answer[leftovers.FOUND])
+            held += map(_leftover, answer[leftovers.HELD])
+            failed += map(_failure, answer[leftovers.FAILED])
+            is_last = bool(answer["is_last"])
+        except (TypeError, ValueError, LookupError, WireError) as error:
+            raise errors.ProtocolError(f"a list of parts of another shape: {error}") from None
+        question = {"ask": "clean", "path": None}
+    return Cleaned(tuple(found), tuple(held), tuple(failed), removed, by_age)
+
+
+def _leftover(row: Any) -> Leftover:
+    path, size_bytes, age_s = row
+    if not isinstance(path, str) or type(size_bytes) is not int or type(age_s) is not int:
+        raise TypeError("a row")
+    return Leftover(path, size_bytes, age_s)
+
+
+def _failure(row: Any) -> Failure:
+    path, message = row
+    return Failure(str(path), errors.SystemFailure.__name__, str(message))
+
+
+# --- for people
+
+
+def show(found: Cleaned, where: Location, options: Options) -> None:
+    """On stdout what was found, on stderr what could not be looked at."""
+    for failure in found.failures:
+        path = _shown_path(where, failure.path)
+        write_line(sys.stderr, f"pscp: {path}: {failure.message}")
+    if options.progress == "json":
+        write_line(sys.stdout, json.dumps(dataclasses.asdict(found)))
+        return
+    for each in found.found:
+        write_line(sys.stdout, _row(each, where))
+    for line in () if options.quiet else _conclusion(found, where, options):
+        write_line(sys.stdout, line)
+
+
+def _row(each: Leftover, where: Location) -> str:
+    size, age = format_bytes(each.size_bytes), format_age(each.age_s)
+    return f"{size:>10}  {age:>7}  {_shown_path(where, each.path)}"
+
+
+def _shown_path(where: Location, path: str) -> str:
+    """As it can be given to pscp again."""
+    slash = "" if where.text.endswith(("/", ":")) or not path else "/"
+    return f"{where.text}{slash}{path}"
+
+
+def _conclusion(found: Cleaned, where: Location, options: Options) -> Iterator[str]:
+    if not found.found:
+        yield f"nothing that cut copies left lies below {where.text}"
+    else:
+        size = format_bytes(sum(each.size_bytes for each in found.found))
+        what = f"{count(len(found.found), 'file')} that cut copies left, {size}"
+        yield f"{what}: removed" if found.removed else f"{what}; --yes removes them"
+    if found.held:
+        yield (
+            f"left alone: {count(len(found.held), 'file')} that a copy works on, or may: "
+            "whether one that began within a day was killed is not always known"
+        )
+        for each in found.held if options.verbose else ():
+            yield _row(each, where)
+    if found.by_age:
+        yield "over SFTP only age tells what no copy works on: what is younger than a day stays"
+
+
+def format_age(seconds: int) -> str:
+    """For example: 5 min, 7 h, 12 d."""
+    for unit_s, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= unit_s:
+            return f"{seconds // unit_s} {unit}"
+    return f"{seconds} s"
