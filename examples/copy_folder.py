@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Copy a folder and show how far it is: copy_folder.py SOURCE DEST, either of them HOST:PATH.
 
+DEST/, with the slash, is a folder to copy into, so that the same line gives the same place again.
 Read next: several_copies.py.
 """
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """For cron: nightly_push.py SOURCE HOST:FOLDER. Silent when all is well, so cron sends no mail.
 
-Whatever went wrong is on stderr. What a night could not finish, the next one goes on with.
+SOURCE becomes FOLDER/SOURCE every night; FOLDER is made the first time. Whatever went wrong is on
+stderr. What a night could not finish, the next one goes on with.
 Read next: newest_files.py.
 """
 
@@ -15,6 +16,8 @@ PATIENCE_S = (60, 600)  # pauses before the second and the third attempt
 
 def push(source: str, destination: str) -> None:
     """Raises PscpError when this attempt did not copy everything."""
+    if not destination.endswith((":", "/")):
+        destination += "/"  # a folder to copy into, whether it is there or not
     result = pscp.copy(source, destination, archive=True, batch=True)  # batch: never prompt
     if not result.ok:
         told = [f"{failure.path!a}: {failure.message}" for failure in result.failures]

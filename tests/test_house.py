@@ -27,30 +27,32 @@ ENDPOINT = PACKAGE / "endpoint"
 # A module may import those on the rungs below its own. Folders are one name each.
 LADDER = (
     ("__init__",),
+    ("start",),
     ("zfs",),
     ("cli", "selftest"),
     ("tables", "pipecli"),
-    ("measuring",),
+    ("measuring", "cleaning"),
     ("api",),
     ("streams",),
     ("run",),
     ("lent",),
     ("connections", "coordinator", "pipes"),
-    ("crew", "resume"),
+    ("crew", "farwalk", "resume"),
     ("filejob",),
-    ("worker",),
+    ("worker", "latecomers"),
     ("lane",),
     ("bootstrap",),
-    ("prompts", "master"),
+    ("prompts", "master", "setups"),
     ("sftp", "hosts"),
     ("channels",),
-    ("board", "advice", "terminal", "answers"),
-    ("plan", "journal", "progress", "tuner", "load"),
+    ("board", "limiter", "advice", "terminal", "answers"),
+    ("plan", "journal", "progress", "tuner", "load", "spool"),
     ("awkward", "servers", "embedded"),
+    ("signals",),
     ("processes",),
     ("arguments",),
-    ("state",),
-    ("options", "signals", "lines"),
+    ("state", "patience"),
+    ("options", "lines"),
     ("errors",),
     ("endpoint",),
 )
@@ -61,16 +63,19 @@ ONLY = {
     "embedded": set[str](),
     "processes": set[str](),
 }
-OF_SELFTEST = {"awkward", "servers", "embedded", "processes"}  # no copy needs these
+OF_SELFTEST = {"awkward", "servers", "embedded"}  # no copy needs these
+LATER = {"agent": ("gather",), "end": ("gather", "leftovers")}  # sent when there is need of them
 
 # The last ones on their path of reading.
 READ_LAST = {
-    "advice.py", "arguments.py", "board.py", "channels/askpass.py", "channels/command.py",
-    "channels/fdpass.py", "channels/lent.py", "channels/openssh.py", "channels/ride.py", "crew.py",
-    "endpoint/agent.py", "endpoint/commands.py", "endpoint/durable.py", "endpoint/end.py",
-    "endpoint/failures.py", "endpoint/machine.py", "endpoint/madeup.py", "endpoint/names.py",
-    "hosts.py", "journal.py", "lent.py", "lines.py", "load.py", "resume.py", "state.py",
-    "__init__.py", "sftp/program.py", "sftp/standin.py",
+    "advice.py", "arguments.py", "board.py", "channels/askpass.py", "channels/children.py",
+    "channels/command.py", "channels/control.py", "channels/fdpass.py", "channels/lent.py",
+    "channels/openssh.py", "channels/ride.py", "crew.py", "endpoint/agent.py",
+    "endpoint/commands.py", "endpoint/durable.py", "endpoint/end.py", "endpoint/entries.py",
+    "endpoint/failures.py", "endpoint/fence.py", "endpoint/machine.py", "endpoint/madeup.py",
+    "endpoint/names.py", "endpoint/parts.py", "farwalk.py", "hosts.py", "journal.py",
+    "latecomers.py", "lent.py", "limiter.py", "lines.py", "load.py", "patience.py", "resume.py",
+    "setups.py", "spool.py", "state.py", "__init__.py", "sftp/program.py", "sftp/standin.py",
 }  # fmt: skip
 SAYS_WHAT_IT_IS_NOT = re.compile(r"Not here: |[Nn]othing (else|here)\b")
 
@@ -167,12 +172,13 @@ def test_the_endpoint_imports_only_itself_and_the_standard_library() -> None:
 def test_the_modules_of_a_copy_import_no_others() -> None:
     for name in bootstrap.MODULES:
         ours = {f for f in imported(f"endpoint/{name}.py") if f.startswith("pscp.")}
-        there = {*bootstrap.MODULES, *(["gather"] if name in ("agent", "end") else [])}
+        there = {*bootstrap.MODULES, *LATER.get(name, ())}
         assert {full.split(".")[2] for full in ours} <= there, name
 
 
 def test_every_shipped_module_is_sent_once() -> None:
-    assert sorted(bootstrap.MODULES + bootstrap.STREAM_MODULES) == SHIPPED
+    all_of_them = bootstrap.MODULES + bootstrap.STREAM_MODULES + bootstrap.CLEAN_MODULES
+    assert sorted(all_of_them) == SHIPPED
 
 
 def test_the_endpoint_is_ascii() -> None:

@@ -2,13 +2,15 @@
 
 Every tool gets the same server, key and known_hosts. A copy goes into a folder that exists and
 is empty, so that it always lands at FOLDER/NAME. "aes" rows ask for AES-GCM, which pscp asks
-for by itself.
+for by itself. PSCP_BEFORE names another pscp, of a checkout before a change: it is measured as
+"before".
 
 Not here: timing (timing.py) and what is compared with what (regimes.py). Read next: rounds.py.
 """
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 import sys
@@ -70,14 +72,15 @@ class Tool:
         return shutil.which(self.program or self.name) is not None
 
 
-def pscp(*options: str) -> Tool:
+def pscp(*options: str, program: str = PSCP) -> Tool:
     def command(run: Run) -> Command:
         tree = ["-a"] if run.load.is_tree else []
         way = ["-S", run.link.ssh] if run.link.ssh != "ssh" else []
-        fixed = [PSCP, "-B", "--stats", "-F", run.link.config]
+        fixed = [program, "-B", "--stats", "-F", run.link.config]
         return Command([*fixed, *options, *way, *tree, *run.ends])
 
-    return Tool(" ".join(["pscp", *options]), command, PSCP, single=False)
+    name = "pscp" if program == PSCP else "before"
+    return Tool(" ".join([name, *options]), command, program, single=False)
 
 
 def scp(name: str, program: str, *options: str) -> Tool:
@@ -166,6 +169,7 @@ OTHERS = (
     Tool("lftp", lftp_command, chatty=True),
     Tool("mscp", mscp_command, single=False, chatty=True),
     scp("hpnscp", "hpnscp"),
+    *([pscp(program=os.environ["PSCP_BEFORE"])] if "PSCP_BEFORE" in os.environ else []),
 )
 SFTP_AES = sftp("sftp aes", "-c", AES)
 OVER_SFTP = pscp("--remote", "sftp")

@@ -10,9 +10,10 @@ import os
 import select
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import started_processes
@@ -27,7 +28,7 @@ from pscp.options import Options
 
 OPTIONS = Options(block_bytes=4096)
 ALGORITHM = "sha256"
-TOKEN = "01234567"
+TOKEN, NONCE = "01234567", "89abcdef"
 CONTENT = os.urandom(10_000)  # three blocks
 ENDING_MS = 10_000
 
@@ -58,10 +59,28 @@ def digest(data: bytes) -> bytes:
     return bytes(hasher.digest())
 
 
+def a_sink(root: Path) -> dict[str, Any]:
+    """The question that makes a far end the sink of the first lane of this run."""
+    return {**sink_question(str(root), TOKEN, OPTIONS, ALGORITHM, NONCE), "lane": 1}
+
+
+def claim(far: Far, root: Path, nonce: str = NONCE, known: Sequence[str] = ()) -> Any:
+    question = {"ask": "claim", "root": str(root), "token": TOKEN, "nonce": nonce}
+    answer, failed = far.ask({**question, "known": known})
+    assert not failed
+    return answer
+
+
 def become_sink(far: Far, root: Path) -> None:
-    question = sink_question(str(root), TOKEN, OPTIONS, ALGORITHM)
-    assert far.ask(question) == (None, False)
+    assert claim(far, root)["held"] == ""
+    assert far.ask(a_sink(root)) == (None, False)
     far.session.state = "push"
+
+
+def released(far: Far, root: Path) -> list[str]:
+    """The names in the root once the copy is complete."""
+    assert far.ask({"ask": "release"}) == (None, False)
+    return [path.name for path in root.iterdir()]
 
 
 def become_source(far: Far, file: Path) -> tree.Entry:
@@ -118,8 +137,7 @@ def test_a_question_is_answered(start: Start, tmp_path: Path) -> None:
 
 def test_a_question_that_fails_is_answered_too(start: Start, tmp_path: Path) -> None:
     far = start()
-    question = sink_question(str(tmp_path / "nowhere"), TOKEN, OPTIONS, ALGORITHM)
-    answer, failed = far.ask(question)
+    answer, failed = far.ask(a_sink(tmp_path / "nowhere"))
     assert failed and answer["kind"] == "system"
 
 
@@ -161,6 +179,21 @@ def test_a_command_that_ends_at_once_tells_why(
     assert type(caught.value) is error
 
 
+# --- whose the copy is
+
+
+def test_a_run_that_is_not_known_holds_the_copy_until_it_is_named(
+    start: Start, tmp_path: Path
+) -> None:
+    far = start()
+    other = "11111111"
+    assert claim(far, tmp_path) == {"held": "", "earlier": [], "folds": False}
+    assert claim(far, tmp_path, other) == {"held": NONCE, "earlier": [NONCE], "folds": False}
+    assert claim(far, tmp_path, other, [NONCE]) == {"held": "", "earlier": [NONCE], "folds": False}
+    answer, failed = far.ask(a_sink(tmp_path))
+    assert failed and answer["kind"] == "superseded"
+
+
 # --- push
 
 
@@ -170,7 +203,7 @@ def test_a_chunk_is_pushed_acknowledged_and_made_a_file(start: Start, tmp_path: 
     far.send(wire.FILE, 5, 0, wire.to_json(an_entry()))
     acks = [push(far, 5, begin, CONTENT[begin:end], digest(CONTENT[begin:end]))
             for begin, end in ((8192, 10_000), (0, 8192))]  # fmt: skip
-    [part] = tmp_path.iterdir()
+    [part] = tmp_path.glob("*.pscp-part")
     for ack, extent in zip(acks, [(8192, 1808), (0, 8192)], strict=True):
         assert (ack.type, ack.flags, ack.id) == (wire.ACK, 0, 5)
         length, inode = wire.EXTENT.unpack(ack.payload)
@@ -180,7 +213,7 @@ def test_a_chunk_is_pushed_acknowledged_and_made_a_file(start: Start, tmp_path: 
     far.send(wire.FILE, 5)
     finish = {"ask": "finish", "entry": an_entry(), "strong": "", "inode": part.stat().st_ino}
     assert far.ask(finish) == (None, False)
-    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    assert released(far, tmp_path) == ["file"]
     assert (tmp_path / "file").read_bytes() == CONTENT
 
 
@@ -221,7 +254,7 @@ def test_a_pack_is_answered_by_its_place(start: Start, tmp_path: Path) -> None:
     reply = next_frame(far)
     [[place, failure]] = reply.json()
     assert (reply.type, reply.id, place, failure["kind"]) == (wire.REPLY, 9, 1, "unsafe")
-    assert [path.name for path in tmp_path.iterdir()] == ["good"]
+    assert released(far, tmp_path) == ["good"]
     assert (tmp_path / "good").read_bytes() == b"one"
 
 

@@ -10,6 +10,7 @@ import dataclasses
 import os
 import random
 import signal
+import threading
 import time
 from pathlib import Path
 
@@ -212,6 +213,9 @@ def test_a_session_survives_the_end_of_its_connections(
         for number in range(2):
             assert mine.copy(".", to=f"{number}").ok
             assert_same_tree(way.source, way.destination / f"{number}")
+            for thread in threading.enumerate():
+                if thread.name == "leaving":  # logins that were under way at the copy's end
+                    thread.join()
             logged_in = logins(own)
             far = {process.pid for process in descendants(own.pid)}
             near = {p.pid for p in descendants(os.getpid()) - before} - far

@@ -5,7 +5,6 @@ Not here: where a copy lands (test_copy_placement.py), names of odd bytes (test_
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import shutil
 from collections.abc import Iterator
@@ -15,7 +14,6 @@ import pytest
 from compare import assert_same_tree
 
 from e2e.ways import Way
-from pscp.errors import UsageError
 
 EVERY_WAY = True
 
@@ -82,8 +80,8 @@ def test_globs_are_the_shells_business_on_this_side(
     (way.source / "a.txt").write_text("a")
     monkeypatch.chdir(way.destination)
     if way.is_push:
-        with pytest.raises(UsageError, match=r"\*\.txt"):
-            way.copy("*.txt")
+        [failure] = way.copy("*.txt").failures
+        assert failure.path.endswith("*.txt")
     else:
         (way.destination / "[x]").mkdir()
         (way.destination / "x").mkdir()
@@ -168,30 +166,78 @@ def test_relative_paths_of_this_side(way: Way, monkeypatch: pytest.MonkeyPatch) 
 # --- what is not there
 
 
-def test_a_source_missing_here_is_wrong_use(pull: Way) -> None:
-    push = dataclasses.replace(pull, is_push=True)
+def test_a_source_that_is_missing_is_named_and_the_rest_copied(pull: Way) -> None:
+    """USERS A3, at either end."""
+    ran = pull.command("-r", names=["a.txt", "gone", "dir", "b.txt"])
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err.count(f"{pull.source}/gone: no such file or folder\n") == 1
+    assert len(ran.err.splitlines()) == 2 and ran.err.splitlines()[-1].endswith("1 failed")
+    assert arrived(pull) == ["a.txt", "b.txt", "dir", "dir/x"]
+
+
+def test_no_source_at_all(pull: Way) -> None:
+    result = pull.copy("gone", "gone too")
+    assert [(each.path, each.error) for each in result.failures] == [
+        (os.path.join(pull.source, name), "FileError") for name in ("gone", "gone too")
+    ]
+    assert result.files == 0
+    ran = pull.command("-q", names=["gone"], to="new/")
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err == f"pscp: {pull.source}/gone: no such file or folder\n"
+    assert arrived(pull) == []
+
+
+def test_where_no_source_is_here_nobody_is_contacted(push: Way) -> None:
     logins = push.server.log.count("Accepted publickey")
-    ran = push.command(names=["a.txt", "gone"])
-    assert (ran.code, ran.out) == (2, "")
-    assert f"{push.source}/gone" in ran.err and len(ran.err.splitlines()) <= 2
-    with pytest.raises(UsageError, match="gone"):
-        push.copy("a.txt", "gone")
-    assert arrived(push) == []
+    ran = push.command(names=["gone", "gone/too"])
+    assert (ran.code, len(ran.err.splitlines())) == (1, 3)
     assert push.server.log.count("Accepted publickey") == logins
 
 
-def test_a_source_missing_there_is_named_and_the_rest_copied(pull: Way) -> None:
-    ran = pull.command(names=["a.txt", "gone", "b.txt"])
-    assert ran.code == 1
-    assert f"{pull.source}/gone: no such file or folder" in ran.err
-    assert ran.err.splitlines()[-1].endswith("1 failed")
-    assert arrived(pull) == ["a.txt", "b.txt"]
+def test_a_dangling_link_is_a_source_that_is_there(pull: Way) -> None:
+    (pull.source / "link").symlink_to("nothing")
+    [failure] = pull.copy("link", "a.txt").failures
+    assert (failure.path, failure.error) == ("link", "UnsupportedFile")
+    assert arrived(pull) == ["a.txt"]
 
 
-def test_no_source_at_all_there(pull: Way) -> None:
-    result = pull.copy("gone", "gone too")
-    assert [each.path for each in result.failures] == [
-        os.path.join(pull.source, name) for name in ("gone", "gone too")
-    ]
-    assert result.files == 0
-    assert arrived(pull) == []
+# --- what a copy leaves beside its files while it runs
+
+OWN = (
+    ".big.iso.0123456789abcdef.pscp-part",
+    ".big.iso.9f86d081884c7d65.0123456789abcdef.pscp-part",
+    ".01234567.pscp-run",
+)
+
+
+@pytest.fixture
+def with_parts(way: Way) -> Way:
+    (way.source / "tree" / "below").mkdir(parents=True)
+    for folder in ("tree", "tree/below"):
+        for name in (*OWN, "part.pscp-part", ".pscp-part.txt", "file"):
+            (way.source / folder / name).write_text(name)
+    return way
+
+
+@pytest.mark.parametrize("name", ["tree", "tree/."])
+def test_a_part_is_no_part_of_a_tree(with_parts: Way, name: str) -> None:
+    """USERS A14: what another copy left there, or writes there now, is not copied on."""
+    result = with_parts.copy(name, to="new")
+    assert result.ok and result.files == 6
+    for folder in ("new", "new/below"):
+        names = {path.name for path in (with_parts.destination / folder).iterdir()}
+        assert names - {"below"} == {"part.pscp-part", ".pscp-part.txt", "file"}
+
+
+def test_a_pattern_means_no_part(with_parts: Way) -> None:
+    if with_parts.is_push:  # the shell's pattern; pscp is given each name
+        assert with_parts.copy(*(f"tree/{name}" for name in OWN)).files == len(OWN)
+        return
+    assert with_parts.copy("tree/.*").ok
+    assert arrived(with_parts) == [".pscp-part.txt"]
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_a_part_can_be_rescued_by_its_name(with_parts: Way, name: str) -> None:
+    assert with_parts.copy(f"tree/{name}", to="rescued").ok
+    assert (with_parts.destination / "rescued").read_text() == name

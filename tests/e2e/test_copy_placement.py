@@ -1,12 +1,18 @@
 """Where a copy lands: as with cp, which is asked the same and compared with.
 
+A folder to copy into that cp would miss is made first for it: where DEST ends in a slash, and where
+there are several sources.
+
 Not here: what is copied (test_copy_names.py and others), globs and "~" (test_copy_paths.py).
 """
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import os
 import shutil
+import stat
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +22,7 @@ from compare import assert_same_tree, tree_digest
 
 import pscp
 from e2e.ways import Way
+from pscp.endpoint import metadata
 from pscp.errors import DestinationError, UsageError
 
 EVERY_WAY = True
@@ -34,11 +41,14 @@ CASES = (
     (["one"], "new/"),
     (["one"], "new/."),
     (["one"], "missing/new"),
+    (["one"], "missing/new/"),
     (["one"], "file/new"),
     (["one"], "folder in the way"),
     (["link to one"], "existing"),
     (["folder"], "new"),
     (["folder"], "new/"),
+    (["folder"], "new/."),
+    (["folder/."], "new/"),
     (["folder"], "existing"),
     (["folder/"], "existing"),
     (["folder/."], "existing"),
@@ -52,6 +62,8 @@ CASES = (
     (["one", "folder/.", "two"], "existing/"),
     (["folder/.", "one"], "new"),
     (["one", "two"], "new"),
+    (["one", "two"], "new/"),
+    (["one", "two"], "missing/new"),
     (["one", "two"], "file"),
     (["folder", "folder/sub"], "existing"),
 )
@@ -87,6 +99,9 @@ def copied_by_cp(way: Way, names: Sequence[str], to: str) -> tuple[Path, bool]:
     twin = way.destination.with_name("by-cp")
     shutil.copytree(way.destination, twin, symlinks=True)
     sources = [os.path.join(way.source, name) for name in names]
+    if len(names) > 1 or to.endswith(("/", "/.")):
+        with contextlib.suppress(FileExistsError, FileNotFoundError):
+            (twin / to).mkdir()
     argv = ["cp", "-rL", "--", *sources, os.path.join(twin, to)]
     done = subprocess.run(argv, capture_output=True, check=False)
     return twin, done.returncode == 0
@@ -105,6 +120,39 @@ def test_it_lands_where_cp_puts_it(way: Way, names: list[str], to: str) -> None:
     twin, cp_is_content = copied_by_cp(way, names, to)
     assert is_content(way, names, to) == cp_is_content
     assert_same_tree(way.destination, twin)
+
+
+@pytest.mark.parametrize("to", ["nightly/", "nightly"])
+def test_the_same_line_gives_the_same_place_every_night(way: Way, to: str) -> None:
+    """USERS A2: with the slash one source is enough; two make the folder with or without it."""
+    names = ["data"] if to.endswith("/") else ["data", "log"]
+    write(way.source, {"log": "one"})
+    for night in range(3):
+        write(way.source, {f"data/{night}": str(night), "data/changed": "x" * night})
+        assert way.copy(*names, to=to).ok
+        assert sorted(path.name for path in (way.destination / "nightly").iterdir()) == names
+        assert_same_tree(way.source / "data", way.destination / "nightly" / "data")
+
+
+def test_a_dry_run_makes_no_folder(way: Way) -> None:
+    fill(way.source, way.destination)
+    before = tree_digest(way.destination)
+    for names in (["folder"], ["folder/."], ["one", "folder"]):
+        ran = way.command("-r", "-n", names=names, to="nightly/")
+        assert ran.code == 0, ran.err
+        assert all(line.startswith("nightly/") for line in ran.out.splitlines()), ran.out
+        assert "nightly/sub/b" in ran.out or "nightly/folder/sub/b" in ran.out
+        assert tree_digest(way.destination) == before
+    ran = way.command("-n", names=["one"], to="missing/nightly/")
+    assert (ran.code, f"no such folder: {way.destination}/missing" in ran.err) == (1, True)
+
+
+def test_a_folder_that_is_made_is_as_open_as_the_umask_allows(way: Way) -> None:
+    fill(way.source, way.destination)
+    umask = metadata.current_umask() if way.is_push else 0o077  # sshd has that of the tests
+    ran = dataclasses.replace(way, umask=umask).command("-r", names=["folder"], to="nightly/")
+    assert ran.code == 0, ran.err
+    assert stat.S_IMODE((way.destination / "nightly").stat().st_mode) == 0o777 & ~umask
 
 
 def test_a_refusal_names_the_destination_and_exits_1(way: Way) -> None:

@@ -266,7 +266,9 @@ def test_what_is_nothing_but_zeros_becomes_a_hole_on_a_pull(direction: Way) -> N
 # --- the lanes' programs
 
 
-def test_no_process_and_only_a_part_is_left_of_one_that_is_killed(direction: Way) -> None:
+def test_a_part_and_the_fence_and_no_process_are_left_of_one_that_is_killed(
+    direction: Way,
+) -> None:
     (direction.source / "large").write_bytes(os.urandom(64 * MIB))
     script = (
         "import os, signal, sys, pscp\n"
@@ -281,8 +283,9 @@ def test_no_process_and_only_a_part_is_left_of_one_that_is_killed(direction: Way
     sources, to = direction.locations(["large"], "")
     argv = [sys.executable, "-c", script, sources[0], to, direction.server.ssh_config]
     assert subprocess.run(argv, check=False, timeout=60).returncode == -9
-    [left] = os.listdir(direction.destination)
-    assert left.startswith(".large.") and left.endswith(".pscp-part")
+    [fence, part] = sorted(os.listdir(direction.destination), key=len)
+    assert fence.endswith(".pscp-run")
+    assert part.startswith(".large.") and part.endswith(".pscp-part")
     # The same command, as the library sees it, goes on.
     result = direction.copy("large", connections=2)
     assert result.ok and result.bytes_resumed > 0

@@ -241,7 +241,7 @@ def test_failures_are_those_of_ssh(filled: Way, words: list[str]) -> None:
     """Word for word, and with nothing of how the socket was to come to ssh."""
     words = [word.format(closed=free_port()) for word in words]
     plain = filled.command(*words, names=["x"])
-    assert (plain.code, len(plain.err.splitlines())) == (3, 1)
+    assert plain.code == 3 and len(plain.err.splitlines()) <= 2  # and what to do about it
     assert filled.command(*words, "--sndbuf", "1M", names=["x"]) == plain
 
 

@@ -25,7 +25,7 @@ import pytest
 from compare import assert_same_tree
 
 from e2e.ways import Ran
-from e2e.world import ROOT, World, make_world
+from e2e.world import ROOT, World, change, make_world
 from pscp import __all__ as public_names
 from pscp.bootstrap import MODULES
 from pscp.endpoint import end, failures, wire
@@ -71,9 +71,12 @@ def check_everyday(world: World, ran: Ran) -> None:
         assert copied.read_bytes() == (here / "big.iso").read_bytes()
     assert_same_tree(here / "data", there / "backup" / "data")
     assert_same_tree(here / "data", there / "archive", modes=True, times=True)
+    assert sorted(path.name for path in there.iterdir()) == [
+        "archive", "backup", "big.iso", "clean", "logs",
+    ]  # fmt: skip
     for name in ("day-1.log", "day-1.gz", "day-2.gz"):
         assert (here / name).read_text() == f"{name} there"
-    assert (there / "clean" / "report.txt").exists()
+    assert (there / "clean" / "data" / "report.txt").exists()
     assert not list((there / "clean").rglob("*.tmp"))
     assert_no_part(there)
     last = json.loads(ran.out.splitlines()[-1])
@@ -88,6 +91,17 @@ def check_sockets(world: World, ran: Ran) -> None:
 def check_cron(world: World, ran: Ran) -> None:
     assert (ran.out, ran.err) == ("", "")  # or cron would send mail
     assert_same_tree(world.here / "data", world.there / "backup" / "data", modes=True, times=True)
+
+
+def test_the_line_for_cron_gives_the_same_place_every_night(world: World) -> None:
+    """USERS A2. The destination is not there the first night."""
+    [block] = [block for block in RUN if block.name == "cron"]
+    shutil.rmtree(world.there / "backup")
+    for night in range(3):
+        change(world.here / "data", night)
+        check_cron(world, world.block(block.language, block.text))
+        assert sorted(path.name for path in world.there.iterdir()) == ["backup", "logs"]
+        assert [path.name for path in (world.there / "backup").iterdir()] == ["data"]
 
 
 def check_python(world: World, ran: Ran) -> None:

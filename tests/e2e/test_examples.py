@@ -13,7 +13,7 @@ import pytest
 import zfs.test_examples as with_zfs
 from compare import assert_same_tree
 
-from e2e.world import ROOT, World, make_world
+from e2e.world import ROOT, World, change, make_world
 from pscp.servers import PrivateServer
 
 EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("*.py"))
@@ -49,7 +49,6 @@ def test_without_arguments_it_says_how_it_is_used(world: World, name: str) -> No
     [
         ("copy_folder.py", ["data", f"{NO_SUCH_HOST}:"]),
         ("several_copies.py", [NO_SUCH_HOST, "backup", "data"]),
-        ("nightly_push.py", ["data", f"{NO_SUCH_HOST}:"]),
         ("newest_files.py", [f"{NO_SUCH_HOST}:*", "fetched"]),
         ("recursive_pull.py", [f"{NO_SUCH_HOST}:tank/a", "vault/a"]),
         ("database_dump.py", ["database", f"{NO_SUCH_HOST}:dump"]),
@@ -60,6 +59,65 @@ def test_a_host_that_is_not_there_is_told(world: World, name: str, arguments: li
     assert ran.code == 3
     assert NO_SUCH_HOST in ran.err
     assert "Traceback" not in ran.err
+
+
+WITHOUT_PAUSES = """
+import runpy, sys, time
+time.sleep = lambda seconds: print(f"a pause of {seconds} s")
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def test_nightly_push_tries_a_host_that_is_not_there_again(world: World) -> None:
+    program = str(ROOT / "examples" / "nightly_push.py")
+    ran = world.run("python3", "-c", WITHOUT_PAUSES, program, "data", f"{NO_SUCH_HOST}:")
+    assert ran.code == 3 and NO_SUCH_HOST in ran.err and "Traceback" not in ran.err
+    assert ran.out.splitlines()[-2:] == ["a pause of 60 s", "a pause of 600 s"]
+
+
+NIGHTS = (
+    # program, its arguments, what is the same every night: here, there
+    ("copy_folder.py", ["data", "host:nightly/"], ["data"], "nightly"),
+    ("nightly_push.py", ["data", "host:nightly"], ["data"], "nightly"),
+    ("nightly_push.py", ["data", "host:nightly/"], ["data"], "nightly"),
+    ("several_copies.py", ["host", "nightly", "a.txt", "data", "x.log"],
+     ["a.txt", "data", "x.log"], "nightly"),
+    ("database_dump.py", ["good", "host:backup/dump"], [], "backup"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "arguments", "names", "to"), NIGHTS)
+def test_it_gives_the_same_place_every_night(
+    world: World, name: str, arguments: list[str], names: list[str], to: str
+) -> None:
+    """USERS A2: the folder there is made the first night, and nothing is nested or left over."""
+    (world.here / "x.log").write_text("a log")
+    before = {path.name for path in world.there.iterdir()}
+    for night in range(3):
+        change(world.here / "data", night)
+        ran = world.example(name, *arguments)
+        assert ran.code == 0, ran.err
+        assert {path.name for path in world.there.iterdir()} == {*before, to}
+        found = sorted(path.name for path in (world.there / to).iterdir())
+        assert found == (names or ["dump"])
+        for each in names:
+            assert_same_tree(world.here / each, world.there / to / each)
+
+
+def test_nightly_push_to_the_home_folder(world: World) -> None:
+    assert world.example("nightly_push.py", "data", "host:").code == 0
+    assert_same_tree(world.here / "data", world.there / "data", modes=True, times=True)
+
+
+def test_newest_files_every_night(world: World) -> None:
+    for night in range(3):
+        (world.there / "logs" / "day-1.gz").write_text(f"rotated {night}")
+        (world.there / "logs" / f"day-{night}.gz").write_text(f"of night {night}")
+        assert world.example("newest_files.py", "host:logs/*.gz", "fetched").code == 0
+        there = {path.name: path.read_text() for path in (world.there / "logs").glob("*.gz")}
+        here = {path.name: path.read_text() for path in (world.here / "fetched").iterdir()}
+        assert here == there
 
 
 def test_copy_folder(world: World) -> None:

@@ -93,6 +93,20 @@ def test_a_password(
 
 
 @OVER_EACH
+def test_c1_who_types_has_all_the_time(
+    transport: str, source: Path, there: Path, make_login_server: MakeLogins
+) -> None:
+    """C1: the time in which a person is asked is not counted among the --timeout."""
+    server = make_login_server(password=SECRET)
+    words = ("-c", "1", "--transport", transport, "--timeout", "6")
+    with terminal(*argv(server, source, *words)) as screen:
+        screen.wait_for(PASSWORD)
+        time.sleep(7.0)  # longer than the timeout
+        screen.type(f"{SECRET}\n")
+        assert screen.end() == 0, screen.shown
+
+
+@OVER_EACH
 @pytest.mark.parametrize("has_pam", [True, False], ids=["pam", "shadow"])
 @pytest.mark.parametrize("is_typed", [True, False], ids=["typed", "file"])
 def test_a_password_of_a_real_account(

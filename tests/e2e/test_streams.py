@@ -552,6 +552,19 @@ def test_a_command_that_fails(world: World) -> None:
         assert (ran.status, ran.out, ran.err) == (3, b"out\n", b"err\n")
 
 
+def test_an_output_without_an_end_is_not_kept(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D4: run() keeps an output in memory. The command is ended, and the session goes on."""
+    monkeypatch.setattr("pscp.streams.RUN_MAX_BYTES", MIB)
+    with world.session() as session:
+        with pytest.raises(CopyError, match="cat /dev/zero: its output is longer than"):
+            session.run(["cat", "/dev/zero"])
+        assert session.run(["head", "-c", str(MIB), "/dev/zero"]).out == bytes(MIB)
+        with pytest.raises(CopyError, match="longer than"):
+            session.run(["head", "-c", str(MIB + 1), "/dev/zero"])
+
+
 def endless(file: IO[bytes]) -> None:
     while True:
         file.write(bytes(MIB))

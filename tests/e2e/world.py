@@ -123,6 +123,15 @@ def fill_there(there: Path) -> None:
         (there / "logs" / name).write_text(f"{name} there")
 
 
+def change(folder: Path, night: int) -> None:
+    """What happens to a folder between two nights: files grow, change and come."""
+    (folder / "new").mkdir(exist_ok=True)
+    (folder / "new" / f"{night}.bin").write_bytes(os.urandom(1000))
+    (folder / "report.txt").write_text(f"report {night}")
+    with open(folder / "photos" / "1.jpg", "ab") as file:
+        file.write(os.urandom(1000))
+
+
 def put_program(path: Path, argv: Sequence[str]) -> None:
     path.write_text(f'#!/bin/sh\nexec {shlex.join(argv)} "$@"\n')
     path.chmod(0o755)

@@ -31,20 +31,31 @@ from pscp.servers import PrivateServer
 
 HERE = Path(__file__).parent
 MIB = 1024 * 1024
-PATIENCE_S = 30.0  # for what happens within a second on a machine that is not busy
+PATIENCE_S = 60.0  # for what happens within a second on a machine that is not busy
+# In a command's environment: where the rules for its calls are (calls.py); its copy's token.
+CALLS, TOKEN = "PSCP_TEST_CALLS", "PSCP_TEST_TOKEN"
 # Leaves its peak memory behind, as the kernel counts it for this very program (proc(5)).
 PROGRAM = f"""
 import os, sys
+from pscp.start import listen
+listen("pscp")
+sys.path.append({str(HERE.parent)!r})
 if "{FOLDER}" in os.environ:
-    sys.path.append({str(HERE.parent)!r})
     from faults.interposed import interpose
     interpose(os.environ["{FOLDER}"])
+if "{CALLS}" in os.environ:
+    from faults import calls
+    calls.interpose(os.environ["{CALLS}"], 0)
 from pscp.cli import main
+if "{TOKEN}" in os.environ:
+    from pscp.run import Run
+    Run._token = lambda run: os.environ["{TOKEN}"]
 code = main()
 if "PSCP_TEST_PEAK" in os.environ:
     with open("/proc/self/status") as lines, open(os.environ["PSCP_TEST_PEAK"], "w") as peak:
         peak.write(next(line for line in lines if line.startswith("VmHWM")).split()[1])
-sys.exit(code)
+from pscp.signals import leave
+leave(code)
 """
 
 
@@ -111,7 +122,7 @@ class Breaking:
         """By default: the first connection, where the file's bytes go, DATA frames, at once."""
         rule: dict[str, Any] = {
             "do": do, "way": self._way, "connections": [0], "type": wire.DATA, "after": 0,
-            "contains": "", "at": -1, "bit": 0, "always": False,
+            "contains": "", "at": -1, "bit": 0, "always": False, "gate": "go",
         }  # fmt: skip
         self.rules.append({**rule, **fields})
         self._write()
@@ -130,8 +141,12 @@ class Breaking:
         """How many were begun."""
         return len(list(self.folder.glob("connection-*")))
 
-    def go(self) -> None:
-        (self.folder / "go").touch()
+    def is_blocked(self, connection: int, gate: str) -> bool:
+        """Does this connection wait for go(gate)?"""
+        return (self.folder / f"blocked-{connection}-{gate}").exists()
+
+    def go(self, gate: str = "go") -> None:
+        (self.folder / gate).touch()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -234,7 +249,7 @@ class Way:
                 paths[number] = rest[0]
             elif kind == "chunk":
                 chunks.setdefault(paths[number], set()).add((rest[0], rest[1]))
-            else:
+            elif kind == "done":
                 chunks.pop(paths[number], None)
         return sum(length for found in chunks.values() for _, length in found)
 
@@ -244,7 +259,7 @@ class Way:
         return {
             str(path.relative_to(self.destination)): path
             for path in found
-            if path.is_file() and not path.name.endswith(".pscp-part")
+            if path.is_file() and not path.name.endswith((".pscp-part", ".pscp-run"))
         }
 
     def parts(self) -> list[Path]:
@@ -257,6 +272,15 @@ class Way:
             assert path.read_bytes() == (self.source / name).read_bytes(), name
             sizes.append(path.stat().st_size)
         return sum(sizes)
+
+
+@pytest.fixture
+def far(way: Way, make_sshd: Callable[..., PrivateServer]) -> Iterator[Any]:
+    """The way's far end, where things come late (late.py)."""
+    from faults.late import FarEnds
+
+    with contextlib.closing(FarEnds(way, make_sshd)) as ends:
+        yield ends
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

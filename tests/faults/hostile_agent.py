@@ -229,6 +229,25 @@ class AFolderForAFile(Far):
         return [[["tree", "/there/tree", False]]]
 
 
+class Unasked(Far):
+    """A file for each way to hide one, in the folder whose contents were asked for."""
+
+    def expand(self, asked):
+        return [[["", "/there/.", True]]]
+
+    def entries(self):
+        return [folder(""), file(".bashrc"), file("evil"), file("evil large", LARGE), folder("f")]
+
+
+class Excluded(Far):
+    def bad(self):
+        return [
+            folder("tree/.ssh"), file("tree/.ssh/keys"), file("tree/.ssh/large", LARGE),
+            entry("link", "tree/.ssh/link", to="x"), file("tree/sub/.ssh/keys"), file("tree/x.o"),
+            entry("hardlink", "tree/y.o", **{"in": 0, "to": "tree/good"}),
+        ]  # fmt: skip
+
+
 class Modes(Far):
     def bad(self):
         return [
@@ -283,6 +302,13 @@ class DeepAnswer(Far):
             self.send(wire.REPLY, id_, 0, b"[" * half + b"]" * half)
         else:
             super().answer(id_, asked)
+
+
+class RoundTrip(Far):
+    """RoundTrip:nan: a HELLO with a round trip's time, which only SFTP's programs tell."""
+
+    def hello(self):
+        return {**super().hello(), "rtt_s": float(ARGUMENT)}
 
 
 class DeepHello(Far):
@@ -503,6 +529,24 @@ class LongListPack(Far):
         self.send(wire.PACK, id_, 0, wire.COUNT.pack((1 << 32) - 1) + b"[]")
 
 
+# --- streams
+
+
+class Heard(Far):
+    """What its command said, and how it ended: given after the colon."""
+
+    def gather(self, asked):
+        return "/nowhere"
+
+    def heard(self, asked):
+        return {"said": [], "status": None, "deaf": False, "failure": None, **json.loads(ARGUMENT)}
+
+    def abort(self, asked):
+        return None
+
+    close_input = drained = abort
+
+
 # --- bytes
 
 
@@ -561,6 +605,21 @@ class EndlessFailures(Far):
             failure = {"kind": "system", "path": f"tree/{number}" + "p" * 500, "message": "m" * 500}
             batch.append(["error", 0, "tree/e", 0, 0, 0, 0, failure])
         return [batch, next(self.number) > 120_000]
+
+
+class EndlessOwners(Far):
+    """Each with a long name of its own; here they end, as above."""
+
+    def __init__(self):
+        self.number = itertools.count()
+
+    def walk(self, asked):
+        numbers = list(itertools.islice(self.number, 20))
+        batch = [file(f"{number}", o=[5, 5, f"{number}" + "n" * 40_000, ""]) for number in numbers]
+        return [batch, numbers[-1] >= 2999]
+
+    def expand(self, asked):
+        return [[["", "/there/tree/.", True]]]
 
 
 class EndlessExtents(Far):

@@ -12,11 +12,12 @@ direction and does what the rules say once a frame has come that far:
     do           flip (bit `bit` of byte `at` of the frame) | kill | stop | block | refuse
     always       every such frame from there on, instead of the first
 
-block: touches FOLDER/blocked-NUMBER, and goes on when FOLDER/go is there. kill and stop are
-signals to this process, which is what the client has for an ssh or the like. refuse: no connection
-at all.
+block: touches FOLDER/blocked-NUMBER, and goes on when FOLDER/go is there; with a `gate` of another
+name than "go", FOLDER/blocked-NUMBER-GATE and FOLDER/GATE. kill and stop are signals to this
+process, which is what the client has for an ssh or the like. refuse: no connection at all.
 
-Runs with nothing but the standard library: python -I -S. Not here: who runs it (conftest.py).
+Runs with nothing but the standard library: python -I -S. Not here: who runs it (conftest.py), the
+same at the far end (far_end.py).
 """
 
 import contextlib
@@ -61,6 +62,7 @@ class Relay:
         self.folder, self.number, self.is_sftp = folder, number, is_sftp
         self.rules = [rule for rule in rules if number in (rule["connections"] or [number])]
         self.marker = b""
+        self.incoming = None
         self.has_marker = threading.Event()
 
     def run(self, argv):
@@ -79,7 +81,7 @@ class Relay:
         return child.wait()
 
     def there(self, child, to):
-        stream = Stream(0)
+        stream = self.incoming = Stream(0)
         try:
             length = b"" if self.is_sftp else stream.read(8)
             program = stream.read(int(length or 0))
@@ -134,10 +136,12 @@ class Relay:
         os.kill(os.getpid(), signal.SIGSTOP)
 
     def block(self, rule, frame):
-        (self.folder / f"blocked-{self.number}").touch()
+        gate = rule["gate"]
+        blocked = f"blocked-{self.number}" + ("" if gate == "go" else f"-{gate}")
+        (self.folder / blocked).touch()
         client = select.poll()
         client.register(0, 0)  # tells only that the other end has closed it
-        while not (self.folder / "go").exists():
+        while not (self.folder / gate).exists():
             if client.poll(0):
                 os._exit(1)
             time.sleep(POLL_S)

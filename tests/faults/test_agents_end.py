@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -20,10 +21,11 @@ from conftest import far_environment
 from faults.conftest import PATIENCE_S
 from pscp.bootstrap import bundle
 from pscp.channels.command import command
-from pscp.endpoint import tree, wire
+from pscp.endpoint import fence, tree, wire
 
 MARKER = b"m" * 16
 BODY = b"small"
+TOKEN, NONCE = "01234567", "89abcdef"
 
 
 class LoneAgent:
@@ -38,9 +40,13 @@ class LoneAgent:
         self.stdin, self.stdout, self.stderr = (
             self.process.stdin, self.process.stdout, self.process.stderr,
         )  # fmt: skip
+        root_fd = os.open(root, os.O_RDONLY)
+        fence.claim(root_fd, TOKEN, NONCE, [])
+        os.close(root_fd)
         self.stdin.write(b"%08d" % len(bundle()) + bundle() + MARKER)
         begin = {
-            "ask": "begin", "role": "sink", "root": str(root), "token": "t", "hash": "sha256",
+            "ask": "begin", "role": "sink", "root": str(root), "token": TOKEN, "hash": "sha256",
+            "nonce": NONCE, "lane": 1, "earlier": [],
             "preserve": False, "archive": False, "strong": False, "test": False,
         }  # fmt: skip
         self.stdin.write(wire.frame(wire.ASK, wire.to_json(begin)))

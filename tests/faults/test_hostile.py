@@ -79,7 +79,7 @@ class Victim:
         root = self.destination
         found = (path for path in root.rglob("*") if not path.is_dir() or path.is_symlink())
         names = {str(path.relative_to(root)) for path in found}
-        return {name for name in names if not name.endswith(".pscp-part")}
+        return {name for name in names if not name.endswith((".pscp-part", ".pscp-run"))}
 
 
 @pytest.fixture
@@ -156,6 +156,29 @@ def test_a_folder_where_a_file_was_asked_for(victim: Victim) -> None:
     assert victim.outside() == before and victim.there() == set()
 
 
+@pytest.mark.parametrize("name", [".", "", "~", "tree/."])
+@pytest.mark.parametrize("is_folder", [None, True, False])
+def test_b6_no_name_is_for_the_far_end_to_choose(
+    victim: Victim, is_folder: bool | None, name: str
+) -> None:
+    """Without -r only a file of one name can come, and a folder's contents have none."""
+    top = json.dumps([["x", "/there", is_folder]])
+    scenario = "Unasked" if is_folder is None else f"Tops:{top}"
+    words = [w for w in victim.words(scenario, name=name) if w not in ("-rc", "2")]
+    before = victim.outside()
+    assert cli.main(words) in (1, 4)
+    assert victim.outside() == before and victim.there() == set()
+
+
+@pytest.mark.parametrize("words", ["-r", "-a"])
+def test_b6_what_is_excluded_does_not_come(victim: Victim, words: str) -> None:
+    ended = victim.pull("Excluded", words, "--exclude", ".ssh", "--exclude", "*.o")
+    assert ended.code == 1
+    assert victim.there() == GOOD
+    assert not (victim.destination / "tree" / ".ssh").exists()
+    assert {failure["error"] for failure in ended.end["failures"]} == {"UnsafeName"}
+
+
 @pytest.mark.parametrize("words", ["-r", "-rp"])
 def test_modes(victim: Victim, words: str) -> None:
     (victim.destination / "tree" / "old").mkdir(parents=True, mode=0o700)
@@ -175,20 +198,20 @@ def test_modes(victim: Victim, words: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "tops", [["other"], [".."], ["a/b"], ["/etc/passwd"], [""], ["tree", ".."], ["tree", "tree"],
-             ["\ud800"], ["a\0b"], [5], [None], ["."]],
+    "tops", [["other"], [".bashrc"], [".."], ["a/b"], ["/etc/passwd"], [""], ["tree", ".."],
+             ["tree", "tree"], ["\ud800"], ["a\0b"], [5], [None], ["."]],
     ids=ascii,
 )  # fmt: skip
-@pytest.mark.parametrize("name", ["tree", "*", "."])
+@pytest.mark.parametrize("name", ["tree", "*", ".", "~"])
 def test_other_sources_than_were_asked_for(victim: Victim, tops: list[Any], name: str) -> None:
     told = json.dumps([[top, "/there", False] for top in tops])
     ended = victim.pull(f"Tops:{told}", name=name)
-    assert ended.code in (1, 4) or (tops, name) in (
-        (["other"], "*"), (["other"], "."), ([""], ".")
-    )  # fmt: skip
-    assert victim.there() <= ({"other"} if name != "tree" else {"tree"})
+    assert ended.code in (1, 4) or (tops, name) == (["other"], "*")
+    assert victim.there() <= ({"other"} if name == "*" else {"tree"} if name == "tree" else set())
     for top in tops:
-        assert top in ("other", "tree", "") or victim.pull(f"Tops:{told}", "-T").code in (1, 4)
+        assert top in ("other", "tree", "", ".bashrc") or victim.pull(
+            f"Tops:{told}", "-T"
+        ).code in (1, 4)
 
 
 def test_another_name_where_the_user_wants_it(victim: Victim) -> None:
@@ -271,6 +294,14 @@ def test_answers_of_another_shape(victim: Victim, question: str) -> None:
 def test_digests_of_another_shape(victim: Victim, shape: Any) -> None:
     told = json.dumps(["hello", {"hashes": shape}, False])
     assert victim.pull(f"Answers:{told}").code == 4
+
+
+@pytest.mark.parametrize("told", ["nan", "-inf", "inf", "1e300"])
+def test_d3_a_round_trip_that_an_agent_tells(victim: Victim, told: str) -> None:
+    """D3: it is measured here, so what an agent says of it means nothing."""
+    ended = victim.pull(f"RoundTrip:{told}")
+    assert ended.code == 0, ended.err
+    assert victim.there() == GOOD
 
 
 @pytest.mark.parametrize("scenario", ["DeepHello", "DeepAnswer:expand", "DeepAnswer:walk"])
@@ -389,6 +420,15 @@ def peak_kib(victim: Victim, words: list[str]) -> tuple[int, int]:
         return done.returncode, int(peak.read_text())
     finally:
         peak.unlink(missing_ok=True)
+
+
+@pytest.mark.timeout(120)
+def test_d2_owners_without_end_take_no_memory(victim: Victim) -> None:
+    words = victim.words("EndlessOwners", "-a", "--progress", "none", name="tree/.")
+    code, kib = peak_kib(victim, words)
+    assert code == 0
+    assert kib * 1024 < 120 * MIB
+    assert len(victim.there()) == 3000
 
 
 @pytest.mark.parametrize("scenario", ["EndlessFailures", "EndlessExtents"])

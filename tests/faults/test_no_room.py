@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,8 @@ import pytest
 from compare import assert_same_tree
 
 from faults.conftest import MIB, Ended, Way, fill
+from pscp import spool
+from pscp.errors import CopyError
 
 EVERY_WAY = True
 
@@ -112,12 +115,57 @@ def test_no_room_for_the_journal(push: Way) -> None:
         subprocess.run(["umount", "-l", str(state)], check=True)
 
 
-def test_no_folder_for_the_journal(push: Way, monkeypatch: pytest.MonkeyPatch) -> None:
-    in_the_way = push.home / "a file"
+@pytest.mark.parametrize("words", [[], ["--no-resume"]], ids=["resume", "no-resume"])
+@pytest.mark.parametrize("place", ["/proc", "a file"])
+def test_no_folder_for_the_journal(
+    way: Way, place: str, words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A22: as in a unit of systemd with ProtectHome; it costs resume, and not the copy."""
+    in_the_way = way.home / "a file"
     in_the_way.touch()
-    monkeypatch.setenv("XDG_STATE_HOME", str(in_the_way))
-    fill(push.source / "big", 1000)
-    ended = push.run()
-    assert ended.code == 1
-    assert "cannot keep a journal" in ended.err and "XDG_STATE_HOME" in ended.err
-    assert Path(push.destination / "big").exists() is False
+    monkeypatch.setenv("XDG_STATE_HOME", str(way.home / place))
+    fill(way.source / "big", 3 * MIB)
+    fill(way.source / "small", 1000)
+    ended = way.run(*words)
+    assert ended.code == 0, ended.err
+    assert ended.out.count("no journal can be kept in ") == 1, ended.out
+    assert "XDG_STATE_HOME" in ended.out
+    assert_same_tree(way.source, way.destination)
+
+
+FOLDERS = 300
+
+
+@pytest.fixture
+def full_tmp(way: Way, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder for temporary files that has room for a page."""
+    full = way.home / "full"
+    full.mkdir()
+    argv = ["mount", "-t", "tmpfs", "-o", "size=4k", "none", str(full)]
+    if subprocess.run(argv, capture_output=True, check=False).returncode != 0:
+        pytest.skip("mounting a small file system takes root's powers")
+    monkeypatch.setenv("TMPDIR", str(full))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    try:
+        for number in range(FOLDERS):
+            fill(way.source / f"{number:03}" / "file", 10)
+        yield full
+    finally:
+        subprocess.run(["umount", "-l", str(full)], check=True)
+
+
+def test_no_room_for_temporary_files(push: Way, full_tmp: Path) -> None:
+    """D5: a tree of some hundred folders needs none."""
+    ended = push.run("-p")
+    assert ended.code == 0, ended.err
+    assert_same_tree(push.source, push.destination)
+
+
+def test_no_room_for_the_folders_of_a_large_tree(
+    push: Way, full_tmp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D5: a traceback, when there are more than memory is used for."""
+    monkeypatch.setattr(spool, "_MEMORY_BYTES", 1000)
+    with pytest.raises(CopyError, match=f"^{full_tmp}: no room for .*: {NO_SPACE}") as raised:
+        push.copy(preserve=True)
+    assert raised.value.exit_code == 1 and "TMPDIR" in raised.value.hint

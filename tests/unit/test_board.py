@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pscp import board as board_module
-from pscp.board import Board, InFlight, Limiter
-from pscp.plan import Ask, Chunk, Work
+from pscp.board import Board, InFlight
+from pscp.plan import Ask, Chunk, Pack, Work
 
 
 class Lane:
@@ -93,6 +93,25 @@ def test_what_a_dead_lane_had_goes_to_another(board: Board) -> None:
         board.give_back(one.share)
     assert not finish(board, one, number), "a dead lane's word counts no more"
     assert take(board, two)[1] is chunk
+
+
+def test_a_lost_lane_is_told_off_before_another_finishes_a_file(board: Board) -> None:
+    """A4: where inodes tell nothing, the lost lane's finish could find another part later."""
+    one, two = Lane(board), Lane(board)
+    told = Ask(False, {"ask": "revoke"}, lambda _: None, lambda _: None)
+    asked: list[list[Work]] = []
+    board.revocation = lambda lane, works: asked.append(works) or told  # type: ignore[func-returns-value]
+    look = Ask(False, {"ask": "look"}, lambda _: None, lambda _: None)
+    finishing = Ask(False, {"ask": "finish"}, lambda _: None, lambda _: None, is_exclusive=True)
+    add(board, look)
+    add(board, finishing)
+    take(board, one)
+    take(board, one)
+    with board.changed:
+        board.give_back(one.share)
+    assert asked == [[finishing]]
+    assert [take(board, two)[1], take(board, two)[1]] == [look, told]
+    assert board.try_take(two, two.share) is None
 
 
 def test_an_idle_lane_takes_over_and_the_first_end_counts(board: Board) -> None:
@@ -207,6 +226,21 @@ def test_a_question_that_should_be_answered_is_asked_once_more(
         assert board.try_take(busy, busy.share)[1] is not ask  # type: ignore[index]
 
 
+def test_the_question_that_goes_before_lost_packs_is_asked_once_more(
+    board: Board, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lane that has to ask it may stand still as well."""
+    monkeypatch.setattr(board_module, "_ANSWER_S", -1.0)
+    lost, still, other = (Lane(board) for _ in range(3))
+    ask = Ask(False, {}, lambda answer: None, lambda failure: None, is_prompt=True)
+    board.revocation = lambda lane, packs: ask
+    add(board, Pack([], lambda pack, failed: None))
+    take(board, lost)
+    with board.changed:
+        board.give_back(lost.share)
+    assert take(board, still)[1] is ask is take(board, other)[1]
+
+
 def test_who_has_but_a_question_left_hears_of_what_may_be_taken_over(board: Board) -> None:
     lane = Lane(board)
     add(board, Ask(True, {}, lambda answer: None, lambda failure: None))
@@ -287,19 +321,3 @@ def test_the_window_follows_the_pace(monkeypatch: pytest.MonkeyPatch) -> None:
         now_s[0] += 2.0
         share.pop(number)
     assert share.window.capacity_bytes == 2 << 20
-
-
-def test_the_limiter_gives_turns_at_its_rate(monkeypatch: pytest.MonkeyPatch) -> None:
-    now_s = [0.0]
-    board = Board()
-    monkeypatch.setattr(board_module.time, "monotonic", lambda: now_s[0])
-
-    def wait(timeout_s: float) -> bool:
-        now_s[0] += timeout_s
-        return True
-
-    monkeypatch.setattr(board.changed, "wait", wait)
-    limiter = Limiter(1000.0, board)
-    for _ in range(10):
-        limiter.wait(500)
-    assert now_s[0] == pytest.approx(5.0)

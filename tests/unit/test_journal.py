@@ -5,6 +5,7 @@ Read next: pscp/journal.py.
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pscp.endpoint.files import Identity
-from pscp.errors import CopyError, CopyRunning
+from pscp.errors import CopyRunning
 from pscp.journal import Journal, state_folder, token_of
 
 ONE = Identity(1000, 1_700_000_000_000_000_001, 12)
@@ -221,11 +222,74 @@ def test_a_journal_is_for_its_owner_alone() -> None:
         journal.close(complete=True)
 
 
-def test_no_place_for_a_journal_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
+def test_no_place_for_a_journal_is_an_error_of_the_system(tmp_path: Path) -> None:
+    """What it costs is for the copy to say."""
     (tmp_path / "pscp").write_text("a file where the folder should be")
-    with state(tmp_path), pytest.raises(CopyError, match="cannot keep a journal") as caught:
+    with state(tmp_path), pytest.raises(OSError):
         Journal("key")
-    assert "XDG_STATE_HOME" in caught.value.hint
+
+
+def test_what_is_no_file_is_no_journal() -> None:
+    """Reading a FIFO would never end."""
+    with state() as path:
+        path.parent.mkdir(parents=True)
+        os.mkfifo(path)
+        with pytest.raises(OSError):
+            Journal("key")
+
+
+# Numbers and texts that may stand where others belong: inside, at and past every bound.
+numbers = st.sampled_from([0, 1, 100, 899, 900, 1000, 1001, 1 << 62, 1 << 64, -1, 0.5, 1e300, True])
+anything = st.recursive(
+    st.none() | st.booleans() | numbers | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=8,
+)
+lines = st.one_of(
+    st.tuples(st.just("file"), numbers, st.sampled_from(PATHS), *map(st.just, ONE), anything),
+    st.tuples(st.just("file"), st.just(1), st.just("a"), *map(st.just, ONE), st.just("sha256")),
+    st.tuples(st.just("chunk"), st.just(1), numbers, numbers, st.just("d") | anything),
+    st.tuples(st.just("done"), numbers),
+    anything,
+).map(lambda line: json.dumps(line).encode())
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.lists(lines | st.binary(max_size=30), max_size=12))
+def test_whatever_is_in_a_journal_no_extent_is_outside_of_its_file(content: list[bytes]) -> None:
+    """D6: a wrong number in it sent an agent to its end, or failed the file as changed."""
+    with state() as path:
+        path.parent.mkdir(parents=True)
+        path.write_bytes(b"\n".join([*content, b""]))
+        journal = Journal("key")
+        for name in PATHS:
+            journal.knows_another(name, ONE)
+            landed = journal.landed(name, ONE)
+            end = 0
+            for (offset, length), digest in landed.digests.items() if landed else ():
+                assert end <= offset < offset + length <= ONE.size
+                assert type(offset) is type(length) is int and type(digest) is str
+                end = offset + length
+            assert landed is None or type(landed.algorithm) is str
+        journal.chunk(journal.file("a", ONE, "sha256"), 0, 1, "d")
+        journal.close(complete=False)
+
+
+@pytest.mark.parametrize(
+    "extent",
+    [[900, 101], [1000, 1], [-100, 100], [0, 0], [0, -5], [0, 1 << 70], [0.0, 100]],
+    ids=str,
+)
+def test_an_extent_outside_of_the_file_is_no_extent(extent: list[int]) -> None:
+    with state() as path:
+        path.parent.mkdir(parents=True)
+        told = [
+            ["file", 1, "a", *ONE, "sha256"],
+            ["chunk", 1, *extent, "d"],
+            ["chunk", 1, 200, 1, "e"],
+        ]
+        path.write_text("".join(json.dumps(line) + "\n" for line in told))
+        assert read() == {"a": {(200, 1): "e"}}
 
 
 def test_a_relative_state_folder_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,9 +96,10 @@ def test_what_is_read_is_what_the_rules_ask_for(tmp_path: Path) -> None:
     file.touch()
     status = file.stat()
     full = os.fsencode(file)
-    assert metadata.read(full, status, preserve=False, archive=False) == {}
-    assert metadata.read(full, status, preserve=True, archive=False) == {"a": status.st_atime_ns}
-    archived = metadata.read(full, status, preserve=True, archive=True)
+    paths = full, (None, full)
+    assert metadata.read(*paths, status, preserve=False, archive=False) == {}
+    assert metadata.read(*paths, status, preserve=True, archive=False) == {"a": status.st_atime_ns}
+    archived = metadata.read(*paths, status, preserve=True, archive=True)
     assert archived["o"][:2] == [status.st_uid, status.st_gid]
 
 
@@ -109,7 +110,8 @@ def test_attributes_travel_with_an_archive(tmp_path: Path) -> None:
         os.setxattr(one, "user.pscp", b"\0\xffvalue")
     except OSError as error:
         pytest.skip(f"no extended attributes here: {error}")
-    extra = metadata.read(os.fsencode(one), one.stat(), preserve=True, archive=True)
+    full = os.fsencode(one)
+    extra = metadata.read(full, (None, full), one.stat(), preserve=True, archive=True)
     applied(two, Policy(True, True, 0o022), entry(**extra))
     assert os.getxattr(two, "user.pscp") == b"\0\xffvalue"
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -38,7 +39,7 @@ def test_no_two_files_or_copies_share_a_part(a: bytes, b: bytes, x: str, y: str)
 
 
 def test_a_part_tells_whose_it_is_where_there_is_room() -> None:
-    assert names.part_name(b"name", "01234567") == b".name.01234567.pscp-part"
+    assert names.part_name(b"name", "01234567") == b".name.82a3537ff0dbce7e.01234567.pscp-part"
     assert names.part_name(b"n" * 255, "01234567").startswith(b".nnnn")
 
 
@@ -74,6 +75,8 @@ def test_text_is_any_bytes(name: bytes) -> None:
 
 
 # --- Root
+
+MKDIR = os.mkdir
 
 
 @pytest.fixture
@@ -119,6 +122,31 @@ def test_a_folder_that_is_replaced_by_a_link_is_still_the_folder(
     (tmp_path / "root/a").rename(tmp_path / "root/moved")
     (tmp_path / "root/a").symlink_to("/")
     assert os.fstat(root.at("a/x")[0]).st_ino == before
+    root.close()
+
+
+def mkdir_of_bsd(name: bytes, mode: int, dir_fd: int | None = None) -> None:
+    MKDIR(name, mode & 0o777, dir_fd=dir_fd)
+
+
+@pytest.mark.parametrize("mkdir", [MKDIR, mkdir_of_bsd], ids=["Linux", "BSD"])
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
+def test_b1_a_folder_that_is_made_is_private_and_known_as_unfinished(
+    root: names.Root, tmp_path: Path, mkdir: Any, umask: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "mkdir", mkdir)
+    (tmp_path / "root" / "there").mkdir(mode=0o700)
+    (tmp_path / "root" / "setgid").mkdir()
+    (tmp_path / "root" / "setgid").chmod(0o2755)
+    before = os.umask(umask)
+    try:
+        made = [root.folder("a/b", make=True), root.at("c/file", make=True)[0]]
+        made.append(root.folder("setgid/d", make=True))
+    finally:
+        os.umask(before)
+    found = [os.fstat(fd).st_mode for fd in made]
+    assert all(names.is_unfinished(mode) and mode & 0o777 == 0o700 for mode in found)
+    assert not names.is_unfinished(os.fstat(root.folder("there", make=True)).st_mode)
     root.close()
 
 

@@ -61,6 +61,15 @@ def halfway() -> Counters:
     )
 
 
+def test_an_outage_is_said() -> None:
+    """A16: instead of a time that is left, and of no lanes."""
+    now = halfway()
+    now.set(lanes_alive=0, connections_lost=2)
+    first, second = describe(now, 8.0 * MB)
+    assert "connection lost, trying again" in second
+    assert not [word for word in first if word.endswith("left")]
+
+
 def progress_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "progress"]
 

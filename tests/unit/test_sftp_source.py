@@ -18,12 +18,14 @@ from conftest import unavailable
 
 from pscp.endpoint import tree, wire
 from pscp.options import MIB
+from pscp.sftp import walk
 from pscp.sftp.client import IN_FLIGHT_BYTES, Client
 from pscp.sftp.finding import expand
 from pscp.sftp.hashing import Hashing
+from pscp.sftp.packets import Attrs
 from pscp.sftp.pipes import Loop
 from pscp.sftp.source import Source
-from pscp.sftp.tasks import Tasks
+from pscp.sftp.tasks import Promise, Tasks
 
 PATIENCE_S = 60.0
 FOLDERS = ("/usr/lib/openssh", "/usr/libexec", "/usr/libexec/openssh", "/usr/lib/ssh")
@@ -83,6 +85,78 @@ def test_a_pattern_below_a_home_that_looks_like_one(
         found = tasks.start(expand(client, tasks, typed, True))
         loop.run_until(lambda found=found: found.is_settled)  # type: ignore[misc]
         assert [top.name for top in found.value()] == ["x1", "x2"]
+
+
+def test_b6_a_home_that_nobody_named_is_its_contents(
+    server: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    """As with the agent: a name that the far end alone knows is none to copy to."""
+    client, loop = client_of(server)
+    tasks = Tasks()
+    for typed, name in (("", ""), (".", ""), ("~", "home [a]*"), ("~/.", "")):
+        found = tasks.start(expand(client, tasks, typed, True))
+        loop.run_until(lambda found=found: found.is_settled)  # type: ignore[misc]
+        [top] = found.value()
+        assert (top.name, top.is_folder) == (name, True)
+        assert os.path.samefile(top.path, tmp_path / "home [a]*")
+
+
+class EndlessClient:
+    """A server whose listing has no end."""
+
+    def __init__(self) -> None:
+        self.count, self.handles = 0, 0
+
+    def _kept(self, value: Any) -> Promise[Any]:
+        promise: Promise[Any] = Promise()
+        promise.keep(value)
+        return promise
+
+    def opendir(self, path: bytes) -> Promise[Any]:
+        self.handles += 1
+        return self._kept(b"handle")
+
+    def readdir(self, handle: bytes) -> Promise[Any]:
+        self.count += 100
+        return self._kept([(b"n%d" % self.count, Attrs(mode=0o100644))] * 100)
+
+    def close(self, handle: bytes) -> Promise[Any]:
+        self.handles -= 1
+        return self._kept(None)
+
+
+def test_d1_a_listing_without_end_is_given_up() -> None:
+    client: Any = EndlessClient()
+    task = Tasks().start(walk.listed(client, b"/endless", 1_000_000))
+    with pytest.raises(walk.TooLong):
+        task.value()
+    assert client.handles == 0
+    assert 2_000 < client.count < 4_000
+
+
+def test_d1_a_real_folder_with_a_million_names_is_no_listing_without_end() -> None:
+    assert 1_000_000 * (walk._NAME_BYTES + 255) < walk._LISTING_BYTES
+
+
+def test_d1_what_is_too_long_to_be_read_ahead_is_read_when_it_is_its_turn(
+    server: subprocess.Popen[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(walk, "_LISTING_BYTES", 32 * 1000)  # 1,000 to be read ahead
+    for name in ("few", "many", "too many"):
+        (tmp_path / "t" / name).mkdir(parents=True)
+    for name, count in (("few", 2), ("many", 50), ("too many", 100)):
+        for number in range(count):
+            (tmp_path / "t" / name / f"{number:03}").touch()
+    reader, loop = pulling(server, tmp_path / "t", lambda *_: None)
+    asked = Tasks().start(reader.walk(None, True, 1000))
+    loop.run_until(lambda: asked.is_settled)
+    entries, is_last = asked.value()
+    assert is_last
+    found = [entry.path for entry in entries if entry.kind == tree.FILE]
+    assert len(found) == 52
+    [error] = [entry for entry in entries if entry.kind == tree.ERROR]
+    assert (error.path, error.extra["path"]) == ("too many/", "too many")
+    assert "more names" in error.extra["message"]
 
 
 def client_of(server: subprocess.Popen[bytes]) -> tuple[Client, Loop]:

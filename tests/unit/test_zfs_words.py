@@ -5,6 +5,10 @@ Not here: the plan (test_zfs_plan.py), and real ZFS (../zfs, ../openzfs).
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -12,7 +16,7 @@ from hypothesis import strategies as st
 from pscp import errors
 from pscp.zfs import commands, saying
 from pscp.zfs.abilities import Abilities, Common, parse_features, parse_usage, together
-from pscp.zfs.asking import Snapshot, Zfs, parse_datasets
+from pscp.zfs.asking import Dataset, Snapshot, Zfs, parse_datasets
 from pscp.zfs.commands import Speech
 from pscp.zfs.ends import Piped, Ran
 from pscp.zfs.names import is_dataset, is_excluded, moved, parse_place, relative
@@ -131,9 +135,10 @@ def test_abilities_of_zfs_fuse() -> None:
 def test_what_two_ends_can_do_together() -> None:
     modern, old = parse_usage(OPENZFS), parse_usage(FUSE)
     both = together(modern, modern)
-    assert both == Common(("L", "e", "c"), True, True, True, True)
-    assert together(modern, old) == Common((), False, False, True, True)
-    assert together(old, modern) == Common((), False, True, False, True)
+    assert both == Common(("L", "e", "c"), True, True, True, True, True)
+    assert together(modern, old) == Common((), False, False, True, True, False)
+    assert together(old, modern) == Common((), False, True, False, True, True)
+    assert not together(replace(modern, send=frozenset("nv")), modern).resume
 
 
 def test_features_of_the_pools_hold_letters_back() -> None:
@@ -153,14 +158,19 @@ def test_features_of_the_pools_hold_letters_back() -> None:
 # --- answers
 
 
+def got(*rows: tuple[str, ...]) -> str:
+    """What zfs get prints; a property without a source has a "-" for it."""
+    return "".join("\t".join((*row, "-")[:4]) + "\n" for row in rows)
+
+
 def test_datasets_are_read() -> None:
     rows = (
-        ("t/a/b", "guid", "9"), ("t/a", "receive_resume_token", "1-ab"), ("t/a", "referenced", "7"),
+        ("t/a/b", "guid", "9"), ("t/a", "receive_resume_token", "1-ab"), ("t/a", "guid", "7"),
         ("t/a@y", "guid", "2"), ("t/a@y", "createtxg", "20"), ("t/a@x", "createtxg", "3"),
-        ("t/a@x", "guid", "1"), ("t/a@x", "userrefs", "2"), ("t/a@y", "pscp:job", "me"),
-        ("t/a#z", "guid", "1"), ("t/a/b", "referenced", "-"),
+        ("t/a@x", "guid", "1"), ("t/a@x", "userrefs", "2"), ("t/a@y", "pscp:job", "me", "local"),
+        ("t/a#z", "guid", "1"), ("t/a/b", "type", "filesystem"),
     )  # fmt: skip
-    found = parse_datasets("".join("\t".join(row) + "\n" for row in rows), "t/a")
+    found = parse_datasets(got(*rows), "t/a")
     assert list(found) == ["t/a", "t/a/b"]
     top = found["t/a"]
     assert [each.name for each in top.snapshots] == ["x", "y"] and top.token == "1-ab"
@@ -171,8 +181,10 @@ def test_datasets_are_read() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "other\tguid\t1\n", "t/ab\tguid\t1\n", "t/a\tguid\n", "t/a@-R x;y\tguid\t1\n", "garbage",
-        "t/a@\tguid\t1\n", "t/a\treceive_resume_token\ta b\n", "t/a/../b\tguid\t1\n",
+        "other\tguid\t1\t-\n", "t/ab\tguid\t1\t-\n", "t/a\tguid\t1\n", "garbage",
+        "t/a@-R x;y\tguid\t1\t-\n", "t/a@\tguid\t1\t-\n", "t/a/../b\tguid\t1\t-\n",
+        "t/a\treceive_resume_token\ta b\t-\n", "t/a@x\tcreatetxg\t1\t-\n",
+        "t/a@x\tguid\t1\t-\nt/a@x\tguid\t2\t-\n",
     ],
 )  # fmt: skip
 def test_answers_that_nobody_asked_for_are_refused(text: str) -> None:
@@ -260,13 +272,59 @@ def test_commands_of_a_stream() -> None:
     assert Speech(Settings(mount=True), Common()).receive(stream) == ("receive", "v/a")
 
 
+@pytest.mark.parametrize(
+    ("chosen", "left"),
+    [
+        ({}, ("mountpoint", "canmount", "sharenfs", "sharesmb")),
+        ({"properties": True}, ("mountpoint", "canmount", "sharenfs", "sharesmb")),
+        ({"leave_properties": ("canmount",)}, ("canmount", "mountpoint", "sharenfs", "sharesmb")),
+        ({"set_properties": ("mountpoint=none",)}, ("canmount", "sharenfs", "sharesmb")),
+        ({"keep_mountpoints": True, "leave_properties": ("atime",)}, ("atime",)),
+    ],
+)
+def test_where_a_dataset_is_seen_is_not_taken_from_the_stream(
+    chosen: dict[str, Any], left: tuple[str, ...]
+) -> None:
+    """B4: a stream may hold properties though -p was not given."""
+    speech = Speech(Settings(**chosen), Common(leaves=True))
+    words = speech.receive(Stream("t/a", "v/a", Snapshot("one", 1, 1)))
+    assert tuple(b for a, b in pairwise(words) if a == "-x") == left
+
+
+OWN = Dataset("t/a", (Snapshot("one", 17), Snapshot("two", 18)), (Snapshot("o", 16),))
+TOKEN = (
+    "resume token contents:\nnvlist version: 0\n\tobject = 0x1\n\ttoguid = 0x12\n"
+    "\ttoname = {name}\n\tfromguid = 0x10\n\trawok = 1\n"
+)
+FOUND = "incremental\tt/a#o\tt/a@two\t123\nsize\t123\n"
+
+
 def test_what_is_foreseen() -> None:
-    text = (
-        "resume token contents:\nnvlist version: 0\n\tobject = 0x1\n\ttoname = t/a@one\n"
-        "\trawok = 1\nfull\tt/a@one\t123\nsize\t123\n"
-    )
-    assert commands.parse_foreseen(text) == commands.Foreseen(123, "t/a", True)
+    text = TOKEN.format(name="t/a@two") + FOUND
+    foreseen = commands.parse_foreseen(text)
+    assert foreseen == commands.Foreseen(123, "t/a", True, ("t/a@two",), (18,), (16,))
+    assert foreseen.is_of(OWN)
     assert commands.parse_foreseen("no size") == commands.Foreseen()
+    assert commands.parse_foreseen("full\tt/a@one\n").sent == ("t/a@one",)  # of no size
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("\tt/a@two", "\tt/secret@two"),
+        ("toguid = 0x12", "toguid = 0x99"), ("toguid = 0x12", "toguid = 0"),
+        ("fromguid = 0x10", "fromguid = 0x99"), ("fromguid = 0x10", "fromguid = -"),
+        (FOUND, ""), ("\ttoguid = 0x12\n", ""),
+        # texts in the token that look like what zfs says of it
+        ("toname = t/a@two", "toname = t/a@two\nfull\tt/a@two\t1"),
+        ("toname = t/a@two", "toname = t/a@two\n\ttoguid = 0x12"),
+        ("toname = t/a@two", "toname = t/a@two\n\tfromguid = 0x10"),
+    ],
+)  # fmt: skip
+def test_a_token_that_is_not_of_the_source(old: str, new: str) -> None:
+    """B3: whatever its name says, and whatever it says beside."""
+    text = TOKEN.format(name="t/a@two") + FOUND
+    assert old in text and not commands.parse_foreseen(text.replace(old, new)).is_of(OWN)
 
 
 class Answering:

@@ -1,0 +1,459 @@
+"""Connecting ends in bounded time: hosts that say nothing, wrappers of ssh, logins nobody needs.
+
+Not here: connections that are lost while a copy runs (test_lanes_lost.py), what a login asks
+(../e2e/test_login.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from conftest import MakeServer
+
+import pscp
+from faults.conftest import MIB, Way, fill, until
+from pscp import bootstrap, connections, crew, state
+from pscp.channels import control
+from pscp.errors import RUN_AGAIN, ConnectError, NoAgent, NoSftp, Unreachable
+from pscp.processes import descendants
+from pscp.progress import Counters
+from pscp.servers import ADDRESS, PrivateServer, free_port
+
+COMMAND_S = 60.0
+PSCP = (sys.executable, "-c", "import sys; from pscp.cli import main; sys.exit(main())")
+PIPE = (sys.executable, "-c", "import sys; from pscp.pipecli import main; sys.exit(main())")
+OVER_EACH = pytest.mark.parametrize("transport", ["openssh", "asyncssh", "paramiko"])
+BY_EACH = pytest.mark.parametrize("remote", ["agent", "sftp"])
+
+
+@pytest.fixture
+def file(own_home: Path) -> Path:
+    path = own_home / "source" / "file"
+    fill(path, MIB)
+    return path
+
+
+@pytest.fixture
+def config(own_home: Path) -> Callable[[int], Path]:
+    """config(PORT): an ssh_config in which the host "there" is that port of this machine."""
+
+    def write(port: int) -> Path:
+        path = own_home / "ssh_config"
+        path.write_text(
+            f"Host there\nHostName {ADDRESS}\nPort {port}\nStrictHostKeyChecking no\n"
+            f"UserKnownHostsFile {own_home}/known_hosts\nIdentityFile {own_home}/none\n"
+        )
+        return path
+
+    return write
+
+
+@pytest.fixture
+def silent_port() -> Iterator[int]:
+    """A port that takes connections and never says a word."""
+    with socket.socket() as listener:
+        listener.bind((ADDRESS, 0))
+        listener.listen(64)
+        yield listener.getsockname()[1]
+
+
+def command(*words: str, environment: dict[str, str] | None = None) -> tuple[int, str]:
+    """A command's exit code, and what it said on standard error."""
+    done = subprocess.run(
+        words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        timeout=COMMAND_S, check=False, text=True, env={**os.environ, **(environment or {})},
+    )  # fmt: skip
+    return done.returncode, done.stderr
+
+
+def no_journal_is_held(own_home: Path) -> bool:
+    """Is every journal free to be locked by another run?"""
+    import fcntl
+
+    for path in (own_home / "state").rglob("*.journal"):
+        with open(path, "rb") as journal:
+            try:
+                fcntl.flock(journal, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                return False
+    return True
+
+
+# --- C1: hosts that say nothing
+
+
+@OVER_EACH
+@BY_EACH
+def test_c1_a_host_that_takes_connections_and_says_nothing(
+    transport: str, remote: str, file: Path, config: Callable[[int], Path], silent_port: int,
+    own_home: Path,
+) -> None:  # fmt: skip
+    """C1, A8: it is given up after the timeout; the error says where, how long, and what to try."""
+    words = ["-F", str(config(silent_port)), "--transport", transport, "--remote", remote]
+    code, said = command(*PSCP, "-B", *words, "--timeout", "1", str(file), "there:")
+    assert code == 3
+    assert re.search(r"^pscp: .*(there|127\.0\.0\.1)", said, re.MULTILINE), said
+    assert "(1 s)" in said and "ssh there true" in said, said
+    assert no_journal_is_held(own_home)
+
+
+@OVER_EACH
+@BY_EACH
+def test_c1_a_far_end_that_logs_in_and_says_nothing(
+    transport: str, remote: str, file: Path, make_sshd: MakeServer, own_home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """C1: with -B; the agent's HELLO never comes, nor the SFTP server's answer to INIT."""
+    monkeypatch.setattr(bootstrap, "SILENCE_S", 4.0)
+    server = make_sshd(["ForceCommand while read -r words; do :; done"])
+    for _ in range(2):  # the second finds no lock of the first
+        with pytest.raises(Unreachable) as raised:
+            pscp.copy(
+                str(file), f"{server.host}:{own_home}/destination/", batch=True, remote=remote,
+                transport=transport, config_file=server.ssh_config, timeout_s=2,
+            )  # fmt: skip
+        assert str(raised.value) == f"{server.host}: no answer after 4 s"
+        assert server.host in raised.value.hint
+        assert (raised.value.exit_code, raised.value.retry) == (3, True)
+        assert no_journal_is_held(own_home)
+
+
+def test_c1_words_that_trickle_in_are_no_answer(
+    file: Path, make_sshd: MakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C1: a far end that says something time and again is no more patience worth."""
+    monkeypatch.setattr(bootstrap, "SILENCE_S", 3.0)
+    loop = "while :; do echo still here >&2; echo and here; sleep 0.2; done"
+    server = make_sshd([f"ForceCommand {loop}"])
+    with pytest.raises(Unreachable, match="no answer after 3 s"):
+        pscp.copy(
+            str(file), f"{server.host}:", batch=True, remote="agent", timeout_s=1,
+            config_file=server.ssh_config,
+        )  # fmt: skip
+
+
+def test_c1_the_timeout_of_ssh_config_holds(own_home: Path, file: Path) -> None:
+    """C1: it goes before the default of 30 s, and --timeout before both."""
+    program, seen = own_home / "ssh", own_home / "seen"
+    program.write_text(f'#!/bin/sh\ncase " $* " in *" -G "*) exec ssh "$@";; esac\n'
+                       f'echo "$@" >> {seen}; exit 255\n')  # fmt: skip
+    program.chmod(0o755)
+
+    def timeout(configured: str, *words: str) -> str:
+        seen.unlink(missing_ok=True)
+        config = own_home / f"config-{len(list(own_home.iterdir()))}"
+        config.write_text(f"Host there\n{configured}\n")
+        given = ("-F", str(config), "-S", str(program), "--remote", "agent", *words)
+        command(*PSCP, "-B", *given, str(file), "there:")
+        asked = re.findall(r"ConnectTimeout=(\w+)", seen.read_text().splitlines()[0])
+        return str(asked[0])  # ssh takes the first
+
+    assert timeout("") == "30"
+    assert timeout("", "--timeout", "2m") == "120"
+    assert timeout("ConnectTimeout 7") == "7"
+    assert timeout("ConnectTimeout 7", "--timeout", "9") == "9"
+
+
+@OVER_EACH
+def test_hosts_that_refuse_or_do_not_resolve_may_be_tried_again(
+    transport: str, file: Path, config: Callable[[int], Path]
+) -> None:
+    """A15: retry is True, so that programs wait for a host that boots."""
+    with pytest.raises(Unreachable, match="[Rr]efused") as raised:
+        pscp.copy(str(file), "there:", batch=True, transport=transport, config_file=str(config(1)))
+    assert raised.value.retry and raised.value.exit_code == 3
+    with pytest.raises(Unreachable, match="resolve") as raised:
+        pscp.copy(str(file), "no.such.host.invalid:", batch=True, transport=transport)
+    assert raised.value.retry and raised.value.exit_code == 3
+
+
+# --- C2: an ssh that is a wrapper
+
+
+@pytest.fixture
+def wrapper(own_home: Path) -> Path:
+    """A script that runs ssh as its child; it lies in a folder of its own, named ssh."""
+    folder = own_home / "wrapped"
+    folder.mkdir()
+    ssh = subprocess.run(["sh", "-c", "command -v ssh"], capture_output=True, text=True, check=True)
+    path = folder / "ssh"
+    path.write_text(f'#!/bin/sh\n{ssh.stdout.strip()} "$@"\nexit $?\n')
+    path.chmod(0o755)
+    return path
+
+
+@BY_EACH
+@pytest.mark.parametrize("how", ["-S", "PATH"])
+def test_c2_a_wrapper_of_ssh_lets_a_copy_end(
+    way: Way, remote: str, how: str, wrapper: Path
+) -> None:
+    """C2: on push and on pull, over several connections."""
+    data = fill(way.source / "big", 3 * MIB)
+    way = dataclasses.replace(way, remote=remote)
+    words = ["-c", "2", *(["-S", str(wrapper)] if how == "-S" else [])]
+    path = f"{wrapper.parent}:{os.environ['PATH']}" if how == "PATH" else os.environ["PATH"]
+    ended = way.run(*words, env={**os.environ, "PATH": path})
+    assert ended.code == 0, ended.err
+    assert (way.destination / "big").read_bytes() == data
+    until(lambda: not descendants(way.server.pid), "what runs at the far end ends")
+
+
+def test_c2_a_wrapper_of_ssh_lets_a_stream_end(sshd: PrivateServer, wrapper: Path) -> None:
+    """C2."""
+    argv = [*PIPE, "-F", sshd.ssh_config, "-B", "-S", str(wrapper), sshd.host, "cat"]
+    done = subprocess.run(argv, input=b"x" * MIB, capture_output=True, timeout=COMMAND_S)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGINT])
+def test_c2_a_signal_ends_what_a_wrapper_has_started(
+    push: Way, wrapper: Path, kind: signal.Signals
+) -> None:
+    """C2: neither the wrapper nor its ssh is left, whatever connection it was."""
+    fill(push.source / "big", 8 * MIB)
+    running = push.start("-c", "2", "-S", str(wrapper), "-l", "8000")
+    try:
+        until(lambda: push.parts(), "the copy has begun")
+        below = descendants(running.process.pid)
+        assert len(below) >= 2
+        running.send(kind)
+        assert running.ended().code == 128 + kind
+        for process in below:
+            until(lambda p=process: not os.path.exists(f"/proc/{p.pid}"), f"{process} has ended")
+    finally:
+        running.kill()
+
+
+# --- C5: logins that nobody needs
+
+
+def cut_logins(server: PrivateServer) -> int:
+    """How many sshd saw end in the middle."""
+    ends = r"^(Connection (closed|reset)|Disconnected|Received disconnect|Read error).*\[preauth\]"
+    return len(re.findall(ends, server.log, re.MULTILINE))
+
+
+def connections_seen(server: PrivateServer) -> int:
+    return len(re.findall("^Connection from ", server.log, re.MULTILINE))
+
+
+def copied_to(server: PrivateServer, own_home: Path, *words: str) -> None:
+    to = f"{server.host}:{own_home}/destination/"
+    code, said = command(
+        *PSCP, "-F", server.ssh_config, "-B", "-r", *words, f"{own_home}/source/.", to
+    )
+    assert code == 0, said
+
+
+def test_c5_no_more_logins_than_chunks(make_sshd: MakeServer, own_home: Path, file: Path) -> None:
+    """C5: a file of one chunk needs one connection, whatever -c says."""
+    server = make_sshd()
+    for _ in range(3):
+        fill(file, MIB)
+        to = f"{server.host}:{own_home}/destination/"
+        code, said = command(*PSCP, "-F", server.ssh_config, "-B", "-c", "8", str(file), to)
+        assert code == 0, said
+    assert connections_seen(server) == 3
+    assert cut_logins(server) == 0
+
+
+@BY_EACH
+def test_c5_logins_under_way_at_the_end_are_not_cut(
+    remote: str, make_sshd: MakeServer, own_home: Path, file: Path
+) -> None:
+    """C5: they end by themselves, once they are in, and nothing is left of them."""
+    server = make_sshd()
+    for size in (12 * MIB, 3 * MIB, 12 * MIB):
+        fill(file, size)
+        copied_to(server, own_home, "-c", "8", "--remote", remote)
+    until(lambda: not descendants(server.pid), "every login comes to its end")
+    assert cut_logins(server) == 0, server.log
+
+
+def test_c5_a_session_lets_logins_end(make_sshd: MakeServer, own_home: Path, file: Path) -> None:
+    """C5: where the program goes on after its copy."""
+    server = make_sshd()
+    fill(file, 12 * MIB)
+    to = f"{server.host}:{own_home}/destination/"
+    for _ in range(2):
+        pscp.copy(
+            str(file), to, batch=True, connections=8, config_file=server.ssh_config, resume=False
+        )
+    until(lambda: not descendants(server.pid), "every login comes to its end")
+    assert cut_logins(server) == 0, server.log
+
+
+# --- outages
+
+
+def test_a15_retry_for_waits_for_a_host_that_boots(
+    file: Path, own_home: Path, make_sshd: MakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A15: it refused until the third attempt; without --retry-for the first one had been all."""
+    template = make_sshd()
+    port = free_port()
+    there = own_home / "ssh_config"
+    text = Path(template.ssh_config).read_text()
+    text = re.sub("StrictHostKeyChecking yes", "StrictHostKeyChecking no", text)
+    there.write_text(re.sub("Port .*", f"Port {port}", text))
+    made: list[socket.socket] = []
+    to = f"{template.host}:{own_home}/destination/"
+    with contextlib.ExitStack() as stack:
+        pauses: list[float] = []
+
+        def forward() -> None:
+            made.append(stack.enter_context(socket.create_server((ADDRESS, port))))
+            threading.Thread(target=_relay, args=(made[0], template.port), daemon=True).start()
+
+        def pause(seconds: float) -> None:
+            pauses.append(seconds)
+            if len(pauses) == 3:
+                forward()
+
+        clock = types.SimpleNamespace(monotonic=time.monotonic, sleep=pause)
+        monkeypatch.setattr(connections, "time", clock)
+        fields = {"batch": True, "config_file": str(there), "connections": 1}
+        with pytest.raises(Unreachable):
+            pscp.copy(str(file), to, **fields)
+        assert not pauses
+        result = pscp.copy(str(file), to, retry_for_s=600, **fields)
+        assert result.ok and pauses[:3] == [1, 2, 4]
+
+
+def _relay(listener: socket.socket, port: int) -> None:
+    """Carry one connection to another port of this machine."""
+    with contextlib.suppress(OSError):
+        near, _ = listener.accept()
+        far = socket.create_connection((ADDRESS, port))
+        back = threading.Thread(target=_carry, args=(far, near), daemon=True)
+        back.start()
+        _carry(near, far)
+        back.join()
+        near.close()
+        far.close()
+
+
+def _carry(source: socket.socket, sink: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while data := source.recv(65536):
+            sink.sendall(data)
+    with contextlib.suppress(OSError):
+        sink.shutdown(socket.SHUT_RDWR)
+
+
+def test_a15_an_outage_is_ridden_out(
+    way: Way, make_sshd: MakeServer, quick_retries: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A15: with --retry-for no number of attempts is too many; its time is the only end."""
+    monkeypatch.setattr(crew, "_ATTEMPTS_ALONE", 2)
+    fill(way.source / "big", 8 * MIB)
+    object.__setattr__(way, "server", make_sshd())
+    closed = threading.Event()
+
+    def at_half(counters: Counters) -> None:
+        if counters.bytes_done > 4 * MIB and not closed.is_set():
+            closed.set()
+            way.server.close()
+
+    with pytest.raises(ConnectError) as raised:
+        way.copy(
+            connections=2, limit_kbit_s=8 * 8 * 1024, chunk_bytes=MIB, progress=at_half,
+            retry_for_s=3,
+        )  # fmt: skip
+    assert raised.value.exit_code == 3
+    assert raised.value.hint == RUN_AGAIN
+    assert closed.is_set()
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "soon", "1.5h", "9" * 30, ""])
+@pytest.mark.parametrize("option", ["--timeout", "--retry-for"])
+def test_a_time_that_is_none(option: str, text: str) -> None:
+    code, said = command(*PSCP, f"{option}={text}", "x", "there:")
+    assert code == 2, said
+    assert said.startswith("pscp: ") and "Traceback" not in said
+
+
+# --- what is said of the far end
+
+
+@pytest.mark.parametrize("remote", ["auto", "agent", "sftp"])
+def test_a7_the_greeting_of_a_forced_command(
+    remote: str, make_sshd: MakeServer, file: Path
+) -> None:
+    """A7: no broken protocol, but what it is, with its hint."""
+    server = make_sshd(["ForceCommand echo Welcome, no shell here"])
+    with pytest.raises(NoSftp if remote == "sftp" else NoAgent) as raised:
+        pscp.copy(
+            str(file), f"{server.host}:", batch=True, remote=remote, config_file=server.ssh_config
+        )
+    assert raised.value.exit_code == 3
+    assert "Welcome, no shell here" in raised.value.message
+    assert server.host in raised.value.hint
+
+
+@pytest.mark.parametrize("connections", [1, 4])
+def test_a5_a_far_folder_that_cannot_be_entered(
+    connections: int, push: Way, own_home: Path, make_sshd: MakeServer
+) -> None:
+    """A5: the line names the folder, once, and says nothing of connections."""
+    shell = own_home / "shell"
+    shell.write_text('#!/bin/sh\nexec setpriv --bounding-set=-all --inh-caps=-all /bin/sh "$@"\n')
+    shell.chmod(0o755)
+    fill(push.source / "a.txt", 100)
+    denied = push.destination / "denied"
+    denied.mkdir()
+    denied.chmod(0)
+    way = dataclasses.replace(push, server=make_sshd(shell=str(shell)))
+    try:
+        argv = way.argv("-c", str(connections), "--progress", "none", name="a.txt")
+        code, said = command(*argv[:-1], f"{way.server.host}:{denied}/x")
+    finally:
+        denied.chmod(0o700)
+    assert code == 1
+    assert str(denied) in said and "Permission denied" in said
+    assert "connections" not in said
+    assert len(said.splitlines()) <= 2, said
+
+
+# --- D8
+
+
+def test_d8_sockets_of_killed_runs_are_removed(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+    """D8: those that nobody listens on, and no others; also by a run with -B."""
+    fill(way.source / "small", 10)
+    folder = state.control_folder()
+    assert folder is not None
+    dead, alive, new = (f"{folder}/{letter * 16}" for letter in "abc")
+    listeners = []
+    for path in (dead, alive, new):
+        listeners.append(socket.socket(socket.AF_UNIX))
+        listeners[-1].bind(path)
+        listeners[-1].listen()
+    try:
+        listeners[0].close()
+        listeners[2].close()
+        long_ago_s = time.time() - 2 * control._NEW_S
+        for path in (dead, alive):
+            os.utime(path, (long_ago_s, long_ago_s))
+        assert way.copy(channels=2).ok
+        assert not os.path.exists(dead)
+        assert os.path.exists(alive)  # somebody listens
+        assert os.path.exists(new)  # somebody may be about to
+    finally:
+        for listener, path in zip(listeners, (dead, alive, new), strict=True):
+            listener.close()
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)

@@ -1,0 +1,106 @@
+"""What DEST meant in the first run it means until the copy is complete, and nothing is left over.
+
+Not here: what is sent again (test_killed.py), DEST in a first run (../e2e/test_copy_placement.py).
+"""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+from compare import assert_same_tree
+
+from faults.conftest import MIB, Way, fill, until
+from pscp.endpoint import wire
+
+EVERY_WAY = True
+
+CHUNKS = ("--chunk-size", "1M", "-c", "2")
+# (frames after which all stands still, bytes of them): before there is a lane, and after.
+MOMENTS = {"at the first question": (wire.ASK, 0), "in the middle": (wire.DATA, 6 * MIB)}
+
+
+def fill_tree(folder: Path) -> None:
+    for name, size in [("a/small", 100), ("m/large", 8 * MIB), ("n/large", 8 * MIB), ("z/last", 9)]:
+        fill(folder / name, size)
+
+
+@pytest.fixture
+def new(way: Way) -> Way:
+    """Its destination does not exist: the source will be called so."""
+    way.destination.rmdir()
+    return way
+
+
+def cut_short(way: Way, moment: str, how: signal.Signals, name: str) -> None:
+    type_, after = MOMENTS[moment]
+    breaking = way.breaking()
+    if type_ == wire.ASK:
+        breaking.rule("block", way="to", type=type_)
+    else:
+        breaking.rule("block", connections=None, type=None, after=after // 2)
+    running = way.start(*CHUNKS, name=name, breaking=breaking)
+    until(lambda: breaking.blocked > 0, "a connection stands still")
+    if type_ == wire.DATA:
+        until(lambda: way.journaled_bytes() >= 2 * MIB, "something has landed")
+    running.send(how)
+    running.ended()
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_folder_that_is_new_there(new: Way, moment: str, how: signal.Signals) -> None:
+    """USERS.md A1: it went into a second tree inside the first."""
+    fill_tree(new.source / "tree")
+    cut_short(new, moment, how, "tree")
+    ended = new.run(*CHUNKS, name="tree")
+    assert ended.code == 0, ended.err
+    assert_same_tree(new.source / "tree", new.destination)
+    assert not new.journals and not left_over(new)
+
+
+def test_a_file_that_is_new_there_under_another_name(new: Way) -> None:
+    fill(new.source / "file", 12 * MIB)
+    cut_short(new, "in the middle", signal.SIGKILL, "file")
+    ended = new.run(*CHUNKS, name="file")
+    assert ended.code == 0, ended.err
+    assert new.destination.read_bytes() == (new.source / "file").read_bytes()
+    assert ended.end["bytes_resumed"] >= 2 * MIB
+    assert not new.journals and not left_over(new)
+
+
+def test_cut_short_again_and_again(new: Way) -> None:
+    fill_tree(new.source / "tree")
+    for _ in range(3):
+        cut_short(new, "in the middle", signal.SIGKILL, "tree")
+        fill(new.source / "tree" / "n" / "large", 8 * MIB)
+    ended = new.run(*CHUNKS, name="tree")
+    assert ended.code == 0, ended.err
+    assert_same_tree(new.source / "tree", new.destination)
+    assert not new.journals and not left_over(new)
+
+
+def test_a_complete_copy_is_forgotten(new: Way) -> None:
+    """The next one means by DEST what scp means: a folder to copy into."""
+    fill(new.source / "tree" / "file", 10)
+    for _ in range(2):
+        assert new.run(name="tree").code == 0
+    assert (new.destination / "tree" / "file").exists()
+
+
+def test_what_the_source_has_no_more_leaves_no_part(way: Way) -> None:
+    """USERS.md A14: recordings rotate, and the part of one that is gone stayed for ever."""
+    fill(way.source / "tree" / "old", 12 * MIB)
+    cut_short(way, "in the middle", signal.SIGKILL, "tree")
+    assert way.parts()
+    (way.source / "tree" / "old").rename(way.source / "tree" / "new")
+    ended = way.run(*CHUNKS, name="tree")
+    assert ended.code == 0, ended.err
+    assert (way.destination / "tree" / "new").exists()
+    assert not left_over(way)
+
+
+def left_over(way: Way) -> list[str]:
+    """Parts and fences, where the destination is a folder and beside it."""
+    return [path.name for path in way.home.rglob(".*.pscp-*")]

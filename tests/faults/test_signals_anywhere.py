@@ -1,0 +1,100 @@
+"""SIGINT, SIGTERM and SIGHUP at a few dozen moments of every command's life.
+
+Not here: what an end means for a copy (test_signals.py), hundreds of moments on a busy machine
+(../soak_signals.py).
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import soak_signals
+from soak_signals import CODES, Ending
+
+from faults.conftest import until
+from pscp import start
+from pscp.servers import PrivateServer
+
+MOMENTS = 3  # of each command's life, with another signal each
+COMMANDS = list(soak_signals.commands(Path(), "", ""))
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    soak_signals.prepare(tmp_path)
+    for variable, folder in soak_signals.environment(tmp_path).items():
+        monkeypatch.setenv(variable, folder)
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_it_ends_soon_and_leaves_nothing(home: Path, sshd: PrivateServer, name: str) -> None:
+    argv, life_s = soak_signals.commands(home, sshd.ssh_config, sshd.host)[name]
+    for moment, kind in enumerate(CODES):
+        ending = Ending(home, name, argv, kind, life_s * (0.1 + moment) / MOMENTS)
+        assert ending.run() == ""
+
+
+# A module that begins to load, says so, and is not loaded before it is ended.
+LOADING = """
+import sys, time, types
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "pscp.cli":
+            print("loading", flush=True)
+            time.sleep(100)
+sys.meta_path.insert(0, Finder())
+from pscp.start import pscp
+pscp()
+"""
+
+
+@pytest.mark.parametrize("kind", list(CODES), ids=lambda kind: kind.name)
+def test_while_the_program_is_loaded(kind: signal.Signals) -> None:
+    """A46: it was Python's traceback."""
+    argv = [sys.executable, "-c", LOADING]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as loading:
+        assert loading.stdout is not None
+        assert loading.stdout.readline() == b"loading\n"
+        loading.send_signal(kind)
+        said = loading.communicate()[1]
+    assert (loading.returncode, said) == (CODES[kind], b"pscp: interrupted\n")
+
+
+# The main thread waits for what never comes, and takes no exception once it has begun to say so.
+STUCK = """
+import subprocess, sys, threading
+from pscp import signals
+signals.PATIENCE_S = 0.2
+with signals.last_act(lambda: print("undone", flush=True)), signals.signals_raised("hint"):
+    pids = [subprocess.Popen(["sleep", "1000"], stdout=subprocess.DEVNULL).pid]
+    while True:
+        try:
+            while pids:
+                print(pids.pop(), flush=True)
+            threading.Event().wait()
+        except BaseException:
+            pass
+"""
+
+
+@pytest.mark.parametrize("kind", list(CODES), ids=lambda kind: kind.name)
+def test_an_end_that_never_comes_is_forced(kind: signal.Signals) -> None:
+    """With what is below the process ended, and what it had begun undone."""
+    argv = [sys.executable, "-c", STUCK]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as stuck:
+        assert stuck.stdout is not None
+        child = Path("/proc", stuck.stdout.readline().decode().strip())
+        stuck.send_signal(kind)
+        out, said = stuck.communicate()
+    assert (stuck.returncode, out) == (CODES[kind], b"undone\n")
+    assert said == b"pscp: interrupted\n      hint\n"
+    until(lambda: not child.exists(), "the process below it has ended")
+
+
+def test_the_statuses_of_the_first_moments_are_those_of_later() -> None:
+    assert start._STATUSES == CODES

@@ -1,0 +1,539 @@
+"""Two runs of one copy over a few lanes, which stop, die and come late: the endpoint's own code.
+
+A lane is a process with the real End (and so Sink, Settler, Parts and Fence) on a simulated
+kernel; it does what is in its inbox, in order, also when nobody waits for it any more. A run asks
+as the coordinator does: it claims the copy, looks, sends chunks and a pack, finishes, releases.
+World watches what has a final name after every change of the file system.
+
+Not here: whose turn it is (schedule.py), the file system (kernel.py), the checks (test_model.py).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import stat
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from kernel import FakeFcntl, FakeOs, Kernel
+from pytest import MonkeyPatch
+from schedule import Event, Scheduler, Threading, Time
+
+from pscp.endpoint import (
+    durable,
+    entries,
+    failures,
+    fence,
+    files,
+    machine,
+    metadata,
+    names,
+    parts,
+    sink,
+    tree,
+)
+from pscp.endpoint import end as ends
+
+TOKEN = "70707070"
+NONCES = ("11111111", "22222222")
+ROOT = "/dest"
+BIG, SMALLS = "big", ("one", "two")
+CHUNK_BYTES = 4
+LANES_MOST = 5  # that a run ever has
+EXCLUSIVE = ("pack", "finish", "inherit")  # as plan.Ask says
+OVERTAKEN_S, LOST_S = 2.0, 90.0  # a lane is given up later than the endpoint's own waits
+
+
+class File(NamedTuple):
+    """What a source, or the destination, has under one name."""
+
+    data: bytes
+    mode: int
+    mtime_ns: int
+
+
+Version = dict[str, File]
+
+
+def version(letter: str, big_bytes: int) -> Version:
+    """A source in which every byte tells where it is from."""
+    number = ord(letter)
+    big = bytes((number + 32 * (place % 2)) for place in range(big_bytes))
+    made = {BIG: File(big, 0o600 + number % 8, number * 10**9)}
+    for place, name in enumerate(SMALLS):
+        made[name] = File(letter.encode() * (place + 1), 0o640, number * 10**9 + place)
+    return made
+
+
+OLD = version("O", 6)
+
+
+class Setup(NamedTuple):
+    """What a world is like."""
+
+    lanes: tuple[int, int] = (2, 2)
+    sources: tuple[Version, Version] = (version("A", 12), version("B", 12))
+    is_known: bool = True  # does the second run's journal know the first run?
+    has_second: bool = True
+    has_old: bool = True
+    nameless: bool = True  # O_TMPFILE
+    has_locks: bool = True
+    stable_inodes: bool = True
+    is_patient: bool = True  # does the second run wait for the end of the first?
+    damages: bool = False  # does each run's first chunk arrive damaged at first?
+    events: tuple[Event, ...] = ()
+
+
+class Superseded(Exception):
+    """The run learned that it does not own the copy."""
+
+
+class Lost(Exception):
+    """The run has no lane any more."""
+
+
+class Mixture(AssertionError):
+    """A final name holds what is no source's: a mixture, holes, or another's metadata."""
+
+
+class Overtaken(AssertionError):
+    """What an owner of the copy did was changed by who does not own it."""
+
+
+class Lane:
+    """A lane's far end: a process that does what arrives."""
+
+    def __init__(self, world: World, run: Run, number: int) -> None:
+        self.number, self.is_lost = number, False
+        self._world, self._run = world, run
+        self.process = world.scheduler.process(f"run {run.number} lane {number}")
+        self._inbox: deque[tuple[Piece, dict[str, Any]]] = deque()
+        self._end = ends.End(0o022)
+        self._refused: Any = None  # why it could not begin
+        world.scheduler.spawn(self.process, self._serve)
+
+    def send(self, piece: Piece, question: dict[str, Any]) -> None:
+        piece.takers.append(self)
+        self._inbox.append((piece, question))
+
+    def _serve(self) -> None:
+        try:
+            while True:
+                self._world.scheduler.wait(lambda: bool(self._inbox) or self._is_left())
+                if not self._inbox:
+                    return
+                self._do(*self._inbox.popleft())
+        finally:
+            self._end.end({})
+
+    def _is_left(self) -> bool:
+        return self.is_lost or self._run.is_over or self._run.process.is_dead
+
+    def _do(self, piece: Piece, question: dict[str, Any]) -> None:
+        def reply(answer: Any, failed: bool) -> None:
+            piece.answers.append((self, answer, failed))
+
+        what = question["ask"]
+        if self._refused is not None:
+            reply(self._refused, True)
+        elif what == "chunk":
+            self._chunk(question, reply)
+        elif what == "pack":
+            listed = [entries.entry(each) for each in question["entries"]]
+            body = memoryview(question["body"])
+            self._end.the_sink().pack(
+                listed, question["rows"], body, lambda found: reply(found, False)
+            )
+        else:
+            self._end.answer(question, reply)
+            if what == "begin" and piece.answers and piece.answers[-1][2]:
+                self._refused = piece.answers[-1][1]
+
+    def _chunk(self, question: dict[str, Any], reply: Callable[[Any, bool], None]) -> None:
+        to, body, offset = self._end.the_sink(), question["body"], question["offset"]
+        to.know(1, entries.entry(question["entry"]))
+        to.write(1, offset, memoryview(body))
+        matches, inode, failed = to.complete(1, offset, len(body), question["digest"])
+        reply(failed if failed is not None else (matches, inode), failed is not None)
+
+
+class Piece:
+    """Something that a run has asked of one lane or more."""
+
+    def __init__(self, question: dict[str, Any]) -> None:
+        self.question = question
+        self.takers: list[Lane] = []
+        self.answers: list[tuple[Lane, Any, bool]] = []
+
+    def answer(self) -> tuple[Any, bool] | None:
+        """The first answer by a lane that was not lost before it came."""
+        return next(((a, f) for lane, a, f in self.answers if not lane.is_lost), None)
+
+
+class Journal:
+    """What a run knows of those before it."""
+
+    def __init__(self) -> None:
+        self.runs: list[str] = []
+        self.source: File | None = None  # whose parts may lie there
+        self.landed: dict[int, str] = {}  # digests, by offset
+
+
+class Run:
+    """The coordinator's side of a run."""
+
+    def __init__(self, world: World, number: int, journal: Journal) -> None:
+        self.number, self.nonce = number, NONCES[number]
+        self.source = world.setup.sources[number]
+        self.is_over, self.outcome, self.failures = False, "", list[failures.Data]()
+        self._world, self._journal = world, journal
+        self.process = world.scheduler.process(f"run {number}")
+        self.lanes: list[Lane] = []
+        self._next = 0
+        self._inode = 0
+        self._begin: dict[str, Any] = {}
+        self._unwanted: list[tuple[str, list[str]]] = []
+        world.scheduler.spawn(self.process, self.act)
+
+    def act(self) -> None:
+        world = self._world
+        if self.number and world.setup.is_patient:
+            first = world.runs[0]
+            world.scheduler.wait(lambda: first.is_over or first.process.is_dead)
+        try:
+            self._copy()
+            self.outcome = "failed" if self.failures else "done"
+        except Superseded:
+            self.outcome = "superseded"
+        except Lost:
+            self.outcome = "lost"
+        self.is_over = True
+        world.ended(self)
+
+    def _copy(self) -> None:
+        count = self._world.setup.lanes[self.number]
+        self.lanes = [Lane(self._world, self, number) for number in range(count)]
+        earlier = self._claim()
+        self._begin = {
+            "ask": "begin", "role": "sink", "test": False, "preserve": True, "archive": False,
+            "token": TOKEN, "nonce": self.nonce, "earlier": earlier, "root": ROOT,
+            "hash": "sha256", "strong": False,
+        }  # fmt: skip
+        for lane in self.lanes:
+            self._send_begin(lane)
+        smalls, missing = self._look(earlier) if earlier else (list(SMALLS), self._offsets())
+        pack = self._send_pack(smalls) if smalls else None
+        if missing is not None:
+            self._big(missing)
+        if pack is not None:
+            self._settle_pack(pack, smalls)
+        self._ask({"ask": "release"})
+        for path, nonces in self._unwanted:
+            self._ask({"ask": "discard", "path": path, "nonces": nonces})
+
+    def _send_begin(self, lane: Lane) -> None:
+        lane.send(Piece(self._begin), {**self._begin, "lane": lane.number})
+
+    def _claim(self) -> list[str]:
+        question = {
+            "ask": "claim", "root": ROOT, "token": TOKEN, "nonce": self.nonce,
+            "known": list(self._journal.runs),
+        }  # fmt: skip
+        found = self._ask(question, only=self.lanes[0])
+        if found["held"]:
+            known = [*self._journal.runs, found["held"]]
+            found = self._ask({**question, "known": known}, only=self.lanes[0])
+        if found["held"]:
+            raise Superseded
+        self._journal.runs.append(self.nonce)
+        earlier: list[str] = found["earlier"]
+        return earlier
+
+    # --- what is there already
+
+    def _look(self, earlier: list[str]) -> tuple[list[str], list[int] | None]:
+        """The small files that are to be sent, and the offsets of the large one that are."""
+        paths = [BIG, *SMALLS]
+        smalls, missing = [], None
+        seen = self._ask({"ask": "look", "paths": paths})
+        for path, (_, size, _, left) in zip(paths, seen, strict=True):
+            file = self.source[path]
+            is_same = size == len(file.data) and self._matching(path, False) == [True]
+            if path != BIG or is_same:
+                self._unwanted.append((path, left))
+            if is_same:
+                self._ask({"ask": "adopt", "entries": [self._entry(path)]})
+            elif path == BIG:
+                missing = self._go_on(left)
+            else:
+                smalls.append(path)
+        return smalls, missing
+
+    def _matching(self, path: str, part: bool) -> list[bool]:
+        """Per chunk of the part, or for the file as a whole: is it the source's?"""
+        data = self.source[path].data
+        step = CHUNK_BYTES if part else max(len(data), 1)
+        extents = [[o, len(data[o : o + step])] for o in range(0, len(data), step)]
+        question = {"ask": "digests", "files": [[(part, path), extents]], "hash": "sha256"}
+        [found] = self._ask(question)
+        if isinstance(found, dict):
+            return [False] * len(extents)
+        wanted = [hashlib.sha256(data[o : o + n]).hexdigest() for o, n in extents]
+        return [mine == theirs for mine, theirs in zip(wanted, found, strict=True)]
+
+    def _go_on(self, left: list[str]) -> list[int]:
+        knows = self._journal.source
+        if not left:
+            return self._offsets()
+        if knows is not None and knows != self.source[BIG]:
+            self._discard(left)
+            return self._offsets()
+        self._discard(left[:-1])
+        inherit = {"ask": "inherit", "entry": self._entry(BIG), "nonce": left[-1]}
+        if not self._ask(inherit):
+            self._discard(left[-1:])
+            return self._offsets()
+        found = zip(self._offsets(), self._matching(BIG, True), strict=True)
+        return [offset for offset, matches in found if not matches]
+
+    def _discard(self, nonces: list[str]) -> None:
+        if nonces and not self._ask({"ask": "discard", "path": BIG, "nonces": nonces}):
+            self._unwanted.append((BIG, nonces))
+
+    # --- the large file
+
+    def _offsets(self) -> list[int]:
+        return list(range(0, len(self.source[BIG].data), CHUNK_BYTES))
+
+    def _entry(self, path: str) -> list[Any]:
+        file = self.source[path]
+        return [tree.FILE, 0, path, len(file.data), file.mode, file.mtime_ns, 5, {}]
+
+    def _big(self, missing: list[int]) -> None:
+        self._journal.source = self.source[BIG]
+        questions = [self._chunk(offset) for offset in missing]
+        if self._world.setup.damages and questions:
+            questions[0]["body"] = questions[0]["body"].swapcase()
+        pieces = [self._send(question) for question in questions]
+        failed = [each for each in map(self._landed, pieces) if each is not None]
+        if not failed:
+            if not self._inode:
+                self._inode = self._ask({"ask": "make", "entry": self._entry(BIG)})
+            question = {
+                "ask": "finish", "entry": self._entry(BIG), "strong": "", "inode": self._inode,
+            }  # fmt: skip
+            answer, is_failure = self._answer(self._send(question))
+            failed = [answer] if is_failure else []
+        if failed:
+            self.failures += failed
+            self._ask({"ask": "discard", "path": BIG, "nonces": [""]})
+        self._unwanted.append((BIG, [""]))
+
+    def _chunk(self, offset: int) -> dict[str, Any]:
+        body = self.source[BIG].data[offset : offset + CHUNK_BYTES]
+        return {
+            "ask": "chunk", "entry": self._entry(BIG), "offset": offset, "body": body,
+            "digest": hashlib.sha256(body).digest(),
+        }  # fmt: skip
+
+    def _landed(self, piece: Piece) -> failures.Data | None:
+        """Wait for a chunk; returns why it failed."""
+        answer, is_failure = self._answer(piece)
+        if is_failure:
+            return failures.checked(answer)
+        matches, inode = answer
+        if not matches:
+            return self._landed(self._send(self._chunk(piece.question["offset"])))
+        self._inode = self._inode or inode
+        if inode != self._inode:
+            return failures.data(failures.SYSTEM, BIG, "its part was replaced meanwhile")
+        return None
+
+    # --- small files
+
+    def _send_pack(self, paths: list[str]) -> Piece:
+        contents = [self.source[path].data for path in paths]
+        rows = [[len(each), hashlib.sha256(each).hexdigest()] for each in contents]
+        return self._send({
+            "ask": "pack", "entries": [self._entry(path) for path in paths], "rows": rows,
+            "body": b"".join(contents),
+        })  # fmt: skip
+
+    def _settle_pack(self, piece: Piece, paths: list[str]) -> None:
+        found, is_failure = self._answer(piece)
+        outcome = [found] if is_failure else found
+        self.failures += [each for each in outcome if each is not None]
+
+    # --- asking
+
+    def _ask(self, question: dict[str, Any], only: Lane | None = None) -> Any:
+        answer, is_failure = self._answer(self._send(question, only), only)
+        if not is_failure:
+            return answer
+        self.failures.append(answer)
+        raise Lost
+
+    def _send(self, question: dict[str, Any], only: Lane | None = None) -> Piece:
+        piece = Piece(question)
+        (only or self._any_lane(piece)).send(piece, question)
+        return piece
+
+    def _any_lane(self, piece: Piece) -> Lane:
+        free = [lane for lane in self.lanes if not lane.is_lost and lane not in piece.takers]
+        if not free:
+            free = [lane for lane in self.lanes if not lane.is_lost]
+        if not free and len(self.lanes) < LANES_MOST:  # a run connects again
+            free = [Lane(self._world, self, len(self.lanes))]
+            self.lanes += free
+            self._send_begin(free[0])
+        if not free:
+            raise Lost
+        self._next += 1
+        return free[self._next % len(free)]
+
+    def _answer(self, piece: Piece, only: Lane | None = None) -> tuple[Any, bool]:
+        """The answer, from whichever lane gives one. Raises Superseded, Lost."""
+        is_chunk = piece.question["ask"] == "chunk"
+        while True:
+            living = [lane for lane in piece.takers if not lane.is_lost]
+            if not living:
+                self._again(piece, only)
+                continue
+            may_overtake = is_chunk and len(living) == 1 and not only
+            patience_s = OVERTAKEN_S if may_overtake else LOST_S
+            self._world.scheduler.wait(lambda: self._is_settled(piece), patience_s)
+            found = piece.answer()
+            if found is not None:
+                break
+            self._give_up(piece, [lane for lane in living if lane.process.is_dead], may_overtake)
+        answer, is_failure = found
+        outcomes = answer if isinstance(answer, list) else [answer] if is_failure else []
+        for each in outcomes:
+            if isinstance(each, dict) and each.get("kind") == failures.SUPERSEDED:
+                raise Superseded
+        return found
+
+    def _is_settled(self, piece: Piece) -> bool:
+        is_cut = any(lane.process.is_dead and not lane.is_lost for lane in piece.takers)
+        return piece.answer() is not None or is_cut
+
+    def _give_up(self, piece: Piece, dead: list[Lane], may_overtake: bool) -> None:
+        """Nobody answers: another lane does it as well, or those that should have are lost."""
+        others = [e for e in self.lanes if not e.is_lost and e not in piece.takers]
+        if may_overtake and not dead and others:
+            others[0].send(piece, piece.question)
+            return
+        for lane in dead or piece.takers:
+            lane.is_lost = True
+
+    def _again(self, piece: Piece, only: Lane | None) -> None:
+        """All that were asked are lost. A pack is done again only once they are told off."""
+        if only is not None:
+            raise Lost
+        if piece.question["ask"] in EXCLUSIVE:
+            for number in {lane.number for lane in piece.takers}:
+                self._ask({"ask": "revoke", "lane": number})
+        self._any_lane(piece).send(piece, piece.question)
+
+
+class World:
+    """A destination, two runs, and what must hold of it."""
+
+    def __init__(self, setup: Setup) -> None:
+        self.setup = setup
+        self.scheduler = Scheduler(list(setup.events))
+        self.kernel = Kernel(self.scheduler, setup.has_locks)
+        self.owner: Run | None = None  # who has claimed the copy last
+        self.is_owned = False  # and not released it
+        if setup.has_old:
+            for name, file in OLD.items():
+                self.kernel.add_file(name.encode(), *file)
+        self._last = {name: self._there(name) for name in OLD}
+        self.kernel.changed = self._look
+        journal = Journal()
+        self.runs = [Run(self, 0, journal)]
+        if setup.has_second:
+            self.runs.append(Run(self, 1, journal if setup.is_known else Journal()))
+
+    def run(self) -> None:
+        with MonkeyPatch.context() as patch:
+            self._stand_in(patch)
+            self.scheduler.run()
+        self._check_left()
+
+    def _stand_in(self, patch: MonkeyPatch) -> None:
+        fake = FakeOs(self.kernel)
+        for module in (sink, durable, ends, files, parts, fence, names, metadata):
+            patch.setattr(module, "os", fake)
+        for module in (fence, parts):
+            patch.setattr(module, "fcntl", FakeFcntl(fake))
+        for module in (fence, names, durable):
+            patch.setattr(module, "threading", Threading(self.scheduler))
+        for module in (fence, durable):
+            patch.setattr(module, "time", Time(self.scheduler))
+        patch.setattr(files, "reserve", lambda fd, status, size: None)
+        if not self.setup.nameless:
+            patch.setattr(files, "_NO_NAME", 0)
+        patch.setattr(machine, "has_stable_inodes", lambda device: self.setup.stable_inodes)
+        patch.setattr(machine, "holders", self._holders)
+
+    def _holders(self, fd: int) -> list[int]:
+        """As proc(5) tells."""
+        process = self.scheduler.current.process
+        pids = self.kernel.holders(process.descriptors[fd].inode)
+        return [pid for pid in pids if pid != process.pid]
+
+    # --- what must hold
+
+    def _there(self, name: str) -> File | None:
+        inode = self.kernel.destination.names.get(name.encode())
+        if inode is None:
+            return None
+        return File(bytes(inode.data), stat.S_IMODE(inode.mode), inode.mtime_ns)
+
+    def _look(self) -> None:
+        """A final name holds a whole source, and only who owns the copy gives it another."""
+        self._see_owner()
+        for name, before in self._last.items():
+            now = self._there(name)
+            if now == before:
+                continue
+            wholes = [run.source[name] for run in self.runs]
+            if now not in wholes:
+                raise Mixture(f"{name} is {now}")
+            owner = self.owner
+            if owner is None or not self.is_owned or now != owner.source[name]:
+                raise Overtaken(f"{name} is {now}, which is not the owner's")
+            self._last[name] = now
+
+    def _see_owner(self) -> None:
+        """Whose the copy is by what a fence says, from the moment on when that is written."""
+        for folder in (self.kernel.destination, *self.kernel.private.names.values()):
+            inode = folder.names.get(fence.fence_name(TOKEN))
+            nonce = fence.state_of(bytes(inode.data))["run"] if inode is not None else ""
+            if nonce:
+                self.owner = self.runs[NONCES.index(nonce)]
+                self.is_owned = True
+                return
+        self.is_owned = False
+
+    def ended(self, run: Run) -> None:
+        if run.outcome == "done" and self.owner is run:
+            self.check_copied(run)
+
+    def check_copied(self, run: Run) -> None:
+        for name, file in run.source.items():
+            assert self._there(name) == file, (
+                f"{name} is {self._there(name)} after run {run.number}"
+            )
+
+    def _check_left(self) -> None:
+        """All are over: what was reported is there, and nothing else where nobody was killed."""
+        owner = self.owner
+        if owner is None or owner.outcome != "done":
+            return
+        self.check_copied(owner)
+        left = [name for name in self.kernel.destination.names if name.startswith(b".")]
+        if not self.scheduler.has_kills:
+            assert not left, f"left: {left}"

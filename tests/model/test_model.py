@@ -1,0 +1,211 @@
+"""A copy over lanes that stop, die and come late, in any order, at any system call.
+
+The endpoint's own code runs on a simulated kernel (copying.py). Whatever the schedule: a final
+name holds a whole source, what a run has reported stays until a later run replaces it, a complete
+copy leaves nothing else behind, and nobody waits for ever. Each mend of what an adversary found
+(the letters) is taken out in turn, and the same search has to find what it was for.
+
+Not here: the coordinator's own code, SFTP, real disks (tests/faults).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import copying
+import pytest
+from copying import Lost, Mixture, Overtaken, Setup, World, version
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from schedule import FULL, KILL, STALL, SWITCH, WAKE, Event
+
+from pscp.endpoint import durable, fence, files
+from pscp.endpoint.fence import Fence
+from pscp.endpoint.names import part_name
+from pscp.endpoint.parts import Parts
+from pscp.endpoint.sink import Sink
+
+SOURCES = [
+    (version("A", 12), version("B", 12)),  # changed
+    (version("A", 12), version("A", 12)),
+    (version("A", 12), version("B", 8)),
+    (version("A", 8), version("B", 13)),
+]
+LANES = [(1, 1), (2, 2), (3, 1), (1, 2)]
+# All that a run may report as failed, where nothing is wrong with its source.
+EXPECTED = {
+    "No space left on device",
+    "its part is held by another process",  # by one that stands still
+    "another run of this copy holds the destination",
+    "No locks available",  # and the private folder, which has some, takes no fence
+}
+BOOLEAN = st.booleans()
+STEPS = 220  # system calls, at each of which the lane that makes it stands still once
+
+
+def events(*kinds: str) -> st.SearchStrategy[tuple[Event, ...]]:
+    after = st.one_of(st.integers(0, 8), st.integers(0, 60), st.integers(0, 250))
+    event = st.builds(Event, after, st.sampled_from(kinds), st.integers(0, 5))
+    return st.lists(event, max_size=8).map(tuple)
+
+
+SETUPS = st.builds(
+    Setup, lanes=st.sampled_from(LANES), sources=st.sampled_from(SOURCES), is_known=BOOLEAN,
+    has_second=BOOLEAN, has_old=BOOLEAN, nameless=BOOLEAN, has_locks=BOOLEAN,
+    stable_inodes=BOOLEAN, is_patient=BOOLEAN, damages=BOOLEAN,
+    events=events(SWITCH, SWITCH, STALL, KILL, WAKE, FULL),
+)  # fmt: skip
+
+
+@settings(max_examples=300, deadline=None, derandomize=True, database=None)
+@given(SETUPS)
+def test_no_schedule_breaks_a_copy(setup: Setup) -> None:
+    checked(setup)
+
+
+@pytest.mark.parametrize("sources", SOURCES)
+@pytest.mark.parametrize("nameless", [True, False])
+@pytest.mark.parametrize("has_locks", [True, False])
+def test_undisturbed_runs_are_complete(sources: Any, nameless: bool, has_locks: bool) -> None:
+    world = World(Setup(sources=sources, nameless=nameless, has_locks=has_locks, damages=True))
+    world.run()
+    assert [(run.outcome, run.failures) for run in world.runs] == [("done", [])] * 2
+
+
+def checked(setup: Setup) -> None:
+    """Run a world; all that it reports as failed must be for a reason that it has."""
+    world = World(setup)
+    world.run()
+    found = {each["message"] for run in world.runs for each in run.failures}
+    assert found <= EXPECTED, setup
+
+
+@pytest.mark.parametrize(
+    "setup",
+    [
+        Setup(has_second=False, nameless=False, stable_inodes=False),
+        Setup(lanes=(2, 1), sources=SOURCES[1], has_old=False),
+        Setup(lanes=(1, 1), is_known=False, is_patient=False, nameless=False),
+    ],
+)
+def test_whoever_stands_still_once_breaks_nothing(setup: Setup) -> None:
+    for at in range(STEPS):
+        checked(setup._replace(events=(Event(at, STALL),)))
+
+
+def test_runs_that_claim_at_the_same_time() -> None:
+    setup = Setup(lanes=(2, 2), is_known=False, is_patient=False)
+    for first, second in itertools.product(range(14), repeat=2):
+        checked(setup._replace(events=(Event(first, SWITCH), Event(second, SWITCH))))
+
+
+# --- the mends, taken out
+
+Sabotage = Callable[[pytest.MonkeyPatch], None]
+
+
+def one_name_for_all_runs(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Parts, "name", lambda self, name, nonce="": part_name(name, self._token))
+
+
+def owned_by_all(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Fence, "_is_ours", lambda self: True)
+
+
+def renamed_by_name(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(durable, "is_named", lambda *_: True)
+
+
+def written_whatever_its_name(patch: pytest.MonkeyPatch) -> None:
+    @contextlib.contextmanager
+    def written(self: Parts, fd: int, path: str) -> Iterator[None]:
+        yield
+
+    patch.setattr(Parts, "written", written)
+
+
+def written_before_its_digest(patch: pytest.MonkeyPatch) -> None:
+    complete = Sink.complete
+
+    def late(self: Sink, id_: int, offset: int, length: int, digest: bytes) -> Any:
+        file = self._file(id_)
+        with contextlib.suppress(Exception), self._parts.written(file.fd, self._entry(id_).path):
+            file.write(memoryview(self._chunk)[:length], offset)
+        found = complete(self, id_, offset, length, digest)
+        return (True, self._parts.inode(file.fd), None) if not found[2] else found
+
+    patch.setattr(Sink, "complete", late)
+
+
+def any_part_is_the_one(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Parts, "inode", lambda self, fd: 1)
+    patch.setattr(copying, "EXCLUSIVE", ())  # nor is a lost lane told off
+
+
+def never_superseded(patch: pytest.MonkeyPatch) -> None:
+    claim = fence.claim
+
+    def claimed(root_fd: int, token: str, nonce: str, known: list[str]) -> fence.State:
+        claim(root_fd, token, nonce, known)
+        return {"held": "", "earlier": []}
+
+    patch.setattr(fence, "claim", claimed)
+    patch.setattr(Fence, "_find", _find_any)
+    owned_by_all(patch)
+
+
+def _find_any(self: Any, root_fd: int, token: str) -> Any:
+    with fence._places(root_fd, token) as places:
+        for place in places:
+            with contextlib.suppress(OSError):
+                fd = place.open(True)
+                place.folder_fd = fence.os.dup(place.folder_fd)
+                return fd, place
+    raise fence.superseded()
+
+
+def sized_whatever_its_name(patch: pytest.MonkeyPatch) -> None:
+    def opened(self: Sink, value: Any) -> Any:
+        try:
+            fd = self._parts.open(value.path)
+        except FileNotFoundError:
+            fd = self._parts.make(value.path)
+        files.make_room(fd, value.size, False)
+        return files.FileSink(fd)
+
+    patch.setattr(Sink, "_opened", opened)
+
+
+CASES: dict[str, tuple[type[AssertionError], list[Sabotage], dict[str, Any]]] = {
+    "A1": (Mixture, [renamed_by_name, one_name_for_all_runs, owned_by_all], {"has_locks": True}),
+    "A2": (Overtaken, [owned_by_all], {}),
+    "A3": (Mixture, [written_whatever_its_name], {"has_second": False}),
+    "A3 damaged": (Mixture, [written_before_its_digest], {"damages": True}),
+    "A3 sized": (Mixture, [sized_whatever_its_name], {"has_second": False, "lanes": (2, 1)}),
+    "A4": (Mixture, [any_part_is_the_one], {"has_second": False, "lanes": (2, 1)}),
+    "A5": (Mixture, [never_superseded, one_name_for_all_runs], {"is_patient": False}),
+}
+
+
+@pytest.mark.parametrize("letter", CASES)
+def test_each_mend_is_needed(letter: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected, sabotages, fixed = CASES[letter]
+    for sabotage in sabotages:
+        sabotage(monkeypatch)
+
+    def breaks(schedule: tuple[Event, ...]) -> bool:
+        world = World(Setup(**{"events": schedule, **fixed}))
+        try:
+            world.run()
+        except expected:
+            return True
+        except (AssertionError, Lost, OSError):
+            return False
+        return False
+
+    later = (50, 160, 1000)  # system calls after which the lane goes on
+    schedules = itertools.product(range(STEPS), later)
+    assert any(breaks((Event(at, STALL), Event(after, WAKE))) for at, after in schedules)

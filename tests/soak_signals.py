@@ -1,0 +1,199 @@
+"""Signals at random moments, 500 in a row on a busy machine: python tests/soak_signals.py.
+
+Takes half an hour, so no test run does it; needs sshd. Every command is ended by SIGINT, SIGTERM
+or SIGHUP at a moment of its life, while other processes keep the processors busy. Ends with exit
+code 1 where one took more than 5 s to end, said a traceback, or left a process below it or a file
+in a temporary folder. Before the interpreter comes to the program's first line, the traceback is
+its own: those are counted apart. TIMES, BUSY (processes), SEED and ONLY (a part of a command's
+name) in the environment change what is done.
+
+Not here: what an end means for a copy (faults/test_signals.py).
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from pscp.processes import Process, descendants, living, send
+from pscp.servers import SshdServer
+
+TIMES, BUSY = int(os.environ.get("TIMES", 500)), int(os.environ.get("BUSY", 4))
+ONLY = os.environ.get("ONLY", "")
+SOON_S, GONE_S, PATIENCE_S = 5.0, 5.0, 60.0
+FORCED_S = 2.9  # an end that took longer was forced
+CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 143}
+BIN = Path(sys.executable).parent
+
+
+def commands(home: Path, ssh_config: str, host: str) -> dict[str, tuple[list[str], float]]:
+    """Each command line, and how long it lives, about, in seconds."""
+    ways = ["-F", ssh_config, "-B", "--no-resume", "-c", "3"]
+    source, far = f"{home}/source/.", f"{host}:{home}/source/."
+    pipe, limit = [str(BIN / "pscp-pipe"), "-F", ssh_config, "-B"], ["-l", "160000"]
+    copy = [str(BIN / "pscp"), "-r", *ways, *limit]
+    return {
+        "push": ([*copy, source, f"{host}:{home}/pushed"], 3.0),
+        "pull": ([*copy, far, f"{home}/pulled"], 3.0),
+        "push -c auto": ([str(BIN / "pscp"), "-ra", *ways[:3], source, f"{host}:{home}/auto"], 2.0),
+        "push sftp": ([*copy, "--remote", "sftp", source, f"{host}:{home}/sftp"], 3.0),
+        "pull sftp": ([*copy, "--remote", "sftp", far, f"{home}/from-sftp"], 3.0),
+        "push asyncssh": (
+            [*copy, "--transport", "asyncssh", source, f"{host}:{home}/asyncssh"], 4.0,
+        ),
+        "pull paramiko": ([*copy, "--transport", "paramiko", far, f"{home}/paramiko"], 4.0),
+        "pipe": ([*pipe, "--producer", "cat /dev/zero", host, "cat >/dev/null"], 3.0),
+        "pipe from": ([*pipe, "--from", host, "cat /dev/zero"], 3.0),
+        "to file": ([str(BIN / "pscp"), *ways[:3], "-", f"{host}:{home}/file"], 2.0),
+        "measure": ([str(BIN / "pscp"), "--measure", *ways[:3], host], 5.0),
+        "test": ([str(BIN / "pscp-test"), f"{home}/test"], 6.0),
+        "zfs": (
+            [str(BIN / "pscp-zfs"), *ways[:3], "--zfs-command", f"{home}/zfs",
+             "--far-zfs-command", f"{home}/zfs", "tank/a", f"{host}:backup/a"],
+            2.0,
+        ),
+    }  # fmt: skip
+
+
+def prepare(home: Path) -> None:
+    for name in ("source", "test", "tmp", "state", "run"):
+        (home / name).mkdir()
+    (home / "run").chmod(0o700)
+    for number in range(400):
+        (home / "source" / f"{number}").write_bytes(os.urandom(3000))
+    (home / "source" / "big").write_bytes(os.urandom(40 << 20))
+    zfs = home / "zfs"  # one that takes its time over every question
+    zfs.write_text("#!/bin/sh\nsleep 1\nexit 0\n")
+    zfs.chmod(0o755)
+
+
+def is_before_the_first_line(said: str) -> bool:
+    """Was it Python itself that was interrupted, which had not come to the program yet?"""
+    others = said.replace("/pscp/__init__.py", "").replace("/pscp/start.py", "")
+    return "KeyboardInterrupt" in said and "/pscp/" not in others
+
+
+def environment(home: Path) -> dict[str, str]:
+    """Folders of its own for whatever a command may leave."""
+    return {
+        "TMPDIR": f"{home}/tmp", "XDG_STATE_HOME": f"{home}/state",
+        "XDG_RUNTIME_DIR": f"{home}/run",
+    }  # fmt: skip
+
+
+class Ending:
+    """One command, ended once."""
+
+    def __init__(
+        self, home: Path, name: str, argv: list[str], kind: signal.Signals, after_s: float
+    ) -> None:
+        self.name, self.kind, self.after_s = name, kind, after_s
+        self.took_s, self.was_early = 0.0, False
+        self._home, self._argv = home, argv
+
+    def run(self) -> str:
+        """What was wrong with its end, or nothing."""
+        with open(self._home / "said", "wb") as said:
+            reads, writes = os.pipe()  # an input that never ends
+            process = subprocess.Popen(
+                self._argv, stdin=reads, stdout=subprocess.DEVNULL, stderr=said,
+                start_new_session=True,
+            )  # fmt: skip
+            os.close(reads)
+        try:
+            self._wait_for_the_moment(process)
+            below = descendants(process.pid)
+            process.send_signal(self.kind)
+            problem = self._ended(process, below)
+        finally:
+            os.close(writes)
+        return problem
+
+    def _wait_for_the_moment(self, process: subprocess.Popen[bytes]) -> None:
+        until_s = time.monotonic() + self.after_s
+        while time.monotonic() < until_s and process.poll() is None:
+            time.sleep(0.002)
+
+    def _ended(self, process: subprocess.Popen[bytes], below: set[Process]) -> str:
+        begun_s = time.monotonic()
+        try:
+            code = process.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            below |= descendants(process.pid)
+            for each in below:
+                send(each.pid, signal.SIGKILL)
+            process.kill()
+            process.wait()
+            return "it never ended"
+        self.took_s = time.monotonic() - begun_s
+        said = (self._home / "said").read_text(errors="replace")
+        problems = []
+        if self.took_s > SOON_S:
+            problems.append(f"it took {self.took_s:.1f} s")
+        self.was_early = is_before_the_first_line(said)
+        if self.was_early:
+            return ""
+        if "Traceback" in said or "Exception ignored" in said:
+            problems.append("a traceback")
+        if code not in (CODES[self.kind], -self.kind, 0):
+            problems.append(f"exit code {code}")
+        problems += self._left(below)
+        return f"{', '.join(problems)}; it said: {said}" if problems else ""
+
+    def _left(self, below: set[Process]) -> list[str]:
+        until_s = time.monotonic() + GONE_S
+        while (left := below & living().keys()) and time.monotonic() < until_s:
+            time.sleep(0.01)
+        for each in left:
+            send(each.pid, signal.SIGKILL)
+        found = [f"process {each.pid} was left" for each in left]
+        for folder in (self._home / "tmp", self._home / "run" / f"pscp-{os.getuid()}"):
+            for path in folder.iterdir() if folder.exists() else ():
+                if path.name.startswith("pscp-") and (path / "lanes").exists():
+                    continue  # a far end's, which ends with its command
+                found.append(f"{path} was left")
+                subprocess.run(["rm", "-rf", str(path)], check=True)
+        return found
+
+
+def main() -> int:
+    random.seed(int(os.environ.get("SEED", 1)))
+    busy = [subprocess.Popen(["sh", "-c", "while :; do :; done"]) for _ in range(BUSY)]
+    wrong = forced = early = 0
+    try:
+        with tempfile.TemporaryDirectory() as name, SshdServer() as server:
+            home = Path(name)
+            prepare(home)
+            os.environ.update(environment(home))
+            lines = commands(home, server.ssh_config, server.host)
+            chosen = [name for name in lines if ONLY in name]
+            for number in range(TIMES):
+                name = chosen[number % len(chosen)]
+                argv, life_s = lines[name]
+                kind = random.choice(list(CODES))
+                # the beginning has more steps
+                ending = Ending(home, name, argv, kind, random.random() ** 2 * life_s)
+                problem = ending.run()
+                wrong += bool(problem)
+                early += ending.was_early
+                forced += ending.took_s > FORCED_S
+                if problem or ending.took_s > FORCED_S:
+                    when = f"{ending.kind.name} after {ending.after_s:.3f} s"
+                    took = f"ended in {ending.took_s:.1f} s"
+                    print(f"{number}: {name}: {when}: {took}: {problem or 'forced'}", flush=True)
+    finally:
+        for each in busy:
+            each.kill()
+            each.wait()
+    print(f"{TIMES} ends: {wrong} wrong, {forced} forced, {early} before the first line")
+    return int(wrong > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,221 @@
+"""The fence: who owns a copy, who takes it over from whom, and what late comers find."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pscp.endpoint import fence
+from pscp.endpoint.failures import SUPERSEDED, Refusal
+
+TOKEN = "01234567"
+FIRST, SECOND, THIRD = "aaaaaaaa", "bbbbbbbb", "cccccccc"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Iterator[int]:
+    fd = os.open(tmp_path, os.O_RDONLY)
+    yield fd
+    os.close(fd)
+
+
+def content(root: int) -> dict[str, object]:
+    fd = os.open(fence.fence_name(TOKEN), os.O_RDONLY, dir_fd=root)
+    try:
+        found: dict[str, object] = json.loads(os.read(fd, 10_000))
+        return found
+    finally:
+        os.close(fd)
+
+
+def refused(root: int, nonce: str, lane: int = 1) -> bool:
+    """Is this lane refused, whether it begins now or began before?"""
+    try:
+        late = fence.Fence(root, TOKEN, nonce, lane)
+    except Refusal as error:
+        return error.kind == SUPERSEDED
+    try:
+        with late.held():
+            return False
+    except Refusal as error:
+        return error.kind == SUPERSEDED
+    finally:
+        late.close()
+
+
+def test_a_run_owns_the_copy_until_it_lets_go(root: int) -> None:
+    assert fence.claim(root, TOKEN, FIRST, []) == {"held": "", "earlier": [], "folds": False}
+    assert not refused(root, FIRST)
+    fence.release(root, TOKEN, FIRST)
+    assert os.listdir(root) == []
+    assert refused(root, FIRST)
+
+
+def test_a_known_run_is_taken_over_from_and_what_it_left_is_remembered(root: int) -> None:
+    fence.claim(root, TOKEN, FIRST, [])
+    before = fence.Fence(root, TOKEN, FIRST, 1)
+    assert fence.claim(root, TOKEN, SECOND, [FIRST])["earlier"] == [FIRST]
+    with pytest.raises(Refusal), before.held():
+        pass
+    before.close()
+    assert fence.claim(root, TOKEN, THIRD, [FIRST, SECOND])["earlier"] == [FIRST, SECOND]
+    assert refused(root, FIRST) and refused(root, SECOND) and not refused(root, THIRD)
+
+
+def test_a_late_claim_takes_nothing_over(root: int) -> None:
+    """The first run's claim comes, or comes again, when the second one owns the copy."""
+    fence.claim(root, TOKEN, SECOND, [FIRST])
+    assert fence.claim(root, TOKEN, FIRST, [])["held"] == SECOND
+    assert not refused(root, SECOND)
+
+
+def test_who_knows_the_owner_by_its_name_takes_over(root: int) -> None:
+    """As where the journal was lost: the first answer names the owner."""
+    fence.claim(root, TOKEN, FIRST, [])
+    held = fence.claim(root, TOKEN, SECOND, [])["held"]
+    assert fence.claim(root, TOKEN, SECOND, [held]) == {
+        "held": "", "earlier": [FIRST], "folds": False,
+    }  # fmt: skip
+
+
+def test_claiming_twice_is_claiming_once(root: int) -> None:
+    fence.claim(root, TOKEN, FIRST, [])
+    assert fence.claim(root, TOKEN, FIRST, [])["held"] == ""
+    assert content(root)["earlier"] == []
+
+
+def test_a_late_release_removes_no_others_fence(root: int) -> None:
+    fence.claim(root, TOKEN, FIRST, [])
+    fence.claim(root, TOKEN, SECOND, [FIRST])
+    fence.release(root, TOKEN, FIRST)
+    assert not refused(root, SECOND)
+
+
+def test_a_lost_lane_is_refused_and_others_go_on(root: int) -> None:
+    fence.claim(root, TOKEN, FIRST, [])
+    lost, other = (fence.Fence(root, TOKEN, FIRST, lane) for lane in (1, 2))
+    with lost.held():
+        pass
+    fence.revoke(root, TOKEN, FIRST, 1)
+    with pytest.raises(Refusal), lost.held():
+        pass
+    with other.held():
+        pass
+    lost.close()
+    other.close()
+    assert refused(root, FIRST, lane=1)
+
+
+def test_nobody_takes_over_while_the_fence_is_held(root: int) -> None:
+    fence.claim(root, TOKEN, FIRST, [])
+    holder = fence.Fence(root, TOKEN, FIRST, 1)
+    fd = os.open(fence.fence_name(TOKEN), os.O_RDWR, dir_fd=root)
+    with holder.held(), holder.held():
+        assert not fence.lock(fd, fcntl.LOCK_EX, 0.0)
+    assert fence.lock(fd, fcntl.LOCK_EX, 0.0)
+    os.close(fd)
+    holder.close()
+
+
+HOLDER = """
+import os, sys
+from pscp.endpoint import fence
+root = os.open(sys.argv[1], os.O_RDONLY)
+with fence.Fence(root, sys.argv[2], sys.argv[3], 1).held():
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_process_that_keeps_the_fence_is_ended(
+    root: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fence, "PATIENCE_S", 0.2)
+    fence.claim(root, TOKEN, FIRST, [])
+    argv = [sys.executable, "-c", HOLDER, str(tmp_path), TOKEN, FIRST]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None and holder.stdout.readline() == b"held\n"
+        assert fence.claim(root, TOKEN, SECOND, [FIRST])["held"] == ""
+        assert holder.wait(30) == -9
+    assert not refused(root, SECOND)
+
+
+def test_a_fence_of_another_user_is_left_alone(root: int, tmp_path: Path) -> None:
+    """It lies in the private folder then, and every lane finds it there."""
+    path = tmp_path / fence.fence_name(TOKEN).decode()
+    path.write_text("another's")
+    os.chown(path, 65534, 65534)
+    fence.claim(root, TOKEN, FIRST, [])
+    assert path.read_text() == "another's"
+    private = Path(f"/tmp/pscp-{os.geteuid()}") / path.name
+    assert private.exists() and not refused(root, FIRST)
+    fence.release(root, TOKEN, FIRST)
+    assert not private.exists() and path.exists()
+
+
+def test_a_root_without_locks_has_its_fence_elsewhere(
+    root: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As NFS without its lock daemon: flock(2) fails with ENOLCK."""
+    real = fcntl.flock
+
+    def flock(fd: int, kind: int) -> None:
+        if os.readlink(f"/proc/self/fd/{fd}").startswith(str(tmp_path)):
+            raise OSError(37, "No locks available")
+        real(fd, kind)
+
+    monkeypatch.setattr(fence.fcntl, "flock", flock)
+    fence.claim(root, TOKEN, FIRST, [])
+    assert os.listdir(root) == []
+    assert not refused(root, FIRST)
+    assert fence.claim(root, TOKEN, SECOND, [FIRST])["earlier"] == [FIRST]
+    assert refused(root, FIRST) and not refused(root, SECOND)
+    fence.release(root, TOKEN, SECOND)
+
+
+@pytest.mark.parametrize("text", [b"", b"{}", b"[1]", b"\xff", b'{"run": 1}', b"[" * 100_000])
+def test_what_says_nothing_sensible_is_nobodys(root: int, text: bytes) -> None:
+    fd = os.open(fence.fence_name(TOKEN), os.O_RDWR | os.O_CREAT, 0o600, dir_fd=root)
+    os.write(fd, text)
+    os.close(fd)
+    assert fence.claim(root, TOKEN, FIRST, [])["held"] == ""
+    assert not refused(root, FIRST)
+
+
+def test_the_roots_times_are_as_before(root: int, tmp_path: Path) -> None:
+    before = tmp_path.stat().st_mtime_ns
+    fence.claim(root, TOKEN, FIRST, [])
+    assert tmp_path.stat().st_mtime_ns == before
+    fence.release(root, TOKEN, FIRST)
+    assert tmp_path.stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize("text", ["", None])
+def test_of_a_fence_that_was_lost_the_journal_knows_the_runs(
+    root: int, tmp_path: Path, text: str | None
+) -> None:
+    """After a power cut it is there without its content, or not at all."""
+    if text is not None:
+        (tmp_path / os.fsdecode(fence.fence_name(TOKEN))).write_text(text)
+    assert fence.claim(root, TOKEN, SECOND, [FIRST])["earlier"] == [FIRST]
+    assert content(root)["earlier"] == [FIRST]
+
+
+def test_where_modes_are_not_kept_nobody_waits_for_turns(
+    root: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fence.claim(root, TOKEN, FIRST, [])
+    (tmp_path / os.fsdecode(fence.fence_name(TOKEN))).chmod(0o777)
+    pauses: list[float] = []
+    monkeypatch.setattr(fence.time, "sleep", pauses.append)
+    with contextlib.closing(fence.Fence(root, TOKEN, FIRST, 1)) as mine, mine.held():
+        pass
+    assert not pauses
