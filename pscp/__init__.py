@@ -1,10 +1,10 @@
 """pscp: parallel bulk transfer over SSH. The public API, re-exported; nothing else.
 
 copy() and Session are in api.py, Options and Location in options.py, the errors in errors.py,
-Result and Counters in progress.py, measure() in measuring.py, Measurement in advice.py, clean() in
-cleaning.py,
-replicate() in zfs/replicate.py. They are imported on first use, so that the command line starts
-quickly.
+Result and Counters in progress.py, measure() in measuring/measure.py, Measurement in
+measuring/advice.py, clean() in cleaning.py, replicate() in zfs/replicate.py. They are imported on
+first use, so that the command line starts quickly.
+Read next: api.py.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ TYPE_CHECKING = False  # for type checkers it is True; typing takes long to load
 if TYPE_CHECKING:
     from typing import Any
 
-    from pscp.advice import Measurement as Measurement
     from pscp.api import Session as Session
     from pscp.api import copy as copy
     from pscp.cleaning import Cleaned as Cleaned
@@ -24,7 +23,8 @@ if TYPE_CHECKING:
     from pscp.errors import CopyError as CopyError
     from pscp.errors import PscpError as PscpError
     from pscp.errors import UsageError as UsageError
-    from pscp.measuring import measure as measure
+    from pscp.measuring.advice import Measurement as Measurement
+    from pscp.measuring.measure import measure as measure
     from pscp.options import Location as Location
     from pscp.options import Options as Options
     from pscp.options import parse_location as parse_location
@@ -37,7 +37,7 @@ _HOMES = {
     "copy": "api", "Session": "api", "ConnectError": "errors", "CopyError": "errors",
     "PscpError": "errors", "UsageError": "errors", "Location": "options", "Options": "options",
     "parse_location": "options", "Counters": "progress", "Failure": "progress",
-    "Result": "progress", "measure": "measuring", "Measurement": "advice",
+    "Result": "progress", "measure": "measuring.measure", "Measurement": "measuring.advice",
     "replicate": "zfs.replicate", "clean": "cleaning", "Cleaned": "cleaning",
 }  # fmt: skip
 

@@ -1,8 +1,8 @@
 """What a program calls: copy() for one copy, Session for several over the same connections.
 
-Not here: the command line (cli.py), the connections (connections.py), how a copy goes
-(coordinator.py).
-Read next: run.py.
+Not here: the command line (cli/copy.py), the connections (connect/connections.py), how a copy goes
+(transfer/coordinator.py).
+Read next: transfer/copy.py.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any
 
 from pscp import errors
-from pscp.connections import Connections
+from pscp.connect.connections import Connections
 from pscp.options import Location, Options, check_direction, parse_location
 from pscp.progress import CallbackReporter, Counters, Reporter, Result, Silent
 
 if TYPE_CHECKING:
-    from pscp.streams import Ran
+    from pscp.stream.stream import Ran
 
 _LARGE_BYTES = 8 * 1024 * 1024  # from here on a second connection may be of use
 
@@ -87,8 +87,8 @@ class Session:
             assert host is not None
             self.host, self.connections = host, Connections(host)
             return
-        from pscp.channels.lent import place_of  # here: few programs hand one in
-        from pscp.lent import LentConnections
+        from pscp.connect.external import LentConnections
+        from pscp.transports.external import place_of  # here: few programs hand one in
 
         self.host = host or place_of(client)
         self.connections = LentConnections(self.host, self.options, client)
@@ -128,9 +128,9 @@ class Session:
         an exception, the command sees the end of its input once all of it was verified; else it
         is ended first. Raises CommandFailed for another exit status than 0, and as copy() does.
         """
-        from pscp import streams
+        from pscp.stream import stream
 
-        return streams.piped(self.connections, self._stream_options(fields), True, command)
+        return stream.piped(self.connections, self._stream_options(fields), True, command)
 
     def pipe_from(
         self, command: str | Sequence[str], **fields: Any
@@ -140,16 +140,16 @@ class Session:
         What is left of it when the block ends is read and dropped; with an exception the command
         is ended. Raises CommandFailed for another exit status than 0, and as copy() does.
         """
-        from pscp import streams
+        from pscp.stream import stream
 
-        return streams.piped(self.connections, self._stream_options(fields), False, command)
+        return stream.piped(self.connections, self._stream_options(fields), False, command)
 
     def run(self, argv: Sequence[str], **fields: Any) -> Ran:
         """Run a program at the far end, without a shell: its exit status and what it said."""
-        from pscp import streams
+        from pscp.stream import stream
 
         options = self._stream_options({"connections": 1, **fields})
-        return streams.run(self.connections, options, argv)
+        return stream.run(self.connections, options, argv)
 
     def _stream_options(self, fields: dict[str, Any]) -> Options:
         return _options(self.options, fields).with_agent("a stream")
@@ -177,7 +177,7 @@ class Session:
             if is_something:
                 connections.begin(options, is_push, is_small)
             told.start(counters)
-            from pscp.run import Run  # most of the program; ssh logs in meanwhile
+            from pscp.transfer.copy import Run  # most of the program; ssh logs in meanwhile
 
             if is_something:
                 connections.begun(options, is_push, is_small)

@@ -1,7 +1,7 @@
 """Finds what cut copies left below a folder, here or at a host, and removes it on request.
 
 Not here: which files those are (endpoint/leftovers.py, sftp/leftovers.py), the command line
-(cli.py).
+(cli/copy.py).
 Read next: endpoint/leftovers.py.
 """
 
@@ -15,13 +15,13 @@ from typing import Any
 
 from pscp import errors
 from pscp.api import Session
-from pscp.bootstrap import clean_modules
+from pscp.connect.bootstrap import clean_modules
 from pscp.endpoint import failures, leftovers
 from pscp.endpoint.end import End
 from pscp.endpoint.wire import WireError
-from pscp.lines import write_line
 from pscp.options import Location, Options, parse_location
 from pscp.progress import Failure, count, format_bytes
+from pscp.terminal_text import write_line
 
 _MOST = 1_000_000  # that are kept in memory; the same command finds the rest
 

@@ -42,7 +42,8 @@
 A class's docstring is its message in docs/errors.md; `exit_code`, `retry` and `hint` are its
 facts. An exception of any other class is a bug of ours and is shown as a traceback.
 
-Not here: the decision what to do about an error (coordinator.py) and its printing (cli.py).
+Not here: the decision what to do about an error (transfer/coordinator.py) and its printing
+(cli/copy.py).
 Read next: options.py.
 """
 

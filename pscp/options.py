@@ -3,7 +3,7 @@
 A value of these classes is sound: whatever is wrong is refused with a UsageError while it is
 made, so nothing below this module checks it again.
 
-Not here: the letters of the command line (cli.py), and anything that opens a file or a
+Not here: the letters of the command line (cli/copy.py), and anything that opens a file or a
 connection. Read next: progress.py.
 """
 

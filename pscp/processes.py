@@ -4,7 +4,6 @@ Reads /proc where there is one (Linux), else runs ps. What to end is always a pr
 started ourselves, known by its pid and start time, never by a name.
 
 Not here: the ssh processes of a copy, which their channel ends (channels/).
-Read next: servers.py.
 """
 
 from __future__ import annotations

@@ -4,8 +4,9 @@ A reporter gets the Counters once, reads them from a thread of its own while the
 them, and is told by name of nothing but notes (failures, warnings) and lines (a dry run's
 list). One that cannot write any more falls silent; it never ends a copy, and a note never waits.
 
-Not here: who counts (coordinator.py), the closing words (cli.py), and how a line is written
-(lines.py). Read next: journal.py.
+Not here: who counts (transfer/coordinator.py), the closing words (cli/copy.py), and how a line is
+written (terminal_text.py).
+Read next: transfer/journal.py.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
-from pscp import lines
-from pscp.lines import printable, write_line
+from pscp import terminal_text
 from pscp.options import Options
+from pscp.terminal_text import printable, write_line
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -162,7 +163,7 @@ class Notes(Silent):
     def __init__(self, err: TextIO | None = None, out: TextIO | None = None) -> None:
         self._err = err or sys.stderr
         self._out = out or sys.stdout
-        self._notes = lines.Notes(self._write_note)
+        self._notes = terminal_text.Notes(self._write_note)
 
     def note(self, text: str) -> None:
         self._notes.add(text)
@@ -232,7 +233,7 @@ class PlainLines(Ticking):
 
     def tick(self) -> None:
         first, second = self._describe()
-        if not lines.is_still():
+        if not terminal_text.is_still():
             write_line(self._err, ", ".join(first + second))
 
 
@@ -329,7 +330,7 @@ class RichBar(Ticking):
         live, now = self._live, self._counters.snapshot()
         if live is None or not (live.is_started or now.lanes_alive or now.bytes_resumed):
             return
-        if lines.is_still():
+        if terminal_text.is_still():
             return
         with contextlib.suppress(OSError, ValueError):  # the terminal went away
             live.start()

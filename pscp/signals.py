@@ -6,8 +6,8 @@ own, a process that is being started), or a wait that nothing ends. So a thread 
 the signal as well: if the program is not over after some seconds, it ends every process below this
 one, removes what would be left in temporary folders, and exits.
 
-Not here: the exit codes (errors.py), what an end means for a copy (coordinator.py), signals before
-the program has been loaded (start.py).
+Not here: the exit codes (errors.py), what an end means for a copy (transfer/coordinator.py),
+signals before the program has been loaded (cli/start.py).
 Read next: errors.py.
 """
 

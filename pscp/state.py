@@ -4,8 +4,8 @@ A value that is lost or unreadable is as good as none. Nearly all only save time
 (zfs/record.py), a replication prunes less.
 It imports little, since the first value is wanted before ssh starts.
 
-Not here: the journals that lie in the same folder (journal.py), what is remembered of a host
-(hosts.py).
+Not here: the journals that lie in the same folder (transfer/journal.py), what is remembered of a
+host (connect/host_cache.py).
 """
 
 from __future__ import annotations

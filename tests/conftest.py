@@ -3,7 +3,7 @@
 A test that takes `far_python` or `login_shell` runs once for each that this machine has. After
 every test nothing may be left of it: no thread, descriptor or process, at either end.
 
-Not here: the comparison of trees (compare.py). Read next: pscp/servers.py.
+Not here: the comparison of trees (compare.py). Read next: pscp/selftest/servers.py.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from servers import (
 )
 
 from pscp.processes import Process, descendants, living
-from pscp.servers import EmbeddedServer, PrivateServer, SshdServer, find_sshd
+from pscp.selftest.servers import EmbeddedServer, PrivateServer, SshdServer, find_sshd
 
 # Every process that a test starts, here or through a private server, inherits this: so it is
 # found again even where its parent died before it and it is nobody's descendant any more.

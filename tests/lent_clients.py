@@ -14,7 +14,7 @@ from typing import Any
 import asyncssh
 import paramiko
 
-from pscp.servers import PrivateServer
+from pscp.selftest.servers import PrivateServer
 
 PATIENCE_S = 30.0  # for what takes a moment
 

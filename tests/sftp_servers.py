@@ -20,8 +20,8 @@ from typing import Any, ClassVar
 import asyncssh
 import paramiko
 
-from pscp.embedded import serve_until_input_ends
-from pscp.servers import EmbeddedServer, PrivateServer
+from pscp.selftest.embedded_server import serve_until_input_ends
+from pscp.selftest.servers import EmbeddedServer, PrivateServer
 
 LEAST_DAMAGED = 1000  # bytes of a WRITE that is worth damaging
 

@@ -14,12 +14,12 @@ import sys
 import tempfile
 from pathlib import Path
 
-from pscp.servers import SshdServer
+from pscp.selftest.servers import SshdServer
 
 FILES, LANES, LIMIT_KIB = 200_000, 8, 120 * 1024
 PROGRAM = """
 import sys
-from pscp.cli import main
+from pscp.cli.copy import main
 code = main()
 with open("/proc/self/status") as lines:
     print(next(line for line in lines if line.startswith("VmHWM")).split()[1])

@@ -22,7 +22,7 @@ import time
 from pathlib import Path
 
 from pscp.processes import Process, descendants, living, send
-from pscp.servers import SshdServer
+from pscp.selftest.servers import SshdServer
 
 TIMES, BUSY = int(os.environ.get("TIMES", 500)), int(os.environ.get("BUSY", 4))
 ONLY = os.environ.get("ONLY", "")

@@ -22,14 +22,14 @@ import time
 from pathlib import Path
 
 from pscp.processes import descendants
-from pscp.servers import SshdServer
+from pscp.selftest.servers import SshdServer
 
 MIB = 1 << 20
 SIZE_MIB, LANES = int(os.environ.get("SIZE_MIB", 5120)), os.environ.get("LANES", "8")
 WINDOW_MIB = int(os.environ.get("WINDOW_MIB", 256))
 LIMIT_KIB = (WINDOW_MIB + 60) * 1024
 KILL_S, LOOK_S = 2.0, 0.1
-PROGRAM = "import sys; from pscp.pipecli import main; sys.exit(main())"
+PROGRAM = "import sys; from pscp.cli.pipe import main; sys.exit(main())"
 # The same bytes each time; hashed where they are made and where they arrive.
 MAKE = f"""
 import random, sys

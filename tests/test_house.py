@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import posixpath
 import re
 import subprocess
 import sys
@@ -19,64 +20,39 @@ from pathlib import Path
 from conftest import unavailable
 
 import pscp
-from pscp import bootstrap
+from pscp.connect import bootstrap
 
 PACKAGE = Path(pscp.__file__).parent
 ENDPOINT = PACKAGE / "endpoint"
 
-# A module may import those on the rungs below its own. Folders are one name each.
+# A room, or a module of the top, may import what is on the rungs below its own.
 LADDER = (
-    ("__init__",),
-    ("start",),
-    ("zfs",),
-    ("cli", "selftest"),
-    ("tables", "pipecli"),
-    ("measuring", "cleaning"),
+    ("__init__", "__main__"),
+    ("cli",),
+    ("zfs", "measuring", "selftest", "cleaning"),
     ("api",),
-    ("streams",),
-    ("run",),
-    ("lent",),
-    ("connections", "coordinator", "pipes"),
-    ("crew", "farwalk", "resume"),
-    ("filejob",),
-    ("worker", "latecomers"),
-    ("lane",),
-    ("bootstrap",),
-    ("prompts", "master", "setups"),
-    ("sftp", "hosts"),
-    ("channels",),
-    ("board", "limiter", "advice", "terminal", "answers"),
-    ("plan", "journal", "progress", "tuner", "load", "spool"),
-    ("awkward", "servers", "embedded"),
-    ("signals",),
-    ("processes",),
-    ("arguments",),
-    ("state", "patience"),
-    ("options", "lines"),
+    ("stream",),
+    ("transfer",),
+    ("connect",),
+    ("sftp",),
+    ("transports",),
+    ("progress", "signals"),
+    ("processes", "options"),
+    ("state", "terminal_text"),
     ("errors",),
     ("endpoint",),
 )
-# Tighter than their rung: a way in knows nothing of copies.
-ONLY = {
-    "channels": {"channels", "options", "errors", "endpoint"},
-    "servers": {"processes", "options", "errors"},
-    "embedded": set[str](),
-    "processes": set[str](),
+LATER = {
+    "agent": ("stream_server",),  # what is sent when there is need of it
+    "end": ("stream_server", "leftovers"),
 }
-OF_SELFTEST = {"awkward", "servers", "embedded"}  # no copy needs these
-LATER = {"agent": ("gather",), "end": ("gather", "leftovers")}  # sent when there is need of them
 
-# The last ones on their path of reading.
-READ_LAST = {
-    "advice.py", "arguments.py", "board.py", "channels/askpass.py", "channels/children.py",
-    "channels/command.py", "channels/control.py", "channels/fdpass.py", "channels/lent.py",
-    "channels/openssh.py", "channels/ride.py", "crew.py", "endpoint/agent.py",
-    "endpoint/commands.py", "endpoint/durable.py", "endpoint/end.py", "endpoint/entries.py",
-    "endpoint/failures.py", "endpoint/fence.py", "endpoint/machine.py", "endpoint/madeup.py",
-    "endpoint/names.py", "endpoint/parts.py", "farwalk.py", "hosts.py", "journal.py",
-    "latecomers.py", "lent.py", "limiter.py", "lines.py", "load.py", "patience.py", "resume.py",
-    "setups.py", "spool.py", "state.py", "__init__.py", "sftp/program.py", "sftp/standin.py",
-}  # fmt: skip
+# What a reader who follows "Read next" from the package on passes, in this order.
+WAY_OF_A_CHUNK = (
+    "api.py", "transfer/copy.py", "transfer/coordinator.py", "transfer/file_job.py",
+    "transfer/lane.py", "endpoint/source.py", "connect/bootstrap.py", "endpoint/agent.py",
+    "endpoint/sink.py", "endpoint/commit.py",
+)  # fmt: skip
 SAYS_WHAT_IT_IS_NOT = re.compile(r"Not here: |[Nn]othing (else|here)\b")
 
 MAX_FUNCTION_LINES = 50
@@ -125,6 +101,51 @@ def own_units(file: str) -> set[str]:
     return found
 
 
+def imported_files(file: str) -> set[str]:
+    """The modules of the package that the file imports."""
+    found = set()
+    for name in imported(file):
+        _, *rest = name.split(".")
+        for length in (1, 2):
+            path = "/".join(rest[:length]) + ".py"
+            if name.startswith("pscp.") and path in FILES and path != file:
+                found.add(path)
+    return found
+
+
+def named_in(file: str, after: str = "") -> Iterator[str]:
+    """The modules that the file's docstring names, below this word of it."""
+    text = docstring_of(file).partition(after)[2] if after else docstring_of(file)
+    for name in re.findall(r"[\w./]*\w+\.py\b", text.partition("\n\n")[0] if after else text):
+        beside = posixpath.normpath(posixpath.join(posixpath.dirname(file), name))
+        yield beside if beside in FILES else name
+
+
+def cycle_of(following: dict[str, list[str]]) -> list[str]:
+    """A circle of files, each followed by the next; empty where there is none."""
+    done = set[str]()
+
+    def visit(file: str, way: list[str]) -> list[str]:
+        if file in way:
+            return [*way[way.index(file) :], file]
+        if file in done:
+            return []
+        done.add(file)
+        found = (visit(each, [*way, file]) for each in following.get(file, []))
+        return next(filter(None, found), [])
+
+    return next(filter(None, (visit(file, []) for file in following)), [])
+
+
+def reached(file: str, following: dict[str, list[str]]) -> set[str]:
+    found, todo = set[str](), [file]
+    while todo:
+        if (file := todo.pop()) not in found:
+            found.add(file)
+            todo += following[file]
+    return found
+
+
 def rung_of(unit: str) -> int:
     return next(place for place, rung in enumerate(LADDER) if unit in rung)
 
@@ -143,16 +164,12 @@ def test_nothing_imports_upward() -> None:
         assert upward == set(), file
 
 
-def test_some_import_less_than_the_ladder_allows() -> None:
-    for file in FILES:
-        unit = unit_of(file)
-        assert own_units(file) <= ONLY.get(unit, own_units(file)), file
-        if unit not in OF_SELFTEST | {"selftest"}:
-            assert own_units(file) & OF_SELFTEST == set(), file
+def test_no_modules_of_a_room_import_each_other_in_a_circle() -> None:
+    assert cycle_of({file: sorted(imported_files(file)) for file in FILES}) == []
 
 
 def test_imports_are_seen_wherever_they_are() -> None:
-    assert "api" in own_units("cli.py")  # within a function
+    assert "api" in own_units("cli/copy.py")  # within a function
     assert "pscp.endpoint.wire" in set(imported("endpoint/session.py"))  # relative
     assert "pscp.endpoint.wire.WireError" in set(imported("endpoint/failures.py"))
 
@@ -220,9 +237,11 @@ def test_a_docstring_says_what_the_module_is_and_is_not() -> None:
         assert SAYS_WHAT_IT_IS_NOT.search(docstring_of(file)), f"{file}: and what it is not"
 
 
-def test_a_docstring_says_what_to_read_next() -> None:
-    for file in FILES:
-        assert ("Read next: " in docstring_of(file)) is (file not in READ_LAST), file
+def test_to_read_next_leads_somewhere_and_in_no_circle() -> None:
+    following = {file: list(named_in(file, "Read next:")) for file in FILES}
+    assert cycle_of(following) == []
+    path = [*reached("__init__.py", following)]
+    assert [file for file in WAY_OF_A_CHUNK if file not in path] == []
 
 
 def test_a_docstring_names_only_files_that_there_are() -> None:
@@ -232,10 +251,9 @@ def test_a_docstring_names_only_files_that_there_are() -> None:
             assert (folder / name).exists() or (PACKAGE / name).exists(), (file, name)
 
 
-def test_what_is_read_last_is_named_by_another() -> None:
-    for file in READ_LAST - {"__init__.py"}:
-        others = [docstring_of(other) for other in FILES if other != file]
-        assert any(Path(file).name in said for said in others), file
+def test_every_module_is_named_by_another() -> None:
+    named = {name for file in FILES for name in named_in(file) if name != file}
+    assert [f for f in FILES if f not in named and not f.endswith("__.py")] == []
 
 
 def test_functions_are_short() -> None:

@@ -3,8 +3,9 @@
 An agent serves one channel. It is told what it is with the question "begin": the sink or the
 source of a copy. It ends when its input ends, whatever the reason.
 
-Not here: how it got here (../bootstrap.py), its answers (end.py), what it serves (source.py,
-sink.py), system calls (machine.py).
+Not here: how it got here (../connect/bootstrap.py), its answers (end.py), what it serves
+(source.py, sink.py), system calls (system.py).
+Read next: sink.py.
 """
 
 import binascii
@@ -17,10 +18,12 @@ import time
 import zlib
 from typing import Any, List, Optional
 
-from . import end, entries, failures, hashes, machine, metadata, session, source, wire
-from .names import to_text
+from . import end, entries, failures, hashes, metadata, session, source, system, wire
+from .paths import to_text
 
-TICK_S = 10  # an agent that is alive says so this often; ../lane.py gives up after a minute
+TICK_S = (
+    10  # an agent that is alive says so this often; ../transfer/lane.py gives up after a minute
+)
 
 
 class Agent:
@@ -92,7 +95,7 @@ class Agent:
             "hashes": hashes.speeds(),
             "python": sys.version.split()[0],
             "system": os.uname()[0],
-            "aes": machine.has_aes(),
+            "aes": system.has_aes(),
             "cpus": os.cpu_count() or 1,
         }))  # fmt: skip
 
@@ -108,7 +111,7 @@ class Agent:
         with self._write_lock:
             if self._is_lost:
                 raise BrokenPipeError
-            machine.send(self._write_fd, header, payload)
+            system.send(self._write_fd, header, payload)
 
     def _take(self, frame: wire.Frame) -> None:
         if frame.type == wire.ASK:
@@ -159,14 +162,14 @@ class Agent:
 
     def _hand_over(self, frame: wire.Frame, path: str) -> None:
         """Give this channel away, with what came on it, until the stream is over."""
-        from . import gather
+        from . import stream_server
 
         pending = wire.frame(wire.ASK, bytes(frame.payload), frame.id) + self._decoder.rest()
         with self._write_lock:  # no sign of life between two pieces of somebody's frame
             try:
-                gather.hand_over(path, pending)
+                stream_server.hand_over(path, pending)
             except OSError:
-                raise wire.WireError(gather.GONE)
+                raise wire.WireError(stream_server.GONE)
 
     def _know(self, frame: wire.Frame) -> None:
         if self._end.source is not None:
@@ -232,10 +235,10 @@ def _close_standard() -> None:
 def main(marker_bytes: int) -> None:
     """Say the marker that comes first, which tells our output from a login's; then serve."""
     for fd in (0, 1):
-        machine.widen_pipe(fd)
-    machine.raise_descriptor_limit()
+        system.widen_pipe(fd)
+    system.raise_descriptor_limit()
     try:
-        machine.write_all(1, [io.BufferedReader(io.FileIO(0, closefd=False), 1).read(marker_bytes)])
+        system.write_all(1, [io.BufferedReader(io.FileIO(0, closefd=False), 1).read(marker_bytes)])
         Agent(0, 1).run()
     except (BrokenPipeError, ConnectionResetError):
         pass

@@ -1,8 +1,8 @@
 """One end of a copy: the source or the sink of it, and its answers to the coordinator's questions.
 
 The coordinator asks both ends the same questions in the same words: the far one through its
-agent (agent.py), the near one directly (../lane.py). So push and pull are one story with the
-ends swapped.
+agent (agent.py), the near one directly (../transfer/lane.py). So push and pull are one story with
+the ends swapped.
 
 Not here: frames and descriptors (agent.py), what source and sink do (source.py, sink.py).
 """
@@ -10,8 +10,8 @@ Not here: frames and descriptors (agent.py), what source and sink do (source.py,
 import os
 from typing import Any, Callable, Dict, List, Optional
 
-from . import entries, failures, fence, machine, madeup, metadata, placing, sink, source, tree
-from .names import to_bytes, to_text
+from . import entries, failures, fence, metadata, null_ends, placing, sink, source, system, tree
+from .paths import to_bytes, to_text
 
 Question = Dict[str, Any]
 Reply = Callable[[Any, bool], None]  # (answer, or failure data; whether it failed)
@@ -63,10 +63,10 @@ class End:
         elif asked["role"] == "source":
             rules = tree.Rules(*asked["rules"])
             tops = [source.Top(*top) for top in asked["tops"]]
-            make = madeup.MadeUpSource if asked["test"] else source.Source
+            make = null_ends.MadeUpSource if asked["test"] else source.Source
             self.source = make(tops, rules, asked["hash"], asked["block_bytes"], asked["strong"])
         elif asked["test"]:
-            self.sink = madeup.NullSink(asked["hash"])
+            self.sink = null_ends.NullSink(asked["hash"])
         else:
             policy = metadata.Policy(asked["preserve"], asked["archive"], self._umask)
             copy = sink.Copy(asked["token"], asked["nonce"], asked["lane"], asked["earlier"])
@@ -74,10 +74,10 @@ class End:
 
     def gather(self, asked: Question) -> str:
         """Be the far end of a stream; returns where other lanes are handed over."""
-        from . import gather
+        from . import stream_server
 
         self.end(asked)
-        self.gathering = gather.Gathering(asked, self._umask, self._serve)
+        self.gathering = stream_server.Gathering(asked, self._umask, self._serve)
         return to_text(os.fsencode(self.gathering.path))
 
     def end(self, asked: Question) -> None:
@@ -182,8 +182,8 @@ ANSWERS: Dict[str, Callable[[End, Question], Any]] = {
     "begin": End.begin,
     "end": End.end,
     "gather": End.gather,
-    "cpu": lambda end, asked: machine.cpu_seconds(os.getppid()),
-    "kernel": lambda end, asked: machine.kernel_settings(),
+    "cpu": lambda end, asked: system.cpu_seconds(os.getppid()),
+    "kernel": lambda end, asked: system.kernel_settings(),
     "digests": End.digests,
     "expand": End.expand,
     "clean": End.clean,

@@ -1,12 +1,12 @@
 """Entries and packs as they came over the wire: every field is looked at before it is used.
 
-Not here: names, which are checked where they are resolved (names.py).
+Not here: names, which are checked where they are resolved (paths.py).
 """
 
 from typing import Any, List
 
 from . import failures, tree, wire
-from .names import to_bytes
+from .paths import to_bytes
 
 _ENTRY_TYPES = (str, int, str, int, int, int, int, dict)
 

@@ -10,7 +10,7 @@ earlier run, or a lost lane, still has on its way changes nothing, however late 
 Where the root takes no such file, or its filesystem no locks, the fence lies in a private folder in
 /tmp.
 
-Not here: the lock on a part (files.py), who asks (end.py), who is asked when (../run.py).
+Not here: the lock on a part (files.py), who asks (end.py), who is asked when (../transfer/copy.py).
 """
 
 import contextlib
@@ -24,7 +24,7 @@ import threading
 import time
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
-from . import machine
+from . import system
 from .failures import DESTINATION, SUPERSEDED, Refusal
 
 FENCE_SUFFIX = b".pscp-run"
@@ -154,7 +154,7 @@ def _lock_out(fd: int) -> None:
 def _wait_out(fd: int) -> None:
     if lock(fd, fcntl.LOCK_EX, PATIENCE_S):
         return
-    holders = machine.holders(fd)
+    holders = system.holders(fd)
     for pid in holders:
         with contextlib.suppress(OSError):
             os.kill(pid, signal.SIGKILL)

@@ -4,8 +4,8 @@ A chunk is read with pread at its offset and hashed on the way (FileSource.block
 with pwrite at the same offset of a part (FileSink.write), which becomes the file by a rename once
 everything in it is verified and durable.
 
-Not here: which chunks there are (../plan.py), how parts are made, opened and locked (parts.py),
-what travels (wire.py, failures.py).
+Not here: which chunks there are (../transfer/plan.py), how parts are made, opened and locked
+(parts.py), what travels (wire.py, failures.py).
 Read next: source.py and sink.py, which serve many files of a copy.
 """
 
@@ -13,7 +13,7 @@ import errno
 import os
 from typing import Any, Callable, Iterator, List, NamedTuple, Optional, Tuple
 
-from . import hashes, machine
+from . import hashes, system
 
 Extent = Tuple[int, int]  # offset, length
 EXTENTS_MOST = 4096  # in one answer
@@ -89,14 +89,14 @@ class FileSource:
         """Fill the view from `offset` on; returns the bytes read, fewer only at the end."""
         return _read_at(self.fd, view, offset)
 
-    def blocks(self, offset: int, length: int, room: memoryview) -> Iterator[machine.Block]:
+    def blocks(self, offset: int, length: int, room: memoryview) -> Iterator[system.Block]:
         """The chunk's blocks, each valid until the next. Raises Changed when bytes are missing."""
         end = offset + length
         while offset < end:
             view = room[: min(len(room), end - offset)]
             if self.read(view, offset) != len(view):
                 raise Changed()
-            yield machine.Block(view, self.fd, offset)
+            yield system.Block(view, self.fd, offset)
             offset += len(view)
         self.check()
 

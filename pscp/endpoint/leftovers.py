@@ -4,7 +4,7 @@ A part may be one that a copy still works on. It counts as held while another pr
 or open, and while the fence of its run, a file `.TOKEN.pscp-run` in a folder at or above it, is
 open or younger than a day: the run may be on another machine that shares the folder.
 
-Not here: how parts are called (names.py), what a user sees of it (../cleaning.py).
+Not here: how parts are called (paths.py), what a user sees of it (../cleaning.py).
 Read next: end.py.
 """
 
@@ -17,7 +17,7 @@ import time
 from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
 
 from . import failures
-from .names import Root, to_bytes, to_text
+from .paths import Root, to_bytes, to_text
 
 DAY_S = 24 * 3600
 PAGE_ITEMS = 500

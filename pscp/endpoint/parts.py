@@ -15,9 +15,9 @@ import os
 import stat
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
-from . import fence, files, machine
+from . import fence, files, system
 from .failures import SYSTEM, UNSAFE, Refusal
-from .names import Root, part_name
+from .paths import Root, part_name
 
 # A writer holds a part for one pwrite of a chunk. A stopped one is waited for so long.
 _PATIENCE_S = 30.0
@@ -81,7 +81,7 @@ class Parts:
         """What tells this part from others: its inode, or 1 where the filesystem has weak ones."""
         status = os.fstat(fd)
         if status.st_dev not in self._stable:
-            self._stable[status.st_dev] = machine.has_stable_inodes(status.st_dev)
+            self._stable[status.st_dev] = system.has_stable_inodes(status.st_dev)
         return status.st_ino if self._stable[status.st_dev] else 1
 
     @contextlib.contextmanager

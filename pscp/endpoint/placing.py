@@ -1,6 +1,6 @@
 """What DEST means for these sources: scp's rule, and rsync's where DEST ends in a slash.
 
-Not here: how SFTP finds out what lies at DEST (../sftp/finding.py).
+Not here: how SFTP finds out what lies at DEST (../sftp/placing.py).
 Read next: sink.py.
 """
 
@@ -8,7 +8,7 @@ import os
 from typing import Any, List, NamedTuple
 
 from .failures import DESTINATION, Refusal
-from .names import to_bytes, to_text
+from .paths import to_bytes, to_text
 
 INTO, MAKE, AS = "into", "make", "as"
 

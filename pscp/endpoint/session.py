@@ -5,7 +5,8 @@ The conversation, per end, is a table: what it may receive in each state.
     agent        new     --ASK begin--> sink | source        (and again, for the next copy)
     coordinator  new     --HELLO--> ready --(begin)--> push | pull
 
-Not here: the bytes of a frame (wire.py), and what is done about one (agent.py, ../lane.py).
+Not here: the bytes of a frame (wire.py), and what is done about one (agent.py,
+../transfer/lane.py).
 Read next: files.py.
 """
 

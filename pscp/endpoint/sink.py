@@ -5,9 +5,9 @@ the destination's root without following links (names.Root), whoever chose it. A
 memory until its digest matched, and written only into a part that still has its name (parts.py);
 whatever has a final name is changed only while this lane's run owns the copy (fence.py).
 
-Not here: a part's way to its final name (durable.py), what is checked of entries before they come
-here (entries.py), when what is sent (../lane.py).
-Read next: agent.py.
+Not here: a part's way to its final name (commit.py), what is checked of entries before they come
+here (entries.py), when what is sent (../transfer/lane.py).
+Read next: commit.py.
 """
 
 import collections
@@ -15,9 +15,9 @@ import os
 import stat
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
-from . import durable, entries, failures, fence, files, hashes, metadata, tree, wire
-from .names import Root, is_unfinished, to_bytes
+from . import commit, entries, failures, fence, files, hashes, metadata, tree, wire
 from .parts import Parts
+from .paths import Root, is_unfinished, to_bytes
 from .session import Arriving
 
 _FILES_KEPT = 16  # open descriptors a lane
@@ -50,7 +50,7 @@ class Sink:
             self.root.close()
             raise
         self._parts = Parts(self.root, self._fence, copy.token, copy.nonce)
-        self._settler = durable.Settler(self.root, self._fence, self._parts, policy, strong)
+        self._settler = commit.Settler(self.root, self._fence, self._parts, policy, strong)
         self._known: Dict[int, tree.Entry] = {}
         self._open: collections.OrderedDict[int, Any] = collections.OrderedDict()
         self._arriving = Arriving()
@@ -161,8 +161,8 @@ class Sink:
         if fd is None:  # by a lane that died, maybe before the new name was durable
             self._settler.make_names_durable(value.path.rpartition("/")[0])
             return done([None])
-        whole = durable.Part(fd, value, strong, durable.SHARED)
-        self._settler.add(durable.Batch([whole], done))
+        whole = commit.Part(fd, value, strong, commit.SHARED)
+        self._settler.add(commit.Batch([whole], done))
 
     def _to_finish(self, value: tree.Entry, inode: int) -> Optional[int]:
         """The part's descriptor; None where the file has its final name already."""
@@ -199,7 +199,7 @@ class Sink:
     ) -> None:
         """Take a pack. `done` gets, per entry, None or its failure; it may come later."""
         outcome: List[Optional[failures.Data]] = [None] * len(listed)
-        parts: List[durable.Part] = []
+        parts: List[commit.Part] = []
         places: List[int] = []
         offset = 0
         entries.check_sizes(listed, rows, len(bodies))
@@ -225,11 +225,11 @@ class Sink:
 
         self.make_names_durable([each for each in listed if each.kind == tree.LINK])
         if parts:
-            self._settler.add(durable.Batch(parts, settled))
+            self._settler.add(commit.Batch(parts, settled))
         else:
             done(outcome)
 
-    def _small(self, value: tree.Entry, row: Any, body: memoryview) -> Optional[durable.Part]:
+    def _small(self, value: tree.Entry, row: Any, body: memoryview) -> Optional[commit.Part]:
         if value.kind == tree.FOLDER:
             self._make_folder(value)
         elif value.kind == tree.LINK:
@@ -238,7 +238,7 @@ class Sink:
             return self._make_part(value, row[1], body)
         return None
 
-    def _make_part(self, value: tree.Entry, digest: str, body: memoryview) -> durable.Part:
+    def _make_part(self, value: tree.Entry, digest: str, body: memoryview) -> commit.Part:
         hasher = hashes.new(hashes.STRONG if self._strong else self._algorithm)
         hasher.update(body)
         if hasher.digest().hex() != digest:
@@ -247,7 +247,7 @@ class Sink:
         with self.root.lock:
             folder_fd, name = self.root.at(value.path)
             fd = files.new_small(folder_fd)
-            kind = durable.PRIVATE if fd is None else durable.NAMELESS
+            kind = commit.PRIVATE if fd is None else commit.NAMELESS
             if fd is None:
                 flags = files.PART_FLAGS | os.O_CREAT | os.O_EXCL
                 fd = os.open(self._parts.private_name(name), flags, 0o600, dir_fd=folder_fd)
@@ -257,10 +257,10 @@ class Sink:
                 written += os.write(fd, body[written:])
         except OSError:
             os.close(fd)
-            if kind == durable.PRIVATE:
-                durable.unlink_private(self.root, self._parts, value.path)
+            if kind == commit.PRIVATE:
+                commit.unlink_private(self.root, self._parts, value.path)
             raise
-        return durable.Part(fd, value, digest, kind)
+        return commit.Part(fd, value, digest, kind)
 
     def _make_way(self, path: str) -> None:
         """Make the folders on the way to `path` that are missing."""
@@ -287,7 +287,7 @@ class Sink:
         """Make something under a name that only this lane knows, then give it its own."""
         with self._fence.held(), self.root.lock:
             folder_fd, name = self.root.at(value.path, make=True)
-            durable.replaced(folder_fd, name, value.path)
+            commit.replaced(folder_fd, name, value.path)
             part = self._parts.private_name(name)
             try:
                 make(part, folder_fd)

@@ -3,9 +3,9 @@
 A pack is a frame of small files, whole; a chunk is a run of DATA frames and a DIGEST. Used by
 a lane when it pushes, and by the agent when it is pulled from.
 
-Not here: the bytes of a file (files.py), the made-up ones of -t (madeup.py), what is sent when
-(../lane.py).
-Read next: sink.py, the other end.
+Not here: the bytes of a file (files.py), the made-up ones of -t (null_ends.py), what is sent when
+(../transfer/lane.py).
+Read next: ../connect/bootstrap.py, by which it goes to the other end.
 """
 
 import collections
@@ -15,7 +15,7 @@ import os
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from . import failures, files, hashes, tree, wire
-from .names import Root, is_pscps_own, to_bytes, to_text
+from .paths import Root, is_pscps_own, to_bytes, to_text
 
 Send = Callable[..., None]  # (type, id, offset, payload, flags)
 

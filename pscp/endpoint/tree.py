@@ -4,7 +4,8 @@ The order is by name within a folder, a folder before what is in it, so that a w
 cut off can go on after any entry, whatever changed meanwhile. What cannot be read becomes an
 entry of kind ERROR, and the walk goes on.
 
-Not here: what is done with an entry (../plan.py), metadata written at the other end (metadata.py).
+Not here: what is done with an entry (../transfer/plan.py), metadata written at the other end
+(metadata.py).
 Read next: source.py.
 """
 
@@ -15,7 +16,7 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tu
 
 from . import failures, metadata
 from .files import Changed
-from .names import FOLDER_FLAGS, is_pscps_own, to_bytes, to_text
+from .paths import FOLDER_FLAGS, is_pscps_own, to_bytes, to_text
 
 FILE, FOLDER, LINK, HARDLINK, ERROR = "file", "folder", "link", "hardlink", "error"
 KINDS = frozenset([FILE, FOLDER, LINK, HARDLINK, ERROR])

@@ -1,10 +1,10 @@
 """A channel whose far end is SFTP: sshd's subsystem, and a program here in the agent's place.
 
-The program (standin.py) is a child of its own, so each lane's SFTP has a processor of its own. To
+The program (agent.py) is a child of its own, so each lane's SFTP has a processor of its own. To
 the coordinator the two are one Channel, with the manners of the one below.
 
-Not here: the way there (../channels/), what the program does (standin.py).
-Read next: standin.py.
+Not here: the way there (../channels/), what the program does (agent.py).
+Read next: agent.py.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from pscp.channels import Channel, Control, Request, SshSetup, open_channel, rider_argv
-from pscp.channels.openssh import PROTOCOL_STATUS, last_line, reap
-from pscp.endpoint import machine
+from pscp.endpoint import system
 from pscp.errors import ConnectionLost, NoAgent, NoSftp, ProtocolError, PscpError
 from pscp.options import Location, Options
 from pscp.sftp.packets import NO_SFTP_STATUS
-from pscp.sftp.program import COMMAND
+from pscp.sftp.remote_hash import COMMAND
+from pscp.transports import Channel, Control, Request, SshSetup, open_channel, rider_argv
+from pscp.transports.openssh import PROTOCOL_STATUS, last_line, reap
 
 SUBSYSTEM = "sftp"
 _END_S = 2.0
 _SAID_MAX_BYTES = 8 * 1024
 _MAIN = (
-    "import sys;sys.path.insert(0,sys.argv[1]);from pscp.sftp.standin import main;main(sys.argv[2])"
+    "import sys;sys.path.insert(0,sys.argv[1]);from pscp.sftp.agent import main;main(sys.argv[2])"
 )
 
 
@@ -60,7 +60,7 @@ class SftpChannel:
         self.error_fd, self.pid = below.error_fd, below.pid
         self.control: Control | None = below.control
         for fd in (self.write_fd, self.read_fd):
-            machine.widen_pipe(fd)
+            system.widen_pipe(fd)
 
     def end(self) -> None:
         """The program brings to its end what is under way, and ends; so does then what is below."""

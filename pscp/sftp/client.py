@@ -4,7 +4,7 @@ The server answers in its own time; a request's number says which answer is whos
 server has OpenSSH's extensions they are used, else what comes nearest.
 
 Not here: the layout of packets (packets.py), what is asked for a copy (sink.py, source.py).
-Read next: hashing.py.
+Read next: digests.py.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from collections.abc import Callable
 from typing import Any
 
 from pscp.sftp import packets
+from pscp.sftp.event_loop import In, Loop, Out
 from pscp.sftp.packets import Answer, Attrs, Cursor, SftpError
-from pscp.sftp.pipes import In, Loop, Out
 from pscp.sftp.tasks import Budget, Promise
 
 POSIX_RENAME, STATVFS = b"posix-rename@openssh.com", b"statvfs@openssh.com"

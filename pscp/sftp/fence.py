@@ -7,7 +7,7 @@ Making it also tells what the server is like: the mode that it got tells the uma
 second OPEN of it whether a file opens only once at a time. So no lane has to try that out.
 
 Not here: what a run may do that owns a copy (sink.py).
-Read next: finding.py.
+Read next: placing.py.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import Any
 from pscp.endpoint import fence
 from pscp.sftp import packets
 from pscp.sftp.client import Client
-from pscp.sftp.folders import joined, looked_at
 from pscp.sftp.packets import Attrs, SftpError
-from pscp.sftp.reading import read_all
+from pscp.sftp.paths import joined, looked_at
+from pscp.sftp.read_ahead import read_all
 from pscp.sftp.tasks import Tasks, settled
 
 _CONTENT_BYTES = 32 * 1024  # more than the most runs and lanes take that a fence names

@@ -4,7 +4,7 @@ As endpoint/leftovers.py, by requests. SFTP tells neither who has a file open no
 lock, so whatever is younger than a day by the server's times counts as held.
 
 Not here: what a user sees of it (../cleaning.py).
-Read next: standin.py.
+Read next: agent.py.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from pscp.endpoint.leftovers import (
     new_page,
     part_token,
 )
-from pscp.endpoint.names import to_bytes, to_text
+from pscp.endpoint.paths import to_bytes, to_text
 from pscp.sftp.client import Client
-from pscp.sftp.folders import absolute, is_missing, joined, looked_at
 from pscp.sftp.packets import Attrs, SftpError
-from pscp.sftp.walk import listed
+from pscp.sftp.paths import absolute, is_missing, joined, looked_at
+from pscp.sftp.tree import listed
 
 
 class Search:

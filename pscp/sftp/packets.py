@@ -3,7 +3,7 @@
 A packet is a length of 4 bytes, a type, and what the type says; all but INIT and VERSION have a
 request's number first. Every length is bounded before it is used.
 
-Not here: any input or output (pipes.py), and which request is sent when (client.py).
+Not here: any input or output (event_loop.py), and which request is sent when (client.py).
 Read next: tasks.py.
 """
 

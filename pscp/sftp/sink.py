@@ -5,8 +5,8 @@ verified, synced where the server can, given its metadata, then renamed. Blocks 
 come. What comes of a chunk so late that another lane may have it by then is held until all of it is
 here, and written only where the part is still there.
 
-Not here: metadata, and what is there already (landing.py), how what was written is hashed
-(hashing.py), frames (standin.py).
+Not here: metadata, and what is there already (commit.py), how what was written is hashed
+(digests.py), frames (agent.py).
 Read next: source.py.
 """
 
@@ -20,16 +20,16 @@ from typing import Any
 
 from pscp.endpoint import failures, hashes, tree, wire
 from pscp.endpoint.failures import Refusal
-from pscp.endpoint.names import to_bytes
+from pscp.endpoint.paths import to_bytes
 from pscp.endpoint.session import Arriving
 from pscp.sftp import client as sftp
 from pscp.sftp import packets
 from pscp.sftp.client import Client
-from pscp.sftp.files import File, Files
-from pscp.sftp.folders import is_missing, looked_at
-from pscp.sftp.hashing import Hashing, new
-from pscp.sftp.landing import GIGA, Destination, owner_of, replaced, times
+from pscp.sftp.commit import GIGA, Destination, owner_of, replaced, times
+from pscp.sftp.digests import Hashing, new
+from pscp.sftp.handles import File, Files
 from pscp.sftp.packets import Attrs, SftpError
+from pscp.sftp.paths import is_missing, looked_at
 from pscp.sftp.tasks import Promise, Task, Tasks, all_of, settled
 
 # Another lane takes over what one has held for a second, and may finish the file soon after.

@@ -3,8 +3,8 @@
 A chunk's READs are all in flight at once, and those of the next chunks behind them; its bytes are
 handed on in order, then its digest. Nothing but size and mtime tells whether a file changed.
 
-Not here: the walk (walk.py), how what lies there is hashed (hashing.py).
-Read next: standin.py.
+Not here: the walk (tree.py), how what lies there is hashed (digests.py).
+Read next: agent.py.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from typing import Any
 
 from pscp.endpoint import failures, hashes, tree, wire
 from pscp.endpoint.files import Changed
-from pscp.endpoint.names import to_bytes
+from pscp.endpoint.paths import to_bytes
 from pscp.endpoint.source import Top, known
 from pscp.sftp import packets
 from pscp.sftp.client import Client
-from pscp.sftp.files import File, Files
-from pscp.sftp.folders import joined
-from pscp.sftp.hashing import Hashing, new
+from pscp.sftp.digests import Hashing, new
+from pscp.sftp.handles import File, Files
 from pscp.sftp.packets import Attrs, SftpError
-from pscp.sftp.reading import Reading, read_all
+from pscp.sftp.paths import joined
+from pscp.sftp.read_ahead import Reading, read_all
 from pscp.sftp.tasks import Promise, Tasks, settled
-from pscp.sftp.walk import Walk
+from pscp.sftp.tree import Walk
 
 _WALK_BATCH_BYTES = 512 * 1024
 _NANO = 1_000_000_000

@@ -3,8 +3,8 @@
 A Task runs until it awaits a Promise that is not kept yet, and goes on from within keep() or
 fail(). Whoever reads the answers calls those, so nothing here waits, and nothing needs a lock.
 
-Not here: what the answers are (client.py), and who reads them (pipes.py).
-Read next: pipes.py.
+Not here: what the answers are (client.py), and who reads them (event_loop.py).
+Read next: event_loop.py.
 """
 
 from __future__ import annotations

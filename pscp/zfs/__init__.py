@@ -1,5 +1,7 @@
 """Replication of ZFS datasets: what zfs send says here, zfs receive reads there, or the reverse.
 
-Not here: how the bytes travel; a Link does that. Read next: replicate.py (the whole), plan.py (what
-is sent), commands.py (in zfs's words), work.py (one dataset after the other).
+May import api.py and stream/. Where a received dataset is mounted is decided in mounts.py.
+Not here: how the bytes travel; a Link (stream_link.py) does that.
+Read next: replicate.py (the whole), plan.py (what is sent), commands.py (in zfs's words),
+dataset_job.py (one dataset after the other).
 """

@@ -1,6 +1,6 @@
 """The plan in zfs's words. Every command that changes something is made here. Pure.
 
-Not here: running them (work.py). Read next: work.py.
+Not here: running them (dataset_job.py).
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pscp.errors import NoZfs
-from pscp.zfs.abilities import Abilities, Common
-from pscp.zfs.asking import MARK, Dataset, Snapshot
+from pscp.zfs.features import Abilities, Common
+from pscp.zfs.inventory import MARK, Dataset, Snapshot
 from pscp.zfs.plan import Plan, Stream
 from pscp.zfs.settings import PLACING, Settings
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pscp.zfs import commands, saying
-from pscp.zfs.asking import Zfs
+from pscp.zfs import commands, error_messages
 from pscp.zfs.commands import Speech
+from pscp.zfs.inventory import Zfs
 from pscp.zfs.plan import Stream
 
 
@@ -26,7 +26,7 @@ def settle(
         return
     asked = zfs.run(*commands.placing_of(stream.dest))
     if asked.status != 0:
-        note(f"{stream.dest}: where it is mounted is not known: {saying.complaint(asked.err)}")
+        note(f"{stream.dest}: its mountpoint is not known: {error_messages.complaint(asked.err)}")
     of = _properties(asked.out.decode("utf-8", "replace"))
     if of["type"][0] != "filesystem":
         return
@@ -39,7 +39,7 @@ def settle(
     for words in todo:
         ran = zfs.run(*words)
         if ran.status != 0:
-            said = saying.complaint(ran.err)
+            said = error_messages.complaint(ran.err)
             note(f"{stream.dest}: zfs {' '.join(words[:2])} failed after it was received: {said}")
 
 

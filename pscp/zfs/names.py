@@ -1,6 +1,6 @@
 """Names of datasets and snapshots, checked before they reach any command, and where they are.
 
-Not here: what there is under a name (asking.py). Read next: ends.py.
+Not here: what there is under a name (inventory.py). Read next: runner.py.
 """
 
 from __future__ import annotations

@@ -2,21 +2,16 @@
 
 Snapshots are the same where their GUIDs are: names may be changed, GUIDs are kept by zfs receive.
 
-Not here: how it is said to zfs (commands.py), and who does it (work.py). Read next: commands.py.
+Not here: how it is said to zfs (commands.py), and who does it (dataset_job.py).
+Read next: commands.py.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pscp.errors import (
-    DestinationExists,
-    Diverged,
-    NoCommonSnapshot,
-    NoSnapshot,
-    ResumeRefused,
-)
-from pscp.zfs.asking import Dataset, Snapshot
+from pscp.errors import DestinationExists, Diverged, NoCommonSnapshot, NoSnapshot, ResumeRefused
+from pscp.zfs.inventory import Dataset, Snapshot
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from pscp import state
-from pscp.zfs.asking import Dataset, Snapshot
+from pscp.zfs.inventory import Dataset, Snapshot
 
 
 class Record:

@@ -2,7 +2,7 @@
 
 Parents go before their children, siblings at once; what fails hinders those below it alone.
 
-Not here: one dataset's streams (work.py). Read next: work.py.
+Not here: one dataset's streams (dataset_job.py). Read next: dataset_job.py.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from pscp.progress import (
 )
 from pscp.progress import format_bytes as shown
 from pscp.zfs import commands
-from pscp.zfs.abilities import together
-from pscp.zfs.asking import Dataset, Zfs
-from pscp.zfs.ends import Here, Link
-from pscp.zfs.link import open_link
+from pscp.zfs.dataset_job import Job, Sent
+from pscp.zfs.features import together
+from pscp.zfs.inventory import Dataset, Zfs
 from pscp.zfs.names import Place, check_ends, is_excluded, moved, parent, parse_place, relative
 from pscp.zfs.plan import Plan
 from pscp.zfs.record import Record
+from pscp.zfs.runner import Here, Link
 from pscp.zfs.settings import Settings
-from pscp.zfs.work import Job, Sent
+from pscp.zfs.stream_link import open_link
 
 Connect = Callable[[Location, Options, Callable[[str], None]], Link]
 _SETTINGS = {each.name for each in fields(Settings)}

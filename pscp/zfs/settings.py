@@ -1,6 +1,6 @@
 """What was asked of a replication, checked and frozen; how ssh is run is in options.py.
 
-Not here: the letters of the command line (arguments.py). Read next: names.py.
+Not here: the letters of the command line (cli/zfs_arguments.py). Read next: names.py.
 """
 
 from __future__ import annotations

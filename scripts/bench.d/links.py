@@ -22,7 +22,7 @@ from stock import LeftOut
 
 from pscp.errors import ConnectError
 from pscp.processes import descendants, end_tree
-from pscp.servers import ADDRESS, SshdServer, find_sshd, free_port
+from pscp.selftest.servers import ADDRESS, SshdServer, find_sshd, free_port
 
 LAB = Path(__file__).resolve().parents[1] / "lab"
 FAR_ADDRESS = "10.99.0.2"  # wan-b, as the lab numbers it

@@ -19,12 +19,12 @@ import pytest
 from conftest import started_processes
 from ways_there import WAYS, Open, opener
 
-from pscp.bootstrap import Far
-from pscp.channels.command import command
-from pscp.crew import sink_question, source_question
+from pscp.connect.bootstrap import Far
 from pscp.endpoint import files, hashes, source, tree, wire
 from pscp.errors import ConnectError, ConnectionLost, NoAgent, NoPython, ProtocolError, PscpError
 from pscp.options import Options
+from pscp.transfer.lane_pool import sink_question, source_question
+from pscp.transports.remote_command import command
 
 OPTIONS = Options(block_bytes=4096)
 ALGORITHM = "sha256"

@@ -18,12 +18,12 @@ import pytest
 from conftest import far_environment
 from lent_clients import lent_client
 
-from pscp.channels import Channel, Control, Request, SshSetup, open_channel
-from pscp.channels.lent import LentChannel
-from pscp.channels.openssh import explained
 from pscp.errors import PscpError
 from pscp.options import Location, Options
-from pscp.servers import PrivateServer
+from pscp.selftest.servers import PrivateServer
+from pscp.transports import Channel, Control, Request, SshSetup, open_channel
+from pscp.transports.external import LentChannel
+from pscp.transports.openssh import explained
 
 Open = Callable[[str], Channel]  # takes the remote command
 TRANSPORTS = ("openssh", "asyncssh", "paramiko")

@@ -19,7 +19,7 @@ from conftest import MakeServer, shared, unavailable
 
 import pscp
 from e2e.ways import Way
-from pscp.servers import PrivateServer
+from pscp.selftest.servers import PrivateServer
 
 # Root reads and writes everything; without its capabilities a mode holds for it as for anyone.
 POWERLESS = ("setpriv", "--bounding-set=-all", "--inh-caps=-all")

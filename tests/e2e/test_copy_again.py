@@ -22,7 +22,7 @@ import pscp
 from e2e.ways import Way
 from pscp.options import MIB
 from pscp.processes import descendants, living
-from pscp.servers import PrivateServer
+from pscp.selftest.servers import PrivateServer
 
 EVERY_WAY = True
 

@@ -17,7 +17,7 @@ import pytest
 from compare import assert_same_tree
 
 from e2e.ways import Way
-from pscp import hosts
+from pscp.connect import host_cache
 from pscp.options import MIB, Options, parse_location
 from pscp.state import control_folder
 
@@ -122,13 +122,13 @@ def test_what_auto_came_to_is_remembered(
     options = Options(config_file=filled.server.ssh_config)
     (filled.source / "small").write_text("done before anything is measured")
     assert filled.command("-rv", "-c", "auto", names=["small"]).code == 0
-    assert hosts.recall(host, options, filled.is_push).lanes == 0
+    assert host_cache.recall(host, options, filled.is_push).lanes == 0
     with open(filled.source / "large", "wb") as file:
         file.truncate(3 << 29)
     ran = filled.command("-tv", "-c", "auto", names=["large"])
     assert "beginning with" in ran.err
     os.unlink(filled.source / "large")
-    known = hosts.recall(host, options, filled.is_push)
+    known = host_cache.recall(host, options, filled.is_push)
     assert known.lanes >= 1 and known.rtt_s > 0
     again = filled.command("-rv", "-c", "auto", names=["."], to="again")
     assert f"beginning with {known.lanes} lanes: as was found good before" in again.err

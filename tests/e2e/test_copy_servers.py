@@ -14,7 +14,7 @@ from compare import assert_same_tree
 
 import pscp
 from pscp.options import MIB
-from pscp.servers import PrivateServer
+from pscp.selftest.servers import PrivateServer
 
 REMOTES = ("agent", "sftp")
 WAYS = [

@@ -21,7 +21,7 @@ from e2e.conftest import ShellThat
 from e2e.ways import Way
 from pscp.errors import NoPython, NoSftp, UsageError
 from pscp.options import MIB
-from pscp.servers import PrivateServer, find_sftp_server
+from pscp.selftest.servers import PrivateServer, find_sftp_server
 
 MakeMadeUp = Callable[..., MadeUpServer]
 

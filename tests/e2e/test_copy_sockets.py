@@ -24,9 +24,9 @@ from conftest import MakeServer, unavailable
 
 from e2e.conftest import ShellThat
 from e2e.ways import Way
-from pscp.channels.openssh import Child, resolve
 from pscp.options import MIB, Options, parse_location
-from pscp.servers import PrivateServer, free_port
+from pscp.selftest.servers import PrivateServer, free_port
+from pscp.transports.openssh import Child, resolve
 
 LOOK = """
 port=$(echo "$SSH_CONNECTION" | cut -d" " -f2)

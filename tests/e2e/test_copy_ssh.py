@@ -14,7 +14,7 @@ import pytest
 
 from e2e.ways import Ran, Way
 from pscp import state
-from pscp.servers import PrivateServer, free_port, make_key
+from pscp.selftest.servers import PrivateServer, free_port, make_key
 
 WriteConfig = Callable[..., str]
 

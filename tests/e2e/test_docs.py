@@ -27,9 +27,9 @@ from compare import assert_same_tree
 from e2e.ways import Ran
 from e2e.world import ROOT, World, change, make_world
 from pscp import __all__ as public_names
-from pscp.bootstrap import MODULES
+from pscp.connect.bootstrap import MODULES
 from pscp.endpoint import end, failures, wire
-from pscp.servers import PrivateServer
+from pscp.selftest.servers import PrivateServer
 
 SCRIPT = ROOT / "scripts" / "docs"
 

@@ -14,7 +14,7 @@ import zfs.test_examples as with_zfs
 from compare import assert_same_tree
 
 from e2e.world import ROOT, World, change, make_world
-from pscp.servers import PrivateServer
+from pscp.selftest.servers import PrivateServer
 
 EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("*.py"))
 MAX_LINES = 45

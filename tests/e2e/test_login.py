@@ -27,7 +27,7 @@ from pscp import state
 from pscp.errors import NoPython
 from pscp.options import MIB
 from pscp.processes import Process, descendants
-from pscp.servers import PrivateServer
+from pscp.selftest.servers import PrivateServer
 
 MakeLogins = Callable[..., LoginServer]
 SECRET = "correct-horse-47"
@@ -217,7 +217,7 @@ import contextlib, sys
 from concurrent.futures import ThreadPoolExecutor
 import pscp
 from pscp.options import parse_location
-from pscp.zfs.link import open_link
+from pscp.zfs.stream_link import open_link
 
 way, host, config, folder = sys.argv[1:]
 wait = f"touch {folder}/$$; while [ $(ls {folder} | wc -l) -lt 3 ]; do sleep 0.05; done"

@@ -16,7 +16,7 @@ from servers import LoginServer
 import pscp
 from pscp.options import MIB
 from pscp.progress import Silent
-from pscp.servers import PrivateServer
+from pscp.selftest.servers import PrivateServer
 
 
 class Told(Silent):

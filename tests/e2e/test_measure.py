@@ -22,8 +22,8 @@ from conftest import MakeServer
 
 import pscp
 from e2e.ways import COMMAND_S, PSCP, Ran, Way
-from pscp import hosts
-from pscp.servers import PrivateServer, free_port
+from pscp.connect import host_cache
+from pscp.selftest.servers import PrivateServer, free_port
 
 CIPHER, OTHER = "aes192-ctr", "aes256-ctr"  # no default's first choice, and every ssh has them
 
@@ -218,7 +218,7 @@ def advised(push: Way) -> Way:
     """A host for which two connections and a cipher were saved."""
     (push.source / "x").write_bytes(os.urandom(9 * 1024 * 1024))
     config = pscp.Options(config_file=push.server.ssh_config)
-    hosts.save_advice(pscp.parse_location(f"{push.server.host}:"), config, 2, CIPHER)
+    host_cache.save_advice(pscp.parse_location(f"{push.server.host}:"), config, 2, CIPHER)
     return push
 
 

@@ -26,17 +26,17 @@ from conftest import MakeServer, far_environment, require_sshd, shared
 
 import pscp
 from e2e.conftest import ShellThat
-from pscp.endpoint import gather
-from pscp.endpoint.names import PART_SUFFIX
+from pscp.endpoint import stream_server
+from pscp.endpoint.paths import PART_SUFFIX
 from pscp.errors import CommandFailed, CopyError, DestinationError
 from pscp.options import MIB
 from pscp.processes import descendants
-from pscp.servers import PrivateServer, SshdServer
+from pscp.selftest.servers import PrivateServer, SshdServer
 
 ENDED_S = 30.0  # for what takes a moment
 STILL_S = 1.0  # nothing moved for so long: it stands still
-PIPE = (sys.executable, "-c", "import sys; from pscp.pipecli import main; sys.exit(main())")
-PSCP = (sys.executable, "-c", "import sys; from pscp.cli import main; sys.exit(main())")
+PIPE = (sys.executable, "-c", "import sys; from pscp.cli.pipe import main; sys.exit(main())")
+PSCP = (sys.executable, "-c", "import sys; from pscp.cli.copy import main; sys.exit(main())")
 GO = "while ! test -e go; do sleep 0.02; done"
 
 
@@ -556,7 +556,7 @@ def test_an_output_without_an_end_is_not_kept(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """D4: run() keeps an output in memory. The command is ended, and the session goes on."""
-    monkeypatch.setattr("pscp.streams.RUN_MAX_BYTES", MIB)
+    monkeypatch.setattr("pscp.stream.stream.RUN_MAX_BYTES", MIB)
     with world.session() as session:
         with pytest.raises(CopyError, match="cat /dev/zero: its output is longer than"):
             session.run(["cat", "/dev/zero"])
@@ -633,7 +633,11 @@ def test_streams_and_copies_over_the_same_connections(world: World) -> None:
             assert session.copy(str(world.home / "x"), f"{far}/{turn}").ok
             assert world.read(str(turn)) == data
             # A lane that was ended while it logged in is waited for there so long.
-            until(lambda: not os.listdir(world.tmp), "no socket is left", gather.GRACE_S + ENDED_S)
+            until(
+                lambda: not os.listdir(world.tmp),
+                "no socket is left",
+                stream_server.GRACE_S + ENDED_S,
+            )
             if turn == 3:
                 logins, held = world.server.log.count("Accepted"), held_there(world)
         assert world.server.log.count("Accepted") == logins

@@ -24,13 +24,13 @@ from lent_clients import begun, ended, lent_client
 
 import pscp
 from e2e.ways import Ran, Way
-from pscp import worker
-from pscp.channels import Request
-from pscp.channels.lent import LentChannel
-from pscp.channels.settings import CIPHERS, KEYWORDS, LIBRARIES
 from pscp.options import MIB
 from pscp.processes import descendants
-from pscp.servers import PrivateServer, free_port, make_key
+from pscp.selftest.servers import PrivateServer, free_port, make_key
+from pscp.transfer import worker
+from pscp.transports import Request
+from pscp.transports.external import LentChannel
+from pscp.transports.ssh_settings import CIPHERS, KEYWORDS, LIBRARIES
 
 WriteConfig = Callable[..., str]
 LOGIN, SESSION = "Accepted publickey", "Starting session"  # in sshd's log

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pscp
-from pscp.servers import PrivateServer
+from pscp.selftest.servers import PrivateServer
 
 COMMAND_S = 60.0  # a command that hangs fails its test, rather than the whole run
-PSCP = (sys.executable, "-c", "import sys; from pscp.cli import main; sys.exit(main())")
-ZFS = (sys.executable, "-c", "import sys; from pscp.zfs.cli import main; sys.exit(main())")
-PIPE = (sys.executable, "-c", "import sys; from pscp.pipecli import main; sys.exit(main())")
+PSCP = (sys.executable, "-c", "import sys; from pscp.cli.copy import main; sys.exit(main())")
+ZFS = (sys.executable, "-c", "import sys; from pscp.cli.zfs import main; sys.exit(main())")
+PIPE = (sys.executable, "-c", "import sys; from pscp.cli.pipe import main; sys.exit(main())")
 
 
 @dataclasses.dataclass(frozen=True)

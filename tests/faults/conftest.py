@@ -25,9 +25,9 @@ import pytest
 
 import pscp
 from faults.interposed import FOLDER, interposed, relay_argv
-from pscp import worker
 from pscp.endpoint import wire
-from pscp.servers import PrivateServer
+from pscp.selftest.servers import PrivateServer
+from pscp.transfer import worker
 
 HERE = Path(__file__).parent
 MIB = 1024 * 1024
@@ -37,7 +37,7 @@ CALLS, TOKEN = "PSCP_TEST_CALLS", "PSCP_TEST_TOKEN"
 # Leaves its peak memory behind, as the kernel counts it for this very program (proc(5)).
 PROGRAM = f"""
 import os, sys
-from pscp.start import listen
+from pscp.cli.start import listen
 listen("pscp")
 sys.path.append({str(HERE.parent)!r})
 if "{FOLDER}" in os.environ:
@@ -46,9 +46,9 @@ if "{FOLDER}" in os.environ:
 if "{CALLS}" in os.environ:
     from faults import calls
     calls.interpose(os.environ["{CALLS}"], 0)
-from pscp.cli import main
+from pscp.cli.copy import main
 if "{TOKEN}" in os.environ:
-    from pscp.run import Run
+    from pscp.transfer.copy import Run
     Run._token = lambda run: os.environ["{TOKEN}"]
 code = main()
 if "PSCP_TEST_PEAK" in os.environ:

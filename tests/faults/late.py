@@ -17,7 +17,7 @@ from typing import Any
 from compare import assert_same_tree
 
 from faults.conftest import CALLS, MIB, Breaking, Running, Way, until
-from pscp.servers import PrivateServer
+from pscp.selftest.servers import PrivateServer
 
 PROGRAM = Path(__file__).parent / "far_end.py"
 # Few and small, so that a run has sent all before it is ended, and the windows hold it.

@@ -19,9 +19,9 @@ import pytest
 from conftest import far_environment
 
 from faults.conftest import PATIENCE_S
-from pscp.bootstrap import bundle
-from pscp.channels.command import command
+from pscp.connect.bootstrap import bundle
 from pscp.endpoint import fence, tree, wire
+from pscp.transports.remote_command import command
 
 MARKER = b"m" * 16
 BODY = b"small"

@@ -25,16 +25,18 @@ from conftest import MakeServer
 
 import pscp
 from faults.conftest import MIB, Way, fill, until
-from pscp import bootstrap, connections, crew, state
-from pscp.channels import control
+from pscp import state
+from pscp.connect import bootstrap, connections
 from pscp.errors import RUN_AGAIN, ConnectError, NoAgent, NoSftp, Unreachable
 from pscp.processes import descendants
 from pscp.progress import Counters
-from pscp.servers import ADDRESS, PrivateServer, free_port
+from pscp.selftest.servers import ADDRESS, PrivateServer, free_port
+from pscp.transfer import lane_pool
+from pscp.transports import control_sockets
 
 COMMAND_S = 60.0
-PSCP = (sys.executable, "-c", "import sys; from pscp.cli import main; sys.exit(main())")
-PIPE = (sys.executable, "-c", "import sys; from pscp.pipecli import main; sys.exit(main())")
+PSCP = (sys.executable, "-c", "import sys; from pscp.cli.copy import main; sys.exit(main())")
+PIPE = (sys.executable, "-c", "import sys; from pscp.cli.pipe import main; sys.exit(main())")
 OVER_EACH = pytest.mark.parametrize("transport", ["openssh", "asyncssh", "paramiko"])
 BY_EACH = pytest.mark.parametrize("remote", ["agent", "sftp"])
 
@@ -358,7 +360,7 @@ def test_a15_an_outage_is_ridden_out(
     way: Way, make_sshd: MakeServer, quick_retries: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A15: with --retry-for no number of attempts is too many; its time is the only end."""
-    monkeypatch.setattr(crew, "_ATTEMPTS_ALONE", 2)
+    monkeypatch.setattr(lane_pool, "_ATTEMPTS_ALONE", 2)
     fill(way.source / "big", 8 * MIB)
     object.__setattr__(way, "server", make_sshd())
     closed = threading.Event()
@@ -445,7 +447,7 @@ def test_d8_sockets_of_killed_runs_are_removed(way: Way, monkeypatch: pytest.Mon
     try:
         listeners[0].close()
         listeners[2].close()
-        long_ago_s = time.time() - 2 * control._NEW_S
+        long_ago_s = time.time() - 2 * control_sockets._NEW_S
         for path in (dead, alive):
             os.utime(path, (long_ago_s, long_ago_s))
         assert way.copy(channels=2).ok

@@ -22,8 +22,9 @@ from compare import tree_digest
 
 from faults.conftest import HERE, MIB, PATIENCE_S, PROGRAM, Ended
 from faults.hostile_agent import EVIL, LARGE
-from pscp import cli, crew
-from pscp.channels import openssh
+from pscp.cli import copy
+from pscp.transfer import lane_pool
+from pscp.transports import openssh
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -56,7 +57,7 @@ class Victim:
     def pull(self, scenario: str, *words: str, name: str = "tree") -> Ended:
         """In this process, so that a traceback is this test's own."""
         before = self.outside()
-        code = cli.main(self.words(scenario, *words, name=name))
+        code = copy.main(self.words(scenario, *words, name=name))
         ended = Ended(code, *self._capfd.readouterr())
         self.check(ended, before)
         return ended
@@ -152,7 +153,7 @@ def test_a_folder_where_a_file_was_asked_for(victim: Victim) -> None:
     (victim.destination / "tree").mkdir()
     words = [w for w in victim.words("AFolderForAFile") if w != "-rc"]
     before = victim.outside()
-    assert cli.main(words[: words.index("2")] + words[words.index("2") + 1 :]) == 1
+    assert copy.main(words[: words.index("2")] + words[words.index("2") + 1 :]) == 1
     assert victim.outside() == before and victim.there() == set()
 
 
@@ -166,7 +167,7 @@ def test_b6_no_name_is_for_the_far_end_to_choose(
     scenario = "Unasked" if is_folder is None else f"Tops:{top}"
     words = [w for w in victim.words(scenario, name=name) if w not in ("-rc", "2")]
     before = victim.outside()
-    assert cli.main(words) in (1, 4)
+    assert copy.main(words) in (1, 4)
     assert victim.outside() == before and victim.there() == set()
 
 
@@ -398,7 +399,7 @@ def test_a_frame_that_is_too_long(victim: Victim) -> None:
 def test_who_talks_without_end_is_not_listened_to(
     victim: Victim, scenario: str, quick_retries: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(crew, "_ATTEMPTS_ALONE", 2)
+    monkeypatch.setattr(lane_pool, "_ATTEMPTS_ALONE", 2)
     monkeypatch.setattr(openssh, "_END_S", 0.2)
     ended = victim.pull(scenario, "--progress", "none")
     assert ended.code in (1, 3, 4)

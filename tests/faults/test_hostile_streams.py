@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from faults.test_hostile import Victim
-from pscp import pipecli
+from pscp.cli import pipe as pipecli
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -17,11 +17,12 @@ from conftest import MakeServer
 
 import pscp
 from faults.conftest import MIB, Way, fill, until
-from pscp import bootstrap, crew
+from pscp.connect import bootstrap
 from pscp.endpoint import wire
 from pscp.errors import ConnectError
 from pscp.processes import descendants
 from pscp.progress import Counters
+from pscp.transfer import lane_pool
 
 EVERY_WAY = True
 
@@ -116,7 +117,7 @@ def connections_of(way: Way) -> list[int]:
     for process in descendants(os.getpid()):
         argv = Path(f"/proc/{process.pid}/cmdline").read_bytes()
         if way.transport != "openssh":
-            is_one = f"via_{way.transport}".encode() in argv
+            is_one = f"{way.transport}_helper".encode() in argv
         else:  # a further channel is an ssh too
             is_one = argv.startswith(b"ssh\0") and b"ControlMaster=no" not in argv
         found += [process.pid] * is_one
@@ -154,7 +155,7 @@ def test_the_server_goes_for_good(
     way: Way, make_sshd: MakeServer, quick_retries: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is tried again for a while, and another day's run goes on where this one ended."""
-    monkeypatch.setattr(crew, "_ATTEMPTS_ALONE", 3)
+    monkeypatch.setattr(lane_pool, "_ATTEMPTS_ALONE", 3)
     fill(way.source / "big", BIG_BYTES)
     object.__setattr__(way, "server", make_sshd())
     at_half = AtHalf(way.server.close)

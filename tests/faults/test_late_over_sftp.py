@@ -18,7 +18,7 @@ from compare import assert_same_tree
 from faults.conftest import MIB, Breaking, Running, Way, fill, until
 from pscp.endpoint import wire
 from pscp.endpoint.fence import FENCE_SUFFIX
-from pscp.endpoint.names import part_name
+from pscp.endpoint.paths import part_name
 from pscp.processes import descendants
 
 BIG_BYTES = 24 * MIB + 7

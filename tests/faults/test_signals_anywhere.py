@@ -16,8 +16,8 @@ import soak_signals
 from soak_signals import CODES, Ending
 
 from faults.conftest import until
-from pscp import start
-from pscp.servers import PrivateServer
+from pscp.cli import start
+from pscp.selftest.servers import PrivateServer
 
 MOMENTS = 3  # of each command's life, with another signal each
 COMMANDS = list(soak_signals.commands(Path(), "", ""))
@@ -44,11 +44,11 @@ LOADING = """
 import sys, time, types
 class Finder:
     def find_spec(self, name, path=None, target=None):
-        if name == "pscp.cli":
+        if name == "pscp.cli.copy":
             print("loading", flush=True)
             time.sleep(100)
 sys.meta_path.insert(0, Finder())
-from pscp.start import pscp
+from pscp.cli.start import pscp
 pscp()
 """
 

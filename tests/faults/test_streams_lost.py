@@ -20,9 +20,11 @@ import pytest
 
 import pscp
 from faults.conftest import MIB, PATIENCE_S, Breaking, Way, until
-from pscp import bootstrap, crew, streams
+from pscp.connect import bootstrap
 from pscp.errors import ConnectError, ProtocolError, PscpError
 from pscp.processes import descendants
+from pscp.stream import stream
+from pscp.transfer import lane_pool
 
 BIG_BYTES = 24 * MIB + 7
 SHORT = ("GRACE_S = 60.0", "GRACE_S = 1.0")  # how long a far end waits for lanes to come again
@@ -50,7 +52,7 @@ import sys
 from pscp import bootstrap
 text = bootstrap._text
 bootstrap._text = lambda module: text(module).replace(b"{SHORT[0]}", b"{SHORT[1]}")
-from pscp.pipecli import main
+from pscp.cli.pipe import main
 sys.exit(main())
 """
 
@@ -59,7 +61,7 @@ sys.exit(main())
 def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
     short = with_short_grace()
     assert short != bootstrap.stream_modules()
-    monkeypatch.setattr(streams, "stream_modules", lambda: short)
+    monkeypatch.setattr(stream, "stream_modules", lambda: short)
 
 
 def there(way: Way, command: str) -> str:
@@ -212,7 +214,7 @@ def test_the_connections_are_lost_for_good(
     way: Way, quick_retries: None, short_grace: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a busy machine the second may come when the far end has given up already."""
-    monkeypatch.setattr(crew, "_ATTEMPTS_ALONE", 3)
+    monkeypatch.setattr(lane_pool, "_ATTEMPTS_ALONE", 3)
     breaking = way.breaking().rule("kill", connections=[0, 1], after=2 * MIB)
     breaking.rule("refuse", connections=everyone[2:])
     with session(way, 2, breaking) as one, pytest.raises((ConnectError, ProtocolError)):
@@ -286,7 +288,7 @@ def test_the_client_is_killed(way: Way) -> None:
 def writing_a_file(push: Way) -> subprocess.Popen[bytes]:
     """`pscp - host:file`, once a part is written; there was such a file before."""
     (push.destination / "file").write_bytes(b"before")
-    argv = PROGRAM.replace("pscp.pipecli", "pscp.cli")
+    argv = PROGRAM.replace("pscp.cli.pipe", "pscp.cli.copy")
     words = ["-F", push.server.ssh_config, "-B", "-", f"{push.server.host}:{push.destination}/file"]
     process = subprocess.Popen(
         [sys.executable, "-c", argv, *words], stdin=subprocess.PIPE, stderr=subprocess.PIPE

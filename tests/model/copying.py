@@ -21,19 +21,19 @@ from pytest import MonkeyPatch
 from schedule import Event, Scheduler, Threading, Time
 
 from pscp.endpoint import (
-    durable,
+    commit,
     entries,
     failures,
     fence,
     files,
-    machine,
     metadata,
-    names,
     parts,
     sink,
+    system,
     tree,
 )
 from pscp.endpoint import end as ends
+from pscp.endpoint import paths as names
 
 TOKEN = "70707070"
 NONCES = ("11111111", "22222222")
@@ -464,19 +464,19 @@ class World:
 
     def _stand_in(self, patch: MonkeyPatch) -> None:
         fake = FakeOs(self.kernel)
-        for module in (sink, durable, ends, files, parts, fence, names, metadata):
+        for module in (sink, commit, ends, files, parts, fence, names, metadata):
             patch.setattr(module, "os", fake)
         for module in (fence, parts):
             patch.setattr(module, "fcntl", FakeFcntl(fake))
-        for module in (fence, names, durable):
+        for module in (fence, names, commit):
             patch.setattr(module, "threading", Threading(self.scheduler))
-        for module in (fence, durable):
+        for module in (fence, commit):
             patch.setattr(module, "time", Time(self.scheduler))
         patch.setattr(files, "reserve", lambda fd, status, size: None)
         if not self.setup.nameless:
             patch.setattr(files, "_NO_NAME", 0)
-        patch.setattr(machine, "has_stable_inodes", lambda device: self.setup.stable_inodes)
-        patch.setattr(machine, "holders", self._holders)
+        patch.setattr(system, "has_stable_inodes", lambda device: self.setup.stable_inodes)
+        patch.setattr(system, "holders", self._holders)
 
     def _holders(self, fd: int) -> list[int]:
         """As proc(5) tells."""

@@ -22,10 +22,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from schedule import FULL, KILL, STALL, SWITCH, WAKE, Event
 
-from pscp.endpoint import durable, fence, files
+from pscp.endpoint import commit, fence, files
 from pscp.endpoint.fence import Fence
-from pscp.endpoint.names import part_name
 from pscp.endpoint.parts import Parts
+from pscp.endpoint.paths import part_name
 from pscp.endpoint.sink import Sink
 
 SOURCES = [
@@ -116,7 +116,7 @@ def owned_by_all(patch: pytest.MonkeyPatch) -> None:
 
 
 def renamed_by_name(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(durable, "is_named", lambda *_: True)
+    patch.setattr(commit, "is_named", lambda *_: True)
 
 
 def written_whatever_its_name(patch: pytest.MonkeyPatch) -> None:

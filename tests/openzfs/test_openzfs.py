@@ -40,7 +40,7 @@ def cut_once(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
     """A replication that is cut, and tries only once."""
     ends.link.cut_at = CUT
     with monkeypatch.context() as patch:
-        patch.setattr("pscp.zfs.work.ATTEMPTS", 1)
+        patch.setattr("pscp.zfs.dataset_job.ATTEMPTS", 1)
         with pytest.raises(Exception, match="cut"):
             ends.replicate()
 

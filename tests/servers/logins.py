@@ -3,7 +3,7 @@
     python3 logins.py FOLDER
 
 Each answer to it is a line of its log: "Accepted password", "Failed code" and so on. Otherwise
-as pscp/embedded.py, which runs the commands.
+as pscp/selftest/embedded_server.py, which runs the commands.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 import asyncssh
 
-from pscp.embedded import run_command, serve_until_input_ends
+from pscp.selftest.embedded_server import run_command, serve_until_input_ends
 
 
 class Login(asyncssh.SSHServer):

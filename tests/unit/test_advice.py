@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pscp import advice
-from pscp.advice import Kernel, Moved, Point
+from pscp.measuring import advice
+from pscp.measuring.advice import Kernel, Moved, Point
 from pscp.options import GIB, MIB
 
 LINUX = Kernel(

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pscp import board as board_module
-from pscp.board import Board, InFlight
-from pscp.plan import Ask, Chunk, Pack, Work
+from pscp.transfer import work_queue as board_module
+from pscp.transfer.plan import Ask, Chunk, Pack, Work
+from pscp.transfer.work_queue import Board, InFlight
 
 
 class Lane:

@@ -7,7 +7,7 @@ import pkgutil
 
 import pytest
 
-from pscp import bootstrap
+from pscp.connect import bootstrap
 
 
 def meaning(text: bytes) -> str:

@@ -1,4 +1,4 @@
-"""pscp.cli: what a command line means, what it says when it is wrong, and its exit codes.
+"""pscp.cli.copy: what a command line means, what it says when it is wrong, and its exit codes.
 
 The copy itself is a stand-in here; the real one is in tests/e2e.
 """
@@ -21,10 +21,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pscp import arguments, cli
+from pscp.cli import arguments
+from pscp.cli import copy as cli
+from pscp.cli.pipe import Piped
 from pscp.errors import ConnectError, Interrupted, PscpError, SourceChanged, Terminated, UsageError
 from pscp.options import KIB, MIB, Location, Options
-from pscp.pipecli import Piped
 from pscp.progress import Counters, Failure, Reporter, Result
 
 DONE = Result(
@@ -415,7 +416,7 @@ def run_python(code: str, **options: Any) -> subprocess.CompletedProcess[bytes]:
 
 def test_import_is_light() -> None:
     heavy = "{'rich', 'asyncssh', 'paramiko', 'subprocess', 'importlib.metadata'}"
-    done = run_python(f"import sys, pscp.cli; sys.exit(len({heavy} & set(sys.modules)))")
+    done = run_python(f"import sys, pscp.cli.copy; sys.exit(len({heavy} & set(sys.modules)))")
     assert done.returncode == 0
 
 
@@ -423,7 +424,7 @@ def test_a_reader_that_went_away_is_no_traceback() -> None:
     read_end, write_end = os.pipe()
     os.close(read_end)
     try:
-        code = "import sys; from pscp.cli import main; sys.exit(main(['--help']))"
+        code = "import sys; from pscp.cli.copy import main; sys.exit(main(['--help']))"
         done = run_python(code, stdout=write_end)
     finally:
         os.close(write_end)

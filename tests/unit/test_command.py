@@ -3,7 +3,8 @@
 The command and the agent's whole input go in at once, and the input then ends: had the first
 stage read a byte too many, the agent would miss it; had it left one, that would be no frame.
 
-Not here: the same through a channel (tests/conformance). Read next: pscp/channels/command.py.
+Not here: the same through a channel (tests/conformance).
+Read next: pscp/transports/remote_command.py.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from conftest import (
     unavailable,
 )
 
-from pscp import bootstrap
-from pscp.channels import command as remote
+from pscp.connect import bootstrap
 from pscp.endpoint import session, wire
+from pscp.transports import remote_command as remote
 
 MARKER = b"a marker of 16 B"
 ROLE = {"ask": "begin", "role": "sink", "test": True, "hash": "sha256"}

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pscp.coordinator import as_error
 from pscp.endpoint import failures, files, wire
 from pscp.errors import FileError, SystemFailure
+from pscp.transfer.coordinator import as_error
 
 kinds = st.sampled_from(sorted(failures.KINDS))
 anything = st.recursive(

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from pscp import hosts
-from pscp.channels import transport_of
-from pscp.hosts import Known
-from pscp.journal import state_folder
+from pscp.connect import host_cache
+from pscp.connect.host_cache import Known
 from pscp.options import Options, parse_location
+from pscp.transfer.journal import state_folder
+from pscp.transports import transport_of
 
 HOST = parse_location("someone@host:")
 
@@ -21,55 +21,58 @@ def state(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def test_each_direction_is_remembered() -> None:
-    assert hosts.recall(HOST, Options(), True) == Known()
-    hosts.remember(HOST, Options(), True, Known(8, 8, 0.1, "bbr"))
-    hosts.remember(HOST, Options(), False, Known(3, 2, 0.2))
-    assert hosts.recall(HOST, Options(), True) == Known(8, 8, 0.1, "bbr")
-    assert hosts.recall(HOST, Options(), False) == Known(3, 2, 0.2)
+    assert host_cache.recall(HOST, Options(), True) == Known()
+    host_cache.remember(HOST, Options(), True, Known(8, 8, 0.1, "bbr"))
+    host_cache.remember(HOST, Options(), False, Known(3, 2, 0.2))
+    assert host_cache.recall(HOST, Options(), True) == Known(8, 8, 0.1, "bbr")
+    assert host_cache.recall(HOST, Options(), False) == Known(3, 2, 0.2)
 
 
 def test_another_way_to_the_host_is_another_host() -> None:
-    hosts.remember(HOST, Options(), True, Known(5, 5, 0.1))
-    assert hosts.recall(HOST, Options(port=2222), True) == Known()
-    assert hosts.recall(parse_location("host:"), Options(), True) == Known()
+    host_cache.remember(HOST, Options(), True, Known(5, 5, 0.1))
+    assert host_cache.recall(HOST, Options(port=2222), True) == Known()
+    assert host_cache.recall(parse_location("host:"), Options(), True) == Known()
 
 
 def test_each_transport_is_remembered_by_itself() -> None:
     """Its library may need other lanes, know other ciphers, and not get in to use an agent."""
     paramiko, asyncssh = Options(transport="paramiko"), Options(transport="asyncssh")
-    hosts.remember(HOST, asyncssh, True, Known(3, 3, 0.1))
-    hosts.remember(HOST, paramiko, True, Known(9, 9, 0.1))
-    hosts.remember_sftp(HOST, paramiko, True)
-    hosts.save_advice(HOST, paramiko, 9, "aes128-ctr")
-    assert hosts.recall(HOST, asyncssh, True) == Known(3, 3, 0.1)
-    assert hosts.advice(HOST, asyncssh) == (0, "") and not hosts.uses_sftp(HOST, asyncssh)
-    assert hosts.recall(HOST, paramiko, True) == Known(9, 9, 0.1)
+    host_cache.remember(HOST, asyncssh, True, Known(3, 3, 0.1))
+    host_cache.remember(HOST, paramiko, True, Known(9, 9, 0.1))
+    host_cache.remember_sftp(HOST, paramiko, True)
+    host_cache.save_advice(HOST, paramiko, 9, "aes128-ctr")
+    assert host_cache.recall(HOST, asyncssh, True) == Known(3, 3, 0.1)
+    assert host_cache.advice(HOST, asyncssh) == (0, "") and not host_cache.uses_sftp(HOST, asyncssh)
+    assert host_cache.recall(HOST, paramiko, True) == Known(9, 9, 0.1)
 
 
 def test_what_auto_comes_to_is_that_transport() -> None:
-    hosts.remember(HOST, Options(), True, Known(5, 5, 0.1))
+    host_cache.remember(HOST, Options(), True, Known(5, 5, 0.1))
     chosen = Options(transport=transport_of(Options()))
-    assert hosts.recall(HOST, chosen, True) == Known(5, 5, 0.1)
+    assert host_cache.recall(HOST, chosen, True) == Known(5, 5, 0.1)
 
 
 def test_a_fixed_number_says_nothing_about_what_auto_would_come_to() -> None:
-    hosts.remember(HOST, Options(), True, Known(8, 8, 0.1))
-    hosts.remember(HOST, Options(connections=1), True, Known(1, 1, 0.1))
-    assert hosts.recall(HOST, Options(), True) == Known(1, 8, 0.1)
+    host_cache.remember(HOST, Options(), True, Known(8, 8, 0.1))
+    host_cache.remember(HOST, Options(connections=1), True, Known(1, 1, 0.1))
+    assert host_cache.recall(HOST, Options(), True) == Known(1, 8, 0.1)
 
 
 def test_advice_is_kept_beside_what_copies_leave() -> None:
-    assert hosts.advice(HOST, Options()) == (0, "")
-    hosts.remember(HOST, Options(), True, Known(5, 5, 0.1))
-    assert hosts.save_advice(HOST, Options(), 8, "aes128-ctr")
-    hosts.remember(HOST, Options(), False, Known(3, 3, 0.1))
-    assert hosts.advice(HOST, Options()) == (8, "aes128-ctr")
-    assert [hosts.recall(HOST, Options(), is_push).lanes for is_push in (True, False)] == [5, 3]
+    assert host_cache.advice(HOST, Options()) == (0, "")
+    host_cache.remember(HOST, Options(), True, Known(5, 5, 0.1))
+    assert host_cache.save_advice(HOST, Options(), 8, "aes128-ctr")
+    host_cache.remember(HOST, Options(), False, Known(3, 3, 0.1))
+    assert host_cache.advice(HOST, Options()) == (8, "aes128-ctr")
+    assert [host_cache.recall(HOST, Options(), is_push).lanes for is_push in (True, False)] == [
+        5,
+        3,
+    ]
 
 
 def test_a_host_that_was_only_measured_needs_no_prompt_either() -> None:
-    hosts.save_advice(HOST, Options(), 8, "aes128-ctr")
-    assert hosts.recall(HOST, Options(), True) == Known(logins=8)
+    host_cache.save_advice(HOST, Options(), 8, "aes128-ctr")
+    assert host_cache.recall(HOST, Options(), True) == Known(logins=8)
 
 
 @pytest.mark.parametrize(
@@ -77,10 +80,10 @@ def test_a_host_that_was_only_measured_needs_no_prompt_either() -> None:
     ["[", "7", '{"connections": "8", "cipher": 7}', '{"connections": 1000, "cipher": "-oX=y z"}'],
 )
 def test_damaged_advice_is_no_advice(text: str) -> None:
-    hosts.save_advice(HOST, Options(), 8, "aes128-ctr")
+    host_cache.save_advice(HOST, Options(), 8, "aes128-ctr")
     [file] = (state_folder() / "hosts").iterdir()
     file.write_text(text)
-    assert hosts.advice(HOST, Options()) == (0, "")
+    assert host_cache.advice(HOST, Options()) == (0, "")
 
 
 @pytest.mark.parametrize(
@@ -99,7 +102,7 @@ def test_all_near_paths_are_alike() -> None:
     ["", "[", "[]", '{"push": "many"}', '{"push": [1, 2, 3]}', '{"push": ["a", 1, 0.1, ""]}'],
 )
 def test_a_damaged_memory_is_no_memory(text: str) -> None:
-    hosts.remember(HOST, Options(), True, Known(5, 5, 0.1))
+    host_cache.remember(HOST, Options(), True, Known(5, 5, 0.1))
     [file] = (state_folder() / "hosts").iterdir()
     file.write_text(text)
-    assert hosts.recall(HOST, Options(), True) == Known()
+    assert host_cache.recall(HOST, Options(), True) == Known()

@@ -1,6 +1,6 @@
-"""journal.py: whatever end a run came to, its journal loads and says nothing that was not so.
+"""transfer/journal.py: whatever end a run came to, its journal loads and says what was so.
 
-Read next: pscp/journal.py.
+Read next: pscp/transfer/journal.py.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from pscp.endpoint.files import Identity
 from pscp.errors import CopyRunning
-from pscp.journal import Journal, state_folder, token_of
+from pscp.transfer.journal import Journal, state_folder, token_of
 
 ONE = Identity(1000, 1_700_000_000_000_000_001, 12)
 TWO = Identity(2000, 1_700_000_000_000_000_002, 13)

@@ -9,8 +9,8 @@ import threading
 
 import pytest
 
-from pscp import limiter as limiter_module
-from pscp.limiter import Limiter
+from pscp.transfer import rate_limiter as limiter_module
+from pscp.transfer.rate_limiter import Limiter
 
 
 class Clock:

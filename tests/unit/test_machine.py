@@ -1,6 +1,6 @@
 """machine.py: every byte is written, in whatever pieces the pipe takes it, by copy or by splice.
 
-Read next: pscp/endpoint/machine.py.
+Read next: pscp/endpoint/system.py.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pscp.endpoint import machine
+from pscp.endpoint import system
 
 CONTENT = os.urandom(300_000)  # more than a pipe holds
 
@@ -44,41 +44,41 @@ def piped(write: Callable[[int], None]) -> bytes:
 @settings(deadline=None, max_examples=20)
 @given(st.lists(st.integers(0, 100_000).map(lambda n: CONTENT[:n]), min_size=1, max_size=4))
 def test_all_parts_are_written_in_order(parts: list[bytes]) -> None:
-    assert piped(lambda fd: machine.write_all(fd, list(parts))) == b"".join(parts)
+    assert piped(lambda fd: system.write_all(fd, list(parts))) == b"".join(parts)
 
 
 @pytest.fixture
-def block(tmp_path: Path) -> Iterator[machine.Block]:
+def block(tmp_path: Path) -> Iterator[system.Block]:
     """A block that was read from offset 1000 on."""
     (tmp_path / "file").write_bytes(CONTENT)
     fd = os.open(tmp_path / "file", os.O_RDWR)
-    yield machine.Block(memoryview(CONTENT)[1000:], fd, 1000)
+    yield system.Block(memoryview(CONTENT)[1000:], fd, 1000)
     os.close(fd)
 
 
-def test_a_block_is_sent_after_its_header(block: machine.Block) -> None:
-    assert piped(lambda fd: machine.send(fd, b"header", block)) == b"header" + CONTENT[1000:]
+def test_a_block_is_sent_after_its_header(block: system.Block) -> None:
+    assert piped(lambda fd: system.send(fd, b"header", block)) == b"header" + CONTENT[1000:]
 
 
 def test_a_block_is_sent_where_the_kernel_has_no_splice(
-    block: machine.Block, monkeypatch: pytest.MonkeyPatch
+    block: system.Block, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(machine, "_CAN_SPLICE", False)
-    assert piped(lambda fd: machine.send(fd, b"header", block)) == b"header" + CONTENT[1000:]
+    monkeypatch.setattr(system, "_CAN_SPLICE", False)
+    assert piped(lambda fd: system.send(fd, b"header", block)) == b"header" + CONTENT[1000:]
 
 
 def test_a_frame_keeps_its_length_when_the_file_is_cut_short_meanwhile(
-    block: machine.Block,
+    block: system.Block,
 ) -> None:
     os.ftruncate(block.fd, 5000)
-    assert piped(lambda fd: machine.send(fd, b"header", block)) == b"header" + CONTENT[1000:]
+    assert piped(lambda fd: system.send(fd, b"header", block)) == b"header" + CONTENT[1000:]
 
 
 @pytest.mark.parametrize("number", [errno.EINVAL, errno.EIO, errno.ENOSYS])
 def test_a_frame_keeps_its_length_when_splice_gives_up_half_way(
-    block: machine.Block, monkeypatch: pytest.MonkeyPatch, number: int
+    block: system.Block, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    if not machine._CAN_SPLICE:
+    if not system._CAN_SPLICE:
         pytest.skip("no splice here")
     splice, calls = os.splice, iter(range(2))
 
@@ -88,14 +88,14 @@ def test_a_frame_keeps_its_length_when_splice_gives_up_half_way(
         return splice(args[0], args[1], 4096, **named)
 
     monkeypatch.setattr(os, "splice", once)
-    assert piped(lambda fd: machine.send(fd, b"header", block)) == b"header" + CONTENT[1000:]
+    assert piped(lambda fd: system.send(fd, b"header", block)) == b"header" + CONTENT[1000:]
 
 
-def test_a_broken_pipe_is_told(block: machine.Block) -> None:
+def test_a_broken_pipe_is_told(block: system.Block) -> None:
     read_fd, write_fd = os.pipe()
     os.close(read_fd)
     with pytest.raises(BrokenPipeError):
-        machine.send(write_fd, b"header", block)
+        system.send(write_fd, b"header", block)
     os.close(write_fd)
 
 
@@ -104,18 +104,18 @@ def test_a_broken_pipe_is_told(block: machine.Block) -> None:
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/schedstat"), reason="it is Linux that tells")
 def test_the_cpu_time_of_a_process_grows() -> None:
-    before = machine.cpu_seconds(os.getpid())
+    before = system.cpu_seconds(os.getpid())
     sum(range(1_000_000))
-    after = machine.cpu_seconds(os.getpid())
+    after = system.cpu_seconds(os.getpid())
     assert before is not None and after is not None and 0 < before < after
 
 
 def test_the_cpu_time_of_no_process_is_unknown() -> None:
-    assert machine.cpu_seconds(1 << 30) is None
+    assert system.cpu_seconds(1 << 30) is None
 
 
 def test_the_settings_of_this_kernel() -> None:
-    found = machine.kernel_settings()
+    found = system.kernel_settings()
     for name, value in found.items():
         path = Path("/proc/sys", name.replace(".", "/"))
         assert not path.exists() or path.read_text().split() == value.split()
@@ -130,6 +130,6 @@ def test_settings_of_freebsd_are_asked_of_sysctl(monkeypatch: pytest.MonkeyPatch
             return b"cubic\n"
         raise subprocess.CalledProcessError(1, argv)
 
-    monkeypatch.setattr(machine.os, "uname", lambda: ("FreeBSD", "", "", "", ""))
+    monkeypatch.setattr(system.os, "uname", lambda: ("FreeBSD", "", "", "", ""))
     monkeypatch.setattr(subprocess, "check_output", asked)
-    assert machine.kernel_settings() == {"net.inet.tcp.cc.algorithm": "cubic"}
+    assert system.kernel_settings() == {"net.inet.tcp.cc.algorithm": "cubic"}

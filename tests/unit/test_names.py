@@ -1,6 +1,6 @@
 """names.py: what a part is called, which names are refused, folders reached without links.
 
-Read next: pscp/endpoint/names.py.
+Read next: pscp/endpoint/paths.py.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pscp.endpoint import failures, names
+from pscp.endpoint import failures, paths
 
-file_names = st.binary(min_size=1, max_size=names.NAME_MAX).filter(
+file_names = st.binary(min_size=1, max_size=paths.NAME_MAX).filter(
     lambda name: name not in (b".", b"..") and not set(name) & {0, ord("/")}
 )
 tokens = st.text("0123456789abcdef", min_size=8, max_size=8)
@@ -25,27 +25,27 @@ tokens = st.text("0123456789abcdef", min_size=8, max_size=8)
 @example(b"n" * 255, "01234567")
 @example("\u00fc".encode() * 127, "01234567")
 def test_a_part_is_hidden_and_no_longer_than_a_name_may_be(name: bytes, token: str) -> None:
-    part = names.part_name(name, token)
-    assert part.startswith(b".") and part.endswith(names.PART_SUFFIX)
+    part = paths.part_name(name, token)
+    assert part.startswith(b".") and part.endswith(paths.PART_SUFFIX)
     assert token.encode() in part
-    assert len(part) <= names.NAME_MAX and not set(part) & {0, ord("/")}
+    assert len(part) <= paths.NAME_MAX and not set(part) & {0, ord("/")}
 
 
 @given(file_names, file_names, tokens, tokens)
 @example(b"n" * 254 + b"1", b"n" * 254 + b"2", "01234567", "01234567")
 def test_no_two_files_or_copies_share_a_part(a: bytes, b: bytes, x: str, y: str) -> None:
-    is_same = names.part_name(a, x) == names.part_name(b, y)
+    is_same = paths.part_name(a, x) == paths.part_name(b, y)
     assert is_same is ((a, x) == (b, y))
 
 
 def test_a_part_tells_whose_it_is_where_there_is_room() -> None:
-    assert names.part_name(b"name", "01234567") == b".name.82a3537ff0dbce7e.01234567.pscp-part"
-    assert names.part_name(b"n" * 255, "01234567").startswith(b".nnnn")
+    assert paths.part_name(b"name", "01234567") == b".name.82a3537ff0dbce7e.01234567.pscp-part"
+    assert paths.part_name(b"n" * 255, "01234567").startswith(b".nnnn")
 
 
 @given(st.lists(file_names, min_size=1, max_size=5))
 def test_a_good_path_passes(parts: list[bytes]) -> None:
-    names.check(names.to_text(b"/".join(parts)))
+    paths.check(paths.to_text(b"/".join(parts)))
 
 
 @pytest.mark.parametrize(
@@ -55,23 +55,23 @@ def test_a_good_path_passes(parts: list[bytes]) -> None:
 )  # fmt: skip
 def test_a_hostile_path_is_refused(path: str) -> None:
     with pytest.raises(failures.Refusal) as caught:
-        names.check(path)
+        paths.check(path)
     assert (caught.value.kind, caught.value.path) == (failures.UNSAFE, path)
 
 
 @given(st.text(st.characters() | st.sampled_from("./\0\udc2f"), max_size=12))
 def test_no_path_has_a_component_that_leads_elsewhere(path: str) -> None:
     try:
-        names.check(path)
+        paths.check(path)
     except failures.Refusal:
         return
-    for name in names.to_bytes(path).split(b"/"):
+    for name in paths.to_bytes(path).split(b"/"):
         assert name not in (b"", b".", b"..") and not set(name) & {0, ord("/")}
 
 
 @given(st.binary(max_size=40))
 def test_text_is_any_bytes(name: bytes) -> None:
-    assert names.to_bytes(names.to_text(name)) == name
+    assert paths.to_bytes(paths.to_text(name)) == name
 
 
 # --- Root
@@ -80,16 +80,16 @@ MKDIR = os.mkdir
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> names.Root:
+def root(tmp_path: Path) -> paths.Root:
     (tmp_path / "root").mkdir()
-    return names.Root(str(tmp_path / "root"))
+    return paths.Root(str(tmp_path / "root"))
 
 
 def path_of(fd: int) -> str:
     return os.readlink(f"/proc/self/fd/{fd}")
 
 
-def test_folders_on_the_way_are_made_when_asked_for(root: names.Root, tmp_path: Path) -> None:
+def test_folders_on_the_way_are_made_when_asked_for(root: paths.Root, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         root.at("a/b/file")
     fd, name = root.at("a/b/file", make=True)
@@ -101,7 +101,7 @@ def test_folders_on_the_way_are_made_when_asked_for(root: names.Root, tmp_path: 
 
 
 @pytest.mark.parametrize("make", [False, True])
-def test_no_link_is_followed_on_the_way(root: names.Root, tmp_path: Path, make: bool) -> None:
+def test_no_link_is_followed_on_the_way(root: paths.Root, tmp_path: Path, make: bool) -> None:
     (tmp_path / "outside").mkdir()
     (tmp_path / "root/link").symlink_to(tmp_path / "outside")
     (tmp_path / "root/up").symlink_to("..")
@@ -115,7 +115,7 @@ def test_no_link_is_followed_on_the_way(root: names.Root, tmp_path: Path, make: 
 
 
 def test_a_folder_that_is_replaced_by_a_link_is_still_the_folder(
-    root: names.Root, tmp_path: Path
+    root: paths.Root, tmp_path: Path
 ) -> None:
     """The descriptor that is kept leads to the folder, whatever its name is given to."""
     before = os.fstat(root.at("a/x", make=True)[0]).st_ino
@@ -132,7 +132,7 @@ def mkdir_of_bsd(name: bytes, mode: int, dir_fd: int | None = None) -> None:
 @pytest.mark.parametrize("mkdir", [MKDIR, mkdir_of_bsd], ids=["Linux", "BSD"])
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
 def test_b1_a_folder_that_is_made_is_private_and_known_as_unfinished(
-    root: names.Root, tmp_path: Path, mkdir: Any, umask: int, monkeypatch: pytest.MonkeyPatch
+    root: paths.Root, tmp_path: Path, mkdir: Any, umask: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "mkdir", mkdir)
     (tmp_path / "root" / "there").mkdir(mode=0o700)
@@ -145,19 +145,19 @@ def test_b1_a_folder_that_is_made_is_private_and_known_as_unfinished(
     finally:
         os.umask(before)
     found = [os.fstat(fd).st_mode for fd in made]
-    assert all(names.is_unfinished(mode) and mode & 0o777 == 0o700 for mode in found)
-    assert not names.is_unfinished(os.fstat(root.folder("there", make=True)).st_mode)
+    assert all(paths.is_unfinished(mode) and mode & 0o777 == 0o700 for mode in found)
+    assert not paths.is_unfinished(os.fstat(root.folder("there", make=True)).st_mode)
     root.close()
 
 
-def test_few_descriptors_are_kept_and_all_are_closed(root: names.Root, tmp_path: Path) -> None:
+def test_few_descriptors_are_kept_and_all_are_closed(root: paths.Root, tmp_path: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
     deep = "/".join("d" * 100)
     for path in [deep, *(f"{n}/sub" for n in range(100)), deep]:
         fd, name = root.at(f"{path}/x", make=True)
         wanted = (tmp_path / "root" / path).stat().st_ino
         assert (os.fstat(fd).st_ino, name) == (wanted, b"x")
-    assert len(os.listdir("/proc/self/fd")) <= before + names._FOLDERS_KEPT
+    assert len(os.listdir("/proc/self/fd")) <= before + paths._FOLDERS_KEPT
     root.close()
     assert len(os.listdir("/proc/self/fd")) == before - 1
 
@@ -165,7 +165,7 @@ def test_few_descriptors_are_kept_and_all_are_closed(root: names.Root, tmp_path:
 def test_a_root_may_be_reached_through_a_link(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
-    root = names.Root(str(tmp_path / "link"))
+    root = paths.Root(str(tmp_path / "link"))
     root.at("a/x", make=True)
     root.close()
     assert (tmp_path / "real/a").is_dir()

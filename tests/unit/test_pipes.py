@@ -1,6 +1,6 @@
-"""endpoint/pipes.py: a stream cut at one end and put in order at the other, however it arrives.
+"""endpoint/stream.py: a stream cut at one end and put in order at the other, however it arrives.
 
-Read next: pscp/endpoint/pipes.py. Not here: the command at the far end (../e2e/test_streams.py).
+Read next: pscp/endpoint/stream.py. Not here: the command at the far end (../e2e/test_streams.py).
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pscp.endpoint import failures, hashes, machine, pipes, wire
-from pscp.endpoint.pipes import SLOT_BYTES, AskedSource, Cutter, PipeSink, PipeSource, Reorder
-from pscp.pipes import Pull
-from pscp.plan import Chunk
+from pscp.endpoint import failures, hashes, stream, system, wire
+from pscp.endpoint.stream import SLOT_BYTES, AskedSource, Cutter, PipeSink, PipeSource, Reorder
 from pscp.progress import Counters
+from pscp.stream.pipe import Pull
+from pscp.transfer.plan import Chunk
 
 SENT_S = 20.0  # for what takes a moment
 BLOCK_BYTES = 256 * 1024
@@ -33,7 +33,7 @@ class Frames(list[Sent]):
     """What a PipeSource sends."""
 
     def send(self, type_: int, id_: int, offset: int, payload: object, flags: int = 0) -> None:
-        lies: object = payload.view if isinstance(payload, machine.Lent) else payload
+        lies: object = payload.view if isinstance(payload, system.Lent) else payload
         self.append((type_, id_, offset, bytes(lies), flags))  # type: ignore[call-overload]
 
 
@@ -55,7 +55,7 @@ class Pipe:
 @pytest.fixture(scope="module", autouse=True)
 def quick_chunks() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pipes, "_GATHER_MS", 1)
+        patch.setattr(stream, "_GATHER_MS", 1)
         yield
 
 
@@ -143,7 +143,7 @@ def test_a_producer_that_never_pauses_and_never_fills_a_chunk(
     pipe: Pipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A byte every moment: what came is sent, although more comes all the time."""
-    monkeypatch.setattr(pipes, "_GATHER_MS", 1000)
+    monkeypatch.setattr(stream, "_GATHER_MS", 1000)
     cutter, cut = Cutter(pipe.read_fd), threading.Event()
 
     def trickle() -> None:

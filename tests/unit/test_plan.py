@@ -1,6 +1,6 @@
-"""plan.py: extents against a set of bytes, packs, where entries land, what names are expected.
+"""transfer/plan.py: extents against a set of bytes, packs, where entries land, expected names.
 
-Read next: pscp/plan.py.
+Read next: pscp/transfer/plan.py.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pscp import plan
 from pscp.endpoint import failures, source, tree
 from pscp.endpoint.files import Extent
 from pscp.options import Options
+from pscp.transfer import plan
 
 LAST = 400
 

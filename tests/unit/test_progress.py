@@ -15,7 +15,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pscp.lines import printable, write_line
 from pscp.options import Options
 from pscp.progress import (
     CallbackReporter,
@@ -35,6 +34,7 @@ from pscp.progress import (
     format_duration,
     make_reporter,
 )
+from pscp.terminal_text import printable, write_line
 
 MB = 1_000_000
 

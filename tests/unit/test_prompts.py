@@ -17,10 +17,10 @@ from pathlib import Path
 
 import pytest
 
-from pscp.channels import askpass
-from pscp.channels.control import sweep
+from pscp.connect.prompts import Prompts, begun, read_password
 from pscp.errors import AuthenticationError, UsageError
-from pscp.prompts import Prompts, begun, read_password
+from pscp.transports import askpass
+from pscp.transports.control_sockets import sweep
 
 PASSWORD = "me@host's password: "
 
@@ -138,7 +138,7 @@ def test_another_user_gets_no_answer(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("secret")
     file.chmod(0o600)
-    asks = "import os, sys; from pscp.channels import askpass; os.setuid(int(sys.argv[1]))\n"
+    asks = "import os, sys; from pscp.transports import askpass; os.setuid(int(sys.argv[1]))\n"
     asks += "try: print(askpass.ask(sys.argv[2], sys.argv[3], 1, '', sys.argv[4]))\n"
     asks += "except (BrokenPipeError, ConnectionResetError): print(b'')"
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:

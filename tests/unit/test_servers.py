@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from pscp import processes, servers
+from pscp import processes
 from pscp.errors import ConnectError
 from pscp.processes import descendants, living, living_by_ps
-from pscp.servers import EmbeddedServer, PrivateServer, SshdServer, start_private_server
+from pscp.selftest import servers
+from pscp.selftest.servers import EmbeddedServer, PrivateServer, SshdServer, start_private_server
 
 MakeServer = Callable[..., PrivateServer]
 
@@ -221,7 +222,7 @@ def test_auto_prefers_sshd(sshd: PrivateServer) -> None:
 
 def test_embedded_ends_with_whoever_started_it() -> None:
     program = (
-        "from pscp.servers import EmbeddedServer; import time;"
+        "from pscp.selftest.servers import EmbeddedServer; import time;"
         "server = EmbeddedServer(); print(server.pid, server.folder, flush=True); time.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as starter:

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from conftest import unavailable
 
-from pscp.sftp.pipes import Loop
-from pscp.sftp.program import COMMAND, TOOLS, Program
+from pscp.sftp.event_loop import Loop
+from pscp.sftp.remote_hash import COMMAND, TOOLS, Program
 from pscp.sftp.tasks import Promise
 
 ODD = (
@@ -161,7 +161,7 @@ def test_one_that_stands_still_leaves_nobody_waiting(
     running = Running(["/bin/sh", "-c", COMMAND])
     try:
         for name, value in (("_SILENT_S", 0.2), ("_END_S", 0.1)):
-            monkeypatch.setattr(f"pscp.sftp.program.{name}", value)
+            monkeypatch.setattr(f"pscp.sftp.remote_hash.{name}", value)
         os.kill(running.program._child.pid, signal.SIGSTOP)
         found = running.program.of_extent(algorithm_of(running), b"/etc/passwd", 0, 100)
         running.loop.later(0.3, lambda: None)  # as a lane's program looks from time to time
@@ -175,7 +175,7 @@ def test_one_that_stands_still_leaves_nobody_waiting(
 def test_what_is_no_such_loop_offers_nothing(
     argv: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pscp.sftp.program._PATIENCE_S", 0.2)
+    monkeypatch.setattr("pscp.sftp.remote_hash._PATIENCE_S", 0.2)
     if shutil.which(argv[0]) is None:
         argv = ["sh", "-c", "exec " + argv[0]]
     running = Running(argv)

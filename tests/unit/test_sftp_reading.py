@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pscp.sftp import packets
 from pscp.sftp.packets import SftpError
-from pscp.sftp.reading import Reading
+from pscp.sftp.read_ahead import Reading
 from pscp.sftp.tasks import Budget, Promise, Tasks
 
 STEP = 10

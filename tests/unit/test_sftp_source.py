@@ -18,12 +18,12 @@ from conftest import unavailable
 
 from pscp.endpoint import tree, wire
 from pscp.options import MIB
-from pscp.sftp import walk
+from pscp.sftp import tree as walk
 from pscp.sftp.client import IN_FLIGHT_BYTES, Client
-from pscp.sftp.finding import expand
-from pscp.sftp.hashing import Hashing
+from pscp.sftp.digests import Hashing
+from pscp.sftp.event_loop import Loop
 from pscp.sftp.packets import Attrs
-from pscp.sftp.pipes import Loop
+from pscp.sftp.placing import expand
 from pscp.sftp.source import Source
 from pscp.sftp.tasks import Promise, Tasks
 

@@ -1,6 +1,7 @@
-"""channels/sockets.py: the words ssh is given for a socket, and what other systems refuse.
+"""transports/socket_options.py: the words ssh is given for a socket, and what other systems refuse.
 
-Not here: what becomes of them (../e2e/test_copy_sockets.py). Read next: pscp/channels/sockets.py.
+Not here: what becomes of them (../e2e/test_copy_sockets.py).
+Read next: pscp/transports/socket_options.py.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ import sys
 
 import pytest
 
-from pscp.channels.openssh import SshSetup
-from pscp.channels.sockets import Route, check, words
 from pscp.errors import UsageError
 from pscp.options import MIB, Options
+from pscp.transports.openssh import SshSetup
+from pscp.transports.socket_options import Route, check, words
 
 NOWHERE = Route()
 

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pscp.endpoint import tree
-from pscp.endpoint.names import to_bytes
+from pscp.endpoint.paths import to_bytes
 
 PLAIN = tree.Rules(recursive=True, follow=True, preserve=False, archive=False, filters=())
 LINKING = PLAIN._replace(archive=True)  # without access times, which a walk itself changes

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pscp.tuner import (
+from pscp.transfer.autotune import (
     CHANNEL_BYTES,
     LANES_MOST,
     Path,

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pscp import errors
-from pscp.zfs.asking import Dataset, Snapshot
+from pscp.zfs.inventory import Dataset, Snapshot
 from pscp.zfs.plan import Plan, Stream, make_plan, of_ours_to_prune
 
 

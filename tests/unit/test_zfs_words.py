@@ -14,13 +14,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pscp import errors
-from pscp.zfs import commands, saying
-from pscp.zfs.abilities import Abilities, Common, parse_features, parse_usage, together
-from pscp.zfs.asking import Dataset, Snapshot, Zfs, parse_datasets
+from pscp.zfs import commands, error_messages
 from pscp.zfs.commands import Speech
-from pscp.zfs.ends import Piped, Ran
+from pscp.zfs.features import Abilities, Common, parse_features, parse_usage, together
+from pscp.zfs.inventory import Dataset, Snapshot, Zfs, parse_datasets
 from pscp.zfs.names import is_dataset, is_excluded, moved, parse_place, relative
 from pscp.zfs.plan import Stream
+from pscp.zfs.runner import Piped, Ran
 from pscp.zfs.settings import Settings, split_command
 
 OPENZFS = """usage: zfs command args ...
@@ -227,7 +227,7 @@ def test_no_answer_breaks_the_reader(text: str) -> None:
     ],
 )  # fmt: skip
 def test_what_a_complaint_means(said: str, kind: type[errors.DatasetError]) -> None:
-    error = saying.meaning("b", said.encode())
+    error = error_messages.meaning("b", said.encode())
     assert type(error) is kind and error.path == "b" and error.hint
     assert said.split("\n")[0] in error.message
 
@@ -237,11 +237,11 @@ def test_who_is_to_blame_for_a_stream() -> None:
     cut = b"cannot receive: failed to read from stream"
 
     def blamed(*facts: object) -> tuple[str, str]:
-        error = saying.of_stream("t", "v", Piped(*facts, 0))  # type: ignore[arg-type]
+        error = error_messages.of_stream("t", "v", Piped(*facts, 0))  # type: ignore[arg-type]
         assert error is not None
         return type(error).__name__, error.path
 
-    assert saying.of_stream("t", "v", Piped(0, 0, b"", b"noise", 1)) is None
+    assert error_messages.of_stream("t", "v", Piped(0, 0, b"", b"noise", 1)) is None
     assert blamed(1, 1, broken, b"cannot receive: out of space") == ("NoSpace", "v")
     assert blamed(1, -9, b"cannot open 't@a': dataset does not exist", b"") == (
         "NoSuchDataset", "t",

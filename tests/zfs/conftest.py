@@ -21,7 +21,7 @@ from conftest import MakeServer, command_line, shared, started_processes
 from e2e.world import World, make_world, put_program
 
 from pscp.progress import Notes
-from pscp.servers import PrivateServer
+from pscp.selftest.servers import PrivateServer
 from pscp.zfs.replicate import Replicated, replicate
 from zfs.fuse import Daemon
 from zfs.standin import Standin

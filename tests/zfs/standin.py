@@ -2,7 +2,8 @@
 
 It keeps a Link's promise: a consumer whose producer failed is killed before its stdin is closed.
 
-Not here: pscp's own link over several connections (pscp/zfs/link.py). Read next: conftest.py.
+Not here: pscp's own link over several connections (pscp/zfs/stream_link.py).
+Read next: conftest.py.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from pscp.errors import ConnectionLost
-from pscp.zfs.ends import Here, Piped, Ran
+from pscp.zfs.runner import Here, Piped, Ran
 
 BLOCK = 4096  # small, so that a stream may be cut early
 

@@ -11,7 +11,7 @@ import shlex
 
 import pytest
 
-from pscp.zfs import cli
+from pscp.cli import zfs as cli
 from pscp.zfs.replicate import replicate
 from zfs.conftest import Ends
 

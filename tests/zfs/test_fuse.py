@@ -125,7 +125,7 @@ def test_a_killed_sender_leaves_no_snapshot(ends: Ends) -> None:
 def test_a_sender_that_is_always_killed_is_reported(
     ends: Ends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pscp.zfs.work.ATTEMPTS", 1)
+    monkeypatch.setattr("pscp.zfs.dataset_job.ATTEMPTS", 1)
     ends.write("large", 2_000_000)
     ends.snapshot("one")
     ends.link.kill_sender_at = 500_000

@@ -20,16 +20,16 @@ import pytest
 
 from pscp import errors
 from pscp.processes import descendants, living
-from pscp.servers import PrivateServer
-from pscp.zfs.ends import Link, Piped, Ran
-from pscp.zfs.link import open_link
+from pscp.selftest.servers import PrivateServer
+from pscp.zfs.runner import Link, Piped, Ran
+from pscp.zfs.stream_link import open_link
 from zfs.conftest import Ends, end_agents
 
 PATIENCE_S = 20.0
 LARGE = 48_000_000
 AMIDST = 8_000_000
 WINDOW = 16 * 1024 * 1024
-ZFS = (sys.executable, "-c", "import sys; from pscp.zfs.cli import main; sys.exit(main())")
+ZFS = (sys.executable, "-c", "import sys; from pscp.cli.zfs import main; sys.exit(main())")
 
 
 def running(words: str) -> list[int]:
@@ -129,7 +129,7 @@ def is_session(pid: int) -> bool:
 
 def test_a_killed_sender(far: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
     """zfs-fuse itself may go on sending; it is reported, and the next run makes it right."""
-    monkeypatch.setattr("pscp.zfs.work.ATTEMPTS", 1)
+    monkeypatch.setattr("pscp.zfs.dataset_job.ATTEMPTS", 1)
     far.write("large", LARGE)
     far.snapshot("one")
     result = far.replicate(**amidst(lambda: kill(running(f"zfs send {far.source} one"))))
@@ -140,7 +140,7 @@ def test_a_killed_sender(far: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_killed_receiver(far: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
     """zfs-fuse itself may go on receiving; it is reported, and the next run makes it right."""
-    monkeypatch.setattr("pscp.zfs.work.ATTEMPTS", 1)
+    monkeypatch.setattr("pscp.zfs.dataset_job.ATTEMPTS", 1)
     far.write("large", LARGE)
     far.snapshot("one")
     result = far.replicate(**amidst(lambda: kill(running(f"zfs receive {far.dest}"))))
@@ -153,7 +153,7 @@ def test_a_failed_sender_never_looks_like_an_end(
     far: Ends, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """zfs receive sees half a stream for what it is; a receiver that does not is ended first."""
-    monkeypatch.setattr("pscp.zfs.work.ATTEMPTS", 1)
+    monkeypatch.setattr("pscp.zfs.dataset_job.ATTEMPTS", 1)
     far.snapshot("one")
     ended = tmp_path / "ended"
     scripts = {

@@ -1,0 +1,286 @@
+"""The options of the command line: letters, words and help.
+
+Not here: what the words mean (options.py), the command line as a whole (copy.py).
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NoReturn
+
+from pscp.errors import UsageError
+from pscp.options import parse_cpus, parse_number, parse_seconds, parse_size
+
+USAGE = "pscp [options] SOURCE... DEST, or --measure [options] HOST, or --clean [options] DIR"
+DESCRIPTION = (
+    "Copy files and folders over several SSH connections at once; every chunk is verified. "
+    "SOURCE or DEST is [USER@]HOST:PATH or ssh://[USER@]HOST[:PORT]/PATH, the other a path here."
+)
+EPILOG = (
+    "DEST/ is a folder to copy into, made if it is missing. Sizes take K, M, G or T (powers of "
+    "1024). Run the same command again to go on with a copy that was cut short. Exit codes: 0 all "
+    "copied, 1 something was not, 2 wrong use, 3 no connection, 4 broken protocol, 130 and 143 "
+    "ended by a signal."
+)
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse that raises where it would print its own message and exit."""
+
+    def error(self, message: str) -> NoReturn:
+        # Its words for -rZ and for --stats=1, where neither Z nor 1 can be.
+        clear = message.replace(
+            "ignored explicit argument", "takes no value, and no option is called"
+        )
+        raise UsageError(clear.removeprefix("argument "))
+
+
+def make_parser() -> Parser:
+    parser = Parser(
+        prog="pscp",
+        usage=USAGE,
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        add_help=False,
+        allow_abbrev=False,  # a script must not break when an option is added
+        argument_default=argparse.SUPPRESS,  # Options has the defaults
+    )
+    add_what_is_copied(parser.add_argument_group("what is copied"))
+    add_how_it_is_checked(parser.add_argument_group("how it is verified and resumed"))
+    add_how_it_is_sent(parser.add_argument_group("how it is sent"))
+    add_how_ssh_is_run(parser.add_argument_group("how ssh is run"))
+    add_what_is_shown(parser.add_argument_group("what is shown"))
+    add_what_is_no_copy(parser.add_argument_group("instead of a copy"))
+    return parser
+
+
+def add_what_is_copied(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
+    flag = partial(add, action="store_true")
+    flag("-r", "--recursive", help="copy folders with what is in them")
+    flag("-p", "--preserve", help="keep times and modes")
+    flag(
+        "-a",
+        "--archive",
+        help="-r and -p, and keep symlinks, hard links, extended attributes, and owners when root",
+    )
+    flag("--update", help="leave out what is not newer than at the destination")
+    for kind, what in (("exclude", "leave out what matches"), ("include", "keep what matches")):
+        add(
+            f"--{kind}",
+            metavar="PATTERN",
+            dest="filters",
+            action="append",
+            type=partial(pair, kind),
+            help=f"{what}; the first of these options that matches decides",
+        )
+    flag("-n", "--dry-run", help="list what would be copied, and copy nothing")
+    add(
+        "-T",
+        "--no-strict-names",
+        dest="strict_names",
+        action="store_false",
+        help="take the names that the far end gives, even where they do not match what was asked",
+    )
+
+
+def add_how_it_is_checked(group: argparse._ArgumentGroup) -> None:
+    flag = partial(group.add_argument, action="store_true")
+    flag(
+        "-s",
+        "--strong",
+        help="also compare a SHA-256 of each file, read back at the destination, with the source",
+    )
+    flag(
+        "-t",
+        "--transfer-test",
+        help="send made-up data of the sources' sizes; no disk is read or written",
+    )
+    group.add_argument(
+        "--verify",
+        metavar="HOW",
+        help="over SFTP, where no agent can verify: auto (by a hash program there, else reading "
+        "back), read-back, or none",
+    )
+    group.add_argument(
+        "--no-resume",
+        dest="resume",
+        action="store_false",
+        help="start afresh, whatever an earlier run left",
+    )
+
+
+def add_how_it_is_sent(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
+    add(
+        "--remote",
+        metavar="WAY",
+        help="what to use at the far end: agent (python3), sftp, or auto (SFTP where no agent can "
+        "be)",
+    )
+    add(
+        "-c",
+        "--connections",
+        metavar="N",
+        type=connections,
+        help="the number of connections, or auto (the default)",
+    )
+    add(
+        "--channels",
+        metavar="M",
+        type=channels,
+        help="the number of channels of each connection, or auto (the default)",
+    )
+    size(group, "-b", "--block-size", "block_bytes", "what is read and written at once (256K)")
+    size(
+        group,
+        "--chunk-size",
+        "",
+        "chunk_bytes",
+        "what is verified and resent as one (4M, less toward the end)",
+    )
+    number(group, "-l", "--limit", "limit_kbit_s", "KBIT", "the most to send, in kbit/s")
+    add("--congestion", metavar="NAME", help="the TCP congestion control to use, such as bbr")
+    size(group, "", "--rcvbuf", "rcvbuf_bytes", "the receive buffer of each connection's socket")
+    size(group, "", "--sndbuf", "sndbuf_bytes", "the send buffer of each connection's socket")
+    add(
+        "--bind",
+        metavar="ADDRESS",
+        action="extend",
+        type=addresses,
+        help="connect from this address; of several (A,B,...) each in turn",
+    )
+    add(
+        "--cpus",
+        metavar="LIST",
+        type=parse_cpus,
+        help="pin each ssh to one of these processors in turn, such as 0,2-5 (the kernel decides)",
+    )
+
+
+def add_how_ssh_is_run(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
+    flag = partial(add, action="store_true")
+    add(
+        "--transport",
+        metavar="NAME",
+        help="what makes the connections: openssh, asyncssh, paramiko, or auto (the default: "
+        "openssh where ssh is installed, else asyncssh)",
+    )
+    number(group, "-P", "--port", "port", "PORT", "the port of the far end")
+    many = partial(add, action="append")
+    many("-i", "--identity", metavar="FILE", dest="identities", help="a private key to log in with")
+    add("-F", "--config", metavar="FILE", dest="config_file", help="ssh_config to use")
+    add("-J", "--jump", metavar="HOST", help="go through this host")
+    many("-o", "--ssh-option", metavar="KEY=VALUE", dest="ssh_options", help="as ssh's -o")
+    seconds(
+        group,
+        "--timeout",
+        "timeout_s",
+        "how long the host may take to answer (ConnectTimeout of ssh_config, else 30 seconds)",
+    )
+    seconds(
+        group,
+        "--retry-for",
+        "retry_for_s",
+        "keep trying to connect for so long (90, 30m, 2h) while the host cannot be reached",
+    )
+    add("--cipher", metavar="NAME", help="the cipher to use (the fastest that both ends do well)")
+    flag("-C", "--compress", help="let ssh compress")
+    flag("-B", "--batch", help="never ask for a password, a passphrase or a host key")
+    add(
+        "--password-file",
+        metavar="FILE",
+        help="what a login asks for is the first line of FILE, which nobody else may be able to "
+        "read ($PSCP_PASSWORD_FILE)",
+    )
+    flag("--login-once", help="log in once, and send everything over that one connection")
+    for letter in (4, 6):
+        add(
+            f"-{letter}",
+            f"--ipv{letter}",
+            dest="address_family",
+            action="store_const",
+            const=letter,
+            help=f"use IPv{letter} only",
+        )
+    add("-S", "--program", metavar="PROGRAM", help="run this instead of ssh")
+
+
+def add_what_is_shown(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
+    flag = partial(add, action="store_true")
+    flag("-q", "--quiet", help="errors only")
+    flag("-v", "--verbose", help="say which hash, cipher and connections are used, and why")
+    flag("-d", "--debug", help="show what pscp does")
+    add("--progress", metavar="STYLE", help="auto (a bar on a terminal), bar, plain, json or none")
+    flag("--stats", help="end with a table of what was counted")
+    flag("-h", "--help", help="show this and exit")
+    flag("--version", help="show the version and exit")
+
+
+def add_what_is_no_copy(group: argparse._ArgumentGroup) -> None:
+    flag = partial(group.add_argument, action="store_true")
+    flag(
+        "--measure",
+        help="measure the path to HOST in about a minute, with no disk: ciphers, connections (-c: "
+        "the most), windows; recommend what is best (--progress json: as JSON)",
+    )
+    flag("--save", help="with --measure: have later copies to HOST use what is recommended")
+    flag(
+        "--clean",
+        help="list what cut copies left below DIR (HOST:DIR, or one here) that no copy works on",
+    )
+    flag("--yes", help="with --clean: remove it")
+
+
+def size(group: argparse._ArgumentGroup, short: str, long: str, dest: str, help: str) -> None:
+    names = [name for name in (short, long) if name]
+    read: Callable[[str], int] = partial(parse_size, what="/".join(names))
+    group.add_argument(*names, metavar="SIZE", dest=dest, type=read, help=help)
+
+
+def number(
+    group: argparse._ArgumentGroup, short: str, long: str, dest: str, metavar: str, help: str
+) -> None:
+    read: Callable[[str], int] = partial(parse_number, what=f"{short}/{long}")
+    group.add_argument(short, long, metavar=metavar, dest=dest, type=read, help=help)
+
+
+def seconds(group: argparse._ArgumentGroup, long: str, dest: str, help: str) -> None:
+    read: Callable[[str], int] = partial(parse_seconds, what=long)
+    group.add_argument(long, metavar="TIME", dest=dest, type=read, help=help)
+
+
+def pair(kind: str, pattern: str) -> tuple[str, str]:
+    return kind, pattern
+
+
+def connections(text: str) -> int | None:
+    return None if text == "auto" else parse_number(text, "-c/--connections")
+
+
+def channels(text: str) -> int | None:
+    return None if text == "auto" else parse_number(text, "--channels")
+
+
+def addresses(text: str) -> list[str]:
+    return text.split(",")
+
+
+def version() -> str:
+    from importlib import metadata  # here: it takes longer to import than --help to print
+
+    try:
+        return metadata.version("pscp")
+    except metadata.PackageNotFoundError:
+        return "(not installed)"
+
+
+def frozen(value: Any) -> Any:
+    """An option's value as Options takes it."""
+    if value == [] or isinstance(value, list) and [] in value:  # argparse drops it before 3.13
+        raise UsageError('"--" is no value of an option')
+    return tuple(value) if isinstance(value, list) else value

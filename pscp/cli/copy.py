@@ -1,0 +1,265 @@
+"""The command line: argv becomes Options, an outcome becomes words and an exit code.
+
+Not here: the options' letters and help (arguments.py), what they mean (options.py), what a copy
+does (api.py), and how it is shown while it runs (progress.py). It imports little at the top, so
+that --help and a slip of the finger are answered at once. Read next: api.py.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
+
+from pscp.cli.arguments import USAGE, frozen, make_parser, version
+from pscp.errors import Interrupted, PscpError, UsageError
+from pscp.options import Location, Options, check_direction, parse_host, parse_location
+from pscp.progress import Notes, Result, count, format_bytes, format_duration, make_reporter
+from pscp.signals import signals_raised
+from pscp.terminal_text import complain, write_line
+
+if TYPE_CHECKING:
+    from pscp.cli.pipe import Piped
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command line that makes sense."""
+
+    sources: tuple[Location, ...]
+    destination: Location
+    options: Options
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A command line that asks for no copy: what is best for this host?"""
+
+    host: Location
+    options: Options
+    save: bool
+
+
+@dataclass(frozen=True)
+class Clean:
+    """A command line that asks for no copy: what did cut copies leave there?"""
+
+    where: Location
+    options: Options
+    remove: bool
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command line; returns its exit code and prints what went wrong, if anything."""
+    try:
+        words = sys.argv[1:] if argv is None else argv
+        return 0 if told(words) else run(parse(words))
+    except PscpError as error:
+        complain(error)
+        return error.exit_code
+    except KeyboardInterrupt:  # before the copy listens for signals, or after
+        complain(Interrupted("interrupted"))
+        return Interrupted.exit_code
+    finally:
+        flush_stdout()
+
+
+def told(argv: Sequence[str]) -> bool:
+    """Answer --help or --version, wherever it stands and whatever else is wrong."""
+    words = set(before_dashes(argv))
+    if words & {"-h", "--help"}:
+        make_parser().print_help()
+    elif "--version" in words:
+        write_line(sys.stdout, f"pscp {version()}")
+    else:
+        return False
+    return True
+
+
+def parse(argv: Sequence[str]) -> Command | Piped | Measure | Clean:
+    """Read a command line, or raise UsageError; looks at local sources, contacts nothing."""
+    words = before_dashes(argv)
+    given, rest = make_parser().parse_known_args(words)
+    for text in rest:
+        if text.startswith("-") and text != "-":
+            raise UsageError(
+                f"no such option: {text}",
+                'pscp --help lists the options; a path that starts with "-" goes after --',
+            )
+    if "help" in given:
+        raise UsageError('-h does not go with other letters, and no host name starts with "-"')
+    values = {name: frozen(value) for name, value in vars(given).items()}
+    asked = {name for name in ("measure", "save", "clean", "yes") if values.pop(name, False)}
+    options, texts = Options(**values), [*rest, *argv[len(words) + 1 :]]
+    if asked:
+        return as_no_copy(texts, options, asked)
+    if "-" in texts and len(texts) == 2:
+        from pscp.cli.pipe import file_command
+
+        return file_command(texts[0], texts[1], options)
+    return as_copy(texts, options)
+
+
+def as_no_copy(texts: list[str], options: Options, asked: set[str]) -> Measure | Clean:
+    if "save" in asked and "measure" not in asked:
+        raise UsageError("--save goes with --measure: it keeps what that found best")
+    if "yes" in asked and "clean" not in asked:
+        raise UsageError("--yes goes with --clean: it removes what that lists")
+    if asked >= {"measure", "clean"}:
+        raise UsageError("--measure and --clean do not go together: give one of them")
+    if "measure" in asked:
+        return as_measure(texts, options, "save" in asked)
+    if len(texts) != 1:
+        raise UsageError("--clean takes one folder", "usage: pscp --clean [options] HOST:DIR")
+    return Clean(parse_location(texts[0]), options, "yes" in asked)
+
+
+def as_measure(texts: list[str], options: Options, saves: bool) -> Measure:
+    if len(texts) != 1:
+        raise UsageError("--measure takes one HOST", "usage: pscp --measure [options] HOST")
+    return Measure(parse_host(texts[0]), options, saves)
+
+
+def as_copy(texts: list[str], options: Options) -> Command:
+    locations = [parse_location(text) for text in texts]
+    if not locations:
+        raise UsageError("a source and a destination are missing", f"usage: {USAGE}")
+    if len(locations) == 1:
+        raise UsageError("a destination is missing", f"usage: {USAGE}")
+    *sources, destination = locations
+    check_direction(sources, destination)
+    for source in sources:
+        if not source.is_remote:
+            check_local_source(source.path, options.recursive)
+    return Command(tuple(sources), destination, options)
+
+
+def run(command: Command | Piped | Measure | Clean) -> int:
+    from pscp.endpoint import system
+
+    system.raise_descriptor_limit()
+    if isinstance(command, Command):
+        return run_copy(command)
+    if isinstance(command, Measure):
+        return run_measure(command)
+    if isinstance(command, Clean):
+        return run_clean(command)
+    from pscp.cli.pipe import move
+
+    return move(command)
+
+
+def run_measure(command: Measure) -> int:
+    from pscp.cli import measure_report
+    from pscp.measuring.measure import measure
+
+    options = command.options
+    note = Notes().note
+    with signals_raised("nothing is kept of a measurement"), measure_report.doing(options) as say:
+        found = measure(command.host, options, save=command.save, say=say, note=note)
+    measure_report.show(found, options.progress == "json")
+    return 0
+
+
+def run_clean(command: Clean) -> int:
+    from pscp.cleaning import clean, show
+    from pscp.cli import measure_report
+
+    where, options = command.where, command.options
+    with signals_raised("run it again for the rest"), measure_report.doing(options) as say:
+        say(f"looking below {where.text}")
+        found = clean(where, options, remove=command.remove, note=Notes().note)
+    show(found, where, options)
+    return 0 if found.ok else 1
+
+
+def run_copy(command: Command) -> int:
+    from pscp.api import copy
+
+    options = command.options
+    is_terminal = bool(sys.stderr and sys.stderr.isatty()) and os.environ.get("TERM") != "dumb"
+    reporter = make_reporter(options, is_terminal)
+    with signals_raised():
+        try:
+            result = copy(
+                command.sources, command.destination, options=options, reporter=reporter,
+                keep_digests=False,
+            )  # fmt: skip
+        finally:
+            reporter.stop(None)
+    conclude(result, options)
+    return 0 if result.ok else 1
+
+
+def check_local_source(path: str, recursive: bool) -> None:
+    """Refuse what cannot be meant; what the copy itself can report (none such) is its."""
+    if not recursive and os.path.isdir(path):
+        raise UsageError(f"{path} is a folder: use -r", "-r copies folders, -a with everything")
+
+
+def before_dashes(argv: Sequence[str]) -> list[str]:
+    """The words in which options may stand: up to a "--"."""
+    return list(argv[: argv.index("--")]) if "--" in argv else list(argv)
+
+
+def conclude(result: Result, options: Options) -> None:
+    """The closing words, on stderr: stdout is for what was asked for."""
+    if options.quiet:
+        return
+    if options.progress not in ("none", "json"):
+        write_line(sys.stderr, dry_run_summary(result) if options.dry_run else summary(result))
+    if options.stats:
+        for text in table(result):
+            write_line(sys.stderr, text)
+
+
+def summary(result: Result) -> str:
+    """For example: 268.4 MB in 1.2 s (223.7 MB/s), 12 files, 64 chunks verified, 3 resent."""
+    moved_bytes = max(0, result.bytes - result.bytes_resumed)
+    rate = format_bytes(moved_bytes / result.seconds if result.seconds > 0 else 0)
+    extras = (
+        (result.chunks_resent, f"{result.chunks_resent} resent"),
+        (result.bytes_resumed, f"{format_bytes(result.bytes_resumed)} was there already"),
+        (result.files_skipped, f"{result.files_skipped} skipped"),
+        (len(result.failures), f"{len(result.failures)} failed"),
+    )
+    return ", ".join(
+        [
+            f"{format_bytes(moved_bytes)} in {format_duration(result.seconds)} ({rate}/s)",
+            count(result.files, "file"),
+            f"{count(result.chunks_verified, 'chunk')} verified"
+            if result.verified
+            else "not verified",
+            *(text for number, text in extras if number),
+        ]
+    )
+
+
+def dry_run_summary(result: Result) -> str:
+    missing_bytes = max(0, result.bytes - result.bytes_resumed)
+    there = f"{count(result.files, 'file')}, {format_bytes(missing_bytes)}"
+    return f"nothing was copied (dry run); it would have been {there}"
+
+
+def table(result: Result) -> list[str]:
+    rows = {
+        item.name.replace("_", " "): getattr(result, item.name)
+        for item in fields(result)
+        if item.name not in ("digests", "failures")
+    }
+    rows |= {"seconds": f"{result.seconds:.3f}", "failures": len(result.failures)}
+    rows["verified"] = "yes" if result.verified else "no"
+    return [f"{name:<17} {value:>16}" for name, value in rows.items()]
+
+
+def flush_stdout() -> None:
+    """So that a reader that went away (pscp -n ... | head) is not the interpreter's last word."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)

@@ -1,0 +1,215 @@
+"""The command `pscp-pipe`, and `pscp - HOST:FILE`: one stream between here and there.
+
+Not here: the stream (stream/stream.py), the words of a copy (copy.py).
+Read next: stream/stream.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from pscp.cli import arguments
+from pscp.errors import Interrupted, PscpError, Terminated, UsageError
+from pscp.options import Location, Options, parse_host, parse_location
+from pscp.progress import (
+    Counters,
+    Reporter,
+    RichBar,
+    count,
+    format_bytes,
+    format_duration,
+    make_reporter,
+)
+from pscp.signals import signals_raised
+from pscp.terminal_text import complain, write_line
+
+OWN_FAILURE = 255  # as ssh(1)
+_HINT = "the command at the far end was ended"
+
+USAGE = "pscp-pipe [options] HOST COMMAND..., or pscp-pipe --from [options] HOST COMMAND..."
+DESCRIPTION = (
+    "Run COMMAND on HOST, as ssh does, and send it what comes in here over several connections at "
+    "once; with --from, bring here what it puts out. Every chunk is verified. COMMAND sees the end "
+    "of its input only when all of it has arrived; in any other case it is ended first."
+)
+EPILOG = (
+    "The exit status is COMMAND's, or 255 when the stream failed. Of several words COMMAND is made "
+    "with spaces between them, for the user's shell on HOST."
+)
+
+
+@dataclass(frozen=True)
+class Piped:
+    """A command line that makes sense."""
+
+    host: Location
+    words: str  # for the shell there; empty: a file
+    path: str | None
+    is_push: bool
+    producer: str | None
+    options: Options
+
+
+def make_parser() -> arguments.Parser:
+    parser = arguments.Parser(
+        prog="pscp-pipe", usage=USAGE, description=DESCRIPTION, epilog=EPILOG, add_help=False,
+        allow_abbrev=False, argument_default=argparse.SUPPRESS,
+    )  # fmt: skip
+    group = parser.add_argument_group("the stream")
+    flag = partial(group.add_argument, action="store_true")
+    flag("--from", dest="is_from", help="from COMMAND's standard output to here")
+    group.add_argument(
+        "--producer", metavar="COMMAND",
+        help="run this here for what is sent, and end the far COMMAND when it fails",
+    )  # fmt: skip
+    arguments.size(
+        group, "", "--window", "window_bytes", "memory for putting chunks in order (256M)"
+    )
+    arguments.add_how_it_is_sent(parser.add_argument_group("how it is sent"))
+    arguments.add_how_ssh_is_run(parser.add_argument_group("how ssh is run"))
+    arguments.add_what_is_shown(parser.add_argument_group("what is shown"))
+    parser.add_argument("host", help=argparse.SUPPRESS)
+    parser.add_argument("words", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    return parser
+
+
+def parse(argv: Sequence[str]) -> Piped:
+    """Read a command line, or raise UsageError; contacts nothing."""
+    given = vars(make_parser().parse_args(argv))
+    host, words = parse_host(given.pop("host")), given.pop("words")
+    is_push, producer = not given.pop("is_from", False), given.pop("producer", None)
+    if words[:1] == ["--"]:
+        del words[0]
+    if not words:
+        raise UsageError("a command is missing", f"usage: {USAGE}")
+    if producer is not None and not is_push:
+        raise UsageError("--producer runs here; with --from the far command is the producer")
+    options = Options(**{name: arguments.frozen(value) for name, value in given.items()})
+    return Piped(host, " ".join(words), None, is_push, producer, options)
+
+
+def file_command(source: str, destination: str, options: Options) -> Piped:
+    """Of `pscp - HOST:FILE` or `pscp HOST:FILE -`. Raises UsageError."""
+    is_push = source == "-"
+    host = parse_location(destination if is_push else source)
+    if not host.is_remote:
+        raise UsageError('"-" goes with HOST:FILE; a file here that is called so is "./-"')
+    if not host.path:
+        raise UsageError(f'{host.text} names no file; "-" is one: name it')
+    if options.dry_run or options.transfer_test:
+        raise UsageError('--dry-run and --transfer-test are for files, not for "-"')
+    return Piped(host, "", host.path, is_push, None, options)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; returns its exit code and prints what went wrong, if anything."""
+    try:
+        from pscp.endpoint import system
+
+        words = sys.argv[1:] if argv is None else argv
+        if words and words[0] in ("-h", "--help"):
+            make_parser().print_help()
+            return 0
+        if words and words[0] == "--version":
+            write_line(sys.stdout, f"pscp-pipe {arguments.version()}")
+            return 0
+        command = parse(words)
+        system.raise_descriptor_limit()
+        return move(command)
+    except (Interrupted, Terminated) as error:
+        complain(error, "pscp-pipe")
+        return error.exit_code
+    except PscpError as error:
+        if error.hint == UsageError.hint:
+            error.hint = "pscp-pipe --help lists the options"
+        complain(error, "pscp-pipe")
+        return OWN_FAILURE
+
+
+def move(command: Piped) -> int:
+    """Move the stream; returns the far command's exit status. Raises as Stream.run() does."""
+    from pscp.api import Session
+    from pscp.stream.pipe import Target
+    from pscp.stream.stream import Program, Stream
+
+    options = command.options
+    fd = 0 if command.is_push else 1
+    if command.producer is None and not is_open(fd):  # the next thing opened would be taken for it
+        raise UsageError(f"the standard {'input' if command.is_push else 'output'} is closed")
+    is_terminal = bool(sys.stderr and sys.stderr.isatty()) and os.environ.get("TERM") != "dumb"
+    reporter, counters = make_reporter(options, is_terminal), Counters()
+    says = Says(str(command.host.host), reporter) if isinstance(reporter, RichBar) else show
+    session = Session(command.host, options)
+    stream = Stream(
+        session.connections, options, command.is_push, Target(command.words, command.path),
+        counters, says, reporter.note,
+    )  # fmt: skip
+    with (
+        signals_raised(_HINT, stream.interrupt, "pscp-pipe"), session,
+        contextlib.ExitStack() as stack,
+    ):  # fmt: skip
+        reporter.start(counters)
+        stack.callback(reporter.stop)
+        if isinstance(says, Says):
+            stack.callback(says.finish)
+        if command.producer is not None:
+            producer = stack.enter_context(Program(command.producer, True, keeps_err=False))
+            fd, stream.ended_well = producer.fd, producer.ended_well
+        status = stream.run(fd)
+    if isinstance(reporter, RichBar):
+        write_line(sys.stderr, summary(counters))
+    return status
+
+
+def summary(counters: Counters) -> str:
+    """For example: 268.4 MB in 1.2 s (223.7 MB/s), 256 chunks verified."""
+    passed_s = max(time.monotonic() - counters.started_s, 0.001)
+    moved = counters.bytes_done
+    rate = (
+        f"{format_bytes(moved)} in {format_duration(passed_s)} ({format_bytes(moved / passed_s)}/s)"
+    )
+    return f"{rate}, {count(counters.chunks_verified, 'chunk')} verified"
+
+
+def is_open(fd: int) -> bool:
+    try:
+        os.fstat(fd)
+        return True
+    except OSError:
+        return False
+
+
+def show(place: int, data: bytes) -> None:
+    """What the far command says, as it comes."""
+    with contextlib.suppress(OSError):
+        while data:
+            data = data[os.write(place + 1, data) :]
+
+
+class Says:
+    """What the far command says, where there is a bar on the terminal: in whole lines above it."""
+
+    def __init__(self, host: str, reporter: Reporter) -> None:
+        self._host, self._reporter, self._begun = host, reporter, b""
+
+    def __call__(self, place: int, data: bytes) -> None:
+        if place == 0:
+            return show(place, data)
+        *whole, self._begun = (self._begun + data).split(b"\n")
+        for line in whole:
+            self._tell(line)
+
+    def finish(self) -> None:
+        """What it said last, where that was no whole line."""
+        if self._begun:
+            self._tell(self._begun)
+
+    def _tell(self, line: bytes) -> None:
+        self._reporter.note(f"{self._host}: {line.decode(errors='replace')}")

@@ -1,0 +1,70 @@
+"""The commands' first step: to listen for signals while the program is loaded.
+
+Loading takes a tenth of a second, and longer on a busy machine. Nothing has begun by then, so a
+signal ends the process at once, with the exit code that it has later.
+
+Not here: what the commands do (copy.py, pipe.py, zfs.py, selftest/main.py), signals once something
+runs (signals.py).
+Read next: copy.py.
+"""
+
+from __future__ import annotations
+
+import os
+
+TYPE_CHECKING = False  # as in __init__.py
+if TYPE_CHECKING:
+    import signal
+    from types import FrameType
+    from typing import NoReturn
+else:
+    import _signal as signal  # built in; until signal.py is loaded a Ctrl-C is Python's traceback
+
+_STATUSES: dict[int, int] = {
+    signal.SIGINT: 130,
+    signal.SIGTERM: 143,
+    signal.SIGHUP: 143,
+}  # as in errors.py
+
+
+def pscp() -> NoReturn:
+    """The command `pscp`."""
+    run("pscp", "pscp.cli.copy")
+
+
+def pscp_pipe() -> NoReturn:
+    """The command `pscp-pipe`."""
+    run("pscp-pipe", "pscp.cli.pipe")
+
+
+def pscp_test() -> NoReturn:
+    """The command `pscp-test`."""
+    run("pscp-test", "pscp.selftest.main")
+
+
+def pscp_zfs() -> NoReturn:
+    """The command `pscp-zfs`."""
+    run("pscp-zfs", "pscp.cli.zfs")
+
+
+def run(name: str, module: str) -> NoReturn:
+    """Load a command's module, run its main(), and exit with what that returns."""
+    listen(name)
+    import importlib
+
+    status = importlib.import_module(module).main()
+    from pscp.signals import leave
+
+    leave(status)
+
+
+def listen(name: str) -> None:
+    """From now on a signal ends this process at once, until something else is done about it."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        os.write(2, f"{name}: interrupted\n".encode())
+        os._exit(_STATUSES[number])
+
+    for each in _STATUSES:
+        if signal.getsignal(each) != signal.SIG_IGN:  # nohup, or a script's background
+            signal.signal(each, end)

@@ -1,0 +1,121 @@
+"""The command pscp-zfs: argv becomes Settings and Options, an outcome words and an exit code.
+
+Not here: the options' letters and help (zfs_arguments.py), what a replication does
+(zfs/replicate.py).
+Read next: zfs/replicate.py.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+from pscp.cli.arguments import frozen, version
+from pscp.cli.copy import before_dashes, flush_stdout
+from pscp.cli.zfs_arguments import USAGE, make_parser
+from pscp.errors import Interrupted, PscpError, UsageError
+from pscp.options import Options
+from pscp.progress import count, format_bytes, format_duration, make_reporter
+from pscp.signals import signals_raised
+from pscp.terminal_text import complain, write_line
+from pscp.zfs.names import Place, check_ends, parse_place
+from pscp.zfs.replicate import Replicated, replicate
+from pscp.zfs.settings import Settings
+
+_HINT = "run the same command again to go on from here"
+_SETTINGS = {each.name for each in fields(Settings)}
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command line that makes sense."""
+
+    source: Place
+    dest: Place
+    settings: Settings
+    options: Options
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command line; returns its exit code and prints what went wrong, if anything."""
+    try:
+        words = sys.argv[1:] if argv is None else argv
+        return 0 if told(words) else run(parse(words))
+    except PscpError as error:
+        complain(error, "pscp-zfs")
+        return error.exit_code
+    except KeyboardInterrupt:
+        complain(Interrupted("interrupted"), "pscp-zfs")
+        return Interrupted.exit_code
+    finally:
+        flush_stdout()
+
+
+def told(argv: Sequence[str]) -> bool:
+    """Answer --help or --version, wherever it stands and whatever else is wrong."""
+    words = set(before_dashes(argv))
+    if words & {"-h", "--help"}:
+        make_parser().print_help()
+    elif "--version" in words:
+        write_line(sys.stdout, f"pscp-zfs {version()}")
+    else:
+        return False
+    return True
+
+
+def parse(argv: Sequence[str]) -> Command:
+    """Read a command line, or raise UsageError; contacts nothing."""
+    words = before_dashes(argv)
+    given, rest = make_parser().parse_known_args(words)
+    for text in rest:
+        if text.startswith("-"):
+            raise UsageError(f"no such option: {text}", "pscp-zfs --help lists the options")
+    if "help" in given:
+        raise UsageError("-h does not go with other letters")
+    values = {name: frozen(value) for name, value in vars(given).items()}
+    settings = {name: value for name, value in values.items() if name in _SETTINGS}
+    options = {name: value for name, value in values.items() if name not in _SETTINGS}
+    texts = [*rest, *argv[len(words) + 1 :]]
+    if len(texts) != 2:
+        raise UsageError("one SOURCE and one DEST are needed", f"usage: {USAGE}")
+    source, dest = (parse_place(text) for text in texts)
+    check_ends(source, dest)
+    return Command(source, dest, Settings(**settings), Options(**options))
+
+
+def run(command: Command) -> int:
+    options = command.options
+    is_terminal = bool(sys.stderr and sys.stderr.isatty()) and os.environ.get("TERM") != "dumb"
+    reporter = make_reporter(options, is_terminal)
+    with signals_raised(_HINT, name="pscp-zfs"):
+        try:
+            result = replicate(
+                command.source, command.dest, options=options, settings=command.settings,
+                reporter=reporter,
+            )  # fmt: skip
+        finally:
+            reporter.stop(None)
+    if not options.quiet and options.progress not in ("none", "json"):
+        write_line(sys.stderr, summary(result, options))
+    return 0 if result.ok else 1
+
+
+def summary(result: Replicated, options: Options) -> str:
+    """For example: 3 datasets, 5 streams, 1.2 GB in 10.4 s (115.4 MB/s), 2 snapshots pruned."""
+    if options.dry_run:
+        return f"nothing was changed (dry run); it would have been {format_bytes(result.bytes)}"
+    rate = format_bytes(result.bytes / result.seconds if result.seconds > 0 else 0)
+    pruned = sum(len(each.pruned) for each in result.datasets)
+    resumed = sum(each.resumed for each in result.datasets)
+    return ", ".join(
+        [
+            count(result.files, "dataset"),
+            count(sum(each.streams for each in result.datasets), "stream"),
+            f"{format_bytes(result.bytes)} in {format_duration(result.seconds)} ({rate}/s)",
+            *([f"{resumed} resumed"] if resumed else []),
+            *([f"{count(pruned, 'snapshot')} pruned"] if pruned else []),
+            *([f"{len(result.failures)} failed"] if result.failures else []),
+        ]
+    )

@@ -1,0 +1,345 @@
+"""Sends the agent over a fresh channel, and reads its HELLO.
+
+What is sent is the endpoint folder, compressed. A random marker tells the agent's output from
+what a login prints.
+
+Not here: the way there (channels/), the remote command (transports/remote_command.py), what is said
+after the HELLO (transfer/lane.py).
+Read next: ../endpoint/agent.py.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import functools
+import json
+import math
+import os
+import pkgutil
+import re
+import select
+import time
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pscp import errors
+from pscp.connect.patience import Patience
+from pscp.endpoint import session, system, wire
+from pscp.transports import Channel
+from pscp.transports.openssh import last_line, lines_of
+
+MODULES = (
+    "system", "wire", "session", "hashes", "files", "failures", "paths", "fence", "parts",
+    "metadata", "tree", "entries", "source", "commit", "placing", "sink", "null_ends", "end",
+    "agent",
+)  # fmt: skip
+STREAM_MODULES = (
+    "stream",
+    "stream_process",
+    "stream_server",
+)  # sent with a stream's first question
+CLEAN_MODULES = ("leftovers",)  # sent with the first question of --clean
+
+_PACKAGE = "pscp_agent"
+_MARKER_BYTES = 16
+_BANNER_MAX_BYTES = 64 * 1024  # what a login may print before the agent speaks
+_SAID_MAX_BYTES = 8 * 1024  # what is kept of a channel's standard error
+_UNTOLD_S = 0.2  # it waits so long for the reason before it is shown
+_HEARD_BYTES = 4096  # of it at once
+_SHOWN_MAX = 200  # characters of it in an error
+_RTT_MAX_S = 60.0  # of what a lane's program for SFTP may have measured
+_IDLE = {"ask": "end"}  # of a copy: there is none
+SILENCE_S = 60.0  # an agent ticks every 10 s, so after this it, or the path to it, is dead
+
+# What the first stage runs; it finds itself and the modules in `parts`. What a stream or --clean
+# needs besides is added to `texts` when there is one.
+_LOADER = """
+import _frozen_importlib, gc, sys, types
+gc.disable()
+texts = dict(zip({names!r}, parts[1:]))
+class Finder:
+    def find_spec(self, full, path=None, target=None):
+        package, _, name = full.rpartition(".")
+        if package == {package!r} and name in texts:
+            return _frozen_importlib.ModuleSpec(full, self)
+    def create_module(self, spec):
+        return None
+    def exec_module(self, module):
+        name = module.__name__.rpartition(".")[2]
+        exec(compile(texts[name], "pscp/endpoint/" + name + ".py", "exec"), module.__dict__)
+sys.meta_path.insert(0, Finder())
+package = types.ModuleType({package!r})
+package.__path__ = []
+package.texts = texts
+sys.modules[{package!r}] = package
+from {package}.agent import main
+gc.enable()
+main({marker_bytes})
+"""
+_COMPRESSION = 6  # 9 takes twice the time, for 200 bytes
+
+
+@functools.cache
+def bundle() -> bytes:
+    """The endpoint folder as one compressed program: the loader and the modules, NUL between."""
+    loader = _LOADER.format(package=_PACKAGE, names=MODULES, marker_bytes=_MARKER_BYTES)
+    texts = [_text(name).decode("ascii") for name in MODULES]
+    return zlib.compress("\0".join([loader, *texts]).encode("ascii"), _COMPRESSION)
+
+
+@functools.cache
+def stream_modules() -> str:
+    """What the agent needs besides for a stream; agent.py reads it."""
+    return _packed(STREAM_MODULES)
+
+
+@functools.cache
+def clean_modules() -> str:
+    """What the agent needs besides for --clean."""
+    return _packed(CLEAN_MODULES)
+
+
+def _packed(names: Sequence[str]) -> str:
+    texts = {name: _text(name).decode("ascii") for name in names}
+    return base64.b64encode(zlib.compress(json.dumps(texts).encode("ascii"), 9)).decode("ascii")
+
+
+# A docstring, a line of comment, and a comment behind code; in endpoint/ no text looks like one.
+_FOR_PEOPLE = re.compile(rb'^( *)"""(?:[^"]|"(?!""))*"""$|^ *#.*$|  # .*$', re.MULTILINE)
+
+
+def _text(module: str) -> bytes:
+    """The module without what is only for people; each line keeps its number, for tracebacks.
+
+    A third of the bytes that are sent, and of what the far end has to read.
+    """
+
+    def shorter(found: re.Match[bytes]) -> bytes:
+        docstring = found[0].lstrip().startswith(b'"')
+        return (found[1] + b'""' if docstring else b"") + b"\n" * found[0].count(b"\n")
+
+    text = pkgutil.get_data("pscp.endpoint", f"{module}.py") or b""
+    return _FOR_PEOPLE.sub(shorter, text)
+
+
+def send_agent(channel: Channel) -> bytes:
+    """Send the agent, where it is not here already. Returns the marker that its output begins with.
+
+    Where the command ended already, what it said tells more than the broken pipe.
+    """
+    marker = os.urandom(_MARKER_BYTES)
+    program = bundle() if channel.needs_agent else b""
+    size = b"%08d" % len(program) if program else b""
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        system.write_all(channel.write_fd, [size, program, marker])
+    return marker
+
+
+class Far:
+    """An agent that is running at the far end, and the channel to it."""
+
+    def __init__(
+        self, channel: Channel, notice: Callable[[str], None] | None = None, marker: bytes = b"",
+        patience: Patience | None = None,
+    ) -> None:  # fmt: skip
+        """Send the agent, unless it was sent with this marker, and wait for its HELLO.
+
+        `notice` gets what the login says to people; without `patience` SILENCE_S are given.
+
+        Raises ConnectError (its subclass tells why there is no agent) and ProtocolError.
+        """
+        self.channel = channel
+        self._patience = patience or Patience(SILENCE_S, lambda: 0.0)
+        self._notice = notice
+        self._said = b""
+        self._untold = ""  # what was said last; it may be the reason for an end
+        self.rtt_s = math.inf  # of a question and its answer, the shortest so far
+        self.decoder = wire.Decoder()
+        self.hello: dict[str, Any] = {}  # what the agent said of itself
+        self.verify = ""  # how it was asked to verify, over SFTP
+        self.was_kept = False  # from an earlier copy: it may have died unnoticed
+        self.session = session.Session(session.COORDINATOR)
+        self._poll = select.poll()
+        for fd in (channel.read_fd, channel.error_fd):
+            self._poll.register(fd, select.POLLIN)
+        try:
+            self._skip_banner(marker or send_agent(channel))
+            self.hello = self._hello()
+            self._tell()
+        except BaseException as error:
+            self._tell(besides=str(error))
+            channel.close()
+            raise
+        self._notice = None
+
+    # --- in
+
+    def receive(self) -> wire.Frame | None:
+        """The next frame; None when the channel ended. Its payload is valid until the next call.
+
+        Raises ConnectionLost after a minute of silence, ProtocolError for what is no frame.
+        """
+        try:
+            frame = self.decoder.next()
+            while frame is None:
+                spaces = self.decoder.spaces()
+                self._wait()
+                count = os.readv(self.channel.read_fd, spaces)
+                if count == 0:
+                    return None
+                self.decoder.filled(count)
+                frame = self.decoder.next()
+                if frame is None and self.decoder.is_trickling(count):
+                    time.sleep(wire.GATHER_S)
+            self.session.check(frame)
+            return frame
+        except wire.WireError as error:
+            raise errors.ProtocolError(str(error)) from None
+
+    def _wait(self) -> None:
+        """Until there is output of the agent; what is said to people is kept meanwhile."""
+        while True:
+            ready = dict(self._poll.poll(SILENCE_S * 1000))
+            if not ready:
+                raise errors.ConnectionLost(f"nothing came for {SILENCE_S:.0f} s")
+            if self.channel.error_fd in ready:
+                self._hear()
+            if self.channel.read_fd in ready:
+                return
+
+    def _hear(self) -> None:
+        data = os.read(self.channel.error_fd, _HEARD_BYTES)
+        if not data:
+            self._poll.unregister(self.channel.error_fd)
+            return
+        self._said = (self._said + data)[-_SAID_MAX_BYTES:]
+        if self._notice is not None:
+            self._untold += data.decode(errors="replace")
+
+    def _tell(self, besides: str = "") -> None:
+        """Tell people what was said, except for lines that an error repeats."""
+        lines, self._untold = lines_of(self._untold), ""
+        for line in lines:
+            if self._notice is not None and line.strip() not in besides:
+                self._notice(line)
+
+    def explain(self) -> errors.PscpError:
+        """Why the channel ended."""
+        for _ in range(_SAID_MAX_BYTES // _HEARD_BYTES * 2):  # who never stops is not listened to
+            if not dict(self._poll.poll(0)).get(self.channel.error_fd):
+                break
+            self._hear()
+        said = self._said.decode(errors="replace")
+        error = self.channel.explain(said)
+        if self.hello and isinstance(error, errors.NoAgent):
+            return errors.ProtocolError(f"the agent failed: {last_line(said)}")
+        if self.hello and isinstance(error, errors.NoSftp):
+            return errors.ConnectionLost("the far end ended SFTP")
+        return error
+
+    def _skip_banner(self, marker: bytes) -> None:
+        seen = b""
+        while marker not in seen:
+            self._wait_or_prompt()
+            data = os.read(self.channel.read_fd, 4096)
+            seen += data
+            if len(seen) > _BANNER_MAX_BYTES:
+                raise _no_agent(seen)
+            if not data:
+                raise self._ended_early(seen)
+        banner, _, rest = seen.partition(marker)
+        self.decoder.feed(rest)
+        if banner and self._notice is not None:
+            self._notice(banner.decode(errors="replace").rstrip("\r\n"))
+
+    def _wait_or_prompt(self) -> None:
+        """As _wait(), but what is said meanwhile begins no new minute, and typing takes time."""
+        while True:
+            left_s = min(self._patience.left_s(), _UNTOLD_S if self._untold else math.inf)
+            ready = dict(self._poll.poll(None if left_s == math.inf else left_s * 1000))
+            if not ready:
+                self._tell()
+            if self.channel.error_fd in ready:
+                self._hear()
+            if self.channel.read_fd in ready:
+                return
+
+    def _ended_early(self, seen: bytes) -> errors.PscpError:
+        error = self.explain()
+        return _no_agent(seen) if isinstance(error, errors.NoAgent) and seen.strip() else error
+
+    def _hello(self) -> dict[str, Any]:
+        frame = self.receive()
+        if frame is None:
+            raise self.explain()
+        hello = self._json(frame)
+        self.session.state = "ready"
+        if not isinstance(hello, dict) or not isinstance(hello.get("hashes"), dict):
+            raise errors.ProtocolError("a HELLO of another shape")
+        if self.is_sftp and "rtt_s" in hello:  # over SFTP a question may take several
+            self.rtt_s = _checked_rtt_s(hello["rtt_s"])
+        return hello
+
+    def _json(self, frame: wire.Frame) -> Any:
+        try:
+            return frame.json()
+        except wire.WireError as error:
+            raise errors.ProtocolError(str(error)) from None
+
+    # --- out
+
+    def send(
+        self, type_: int, id_: int = 0, offset: int = 0, payload: Any = b"", flags: int = 0
+    ) -> None:
+        """Send one frame: its payload is bytes, or a Block of a file. Raises ConnectionLost."""
+        header = wire.header(type_, payload, id_, offset, flags)
+        try:
+            system.send(self.channel.write_fd, header, payload)
+        except (BrokenPipeError, ConnectionResetError):
+            raise errors.ConnectionLost("the connection closed") from None
+
+    @property
+    def is_sftp(self) -> bool:
+        """Is it not an agent, but SFTP?"""
+        return not self.channel.needs_agent
+
+    def is_closed(self) -> bool:
+        """Has the far end hung up, while nobody was listening?"""
+        return bool(dict(self._poll.poll(0)).get(self.channel.read_fd, 0) & select.POLLHUP)
+
+    def close(self) -> None:
+        self.channel.close()
+
+    def ask(self, question: dict[str, Any], is_slow: bool = False) -> tuple[Any, bool]:
+        """Ask while no lane serves this channel: the answer, and whether it is a failure.
+
+        Where the answer takes time, the round trip is that of an idle question sent before.
+        """
+        begun_s = time.monotonic()
+        for each in [_IDLE, question] if is_slow else [question]:
+            self.send(wire.ASK, 0, 0, wire.to_json(each))
+        answer = self._reply()
+        self.rtt_s = min(self.rtt_s, time.monotonic() - begun_s)
+        return self._reply() if is_slow else answer
+
+    def _reply(self) -> tuple[Any, bool]:
+        while True:
+            frame = self.receive()
+            if frame is None:
+                raise self.explain()
+            if frame.type == wire.REPLY:
+                return self._json(frame), bool(frame.flags & wire.FAILED)
+
+
+def _checked_rtt_s(value: Any) -> float:
+    """A round trip's seconds. NaN and infinity are numbers to JSON as Python reads it."""
+    if not isinstance(value, float) or not 0 <= value <= _RTT_MAX_S:
+        raise errors.ProtocolError(f"a HELLO with a round trip of {value!r} s")
+    return value
+
+
+def _no_agent(seen: bytes) -> errors.NoAgent:
+    shown = last_line(seen.decode(errors="replace"))[:_SHOWN_MAX]
+    return errors.NoAgent(f"the far end did not start the agent; it said: {shown}")

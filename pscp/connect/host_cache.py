@@ -1,0 +1,135 @@
+"""What is remembered of a host from the last copy there, for the next one.
+
+How many logins passed without a prompt: the next copy logs in over several connections at once
+from its start, instead of waiting for the first; over 100 ms that is a second and a half. How
+many lanes -c auto came to, over which path; and what --measure --save found best. Nothing is lost
+with this memory, and nothing secret is in it: {"push": [logins, lanes, rtt_s, congestion], "pull":
+likewise, "connections": number, "cipher": name, "remote": "sftp" where no agent could be}, a file
+for each way to a host: the libraries differ in speed, in ciphers, and in what they can log in with.
+
+Not here: the connections (connections.py).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple
+
+from pscp import state
+from pscp.options import MAX_CONNECTIONS, Location, Options
+from pscp.transports import transport_of
+
+_ALIKE = 2.0  # two round trips that differ by less than this factor are of one path
+_NEAR_S = 0.01  # and so are all below this
+
+
+class Known(NamedTuple):
+    """The last copy in one direction."""
+
+    logins: int = 0  # connections that were open at once
+    lanes: int = 0  # that -c auto came to; 0: there was none yet
+    rtt_s: float = 0.0
+    congestion: str = ""  # the congestion control that more came of; "": the system's
+    enough_bytes_s: float = 0.0  # the rate at which more lanes brought nothing; 0: was not tried
+
+    def over(self, rtt_s: float) -> Known:
+        """This, if it was learned on a path like this one; else nothing is known."""
+        low, high = sorted((self.rtt_s, rtt_s))
+        return self if high < max(_ALIKE * low, _NEAR_S) else Known()
+
+
+def _name(host: Location, options: Options) -> str:
+    """Of the value in the state folder: another for each way to a host."""
+    return state.name_of(
+        "hosts", host.user, host.host, host.port or options.port,
+        options.program, options.config_file, options.jump, transport_of(options),
+    )  # fmt: skip
+
+
+def _known(host: Location, options: Options) -> dict[str, Any]:
+    found = state.recall(_name(host, options))
+    return found if isinstance(found, dict) else {}
+
+
+def _keep(host: Location, options: Options, values: dict[str, Any]) -> bool:
+    """False where it cannot be kept."""
+    before = _known(host, options)
+    after = {**before, **values}
+    return after == before or state.remember(_name(host, options), after)
+
+
+def recall(host: Location, options: Options, is_push: bool) -> Known:
+    """What the last copy in this direction came to, as far as it is known."""
+    found = _known(host, options)
+    try:
+        known = Known(*found[_way(is_push)])
+    except (LookupError, TypeError):
+        known = Known()
+    are_right = [
+        isinstance(*pair) for pair in zip(known, (int, int, float, str, float), strict=True)
+    ]
+    if not (all(are_right) and 0 <= known.lanes <= MAX_CONNECTIONS):
+        known = Known()
+    # what was only measured needed no prompt either
+    return known if known.logins else known._replace(logins=_number(found.get("connections")))
+
+
+def remember(host: Location, options: Options, is_push: bool, known: Known) -> None:
+    """What this copy came to."""
+    before = recall(host, options, is_push)
+    if options.connections is not None:  # it says nothing about what auto would come to
+        known = before._replace(logins=known.logins)
+    if known._replace(rtt_s=0.0) != before.over(known.rtt_s)._replace(rtt_s=0.0):
+        _keep(host, options, {_way(is_push): list(known)})
+
+
+def advice(host: Location, options: Options) -> tuple[int, str]:
+    """The connections and the cipher that --measure --save found best; 0 and "": none."""
+    known = _known(host, options)
+    cipher = known.get("cipher")
+    is_name = isinstance(cipher, str) and re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9@._-]*", cipher)
+    return _number(known.get("connections")), str(cipher) if is_name else ""
+
+
+def advice_said(host: Location, options: Options, cipher: str) -> list[str]:
+    """What -v says of it, where it is followed; `cipher` is the advised one, if that is."""
+    connections = advice(host, options)[0]
+    advised = []
+    if connections and options.connections is None:
+        advised.append(f"connections: {connections}")
+    if cipher:
+        advised.append(f"cipher: {cipher}")
+    listed = ", ".join(advised)
+    return [f"as pscp --measure --save found best for this host: {listed}"] if advised else []
+
+
+def save_advice(host: Location, options: Options, connections: int, cipher: str) -> bool:
+    return _keep(host, options, {"connections": connections, "cipher": cipher})
+
+
+def uses_sftp(host: Location, options: Options) -> bool:
+    """Was there no agent to be had the last time?"""
+    return _known(host, options).get("remote") == "sftp"
+
+
+def remember_sftp(host: Location, options: Options, is_so: bool) -> None:
+    if uses_sftp(host, options) != is_so:
+        _keep(host, options, {"remote": "sftp" if is_so else "agent"})
+
+
+def asks(host: Location, options: Options) -> bool:
+    """May a login ask a person something? Not where the last one did not."""
+    return _known(host, options).get("asks") is not False
+
+
+def remember_asks(host: Location, options: Options, is_so: bool) -> None:
+    if _known(host, options).get("asks") is not is_so:
+        _keep(host, options, {"asks": is_so})
+
+
+def _way(is_push: bool) -> str:
+    return "push" if is_push else "pull"
+
+
+def _number(value: object) -> int:
+    return value if isinstance(value, int) and 0 < value <= MAX_CONNECTIONS else 0

@@ -1,0 +1,366 @@
+"""A stream over several lanes: cut into numbered chunks at one end, in order again at the other.
+
+A stream has no offsets, so each chunk gets a slot of SLOT_BYTES: chunk K lies at K * SLOT_BYTES and
+fills its slot or less. A chunk without bytes is the end. Cutter (reads a descriptor) and Reorder
+(writes one) are a stream's, PipeSource and PipeSink a lane's; each exists once and runs at either
+end, as those of files do.
+
+Not here: the command at the far end (stream_server.py), which chunks travel when
+(../stream/pipe.py).
+Read next: stream_server.py.
+"""
+
+import errno
+import math
+import os
+import select
+import threading
+import time
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+from . import failures, hashes, system, tree, wire
+from .session import Arriving
+
+SLOT_BYTES = 1 << 20
+_GATHER_MS = 20  # a chunk that began to come is sent when nothing more came for so long,
+_GATHER_S = 0.1  # and at the latest after this
+_STOP_MS = 100  # so soon is it noticed that nobody wants more
+
+Send = Callable[..., None]  # (type, id, offset, payload, flags)
+
+
+class Room:
+    """Buffers of a slot each, used again: freshly allocated ones cost a page fault each 4 KiB."""
+
+    def __init__(self) -> None:
+        self._free: List[bytearray] = []
+
+    def take(self) -> bytearray:
+        try:
+            return self._free.pop()
+        except IndexError:
+            return bytearray(SLOT_BYTES)
+
+    def give(self, buffer: bytearray) -> None:
+        self._free.append(buffer)
+
+
+class Cutter:
+    """Cuts what comes out of a descriptor into chunks, and holds them until they have landed."""
+
+    def __init__(self, fd: int) -> None:
+        self.changed = threading.Condition()
+        self.end: Optional[int] = None  # the number of the empty chunk
+        self.count = 0  # chunks that were cut
+        self.is_stopped = False
+        self.error: Optional[OSError] = None  # why it cannot be read any more
+        self._wanted = 0  # chunks that were asked for
+        self._fd, self._room = fd, Room()
+        self._held: Dict[int, Tuple[bytearray, int]] = {}
+        self._lowest = 0
+        self._poll = select.poll()
+        self._poll.register(fd, select.POLLIN)
+
+    def cut(self) -> int:
+        """Wait for the next chunk; returns its length, 0 at the end. Raises OSError."""
+        buffer = self._room.take()
+        length = self._fill(memoryview(buffer))
+        with self.changed:
+            if self.is_stopped:
+                raise OSError(errno.ECANCELED, os.strerror(errno.ECANCELED))
+            if length:
+                self._held[self.count] = buffer, length
+                self.count += 1
+            else:
+                self.end = self.count
+            self.changed.notify_all()
+        return length
+
+    def _fill(self, view: memoryview) -> int:
+        filled, until_s = 0, math.inf
+        while filled < len(view) and time.monotonic() < until_s:
+            if not self._poll.poll(_GATHER_MS if filled else _STOP_MS):
+                if filled or self.is_stopped:
+                    break
+                continue
+            count = os.readv(self._fd, [view[filled:]])
+            if count == 0:
+                break
+            if not filled:
+                until_s = time.monotonic() + _GATHER_S
+            filled += count
+        return filled
+
+    def run(self) -> None:
+        """Cut what is asked for, until the end, an error or stop()."""
+        while self.end is None and self.error is None:
+            with self.changed:
+                while self.count >= self._wanted and not self.is_stopped:
+                    self.changed.wait()
+            try:
+                self.cut()
+            except OSError as error:
+                with self.changed:
+                    self.error = error
+                    self.changed.notify_all()
+
+    def want(self, number: int) -> None:
+        """Somebody asks for this chunk."""
+        with self.changed:
+            self._wanted = max(self._wanted, number + 1)
+            self.changed.notify_all()
+
+    def get(self, number: int) -> memoryview:
+        """The chunk's bytes, once they were cut; b"" from the end on.
+
+        Raises OSError when it could not be read, or landed already, by another lane.
+        """
+        with self.changed:
+            while number >= self.count and self.end is None:
+                if self.is_stopped or self.error is not None:
+                    raise self.error or OSError(errno.ECANCELED, os.strerror(errno.ECANCELED))
+                self.changed.wait()
+            if number >= self.count:
+                return memoryview(b"")
+            if number not in self._held:
+                raise OSError(errno.ENOENT, "has landed already")
+            buffer, length = self._held[number]
+            return memoryview(buffer)[:length]
+
+    def stop(self) -> None:
+        """Whoever waits for more gets an OSError."""
+        with self.changed:
+            self.is_stopped = True
+            self.changed.notify_all()
+
+    def drop(self, number: int) -> None:
+        """The chunk has landed."""
+        with self.changed:
+            held = self._held.pop(number, None)
+            if held is not None:
+                self._room.give(held[0])
+
+    def drop_below(self, number: int) -> None:
+        """All chunks before this one have landed."""
+        with self.changed:
+            while self._lowest < min(number, self.count):
+                self.drop(self._lowest)
+                self._lowest += 1
+
+
+class PipeSource:
+    """A lane's source of a stream: sends the chunks it is asked for."""
+
+    def __init__(self, cutter: Cutter, algorithm: str, block_bytes: int) -> None:
+        self._cutter, self._algorithm, self._block_bytes = cutter, algorithm, block_bytes
+
+    def know(self, id_: int, value: Any) -> None:
+        """A stream is no file that would be opened."""
+
+    def forget(self, id_: int) -> None:
+        pass
+
+    def send_chunk(self, id_: int, offset: int, length: int, send: Send) -> None:
+        try:
+            view = self._cutter.get(offset // SLOT_BYTES)
+        except OSError as error:
+            failure = wire.to_json(failures.from_exception(error, ""))
+            send(wire.DIGEST, id_, offset, wire.EXTENT.pack(length, 0) + failure, wire.FAILED)
+            return
+        hasher = hashes.new(self._algorithm)
+        for begin in range(0, len(view), self._block_bytes):
+            block = view[begin : begin + self._block_bytes]
+            hasher.update(block)
+            send(wire.DATA, id_, offset + begin, system.Lent(block))
+        extent = wire.EXTENT.pack(len(view), 0)
+        send(wire.DIGEST, id_, offset, extent + hasher.digest())
+
+    def close(self) -> None:
+        pass
+
+
+class AskedSource(PipeSource):
+    """The same at the far end, where a chunk may be asked for before it was cut.
+
+    A thread of the lane's own waits for it, so that the lane hears other questions meanwhile.
+    `window` chunks behind the one asked for last, all have landed.
+    """
+
+    def __init__(self, cutter: Cutter, algorithm: str, block_bytes: int, window: int) -> None:
+        PipeSource.__init__(self, cutter, algorithm, block_bytes)
+        self._window = window
+        self._changed = threading.Condition()
+        self._asked: List[Tuple[int, int, int, Send]] = []
+        self._closing = False
+        self._thread: Optional[threading.Thread] = None
+
+    def send_chunk(self, id_: int, offset: int, length: int, send: Send) -> None:
+        number = offset // SLOT_BYTES
+        self._cutter.drop_below(number + 1 - self._window)
+        self._cutter.want(number)
+        with self._changed:
+            self._asked.append((id_, offset, length, send))
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="sender", daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while not self._asked:
+                    if self._closing:
+                        return
+                    self._changed.wait()
+                asked = self._asked.pop(0)
+            try:
+                PipeSource.send_chunk(self, *asked)
+            except OSError:  # the lane is lost
+                return
+
+    def close(self) -> None:
+        with self._changed:
+            self._closing = True
+            self._asked.clear()
+            self._changed.notify_all()
+
+
+class Reorder:
+    """Chunks that arrive in any order become one stream again, on a descriptor.
+
+    Holds at most `window` chunks; who sends must not be further ahead of `written` than that.
+    """
+
+    def __init__(self, fd: int, window: int, told: Callable[[], None]) -> None:
+        """`told` is called, by the thread that writes, after each chunk."""
+        self.changed = threading.Condition()
+        self.room = Room()
+        self.written = 0  # chunks, from the first on without a gap
+        self.arrived_bytes = 0
+        self.end: Optional[int] = None  # the number of the empty chunk
+        self.is_deaf = False  # nobody reads: what still comes is dropped
+        self.error: Optional[OSError] = None  # why it cannot be written
+        self._fd, self._window, self._told = fd, window, told
+        self._waiting: Dict[int, Tuple[bytearray, int]] = {}
+        self._stopped = False
+        self._poll = select.poll()
+        self._poll.register(fd, select.POLLOUT)
+
+    @property
+    def is_complete(self) -> bool:
+        return self.end is not None and self.written >= self.end
+
+    def has(self, number: int) -> bool:
+        """Has this chunk come?"""
+        with self.changed:
+            return number < self.written or number in self._waiting
+
+    def put(self, number: int, buffer: bytearray, length: int) -> None:
+        """A verified chunk. What came before is dropped. WireError beyond the window."""
+        with self.changed:
+            if number >= self.written + self._window:
+                raise wire.WireError("a chunk beyond the window")
+            if not length:
+                self.end = number if self.end is None else min(self.end, number)
+            elif number >= self.written and number not in self._waiting:
+                self._waiting[number] = buffer, length
+                self.arrived_bytes += length
+                self.changed.notify_all()
+                return
+            self.room.give(buffer)
+            self.changed.notify_all()
+
+    def run(self) -> None:
+        """Write, in order, until the end, an error or stop()."""
+        while self.error is None:
+            with self.changed:
+                while self.written not in self._waiting:
+                    if self._stopped or self.is_complete:
+                        return
+                    self.changed.wait()
+                buffer, length = self._waiting.pop(self.written)
+            self._write(memoryview(buffer)[:length])
+            with self.changed:
+                if self._stopped:  # in the middle of it, maybe
+                    return
+                self.written += 1
+                self.room.give(buffer)
+            self._told()
+
+    def _write(self, view: memoryview) -> None:
+        try:
+            while len(view) and not (self.is_deaf or self._stopped):
+                try:
+                    view = view[os.write(self._fd, view) :]
+                except BlockingIOError:  # who shares it made it so
+                    self._poll.poll(_STOP_MS)
+        except OSError as error:
+            self.error = None if isinstance(error, BrokenPipeError) else error
+            self.is_deaf = True
+
+    def stop(self) -> None:
+        with self.changed:
+            self._stopped = True
+            self.changed.notify_all()
+
+
+class PipeSink:
+    """A lane's sink of a stream: verifies chunks on their way to the window."""
+
+    def __init__(self, reorder: Reorder, algorithm: str) -> None:
+        self._reorder, self._algorithm = reorder, algorithm
+        self._arriving = Arriving()
+        self._buffer: Optional[bytearray] = None
+        self._hasher = hashes.new(algorithm)
+        self._begin = 0  # of the chunk that is arriving
+
+    def know(self, id_: int, value: tree.Entry) -> None:
+        """A stream is no file that would be opened."""
+
+    def forget(self, id_: int) -> None:
+        pass
+
+    def place(self, id_: int, offset: int, length: int) -> Optional[memoryview]:
+        """Where a block may be read to, before write() is told of it."""
+        begin = offset % SLOT_BYTES
+        if begin + length > SLOT_BYTES:
+            return None
+        if self._buffer is None:
+            self._buffer = self._reorder.room.take()
+        return memoryview(self._buffer)[begin : begin + length]
+
+    def write(self, id_: int, offset: int, block: memoryview) -> None:
+        if self._arriving.block(id_, offset, len(block), wire.MAX_OFFSET):
+            self._hasher, self._begin = hashes.new(self._algorithm), offset
+            if offset % SLOT_BYTES:
+                raise wire.WireError("a chunk that does not begin with its slot")
+        place = offset - self._begin
+        if place + len(block) > SLOT_BYTES:
+            raise wire.WireError("a block outside of its slot")
+        if self._buffer is None:
+            self._buffer = self._reorder.room.take()
+        self._hasher.update(block)
+        if block.obj is not self._buffer:
+            self._buffer[place : place + len(block)] = block
+
+    def complete(
+        self, id_: int, offset: int, length: int, digest: bytes
+    ) -> Tuple[bool, int, Optional[failures.Data]]:
+        """Does the chunk match its digest; how many chunks were written, from the first on."""
+        if length:
+            self._arriving.complete(id_, offset, length)
+        else:
+            self._hasher = hashes.new(self._algorithm)
+        buffer, self._buffer = self._buffer, None
+        if self._hasher.digest() != digest:
+            return False, self._reorder.written, None
+        if buffer is None:
+            buffer = self._reorder.room.take()
+        self._reorder.put(offset // SLOT_BYTES, buffer, length)
+        return True, self._reorder.written, None
+
+    def abandon(self) -> None:
+        self._arriving.abandon()
+
+    def close(self) -> None:
+        pass

@@ -1,0 +1,287 @@
+"""What is at the far end of a stream: a command, or a file that is read or written.
+
+Each has `fd`, a descriptor for the stream, and the same few methods. A command sees the end of
+its input only after close_input(); in any other case it is ended first, while its input is still
+open. A file has its name only after close_input().
+
+Not here: the stream (stream.py), its lanes (stream_server.py).
+"""
+
+import math
+import os
+import select
+import signal
+import stat
+import subprocess
+import threading
+import time
+from typing import Any, Callable, List
+
+from . import failures, files, system
+from .paths import part_name, to_bytes
+
+TERM_S = 5.0  # from SIGTERM to SIGKILL
+_KILL_S = 60.0  # then it hangs in the kernel
+_POLL_S = 0.02
+_SILENT_S = 1.0
+_SAID_BYTES = 64 * 1024  # of what a command says, kept until it was heard
+_LET_GO = b"."
+
+
+class Said:
+    """What comes out of a descriptor, kept until it was heard."""
+
+    def __init__(self, file: Any, told: Callable[[], None]) -> None:
+        """`told` is called when there is more."""
+        self._file, self._told = file, told
+        self._changed = threading.Condition()
+        self._text = b""
+        self._heard = 0  # bytes, from the first on
+        self._is_closed = False
+        self._poll = select.poll()
+        self._poll.register(file, select.POLLIN)
+        self._thread = threading.Thread(target=self._run, name="said", daemon=True)
+        self._thread.start()
+
+    def after(self, count: int) -> bytes:
+        """What came after so many bytes; those are forgotten."""
+        with self._changed:
+            self._text = self._text[max(count - self._heard, 0) :]
+            self._heard = max(self._heard, count)
+            self._changed.notify_all()
+            return self._text
+
+    def wait(self) -> None:
+        """Until all was heard; a child of the command may keep it open, and say nothing."""
+        while self._thread.is_alive():
+            self._thread.join(_SILENT_S)
+            with self._changed:
+                if not (self._text or self._poll.poll(0)):
+                    return
+
+    def close(self) -> None:
+        """Nobody hears it any more."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+
+    def _run(self) -> None:
+        with self._file:
+            while not self._is_closed:
+                data = os.read(self._file.fileno(), 4096)
+                if not data:
+                    return
+                with self._changed:
+                    while len(self._text) >= _SAID_BYTES and not self._is_closed:
+                        self._changed.wait()
+                    self._text += data
+                self._told()
+
+
+class Command:
+    """A program at this end. The stream is its standard input (sink) or output (source)."""
+
+    def __init__(
+        self, argv: Any, is_sink: bool, told: Callable[[], None], tidy: Callable[[], None]
+    ) -> None:
+        """`argv` is a list, executed as it is, or a text for the user's shell. `tidy` is for who
+        outlives this process.
+
+        Raises Refusal where it cannot be started.
+        """
+        if isinstance(argv, str):
+            argv = [os.environ.get("SHELL") or "/bin/sh", "-c", argv]
+        reads, writes = os.pipe()
+        self.fd, its_fd = (writes, reads) if is_sink else (reads, writes)
+        system.widen_pipe(self.fd)
+        try:
+            self._process = subprocess.Popen(
+                [to_bytes(word) for word in argv],
+                stdin=its_fd if is_sink else subprocess.DEVNULL,
+                stdout=subprocess.PIPE if is_sink else its_fd,
+                stderr=subprocess.PIPE, start_new_session=True,
+            )  # fmt: skip
+        except (OSError, ValueError) as error:  # the latter: a NUL in it
+            os.close(self.fd)
+            reason = getattr(error, "strerror", None) or str(error)
+            raise failures.Refusal(failures.DESTINATION, str(argv[0]), reason)
+        finally:
+            os.close(its_fd)
+        outputs = [each for each in (self._process.stdout, self._process.stderr) if each]
+        self.said: List[Said] = [Said(each, told) for each in outputs]  # (output,) errors
+        self._tidy = tidy
+        self._keeper = Keeper(self.fd, self._orphaned) if is_sink else None
+
+    def close_input(self) -> None:
+        """All of it was written: the command may see the end, once close() was called as well."""
+        self._let_go()
+
+    def close(self) -> None:
+        """Nobody reads or writes the stream any more."""
+        os.close(self.fd)
+
+    def wait(self) -> int:
+        """Its exit status; of one that a signal ended, 128 and its number, as in a shell."""
+        status = self._process.wait()
+        for said in self.said:  # what it said last comes before its status
+            said.wait()
+        return 128 - status if status < 0 else status
+
+    def kill(self) -> None:
+        """End it and what it started; its input stays open until all of that is gone."""
+        _end_group(self._process.pid, self._process.poll)
+        self._process.wait()
+        self._let_go()
+
+    def _orphaned(self) -> None:
+        _end_group(self._process.pid, lambda: None)
+        self._tidy()
+
+    def _let_go(self) -> None:
+        if self._keeper is not None:
+            self._keeper.let_go()
+
+
+class Keeper:
+    """A process that also holds a descriptor open, and acts when this one dies before let_go().
+
+    Were there only this process, its own death would look like the end of the stream, and what it
+    leaves would stay.
+    """
+
+    def __init__(self, kept_fd: int, orphaned: Callable[[], Any]) -> None:
+        read_fd, self._fd = os.pipe()
+        self._lock = threading.Lock()
+        self._pid = os.fork()
+        if self._pid:
+            os.close(read_fd)
+            return
+        try:
+            os.setsid()
+            kept = sorted((read_fd, kept_fd))
+            for low, high in zip([0, kept[0] + 1, kept[1] + 1], [*kept, 65536]):
+                os.closerange(low, high)
+            if os.read(read_fd, 1) != _LET_GO:
+                orphaned()
+        finally:
+            os._exit(0)
+
+    def let_go(self) -> None:
+        with self._lock:
+            pid, self._pid = self._pid, 0
+        if pid:
+            try:
+                os.write(self._fd, _LET_GO)
+            except BrokenPipeError:  # it was killed
+                pass
+            os.close(self._fd)
+            os.waitpid(pid, 0)
+
+
+def _end_group(pid: int, reap: Callable[[], Any]) -> None:
+    """End the command and what it started, all of it."""
+    try:
+        for kind, patience_s in ((signal.SIGTERM, TERM_S), (signal.SIGKILL, _KILL_S)):
+            is_ours = _sent(pid, kind)  # else it runs as somebody else, and has to end by itself
+            until_s = time.monotonic() + (patience_s if is_ours else math.inf)
+            while time.monotonic() < until_s:
+                reap()
+                _sent(pid, 0)
+                time.sleep(_POLL_S)
+    except ProcessLookupError:
+        pass
+
+
+def _sent(pid: int, kind: int) -> bool:
+    """Send the group a signal. False: that is not allowed. Raises ProcessLookupError."""
+    try:
+        os.killpg(pid, kind)
+        return True
+    except PermissionError:
+        return False
+
+
+class FromFile:
+    """A file that is the stream's source."""
+
+    def __init__(self, path: str) -> None:
+        self.said: List[Said] = []
+        self.fd = os.open(os.path.expanduser(to_bytes(path)), files.READ_FLAGS)
+        mode = os.fstat(self.fd).st_mode
+        if stat.S_ISDIR(mode) or stat.S_ISFIFO(mode):
+            os.close(self.fd)
+            kind = "folder" if stat.S_ISDIR(mode) else "FIFO"
+            raise failures.Refusal(failures.DESTINATION, path, "is a %s, not a file" % kind)
+
+    def wait(self) -> int:
+        return 0
+
+    def kill(self) -> None:
+        pass
+
+    def close(self) -> None:
+        os.close(self.fd)
+
+
+class ToFile:
+    """A file that the stream becomes: written beside its place, synced, then renamed."""
+
+    def __init__(self, path: str, umask: int, tidy: Callable[[], None]) -> None:
+        self.said: List[Said] = []
+        full = os.path.realpath(os.path.expanduser(to_bytes(path)))
+        if path.endswith("/") or os.path.isdir(full):
+            raise failures.Refusal(failures.DESTINATION, path, "is a folder: name a file in it")
+        folder, self._name = os.path.split(full)
+        self._folder_fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            status = os.stat(self._name, dir_fd=self._folder_fd)
+            if not stat.S_ISREG(status.st_mode):
+                message = "is a special file at the destination"
+                raise failures.Refusal(failures.DESTINATION, path, message)
+            self._mode = status.st_mode & 0o777
+        except FileNotFoundError:
+            self._mode = 0o666 & ~umask
+        self._part = part_name(self._name, os.urandom(4).hex())
+        flags = files.PART_FLAGS | os.O_CREAT | os.O_EXCL
+        self.fd = os.open(self._part, flags, 0o600, dir_fd=self._folder_fd)
+        self._ended = threading.Event()
+        self._status = 1
+        self._tidy = tidy
+        self._keeper = Keeper(self._folder_fd, self._orphaned)
+
+    def wait(self) -> int:
+        self._ended.wait()
+        return self._status
+
+    def close_input(self) -> None:
+        """All of it was written. Raises OSError."""
+        try:
+            os.fchmod(self.fd, self._mode)
+            os.fsync(self.fd)
+            fd = self._folder_fd
+            os.rename(self._part, self._name, src_dir_fd=fd, dst_dir_fd=fd)
+            self._status = 0
+            os.fsync(fd)
+        finally:
+            self.kill()
+
+    def kill(self) -> None:
+        """What was written so far is of no use."""
+        if self._status:
+            self._drop()
+        self._ended.set()
+
+    def _drop(self) -> None:
+        try:
+            os.unlink(self._part, dir_fd=self._folder_fd)
+        except FileNotFoundError:
+            pass
+
+    def _orphaned(self) -> None:
+        self._drop()
+        self._tidy()
+
+    def close(self) -> None:
+        self._keeper.let_go()
+        os.close(self.fd)
+        os.close(self._folder_fd)

@@ -1,0 +1,6 @@
+"""pscp-test: the whole of it against a private SSH server. No copy needs what is here.
+
+May import api.py, and little else.
+Not here: the project's own tests.
+Read next: main.py.
+"""

@@ -1,0 +1,301 @@
+"""pscp-test: copies awkward files up and down, compares every byte, and says how that went.
+
+`pscp-test DIR` works with a private SSH server on loopback, `pscp-test DIR HOST` with a real
+host; either way in folders of its own, which it removes. `python -m pscp.selftest.main --demo` is
+the demonstration that scripts/run shows.
+
+Not here: the server (servers.py), the files and their comparison (trees.py), and the tests of
+the project, which ask far more (tests/). Read next: trees.py, servers.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from pscp import api
+from pscp.errors import (
+    ConnectError,
+    CopyError,
+    DestinationError,
+    Interrupted,
+    PscpError,
+    Terminated,
+    UsageError,
+)
+from pscp.options import Location, Options, parse_location
+from pscp.progress import count, format_bytes, format_duration, make_reporter
+from pscp.selftest.servers import PrivateServer, start_private_server
+from pscp.selftest.trees import differences, make_awkward_files
+from pscp.signals import last_act, signals_raised
+from pscp.terminal_text import write_line
+
+MIB = 1024 * 1024
+CONNECTIONS = (1, 2, 20)
+SSH_S = 60.0  # for a mkdir or rm at HOST, with a password to be typed
+DEMO_CONNECTIONS = 4
+DEMO_FILE_BYTES = 256 * MIB
+DEMO_TREE_FILES = 200
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command pscp-test; returns its exit code."""
+    return guarded("pscp-test", lambda: self_test(parse(argv)))
+
+
+def guarded(program: str, job: Callable[[], int]) -> int:
+    """Runs `job` so that however it ends, its with-blocks clean up and one line says why."""
+    try:
+        with signals_raised("nothing is kept of a test", name=program):
+            return job()
+    except PscpError as error:
+        # Nothing is kept here, so the advice on how to go on would mislead.
+        ended = isinstance(error, (Interrupted, Terminated))
+        hint = f" ({error.hint})" if error.hint and not ended else ""
+        write_line(sys.stderr, f"{program}: {error.message}{hint}")
+        return error.exit_code if ended or isinstance(error, UsageError) else 1
+
+
+class OneLineParser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message, "pscp-test --help shows the usage")
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = OneLineParser(
+        prog="pscp-test",
+        description="Copies files of awkward sizes and names up and down with 1, 2 and 20 "
+        "connections and compares them. Ends with ALL TESTS PASSED, or says what failed.",
+    )
+    parser.add_argument("DIR", help="an existing folder to work in; needs about 200 MB")
+    parser.add_argument("HOST", nargs="?", help="as for ssh; default: a private server, here")
+    parser.add_argument(
+        "--embedded", action="store_true", help="the private server is asyncssh's, even with sshd"
+    )
+    arguments = parser.parse_args(argv)
+    if not os.path.isdir(arguments.DIR):
+        raise UsageError(f"{arguments.DIR}: no such folder", "DIR must exist")
+    if arguments.HOST is not None:
+        colon = "" if "://" in arguments.HOST else ":"
+        arguments.HOST = parse_location(arguments.HOST + colon)
+        if not arguments.HOST.host or arguments.HOST.path:
+            raise UsageError("HOST is the name of a host alone", "pscp-test --help shows the usage")
+    return arguments
+
+
+def say(text: str) -> None:
+    write_line(sys.stdout, text)
+
+
+def self_test(arguments: argparse.Namespace) -> int:
+    with private_folder(arguments.DIR) as work, far_end(arguments, work) as far:
+        source = work / "source"
+        for line in make_awkward_files(source):
+            say(line)
+        steps = [run_step(far, work, n, up) for n in CONNECTIONS for up in (True, False)]
+    if all(steps):
+        say("ALL TESTS PASSED")
+        return 0
+    say(f"{steps.count(False)} of {len(steps)} TESTS FAILED")
+    return 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Far:
+    """Where uploads go."""
+
+    folder: Location
+    config_file: str | None
+    is_here: bool  # a private server: its files can be compared in place
+
+    def at(self, name: str) -> Location:
+        return dataclasses.replace(self.folder, path=f"{self.folder.path}/{name}")
+
+
+@contextlib.contextmanager
+def private_folder(parent: str | None) -> Iterator[Path]:
+    """A folder that goes away, and with it what the copies would keep in the state folder."""
+    with new_folder(parent) as work:
+        before = os.environ.get("XDG_STATE_HOME")
+        os.environ["XDG_STATE_HOME"] = str(work / "state")
+        try:
+            yield work
+        finally:
+            if before is None:
+                del os.environ["XDG_STATE_HOME"]
+            else:
+                os.environ["XDG_STATE_HOME"] = before
+
+
+@contextlib.contextmanager
+def new_folder(parent: str | None) -> Iterator[Path]:
+    """A folder whose name is known before it is made, so that no signal leaves it behind."""
+    name = f"pscp-test-{secrets.token_hex(6)}"
+    path = Path(parent or tempfile.gettempdir()).resolve() / name
+    with last_act(lambda: shutil.rmtree(path, ignore_errors=True)):
+        try:
+            path.mkdir(mode=0o700)
+            yield path
+        except OSError as error:
+            if path.exists():
+                raise
+            raise UsageError(f"{parent}: {error.strerror}", "DIR must be writable") from None
+        finally:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def private_server(kind: str) -> Iterator[PrivateServer]:
+    """A server whose files are in a new folder for temporary files."""
+    with new_folder(None) as folder:
+        before, tempfile.tempdir = tempfile.tempdir, str(folder)
+        try:
+            with start_private_server(kind) as server:
+                yield server
+        finally:
+            tempfile.tempdir = before
+
+
+@contextlib.contextmanager
+def far_end(arguments: argparse.Namespace, work: Path) -> Iterator[Far]:
+    if arguments.HOST is None:
+        with private_server("embedded" if arguments.embedded else "auto") as server:
+            say(f"private SSH server on loopback: {server.kind}")
+            yield far_here(server, work)
+        return
+    # Of [a-z0-9-] only: this is the one name that goes through a shell at HOST.
+    name = f"pscp-test-{secrets.token_hex(8)}"
+    run_at(arguments.HOST, f"mkdir -m 700 {name}")
+    try:
+        yield Far(dataclasses.replace(arguments.HOST, path=name), None, is_here=False)
+    finally:
+        run_at(arguments.HOST, f"rm -rf {name}")
+
+
+def far_here(server: PrivateServer, work: Path) -> Far:
+    folder = work / "far"
+    folder.mkdir()
+    return Far(Location(server.host, str(folder), server.host), server.ssh_config, is_here=True)
+
+
+def run_at(host: Location, command: str) -> None:
+    port = ["-p", str(host.port)] if host.port else []
+    argv = ["ssh", *port, "--", host.login, command]
+    try:
+        done = subprocess.run(argv, stderr=subprocess.PIPE, timeout=SSH_S, check=False)
+    except FileNotFoundError:
+        raise ConnectError("ssh is not installed") from None
+    except subprocess.TimeoutExpired:
+        raise ConnectError(f"{host.login}: no answer to: {command}") from None
+    if done.returncode != 0:
+        said = done.stderr.decode(errors="replace").strip().splitlines() or ["no reason given"]
+        raise ConnectError(f"{host.login}: {command}: {said[-1]}")
+
+
+def run_step(far: Far, work: Path, connections: int, is_upload: bool) -> bool:
+    """One copy of everything and its comparison; prints a line, and more if it failed."""
+    name = str(connections)
+    source, back, up = work / "source", work / f"back-{name}", far.at(name)
+    ends = (source, up) if is_upload else (up, back)
+    problems = try_copy(far, connections, *ends)
+    if not is_upload:
+        problems += differences(os.fsencode(source), os.fsencode(back))
+    elif far.is_here:
+        problems += differences(os.fsencode(source), os.fsencode(up.path))
+    verb = "upload" if is_upload else "download"
+    files = [path for path in source.rglob("*") if path.is_file()]
+    size = format_bytes(sum(path.stat().st_size for path in files))
+    verdict = "FAILED" if problems else "ok"
+    title = f"{verb}, {count(connections, 'connection')}"
+    say(f"{title}: {len(files)} files, {size}: {verdict}")
+    for problem in problems:
+        say(f"  {problem}")
+    if not is_upload:
+        shutil.rmtree(back, ignore_errors=True)
+    return not problems
+
+
+def try_copy(
+    far: Far, connections: int, source: Path | Location, destination: Path | Location
+) -> list[str]:
+    """Copies, and returns what went wrong."""
+    ends = (str(end) if isinstance(end, Path) else end for end in (source, destination))
+    options = Options(
+        recursive=True,
+        connections=connections,
+        config_file=far.config_file,
+        batch=far.is_here,
+    )
+    try:
+        result = api.copy(*ends, options=options)
+    except (Interrupted, Terminated):
+        raise
+    except PscpError as error:
+        return [error.message]
+    return [f"{failure.path}: {failure.message}" for failure in result.failures]
+
+
+def demo() -> int:
+    """The main job on real input, with the bar; returns an exit code."""
+    with private_folder(None) as work, private_server("embedded") as server:
+        far, source, back = far_here(server, work), work / "source", work / "back"
+        back.mkdir()
+        say(f"making a file of {DEMO_FILE_BYTES // MIB} MiB and a small tree, of random bytes")
+        make_demo_files(source)
+        say(f"copying to a private SSH server on this machine ({server.kind}) and back")
+        names = ("big.bin", "tree")
+        show("up", far, [str(source / name) for name in names], far.folder)
+        show("back", far, [far.at(name) for name in names], str(back))
+        problems = differences(os.fsencode(source), os.fsencode(back))
+        for line in problems or ["compared byte for byte with the source: the same"]:
+            say(line)
+    return 1 if problems else 0
+
+
+def make_demo_files(folder: Path) -> None:
+    """Random bytes, so that neither compression nor holes make it easy."""
+    needed = 3 * DEMO_FILE_BYTES + 32 * MIB  # here, at the far end, and back
+    if shutil.disk_usage(folder.parent).free < needed:
+        message = f"{folder.parent}: not enough space, {format_bytes(needed)} needed"
+        raise DestinationError(message, "set TMPDIR to a folder with more")
+    folder.mkdir()
+    with open(folder / "big.bin", "wb") as big:
+        for _ in range(DEMO_FILE_BYTES // MIB):
+            big.write(os.urandom(MIB))
+    for number in range(DEMO_TREE_FILES):
+        parent = folder / "tree" / f"folder-{number % 8}"
+        parent.mkdir(parents=True, exist_ok=True)
+        (parent / f"file-{number}").write_bytes(os.urandom(number * number))
+
+
+def show(
+    way: str, far: Far, sources: Sequence[str | Location], destination: str | Location
+) -> None:
+    """One copy with the bar, and what it did. Raises PscpError unless every file arrived."""
+    options = Options(
+        recursive=True, connections=DEMO_CONNECTIONS, config_file=far.config_file, batch=True
+    )
+    reporter = make_reporter(options, sys.stderr.isatty())
+    result = api.copy(sources, destination, options=options, reporter=reporter)
+    for failure in result.failures:
+        raise CopyError(f"{failure.path}: {failure.message}", failure.hint)
+    rate = format_bytes(result.bytes / max(result.seconds, 0.001))
+    say(
+        f"{way}, {count(result.connections, 'connection')}: {count(result.files, 'file')}, "
+        f"{format_bytes(result.bytes)} in {format_duration(result.seconds)} ({rate}/s); "
+        f"{count(result.chunks_verified, 'chunk')}, every one verified"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(guarded("demo", demo) if sys.argv[1:] == ["--demo"] else main())

@@ -1,0 +1,126 @@
+"""Reads an extent of a far file: many READs in flight, their bytes handed on in order.
+
+A server may answer in any order, and with less than was asked for; what is missing is asked for
+again. What came too early is kept until its turn.
+
+Not here: what is done with the bytes (source.py, digests.py).
+Read next: digests.py.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from pscp.sftp import packets
+from pscp.sftp.client import Client
+from pscp.sftp.packets import SftpError
+from pscp.sftp.tasks import Budget, Promise
+
+Take = Callable[[memoryview], None]
+
+
+class _Piece:
+    def __init__(self, offset: int, length: int) -> None:
+        self.offset, self.length = offset, length
+        self.data: bytes | None = None
+        self.is_end = False
+
+
+class Reading:
+    """One extent. `take` gets its bytes in order, each view valid during the call."""
+
+    def __init__(
+        self, client: Client, handle: bytes, offset: int, length: int, take: Take, budget: Budget,
+        gate: Promise[Any] | None = None,
+    ) -> None:  # fmt: skip
+        """Nothing is handed on, and nothing given back to the budget, before the gate is settled.
+        So what a gate waits for must not take from that budget.
+        """
+        self._client, self._handle, self._take, self._budget = client, handle, take, budget
+        self._offset, self._length, self._gate = offset, length, gate
+        self._pieces: deque[_Piece] = deque()
+        self._error: Exception | None = None
+        self._all_sent = self._stops = self._is_over = False
+        self._done: Promise[None] = Promise()
+        self.sent: Promise[None] = Promise()  # all READs are
+        self.count = 0  # bytes that were handed on
+
+    async def run(self) -> int:
+        """How many bytes there were: fewer where the file ends before. Raises SftpError."""
+        if self._gate is not None:
+            self._gate.then(self._hand_on)
+        step, end = self._client.read_bytes, self._offset + self._length
+        for begin in range(self._offset, end, step):
+            length = min(step, end - begin)
+            await self._budget.take(length)
+            if self._stops:
+                self._budget.give(length)
+                break
+            piece = _Piece(begin, length)
+            self._pieces.append(piece)
+            self._send(piece, begin, length)
+        self._all_sent = True
+        self.sent.keep(None)
+        self._hand_on()
+        await self._done
+        if self._error is not None:
+            raise self._error
+        return self.count
+
+    def _send(self, piece: _Piece, offset: int, length: int) -> None:
+        def landed(view: memoryview | None, error: SftpError | None) -> None:
+            self._landed(piece, view, error)
+
+        self._client.read(self._handle, offset, length, landed)
+
+    def _landed(self, piece: _Piece, view: memoryview | None, error: SftpError | None) -> None:
+        if view is None:
+            piece.is_end = self._stops = True
+            if error is not None and error.code != packets.EOF:
+                self._error = self._error or error
+        elif piece is self._pieces[0] and self._is_open() and piece.data is None:
+            self._hand(view)
+            if len(view) < piece.length:  # a short answer: the rest is a piece of its own
+                self._rest(piece, len(view))
+                return
+            piece.data = b""
+        else:
+            piece.data = (piece.data or b"") + bytes(view)
+            if len(piece.data) < piece.length:
+                left = len(piece.data)
+                self._send(piece, piece.offset + left, piece.length - left)
+                return
+        self._hand_on()
+
+    def _rest(self, piece: _Piece, count: int) -> None:
+        piece.offset, piece.length = piece.offset + count, piece.length - count
+        self._budget.give(count)
+        self._send(piece, piece.offset, piece.length)
+
+    def _is_open(self) -> bool:
+        return self._gate is None or self._gate.is_settled
+
+    def _hand(self, view: memoryview) -> None:
+        if self._error is None and not self._is_over:
+            self.count += len(view)
+            self._take(view)
+
+    def _hand_on(self) -> None:
+        """What has come and is next."""
+        while self._pieces and (self._is_open() or self._error is not None):
+            piece = self._pieces[0]
+            if not piece.is_end and (piece.data is None or 0 < len(piece.data) < piece.length):
+                return
+            if piece.data:
+                self._hand(memoryview(piece.data))
+            self._pieces.popleft()
+            self._budget.give(piece.length)
+            self._is_over = self._is_over or piece.is_end  # what is behind comes to nothing
+        if self._all_sent and not self._pieces and not self._done.is_settled:
+            self._done.keep(None)
+
+
+async def read_all(client: Client, handle: bytes, offset: int, length: int, take: Take) -> int:
+    return await Reading(client, handle, offset, length, take, client.checking).run()

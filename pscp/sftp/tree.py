@@ -1,0 +1,248 @@
+"""The walk of a source over SFTP, in the order of endpoint/tree.py, folders read ahead.
+
+The listing of a folder tells its entries' metadata; only links are looked at besides. The folders
+that come next are listed meanwhile, so that a tree of many folders does not wait for each.
+
+Not here: contents (source.py), sources as typed (placing.py).
+Read next: source.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import stat
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, NamedTuple
+
+from pscp.endpoint import failures, tree
+from pscp.endpoint.paths import is_pscps_own, to_bytes, to_text
+from pscp.endpoint.source import PACK_FILE_BYTES, Top
+from pscp.endpoint.tree import Entry, Rules
+from pscp.sftp import packets
+from pscp.sftp.client import Client
+from pscp.sftp.packets import Attrs, SftpError
+from pscp.sftp.paths import joined
+from pscp.sftp.tasks import Task, Tasks, all_of, settled
+
+_AT_ONCE = 4  # READDIRs in flight for one folder
+_AHEAD = 32  # folders that are listed before it is their turn
+# What one listing may take up in memory: a million names of 255 bytes do. One that is read ahead
+# may take a share of it; where it takes more, it is read again when it is its turn.
+_LISTING_BYTES = 640 * 1024 * 1024
+_NAME_BYTES = 362  # of a name with its attributes, beside the bytes of the name itself
+_NANO = 1_000_000_000
+
+
+class Found(NamedTuple):
+    """One name of a folder, looked at."""
+
+    name: bytes
+    status: Attrs | failures.Data  # a failure, as data, where it cannot be
+    link: bytes  # a link's target, with -a
+    real: bytes  # a folder's own path, of a top and where a link led there
+
+
+class TooLong(failures.Refusal):
+    """A listing that takes more memory than it may; it may have no end."""
+
+    def __init__(self, path: bytes) -> None:
+        message = "is a folder with more names than can be kept here"
+        super().__init__(failures.UNSUPPORTED, to_text(path), message)
+
+
+async def listed(
+    client: Client, path: bytes, most_bytes: int = _LISTING_BYTES
+) -> list[tuple[bytes, Attrs]]:
+    """What is in a folder, sorted by name. Raises SftpError where names cannot be looked at, and
+    TooLong.
+
+    sftp-server leaves those out; of a folder that may not be searched that is all, "." as well.
+    """
+    handle = await client.opendir(path)
+    found: list[tuple[bytes, Attrs]] = []
+    size = 0
+    try:
+        while True:
+            answers = await settled(*[client.readdir(handle) for _ in range(_AT_ONCE)])
+            for each in answers:
+                if isinstance(each, list):
+                    found += each
+                    size += sum(len(name) + _NAME_BYTES for name, _ in each)
+            if size > most_bytes:
+                raise TooLong(path)
+            errors = [each for each in answers if isinstance(each, Exception)]
+            for error in errors:
+                if not (isinstance(error, SftpError) and error.code == packets.EOF):
+                    raise error
+            if errors:
+                break
+    finally:
+        client.close(handle)
+    if not found:
+        await client.lstat(joined(path, b"."))
+    return sorted(each for each in found if each[0] not in (b".", b".."))
+
+
+class Walk:
+    """The entries of several tops."""
+
+    def __init__(self, client: Client, tasks: Tasks, tops: Sequence[Top], rules: Rules) -> None:
+        self._client, self._tasks = client, tasks
+        self._tops, self._rules = tops, rules
+        self._ahead: dict[bytes, Task[list[Found]]] = {}
+
+    async def entries(self, after: Sequence[Any] | None) -> AsyncIterator[Entry]:
+        """All; with `after` [top, path] only those behind it in the order."""
+        last = _place(after[0], after[1]) if after else None
+        for number, top in enumerate(self._tops):
+            if last is not None and number < last[0]:
+                continue
+            async for entry in self._below(number, top):
+                if last is None or _place(number, entry.path) > last:
+                    yield entry
+
+    async def _below(self, number: int, top: Top) -> AsyncIterator[Entry]:
+        """Depth first, without recursion."""
+        full = to_bytes(top.path)
+        first = await self._tasks.start(self._look(full, full, None))
+        pending = [(iter([first]), top.name, full)]
+        ancestors = [b""]
+        while pending:
+            found = next(pending[-1][0], None)
+            if found is None:
+                pending.pop()
+                ancestors.pop()
+                continue
+            is_top = len(pending) == 1
+            path = top.name if is_top else _below(pending[-1][1], found.name)
+            here = full if is_top else joined(pending[-1][2], found.name)
+            for entry in self._entry(number, path, found, ancestors):
+                yield entry
+                if entry.kind != tree.FOLDER or not self._rules.recursive:
+                    continue
+                try:
+                    children = await self._children(here)
+                except (SftpError, failures.Refusal) as error:
+                    failure = {**failures.from_exception(error, path), "path": path}
+                    yield _error(number, path + "/", failure)
+                    continue
+                self._read_ahead(here, children)
+                pending.append((iter(children), path, here))
+                ancestors.append(found.real or joined(ancestors[-1], found.name))
+
+    # --- listings
+
+    def _read_ahead(self, folder: bytes, children: list[Found]) -> None:
+        if not self._rules.recursive:
+            return
+        for found in children:
+            if len(self._ahead) >= _AHEAD:
+                return
+            if isinstance(found.status, Attrs) and found.status.is_folder:
+                full = joined(folder, found.name)
+                if full not in self._ahead:
+                    share = self._list(full, _LISTING_BYTES // _AHEAD)
+                    self._ahead[full] = self._tasks.start(share)
+
+    async def _children(self, folder: bytes) -> list[Found]:
+        ahead = self._ahead.pop(folder, None)
+        if ahead is not None:
+            with contextlib.suppress(TooLong):
+                return await ahead
+        return await self._tasks.start(self._list(folder, _LISTING_BYTES))
+
+    async def _list(self, folder: bytes, most_bytes: int) -> list[Found]:
+        names = await listed(self._client, folder, most_bytes)
+        looks = [
+            self._tasks.start(self._look(joined(folder, name), name, status))
+            for name, status in names
+            if not is_pscps_own(name)
+        ]
+        return [await each for each in looks]
+
+    async def _look(self, full: bytes, name: bytes, status: Attrs | None) -> Found:
+        """Whatever else has to be asked about one name; of a top without its status."""
+        try:
+            real = b""
+            if status is None:
+                real, status = await all_of(self._client.realpath(full), self._client.lstat(full))
+            elif status.mode is None:
+                status = await self._client.lstat(full)
+            if status.is_link and self._rules.follow:
+                return await self._followed(full, name)
+            link = await self._client.readlink(full) if status.is_link else b""
+            if status.size is None or status.mtime is None:
+                status = await self._client.lstat(full)
+            return Found(name, status, link, real)
+        except SftpError as error:
+            return Found(name, failures.from_exception(error, ""), b"", b"")
+
+    async def _followed(self, full: bytes, name: bytes) -> Found:
+        status, real, target = await settled(
+            self._client.stat(full), self._client.realpath(full), self._client.readlink(full)
+        )
+        if isinstance(status, Attrs):
+            return Found(name, status, b"", real if isinstance(real, bytes) else full)
+        why = failures.from_exception(status, "")["message"]
+        problem = f"is a link that cannot be followed: {why}"
+        if isinstance(target, bytes):
+            problem = f"is a dangling link (to {ascii(to_text(target))[1:-1]})"
+        return Found(name, failures.data(failures.UNSUPPORTED, "", problem), b"", b"")
+
+    # --- entries
+
+    def _entry(self, number: int, path: str, found: Found, ancestors: list[bytes]) -> list[Entry]:
+        """The entry, or none where it is left out."""
+        status = found.status
+        is_folder = isinstance(status, Attrs) and status.is_folder
+        if self._excluded(number, path, is_folder):
+            return []
+        if isinstance(status, dict):
+            return [_error(number, path, {**status, "path": path})]
+        problem = self._problem(status, found, ancestors, is_top=len(ancestors) == 1)
+        if problem:
+            return [_error(number, path, failures.data(failures.UNSUPPORTED, path, problem))]
+        return [self._described(number, path, status, found)]
+
+    def _problem(self, status: Attrs, found: Found, ancestors: list[bytes], is_top: bool) -> str:
+        if not is_top and (b"/" in found.name or b"\0" in found.name or not found.name):
+            return "is a name that no file can have"
+        if status.is_folder:
+            if not self._rules.recursive:
+                return "is a folder (use -r)"
+            return "a loop of links" if found.real and found.real in ancestors else ""
+        if status.is_file or status.is_link:
+            return ""
+        return "is not a file, a folder or a link"
+
+    def _described(self, number: int, path: str, status: Attrs, found: Found) -> Entry:
+        extra: dict[str, Any] = {}
+        mtime = status.mtime or 0
+        if self._rules.preserve:
+            extra["a"] = (mtime if status.atime is None else status.atime) * _NANO
+        if self._rules.archive and status.uid is not None and status.gid is not None:
+            extra["o"] = [status.uid, status.gid, "", ""]
+        kind = tree.FOLDER if status.is_folder else tree.LINK if status.is_link else tree.FILE
+        if kind == tree.LINK:
+            extra["to"] = to_text(found.link)
+        size = (status.size or 0) if kind == tree.FILE else 0
+        if size > PACK_FILE_BYTES:
+            extra["dig"] = 1  # nobody tells where its holes are
+        mode = stat.S_IMODE(status.mode or 0)
+        return Entry(kind, number, path, size, mode, mtime * _NANO, 0, extra)
+
+    def _excluded(self, number: int, path: str, is_folder: bool) -> bool:
+        """As endpoint/tree.py's Walk."""
+        return tree.is_excluded(self._rules.filters, self._tops[number].name, path, is_folder)
+
+
+def _below(path: str, name: bytes) -> str:
+    return f"{path}/{to_text(name)}" if path else to_text(name)
+
+
+def _place(top: int, path: str) -> tuple[int, list[bytes]]:
+    return top, to_bytes(path).split(b"/")
+
+
+def _error(number: int, path: str, failure: failures.Data) -> Entry:
+    return Entry(tree.ERROR, number, path, 0, 0, 0, 0, failure)

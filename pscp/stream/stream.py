@@ -1,0 +1,309 @@
+"""What a program calls for streams: pipe_to(), pipe_from() and run().
+
+Each is a stream of a Session, over its connections. A program's end of it is a file object, or
+another program that is run here, whose exit status is known.
+
+Not here: the stream itself (pipe.py), the connections (connect/connections.py).
+Read next: pipe.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, Any
+
+from pscp import errors
+from pscp.connect.bootstrap import stream_modules
+from pscp.connect.connections import Connections
+from pscp.endpoint import failures, system
+from pscp.endpoint.stream import SLOT_BYTES
+from pscp.options import Options
+from pscp.progress import Counters, format_bytes
+from pscp.stream.pipe import Out, Pipe, Pull, Push, Target
+from pscp.transfer.coordinator import choose_hash
+from pscp.transfer.copy import make_crew, replace_dead
+from pscp.transports.openssh import reap
+
+if TYPE_CHECKING:
+    from pscp.connect.bootstrap import Far
+    from pscp.transfer.lane_pool import Crew
+
+_TERM_S = 5.0  # from SIGTERM to SIGKILL, of a consumer here
+# What run() keeps in memory of a far program's output: zfs get of a million snapshots.
+RUN_MAX_BYTES = 256 * 1024 * 1024
+_READ_BYTES = 256 * 1024
+_SAID_MAX_BYTES = 64 * 1024  # of what a program said on its standard error, kept for an error
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What came of a program."""
+
+    status: int  # 128 and the number of the signal that ended it
+    out: bytes
+    err: bytes
+
+
+class Stream:
+    """One stream over the session's connections."""
+
+    def __init__(
+        self, connections: Connections, options: Options, is_push: bool, target: Target,
+        counters: Counters | None = None, out: Out | None = None,
+        note: Callable[[str], None] | None = None,
+    ) -> None:  # fmt: skip
+        self.counters = counters or Counters()
+        self.err = b""  # what the far program said on its standard error, the end of it
+        self._connections, self._is_push = connections, is_push
+        self._options = options.with_agent("a stream")
+        self._target, self._out = target, out or self._keep
+        self._note = note or (lambda text: None)
+        self._pipe: Pipe | None = None
+        self._is_cut_short = False
+        self.ended_well: Callable[[], bool] = lambda: not self._is_cut_short
+
+    def run(self, fd: int) -> int:
+        """Move all that `fd` gives (push) or takes; returns the far program's exit status.
+
+        Raises ConnectError, CopyError and ProtocolError as copy() does; then the far program was
+        ended, before its input was.
+        """
+        system.widen_pipe(fd)
+        options, is_push = self._options, self._is_push
+        is_small = options.connections == 1
+        self._connections.begin(options, is_push, is_small)
+        self._connections.begun(options, is_push, is_small)
+        fars = self._connections.take(options, self._note)
+        try:
+            replace_dead(fars, self._connections, options, self._note)
+            return self._run(fd, fars)
+        finally:
+            self._connections.give(fars)
+
+    def _run(self, fd: int, fars: list[Far]) -> int:
+        try:
+            crew, begin = self._prepared(fd, fars[0])
+        except BaseException:
+            _ended_there(fars[0])
+            raise
+        assert self._pipe is not None
+        first = [fars.pop(0) for _ in range(min(len(fars), crew.count))]
+        try:
+            status = self._pipe.run(crew, begin, first)
+        finally:
+            fars += crew.kept
+        self._connections.remember(self._options, self._is_push, crew.lesson())
+        return status
+
+    def _prepared(self, fd: int, far: Far) -> tuple[Crew, dict[str, Any]]:
+        """Have the far program started; the lanes for it, and what tells them to begin."""
+        options, is_push, connections = self._options, self._is_push, self._connections
+        algorithm, window = choose_hash(far), max(options.window_bytes // SLOT_BYTES, 2)
+        question = {**self._target.question(is_push, window), "modules": stream_modules()}
+        answer, failed = far.ask(question, is_slow=True)
+        if failed:
+            told = failures.checked(answer)
+            raise errors.DestinationError(f"{told['path']}: {told['message']}".lstrip(": "))
+        if not isinstance(answer, str):
+            raise errors.ProtocolError("an answer of another shape: no socket")
+        pipe = self._new_pipe(os.dup(fd), window)
+        crew = make_crew(
+            connections, options, self.counters, is_push, algorithm, far, self._note, pipe.near,
+        )  # fmt: skip
+        pipe.board = crew.board
+        self._pipe = pipe
+        if self._is_cut_short:
+            pipe.cut_short()
+        return crew, {
+            "ask": "begin", "role": "stream", "socket": answer, "hash": algorithm,
+            "block_bytes": options.block_bytes, "modules": stream_modules(),
+        }  # fmt: skip
+
+    def _new_pipe(self, fd: int, window: int) -> Pipe:
+        if self._is_push:
+            return Push(fd, window, self.counters, self._out, lambda: self.ended_well())
+        return Pull(fd, window, self.counters, self._out)
+
+    def cut_short(self) -> None:
+        """What came so far is not all: have run() end the far program and raise."""
+        self._is_cut_short = True
+        if self._pipe is not None:
+            self._pipe.cut_short()
+
+    def interrupt(self, error: errors.PscpError) -> bool:
+        """Have run() end the far program and raise this. False: it is not so far yet."""
+        if self._pipe is None:
+            return False
+        self._pipe.cut_short(error)
+        return True
+
+    def _keep(self, place: int, data: bytes) -> None:
+        self.err = (self.err + data)[-_SAID_MAX_BYTES:]
+
+
+def _ended_there(far: Far) -> None:
+    """No lane has begun: end what was started. The first answer may be to what was asked before."""
+    with contextlib.suppress(errors.PscpError):
+        for _ in range(2):
+            far.ask({"ask": "end"})
+
+
+def _failed(program: object, status: int, err: bytes) -> errors.CommandFailed:
+    name = program if isinstance(program, str) else " ".join(map(str, list(program)[:2]))  # type: ignore[call-overload]
+    said = err.decode(errors="replace").strip().rpartition("\n")[2]
+    return errors.CommandFailed(f"{name}: exit status {status}{': ' if said else ''}{said}", status)
+
+
+@contextlib.contextmanager
+def piped(
+    connections: Connections, options: Options, is_push: bool, command: str | Sequence[str],
+    **told: Any,
+) -> Iterator[IO[bytes]]:  # fmt: skip
+    """A file object whose other end is the program over there; see Session.pipe_to()."""
+    reads, writes = os.pipe()
+    ours, its = (writes, reads) if is_push else (reads, writes)
+    stream = Stream(connections, options, is_push, Target(command), **told)
+    ended: list[int | BaseException] = []
+
+    def run() -> None:
+        try:
+            ended.append(stream.run(its))
+        except BaseException as error:
+            ended.append(error)
+        finally:
+            os.close(its)
+
+    thread = threading.Thread(target=run, name="stream", daemon=True)
+    thread.start()
+    file = open(ours, "wb" if is_push else "rb")  # noqa: SIM115 - closed below
+    try:
+        yield file
+        while not (is_push or file.closed) and file.read(1 << 20):
+            pass
+    except BaseException as error:
+        had_ended = bool(ended)
+        stream.cut_short()
+        _close(file)
+        thread.join()
+        if had_ended and isinstance(error, BrokenPipeError):  # that is why
+            _raise_unless_well(ended[0], command, stream.err)
+        raise
+    _close(file)
+    thread.join()
+    _raise_unless_well(ended[0], command, stream.err)
+
+
+def _raise_unless_well(end: int | BaseException, command: str | Sequence[str], err: bytes) -> None:
+    if isinstance(end, BaseException):
+        raise end
+    if end:
+        raise _failed(command, end, err)
+
+
+def _close(file: IO[bytes]) -> None:
+    with contextlib.suppress(BrokenPipeError):
+        file.close()
+
+
+def run(connections: Connections, options: Options, argv: Sequence[str]) -> Ran:
+    """Run a program at the far end, without a shell, and wait for it.
+
+    Raises CopyError where its output is longer than RUN_MAX_BYTES; then it was ended.
+    """
+    reads, writes = os.pipe()
+    out, count = bytearray(), 0
+    stream = Stream(connections, options, False, Target(tuple(argv)))
+
+    def read() -> None:
+        nonlocal count
+        with open(reads, "rb", buffering=0) as file:
+            while data := file.read(_READ_BYTES):
+                count += len(data)
+                if count <= RUN_MAX_BYTES:
+                    out.extend(data)
+                else:
+                    stream.interrupt(_too_much(argv))
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    try:
+        status = stream.run(writes)
+    finally:
+        os.close(writes)
+        reader.join()
+    if count > RUN_MAX_BYTES:  # it ended by itself meanwhile
+        raise _too_much(argv)
+    return Ran(status, bytes(out), stream.err)
+
+
+def _too_much(argv: Sequence[str]) -> errors.CopyError:
+    return errors.CopyError(
+        f"{' '.join(argv[:2])}: its output is longer than {format_bytes(RUN_MAX_BYTES)}",
+        "Session.pipe_from() reads an output of any length",
+    )
+
+
+class Program:
+    """A program here, at one end of a stream. Its input ends cleanly only with ran()."""
+
+    def __init__(
+        self, words: Sequence[str] | str, is_producer: bool, keeps_err: bool = True
+    ) -> None:
+        """A list is executed as it is, a text by sh. Raises OSError."""
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(
+            words, shell=isinstance(words, str), stderr=pipe if keeps_err else None,
+            stdin=subprocess.DEVNULL if is_producer else pipe,
+            stdout=pipe if is_producer else subprocess.DEVNULL, bufsize=0,
+        )  # fmt: skip
+        self._file: Any = self._process.stdout if is_producer else self._process.stdin
+        self._err = b""
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def __enter__(self) -> Program:
+        return self
+
+    def __exit__(self, *why: object) -> None:
+        self.end()
+        self._file.close()
+        self._reader.join(1.0)
+
+    @property
+    def fd(self) -> int:
+        """What the stream reads or writes."""
+        found: int = self._file.fileno()
+        return found
+
+    def ended_well(self) -> bool:
+        """Its output has ended: wait for its status."""
+        return self._process.wait() == 0
+
+    def has_ended(self, patience_s: float) -> bool:
+        """By itself, or is about to."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(patience_s)
+        return self._process.poll() is not None
+
+    def _read(self) -> None:
+        with self._process.stderr or open(os.devnull, "rb") as file:
+            while data := file.read(4096):
+                self._err = (self._err + data)[-_SAID_MAX_BYTES:]
+
+    def ran(self) -> Ran:
+        """Nobody reads its output any more, or its input has come to its end: wait for it."""
+        self._file.close()
+        status = self._process.wait()
+        self._reader.join(1.0)
+        return Ran(status if status >= 0 else 128 - status, b"", self._err)
+
+    def end(self) -> None:
+        """End it, if it has not ended; its input stays open until it is gone."""
+        if self._process.poll() is None:
+            self._process.terminate()
+            reap(self._process, _TERM_S)

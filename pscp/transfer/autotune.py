@@ -1,0 +1,233 @@
+"""How many lanes a copy uses with -c auto, decided from what is measured (docs/tuning.md).
+
+Pure: it knows no clock, no thread and no connection. It is shown the copy every moment (Seen) and
+says how many lanes should work (`count`), and why, in a sentence. Its tests drive it over
+simulated paths.
+
+Not here: opening and parking lanes (lane_pool.py), how busy processors are (cpu_load.py).
+Read next: lane_pool.py.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+CHANNEL_BYTES = 2 * 1024 * 1024  # OpenSSH's channel window (channels.h): a round trip's worth
+_PATH_BYTES_S = 1.33 * 125e6  # what a start makes room for: 1 Gbit/s, and a third for lost time
+_FAR_S = 0.02  # from here on a lane that loses a packet takes long to recover
+_START_MOST = 16  # connections at the start; each is a login, an ssh and an agent
+_START_PAIRS = 12  # connections with two channels each, where 16 windows do not fill the path
+_LANE_BYTES_S = 300e6  # of one lane on a near path
+_START_MANY = 8  # for many processors, or slow ones, or a far path
+LANES_MOST = 32
+
+_LOGIN_TRIPS = 12  # round trips of a login and of starting the agent
+_TYPING_S = 1.0  # beyond these trips; who types a password takes longer
+_SLOW_LOGIN_S = 1.0  # beyond these trips; a processor of today takes 0.2 to 0.3 s for both,
+# a busy one 0.6 to 0.9
+
+_SETTLE_S, _SETTLE_TRIPS = 0.3, 8  # after a lane came: TCP doubles its window each round trip
+_LOOK_S, _LOOK_TRIPS = 1.0, 5  # over which a rate is measured
+_LOOK_PIECES = 5  # finished meanwhile, times the root of the lanes; fewer, and it is chance
+_PATIENCE_S = 8.0  # with fewer lanes than wanted: then no more will come
+
+_WORTH = 1.05  # of the rate before: less, and the new lanes are not worth having
+_FAIR = 0.5  # of what the new lanes would bring if they did as well: less, and there is an end
+LOSSY_S, _LOSSY = 0.01, 0.15  # on a path so far, lanes with so little of their window under way
+_HELD_UP = 0.6  # of its window under way, on average: the window is what holds a lane up
+# This machine's processors are busy with the copy when less of them is idle, and more is its.
+_SPARE, _OURS = 0.15, 0.25
+_STEPS_LEFT = 3  # a step pays only where the rest of the copy takes this many times as long
+_ALIKE = 1.25  # rates that differ by less than this factor are the same
+_MANY_STEPS = 6  # where the copy takes so many more, a step doubles the lanes, to 8 at least
+
+
+class Path(NamedTuple):
+    """What is known of the way there before data moves."""
+
+    rtt_s: float
+    login_s: float  # from the start of the first ssh to the agent's HELLO
+    cpus: int  # of the end that has fewer
+    has_bbr: bool = False  # this end sends, and may choose BBR for its connections
+
+
+class Seen(NamedTuple):
+    """Where the copy stands at one moment."""
+
+    now_s: float
+    alive: int  # lanes with a connection
+    done_bytes: int  # of finished work
+    done_pieces: int
+    left_bytes: float  # infinite while the walk goes on
+    idle_s: float  # of a processor here, on average, since it was started; infinite: not known
+    used_s: float  # of a processor here, on average, by this process and its ssh processes
+
+
+class Start(NamedTuple):
+    """What a copy begins with, and why."""
+
+    lanes: int
+    channels: int  # of each connection
+    why: str
+
+
+def start(path: Path) -> Start:
+    """How many lanes a copy begins with.
+
+    A far path needs as many channel windows as fill it in a round trip; a near one as many
+    connections as there are processors to encrypt them, at the end that has fewer. A login that
+    took long on a near path tells of slow processors, of which there usually are many.
+    """
+    rtt_s = min(path.rtt_s, 1.0)
+    of_path = math.ceil(_PATH_BYTES_S * rtt_s / CHANNEL_BYTES)
+    of_cpus = _of_cpus(path)
+    slow_s = path.login_s - _LOGIN_TRIPS * rtt_s
+    trip = f"a round trip takes {rtt_s * 1000:.1f} ms"
+    if of_path > _START_MOST:
+        why = f"{trip}: {_START_PAIRS} connections of two channels, to fill 1 Gbit/s"
+        return Start(2 * _START_PAIRS, 2, why)
+    if slow_s > _SLOW_LOGIN_S and of_path < _START_MANY:
+        why = f"logging in took {path.login_s:.1f} s, as on slow processors"
+        return Start(_START_MANY, 1, why)
+    if rtt_s > _FAR_S:
+        return Start(max(of_path, _START_MANY), 1, f"{trip}: enough windows for 1 Gbit/s and more")
+    if of_path > of_cpus:
+        return Start(of_path, 1, f"{trip}: {of_path} windows of 2 MiB fill 1 Gbit/s")
+    return Start(of_cpus, 1, f"{path.cpus} processors at the end that has fewer")
+
+
+def _of_cpus(path: Path) -> int:
+    return min(max(path.cpus, 2), _START_MANY)
+
+
+def is_far_and_unattended(path: Path) -> bool:
+    """Does a login take long, and was this one too quick for a person to have typed anything?"""
+    return path.rtt_s > _FAR_S and path.login_s < _LOGIN_TRIPS * path.rtt_s + _TYPING_S
+
+
+def is_worth_a_login(path: Path, lanes: int, left_bytes: float, passed_s: float) -> bool:
+    """Would these lanes, none of them measured yet, take longer than one more needs to log in?
+
+    `left_bytes` is what is known of the work so far; the walk that finds more runs for `passed_s`.
+    """
+    each = min(CHANNEL_BYTES / max(path.rtt_s, 1e-6), _LANE_BYTES_S)
+    return left_bytes > lanes * each * path.login_s or passed_s > 2 * path.login_s
+
+
+class Tuner:
+    """Adds lanes while they bring more, and takes away the last ones when they did not."""
+
+    def __init__(
+        self, path: Path, count: int, congestion: str = "", enough_bytes_s: float = 0.0
+    ) -> None:
+        """`enough_bytes_s`: moving so much, the last copy gained nothing by more lanes."""
+        self.count = count  # lanes that should work
+        self.needs_window = False  # lanes are held up by the channel's window, nothing else
+        self.congestion = congestion  # the congestion control of lanes that are added
+        # What the next copy over this path should begin with, and its `enough_bytes_s`.
+        self.lesson = count, congestion, enough_bytes_s
+        self._has_bbr = path.has_bbr and path.rtt_s > LOSSY_S and not congestion
+        self._rtt_s = min(path.rtt_s, 1.0)
+        self._settle_s = _SETTLE_S + _SETTLE_TRIPS * self._rtt_s
+        self._look_s = _LOOK_S + _LOOK_TRIPS * self._rtt_s
+        self._step_s = path.login_s + self._settle_s + self._look_s
+        self._alive, self._alive_s = 0, 0.0  # lanes, and since when nothing changed
+        self._begin: Seen | None = None  # of what is being measured
+        self._before: tuple[int, float] | None = None  # lanes, and their rate, before the last step
+        self._of_cpus = _of_cpus(path) if path.rtt_s < _FAR_S else count
+        self.has_judged = False  # else the lesson is but what this copy began with
+        self.is_done = False
+
+    def look(self, seen: Seen) -> str | None:
+        """A sentence when `count` changed, or will not change any more."""
+        if self.is_done:
+            return None
+        if seen.alive != self._alive:
+            self._alive, self._alive_s, self._begin = seen.alive, seen.now_s, None
+        since_s = seen.now_s - self._alive_s
+        if 0 < seen.alive < self.count and since_s > _PATIENCE_S:
+            wanted, self.count = self.count, seen.alive
+            return f"of {wanted} lanes {seen.alive} came: going on with these"
+        if seen.alive < self.count or since_s < self._settle_s:
+            return None
+        if self._begin is None:
+            self._begin = seen
+            return None
+        taken_s = seen.now_s - self._begin.now_s
+        pieces = seen.done_pieces - self._begin.done_pieces
+        if taken_s < self._look_s or pieces < _LOOK_PIECES * math.sqrt(self.count):
+            return None
+        rate = (seen.done_bytes - self._begin.done_bytes) / taken_s
+        idle = (seen.idle_s - self._begin.idle_s) / taken_s if seen.idle_s < math.inf else 1.0
+        used = (seen.used_s - self._begin.used_s) / taken_s
+        self._begin = None
+        return self._judged(seen, rate, idle < _SPARE and used > _OURS)
+
+    def _judged(self, seen: Seen, rate: float, is_busy: bool) -> str | None:
+        said = f"{self.count} lanes move {_mb(rate)}"
+        self.has_judged = True
+        if is_busy and self._before is None and self.count > self._of_cpus:
+            self.count, self.is_done = self._of_cpus, True
+            self.lesson = self.count, *self.lesson[1:]
+            return f"{said} and keep the processors here busy: going on with {self.count}"
+        if self._before is None and self._is_enough(rate):
+            self.is_done = True
+            return f"{said}, as the last time, when more brought nothing"
+        if self._before is not None:
+            count, slower = self._before
+            if rate < _WORTH * slower:
+                self.count, self.congestion, self.is_done = count, "", True
+                self.lesson = *self.lesson[:2], slower
+                return f"{said}, and {count} moved {_mb(slower)}: back to {count}"
+            fair = 1 + _FAIR * (self.count / count - 1)
+            is_trial = self.congestion != self.lesson[1]  # then all can have it the next time
+            self.lesson = count if is_trial else self.count, self.congestion, 0.0
+            if rate < fair * slower:
+                self.is_done = True
+                self.lesson = *self.lesson[:2], rate
+                return f"{said}, and {count} moved {_mb(slower)}: enough"
+        reason = self._reason_to_stop(seen, rate, is_busy)
+        if reason:
+            self.is_done = True
+            return f"{said}; no more are tried: {reason}"
+        self._before, self._alive_s = (self.count, rate), seen.now_s
+        return f"{said}{self._step(seen, rate)}"
+
+    def _is_enough(self, rate: float) -> bool:
+        *_, enough = self.lesson
+        if enough / _ALIKE < rate < enough * _ALIKE:
+            return True
+        self.lesson = *self.lesson[:2], 0.0
+        return False
+
+    def _step(self, seen: Seen, rate: float) -> str:
+        """Want more lanes. Returns what for."""
+        under_way = rate / self.count * self._rtt_s / CHANNEL_BYTES  # of a lane's window
+        if self._has_bbr and under_way < _LOSSY:
+            self._has_bbr, self.congestion = False, "bbr"
+            self.count = min(LANES_MOST, 2 * self.count)
+            return f", {under_way:.0%} of their windows: trying {self.count}, the new ones with bbr"
+        self.needs_window = under_way > _HELD_UP
+        self.count = min(LANES_MOST, self._next_count(seen, rate))
+        held = ", held up by the channel's window" if self.needs_window else ""
+        return f"{held}: trying {self.count}"
+
+    def _reason_to_stop(self, seen: Seen, rate: float, is_busy: bool) -> str:
+        if self.count >= LANES_MOST:
+            return "that is the most"
+        if seen.left_bytes < _STEPS_LEFT * self._step_s * rate:
+            return "the copy ends soon"
+        if is_busy:
+            return "the processors here are busy with it"
+        return ""
+
+    def _next_count(self, seen: Seen, rate: float) -> int:
+        """The longer the copy still takes, the larger the step."""
+        if seen.left_bytes > _MANY_STEPS * self._step_s * rate:
+            return max(2 * self.count, _START_MANY)
+        return math.ceil(1.5 * self.count)
+
+
+def _mb(rate: float) -> str:
+    return f"{rate / 1e6:.0f} MB/s"

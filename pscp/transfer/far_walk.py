@@ -1,0 +1,72 @@
+"""The walk of a source at the far end, answer by answer, over whichever lane lives.
+
+Not here: the walk itself (endpoint/tree.py), what becomes of an entry (coordinator.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from pscp import errors
+from pscp.endpoint import tree
+from pscp.endpoint.entries import entry as checked_entry
+from pscp.transfer.plan import Ask, Failure
+from pscp.transfer.work_queue import Board
+
+# Entries in the far walk's first answer, and the most in one. A long first one would keep the
+# lanes of a far path waiting: 2,000 entries took 235 ms of a copy of 2.1 s at 50 ms.
+_WALK_FIRST, _WALK_MOST = 200, 2000
+
+
+class FarWalk:
+    """The walk at the far end, answer by answer, over whichever lane lives."""
+
+    def __init__(self, board: Board) -> None:
+        self._board = board
+        self._batch: list[tree.Entry] | None = None
+        self._is_last = False
+        self._after: list[Any] | None = None
+        self._lane: Any = None
+        self._most = _WALK_FIRST
+
+    def entries(self) -> Iterator[tree.Entry]:
+        self._ask()
+        while True:
+            with self._board.changed:
+                while self._batch is None:
+                    if self._board.error is not None:
+                        return
+                    self._board.changed.wait()
+                batch, self._batch = self._batch, None
+                if not self._is_last:
+                    self._ask()  # the next answer comes while this one is worked on
+            yield from batch
+            if self._is_last and self._batch is None:
+                return
+
+    def _ask(self) -> None:
+        ask = Ask(True, self._question, self._then, self._failed)
+        ask.lane = self._lane
+        with self._board.changed:
+            self._board.add(ask)
+
+    def _question(self, lane: Any) -> dict[str, Any]:
+        restart = lane is not self._lane
+        self._lane = lane
+        return {"ask": "walk", "after": self._after, "restart": restart, "most": self._most}
+
+    def _then(self, answer: Any) -> None:
+        batch = [checked_entry(value) for value in answer[0]]
+        for entry in batch:
+            entry.extra.pop("new", None)  # what is new at the destination is not for it to say
+        if batch:
+            self._after = [batch[-1].top, batch[-1].path]
+        self._batch, self._is_last = batch, bool(answer[1])
+        self._most = min(4 * self._most, _WALK_MOST)
+        if not batch and not self._is_last:
+            raise ValueError("a walk that goes on without an entry")
+        self._board.changed.notify_all()
+
+    def _failed(self, failure: Failure) -> None:
+        self._board.stop(errors.CopyError(f"{failure['path']}: {failure['message']}"))

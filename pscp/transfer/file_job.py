@@ -1,0 +1,325 @@
+"""One large file's way: its extents, its chunks, the retries, the finish.
+
+A FileJob is told by lanes what became of its chunks, always with the board's lock held. It ends
+in exactly one of Copy.file_done() and Copy.file_failed().
+
+Not here: small files (coordinator.py), the decision that a file is copied at all (resume.py).
+Read next: lane.py.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+from typing import Any, Protocol
+
+from pscp.endpoint import failures, hashes, source
+from pscp.endpoint.files import Extent
+from pscp.progress import Counters
+from pscp.transfer.journal import AnyJournal, Landed
+from pscp.transfer.plan import Ask, Chunk, Failure, Placed, Work, batches, cut, subtract
+from pscp.transfer.work_queue import Board
+
+# Hashed at an end for one question: long enough to outweigh a round trip, short enough that
+# what waits behind it on the same lane does not wait long.
+CHECK_BYTES = 64 * 1024 * 1024
+
+_numbers = itertools.count(1)
+
+
+class Copy(Protocol):
+    """What a FileJob needs of the copy it belongs to."""
+
+    board: Board
+    counters: Counters
+    journal: AnyJournal
+    algorithm: str
+    chunk_bytes: int
+    strong: bool
+
+    def next_chunk_bytes(self) -> int: ...
+
+    def file_done(self, item: Placed, digest: str) -> None: ...
+
+    def file_failed(self, item: Placed, failure: Failure) -> None: ...
+
+    def unwanted(self, path: str, nonces: list[str]) -> None: ...
+
+
+class FileJob:
+    """A file that is copied by chunks."""
+
+    def __init__(self, copy: Copy, item: Placed) -> None:
+        self.number = next(_numbers)
+        self.item = item
+        self.is_closed = self.may_be_short = self.was_shared = False
+        self._copy, self._board = copy, copy.board
+        self._failure: Failure | None = None
+        self._holds = 0  # what must be over before the file can be finished
+        self._inode = 0  # of the part
+        self._journal_number = 0
+
+    # --- beginning
+
+    def start(self, landed: Landed | None, compare: bool) -> None:
+        """Copy the file. `landed` is what a journal knows of its part; with `compare` there is
+        a part of which nothing is known, so both ends hash and only what differs is sent.
+        """
+        item = self.item
+        self._journal_number = self._copy.journal.file(
+            item.entry.path, source.identity(item.known), self._copy.algorithm
+        )
+        if landed is not None:
+            self._later(self._check_landed(landed))
+        done = sorted(landed.digests) if landed is not None else []
+        if "sparse" in item.entry.extra:
+            self._ask_extents(0, done)
+            return
+        self._copy.counters.add(bytes_total=item.entry.size)
+        extents = subtract([(0, item.entry.size)], done)
+        if compare:
+            self._later(self._compare(extents))
+        else:
+            self._later(self._chunks(extents))
+
+    def _later(self, work: Iterator[Work]) -> None:
+        self._holds += 1
+
+        def until_done() -> Iterator[Work]:
+            yield from work
+            self._release()
+
+        self._board.add(until_done())
+
+    def _chunks(self, extents: Iterable[Extent]) -> Iterator[Work]:
+        for offset, length in extents:
+            end = offset + length
+            while offset < end and self._failure is None:
+                length = min(self._copy.next_chunk_bytes(), end - offset)
+                self._holds += 1
+                yield Chunk(self, offset, length)
+                offset += length
+
+    def _ask_extents(self, offset: int, done: list[Extent]) -> None:
+        """A sparse file: the source tells where its data is; the holes need no sending."""
+        known = self.item.known
+
+        def then(answer: Any) -> None:
+            found = checked_extents(answer[0], offset, self.item.entry.size)
+            self._copy.counters.add(bytes_total=sum(length for _, length in found))
+            after = None if answer[1] else sum(found[-1])
+            self._later(self._chunks_and_then(list(subtract(found, done)), after, done))
+            self._release()
+
+        question = {"ask": "extents", "file": source.listed(known), "offset": offset}
+        self._ask(True, question, then)
+
+    def _chunks_and_then(
+        self, extents: list[Extent], after: int | None, done: list[Extent]
+    ) -> Iterator[Work]:
+        """More is asked for when this is handed out: a file may have any number of extents."""
+        yield from self._chunks(extents)
+        if after is not None and self._failure is None:
+            self._ask_extents(after, done)
+
+    def _ask(self, of_source: bool, question: dict[str, Any], then: Any) -> None:
+        self._holds += 1
+        self._board.add(Ask(of_source, question, then, self._ask_failed))
+
+    def _ask_failed(self, failure: Failure) -> None:
+        self._fail(failure)
+        self._release()
+
+    # --- what is there already
+
+    def _check_landed(self, landed: Landed) -> Iterator[Work]:
+        """Have the sink hash what the journal says landed; take what matches, send the rest."""
+        for group in batches(sorted(landed.digests), CHECK_BYTES):
+            if self._failure is not None:
+                return
+            wanted = [landed.digests[extent] for extent in group]
+            self._holds += 1
+            question = self._digests_question(False, group, landed.algorithm)
+            yield Ask(False, question, self._compared(group, wanted), self._ask_failed)
+
+    def _compare(self, extents: Iterable[Extent]) -> Iterator[Work]:
+        """Have both ends hash the same extents."""
+        algorithm = self._copy.algorithm
+        for group in batches(cut(extents, self._copy.chunk_bytes), CHECK_BYTES):
+            if self._failure is not None:
+                return
+            self._holds += 1
+            yield Ask(
+                True,
+                self._digests_question(True, group, algorithm),
+                self._then_sink(group, algorithm),
+                self._ask_failed,
+            )
+
+    def _then_sink(self, group: list[Extent], algorithm: str) -> Any:
+        def then(answer: Any) -> None:
+            [wanted] = answer
+            if isinstance(wanted, dict):
+                self._ask_failed(failures.checked(wanted))
+                return
+            question = self._digests_question(False, group, algorithm)
+            self._board.add(Ask(False, question, self._compared(group, wanted), self._ask_failed))
+
+        return then
+
+    def _compared(self, group: list[Extent], wanted: list[Any]) -> Any:
+        def then(answer: Any) -> None:
+            [found] = answer
+            if isinstance(found, dict):  # the part is gone or unreadable: send everything
+                found = [None] * len(group)
+            missing = []
+            for extent, mine, theirs in zip(group, wanted, found, strict=True):
+                if mine is not None and mine == theirs:
+                    self._landed_earlier(extent, mine)
+                else:
+                    missing.append(extent)
+            self._later(self._chunks(missing))
+            self._release()
+
+        return then
+
+    def _digests_question(
+        self, of_source: bool, group: list[Extent], algorithm: str
+    ) -> dict[str, Any]:
+        known = self.item.known
+        file: Any = source.listed(known) if of_source else (True, self.item.entry.path)
+        return {"ask": "digests", "files": [[file, group]], "hash": algorithm}
+
+    def _landed_earlier(self, extent: Extent, digest: str) -> None:
+        self._copy.counters.add(bytes_resumed=extent[1], chunks_verified=1)
+        self._copy.journal.chunk(self._journal_number, *extent, digest)
+
+    # --- what lanes tell
+
+    def landed(self, chunk: Chunk, digest: str, inode: int) -> None:
+        """The chunk is written at the sink and matches."""
+        self._inode = self._inode or inode
+        if inode != self._inode:
+            path = self.item.entry.path
+            self._fail(failures.data(failures.SYSTEM, path, "its part was replaced meanwhile"))
+        if self._failure is None:
+            self._copy.counters.add(
+                bytes_done=chunk.length, bytes_sent=chunk.length, chunks_verified=1
+            )
+            self._copy.journal.chunk(self._journal_number, chunk.offset, chunk.length, digest)
+        self._release()
+
+    def mismatched(self, chunk: Chunk) -> None:
+        """What arrived is not what was sent: once more, and only once."""
+        self._copy.counters.add(chunks_resent=1, bytes_sent=chunk.length)
+        chunk.mismatches += 1
+        if chunk.mismatches == 1 and self._failure is None:
+            self._board.add(chunk)
+            return
+        path = self.item.entry.path
+        self._fail(failures.data(failures.VERIFY, path, "arrived damaged twice"))
+        self._release()
+
+    def failed(self, chunk: Chunk, failure: Failure) -> None:
+        """An end could not read or write it."""
+        self._fail(failure)
+        self._release()
+
+    def _fail(self, failure: Failure) -> None:
+        self._failure = self._failure or failure
+
+    # --- finishing
+
+    def _release(self) -> None:
+        self._holds -= 1
+        if self._holds:
+            return
+        if self._failure is not None:
+            self._discard()
+        elif self._copy.strong:
+            self._ask_strong()
+        else:
+            self._finish("")
+
+    def _ask_strong(self) -> None:
+        """Have the source tell the digest of the whole file, with which the sink compares what lies
+        there: for -s, and where a part may have been made after the file got its final name.
+        """
+        known = self.item.known
+
+        def then(answer: Any) -> None:
+            [found] = answer
+            if isinstance(found, dict) or not isinstance(found[0], str):
+                failure = failures.data(failures.CHANGED, self.item.entry.path, "changed")
+                self._fail(failures.checked(found) if isinstance(found, dict) else failure)
+                self._discard()
+            else:
+                self._finish(found[0])
+
+        file = source.listed(known)
+        extents = [[0, self.item.entry.size]]
+        question = {"ask": "digests", "files": [[file, extents]], "hash": hashes.STRONG}
+        self._board.add(Ask(True, question, then, self._cannot_finish))
+
+    def _finish(self, strong: str) -> None:
+        if not self._inode:
+            self._make(strong)
+            return
+
+        def then(answer: Any) -> None:
+            self._close()
+            self._copy.file_done(self.item, strong if self._copy.strong else "")
+
+        question = {
+            "ask": "finish", "entry": self.item.entry, "strong": strong, "inode": self._inode,
+        }  # fmt: skip
+        ask = Ask(False, question, then, self._cannot_finish, is_exclusive=True)
+        # Was it done already, then another lane may have made the part anew. Where no inode tells
+        # one part from another (SFTP), the digest does.
+        if self._inode == 1 and self.was_shared and not strong:
+            ask.lost = self._ask_strong
+        self._board.add(ask)
+
+    def _make(self, strong: str) -> None:
+        """A file that is one hole has no chunk that would make its part."""
+
+        def then(answer: Any) -> None:
+            self._inode = int(answer)
+            if not self._inode:
+                raise ValueError("a part without an inode")
+            self._finish(strong)
+
+        self.was_shared = True  # should a lane be lost meanwhile, it may make another one late
+        question = {"ask": "make", "entry": self.item.entry}
+        self._board.add(Ask(False, question, then, self._cannot_finish))
+
+    def _close(self) -> None:
+        self._copy.journal.done(self._journal_number)
+        self.is_closed = True
+        if self.was_shared:
+            self._copy.unwanted(self.item.entry.path, [""])
+
+    def _cannot_finish(self, failure: Failure) -> None:
+        self._fail(failure)
+        self._discard()
+
+    def _discard(self) -> None:
+        """Nothing good-looking is left of a file that failed."""
+
+        def over(_: Any) -> None:
+            assert self._failure is not None
+            self._close()
+            self._copy.file_failed(self.item, self._failure)
+
+        question = {"ask": "discard", "path": self.item.entry.path, "nonces": [""]}
+        self._board.add(Ask(False, question, over, over))
+
+
+def checked_extents(answer: Any, offset: int, size: int) -> list[Extent]:
+    """Extents as a far end told them: ascending and inside the file. Raises ValueError."""
+    found = [(int(begin), int(length)) for begin, length in answer]
+    for begin, length in found:
+        if begin < offset or length <= 0 or begin + length > size:
+            raise ValueError("an extent out of its place")
+        offset = begin + length
+    return found

@@ -1,0 +1,412 @@
+"""One lane: work from the board becomes frames on its channel, and frames become outcomes.
+
+Two threads: one takes work and sends; the other receives, so that blocks and chunks are in
+flight while acknowledgements come back. A lane never waits a round trip for a chunk. When its
+channel ends, what it had in flight goes back to the board at once.
+
+On push the near end is the source and the far end the sink; on pull it is the other way round.
+
+Not here: which work there is (coordinator.py), what an end does with it (endpoint/), and
+connecting again (worker.py).
+Read next: endpoint/source.py.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from pscp.connect.bootstrap import Far
+from pscp.endpoint import failures, source, wire
+from pscp.endpoint.end import End
+from pscp.errors import CopyError, CopyRunning, ProtocolError, PscpError
+from pscp.transfer.plan import Ask, Chunk, Pack
+from pscp.transfer.rate_limiter import Limiter
+from pscp.transfer.work_queue import Board, InFlight
+
+# Unacknowledged bytes a lane: the channel's window (2 MiB), a socket buffer (4 MiB with Linux's
+# default tcp_wmem), the pipes, and what waits to be made durable, with room to spare.
+WINDOW_BYTES = 16 * 1024 * 1024
+
+# The two questions that are no work of the board's, which numbers its own from 1 on.
+_BEGIN, _END = 0, (1 << 64) - 1
+
+
+# What comes of taking an answer for what it should be, when it is something else.
+_MISSHAPEN = (
+    wire.WireError, struct.error, ValueError, LookupError, ArithmeticError, TypeError,
+    AttributeError,
+)  # fmt: skip
+
+
+# The same for a stream, where what one lane holds keeps all that comes after it waiting: two of a
+# channel's windows, and what lies in its pipes.
+STREAM_WINDOW_BYTES = 6 * 1024 * 1024
+
+
+class Crew(Protocol):
+    """What a lane needs to know of the copy it works for."""
+
+    board: Board
+    is_push: bool
+    begin_near: dict[str, Any]  # the questions that make each end what it is
+    begin_far: dict[str, Any]
+    rtt_s: float
+    window_bytes: int  # of each lane
+    limiter: Limiter
+    keeps: bool  # connections, for the next copy
+
+    def new_end(self) -> End: ...
+
+    def next_lane(self) -> int: ...
+
+
+class Lane:
+    """A lane, from its first question to the end of the copy or the loss of its channel."""
+
+    def __init__(self, name: str, crew: Crew, far: Far) -> None:
+        self.is_lost = False
+        self.is_parked = False  # it takes no more work
+        self.error: PscpError | None = None  # why it was lost
+        self.has_worked = False  # it brought at least one piece of work to its end
+        self._crew, self._far, self._board = crew, far, crew.board
+        self._number = crew.next_lane()  # of all lanes that the copy ever had
+        self._share = InFlight(
+            crew.window_bytes, crew.rtt_s, crew.window_bytes < WINDOW_BYTES, self._number
+        )
+        self._near = crew.new_end()
+        self._near_lock = threading.RLock()  # both threads use the near end on pull
+        self._announced: dict[int, Any] = {}
+        self._expected: deque[tuple[int, Chunk]] = deque()  # chunks in the order of their frames
+        self._digests: dict[int, str] = {}  # of chunks that were sent, by the work's number
+        self._ending = False
+        self._has_goodbye = False  # the agent's answer to "end"
+        self._is_free = False
+        self._is_stale = False  # the chunk that is arriving has landed by another lane
+        self._reader = threading.Thread(target=self._receive, name=f"{name} in", daemon=True)
+
+    def run(self) -> None:
+        """Send until there is nothing more to do; then wait for the agent's goodbye."""
+        try:
+            self._begin_near()
+            self._far.decoder.place = getattr(self._near.sink, "place", None)
+            self._far.session.state = "push" if self._crew.is_push else "pull"
+            begin = {**self._crew.begin_far, "lane": self._number}
+            self._far.send(wire.ASK, _BEGIN, 0, wire.to_json(begin))
+            self._reader.start()
+            with self._board.changed:
+                self._board.join(self._share)
+            while (taken := self._take()) is not None:
+                self._start(*taken)
+            self._say_goodbye()
+        except PscpError as error:
+            self._lose(error)
+        finally:
+            self._close()
+
+    def _begin_near(self) -> None:
+        try:
+            self._near.begin({**self._crew.begin_near, "lane": self._number})
+        except failures.EXPECTED as error:
+            failure = failures.from_exception(error, "")
+            problem = _as_copy_error(failure, self._crew.begin_near)
+            self._board.stop(problem)
+            raise problem from None
+
+    def _say_goodbye(self) -> None:
+        """All is acknowledged: the connection is kept for the next copy, or of no use any more."""
+        with self._board.changed:
+            self._ending = self._board.is_finished and not self.is_lost
+        if not self._ending:
+            return
+        if self._crew.keeps and not self._share.work:
+            self._far.send(wire.ASK, _END, 0, b'{"ask":"end"}')
+        else:
+            self._far.channel.end()
+
+    def _close(self) -> None:
+        if not self._ending:
+            self._far.channel.end()
+        if self._reader.ident is not None:
+            self._reader.join()
+        self._far.decoder.place = None
+        with self._board.changed:
+            self.is_lost = True
+            self._is_free = not self._share.work  # else it still sends what another lane did
+            self._board.give_back(self._share)
+        self._near.end({})
+
+    @property
+    def ended_well(self) -> bool:
+        """Is the agent ready for the next copy?"""
+        return self._has_goodbye and self._is_free and self.error is None
+
+    def _take(self) -> tuple[int, Any] | None:
+        return self._board.take(self, self._share)
+
+    def _lose(self, error: PscpError) -> None:
+        """The connection is of no use any more. What was in flight goes back at once."""
+        with self._board.changed:
+            if self.is_lost or self._ending:
+                return
+            self.is_lost = True
+            if self._board.error is None and not self._board.is_finished:
+                self.error = error
+            self._board.give_back(self._share)
+        self._far.channel.end()
+
+    def _is_cut_off(self) -> bool:
+        """Has the sender no reason to wait any more? Its receiver sees that the channel ends."""
+        return self.is_lost or self._board.error is not None
+
+    def _is_closed(self) -> bool:
+        """The same for the receiver: while it waits, nobody else would see that."""
+        return self._is_cut_off() or self._far.is_closed()
+
+    # --- sending
+
+    def _start(self, number: int, work: Chunk | Pack | Ask) -> None:
+        if isinstance(work, Chunk):
+            self._announce(work)
+            if self._crew.is_push:
+                self._send_chunk(number, work)
+            else:
+                self._get_chunk(number, work)
+        elif isinstance(work, Pack):
+            if self._crew.is_push:
+                self._send_pack(number, work)
+            else:
+                question = {"ask": "pack", "files": [source.listed(known) for known in work.files]}
+                self._far.send(wire.ASK, number, 0, wire.to_json(question))
+        else:
+            self._ask(number, work)
+
+    def _announce(self, chunk: Chunk) -> None:
+        """Both ends know the files of the chunks that follow, and forget those that are done."""
+        job = chunk.job
+        if job.number in self._announced:
+            return
+        busy = {each.job.number for _, each in self._expected}
+        closed = [n for n, known in self._announced.items() if known.is_closed and n not in busy]
+        for number in closed:
+            del self._announced[number]
+            self._far.send(wire.FILE, number)
+            with self._near_lock:
+                (self._near.source or self._near.the_sink()).forget(number)
+        self._announced[job.number] = job
+        known, entry = job.item.known, job.item.entry
+        there: Any = entry if self._crew.is_push else source.listed(known)
+        self._far.send(wire.FILE, job.number, 0, wire.to_json(there))
+        with self._near_lock:
+            if self._near.source is not None:
+                self._near.source.know(job.number, known)
+            else:
+                self._near.the_sink().know(job.number, entry)
+
+    def _send_chunk(self, number: int, chunk: Chunk) -> None:
+        failure: list[failures.Data] = []
+        self._expected.append((number, chunk))
+
+        def send(type_: int, id_: int, offset: int, payload: Any, flags: int = 0) -> None:
+            if type_ == wire.DIGEST and flags & wire.FAILED:
+                failure.append(wire.Frame(type_, 0, 0, 0, payload[wire.EXTENT.size :]).json())
+            elif type_ == wire.DIGEST:
+                self._digests[number] = payload[wire.EXTENT.size :].hex()
+            self._crew.limiter.wait(len(payload), self._is_cut_off)
+            self._far.send(type_, id_, offset, payload, flags)
+
+        self._near.the_source().send_chunk(chunk.job.number, chunk.offset, chunk.length, send)
+        if failure:
+            with self._near_lock:
+                self._expected.remove((number, chunk))
+            self._done(number, lambda: chunk.job.failed(chunk, failure[0]))
+
+    def _get_chunk(self, number: int, chunk: Chunk) -> None:
+        self._expected.append((number, chunk))
+        length = wire.COUNT.pack(chunk.length)
+        self._far.send(wire.GET, chunk.job.number, chunk.offset, length)
+
+    def _send_pack(self, number: int, pack: Pack) -> None:
+        rows, bodies = self._near.the_source().pack(pack.files)
+        pack.take_rows(rows)
+        listed = [[item.entry, row] for item, row in zip(pack.items, pack.rows, strict=True)]
+        payload = wire.pack_payload(listed, bodies)
+        self._crew.limiter.wait(len(payload), self._is_cut_off)
+        self._far.send(wire.PACK, number, 0, payload)
+
+    def _ask(self, number: int, ask: Ask) -> None:
+        if ask.of_source is not self._crew.is_push:
+            self._far.send(wire.ASK, number, 0, wire.to_json(ask.question_for(self)))
+            return
+
+        def reply(answer: Any, failed: bool) -> None:
+            self._answered(number, ask, answer, failed)
+
+        with self._near_lock:
+            self._near.answer(ask.question_for(self), reply)
+
+    def _answered(self, number: int, ask: Ask, answer: Any, failed: bool) -> None:
+        then = ask.failed if failed else ask.then
+        self._done(number, lambda: then(failures.checked(answer) if failed else answer))
+
+    def _done(self, number: int, tell: Callable[[], None]) -> None:
+        """A piece of work is over: say what came of it, unless it was given back meanwhile."""
+        with self._board.changed:
+            if self._board.finish(self._share, number):
+                self.has_worked = True
+                try:
+                    tell()
+                except _MISSHAPEN as error:  # nobody would do this piece again
+                    self._board.stop(_misshapen(error))
+
+    # --- receiving
+
+    def _receive(self) -> None:
+        try:
+            while True:
+                frame = self._far.receive()
+                if frame is None:
+                    if not self._ending:
+                        self._lose(self._far.explain())
+                    return
+                with self._near_lock:
+                    if self._take_frame(frame):
+                        return
+        except PscpError as error:
+            self._lose(error)
+        except _MISSHAPEN as error:
+            self._lose(_misshapen(error))
+        except BaseException as error:
+            self._board.stop(error)
+            self._far.channel.end()
+
+    def _take_frame(self, frame: wire.Frame) -> bool:
+        """True for the last frame of this copy."""
+        if frame.type == wire.DATA:
+            self._take_block(frame)
+        elif frame.type == wire.DIGEST:
+            self._take_digest(frame)
+        elif frame.type == wire.ACK:
+            self._take_ack(frame)
+        elif frame.type == wire.PACK:
+            self._take_pack(frame)
+        elif frame.type == wire.REPLY:
+            return self._take_reply(frame)
+        return False
+
+    def _first_expected(self, frame: wire.Frame) -> tuple[int, Chunk]:
+        if not self._expected:
+            raise ProtocolError(f"a {frame.name} frame that was not asked for")
+        number, chunk = self._expected[0]
+        inside = chunk.offset <= frame.offset <= chunk.offset + chunk.length
+        if frame.id != chunk.job.number or not inside:
+            raise ProtocolError(f"a {frame.name} frame for another chunk")
+        return number, chunk
+
+    def _take_block(self, frame: wire.Frame) -> None:
+        _, chunk = self._first_expected(frame)
+        if frame.offset + len(frame.payload) > chunk.offset + chunk.length:
+            raise ProtocolError("a block outside of its chunk")
+        self._crew.limiter.wait(len(frame.payload), self._is_closed)
+        self._is_stale = self._is_stale or chunk.is_over
+        if self._is_stale:  # it may be part of a finished file by now: leave that alone
+            return
+        self._near.the_sink().write(frame.id, frame.offset, frame.payload)
+
+    def _take_digest(self, frame: wire.Frame) -> None:
+        number, chunk = self._first_expected(frame)
+        self._expected.popleft()
+        length, rest = chunk.length, bytes(frame.payload[wire.EXTENT.size :])
+        if chunk.job.may_be_short:
+            length = min(length, wire.EXTENT.unpack_from(frame.payload)[0])
+        if self._is_stale or chunk.is_over:
+            self._is_stale = False
+            self._near.the_sink().abandon()
+            self._done(number, lambda: None)
+            return
+        if frame.flags & wire.FAILED:
+            self._near.the_sink().abandon()
+            failure = failures.checked(wire.Frame(0, 0, 0, 0, memoryview(rest)).json())
+            self._done(number, lambda: chunk.job.failed(chunk, failure))
+            return
+        matches, inode, failed = self._near.the_sink().complete(
+            frame.id, frame.offset, length, rest
+        )
+        self._chunk_done(number, chunk, matches, rest.hex(), inode, failed)
+
+    def _take_ack(self, frame: wire.Frame) -> None:
+        number, chunk = self._first_expected(frame)
+        self._expected.popleft()
+        length, inode = wire.EXTENT.unpack_from(frame.payload)
+        if (frame.offset, length) != (chunk.offset, chunk.length):
+            raise ProtocolError("an ACK frame for another chunk")
+        failed = None
+        if frame.flags & wire.FAILED:
+            rest = frame.payload[wire.EXTENT.size :]
+            failed = failures.checked(frame._replace(payload=rest).json())
+        digest = self._digests.pop(number)
+        self._chunk_done(number, chunk, not frame.flags, digest, inode, failed)
+
+    def _chunk_done(
+        self, number: int, chunk: Chunk, matches: bool, digest: str, inode: int,
+        failed: failures.Data | None,
+    ) -> None:  # fmt: skip
+        def tell() -> None:
+            if failed is not None:
+                chunk.job.failed(chunk, failed)
+            elif matches:
+                chunk.job.landed(chunk, digest, inode)
+            else:
+                chunk.job.mismatched(chunk)
+
+        self._done(number, tell)
+
+    def _take_pack(self, frame: wire.Frame) -> None:
+        """On pull: the far end's answer to a question for a pack."""
+        number, pack = frame.id, self._share.work.get(frame.id)
+        rows, bodies = wire.unpack_payload(frame.payload)
+        if not isinstance(pack, Pack):
+            raise ProtocolError("a PACK frame that was not asked for")
+        pack.take_rows(rows)
+        self._crew.limiter.wait(len(frame.payload), self._is_closed)
+
+        def done(outcome: list[failures.Data | None]) -> None:
+            self._done(number, lambda: pack.then(pack, failures.places(outcome)))
+
+        entries = [item.entry for item in pack.items]
+        self._near.the_sink().pack(entries, pack.rows, bodies, done)
+
+    def _take_reply(self, frame: wire.Frame) -> bool:
+        """True when it is the answer to "end"."""
+        answer, failed = frame.json(), bool(frame.flags & wire.FAILED)
+        if frame.id in (_BEGIN, _END):
+            if failed:
+                problem = _as_copy_error(failures.checked(answer), self._crew.begin_far)
+                if isinstance(problem, CopyRunning):
+                    self._board.stop(problem)
+                raise problem
+            self._has_goodbye = frame.id == _END and self._ending
+            return self._has_goodbye
+        work = self._share.work.get(frame.id)
+        if isinstance(work, Ask):
+            self._answered(frame.id, work, answer, failed)
+        elif isinstance(work, Pack) and self._crew.is_push:
+            places = [(int(place), failures.checked(f)) for place, f in answer]
+            self._done(frame.id, lambda: work.then(work, places))
+        elif not self.is_lost:
+            raise ProtocolError("a REPLY frame that was not asked for")
+        return False
+
+
+def _as_copy_error(data: failures.Data, begin: dict[str, Any]) -> PscpError:
+    """The failure of an end to begin, which is that of its folder where it names no other."""
+    if data["kind"] == failures.SUPERSEDED:
+        return CopyRunning(data["message"])
+    return CopyError(f"{data['path'] or begin.get('root', '')}: {data['message']}".lstrip(": "))
+
+
+def _misshapen(error: Exception) -> ProtocolError:
+    return ProtocolError(f"an answer of another shape: {error}")

@@ -1,0 +1,317 @@
+"""From entries to work: which files go in packs, which in chunks, and which extents are left.
+
+Pure: nothing here opens, reads or waits. A chunk is born here; the rest of its way is
+coordinator.py (given to a lane, journaled once it landed), lane.py (becomes frames),
+endpoint/files.py (pread, hash, pwrite), with endpoint/wire.py as the dictionary.
+
+Not here: the walk that finds entries (endpoint/tree.py).
+Read next: coordinator.py.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import functools
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+from pscp.endpoint import failures, paths, source, tree
+from pscp.endpoint.files import Extent
+from pscp.endpoint.paths import is_pscps_own, to_bytes
+from pscp.options import Options
+
+Failure = dict[str, Any]  # endpoint/failures.py
+
+PACK_OVERHEAD_BYTES = 512  # of a file in a pack: what it costs beside its bytes
+# What a chunk, an entry or a question costs in a window beside its bytes. It takes 1 to 2 KB of
+# memory here until it is acknowledged, and with eight lanes that must stay below 120 MiB.
+MEMORY_BYTES = 4096
+QUESTION_BYTES = 512 * 1024  # of entries in one question: half of what a frame may hold
+QUESTION_ITEMS = 500
+_SHORT = frozenset(["a", "o", "sparse", "new"])  # of an entry's extra: in PACK_OVERHEAD_BYTES
+
+
+class Placed(NamedTuple):
+    """An entry as its source knows it, and with the path it will have at the destination."""
+
+    known: tree.Entry
+    entry: tree.Entry
+
+
+class Job(Protocol):
+    """The file that a chunk is of: what a lane needs to know of it, and tells it."""
+
+    number: int
+    item: Placed
+    is_closed: bool
+    may_be_short: bool  # is the end of it found only when a chunk is short?
+    was_shared: bool  # had two lanes the same chunk of it, one after the other or at once?
+
+    def landed(self, chunk: Chunk, digest: str, inode: int) -> None: ...
+
+    def mismatched(self, chunk: Chunk) -> None: ...
+
+    def failed(self, chunk: Chunk, failure: Failure) -> None: ...
+
+
+@dataclass(eq=False)
+class Chunk:
+    """An extent of one file: unit of scheduling, hashing, journaling and retry."""
+
+    job: Job
+    offset: int
+    length: int
+    mismatches: int = 0
+    takers: int = 0  # lanes that have it in flight: two, when one took it over from a slower one
+    is_over: bool = False  # one of them brought it to its end
+
+    @property
+    def cost_bytes(self) -> int:
+        return self.length + MEMORY_BYTES
+
+
+@dataclass(eq=False)
+class Pack:
+    """Small files, folders and links that travel in one frame."""
+
+    items: list[Placed]
+    then: Callable[[Pack, list[Any]], None]  # gets [place, failure] of those that failed
+    is_again: bool = False
+    rows: list[Any] = field(default_factory=list)  # per item [size, hex digest] or failure
+    takers: int = 0  # as a chunk's
+    is_over: bool = False
+
+    @property
+    def files(self) -> list[tree.Entry]:
+        """What the source has to read."""
+        return [item.known for item in self.items if item.entry.kind == tree.FILE]
+
+    def take_rows(self, rows: list[Any]) -> None:
+        """The source's rows for its files; folders and links have none. Raises ValueError."""
+        left = iter(rows)
+        files = [item.entry.kind == tree.FILE for item in self.items]
+        if sum(files) != len(rows):
+            raise ValueError("a pack of other files than were asked for")
+        self.rows = [next(left) if is_file else [0, ""] for is_file in files]
+
+    @functools.cached_property
+    def cost_bytes(self) -> int:
+        return sum(item.entry.size for item in self.items) + MEMORY_BYTES * len(self.items)
+
+
+@dataclass(eq=False)
+class Ask:
+    """A question for one end of the copy. When a lane dies it is asked again, or `lost` called."""
+
+    of_source: bool  # else of the sink
+    question: dict[str, Any] | Callable[[Any], dict[str, Any]]  # or what makes it, for a lane
+    then: Callable[[Any], None]
+    failed: Callable[[Failure], None]
+    lane: Any = None  # the lane that must ask it, while that one lives
+    lost: Callable[[], None] | None = None  # instead of asking it again, when a lane dies
+    is_prompt: bool = False  # answered within a second, or its lane stands still
+    is_exclusive: bool = False  # a lost lane must not do it late, once another one has done it
+    asked_s: float = 0.0
+    takers: int = 0  # as a chunk's
+    is_over: bool = False
+    cost_bytes: int = MEMORY_BYTES
+
+    def question_for(self, lane: Any) -> dict[str, Any]:
+        return self.question(lane) if callable(self.question) else self.question
+
+
+Work = Chunk | Pack | Ask
+
+
+def cut(extents: Iterable[Extent], chunk_bytes: int) -> Iterator[Extent]:
+    """Cut extents into pieces of at most `chunk_bytes`, in order."""
+    for offset, length in extents:
+        for begin in range(offset, offset + length, chunk_bytes):
+            yield begin, min(chunk_bytes, offset + length - begin)
+
+
+def subtract(extents: Iterable[Extent], landed: Iterable[Extent]) -> Iterator[Extent]:
+    """What of `extents` is not in `landed`; both in ascending order, neither overlapping."""
+    taken = iter(landed)
+    gap = next(taken, None)
+    for offset, length in extents:
+        end = offset + length
+        while gap is not None and gap[0] < end:
+            if gap[0] + gap[1] > offset:
+                if gap[0] > offset:
+                    yield offset, gap[0] - offset
+                offset = gap[0] + gap[1]
+                if offset >= end:
+                    break
+            gap = next(taken, None)
+        if offset < end:
+            yield offset, end - offset
+
+
+def batches(extents: Iterable[Extent], batch_bytes: int) -> Iterator[list[Extent]]:
+    """Group extents so that each group has at most about `batch_bytes`."""
+    group: list[Extent] = []
+    total = 0
+    for extent in extents:
+        group.append(extent)
+        total += extent[1]
+        if total >= batch_bytes:
+            yield group
+            group, total = [], 0
+    if group:
+        yield group
+
+
+def weight_bytes(entry: tree.Entry) -> int:
+    """At most what an entry takes as JSON: a character may become six."""
+    weight = PACK_OVERHEAD_BYTES + 6 * len(entry.path)
+    return weight if entry.extra.keys() <= _SHORT else weight + 6 * len(repr(entry.extra))
+
+
+def groups(entries: Iterable[tree.Entry]) -> Iterator[list[tree.Entry]]:
+    """Entries in groups that fit into a question each."""
+    group: list[tree.Entry] = []
+    total = 0
+    for entry in entries:
+        weight = weight_bytes(entry)
+        if group and (total + weight > QUESTION_BYTES or len(group) >= QUESTION_ITEMS):
+            yield group
+            group, total = [], 0
+        group.append(entry)
+        total += weight
+    if group:
+        yield group
+
+
+def goes_in_pack(entry: tree.Entry) -> bool:
+    """Small files travel whole; so do folders and links, which have no bytes."""
+    return entry.size <= source.PACK_FILE_BYTES
+
+
+@dataclass
+class PackBuilder:
+    """Collects items until they make a pack."""
+
+    then: Callable[[Pack, list[Any]], None]
+    _items: list[Placed] = field(default_factory=list)
+    _bytes: int = 0
+
+    def add(self, item: Placed) -> Pack | None:
+        """The pack that is full with this item, if it is."""
+        self._items.append(item)
+        self._bytes += item.entry.size + weight_bytes(item.entry)
+        if self._bytes >= source.PACK_BYTES or len(self._items) >= source.PACK_FILES:
+            return self.flush()
+        return None
+
+    def flush(self) -> Pack | None:
+        """What was collected so far, if anything."""
+        if not self._items:
+            return None
+        pack, self._items, self._bytes = Pack(self._items, self.then), [], 0
+        return pack
+
+
+class Placement:
+    """Where entries land: each source's name in the manifest, and its name at the destination."""
+
+    def __init__(self, tops: list[source.Top], target_names: list[str]) -> None:
+        self._tops, self._names = tops, target_names
+        named = zip(tops, target_names, strict=True)
+        self._taken = {target for top, target in named if top.name}  # by a source of its own
+
+    def place(self, entry: tree.Entry) -> Placed:
+        """Raises endpoint.failures.Refusal for an entry that lies outside of its source, or of
+        the contents of a folder where another source lands.
+        """
+        path = self._path(entry.top, entry.path)
+        if entry.kind == tree.HARDLINK:
+            to = self._first_name(entry.extra["in"], entry.extra["to"])
+            return Placed(entry, entry._replace(path=path, extra={**entry.extra, "to": to}))
+        if path == entry.path:
+            return Placed(entry, entry)
+        moved = (*entry[:2], path, *entry[3:])
+        return Placed(entry, tree.Entry._make(moved))  # _replace() takes three times as long
+
+    def _first_name(self, top: Any, path: Any) -> str:
+        """Where the file landed that a hard link is another name of, maybe from another source."""
+        if not isinstance(top, int) or not isinstance(path, str):
+            raise ValueError("a hard link of another shape")
+        return self._path(top, path)
+
+    def _path(self, top: int, path: str) -> str:
+        """Raises ValueError for a path that is not of this source, Refusal for one of another."""
+        name, rest = self._tops[top].name, path
+        if not name and path.partition("/")[0] in self._taken:
+            raise failures.Refusal(failures.DESTINATION, path, "another source has this name")
+        if name:
+            first, slash, rest = path.partition("/")
+            if first != name or (slash and not rest):
+                raise ValueError(f"{path!a} is not in the source {name!a}")
+        if path and name + rest:
+            paths.check(path)
+        target = self._names[top]
+        return f"{target}/{rest}" if target and rest else target or rest
+
+
+class Asked:
+    """What a copy asks its source for: no other kinds of things, and nothing that it leaves out."""
+
+    def __init__(self, tops: list[source.Top], options: Options, is_pull: bool) -> None:
+        """On a pull the filters are applied here as well, whatever the far end made of them."""
+        self._tops, self._options = tops, options
+        self._is_pull = is_pull
+        self._filters = options.filters if is_pull else ()
+        self._entered = (0, "")  # the last folder that was found not to be left out
+
+    def check(self, entry: tree.Entry) -> None:
+        """Raises ValueError for what was not asked for, LookupError for a source that is none."""
+        top = self._tops[entry.top]
+        if entry.kind in (tree.LINK, tree.HARDLINK) and not self._options.archive:
+            raise ValueError("is a link, which only -a asks for")
+        is_in_folder = entry.kind == tree.FOLDER or top.is_folder or entry.path != top.name
+        if is_in_folder and not self._options.recursive:
+            raise ValueError("is a folder, or in one, which only -r asks for")
+        if top.is_folder and entry.path == top.name and entry.kind in (tree.FILE, tree.HARDLINK):
+            raise ValueError("is a file now, and was a folder")
+        name = to_bytes(entry.path.rpartition("/")[2])
+        if self._is_pull and entry.path != top.name and is_pscps_own(name):
+            raise ValueError("has a name of pscp's own, which no walk finds")
+        if self._filters and self._is_left_out(entry, top.name):
+            raise ValueError("is sent, though --exclude leaves it out")
+
+    def _is_left_out(self, entry: tree.Entry, name: str) -> bool:
+        """Is it excluded, or in a folder that is, and so not to be entered?"""
+        if tree.is_excluded(self._filters, name, entry.path, entry.kind == tree.FOLDER):
+            return True
+        folder = entry.path.rpartition("/")[0]
+        above = folder
+        while above and not self._is_entered(entry.top, above):
+            if tree.is_excluded(self._filters, name, above, True):
+                return True
+            above = above.rpartition("/")[0]
+        self._entered = entry.top, folder
+        return False
+
+    def _is_entered(self, top: int, folder: str) -> bool:
+        """Is it the folder that was entered last, or on the way to that one?"""
+        return self._entered[0] == top and (self._entered[1] + "/").startswith(folder + "/")
+
+
+def expected_top(pattern: str, top: source.Top) -> bool:
+    """May a far end have found this for a pattern? As scp checks it, without -T, and glob(3)."""
+    typed, name = pattern.rstrip("/"), top.name
+    wanted = typed.rpartition("/")[2]
+    if wanted in ("", ".", ".."):  # the contents of a folder
+        return name == "" and top.is_folder
+    if not name or "/" in name:
+        return False
+    is_shown = not name.startswith(".")
+    if name == wanted or (
+        (is_shown or wanted.startswith(".")) and fnmatch.fnmatchcase(name, wanted)
+    ):
+        return True
+    # How a home is called only the far end knows.
+    is_home = typed.startswith("~") and "/" not in typed
+    return is_home and is_shown and top.is_folder

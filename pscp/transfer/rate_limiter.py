@@ -1,0 +1,41 @@
+"""Keeps all lanes of a copy together under a rate (-l).
+
+Not here: how much a lane may have in flight (work_queue.py), who must wait (lane.py).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+# A lane that leaves has taken at most so much of the others' time, and while a lane waits it is
+# asked so often whether it still has a reason to.
+_TURN_S = 0.1
+
+
+class Limiter:
+    """Has each lane wait for its turns: a lane with much to send takes many small ones."""
+
+    def __init__(self, bytes_per_s: float | None, changed: threading.Condition) -> None:
+        """Limit to this rate, or not at all. `changed` is the board's condition, which wakes a
+        lane that is lost and all lanes when the copy stops.
+        """
+        self._rate, self._changed = bytes_per_s, changed
+        self._free_at_s = 0.0
+
+    def wait(self, count: int, is_over: Callable[[], bool]) -> None:
+        """Wait until `count` bytes more may go, or until `is_over()`, which holds the lock."""
+        if self._rate is None:
+            return
+        most = self._rate * _TURN_S
+        left = float(count)
+        with self._changed:
+            while left > 0 and not is_over():
+                self._wait_for_turn(min(left, most) / self._rate, is_over)
+                left -= most
+
+    def _wait_for_turn(self, length_s: float, is_over: Callable[[], bool]) -> None:
+        self._free_at_s = turn_s = max(self._free_at_s, time.monotonic()) + length_s
+        while (left_s := turn_s - time.monotonic()) > 0 and not is_over():
+            self._changed.wait(min(left_s, _TURN_S))

@@ -1,0 +1,294 @@
+"""A program with the manners of ssh that makes one connection with asyncssh.
+
+    python3 -c '...; main()' SETTINGS
+
+On a pull it does what no stock ssh does: the receive window of a channel grows with the path.
+
+Not here: what both libraries' programs share (helper.py). Read next: asyncssh_pump.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import os
+import socket
+import tempfile
+from typing import Any
+
+import asyncssh
+from asyncssh.config import SSHClientConfig
+
+from pscp.transports import helper
+from pscp.transports.asyncssh_pump import run_channel
+from pscp.transports.helper import FAILED_STATUS, Failed, Rider, Target, Wrong
+from pscp.transports.ssh_settings import Settings
+
+_list = SSHClientConfig._set_string_list  # a keyword whose words are taken as they are
+_OWN_KEYWORDS = (
+    "AddressFamily", "BatchMode", "BindInterface", "GlobalKnownHostsFile", "KnownHostsCommand",
+    "NumberOfPasswordPrompts", "ProxyUseFdpass", "RevokedHostKeys", "StrictHostKeyChecking",
+    "UserKnownHostsFile",
+)  # fmt: skip
+
+
+def main() -> None:
+    helper.run(lambda settings: asyncio.run(_serve(settings)))
+
+
+async def _serve(settings: Settings) -> int:
+    """The connection, its own channel, and those of riders. The exit status."""
+    connection, jumps = await connect(settings.host, settings.lines, settings)
+    loop = asyncio.get_running_loop()
+    riders: set[asyncio.Task[None]] = set()
+    with helper.listening(settings.control) as listener:
+        if listener is not None:
+            loop.add_reader(listener, lambda: _accept(connection, listener, riders))
+        if settings.request.text:
+            status = await run_channel(connection, settings.request, (0, 1, 2))
+        else:
+            await connection.wait_closed()
+            status = FAILED_STATUS
+        helper.hang_up()
+        while riders:
+            await asyncio.wait(riders)
+    for each in (connection, *jumps):
+        each.close()
+    return status
+
+
+# --- the connection
+
+
+class _Config(SSHClientConfig):
+    """With the keywords that asyncssh leaves to its caller."""
+
+    _handlers = {
+        **SSHClientConfig._handlers, **{name.lower(): (name, _list) for name in _OWN_KEYWORDS},
+    }  # fmt: skip
+
+
+def _files(name: str, lines: tuple[str, ...], files: tuple[str, ...]) -> tuple[Any, list[str]]:
+    """The configuration's files, the first of which holds the lines; closed, that one is gone."""
+    own = tempfile.TemporaryFile("w+")  # noqa: SIM115 - the caller closes it
+    own.write("\n".join([f"Host {name}", *lines, ""]))
+    own.flush()
+    own.seek(0)
+    return own, [f"/dev/fd/{own.fileno()}", *files]
+
+
+def _target(name: str, paths: list[str], settings: Settings) -> tuple[Target, _Config]:
+    user = getpass.getuser()
+    try:
+        config = _Config.load(None, paths, False, False, False, user, (), name, ())
+        assert isinstance(config, _Config)
+
+        def get(keyword: str) -> list[str]:
+            name, _ = _Config._handlers[keyword.lower()]
+            value = config.get(name)
+            return [str(each) for each in value] if isinstance(value, list) else (
+                [] if value is None else [str(value)])  # fmt: skip
+
+        return Target.read(name, settings, user, get), config
+    except (OSError, ValueError) as error:
+        raise Wrong(f"Bad configuration option: {error}") from None
+
+
+async def connect(
+    name: str, lines: tuple[str, ...], settings: Settings, depth: int = 0
+) -> tuple[asyncssh.SSHClientConnection, list[asyncssh.SSHClientConnection]]:
+    """A connection that has logged in, and those that it goes through. Raises Failed."""
+    own, paths = _files(name, lines, settings.files)
+    with own:
+        target, config = _target(name, paths, settings)
+        helper.check_sockets(target, settings)
+        jumps: list[asyncssh.SSHClientConnection] = []
+        through = helper.jump_settings(target, settings)
+        if through is not None:
+            if depth == helper.MAX_JUMPS:
+                raise Wrong(f"ProxyJump {target.jump}: too many hosts to jump through")
+            last, before = await connect(*through, settings, depth + 1)
+            jumps = [last, *before]
+        client = _Client(target, config)
+        asked = _arguments(target, config, settings, paths, client)
+        return await _login(target, settings, client, jumps, asked), jumps
+
+
+async def _login(
+    target: Target, settings: Settings, client: _Client,
+    jumps: list[asyncssh.SSHClientConnection], asked: dict[str, Any],
+) -> asyncssh.SSHClientConnection:  # fmt: skip
+    if jumps:
+        asked["tunnel"] = jumps[0]
+    elif not target.proxy_command:
+        asked["sock"] = helper.connected(target, settings)
+    try:
+        with helper.limited(target):
+            return await asyncssh.connect(target.name, **asked)
+    except (asyncssh.DisconnectError, asyncssh.ChannelOpenError) as error:
+        raise _failed(target, client, error) from None
+    except TimeoutError:
+        raise Failed(f"connect to host {target.host}: Connection timed out") from None
+    except OSError as error:
+        raise Failed(f"Connection closed: {error.strerror or error}") from None
+    except (ValueError, asyncssh.KeyImportError) as error:
+        raise Wrong(f"Bad configuration option: {error}") from None
+
+
+def _failed(
+    target: Target, client: _Client, error: asyncssh.DisconnectError | asyncssh.ChannelOpenError
+) -> Failed:
+    reason = error.reason
+    if isinstance(error, asyncssh.HostKeyNotVerifiable):
+        return client.failed or Failed(f"{reason}. Host key verification failed.")
+    if isinstance(error, asyncssh.PermissionDenied):
+        tried = ",".join(client.tried or ["publickey"])
+        return Failed(f"{target.user}@{target.host}: Permission denied ({tried}).")
+    if isinstance(error, asyncssh.KeyExchangeFailed):
+        said = reason.replace("No matching", "no matching")
+        return Failed(f"Unable to negotiate with {target.host}: {said}")
+    if isinstance(error, asyncssh.ChannelOpenError):
+        where = f"host {target.host} port {target.port}"
+        return Failed(f"connect to {where}: through {target.jump}: {reason}")
+    return Failed(f"Connection closed by {target.host}: {reason}")
+
+
+def _arguments(
+    target: Target, config: _Config, settings: Settings, paths: list[str], client: _Client
+) -> dict[str, Any]:
+    known = asyncssh.import_known_hosts(target.known_hosts())
+    client.known = known
+    asked: dict[str, Any] = {
+        "config": paths, "client_factory": lambda: client, "tunnel": None, "login_timeout": 0,
+        "connect_timeout": None,  # which would count the time of people: manners.limited()
+        "known_hosts": lambda host, _, port: known.match(host, "", port),
+        "command": None, "request_pty": False, "agent_forwarding": False,
+        "x11_forwarding": False, "ignore_encrypted": True,
+    }  # fmt: skip
+    identities = config.get("IdentityFile", ())
+    if isinstance(identities, list):
+        expanded = [os.path.expanduser(path) for path in identities]
+        asked["client_keys"] = [path for path in expanded if os.path.isfile(path)]
+    if settings.ciphers and config.get("Ciphers") is None:
+        asked["encryption_algs"] = "^" + ",".join(settings.ciphers)
+    if config.get("ServerAliveInterval") is None:
+        asked |= {"keepalive_interval": 15, "keepalive_count_max": 4}
+    return asked
+
+
+class _Client(asyncssh.SSHClient):
+    """What a connection asks its user."""
+
+    def __init__(self, target: Target, config: _Config) -> None:
+        self._target = target
+        self.known: Any = None
+        self.failed: Failed | None = None
+        self.tried: list[str] = []
+        self._passwords_left = self._rounds_left = target.tries
+        identities = config.get("IdentityFile")
+        self._identities = list(identities) if isinstance(identities, list) else []
+
+    def validate_host_public_key(
+        self, host: str, addr: str, port: int, key: asyncssh.SSHKey
+    ) -> bool:
+        keys, authorities, *_ = self.known.match(host, "", port)
+        try:
+            kind = key.get_algorithm()
+            helper.judge(self._target, kind, key.public_data, bool(keys or authorities))
+        except Failed as error:
+            self.failed = error
+            return False
+        return True
+
+    def auth_banner_received(self, msg: str, lang: str) -> None:
+        for line in msg.splitlines():
+            helper.say(line)
+
+    def public_key_auth_requested(self) -> Any:
+        """The keys that are encrypted come last, and one at a time."""
+        self.tried = [*dict.fromkeys([*self.tried, "publickey"])]
+        while self._identities:
+            path = os.path.expanduser(self._identities.pop(0))
+            if os.path.isfile(path) and (key := self._decrypted(path)) is not None:
+                return [key]
+        return None
+
+    def _decrypted(self, path: str) -> asyncssh.SSHKey | None:
+        try:
+            asyncssh.read_private_key(path)
+            return None  # that one was tried already
+        except asyncssh.KeyImportError as error:
+            if not str(error).startswith("Passphrase"):
+                return None
+        for _ in range(self._target.tries):
+            given = helper.prompt(self._target, f"Enter passphrase for key '{path}': ")
+            if not given:
+                return None
+            try:
+                return asyncssh.read_private_key(path, given)
+            except (asyncssh.KeyImportError, asyncssh.KeyEncryptionError):
+                continue
+        return None
+
+    def password_auth_requested(self) -> str | None:
+        self.tried = [*dict.fromkeys([*self.tried, "password"])]
+        self._passwords_left -= 1
+        if self._passwords_left < 0:
+            return None
+        if self._passwords_left + 1 < self._target.tries:
+            helper.say(helper.AGAIN)
+        where = f"{self._target.user}@{self._target.host}"
+        return helper.prompt(self._target, f"{where}'s password: ")
+
+    def kbdint_auth_requested(self) -> str | None:
+        self.tried = [*dict.fromkeys([*self.tried, "keyboard-interactive"])]
+        self._rounds_left -= 1
+        return "" if self._target.may_prompt and self._rounds_left >= 0 else None
+
+    def kbdint_challenge_received(
+        self, name: str, instructions: str, lang: str, prompts: Any
+    ) -> Any:
+        answers = []
+        for question, is_echoed in prompts:
+            answer = helper.question(self._target, question, is_echoed)
+            if answer is None:
+                return None
+            answers.append(answer)
+        return answers
+
+
+# --- channels
+
+
+def _accept(
+    connection: asyncssh.SSHClientConnection, listener: socket.socket,
+    riders: set[asyncio.Task[None]],
+) -> None:  # fmt: skip
+    sock, _ = listener.accept()
+    try:
+        rider = Rider(sock)
+    except (OSError, ValueError):
+        sock.close()
+        return
+    task = asyncio.get_running_loop().create_task(_carry(connection, rider))
+    riders.add(task)
+    task.add_done_callback(riders.discard)
+
+
+async def _carry(connection: asyncssh.SSHClientConnection, rider: Rider) -> None:
+    """A rider's channel, which ends when the rider does."""
+    loop = asyncio.get_running_loop()
+    stdin, stdout, stderr = rider.fds
+    work = loop.create_task(run_channel(connection, rider.request, (stdin, stdout, stderr)))
+    loop.add_reader(rider.sock, work.cancel)
+    try:
+        status = await work
+    except Failed as error:
+        os.write(stderr, f"{error}\n".encode())
+        status = FAILED_STATUS
+    except asyncio.CancelledError:
+        status = FAILED_STATUS
+    finally:
+        loop.remove_reader(rider.sock)
+    rider.answer(status)
+    rider.close()

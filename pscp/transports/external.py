@@ -1,0 +1,244 @@
+"""Channels of a connection that a program has made itself, with paramiko or asyncssh.
+
+Session(transport=client) opens its channels on that connection. The library moves the bytes between
+the channel and pipes, in this process; the connection is the program's, and stays open.
+
+Not here: the loop between a channel of asyncssh and its pipes (asyncssh_pump.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from pscp.endpoint import system
+from pscp.errors import PscpError, UsageError
+from pscp.options import Location, Options
+from pscp.transports.control_sockets import Control
+from pscp.transports.openssh import explained
+from pscp.transports.ssh_settings import Request
+
+_READ_BYTES = 256 * 1024
+_ENDING_S = 2.0
+_FAILED_STATUS = 255
+
+
+# What only who makes a connection can heed.
+_OF_CONNECTIONS = (
+    "congestion", "rcvbuf_bytes", "sndbuf_bytes", "bind", "cpus", "transport", "program", "port",
+    "identities", "config_file", "jump", "ssh_options", "address_family", "cipher", "compress",
+)  # fmt: skip
+
+
+def check(client: Any, options: Options) -> None:
+    """Raises UsageError for what no channels can be opened on, or what cannot be asked of it."""
+    default = Options()
+    for name in _OF_CONNECTIONS:
+        if getattr(options, name) != getattr(default, name):
+            raise UsageError(f"{name}: not for a connection that was handed in", "leave it out")
+    _check_client(client)
+
+
+def _check_client(client: Any) -> None:
+    kind = type(client).__module__.partition(".")[0]
+    if kind == "paramiko" and hasattr(client, "get_transport"):
+        transport = client.get_transport()
+        if transport is None or not transport.is_authenticated():
+            raise UsageError("transport: the paramiko.SSHClient is not connected")
+    elif kind == "asyncssh" and hasattr(client, "create_session"):
+        _check_loop(client)
+    else:
+        raise UsageError(
+            f"transport: {type(client).__name__} is no paramiko.SSHClient and no "
+            "asyncssh.SSHClientConnection"
+        )
+
+
+def _check_loop(client: Any) -> None:
+    try:
+        running = asyncio.get_running_loop()
+    except RuntimeError:
+        running = None
+    if running is client._loop:
+        raise UsageError(
+            "transport: this thread runs the event loop of the connection, and pscp would block it",
+            "run the loop in another thread, or call pscp by asyncio.to_thread()",
+        )
+    if not client._loop.is_running():
+        raise UsageError("transport: the event loop of the connection does not run")
+
+
+def place_of(client: Any) -> Location:
+    """The other end's address. Raises UsageError for what is no connection."""
+    _check_client(client)
+    is_asyncssh = hasattr(client, "create_session")
+    name = (
+        client.get_extra_info("peername") if is_asyncssh else client.get_transport().getpeername()
+    )
+    host, port = (str(name[0]), int(name[1])) if isinstance(name, tuple) else ("lent", None)
+    return Location("", "", host=host, port=port)
+
+
+class LentChannel:
+    """A channel of the program's connection, and the pipes to it."""
+
+    control: Control | None = None
+    needs_agent = True
+
+    def __init__(self, client: Any, request: Request) -> None:
+        self.pid = 0  # there is no process but this
+        self._stop: Callable[[], object] = lambda: None
+        self._status, self._said = _FAILED_STATUS, ""
+        far_in, self.write_fd = os.pipe()
+        self.read_fd, far_out = os.pipe()
+        self.error_fd, far_error = os.pipe()
+        self._is_closed = self._is_ended = self._is_lent = False
+        for fd in (self.write_fd, self.read_fd):
+            system.widen_pipe(fd)
+        fds = (far_in, far_out, far_error)
+        is_asyncssh = hasattr(client, "create_session")
+        serve = self._by_asyncssh if is_asyncssh else self._by_paramiko
+        self._thread = threading.Thread(
+            target=self._serve, args=(serve, client, request, fds), name="channel", daemon=True
+        )
+        self._thread.start()
+
+    def _serve(
+        self, serve: Callable[..., int], client: Any, request: Request, fds: tuple[int, int, int]
+    ) -> None:
+        try:
+            self._status = serve(client, request, fds)
+        except Exception as error:  # of a library: its words are what is known
+            self._said = f"Connection closed: {error}"
+        finally:
+            for fd in fds:
+                os.close(fd)
+
+    def _by_paramiko(self, client: Any, request: Request, fds: tuple[int, int, int]) -> int:
+        def opened(channel: Any) -> None:
+            self._stop = channel.close
+            if self._is_ended:
+                channel.close()
+
+        return serve_paramiko(client.get_transport(), request, fds, opened=opened)
+
+    def _by_asyncssh(self, client: Any, request: Request, fds: tuple[int, int, int]) -> int:
+        from pscp.transports.asyncssh_pump import run_channel
+
+        loop = client._loop
+
+        async def carry() -> int:
+            task = asyncio.current_task()
+            assert task is not None
+            self._stop = lambda: loop.call_soon_threadsafe(task.cancel)
+            return _FAILED_STATUS if self._is_ended else await run_channel(client, request, fds)
+
+        # Not cancelled from here: its result would be there while the loop still uses the pipes.
+        return asyncio.run_coroutine_threadsafe(carry(), loop).result()
+
+    def let_go(self, patience_s: float) -> None:
+        """End it: a channel logs in nowhere."""
+        self.close()
+
+    def end(self) -> None:
+        self._is_ended = True
+        with contextlib.suppress(RuntimeError):  # the loop was closed
+            self._stop()
+
+    def close(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self.end()
+        if not self._is_lent:
+            self.lent()
+        os.close(self.error_fd)
+        self._thread.join(_ENDING_S)
+
+    def lent(self) -> None:
+        self._is_lent = True
+        for fd in (self.write_fd, self.read_fd):
+            os.close(fd)
+
+    def explain(self, said: str) -> PscpError:
+        self._thread.join(_ENDING_S)
+        return explained(self._status, said or self._said)
+
+
+# --- paramiko
+
+
+def serve_paramiko(
+    transport: Any, request: Request, fds: tuple[int, int, int], rider: Any = None,
+    opened: Callable[[Any], None] | None = None,
+) -> int:  # fmt: skip
+    """Run a command or subsystem between these descriptors. Its exit status. Raises Failed.
+
+    It ends when `rider`, a socket, does.
+    """
+    import paramiko
+
+    from pscp.transports.helper import Failed
+
+    try:
+        channel = transport.open_session()
+    except paramiko.SSHException as error:
+        raise Failed(f"Session open refused by peer: {error}") from None
+    if opened is not None:
+        opened(channel)
+    try:
+        if request.is_subsystem:
+            channel.invoke_subsystem(request.text)
+        else:
+            channel.exec_command(request.text)
+    except paramiko.SSHException:
+        what = "subsystem" if request.is_subsystem else "exec"
+        raise Failed(f"{what} request failed on channel 0") from None
+    feeding = (channel, os.dup(fds[0]))  # its own: it may outlive the channel
+    threading.Thread(target=_feed, args=feeding, name="channel in", daemon=True).start()
+    errors = threading.Thread(target=_drain, args=(channel.recv_stderr, fds[2]), daemon=True)
+    errors.start()
+    if rider is not None:
+        threading.Thread(target=_end_with, args=(channel, rider), daemon=True).start()
+    try:
+        _drain(channel.recv, fds[1])
+        errors.join()
+        status = int(channel.recv_exit_status())
+    finally:
+        channel.close()
+        errors.join()  # the descriptors are the caller's again
+    if status < 0 and not transport.is_active():
+        raise Failed("Connection closed by remote host")
+    return status if status >= 0 else _FAILED_STATUS
+
+
+def _feed(channel: Any, fd: int) -> None:
+    """The command's input, to its end."""
+    try:
+        with contextlib.suppress(OSError):
+            while data := os.read(fd, _READ_BYTES):
+                channel.sendall(data)
+            channel.shutdown_write()
+    finally:
+        os.close(fd)
+
+
+def _drain(receive: Callable[[int], bytes], fd: int) -> None:
+    """What comes, to its end; where nobody reads it any more, to nowhere."""
+    is_read = True
+    while data := receive(_READ_BYTES):
+        try:
+            if is_read:
+                system.write_all(fd, [data])
+        except OSError:
+            is_read = False
+
+
+def _end_with(channel: Any, rider: Any) -> None:
+    with contextlib.suppress(OSError):
+        rider.recv(1)
+    channel.close()

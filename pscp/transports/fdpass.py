@@ -1,0 +1,103 @@
+"""ssh's ProxyCommand where the socket is to have settings of its own: connects, and passes it on.
+
+    python3 -I -S fdpass.py HOST PORT FAMILY TIMEOUT_S ADDRESS CONGESTION RCVBUF SNDBUF
+
+A program by itself. ssh gives it a Unix socket as standard input and output, and takes the
+connected one from there (ProxyUseFdpass). "none" and "-" stand for what is not asked for. What
+fails is said in ssh's own words, so that it means the same (openssh.py).
+
+Not here: which settings, and whether (socket_options.py).
+"""
+
+from __future__ import annotations
+
+import _socket as socket  # socket.py would take most of the time: 20 ms in all instead of 12
+import errno
+import os
+import select
+import sys
+from time import monotonic
+
+_Address = tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]
+_Found = list[tuple[int, int, int, str, _Address]]  # as getaddrinfo(3) has it
+
+FAMILIES = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}
+
+
+class SshIsGone(Exception):
+    pass
+
+
+def main(words: list[str]) -> int:
+    host, port, family = words[:3]
+    try:
+        found = socket.getaddrinfo(host.encode(), port, FAMILIES.get(family, 0), socket.SOCK_STREAM)
+    except OSError as error:
+        print(f"ssh: Could not resolve hostname {host}: {error.strerror}", file=sys.stderr)
+        return 255
+    try:
+        _pass(connected(found, *words[3:]))
+    except OSError as error:
+        print(f"ssh: connect to host {host} port {port}: {error.strerror}", file=sys.stderr)
+        return 255
+    except (SshIsGone, KeyboardInterrupt):
+        return 255
+    return 0
+
+
+def connected(
+    found: _Found, timeout_s: str, address: str, *settings: str, watched_fd: int = 0
+) -> socket.socket:
+    """The socket to the first of these addresses that answers. Raises OSError for the last.
+
+    And SshIsGone when the other end of `watched_fd` closes.
+    """
+    until_s = None if timeout_s == "none" else monotonic() + int(timeout_s)
+    failure = OSError(errno.EADDRNOTAVAIL, os.strerror(errno.EADDRNOTAVAIL))
+    for family, kind, protocol, _, peer in found:
+        try:
+            made = socket.socket(family, kind, protocol)
+            _set(made, *settings)
+            if address != "-":
+                made.bind(socket.getaddrinfo(address.encode(), None, family, kind)[0][4])
+            _connect(made, peer, until_s, watched_fd)
+            return made
+        except OSError as error:
+            failure = error
+    raise failure
+
+
+def _set(made: socket.socket, congestion: str, rcvbuf: str, sndbuf: str) -> None:
+    if congestion != "-":
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, congestion.encode())
+    for option, size in ((socket.SO_RCVBUF, rcvbuf), (socket.SO_SNDBUF, sndbuf)):
+        if size != "-":
+            made.setsockopt(socket.SOL_SOCKET, option, int(size))
+
+
+def _connect(made: socket.socket, peer: _Address, until_s: float | None, watched_fd: int) -> None:
+    """Connect, but give up when ssh does: its end of our standard input closes."""
+    made.setblocking(False)
+    code = made.connect_ex(peer)
+    if code == errno.EINPROGRESS:
+        poll = select.poll()
+        poll.register(made.fileno(), select.POLLOUT)
+        poll.register(watched_fd, 0)
+        left_ms = None if until_s is None else max(0.0, until_s - monotonic()) * 1000
+        ready = dict(poll.poll(left_ms))
+        if watched_fd in ready:
+            raise SshIsGone
+        code = made.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) if ready else errno.ETIMEDOUT
+    if code:
+        raise OSError(code, os.strerror(code))
+    made.setblocking(True)
+
+
+def _pass(made: socket.socket) -> None:
+    number = made.fileno().to_bytes(4, sys.byteorder)
+    to_ssh = socket.socket(fileno=1)
+    to_ssh.sendmsg([b"\0"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, number)])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

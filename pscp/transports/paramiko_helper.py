@@ -1,0 +1,358 @@
+"""A program with the manners of ssh that makes one connection with paramiko.
+
+    python3 -c '...; main()' SETTINGS
+
+Not here: what both libraries' programs share (helper.py), channels of a connection that a program
+has already (external.py). Read next: external.py.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+import threading
+from typing import Any
+
+import paramiko
+
+from pscp.transports import helper
+from pscp.transports.external import serve_paramiko
+from pscp.transports.helper import FAILED_STATUS, Failed, Rider, Target, Wrong, words_of
+from pscp.transports.ssh_settings import Settings
+
+WINDOW_BYTES = 16 * 1024 * 1024  # fixed: paramiko has no way to widen it later
+PACKET_BYTES = 256 * 1024
+_NEVER_S = 24 * 3600.0
+_DEFAULT_KEYS = ("id_ed25519", "id_ecdsa", "id_rsa")
+
+
+def main() -> None:
+    helper.run(_serve)
+
+
+def _serve(settings: Settings) -> int:
+    """The connection, its own channel, and those of riders. The exit status."""
+    transport = connect(settings.host, settings.lines, settings)
+    riders: list[threading.Thread] = []
+    with helper.listening(settings.control) as listener:
+        if listener is not None:
+            accepting = (transport, listener, riders)
+            threading.Thread(target=_accept, args=accepting, daemon=True).start()
+        if settings.request.text:
+            status = serve_paramiko(transport, settings.request, (0, 1, 2))
+        else:
+            transport.join()
+            status = FAILED_STATUS
+        helper.hang_up()
+        for rider in riders:
+            rider.join()
+    transport.close()
+    return status
+
+
+def _accept(
+    transport: paramiko.Transport, listener: socket.socket, riders: list[threading.Thread]
+) -> None:
+    while True:
+        try:
+            sock, _ = listener.accept()
+        except OSError:
+            return
+        try:
+            rider = Rider(sock)
+        except (OSError, ValueError):
+            sock.close()
+            continue
+        thread = threading.Thread(target=_carry, args=(transport, rider), daemon=True)
+        riders.append(thread)
+        thread.start()
+
+
+def _carry(transport: paramiko.Transport, rider: Rider) -> None:
+    """A rider's channel, which ends when the rider does."""
+    stdin, stdout, stderr = rider.fds
+    try:
+        status = serve_paramiko(transport, rider.request, (stdin, stdout, stderr), rider.sock)
+    except Failed as error:
+        os.write(stderr, f"{error}\n".encode())
+        status = FAILED_STATUS
+    rider.answer(status)
+    rider.close()
+
+
+# --- the connection
+
+
+def _config(name: str, lines: tuple[str, ...], files: tuple[str, ...]) -> Any:
+    text = [f"Host {name}", *lines]
+    try:
+        for path in files:
+            with open(path, errors="surrogateescape") as file:
+                text += ["Host *", *file.read().splitlines()]
+        return paramiko.SSHConfig.from_text("\n".join(text)).lookup(name)
+    except (OSError, ValueError, ImportError, paramiko.SSHException) as error:
+        raise Wrong(f"Bad configuration option: {error}") from None
+
+
+def _target(name: str, found: Any, settings: Settings) -> Target:
+    def get(keyword: str) -> list[str]:
+        value = found.get(keyword.lower())
+        if value is None or isinstance(value, list):
+            return value or []
+        return words_of(value) if not os.path.exists(value) else [value]
+
+    try:
+        return Target.read(name, settings, getpass.getuser(), get)
+    except ValueError as error:
+        raise Wrong(f"Bad configuration option: {error}") from None
+
+
+def connect(
+    name: str, lines: tuple[str, ...], settings: Settings, depth: int = 0
+) -> paramiko.Transport:
+    """A connection that has logged in. Raises Failed."""
+    found = _config(name, lines, settings.files)
+    target = _target(name, found, settings)
+    helper.check_sockets(target, settings)
+    sock = _socket(target, settings, depth)
+    try:
+        transport = _Transport(
+            sock, default_window_size=WINDOW_BYTES, default_max_packet_size=PACKET_BYTES
+        )
+        # Its own limits count the time of people as well: manners.limited() does not.
+        transport.banner_timeout = transport.handshake_timeout = _NEVER_S
+        transport.auth_timeout = None
+        _choose(transport, target, found, settings)
+        with helper.limited(target):
+            transport.start_client()
+            _check_key(transport, target)
+            _log_in(transport, target, found)
+    except (paramiko.SSHException, EOFError, OSError) as error:
+        raise _failed(target, error) from None
+    transport.set_keepalive(int(found.get("serveraliveinterval", "0")) or 15)
+    return transport
+
+
+class _Transport(paramiko.Transport):  # type: ignore[misc]
+    """One that asks for the service of logging in once (RFC 4252, 5), not with each method.
+
+    Some servers refuse to be asked again.
+    """
+
+    _has_service = False
+
+    def _send_message(self, data: Any) -> None:
+        if data.asbytes()[:1] != paramiko.common.cMSG_SERVICE_REQUEST:
+            super()._send_message(data)
+        elif self._has_service:
+            accepted = paramiko.Message()
+            accepted.add_string("ssh-userauth")
+            accepted.rewind()
+            self.auth_handler._parse_service_accept(accepted)
+        else:
+            self._has_service = True
+            super()._send_message(data)
+
+
+def _failed(target: Target, error: Exception) -> Failed:
+    said = str(error) or type(error).__name__
+    if isinstance(error, paramiko.AuthenticationException):
+        return Failed(f"{target.user}@{target.host}: Permission denied ({said}).")
+    if "acceptable" in said or "Incompatible" in said:
+        return Failed(f"Unable to negotiate with {target.host}: no matching algorithm: {said}")
+    return Failed(f"kex_exchange_identification: Connection closed by {target.host}: {said}")
+
+
+def _socket(target: Target, settings: Settings, depth: int) -> Any:
+    """A socket to the target, or what does the work of one."""
+    through = helper.jump_settings(target, settings)
+    if through is not None:
+        if depth == helper.MAX_JUMPS:
+            raise Wrong(f"ProxyJump {target.jump}: too many hosts to jump through")
+        jump = connect(*through, settings, depth + 1)
+        try:
+            with helper.limited(target):
+                there = target.host, target.port
+                return jump.open_channel("direct-tcpip", there, ("127.0.0.1", 0))
+        except paramiko.SSHException as error:
+            where = f"host {target.host} port {target.port}"
+            raise Failed(f"connect to {where}: through {target.jump}: {error}") from None
+    if target.proxy_command:
+        return paramiko.ProxyCommand(target.proxy_command)
+    return helper.connected(target, settings)
+
+
+def _choose(transport: paramiko.Transport, target: Target, found: Any, settings: Settings) -> None:
+    """Algorithms: the user's, else what both processors do fastest. Raises Wrong."""
+    offered = transport.get_security_options()
+    known = paramiko.hostkeys.HostKeys()
+    for line in target.known_hosts().splitlines():
+        _learn(known, line)
+    transport.known_keys = known.lookup(target.key_name) or {}
+    kinds = list(transport.known_keys)
+    if "ssh-rsa" in kinds:
+        kinds += ["rsa-sha2-512", "rsa-sha2-256"]
+    offered.key_types = sorted(offered.key_types, key=lambda kind: kind not in kinds)
+    if settings.ciphers and "ciphers" not in found:
+        wanted = [name for name in settings.ciphers if name in offered.ciphers]
+        offered.ciphers = tuple(dict.fromkeys([*wanted, *offered.ciphers]))
+    for keyword, name in (
+        ("ciphers", "ciphers"), ("macs", "digests"), ("kexalgorithms", "kex"),
+        ("hostkeyalgorithms", "key_types"),
+    ):  # fmt: skip
+        if keyword in found:
+            setattr(offered, name, _selected(found[keyword], getattr(offered, name), keyword))
+    transport.use_compression(found.get("compression", "no").lower() in ("yes", "true"))
+
+
+def _learn(known: Any, line: str) -> None:
+    if not line.strip() or line.lstrip()[0] in "#@":  # an authority or a revocation: neither known
+        return
+    try:
+        entry = paramiko.hostkeys.HostKeyEntry.from_line(line)
+    except (paramiko.SSHException, ValueError):
+        return
+    if entry is not None:
+        known._entries.append(entry)
+
+
+def _selected(value: str, default: tuple[str, ...], keyword: str) -> tuple[str, ...]:
+    """As ssh_config(5) has it: a list, or "+", "-" or "^" and one."""
+    how, names = (value[0], value[1:]) if value[0] in "+-^" else ("", value)
+    listed = names.split(",")
+    mine = tuple(name for name in listed if name in default)
+    if how == "-":
+        return tuple(name for name in default if name not in listed)
+    chosen = {"": mine, "^": mine + default, "+": default + mine}[how]
+    if not chosen:
+        raise Wrong(f"{keyword} {value}: paramiko has none of these")
+    return tuple(dict.fromkeys(chosen))
+
+
+def _check_key(transport: paramiko.Transport, target: Target) -> None:
+    """Before any secret is sent. Raises Failed for a key that is not to be trusted."""
+    key = transport.get_remote_server_key()
+    known = transport.known_keys
+    mine = known.get(key.get_name())
+    if mine is None or mine.asbytes() != key.asbytes():
+        helper.judge(target, key.get_name(), key.asbytes(), bool(len(known)))
+
+
+# --- the login
+
+
+def _log_in(transport: paramiko.Transport, target: Target, found: Any) -> None:
+    """As ssh does: keys, then what a person is asked for. Raises AuthenticationException."""
+
+    def may(keyword: str) -> bool:
+        return found.get(keyword, "yes").lower() in ("yes", "true")
+
+    try:
+        transport.auth_none(target.user)
+        return
+    except paramiko.BadAuthenticationType as error:
+        methods = list(error.allowed_types)
+    left = list(methods)
+    if "publickey" in left and may("pubkeyauthentication"):
+        left = _try_keys(transport, target, found) or methods
+    if transport.is_authenticated():
+        return
+    if "keyboard-interactive" in left and may("kbdinteractiveauthentication"):
+        _try_questions(transport, target)
+    if not transport.is_authenticated() and "password" in left and may("passwordauthentication"):
+        _try_passwords(transport, target)
+    if not transport.is_authenticated():
+        raise paramiko.AuthenticationException(",".join(methods))
+
+
+def _try_keys(transport: paramiko.Transport, target: Target, found: Any) -> list[str]:
+    """What is still wanted after a key was taken; none: no key was, or nothing is."""
+    for key in _keys(target, found):
+        try:
+            return list(transport.auth_publickey(target.user, key))
+        except paramiko.AuthenticationException:
+            continue
+    return []
+
+
+def _keys(target: Target, found: Any) -> Any:
+    """Those of the agent, then those in files; the ones that need a passphrase come last."""
+    agent = found.get("identityagent", "SSH_AUTH_SOCK")
+    if agent not in ("SSH_AUTH_SOCK", "none"):
+        os.environ["SSH_AUTH_SOCK"] = os.path.expanduser(agent)
+    paths = found.get("identityfile") or [f"~/.ssh/{name}" for name in _DEFAULT_KEYS]
+    files = [path for path in map(os.path.expanduser, paths) if os.path.isfile(path)]
+    is_only = found.get("identitiesonly", "no").lower() in ("yes", "true")
+    if agent != "none" and "SSH_AUTH_SOCK" in os.environ:
+        wanted = {_public(path) for path in files}
+        for key in paramiko.Agent().get_keys():
+            if not is_only or key.get_base64() in wanted:
+                yield key
+    encrypted = []
+    for path in files:
+        try:
+            yield paramiko.PKey.from_path(path)
+        except (paramiko.PasswordRequiredException, TypeError):
+            encrypted.append(path)
+        except (paramiko.SSHException, ValueError, OSError) as error:
+            helper.say(f'Load key "{path}": {error}')
+    for path in encrypted:
+        if (key := _decrypted(target, path)) is not None:
+            yield key
+
+
+def _public(path: str) -> str:
+    try:
+        with open(path if path.endswith(".pub") else f"{path}.pub") as file:
+            return file.read().split()[1]
+    except (OSError, IndexError, ValueError):
+        return ""
+
+
+def _decrypted(target: Target, path: str) -> paramiko.PKey | None:
+    for _ in range(target.tries):
+        given = helper.prompt(target, f"Enter passphrase for key '{path}': ")
+        if not given:
+            return None
+        try:
+            return paramiko.PKey.from_path(path, given.encode())
+        except (paramiko.SSHException, ValueError):
+            continue
+    return None
+
+
+def _try_questions(transport: paramiko.Transport, target: Target) -> None:
+    class NoAnswer(Exception):
+        pass
+
+    def answers(title: str, instructions: str, questions: Any) -> list[str]:
+        given = [helper.question(target, q, echoed) for q, echoed in questions]
+        if None in given:
+            raise NoAnswer
+        return [each or "" for each in given]
+
+    for _ in range(target.tries if target.may_prompt else 0):
+        try:
+            transport.auth_interactive(target.user, answers)
+            return
+        except NoAnswer:
+            return
+        except paramiko.AuthenticationException:
+            if not transport.is_active():
+                raise
+
+
+def _try_passwords(transport: paramiko.Transport, target: Target) -> None:
+    for attempt in range(target.tries):
+        if attempt:
+            helper.say(helper.AGAIN)
+        given = helper.prompt(target, f"{target.user}@{target.host}'s password: ")
+        if given is None:
+            return
+        try:
+            transport.auth_password(target.user, given, fallback=False)
+            return
+        except paramiko.AuthenticationException:
+            if not transport.is_active():
+                raise

@@ -1,0 +1,73 @@
+"""How large the receive window of a channel should be: it grows with the path (RFC 4254, 5.2).
+
+A sender may have a window's bytes on the way, so the rate is at most a window each round trip.
+Where two round trips in a row brought nine tenths of it, it grows by a quarter. So it ends a little
+above the path's bandwidth-delay product, or where memory sets the limit. It is not doubled: what is
+beyond the product waits in a queue on the way, and a queue that overflows costs more than is won.
+
+Not here: who grants it (asyncssh_pump.py). Read next: paramiko_helper.py.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from typing import Any
+
+FIRST_BYTES = 2 * 1024 * 1024  # as OpenSSH's
+GRANTS = 16  # parts of a window; of two, one would be all that is on the way at times
+_USUAL_BYTES_S = 125_000_000  # 1 Gbit/s: of a path whose rate is not known yet
+_IN_A_ROW = 2  # one alone may be what had waited here
+_MAX_BYTES = 64 * 1024 * 1024  # sshd may hold as much, and has no buffer above 128 MiB
+_SHARE = 64  # of the memory: it may all wait here for a consumer that stands still
+_MIN_RTT_AT = 148  # in Linux's struct tcp_info, microseconds
+
+
+def most_bytes() -> int:
+    try:
+        memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError):
+        return FIRST_BYTES
+    return max(FIRST_BYTES, min(_MAX_BYTES, memory_bytes // _SHARE))
+
+
+def round_trip_s(sock: Any) -> float | None:
+    """The path's, as the kernel knows it (Linux); None: it does not tell."""
+    option = getattr(socket, "TCP_INFO", None)
+    if sock is None or option is None:
+        return None
+    try:
+        told = sock.getsockopt(socket.IPPROTO_TCP, option, _MIN_RTT_AT + 4)
+    except OSError:
+        return None
+    rtt_us = int.from_bytes(told[_MIN_RTT_AT:], sys.byteorder)
+    return rtt_us / 1e6 if len(told) == _MIN_RTT_AT + 4 and 0 < rtt_us < 2**32 - 1 else None
+
+
+class Window:
+    """Of one channel, from what comes through it."""
+
+    def __init__(self, rtt_s: float, max_bytes: int | None = None) -> None:
+        self._rtt_s = rtt_s
+        self._max_bytes = most_bytes() if max_bytes is None else max_bytes
+        self.bytes = max(FIRST_BYTES, min(int(rtt_s * _USUAL_BYTES_S), self._max_bytes))
+        self._begun_s, self._came_bytes = 0.0, 0  # in this round trip
+        self._filled = 0  # round trips in a row that filled most of it
+
+    def came(self, count: int, now_s: float) -> None:
+        """So much came, and was passed on."""
+        self._came_bytes += count
+        elapsed_s = now_s - self._begun_s
+        if elapsed_s < self._rtt_s:
+            return
+        is_filled = self._came_bytes * 10 * self._rtt_s > self.bytes * 9 * elapsed_s
+        self._begun_s, self._came_bytes = now_s, 0
+        self._filled = self._filled + 1 if is_filled else 0
+        if self._filled == _IN_A_ROW and self.bytes * 5 // 4 <= self._max_bytes:
+            self.bytes = self.bytes * 5 // 4
+            self._filled = 0
+
+    def stalled(self) -> None:
+        """What came was not taken: the window is not what holds it up."""
+        self._filled = 0

@@ -1,0 +1,209 @@
+"""What the user asks of a connection that asyncssh or paramiko makes, as its program is told.
+
+The user's options become lines of ssh_config(5) for that host, read before the files: the first
+value wins, as with ssh. What a library cannot do is refused here, before anybody is contacted.
+
+Not here: what the programs do with it (asyncssh_helper.py, paramiko_helper.py), ssh's command line
+(openssh.py). Read next: helper.py.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+from pscp.errors import UsageError
+from pscp.options import Location, Options
+from pscp.transports import socket_options
+from pscp.transports.control_sockets import Control
+from pscp.transports.openssh import SshSetup
+
+# The keywords of ssh_config(5) that a library, or the program that runs it, does what is said of.
+_BOTH = (
+    "AddressFamily", "BatchMode", "BindAddress", "Ciphers", "Compression", "ConnectTimeout",
+    "GlobalKnownHostsFile", "HostKeyAlgorithms", "HostKeyAlias", "HostName", "IdentitiesOnly",
+    "IdentityAgent", "IdentityFile", "KbdInteractiveAuthentication", "KexAlgorithms", "MACs",
+    "NumberOfPasswordPrompts", "PasswordAuthentication", "Port",
+    "ProxyCommand", "ProxyJump", "PubkeyAuthentication", "ServerAliveInterval",
+    "StrictHostKeyChecking", "TCPKeepAlive", "User", "UserKnownHostsFile",
+)  # fmt: skip
+KEYWORDS: dict[str, tuple[str, ...]] = {
+    "asyncssh": (
+        *_BOTH, "CASignatureAlgorithms", "CertificateFile", "GSSAPIAuthentication",
+        "GSSAPIDelegateCredentials", "GSSAPIKeyExchange", "PKCS11Provider",
+        "PreferredAuthentications", "RekeyLimit", "SendEnv", "ServerAliveCountMax", "SetEnv",
+    ),
+    "paramiko": _BOTH,
+}  # fmt: skip
+# Where a configuration has these for the host, to ignore them would be to trust or go elsewhere.
+REFUSED = ("BindInterface", "KnownHostsCommand", "ProxyUseFdpass", "RevokedHostKeys")
+
+_AES = ("aes128-ctr", "aes192-ctr", "aes256-ctr", "aes128-cbc", "aes192-cbc", "aes256-cbc")
+_GCM = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com")
+CIPHERS: dict[str, tuple[str, ...]] = {
+    "asyncssh": ("chacha20-poly1305@openssh.com", *_GCM, *_AES),
+    "paramiko": (*_GCM, *_AES),
+}
+LIBRARIES = tuple(KEYWORDS)
+
+_OPTION = re.compile(r"\s*(\w+)(?:\s*=\s*|\s+)(.+)")
+_USER_CONFIG = ("~/.ssh/config", "/etc/ssh/ssh_config")
+
+
+class Request(NamedTuple):
+    """What a channel is opened for: a command, or a subsystem such as sftp (RFC 4254, 6.5)."""
+
+    text: str
+    is_subsystem: bool = False
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the program of a connection is told; no secrets."""
+
+    host: str  # as typed
+    lines: tuple[str, ...]  # of ssh_config(5), for this host
+    files: tuple[str, ...]  # likewise, read after the lines
+    request: Request
+    may_prompt: bool
+    ciphers: tuple[str, ...]  # to be preferred, where the user has configured none
+    control: str  # the socket for further channels; "": there are none
+    congestion: str
+    rcvbuf_bytes: int  # 0: the kernel decides
+    sndbuf_bytes: int
+    is_debug: bool
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Settings:
+        told: dict[str, Any] = json.loads(text)
+        told = {key: tuple(v) if isinstance(v, list) else v for key, v in told.items()}
+        return cls(**{**told, "request": Request(*told["request"])})
+
+
+def transport_of(options: Options) -> str:
+    """What is to make the connections: openssh where the ssh program is there, else asyncssh."""
+    if options.transport != "auto":
+        return options.transport
+    return "openssh" if options.program != "ssh" or _has_ssh() else "asyncssh"
+
+
+def _has_ssh() -> bool:
+    """shutil.which() would say so too, and its import hold up the first ssh."""
+    paths = (os.path.join(folder, "ssh") for folder in os.get_exec_path())
+    return any(os.path.isfile(path) and os.access(path, os.X_OK) for path in paths)
+
+
+def resolve(host: Location, options: Options) -> SshSetup:
+    """What openssh.resolve() is for ssh. Raises UsageError for what the library cannot do."""
+    transport = transport_of(options)
+    if options.program != "ssh":
+        raise _refused("-S", transport, "it is the name of an ssh program")
+    if options.config_file not in (None, "none") and not os.path.isfile(str(options.config_file)):
+        raise UsageError(f"-F {options.config_file}: no such file")
+    _check_ciphers(options.cipher, transport)
+    for key, value in _pairs(options):
+        if key.lower() not in (known.lower() for known in KEYWORDS[transport]):
+            raise _refused(f"-o {key}", transport, "--transport openssh knows all of ssh_config(5)")
+        if key.lower() == "port" and not value.isdecimal():
+            raise UsageError(f"-o Port={value}: that is no port")
+    return SshSetup(
+        ciphers_are_ours=not options.cipher,
+        route=socket_options.Route(proxy=f"ProxyJump {options.jump}" if options.jump else ""),
+        offered=CIPHERS[transport],
+    )
+
+
+def program_argv(transport: str, settings: Settings) -> list[str]:
+    """The program of a connection. Raises UsageError where its library is not installed."""
+    import importlib.util  # here: ssh needs nothing of this
+
+    if importlib.util.find_spec(transport) is None:
+        raise UsageError(
+            f"--transport {transport}: the Python package {transport} is not installed",
+            f"{sys.executable or 'python3'} -m pip install {transport}",
+        )
+    start = (
+        "import sys; sys.path.append(sys.argv.pop(1)); "
+        f"from pscp.transports.{transport}_helper import main; main()"
+    )
+    package = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
+    return [sys.executable or "python3", "-P", "-c", start, package, settings.to_json()]
+
+
+def ride_argv(path: str, request: Request) -> list[str]:
+    """The program of a further channel of the connection that listens there."""
+    program = os.path.join(os.path.dirname(__file__), "ride.py")
+    words = (path, request.text, "yes" if request.is_subsystem else "no")
+    return [sys.executable or "python3", "-I", "-S", program, *words]
+
+
+def _refused(what: str, transport: str, hint: str) -> UsageError:
+    return UsageError(f"{what}: not with --transport {transport}", hint)
+
+
+def _check_ciphers(names: str | None, transport: str) -> None:
+    for name in (names or "").lstrip("+^-").split(","):
+        if name and name not in CIPHERS[transport]:
+            known = ", ".join(CIPHERS[transport])
+            raise UsageError(f"{name}: {transport} has no such cipher", f"it has {known}")
+
+
+def _pairs(options: Options) -> list[tuple[str, str]]:
+    """The user's -o options. Raises UsageError for what is none."""
+    found = []
+    for option in options.ssh_options:
+        match = _OPTION.fullmatch(option)
+        if match is None:
+            raise UsageError(f"-o {option}: not KEYWORD=VALUE", "see ssh_config(5)")
+        found.append((match[1], match[2].strip()))
+    return found
+
+
+def lines_of_options(host: Location, options: Options, number: int) -> tuple[str, ...]:
+    """The user's options as ssh takes them, before what the files say."""
+    address = options.bind[number % len(options.bind)] if options.bind else ""
+    given: list[tuple[str, object]] = [("ConnectTimeout", options.timeout_s), *_pairs(options)]
+    given += [("IdentityFile", _quoted(path)) for path in options.identities]
+    given += [
+        ("Ciphers", options.cipher), ("ProxyJump", options.jump),
+        ("Port", host.port or options.port), ("User", host.user), ("BindAddress", address),
+        ("Compression", "yes" if options.compress else ""),
+        ("AddressFamily", {4: "inet", 6: "inet6"}.get(options.address_family or 0)),
+    ]  # fmt: skip
+    return tuple(f"{key} {value}" for key, value in given if value)
+
+
+def _quoted(path: str) -> str:
+    if '"' in path or "\\" in path:
+        raise UsageError(f'{path}: a quote or a "\\" cannot be in the name of an identity here')
+    return f'"{path}"'
+
+
+def _preferred(setup: SshSetup, transport: str) -> tuple[str, ...]:
+    wanted = setup.ciphers().split(",") if setup.ciphers_are_ours else []
+    return tuple(name for name in wanted if name in CIPHERS[transport])
+
+
+def settings_of(
+    host: Location, options: Options, setup: SshSetup, request: Request, may_prompt: bool,
+    number: int, control: Control | None,
+) -> Settings:  # fmt: skip
+    """Of the connection of this number, from 0 on."""
+    files = _USER_CONFIG if options.config_file is None else (options.config_file,)
+    expanded = (os.path.expanduser(file) for file in files if file != "none")
+    return Settings(
+        host=str(host.host), lines=lines_of_options(host, options, number),
+        files=tuple(file for file in expanded if os.path.isfile(file)),
+        request=request, may_prompt=may_prompt,
+        ciphers=_preferred(setup, transport_of(options)),
+        control=control.path if control is not None and control.is_master else "",
+        congestion=options.congestion or "", rcvbuf_bytes=options.rcvbuf_bytes or 0,
+        sndbuf_bytes=options.sndbuf_bytes or 0, is_debug=options.debug,
+    )  # fmt: skip

@@ -1,0 +1,291 @@
+"""One dataset: planned, held, sent, received, confirmed, and pruned; and again after a cut.
+
+Not here: which datasets, and what comes of a failure (replicate.py). Read next: plan.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from pscp import errors
+from pscp.progress import Counters
+from pscp.zfs import commands, error_messages, mounts
+from pscp.zfs.commands import Foreseen, Speech
+from pscp.zfs.inventory import Dataset, Snapshot, Zfs
+from pscp.zfs.plan import Plan, Stream, make_plan, of_ours_to_prune
+from pscp.zfs.record import Record
+from pscp.zfs.runner import Link
+
+ATTEMPTS = 4  # a cut stream is begun again, or gone on with, after a pause
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Sent:
+    """One dataset that the destination now has as the source has it."""
+
+    source: str
+    dest: str
+    snapshot: str  # the newest, at both ends
+    base: str = ""  # "@name" or "#name"; "": a full stream, or nothing was sent
+    streams: int = 0
+    bytes: int = 0
+    resumed: bool = False  # it went on with a cut receive
+    pruned: tuple[str, ...] = ()
+
+
+@dataclass
+class _Tally:
+    """What was done for a dataset so far."""
+
+    streams: int = 0
+    bytes: int = 0
+    base: str | None = None
+    resumed: bool = False
+    held: list[Snapshot] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Job:
+    """The two ends of a replication, and how it is done. Any thread may use it."""
+
+    source: Zfs
+    dest: Zfs
+    link: Link
+    is_push: bool
+    speech: Speech
+    mark: str  # of this replication; its snapshots and holds have it
+    counters: Counters
+    note: Say
+    explain: Say  # with -v
+    record: Record
+    ending: threading.Event = field(default_factory=threading.Event)  # nothing is begun again
+
+    @property
+    def tag(self) -> str:
+        return f"pscp:{self.mark}"
+
+    def plan(self, source: Dataset, dest_name: str, dest: Dataset | None) -> Plan:
+        settings = self.speech.settings
+        return make_plan(
+            source, dest_name, dest, all_between=settings.all_between,
+            force_rollback=settings.force_rollback, can_resume=self.speech.common.resume,
+        )  # fmt: skip
+
+    def foresee(self, source: Dataset, stream: Stream) -> Foreseen:
+        """What its zfs send says that it would send. Raises what forbids to send it."""
+        if not self.speech.common.sizes:
+            return Foreseen()
+        ran = self.source.run(*self.speech.size(stream))
+        foreseen = commands.parse_foreseen((ran.out + ran.err).decode("utf-8", "replace"))
+        if stream.is_resumed:
+            self._check_token(source, stream, foreseen, ran.status == 0)
+        if ran.status != 0:
+            raise error_messages.meaning(stream.source, ran.err)
+        return foreseen
+
+    def _check_token(
+        self, source: Dataset, stream: Stream, foreseen: Foreseen, is_found: bool
+    ) -> None:
+        """Raise ResumeRefused for a token that is not of the source. It comes from the receiver.
+
+        zfs send -t takes the name in a token for a hint, and finds the snapshot by its GUID in
+        the whole pool (guid_to_name in libzfs_sendrecv.c), so it is asked what it has found.
+        """
+        named = foreseen.named or "something else"
+        is_ours = foreseen.is_of(source) if is_found else named == source.name
+        if not is_ours:
+            found = ", ".join(foreseen.sent)
+            what = f"it would have {found} sent" if found else f"it is of {named}"
+            said = f"its cut receive does not go on with {source.name}: {what}"
+            raise errors.ResumeRefused(stream.dest, said)
+        if self.speech.settings.raw and not foreseen.is_raw:
+            raise errors.ResumeRefused(stream.dest, "its cut receive is not of a raw stream")
+
+    # --- one dataset
+
+    def replicate(self, source: Dataset, dest_name: str, dest: Dataset | None) -> Sent:
+        """Raises the DatasetError or ConnectError that hindered it."""
+        tally, attempt = _Tally(), 1
+        while True:
+            try:
+                if attempt > 1:
+                    source, dest = self._look(source.name, dest_name)
+                    self._tell_what_is_left(dest_name, dest)
+                plan = self._carry_out(source, dest_name, dest, tally)
+                if plan.goes_on:
+                    source, dest = self._look(source.name, dest_name)
+                elif plan.streams:  # of the source all is known; over there, each question is slow
+                    dest = self.dest.datasets(dest_name, False).get(dest_name)
+                if not plan.goes_on:
+                    break
+            except errors.PscpError as error:
+                if not error.retry or attempt == ATTEMPTS or self.ending.is_set():
+                    self._let_go(source.name, tally)
+                    raise
+                self.note(f"{dest_name}: {error.message}; trying again")
+                self.ending.wait(1 << attempt - 1)
+                attempt += 1
+        newest = self._confirmed(source, dest_name, dest, plan)
+        if dest is not None:
+            self.record.settle(dest)
+        held = {each.name: each for each in source.snapshots if each.is_held}
+        held.update({each.name: each for each in tally.held})
+        self._release(source.name, list(held.values()))
+        return Sent(
+            source.name, dest_name, newest, tally.base or "", tally.streams, tally.bytes,
+            tally.resumed, self._prune(source, dest),
+        )  # fmt: skip
+
+    def _look(self, source: str, dest: str) -> tuple[Dataset, Dataset | None]:
+        found = self.source.datasets(source, False)
+        if source not in found:
+            raise errors.NoSuchDataset(source, "it is not there any more")
+        return found[source], self.dest.datasets(dest, False).get(dest)
+
+    def _carry_out(
+        self, source: Dataset, dest_name: str, dest: Dataset | None, tally: _Tally
+    ) -> Plan:
+        plan = self.plan(source, dest_name, dest)
+        if dest is not None and dest.token and not self._may_resume(source, plan):
+            self.dest.do(dest_name, "receive", "-A", dest_name)
+            raise errors.StreamCut(dest_name, "what was cut is thrown away: its snapshot is gone")
+        self.explain(f"{source.name}: {plan.describes}")
+        if plan.rollback_to:
+            self.dest.do(dest_name, *commands.rollback(plan))
+        self.record.expect(dest_name, dest, source.snapshots)
+        for stream in plan.streams:
+            self._hold(stream, tally)
+            self._move(stream, tally)
+            is_new = dest is None and stream.base is None
+            mounts.settle(self.dest, self.speech, stream, is_new, self.note)
+        return plan
+
+    def _may_resume(self, source: Dataset, plan: Plan) -> bool:
+        """False where the snapshot that was being sent is no more: nobody can go on with that.
+
+        Raises ResumeRefused for a cut receive of something else: it is not ours to throw away.
+        """
+        try:
+            self.foresee(source, plan.streams[0])
+            return True
+        except errors.ResumeRefused as error:
+            if error.path == plan.dest:
+                raise
+            return False
+        except errors.NoSuchDataset:
+            return False
+
+    def _move(self, stream: Stream, tally: _Tally) -> None:
+        def went(count: int) -> None:
+            self.counters.add(bytes_done=count)
+
+        self.counters.add(lanes_alive=1, lanes_wanted=1)
+        try:
+            piped = self.link.pipe(
+                self.source.argv(*self.speech.send(stream)),
+                self.dest.argv(*self.speech.receive(stream)), self.is_push, went,
+            )  # fmt: skip
+        except errors.CopyError as cut:
+            raise errors.StreamCut(stream.dest, cut.message) from None
+        finally:
+            self.counters.add(lanes_alive=-1, lanes_wanted=-1)
+        tally.bytes += piped.bytes
+        if error := error_messages.of_stream(stream.source, stream.dest, piped):
+            raise error
+        tally.streams += 1
+        tally.resumed = tally.resumed or stream.is_resumed
+        if tally.base is None:
+            tally.base = stream.base.short if stream.base else ""
+
+    def _tell_what_is_left(self, dest_name: str, dest: Dataset | None) -> None:
+        if dest is not None and dest.token:
+            self.note(f"{dest_name}: going on where it stopped")
+        else:
+            self.note(f"{dest_name}: this increment starts over; there is nothing to resume")
+
+    def _confirmed(self, source: Dataset, dest_name: str, dest: Dataset | None, plan: Plan) -> str:
+        """The newest snapshot's name there: what was sent is at the destination, by its GUID."""
+        there = {each.guid: each for each in dest.snapshots} if dest else {}
+        target = plan.target or source.snapshots[-1]
+        if plan.streams and target.guid not in there:
+            what = f"{target.short} is not there, though zfs receive said nothing against it"
+            raise errors.StreamRejected(dest_name, what)
+        return there[target.guid].name if target.guid in there else target.name
+
+    # --- holds
+
+    def _hold(self, stream: Stream, tally: _Tally) -> None:
+        """What is being sent, and what the next increment begins with, is not to be destroyed."""
+        if not self.speech.common.holds or stream.snapshot is None:
+            return
+        wanted = [
+            each
+            for each in (stream.base, stream.snapshot)
+            if each is not None and not each.is_bookmark and each not in tally.held
+        ]
+        if not wanted:
+            return
+        ran = self.source.run(*commands.hold(stream.source, wanted, self.tag))
+        if ran.status == 0 or b"already exists" in ran.err:
+            tally.held += wanted
+            return
+        error = error_messages.meaning(stream.source, ran.err)
+        if isinstance(error, errors.NoSuchDataset):
+            raise error
+        self.note(f"{stream.source}: going on without a hold: {error.message}")
+
+    def _let_go(self, source: str, tally: _Tally) -> None:
+        """After a failure: only who can go on with a cut stream needs its snapshots kept."""
+        if not self.speech.common.resume:
+            with contextlib.suppress(errors.ConnectError):
+                self._release(source, tally.held)
+
+    def _release(self, dataset: str, snapshots: Sequence[Snapshot]) -> None:
+        """Ours, and such as an earlier run of this replication left; others' holds stay."""
+        if snapshots and self.speech.common.holds:
+            self.source.run(*commands.release(dataset, snapshots, self.tag))
+
+    # --- what goes afterwards
+
+    def _prune(self, source: Dataset, dest: Dataset | None) -> tuple[str, ...]:
+        settings = self.speech.settings
+        if settings.keep_last is None:
+            return ()
+        gone: list[str] = []
+        if settings.prune != "source" and dest is not None:
+            ours = self.record.trusted(self._marked(dest))
+            gone += self._prune_one(self.dest, ours, settings.keep_last)
+        if settings.prune != "dest":
+            gone += self._prune_one(self.source, source, settings.keep_last)
+        return tuple(gone)
+
+    def _marked(self, dest: Dataset) -> Dataset:
+        """The destination with our mark on what is in the record: zfs send leaves it out."""
+        new = [
+            each
+            for each in dest.snapshots
+            if each.mark != self.mark and self.record.holds(dest.name, each)
+        ]
+        if not new:
+            return dest
+        ran = self.dest.run(*commands.set_mark(dest.name, new, self.mark))
+        if ran.status != 0:
+            self.note(f"{dest.name}: not marked for --prune: {error_messages.complaint(ran.err)}")
+            return dest
+        return self.dest.datasets(dest.name, False).get(dest.name, dest)
+
+    def _prune_one(self, zfs: Zfs, dataset: Dataset, keep_last: int) -> list[str]:
+        gone = []
+        for each in of_ours_to_prune(dataset.snapshots, self.mark, keep_last):
+            ran = zfs.run(*commands.destroy(dataset.name, each))
+            if ran.status == 0:
+                gone.append(f"{dataset.name}{each.short}")
+            else:
+                said = error_messages.complaint(ran.err)
+                self.note(f"{dataset.name}{each.short}: not pruned: {said}")
+        return gone

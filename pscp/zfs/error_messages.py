@@ -1,0 +1,93 @@
+"""What zfs's complaints mean: its stderr becomes one of our errors, with its own words in it.
+
+zfs has no other way to say why it failed: its exit status is 1 for nearly everything.
+
+Not here: what is done about an error (dataset_job.py).
+"""
+
+from __future__ import annotations
+
+import re
+
+from pscp import errors
+from pscp.zfs.runner import Piped
+
+# In this order: a complaint may name several things, and the first here is the cause.
+_MEANINGS: tuple[tuple[str, type[errors.DatasetError]], ...] = (
+    (
+        r"permission denied|must be run as root|a password is required|may not run sudo"
+        r"|not in the sudoers|operation not permitted|insufficient privileges",
+        errors.ZfsDenied,
+    ),
+    (r"no space left|out of space|quota exceeded|exceeds quota", errors.NoSpace),
+    (
+        r"more recent snapshots? exist|most recent snapshot of .* does not|has been modified"
+        r"|does not match incremental source",
+        errors.Diverged,
+    ),
+    (
+        r"cannot resume send|used in the initial send no longer exists|no longer the same snapshot"
+        r"|resume token is corrupt|partially.complete",
+        errors.ResumeRefused,
+    ),
+    (r"\bbusy\b|already being received|dependent clones", errors.DatasetBusy),
+    (r"cannot create snapshot.* already exists", errors.SnapshotExists),
+    (
+        r"must specify -F to overwrite|destination has snapshots|destination '?\S+'? exists",
+        errors.DestinationExists,
+    ),
+    (r"does not exist|no such pool|no such dataset|invalid dataset", errors.NoSuchDataset),
+)
+
+# What the other end's failure leads to: it names no cause.
+_CONSEQUENCE = re.compile(
+    r"broken pipe|signal received|failed to read from stream|incomplete stream"
+    r"|invalid backup stream|invalid stream|unexpected end|i/o error|partially received",
+    re.IGNORECASE,
+)
+_NOISE = re.compile(
+    r"^(usage:|\t|For the property list|For the delegated|internal error: Success"
+    r"|Warning: .* does not apply to datasets of this type)"  # zfs receive -x for a volume
+)
+_MOST = 400  # characters of zfs's words that are shown
+
+
+def complaint(err: bytes) -> str:
+    """What zfs said, in one line."""
+    lines = err.decode("utf-8", "replace").splitlines()
+    words = [line.strip() for line in lines if line.strip() and not _NOISE.match(line)]
+    text = " ".join(words)
+    return text if len(text) <= _MOST else f"{text[: _MOST - 3]}..."
+
+
+def meaning(dataset: str, err: bytes) -> errors.DatasetError:
+    """The error that this complaint means."""
+    said = complaint(err)
+    for pattern, kind in _MEANINGS:
+        if re.search(pattern, said, re.IGNORECASE):
+            return kind(dataset, said)
+    return errors.StreamRejected(dataset, said or "zfs failed and said nothing")
+
+
+def of_stream(source: str, dest: str, piped: Piped) -> errors.DatasetError | None:
+    """Why a stream failed; None for one that was sent and received whole."""
+    if piped.producer_status == 0 and piped.consumer_status == 0:
+        return None
+    for dataset, status, err in (
+        (dest, piped.consumer_status, piped.consumer_err),
+        (source, piped.producer_status, piped.producer_err),
+    ):
+        said = complaint(err)
+        if status != 0 and said and not _CONSEQUENCE.search(said):
+            return meaning(dataset, err)
+    if piped.producer_status != 0:
+        how = complaint(piped.producer_err) or _ended(piped.producer_status)
+        return errors.StreamCut(source, f"zfs send did not finish: {how}")
+    how = complaint(piped.consumer_err) or _ended(piped.consumer_status)
+    return errors.StreamCut(dest, f"zfs receive did not finish: {how}")
+
+
+def _ended(status: int) -> str:
+    """A negative status is a signal, as is one beyond 128."""
+    signal = -status if status < 0 else status - 128
+    return f"ended by signal {signal}" if 0 < signal < 65 else f"exit status {status}"

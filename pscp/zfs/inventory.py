@@ -1,0 +1,205 @@
+"""Asking the zfs of an end: what it can do, which datasets and snapshots there are.
+
+All comes from `zfs` without arguments, `zfs get -Hp` and, where it may be asked, `zpool get`: words
+that every version of ZFS knows.
+
+Not here: what follows from the answers (plan.py), and what zfs's complaints mean
+(error_messages.py).
+Read next: features.py, error_messages.py.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from pscp.errors import NoSuchDataset, NoZfs, ProtocolError
+from pscp.zfs.error_messages import complaint, meaning
+from pscp.zfs.features import Abilities, parse_features, parse_usage
+from pscp.zfs.names import is_dataset, is_snapshot_name, relative
+from pscp.zfs.runner import NOT_FOUND, End, Ran
+
+# The user property that a snapshot of ours has; its value tells which replication took it.
+MARK = "pscp:job"
+TOKEN = "receive_resume_token"
+_PROPERTIES = ("type", "guid", "createtxg", "userrefs", MARK)
+_COLUMNS = "name,property,value,source"
+_MAX_TOKEN = 64 * 1024
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A snapshot, or a bookmark of one: what is left of it to begin an increment with."""
+
+    name: str  # behind the "@" or "#"
+    guid: int
+    txg: int = 0  # the order in which an end's snapshots were made
+    is_bookmark: bool = False
+    mark: str = ""  # if it was set on this very snapshot
+    is_held: bool = False
+
+    @property
+    def short(self) -> str:
+        return f"{'#' if self.is_bookmark else '@'}{self.name}"
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A filesystem or a volume with its snapshots, oldest first."""
+
+    name: str
+    snapshots: tuple[Snapshot, ...] = ()
+    bookmarks: tuple[Snapshot, ...] = ()
+    token: str = ""  # of a cut receive
+
+    def snapshot(self, name: str) -> Snapshot | None:
+        return next((each for each in self.snapshots if each.name == name), None)
+
+
+class Zfs:
+    """The zfs of one end."""
+
+    def __init__(self, end: End, commands: Sequence[Sequence[str]], where: str) -> None:
+        self.end, self.where = end, where
+        self.can = Abilities()
+        self._commands = commands
+        self.command = tuple(commands[0])
+
+    def argv(self, *words: str) -> tuple[str, ...]:
+        return (*self.command, *words)
+
+    def run(self, *words: str) -> Ran:
+        return self.end.run(self.argv(*words))
+
+    def do(self, dataset: str, *words: str) -> str:
+        """Runs it and returns what it said; raises the error that its complaint means."""
+        ran = self.run(*words)
+        if ran.status != 0:
+            raise meaning(dataset, ran.err)
+        return ran.out.decode("utf-8", "replace")
+
+    def learn(self, dataset: str) -> None:
+        """Find zfs, and what it and the dataset's pool can do. Raises NoZfs, or ZfsDenied."""
+        for command in self._commands:
+            self.command = tuple(command)
+            ran = self.run()
+            usage = (ran.err + ran.out).decode("utf-8", "replace")
+            self.can = parse_usage(usage)
+            if {"send", "receive"} <= self.can.subcommands:
+                break
+            if ran.status != NOT_FOUND:
+                break
+        if not {"send", "receive"} <= self.can.subcommands:
+            said = complaint(ran.err or ran.out) or "it says nothing"
+            if "ermission denied" in said:
+                raise meaning(dataset, ran.err or ran.out)
+            raise NoZfs(f"{self.where}: {' '.join(self._commands[0])} is of no use: {said}")
+        if self.can.bookmarks:  # as old are features of pools
+            self.can = dataclasses.replace(self.can, features=self._features(dataset))
+
+    def _features(self, dataset: str) -> dict[str, str]:
+        """Of the dataset's pool; nothing where zpool is not there or not allowed."""
+        program = self.command[-1]
+        if os.path.basename(program) != "zfs":
+            return {}
+        zpool = f"{program[:-3]}zpool"
+        pool = dataset.partition("/")[0]
+        words = ("get", "-H", "-o", "property,value", "all", pool)
+        ran = self.end.run((*self.command[:-1], zpool, *words))
+        return parse_features(ran.out.decode("utf-8", "replace")) if ran.status == 0 else {}
+
+    def datasets(self, top: str, recursive: bool) -> dict[str, Dataset]:
+        """The dataset, and what is below it, parents first; empty where it is not there."""
+        properties = [*_PROPERTIES, *([TOKEN] if "s" in self.can.receive else [])]
+        kinds = ("-t", "filesystem,volume,snapshot,bookmark") if self.can.bookmarks else ()
+        depth = ("-r",) if recursive else ("-d", "1")
+        words = ("get", *depth, *kinds, "-Hp", "-o", _COLUMNS, ",".join(properties))
+        try:
+            text = self.do(top, *words, top)
+        except NoSuchDataset:
+            return {}
+        found = parse_datasets(text, top)
+        return found if recursive else {top: found[top]} if top in found else {}
+
+
+def parse_datasets(text: str, top: str) -> dict[str, Dataset]:
+    """Read `zfs get -Hp -o name,property,value,source`: datasets by name, parents first."""
+    values = _values(text)
+    found: dict[str, Dataset] = {}
+    marks: dict[str, list[Snapshot]] = {}
+    for name, of in values.items():
+        dataset, sign, snapshot = _split(name)
+        if not is_dataset(dataset) or relative(dataset, top) is None:
+            raise ProtocolError(f"zfs get told of {name[:80]!a}, which was not asked for")
+        if not sign:
+            found[name] = _dataset(name, of)
+        elif not is_snapshot_name(snapshot):
+            raise ProtocolError(f"zfs get told of {name[:80]!a}, which is no name")
+        else:
+            marks.setdefault(dataset, []).append(_snapshot(sign, snapshot, of))
+    for name, dataset_of in found.items():
+        found[name] = _with_snapshots(dataset_of, marks.get(name, ()))
+    return {name: found[name] for name in sorted(found, key=lambda name: name.split("/"))}
+
+
+def _values(text: str) -> dict[str, dict[str, str]]:
+    """The values of each name's properties, by the names.
+
+    A mark that the name only inherits, or that came in a stream, is left out: whoever sets a
+    property of the dataset, or sends it, would mark its snapshots.
+    """
+    values: dict[str, dict[str, str]] = {}
+    for line in text.splitlines():
+        columns = line.split("\t")
+        if len(columns) != 4:
+            raise ProtocolError(f"zfs get said what is no row of four columns: {line[:80]!a}")
+        name, key, value, source = columns
+        of = values.setdefault(name, {})
+        if key in of:  # the value of a user property may have lines in it that look like rows
+            raise ProtocolError(f"zfs get told of {name[:80]!a} twice")
+        of[key] = value if key != MARK or source == "local" else "-"
+    return values
+
+
+def _split(name: str) -> tuple[str, str, str]:
+    for sign in "@#":
+        dataset, found, rest = name.partition(sign)
+        if found:
+            return dataset, sign, rest
+    return name, "", ""
+
+
+def _dataset(name: str, of: dict[str, str]) -> Dataset:
+    token = of.get(TOKEN, "-")
+    if len(token) > _MAX_TOKEN or not token.isascii() or any(each.isspace() for each in token):
+        raise ProtocolError(f"{name}: this is no resume token: {token[:80]!a}")
+    return Dataset(name, token="" if token == "-" else token)
+
+
+def _snapshot(sign: str, name: str, of: dict[str, str]) -> Snapshot:
+    mark = of.get(MARK, "-")
+    if not _number(of.get("guid", "")):
+        raise ProtocolError(f"zfs get told no GUID of {sign}{name[:80]}")
+    return Snapshot(
+        name,
+        guid=_number(of["guid"]),
+        txg=_number(of.get("createtxg", "")),
+        is_bookmark=sign == "#",
+        mark="" if mark == "-" else mark,
+        is_held=_number(of.get("userrefs", "")) > 0,
+    )
+
+
+def _with_snapshots(dataset: Dataset, marks: Iterable[Snapshot]) -> Dataset:
+    in_order = sorted(marks, key=lambda each: each.txg)
+    return dataclasses.replace(
+        dataset,
+        snapshots=tuple(each for each in in_order if not each.is_bookmark),
+        bookmarks=tuple(each for each in in_order if each.is_bookmark),
+    )
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 40 else 0
