@@ -1,6 +1,6 @@
 """What a lane may rely on, whatever the way to the far end: one suite for all of them.
 
-Not here: the remote command alone (tests/unit/test_command.py), whole copies (tests/e2e).
+Not here: the remote command alone (tests/unit/test_remote_command.py), whole copies (tests/e2e).
 Read next: ways_there.py.
 """
 

@@ -1,6 +1,6 @@
 """How many connections a copy opens, how many channels each has, and what is said about it.
 
-Not here: what the autotuner decides (../unit/test_tuner.py), lanes that die (../faults/).
+Not here: what the autotuner decides (../unit/test_autotune.py), lanes that die (../faults/).
 """
 
 from __future__ import annotations

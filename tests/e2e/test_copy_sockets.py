@@ -3,7 +3,7 @@
 Both ends are on this machine, so the far end can look at the near end's socket, and at its ssh,
 while the connection stands: it is what a login shell of ours does first.
 
-Not here: which words ssh is given (../unit/test_sockets.py).
+Not here: which words ssh is given (../unit/test_socket_options.py).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A server lets so many channels on a connection (MaxSessions), and no more are tried.
 
-Not here: how many channels are good (../unit/test_tuner.py).
+Not here: how many channels are good (../unit/test_autotune.py).
 """
 
 from __future__ import annotations

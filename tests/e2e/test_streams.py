@@ -1,7 +1,7 @@
 """Streams over a real sshd: pscp-pipe, pscp - HOST:FILE, Session.pipe_to(), pipe_from() and run().
 
 Not here: connections that die meanwhile (../faults/test_streams_lost.py), the cutting and the
-order (../unit/test_pipes.py).
+order (../unit/test_stream.py).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Connections that die while a copy is held to a rate: they come again as fast as without one.
 
-Not here: the rate itself (../unit/test_limiter.py), other deaths (test_lanes_lost.py).
+Not here: the rate itself (../unit/test_rate_limiter.py), other deaths (test_lanes_lost.py).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The loop of a lane's program over SFTP, on pipes.
 
-Read next: test_sftp_program.py.
+Read next: test_sftp_remote_hash.py.
 """
 
 from __future__ import annotations
