@@ -68,15 +68,16 @@ def prepare(home: Path) -> None:
     for number in range(400):
         (home / "source" / f"{number}").write_bytes(os.urandom(3000))
     (home / "source" / "big").write_bytes(os.urandom(40 << 20))
-    zfs = home / "zfs"  # one that takes its time over every question
-    zfs.write_text("#!/bin/sh\nsleep 1\nexit 0\n")
+    zfs = home / "zfs"  # one that answers no question: the command ends by the signal alone
+    zfs.write_text("#!/bin/sh\nexec sleep 1000\n")
     zfs.chmod(0o755)
 
 
 def is_before_the_first_line(said: str) -> bool:
     """Was it Python itself that was interrupted, which had not come to the program yet?"""
-    others = said.replace("/pscp/__init__.py", "").replace("/pscp/start.py", "")
-    return "KeyboardInterrupt" in said and "/pscp/" not in others
+    for first in ("__init__.py", "cli/__init__.py", "cli/start.py"):
+        said = said.replace(f"/pscp/{first}", "")
+    return "KeyboardInterrupt" in said and "/pscp/" not in said
 
 
 def environment(home: Path) -> dict[str, str]:

@@ -354,6 +354,11 @@ class Connections:
         return far
 
     def _logged_in(self, options: Options, wanted: Wanted) -> Far:
+        while (late := self.late.next()) is not None:
+            if self._suits(late, options) and not late.is_closed():
+                wanted.opened(late.channel)
+                return late
+            late.close()
         chosen = self._with_congestion(options, wanted.congestion)
         with self._lock:
             early = self._early.take()

@@ -325,7 +325,7 @@ def make_crew(
         connections.keeps, path, known, connections.has_early, connections.is_once, stream,
     )  # fmt: skip
     crew.algorithms |= hashes.ALGORITHMS.keys() & far.hello["hashes"].keys()
-    crew.late = connections.late.accept
+    crew.late = connections.late
     return crew
 
 

@@ -16,6 +16,7 @@ from typing import Any
 from pscp.connect.bootstrap import Far
 from pscp.connect.connections import Wanted
 from pscp.connect.host_cache import Known
+from pscp.connect.latecomers import Latecomers
 from pscp.endpoint import metadata, source, tree
 from pscp.endpoint.end import End
 from pscp.errors import (
@@ -84,7 +85,7 @@ class Crew:
         self._path, self._known, self._has_early = path, known, has_early
         self._begun_s = time.monotonic()
         self.kept: list[Far] = []
-        self.late: Callable[[Far], None] | None = None  # what takes connections for the next copy
+        self.late: Latecomers | None = None  # what takes connections for the next copy
         self._lane_numbers = itertools.count(1)
         self.count, self._channels, self.why = _first(options, path, known.lanes)
         if is_once:
@@ -236,7 +237,10 @@ class Crew:
                     worker.abort()
                 worker.join(0.05)  # one that is just about to connect is found next time
         if leaving:
-            threading.Thread(target=_let_go, args=(leaving,), name="leaving", daemon=True).start()
+            late = self.late or Latecomers()
+            late.expect(len(leaving))
+            args = leaving, late
+            threading.Thread(target=_let_go, args=args, name="leaving", daemon=True).start()
 
     def may_log_in(self) -> bool:
         """May one more worker log in? Not more than there are pieces of work.
@@ -273,7 +277,7 @@ class Crew:
     def come_late(self, far: Far) -> None:
         """A connection that the copy does not need any more."""
         if self.keeps and self.late is not None:
-            self.late(far)
+            self.late.accept(far)
         else:
             far.close()
 
@@ -376,7 +380,7 @@ class Crew:
             self._note(text)
 
 
-def _let_go(workers: list[Worker]) -> None:
+def _let_go(workers: list[Worker], late: Latecomers) -> None:
     """Have logins that nobody needs any more come to their end, and end those that do not.
 
     sshd counts a login that is cut as an offence, and refuses who has too many (sshd_config(5),
@@ -388,6 +392,7 @@ def _let_go(workers: list[Worker]) -> None:
         while worker.is_alive():
             worker.abort()
             worker.join(0.05)
+        late.no_longer_expect()
 
 
 def _first(options: Options, path: Path, known_lanes: int) -> Start:

