@@ -8,10 +8,13 @@ Not here: frames and descriptors (agent.py), what source and sink do (source.py,
 """
 
 import os
-from typing import Any, Callable, Dict, List, Optional
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional
 
-from . import entries, failures, fence, metadata, null_ends, placing, sink, source, system, tree
+from . import entries, failures, metadata, source, system, tree
 from .paths import to_bytes, to_text
+
+if TYPE_CHECKING:  # what only a sink needs is loaded with the question for one: 10 ms at a far end
+    from . import fence, sink
 
 Question = Dict[str, Any]
 Reply = Callable[[Any, bool], None]  # (answer, or failure data; whether it failed)
@@ -24,14 +27,14 @@ class End:
         """`gathering` has the stream, if this end is a lane of one; `serve` is for gather()."""
         self._umask, self.gathering, self._serve = umask, gathering, serve
         self.source: Optional[source.Source] = None
-        self.sink: Optional[sink.Sink] = None
+        self.sink: "Optional[sink.Sink]" = None
         self._search: Any = None
 
     def the_source(self) -> source.Source:
         assert self.source is not None
         return self.source
 
-    def the_sink(self) -> sink.Sink:
+    def the_sink(self) -> "sink.Sink":
         assert self.sink is not None
         return self.sink
 
@@ -63,14 +66,19 @@ class End:
         elif asked["role"] == "source":
             rules = tree.Rules(*asked["rules"])
             tops = [source.Top(*top) for top in asked["tops"]]
-            make = null_ends.MadeUpSource if asked["test"] else source.Source
+            make = _null_ends().MadeUpSource if asked["test"] else source.Source
             self.source = make(tops, rules, asked["hash"], asked["block_bytes"], asked["strong"])
         elif asked["test"]:
-            self.sink = null_ends.NullSink(asked["hash"])
+            self.sink = _null_ends().NullSink(asked["hash"])
         else:
-            policy = metadata.Policy(asked["preserve"], asked["archive"], self._umask)
-            copy = sink.Copy(asked["token"], asked["nonce"], asked["lane"], asked["earlier"])
-            self.sink = sink.Sink(asked["root"], copy, policy, asked["hash"], asked["strong"])
+            self.sink = self._new_sink(asked)
+
+    def _new_sink(self, asked: Question) -> "sink.Sink":
+        from . import sink
+
+        policy = metadata.Policy(asked["preserve"], asked["archive"], self._umask)
+        copy = sink.Copy(asked["token"], asked["nonce"], asked["lane"], asked["earlier"])
+        return sink.Sink(asked["root"], copy, policy, asked["hash"], asked["strong"])
 
     def gather(self, asked: Question) -> str:
         """Be the far end of a stream; returns where other lanes are handed over."""
@@ -110,6 +118,8 @@ class End:
 
         "again" is the root and the names of a run that was cut short; None where there was none.
         """
+        from . import placing
+
         make = bool(asked["nonce"])
         found = placing.resolve(
             asked["path"], asked["names"], asked["folders"], make, asked["again"]
@@ -147,8 +157,16 @@ class End:
         return found
 
 
-def _claim(root: str, asked: Question) -> fence.State:
+def _null_ends() -> Any:
+    from . import null_ends
+
+    return null_ends
+
+
+def _claim(root: str, asked: Question) -> "fence.State":
     """Make a run the one that owns the copy into this root, as fence.claim() does."""
+    from . import fence
+
     fd = os.open(to_bytes(root), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         return fence.claim(fd, asked["token"], asked["nonce"], asked["known"])
@@ -157,7 +175,7 @@ def _claim(root: str, asked: Question) -> fence.State:
 
 
 def _each(
-    act: Callable[[sink.Sink, tree.Entry], None], makes: bool = True
+    act: "Callable[[sink.Sink, tree.Entry], None]", makes: bool = True
 ) -> Callable[[End, Question], Any]:
     """A question about many entries; the answer is [place, failure] of those that failed."""
 

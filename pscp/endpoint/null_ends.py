@@ -53,7 +53,11 @@ class NullSink(sink.Sink):
         self._open = collections.OrderedDict()
         self._arriving = Arriving()
         self._hasher = hashes.new(algorithm)
-        self._chunk = bytearray()
+
+    def write(self, id_: int, offset: int, block: memoryview) -> None:
+        if self._arriving.block(id_, offset, len(block), self._entry(id_).size):
+            self._hasher = hashes.new(self._algorithm)
+        self._hasher.update(block)
 
     def complete(
         self, id_: int, offset: int, length: int, digest: bytes

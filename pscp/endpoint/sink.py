@@ -11,6 +11,7 @@ Read next: commit.py.
 """
 
 import collections
+import mmap
 import os
 import stat
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
@@ -21,7 +22,10 @@ from .paths import Root, is_unfinished, to_bytes
 from .session import Arriving
 
 _FILES_KEPT = 16  # open descriptors a lane
-_CHUNK_MOST_BYTES = 1 << 26  # what is kept for the next chunk is doubled up to this
+_CHUNK_BYTES = (
+    1 << 22
+)  # what is kept for a chunk: a usual one; pages that are not used cost nothing
+_CHUNK_MOST_BYTES = 1 << 26  # it is doubled up to this
 Done = Callable[[List[Optional[failures.Data]]], None]
 
 
@@ -55,7 +59,9 @@ class Sink:
         self._open: collections.OrderedDict[int, Any] = collections.OrderedDict()
         self._arriving = Arriving()
         self._hasher = hashes.new(algorithm)
-        self._chunk = bytearray()  # what has come of the chunk that is arriving
+        # What has come of the chunk that is arriving. With a bytearray, or with blocks that are read
+        # straight into it, a pull of 1 GiB took 8% longer (memory-backed files, two cores).
+        self._chunk = mmap.mmap(-1, _CHUNK_BYTES)
         self._room = memoryview(bytearray(1 << 18))
 
     def _open_fence(self) -> Any:
@@ -102,27 +108,23 @@ class Sink:
             raise
         return files.FileSink(fd, "dig" in value.extra)
 
-    def place(self, id_: int, offset: int, length: int) -> Optional[memoryview]:
-        """Where a block may be read to, before write() is told of it; None: nowhere."""
-        begin = self._arriving.place(id_, offset)
-        if begin is None or id_ not in self._known or begin + length > self._known[id_].size:
-            return None
-        if begin + length > len(self._chunk):
-            grown = bytearray(max(begin + length, min(2 * len(self._chunk), _CHUNK_MOST_BYTES)))
-            grown[:begin] = memoryview(self._chunk)[:begin]
-            self._chunk = grown
-        return memoryview(self._chunk)[begin : begin + length]
-
     def write(self, id_: int, offset: int, block: memoryview) -> None:
         """A block came. It is kept until the chunk is complete."""
         value = self._entry(id_)
-        place = self.place(id_, offset, len(block))
+        begin = self._arriving.place(id_, offset)
         if self._arriving.block(id_, offset, len(block), value.size):
             self._hasher = hashes.new(self._algorithm)
-        assert place is not None
+        assert begin is not None  # or this were no block of the chunk
         self._hasher.update(block)
-        if block.obj is not self._chunk:
-            place[:] = block
+        end = begin + len(block)
+        if end > len(self._chunk):
+            self._grow(begin, end)
+        self._chunk[begin:end] = block
+
+    def _grow(self, kept_bytes: int, least_bytes: int) -> None:
+        grown = mmap.mmap(-1, max(least_bytes, min(2 * len(self._chunk), _CHUNK_MOST_BYTES)))
+        grown[:kept_bytes] = self._chunk[:kept_bytes]
+        self._chunk = grown
 
     def complete(
         self, id_: int, offset: int, length: int, digest: bytes
@@ -134,8 +136,8 @@ class Sink:
         path = self._entry(id_).path
         try:
             file = self._file(id_)
-            with self._parts.written(file.fd, path):
-                file.write(memoryview(self._chunk)[:length], offset)
+            with self._parts.written(file.fd, path), memoryview(self._chunk) as chunk:
+                file.write(chunk[:length], offset)
             return True, self._parts.inode(file.fd), None
         except (OSError, failures.Refusal) as error:
             return False, 0, failures.from_exception(error, path)
