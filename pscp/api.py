@@ -87,11 +87,12 @@ class Session:
             assert host is not None
             self.host, self.connections = host, Connections(host)
             return
-        from pscp.connect.external import LentConnections
+        from pscp.connect.external import ExternalOpener
         from pscp.transports.external import place_of  # here: few programs hand one in
 
         self.host = host or place_of(client)
-        self.connections = LentConnections(self.host, self.options, client)
+        opener = ExternalOpener(self.host, self.options, client)
+        self.connections = Connections(self.host, opener)
 
     def __enter__(self) -> Session:
         return self
@@ -175,12 +176,12 @@ class Session:
                     told.note(said)
             is_something = not is_push or any(os.path.lexists(each.path) for each in froms)
             if is_something:
-                connections.begin(options, is_push, is_small)
+                connections.start_logins(options, is_push=is_push, is_small=is_small)
             told.start(counters)
             from pscp.transfer.copy import Run  # most of the program; ssh logs in meanwhile
 
             if is_something:
-                connections.begun(options, is_push, is_small)
+                connections.check_logins(options, is_push=is_push, is_small=is_small)
             result = Run(connections, froms, to, options, told, counters, keep_digests).run()
             return result
         finally:

@@ -20,6 +20,8 @@ from typing import Any
 
 _RUN_FOLDER_MAX = 50  # characters: unix(7) takes 107 for a socket, and ssh adds some of its own
 
+_LABEL_MAX = 64  # characters of a file's name, which may have 255 bytes
+
 NO_FOLDER = "one is made in $XDG_RUNTIME_DIR or /tmp, for the user alone"  # control_folder()
 
 
@@ -31,14 +33,32 @@ def folder() -> str:
     return os.path.join(base, "pscp")
 
 
-def name_of(folder_name: str, *what: object) -> str:
-    """The name of the value that belongs to `what`, in a folder of its kind."""
-    key = zlib.crc32(repr(what).encode(errors="replace"))
-    return os.path.join(folder_name, f"{key:08x}.json")
+Key = tuple[object, ...]  # of strings, numbers and None
+
+
+def recall_entry(folder_name: str, label: str, key: Key) -> Any:
+    """Return the value that remember_entry() kept for this key; None where there is none."""
+    found = recall(_name_of(folder_name, label, key))
+    is_of_key = isinstance(found, dict) and found.get("key") == ascii(key)
+    return found.get("value") if is_of_key else None
+
+
+def remember_entry(folder_name: str, label: str, key: Key, value: Any) -> bool:
+    """Keep a value for this key, with the key beside it. Return False where it cannot be kept."""
+    return remember(_name_of(folder_name, label, key), {"key": ascii(key), "value": value})
+
+
+def _name_of(folder_name: str, label: str, key: Key) -> str:
+    """Return a readable name for the key's file: two keys that get the same one overwrite each
+    other, and neither is taken for the other. (hashlib takes 3 ms to load, zlib none.)
+    """
+    readable = re.sub(r"[^A-Za-z0-9.@-]", "_", label)[:_LABEL_MAX]
+    number = zlib.crc32(ascii(key).encode())
+    return os.path.join(folder_name, f"{readable}-{number:08x}.json")
 
 
 def recall(name: str) -> Any:
-    """The value of this name; None where there is none."""
+    """Return the value of this name; None where there is none."""
     try:
         with open(os.path.join(folder(), name)) as file:
             return json.load(file)
@@ -47,7 +67,10 @@ def recall(name: str) -> Any:
 
 
 def remember(name: str, value: Any) -> bool:
-    """False where it cannot be kept: a folder that cannot be written is no reason to fail."""
+    """Keep the value under this name. Return False where it cannot be kept.
+
+    A folder that cannot be written is no reason to fail.
+    """
     path = os.path.join(folder(), name)
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True, mode=0o700)
@@ -61,7 +84,7 @@ def remember(name: str, value: Any) -> bool:
 
 
 def private_path(folder: str) -> str:
-    """A new name in the folder for sockets: it tells which process has it."""
+    """Return a new path in the folder for sockets, whose name begins with this process's number."""
     return f"{folder}/{os.getpid():07x}-{os.urandom(4).hex()}"
 
 
@@ -75,7 +98,7 @@ def remove_private() -> None:
 
 
 def control_folder() -> str | None:
-    """A folder of the user's own for sockets, made where it is missing; None: there is none."""
+    """Return the user's own folder for sockets, made where it is missing; None: there is none."""
     base = os.environ.get("XDG_RUNTIME_DIR", "")
     if len(base) > _RUN_FOLDER_MAX or not re.fullmatch(r"/[\w/.-]+", base, re.ASCII):
         base = "/tmp"

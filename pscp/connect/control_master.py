@@ -3,8 +3,8 @@
 Nothing that fails on a channel, the first command included, costs another login. So the first login
 of a host that may ask a person is one as well, until it is known what the far end offers.
 
-Not here: when it is used (connections.py), how a channel rides on it (transports/openssh.py).
-Read next: prompts.py.
+Not here: when it is used (first_login.py, connections.py), how a channel comes to use it
+(transports/openssh.py, ssh_config(5): ControlMaster).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from pscp.connect import host_cache
 from pscp.connect.patience import Patience
-from pscp.errors import PscpError, Unreachable
+from pscp.errors import ConnectionLost, PscpError, Unreachable
 from pscp.options import Location, Options
 from pscp.transports import Channel, Control
 from pscp.transports.openssh import lines_of
@@ -26,7 +26,7 @@ _SAID_MAX_BYTES = 8 * 1024
 
 
 def may_ask_again(host: Location, options: Options) -> bool:
-    """Would a second login, where no agent can be, trouble a person a second time?"""
+    """Return whether a second login, where no agent can be, may trouble a person again."""
     if options.batch or options.remote != "auto" or not host_cache.asks(host, options):
         return False
     from pscp.connect import tty  # here: most logins ask nothing
@@ -35,7 +35,10 @@ def may_ask_again(host: Location, options: Options) -> bool:
 
 
 class Master:
-    """That ssh, logging in or logged in."""
+    """An ssh that only carries other channels, logging in or logged in.
+
+    One thread waits for it, and closes it; SharedLogin says which.
+    """
 
     def __init__(self, channel: Channel, control: Control) -> None:
         self.channel, self.control = channel, control
@@ -46,7 +49,7 @@ class Master:
         self._thread = threading.Thread(target=self._drain, name="master", daemon=True)
 
     def wait(self, note: Callable[[str], None], patience: Patience) -> PscpError | None:
-        """Until channels can be opened. Returns why they never will be."""
+        """Wait until channels can be opened. Return why they never will be; None: they can."""
         poll = select.poll()
         poll.register(self.channel.error_fd, select.POLLIN)
         while not (self._is_up or os.path.exists(self.control.path)):
@@ -62,9 +65,11 @@ class Master:
         return None
 
     def is_usable(self) -> bool:
+        """Return whether it still logs in, or listens for further channels."""
         return not self._is_up or self.control.is_alive()
 
     def close(self) -> None:
+        """End the connection, and so every channel of it."""
         self.channel.end()
         os.close(self._end)
         if self._is_up:
@@ -73,7 +78,7 @@ class Master:
         self.channel.close()
 
     def _hear(self, note: Callable[[str], None]) -> bool:
-        """Tell people what it says. False: it will say nothing more."""
+        """Tell people what the ssh says. Return False where it will say nothing more."""
         data = os.read(self.channel.error_fd, 4096)
         self._said = (self._said + data)[-_SAID_MAX_BYTES:]
         for line in lines_of(data.decode(errors="replace")):
@@ -81,10 +86,96 @@ class Master:
         return bool(data)
 
     def _drain(self) -> None:
-        """What it says later, of channels that were refused, their own ssh says as well."""
+        """Drop what it says once it is up: of a refused channel, that channel's ssh says it too."""
         poll = select.poll()
         poll.register(self._ends, 0)
         poll.register(self.channel.error_fd, select.POLLIN)
         while self._ends not in dict(poll.poll()):
             if not os.read(self.channel.error_fd, 4096):
                 return
+
+
+class SharedLogin:
+    """The connection of a session that other channels may use, and the one login for all of them.
+
+    Whoever opens the session's first connection begins it and waits for it, one thread at a time.
+    Any thread may ask for its state.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # guards what follows
+        self._master: Master | None = None  # its login began, and it has not failed
+        self._control: Control | None = None  # of the first connection, whoever's that is
+
+    def begin(self, options: Options, open_master: Callable[[Options], Master | None]) -> bool:
+        """Have the one login begun, unless it was. Return False where none is wanted.
+
+        A connection that was lost is replaced: a new copy may ask again.
+        """
+        lost = self._taken_if_lost()
+        if lost is not None:
+            lost.close()
+        with self._lock:
+            if self._master is None:
+                self._master = open_master(options)
+            if self._master is not None:
+                self._master.is_only |= options.login_once
+            return self._master is not None
+
+    def _taken_if_lost(self) -> Master | None:
+        with self._lock:
+            lost = self._master
+            if lost is None or lost.is_usable():
+                return None
+            self._master = None
+        return lost
+
+    def wait(
+        self, note: Callable[[str], None], patience: Patience,
+        explain: Callable[[Channel, PscpError], PscpError],
+    ) -> Control:  # fmt: skip
+        """Wait until channels of the one login can be opened. Raises why they never will be.
+
+        `explain` is given its channel and error, and returns the error to raise.
+        """
+        with self._lock:
+            master = self._master
+        if master is None:
+            raise ConnectionLost("the session was closed")
+        error = master.wait(note, patience)
+        if error is None:
+            return master.control
+        with self._lock:
+            if self._master is master:
+                self._master = None
+        master.close()
+        raise explain(master.channel, error)
+
+    def share(self, control: Control | None) -> None:
+        """Have further channels use the one login's connection, else the one with this socket."""
+        with self._lock:
+            self._control = self._master.control if self._master is not None else control
+
+    @property
+    def control(self) -> Control | None:
+        """The socket by which further channels use the first connection; None: there is none."""
+        with self._lock:
+            return self._control
+
+    @property
+    def is_only(self) -> bool:
+        """Whether no other login is to be tried (--login-once)."""
+        with self._lock:
+            return self._master is not None and self._master.is_only
+
+    def is_there(self) -> bool | None:
+        """Return whether the one login's connection is usable; None where there is no such one."""
+        with self._lock:
+            return self._master.is_usable() if self._master is not None else None
+
+    def close(self) -> None:
+        """End the one login, or its connection."""
+        with self._lock:
+            master, self._master = self._master, None
+        if master is not None:
+            master.close()

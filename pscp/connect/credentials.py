@@ -1,4 +1,4 @@
-"""What people have answered, for all sessions of this process that go the same way to a host.
+"""Keeps what people have answered, for all sessions of this process that go the same way to a host.
 
 Not here: what is asked, and what may be answered twice (prompts.py). Read next: prompts.py.
 """
@@ -6,18 +6,18 @@ Not here: what is asked, and what may be answered twice (prompts.py). Read next:
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 
 
 class Turn:
-    """One at a time, and nobody waits for longer than it is of use."""
+    """Lets one thread at a time ask; who waits for its turn can be woken to give up."""
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
+        self._changed = threading.Condition()  # guards what follows
         self._is_taken = False
 
     def take(self, is_over: Callable[[], bool]) -> bool:
-        """Wait for it. False: all is over before that."""
+        """Wait for the turn, and take it. Return False if `is_over()` before that."""
         with self._changed:
             self._changed.wait_for(lambda: is_over() or not self._is_taken)
             if is_over():
@@ -26,47 +26,52 @@ class Turn:
             return True
 
     def give(self) -> None:
+        """Let the next one have the turn."""
         with self._changed:
             self._is_taken = False
             self._changed.notify_all()
 
-    def look(self) -> None:
-        """Have those who wait look whether all is over."""
+    def wake(self) -> None:
+        """Have those who wait call their `is_over` again."""
         with self._changed:
             self._changed.notify_all()
 
 
 class Answers:
-    """To the questions of one way to a host, by the prompt; in memory until the last user ends."""
+    """The answers to the prompts of one way to a host, by the prompt, until their last user ends.
+
+    They are in memory only. Whoever has `turn` may use `known`.
+    """
 
     def __init__(self) -> None:
         self.known: dict[str, str] = {}
         self.turn = Turn()  # so that a second session waits for the answer to the first one
-        self.users = 0
+        self.users = 0  # sessions; guarded by the lock of this module
 
 
-_shared: dict[str, Answers] = {}
-_lock = threading.Lock()
+_shared: dict[Hashable, Answers] = {}
+_lock = threading.Lock()  # guards _shared
 
 PERSON = Turn()  # somebody at the terminal answers one question after the other
 
 
-def used(name: str) -> Answers:
-    """Those of this name, until released()."""
+def acquire(key: Hashable) -> Answers:
+    """Return the answers that all who give this key share, until each has called release()."""
     with _lock:
-        found = _shared.setdefault(name, Answers())
+        found = _shared.setdefault(key, Answers())
         found.users += 1
         return found
 
 
-def released(name: str) -> None:
+def release(key: Hashable) -> None:
+    """Give up one use of the answers; the last one to do so forgets them."""
     with _lock:
-        _shared[name].users -= 1
-        if not _shared[name].users:
-            _shared.pop(name).known.clear()
+        _shared[key].users -= 1
+        if not _shared[key].users:
+            _shared.pop(key).known.clear()
 
 
-def are_known(name: str) -> bool:
-    """Has another session answers for this way?"""
+def are_known(key: Hashable) -> bool:
+    """Return whether another session has answers for this way to a host."""
     with _lock:
-        return name in _shared and bool(_shared[name].known)
+        return key in _shared and bool(_shared[key].known)

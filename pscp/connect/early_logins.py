@@ -14,32 +14,42 @@ _LET_GO_S = 4.0  # for a login that nobody needs any more to end by itself
 
 
 class EarlyLogins:
-    """Channels that log in. The holder of the session's lock may use this."""
+    """Channels that log in, and wait for a lane. Any thread may use it."""
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()  # guards what follows
         self._channels: list[tuple[Channel, bytes]] = []  # with the agent's marker, once it is sent
 
     def __len__(self) -> int:
-        return len(self._channels)
+        with self._lock:
+            return len(self._channels)
 
     def add(self, channel: Channel) -> None:
-        self._channels.append((channel, b""))
+        """Keep a channel that has just been opened."""
+        with self._lock:
+            self._channels.append((channel, b""))
 
     def send_agents(self, send: Callable[[Channel], bytes]) -> None:
-        """Send the agent to each, so that it is there as soon as the connection is up."""
-        self._channels = [(each, marker or send(each)) for each, marker in self._channels]
+        """Send the agent to each channel, so that it is there as soon as the connection is up.
+
+        With the lock held, since a pipe has room for all of it.
+        """
+        with self._lock:
+            self._channels = [(each, marker or send(each)) for each, marker in self._channels]
 
     def take(self) -> tuple[Channel, bytes] | None:
-        """The channel that began first, and the marker of the agent that was sent to it."""
-        return self._channels.pop(0) if self._channels else None
+        """Return the channel that began first, and the marker of the agent that was sent to it."""
+        with self._lock:
+            return self._channels.pop(0) if self._channels else None
 
-    def end(self, is_cut: bool) -> None:
+    def end(self, *, is_cut: bool) -> None:
         """End all; without `is_cut` those that go on end by themselves once they are in.
 
         To sshd a login that is cut is an offence (sshd_config(5), PerSourcePenalties).
         """
-        while self._channels:
-            channel, _ = self._channels.pop()
+        with self._lock:
+            ended, self._channels = self._channels, []
+        for channel, _ in ended:
             if is_cut:
                 channel.close()
             else:

@@ -1,27 +1,29 @@
-"""A session's channels on a connection that the program has made, with paramiko or asyncssh.
+"""Opens a session's channels on a connection that the program has made, with paramiko or asyncssh.
 
-Not here: the channels themselves (transports/external.py), connections of our own (connections.py).
+Not here: the channels themselves (transports/external.py), connections of our own (ssh_opener.py).
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from pscp.connect.connections import Connections
-from pscp.connect.host_cache import Known
+from pscp.connect.authenticator import Authenticator
+from pscp.connect.control_master import Master
 from pscp.options import Location, Options
 from pscp.transports import Channel, Control, Request
 from pscp.transports.external import LentChannel, check
 from pscp.transports.remote_command import command
 
 
-class LentConnections(Connections):
-    """All lanes are channels of one connection, which stays open."""
+class ExternalOpener:
+    """Makes all lanes channels of one connection, which stays open."""
+
+    logs_in = False  # the next connection to this address may be of another kind
 
     def __init__(self, host: Location, options: Options, client: Any) -> None:
         """Raises UsageError for what is no connection, or where it cannot be used from here."""
-        super().__init__(host)
         check(client, options)
+        self.authenticator = Authenticator(host)  # which nobody asks
         self._client = client
 
     def check(self, options: Options, is_push: bool) -> list[str]:
@@ -31,24 +33,27 @@ class LentConnections(Connections):
     def has_bbr(self, options: Options) -> bool:
         return False
 
-    def remember(self, options: Options, is_push: bool, known: Known) -> None:
-        """The next connection to this address may be of another kind."""
+    def has_changed(self, options: Options) -> bool:
+        return False
 
-    def _channel(
-        self, options: Options, may_prompt: bool, rides_on: Control | None = None
+    def timeout_s(self, options: Options) -> str:
+        return "none"  # there is no login
+
+    def learn_aes(self, has_aes: object) -> None:
+        """Keep nothing: the cipher was chosen already."""
+
+    def open(
+        self, options: Options, *, is_sftp: bool, may_prompt: bool, shared: Control | None = None
     ) -> Channel:
-        if not self._uses_sftp(options):
+        if not is_sftp:
             return LentChannel(self._client, Request(command()))
-        from pscp.sftp.channel import SUBSYSTEM, SftpChannel  # as in connections.py
+        from pscp.sftp.channel import SUBSYSTEM, SftpChannel  # as in ssh_opener.py
 
         below = LentChannel(self._client, Request(SUBSYSTEM, True))
         return SftpChannel(below, options.verify, [])
 
-    def _timeout(self, options: Options) -> str:
-        return "none"  # there is no login
+    def open_master(self, options: Options) -> Master | None:
+        return None
 
-    def _begin_master(self, options: Options) -> bool:
-        return False
-
-    def _check_setup(self, options: Options, is_push: bool, is_small: bool) -> None:
-        pass
+    def close(self) -> None:
+        """End nothing: the connection is the program's."""

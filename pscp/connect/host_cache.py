@@ -24,7 +24,7 @@ _NEAR_S = 0.01  # and so are all below this
 
 
 class Known(NamedTuple):
-    """The last copy in one direction."""
+    """What the last copy in one direction came to."""
 
     logins: int = 0  # connections that were open at once
     lanes: int = 0  # that -c auto came to; 0: there was none yet
@@ -33,33 +33,35 @@ class Known(NamedTuple):
     enough_bytes_s: float = 0.0  # the rate at which more lanes brought nothing; 0: was not tried
 
     def over(self, rtt_s: float) -> Known:
-        """This, if it was learned on a path like this one; else nothing is known."""
+        """Return these settings if they were learned over a similar round trip, else none."""
         low, high = sorted((self.rtt_s, rtt_s))
         return self if high < max(_ALIKE * low, _NEAR_S) else Known()
 
 
-def _name(host: Location, options: Options) -> str:
-    """Of the value in the state folder: another for each way to a host."""
-    return state.name_of(
-        "hosts", host.user, host.host, host.port or options.port,
+def _key(host: Location, options: Options) -> state.Key:
+    """Return what distinguishes the ways to a host that are remembered each by itself."""
+    return (
+        host.user, host.host, host.port or options.port,
         options.program, options.config_file, options.jump, transport_of(options),
     )  # fmt: skip
 
 
 def _known(host: Location, options: Options) -> dict[str, Any]:
-    found = state.recall(_name(host, options))
+    found = state.recall_entry("hosts", host.login, _key(host, options))
     return found if isinstance(found, dict) else {}
 
 
 def _keep(host: Location, options: Options, values: dict[str, Any]) -> bool:
-    """False where it cannot be kept."""
+    """Add these values to what is remembered. Return False where they cannot be kept."""
     before = _known(host, options)
     after = {**before, **values}
-    return after == before or state.remember(_name(host, options), after)
+    if after == before:
+        return True
+    return state.remember_entry("hosts", host.login, _key(host, options), after)
 
 
 def recall(host: Location, options: Options, is_push: bool) -> Known:
-    """What the last copy in this direction came to, as far as it is known."""
+    """Return what the last copy in this direction came to, as far as it is known."""
     found = _known(host, options)
     try:
         known = Known(*found[_way(is_push)])
@@ -75,7 +77,7 @@ def recall(host: Location, options: Options, is_push: bool) -> Known:
 
 
 def remember(host: Location, options: Options, is_push: bool, known: Known) -> None:
-    """What this copy came to."""
+    """Keep what this copy came to, for the next one in this direction."""
     before = recall(host, options, is_push)
     if options.connections is not None:  # it says nothing about what auto would come to
         known = before._replace(logins=known.logins)
@@ -84,7 +86,7 @@ def remember(host: Location, options: Options, is_push: bool, known: Known) -> N
 
 
 def advice(host: Location, options: Options) -> tuple[int, str]:
-    """The connections and the cipher that --measure --save found best; 0 and "": none."""
+    """Return the connections and the cipher that --measure --save found best; 0 and "": none."""
     known = _known(host, options)
     cipher = known.get("cipher")
     is_name = isinstance(cipher, str) and re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9@._-]*", cipher)
@@ -92,7 +94,7 @@ def advice(host: Location, options: Options) -> tuple[int, str]:
 
 
 def advice_said(host: Location, options: Options, cipher: str) -> list[str]:
-    """What -v says of it, where it is followed; `cipher` is the advised one, if that is."""
+    """Return what -v says of the advice that is followed; `cipher` is the advised one, if it is."""
     connections = advice(host, options)[0]
     advised = []
     if connections and options.connections is None:
@@ -108,7 +110,7 @@ def save_advice(host: Location, options: Options, connections: int, cipher: str)
 
 
 def uses_sftp(host: Location, options: Options) -> bool:
-    """Was there no agent to be had the last time?"""
+    """Return whether the last copy to this host had to use SFTP, since no agent could run there."""
     return _known(host, options).get("remote") == "sftp"
 
 
@@ -118,7 +120,7 @@ def remember_sftp(host: Location, options: Options, is_so: bool) -> None:
 
 
 def asks(host: Location, options: Options) -> bool:
-    """May a login ask a person something? Not where the last one did not."""
+    """Return whether a login may ask a person something: not where the last one did not."""
     return _known(host, options).get("asks") is not False
 
 

@@ -11,7 +11,7 @@ from pscp.connect.bootstrap import Far
 
 
 class Latecomers:
-    """What comes late, until the session is closed. Any thread may use it."""
+    """Connections that came late, until the session is closed. Any thread may use it."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()  # guards what follows
@@ -20,12 +20,12 @@ class Latecomers:
         self._is_closed = False
 
     def expect(self, count: int) -> None:
-        """So many logins go on without a copy; each ends with no_longer_expect()."""
+        """Count logins that go on without a copy; each ends with no_longer_expect()."""
         with self._changed:
             self._awaited += count
 
     def no_longer_expect(self) -> None:
-        """A login that was expected has come to its end, whatever that was."""
+        """Count one login less: it has come to its end, whatever that was."""
         with self._changed:
             self._awaited -= 1
             self._changed.notify_all()
@@ -41,13 +41,13 @@ class Latecomers:
         far.close()
 
     def take(self) -> list[Far]:
-        """The connections that have come since this was asked last."""
+        """Return the connections that have come since this was called last."""
         with self._changed:
             fars, self._fars = self._fars, []
         return fars
 
     def next(self) -> Far | None:
-        """A connection that has come, or is yet to come; None where none is expected any more.
+        """Wait for a connection, and return it; None where none is expected any more.
 
         So a copy logs in no more often than it may have connections, whatever is still under way
         of the copy before.
@@ -57,11 +57,10 @@ class Latecomers:
                 self._changed.wait()
             return self._fars.pop(0) if self._fars else None
 
-    def closed(self) -> Latecomers:
-        """Close what has come, and whatever still comes; returns one for what comes after."""
+    def close(self) -> None:
+        """Close what has come, and whatever still comes."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
         for far in self.take():
             far.close()
-        return Latecomers()

@@ -1,33 +1,28 @@
 """Answers what logins ask for, so that a person is asked only once, however many there are.
 
-A way to the far end brings its questions to a private Unix socket: the prompt as it would be
-shown, with the token of the connection that asks (transports/askpass.py does so for ssh). A
-password or a passphrase is kept in memory (credentials.py); anything else that is secret is good
+A password or a passphrase is kept in memory (credentials.py); anything else that is secret is good
 for one login. Only a connection that may bother a person does.
 
-Not here: how a person is asked (tty.py), when a login is repeated (connections.py).
+Not here: how a question comes here (prompt_server.py), how a person is asked (tty.py), when a login
+is repeated (authenticator.py).
 Read next: tty.py.
 """
 
 from __future__ import annotations
 
-import _socket as socket  # as transports/fdpass.py: this is wanted before ssh starts
-import contextlib
-import itertools
 import os
 import re
 import select
-import shlex
 import stat
-import sys
 import threading
 import time
-from typing import NamedTuple
+from collections.abc import Hashable
 
 from pscp import state
 from pscp.connect import credentials
+from pscp.connect.prompt_server import PromptServer, Question, Reply
 from pscp.errors import AuthenticationError, PscpError, UsageError
-from pscp.transports import askpass, control_sockets
+from pscp.transports import askpass
 
 # The last words of a question say what kind it is (sshconnect2.c); all else is good only once.
 _PASSWORD = r".+@.+'s password: ?|\(.+@.+\) Password: ?"
@@ -37,256 +32,227 @@ _HOST_KEY = r"\(yes/no|Please type 'yes'"
 _FINGERPRINT = "fingerprint is"
 
 _SAID_S = 0.3  # until what the far end said before its question is shown
-_QUESTION_MAX_BYTES = 64 * 1024
 _SECRET_MAX_BYTES = 1023  # ssh takes no more (readpass.c)
-
-Reply = tuple[bytes, str]  # ANSWER, NONE or STOP of askpass.py, and the answer
-
-
-class Asked(NamedTuple):
-    """A question."""
-
-    token: str  # of the connection
-    asker: str  # the process: a second time the same question from it means a wrong answer
-    hint: str  # "confirm", "none" or ""
-    prompt: str
-    until: tuple[int, ...]  # readable once nobody waits for the answer any more
 
 
 class Prompts:
-    """The questions of one session's logins, and the answers so far."""
+    """The questions of one session's logins, and what is answered.
 
-    def __init__(self, folder: str, password_file: str | None = None, name: str = "") -> None:
-        """`folder` is the user's own, and nobody else can look into it. Sessions of one name share
-        their answers. Raises UsageError.
+    Each question has a thread. Whoever has the turn of the answers (credentials.py) answers, one
+    question after the other; what other threads see of it is under a lock.
+    """
+
+    def __init__(self, folder: str, password_file: str | None = None, key: Hashable = "") -> None:
+        """Begin to take questions at a socket in `folder`, which is the user's own.
+
+        Sessions that give the same key share their answers. Raises UsageError for a password file
+        that cannot be used.
         """
-        self.was_asked = False  # a login needs answers, which are known by now
-        self.is_once = False  # the answer to one of the questions is good for one login
-        self.waited_s = 0.0  # for people
-        self._asking: set[int] = set()  # the sockets of questions that are being answered
-        self._answered_s = 0.0  # when the last one was
         self._file = password_file
         self._of_file = read_password(password_file) if password_file else None
+        self._key, self._answers = key, credentials.acquire(key)
+        # By whoever has the turn of the answers:
         self._given: set[tuple[str, str]] = set()  # who has had an answer to what
+        # By the holder of the lock:
+        self._lock = threading.Lock()
+        self._was_asked = self._is_single_use = False
+        self._waited_s = 0.0
+        self._connections = 0  # how many may ask here; each one's number is its token
         self._may_ask: set[str] = set()  # tokens of the connections that may bother a person
         self._refused: dict[str, PscpError] = {}
-        self._has_person = True  # as far as is known
-        self._numbers = itertools.count()
-        self._ends, self._end = os.pipe()  # closing the second end wakes all who wait
-        self._threads: list[threading.Thread] = []
-        self._path = state.private_path(folder)
-        self._script = self._path + control_sockets.PROGRAM
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._listener.bind(self._path)
-        self._listener.listen(64)
-        self._write_script()
-        self._name, self._answers = name, credentials.used(name)
-        self._is_over = False
-        self._thread = threading.Thread(target=self._listen, name="prompts", daemon=True)
-        self._thread.start()
+        self._is_closing = False
+        self._server = PromptServer(folder, self._reply)
 
     def close(self) -> None:
-        """Ask nobody any more; the last one that has them forgets the answers."""
-        self._is_over = True
-        os.close(self._end)
-        self._answers.turn.look()
-        credentials.PERSON.look()
-        self._thread.join()
-        for thread in self._threads:
-            thread.join()
-        self._listener.close()
-        os.close(self._ends)
-        credentials.released(self._name)
+        """Ask nobody any more; the last session that has the answers forgets them."""
+        with self._lock:
+            self._is_closing = True
+        self._server.stop()
+        self._answers.turn.wake()
+        credentials.PERSON.wake()
+        self._server.close()
+        credentials.release(self._key)
         self._of_file = None
-        for path in (self._path, self._script):
-            with contextlib.suppress(OSError):
-                os.unlink(path)
 
     # --- for a connection
 
+    @property
+    def was_asked(self) -> bool:
+        """Whether a login needed answers, which are known by now."""
+        with self._lock:
+            return self._was_asked
+
+    @property
+    def is_single_use(self) -> bool:
+        """Whether one of the answers was good for one login only."""
+        with self._lock:
+            return self._is_single_use
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds for which people had to be waited for, in all."""
+        with self._lock:
+            return self._waited_s
+
     def caller(self, may_ask: bool) -> tuple[str, dict[str, str]]:
-        """A connection's token, and the environment by which its ssh asks here."""
-        token = str(next(self._numbers))
-        if may_ask:
-            self._may_ask.add(token)
-        environment = {
-            askpass.SOCKET: f"{token}:{self._path}",
-            "SSH_ASKPASS": self._script,
-            "SSH_ASKPASS_REQUIRE": "force",
-        }
-        if not os.environ.get("DISPLAY"):  # without one an OpenSSH before 8.4 does not ask
-            environment["DISPLAY"] = "none"
-        return token, environment
+        """Return a token for a new connection, and the environment by which its ssh asks here.
+
+        With `may_ask` its questions may be put to a person.
+        """
+        with self._lock:
+            token = str(self._connections)
+            self._connections += 1
+            if may_ask:
+                self._may_ask.add(token)
+        return token, self._server.environment(token)
 
     def refusal(self, token: str) -> PscpError | None:
-        """Why a connection was not answered."""
-        return self._refused.get(token)
+        """Return why the connection with this token was refused an answer; None if it was not."""
+        with self._lock:
+            return self._refused.get(token)
 
     def busy_until_s(self) -> float:
-        """Until when a question was being answered, on the monotonic clock; now, if one is."""
-        return time.monotonic() if self._asking else self._answered_s
+        """Return until when a question waited for its answer (PromptServer.busy_until_s)."""
+        return self._server.busy_until_s()
 
-    # --- the socket
+    def _may_ask_person(self, question: Question) -> bool:
+        with self._lock:
+            return question.token in self._may_ask
 
-    def _write_script(self) -> None:
-        """ssh takes one program, without arguments of its own."""
-        words = shlex.join([sys.executable, "-I", "-S", askpass.__file__])
-        fd = os.open(self._script, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o700)
-        with open(fd, "w") as file:
-            file.write(f'#!/bin/sh\nexec {words} "$1"\n')
-
-    def _listen(self) -> None:
-        poll = select.poll()
-        poll.register(self._listener.fileno(), select.POLLIN)
-        poll.register(self._ends, 0)
-        while self._ends not in dict(poll.poll()):
-            fd, _ = self._listener._accept()  # type: ignore[attr-defined]
-            thread = threading.Thread(target=self._serve, args=(fd,), name="prompt", daemon=True)
-            self._threads.append(thread)
-            thread.start()
-
-    def _serve(self, fd: int) -> None:
-        peer = socket.socket(fileno=fd)
-        try:
-            if _is_ours(peer):
-                asked = self._question(peer)
-                if asked is not None:
-                    self._asking.add(fd)
-                    kind, answer = self._reply(asked)
-                    peer.sendall(kind + os.fsencode(answer))
-        except OSError:  # it is gone
-            pass
-        finally:
-            self._answered_s = time.monotonic()
-            self._asking.discard(fd)
-            peer.close()
-
-    def _question(self, peer: socket.socket) -> Asked | None:
-        data, until = b"", (self._ends, peer.fileno())
-        poll = select.poll()
-        for fd in until:
-            poll.register(fd, select.POLLIN)
-        while self._ends not in dict(poll.poll()):
-            part = peer.recv(4096)
-            data += part
-            if not part or data.count(b"\0") >= 4 or len(data) > _QUESTION_MAX_BYTES:
-                break
-        words = os.fsdecode(data).split("\0")
-        return Asked(words[0], words[1], words[2], words[3], until) if len(words) == 5 else None
+    def _is_over(self) -> bool:
+        with self._lock:
+            return self._is_closing
 
     # --- the answers
 
-    def _reply(self, asked: Asked) -> Reply:
-        if not self._answers.turn.take(lambda: self._is_over):
+    def _reply(self, question: Question) -> Reply:
+        """Answer once it is this question's turn, among those of all sessions."""
+        if not self._answers.turn.take(self._is_over):
             return askpass.STOP, ""
         try:
-            return self._replied(asked)
+            return self._answer(question)
         finally:
             self._answers.turn.give()
 
-    def _replied(self, asked: Asked) -> Reply:
-        key = (asked.asker, asked.prompt)
+    def _answer(self, question: Question) -> Reply:
+        """Answer by the kind of the question. With the turn of the answers."""
+        key = (question.asker, question.prompt)
         is_again = key in self._given
         self._given.add(key)
-        if asked.hint == "none":
-            self.is_once = True
-            return self._asked_person(asked, is_secret=False)
-        if asked.hint == "confirm" or re.search(_HOST_KEY, asked.prompt):
-            return self._about_a_key(asked, is_again)
-        self.was_asked = True
-        if re.fullmatch(_PASSPHRASE, asked.prompt):
-            return self._passphrase(asked, is_again)
-        if re.fullmatch(_PASSWORD, asked.prompt):
-            return self._password(asked, is_again)
-        self.is_once = True
-        return self._asked_person(asked)
+        if question.hint == "none":
+            self._note_single_use()
+            return self._asked_person(question, is_secret=False)
+        if question.hint == "confirm" or re.search(_HOST_KEY, question.prompt):
+            return self._about_a_key(question, is_again)
+        with self._lock:
+            self._was_asked = True
+        if re.fullmatch(_PASSPHRASE, question.prompt):
+            return self._passphrase(question, is_again)
+        if re.fullmatch(_PASSWORD, question.prompt):
+            return self._password(question, is_again)
+        self._note_single_use()
+        return self._asked_person(question)
 
-    def _about_a_key(self, asked: Asked, is_again: bool) -> Reply:
-        """The answer to the same question, of the same fingerprint, is the same."""
-        if asked.prompt in self._answers.known and not is_again:
-            return askpass.ANSWER, self._answers.known[asked.prompt]
-        if asked.token not in self._may_ask:
-            return (askpass.NONE, "") if asked.hint else (askpass.ANSWER, "no")
-        answer = self._person_says(asked, is_secret=False)
-        if asked.hint:
+    def _about_a_key(self, question: Question, is_again: bool) -> Reply:
+        """Answer a question about a key: again the same where the fingerprint is the same."""
+        if question.prompt in self._answers.known and not is_again:
+            return askpass.ANSWER, self._answers.known[question.prompt]
+        if not self._may_ask_person(question):
+            return (askpass.NONE, "") if question.hint else (askpass.ANSWER, "no")
+        answer, _ = self._person_says(question, is_secret=False)
+        if question.hint:
             is_yes = answer is not None and answer.strip().lower() in ("", "y", "yes")
             return (askpass.ANSWER if is_yes else askpass.NONE), ""
-        if answer and _FINGERPRINT in asked.prompt:
-            self._answers.known[asked.prompt] = answer
+        if answer and _FINGERPRINT in question.prompt:
+            self._answers.known[question.prompt] = answer
         return askpass.ANSWER, answer or "no"
 
-    def _passphrase(self, asked: Asked, is_again: bool) -> Reply:
-        """Without one ssh goes on with the next key."""
-        known = self._known(asked, is_again)
+    def _passphrase(self, question: Question, is_again: bool) -> Reply:
+        """Return the passphrase of a key, or none: then ssh goes on with the next key."""
+        known = self._known(question, is_again)
         if known is not None:
             return askpass.ANSWER, known
-        if asked.token not in self._may_ask:
+        if not self._may_ask_person(question):
             return askpass.NONE, ""
-        return self._kept(asked)
+        return self._kept(question)
 
-    def _password(self, asked: Asked, is_again: bool) -> Reply:
-        known = self._known(asked, is_again)
+    def _password(self, question: Question, is_again: bool) -> Reply:
+        """Return the password: as it is known, as the file has it, or as a person types it."""
+        known = self._known(question, is_again)
         if known is not None:
             return askpass.ANSWER, known
         if self._of_file is not None:
-            return self._refuse(asked, f"the password in {self._file} was not taken")
-        return self._kept(asked)
+            return self._refuse(question, f"the password in {self._file} was not taken")
+        return self._kept(question)
 
-    def _known(self, asked: Asked, is_again: bool) -> str | None:
-        """What was right before, or may be; an answer that was wrong is forgotten."""
+    def _known(self, question: Question, is_again: bool) -> str | None:
+        """Return the answer that was right before, or may be; forget one that was wrong."""
         if is_again:
-            self._answers.known.pop(asked.prompt, None)
+            self._answers.known.pop(question.prompt, None)
             return None
-        return self._answers.known.get(asked.prompt, self._of_file)
+        return self._answers.known.get(question.prompt, self._of_file)
 
-    def _kept(self, asked: Asked) -> Reply:
-        kind, answer = self._asked_person(asked)
+    def _kept(self, question: Question) -> Reply:
+        """Ask a person, and keep the answer for further logins."""
+        kind, answer = self._asked_person(question)
         if kind == askpass.ANSWER:
-            self._answers.known[asked.prompt] = answer
+            self._answers.known[question.prompt] = answer
         return kind, answer
 
-    def _asked_person(self, asked: Asked, is_secret: bool = True) -> Reply:
-        what = asked.prompt.strip().rstrip(":") or "something"
-        if asked.token not in self._may_ask:
-            return self._refuse(asked, f"a further login asks for {what!r}")
-        self._has_person = True
-        answer = self._person_says(asked, is_secret)
-        if not self._has_person:
+    def _asked_person(self, question: Question, is_secret: bool = True) -> Reply:
+        """Return what a person answers; where there is no answer, the login is refused."""
+        what = question.prompt.strip().rstrip(":") or "something"
+        if not self._may_ask_person(question):
+            return self._refuse(question, f"a further login asks for {what!r}")
+        answer, has_person = self._person_says(question, is_secret)
+        if not has_person:
             why = f"the login asks for {what!r}, and there is no terminal to ask on"
             hint = "log in with a key, or have a password read by --password-file"
-            return self._refuse(asked, why, hint)
+            return self._refuse(question, why, hint)
         if answer is None:
-            return self._refuse(asked, f"the login asks for {what!r}, and got no answer")
+            return self._refuse(question, f"the login asks for {what!r}, and got no answer")
         return askpass.ANSWER, answer
 
-    def _person_says(self, asked: Asked, is_secret: bool) -> str | None:
-        """None: nothing; or there is nobody."""
+    def _person_says(self, question: Question, is_secret: bool) -> tuple[str | None, bool]:
+        """Put the question to a person, in its turn; return the answer, and whether one is there.
+
+        Without an answer it is None: nothing was typed, or nobody waits for it any more.
+        """
         from pscp.connect import tty  # here: most copies ask nothing
 
         begun_s = time.monotonic()
-        if not credentials.PERSON.take(lambda: self._is_over):
-            return None
+        if not credentials.PERSON.take(self._is_over):
+            return None, True
         try:
-            if select.select([self._ends], [], [], _SAID_S)[0]:
-                return None
-            return tty.ask(asked.prompt, asked.hint, is_secret, asked.until)
+            if select.select([self._server.closing_fd], [], [], _SAID_S)[0]:
+                return None, True
+            return tty.ask(question.prompt, question.hint, is_secret, question.until), True
         except tty.NobodyToAsk:
-            self._has_person = False
-            return None
+            return None, False
         finally:
             credentials.PERSON.give()
-            self.waited_s += time.monotonic() - begun_s
+            with self._lock:
+                self._waited_s += time.monotonic() - begun_s
 
-    def _refuse(self, asked: Asked, why: str, hint: str = "") -> Reply:
-        self._refused[asked.token] = AuthenticationError(why, hint)
+    def _refuse(self, question: Question, why: str, hint: str = "") -> Reply:
+        """Have the ssh that asks ended, and keep why for refusal()."""
+        with self._lock:
+            self._refused[question.token] = AuthenticationError(why, hint)
         return askpass.STOP, ""
 
+    def _note_single_use(self) -> None:
+        with self._lock:
+            self._is_single_use = True
 
-def begun(password_file: str | None, name: str) -> Prompts | None:
-    """A session's. None: there is no place for them, so ssh asks by itself. Raises UsageError."""
+
+def start_prompts(password_file: str | None, key: Hashable) -> Prompts | None:
+    """Make a session's Prompts; None where no folder can have the socket: then ssh asks by itself.
+
+    Raises UsageError for a password file that cannot be used.
+    """
     folder = state.control_folder()
     if folder is not None and not os.statvfs(folder).f_flag & getattr(os, "ST_NOEXEC", 0):
-        return Prompts(folder, password_file, name)
+        return Prompts(folder, password_file, key)
     if password_file:
         message = "--password-file: no folder for a private program"
         raise UsageError(message, state.NO_FOLDER)
@@ -294,7 +260,7 @@ def begun(password_file: str | None, name: str) -> Prompts | None:
 
 
 def read_password(path: str) -> str:
-    """The first line of a file that nobody else can read. Raises UsageError."""
+    """Return the first line of a file that nobody else can read. Raises UsageError."""
     hint = "chmod 600, and owned by you or root; the password is its first line"
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -315,11 +281,3 @@ def read_password(path: str) -> str:
         size = f"longer than {_SECRET_MAX_BYTES} bytes" if line else "empty"
         raise UsageError(f"--password-file {path}: its first line is {size}", hint)
     return os.fsdecode(line)
-
-
-def _is_ours(peer: socket.socket) -> bool:
-    """Is it a process of this user? The folder's mode lets in no other anyway."""
-    if not hasattr(socket, "SO_PEERCRED"):
-        return True
-    of_peer = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)  # pid, uid, gid
-    return int.from_bytes(of_peer[4:8], sys.byteorder) == os.getuid()

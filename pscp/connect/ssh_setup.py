@@ -1,11 +1,12 @@
-"""What ssh is set up to be like for one host: what it said for the last copy, then what it says.
+"""How ssh is set up for one host: what `ssh -G` answered for the last copy, then what it answers.
 
-Not here: what is read of it (transports/openssh.py), the connections (connections.py).
+Not here: what is read of its answer (transports/openssh.py), the connections (connections.py).
 """
 
 from __future__ import annotations
 
 import dataclasses
+import threading
 from typing import Any
 
 from pscp import state
@@ -17,26 +18,31 @@ from pscp.transports.socket_options import Route, asked
 
 
 class Setup:
-    """The SshSetup of one host, resolved when it is first needed."""
+    """The SshSetup of one host, resolved when it is first needed. Any thread may use it."""
 
     def __init__(self, host: Location) -> None:
         self.host = host
-        self._known: SshSetup | None = None
-        self._is_guess = False  # what ssh -G said for the last copy, and not yet for this one
+        self._lock = threading.RLock()  # guards what follows
+        self._setup: SshSetup | None = None
+        self._is_guess = False  # it is the answer of `ssh -G` for the last copy, not for this one
 
     def get(self, options: Options) -> SshSetup:
-        """Return it, as remembered where it is. Raises UsageError for what cannot be."""
-        if self._known is None:
-            self._known = self._guessed(options)
-        return self._known
+        """Return the setup, at once where it is remembered. Raises UsageError for what cannot be.
 
-    def _guessed(self, options: Options) -> SshSetup:
-        """What ssh -G said last, so that ssh need not wait for it: has_changed() asks again."""
+        Where it is not, ssh is asked with the lock held: whoever else needs the setup waits.
+        """
+        with self._lock:
+            if self._setup is None:
+                self._setup = self._resolved(options)
+            return self._setup
+
+    def _resolved(self, options: Options) -> SshSetup:
+        """Return what `ssh -G` answered last, so that ssh need not wait for it to answer again."""
         advised = host_cache.advice(self.host, options)[1]
         if transport_of(options) != "openssh":  # nobody is asked, so nothing need be remembered
             return dataclasses.replace(resolve(self.host, options), advised=advised)
         try:  # --bind and the like depend on the way there, and may not be
-            kept: Any = None if asked(options) else state.recall(setup_name(self.host, options))
+            kept: Any = None if asked(options) else self._recall(options)
             route, offered = Route(**kept["route"]), tuple(kept["offered"])
             guess = SshSetup(**{**kept, "route": route, "offered": offered, "advised": advised})
         except (TypeError, LookupError):  # nothing, or of another shape
@@ -47,27 +53,35 @@ class Setup:
         return guess
 
     def has_changed(self, options: Options) -> bool:
-        """Ask ssh, where only its last answer is known: is the user's configuration another?"""
-        if not self._is_guess or self._known is None:
+        """Ask ssh where only its last answer is known; return whether that was another."""
+        with self._lock:
+            guess = self._setup if self._is_guess else None
+            self._is_guess = False
+        if guess is None:
             return False
-        self._is_guess = False
         found = resolve(self.host, options)
-        if found == dataclasses.replace(self._known, advised=""):
+        if found == dataclasses.replace(guess, advised="", far_aes=None):
             return False
-        self._known = dataclasses.replace(found, advised=self._known.advised)
+        with self._lock:
+            self._setup = dataclasses.replace(found, advised=guess.advised)
         self._remember(options, found)
         return True
 
-    def learn_aes(self, has_aes: Any) -> None:
-        """Keep what the far end said of its processor's AES instructions."""
-        if self._known is not None and self._known.far_aes is None and isinstance(has_aes, bool):
-            self._known = dataclasses.replace(self._known, far_aes=has_aes)
+    def learn_aes(self, has_aes: object) -> None:
+        """Keep what the far end says of its processor's AES instructions, if it says something."""
+        with self._lock:
+            setup = self._setup
+            if setup is not None and setup.far_aes is None and isinstance(has_aes, bool):
+                self._setup = dataclasses.replace(setup, far_aes=has_aes)
+
+    def _recall(self, options: Options) -> Any:
+        return state.recall_entry("ssh", self.host.login, setup_key(self.host, options))
 
     def _remember(self, options: Options, setup: SshSetup) -> None:
-        state.remember(setup_name(self.host, options), dataclasses.asdict(setup))
+        key, value = setup_key(self.host, options), dataclasses.asdict(setup)
+        state.remember_entry("ssh", self.host.login, key, value)
 
 
-def setup_name(host: Location, options: Options) -> str:
-    """The name under which it is remembered; another for other options of ssh's."""
-    words = user_words(host, options)
-    return state.name_of("ssh", options.program, *words, "--", str(host.host))
+def setup_key(host: Location, options: Options) -> state.Key:
+    """Return what distinguishes the ways in which ssh goes to this host: its options, the host."""
+    return (options.program, *user_words(host, options), "--", str(host.host))

@@ -76,8 +76,8 @@ class Stream:
         system.widen_pipe(fd)
         options, is_push = self._options, self._is_push
         is_small = options.connections == 1
-        self._connections.begin(options, is_push, is_small)
-        self._connections.begun(options, is_push, is_small)
+        self._connections.start_logins(options, is_push=is_push, is_small=is_small)
+        self._connections.check_logins(options, is_push=is_push, is_small=is_small)
         fars = self._connections.take(options, self._note)
         try:
             replace_dead(fars, self._connections, options, self._note)

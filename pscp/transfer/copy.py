@@ -318,11 +318,11 @@ def make_crew(
     path = Path(far.rtt_s, connections.login_s, shared_cpus(far), has_bbr)
     known = host_cache.recall(connections.host, options, is_push).over(path.rtt_s)
     known = known._replace(lanes=host_cache.advice(connections.host, options)[0] or known.lanes)
-    if connections.is_once and not options.quiet:
+    if connections.has_one_login and not options.quiet:
         note("one login: all lanes share one connection, one CPU core and one TCP buffer")
     crew = Crew(
         options, counters, is_push, algorithm, partial(connections.connect, options), note,
-        connections.keeps, path, known, connections.has_early, connections.is_once, stream,
+        connections.keeps, path, known, connections.has_early, connections.has_one_login, stream,
     )  # fmt: skip
     crew.algorithms |= hashes.ALGORITHMS.keys() & far.hello["hashes"].keys()
     crew.late = connections.late

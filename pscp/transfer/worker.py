@@ -140,8 +140,8 @@ class Worker(threading.Thread):
             self._crew.opening += is_login
             self.is_connecting = True
         try:
-            rides_on = self.master.channel if self.master is not None else None
-            far = self._crew.connect(Wanted(rides_on, self.congestion, self._opened))
+            connection_of = self.master.channel if self.master is not None else None
+            far = self._crew.connect(Wanted(connection_of, self.congestion, self._opened))
         except ConnectionLost:
             if is_login:
                 with self._board.changed:

@@ -132,7 +132,7 @@ class Sessions:
                 if self._free:
                     return self._free.pop()
                 is_first = not self._all
-                self._may_open &= not any(each.connections.is_once for each in self._all)
+                self._may_open &= not any(each.connections.has_one_login for each in self._all)
                 if not is_first and not self._may_open:
                     self._changed.wait()
                     continue

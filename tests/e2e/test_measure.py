@@ -42,7 +42,7 @@ def measured(server: PrivateServer, **fields: Any) -> pscp.Measurement:
 
 def saved(state: Path) -> dict[str, Any]:
     [file] = (state / "pscp" / "hosts").glob("*.json")
-    found: dict[str, Any] = json.loads(file.read_text())
+    found: dict[str, Any] = json.loads(file.read_text())["value"]
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,13 @@ HOST = parse_location("someone@host:")
 @pytest.fixture(autouse=True)
 def state(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+
+
+def damage(value: str) -> None:
+    """Put this text in the place of the value that is kept for the host."""
+    [file] = (state_folder() / "hosts").iterdir()
+    key = json.loads(file.read_text())["key"]
+    file.write_text(f'{{"key": {json.dumps(key)}, "value": {value}}}')
 
 
 def test_each_direction_is_remembered() -> None:
@@ -81,8 +89,7 @@ def test_a_host_that_was_only_measured_needs_no_prompt_either() -> None:
 )
 def test_damaged_advice_is_no_advice(text: str) -> None:
     host_cache.save_advice(HOST, Options(), 8, "aes128-ctr")
-    [file] = (state_folder() / "hosts").iterdir()
-    file.write_text(text)
+    damage(text)
     assert host_cache.advice(HOST, Options()) == (0, "")
 
 
@@ -103,6 +110,5 @@ def test_all_near_paths_are_alike() -> None:
 )
 def test_a_damaged_memory_is_no_memory(text: str) -> None:
     host_cache.remember(HOST, Options(), True, Known(5, 5, 0.1))
-    [file] = (state_folder() / "hosts").iterdir()
-    file.write_text(text)
+    damage(text)
     assert host_cache.recall(HOST, Options(), True) == Known()

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from pscp.connect.prompts import Prompts, begun, read_password
+from pscp.connect.prompts import Prompts, read_password, start_prompts
 from pscp.errors import AuthenticationError, UsageError
 from pscp.transports import askpass
 from pscp.transports.control_sockets import sweep
@@ -67,7 +67,7 @@ def asked(prompts: Prompts, prompt: str, hint: str = "", asker: int = 1) -> byte
 def test_what_can_be_repeated(prompts: Prompts, prompt: str) -> None:
     for asker in (1, 2):
         assert asked(prompts, prompt, asker=asker) == b"Asecret"
-    assert prompts.was_asked and not prompts.is_once
+    assert prompts.was_asked and not prompts.is_single_use
 
 
 @pytest.mark.parametrize(
@@ -86,19 +86,19 @@ def test_what_can_be_repeated(prompts: Prompts, prompt: str) -> None:
 )
 def test_all_else_is_good_once(prompts: Prompts, prompt: str) -> None:
     assert asked(prompts, prompt) == askpass.STOP
-    assert prompts.is_once
+    assert prompts.is_single_use
 
 
 def test_a_touch_is_for_one_login(prompts: Prompts) -> None:
     assert asked(prompts, "Confirm user presence for key ED25519-SK", "none") == askpass.STOP
-    assert prompts.is_once
+    assert prompts.is_single_use
 
 
 def test_a_host_key_is_not_taken_unasked(prompts: Prompts) -> None:
     question = "The authenticity ...\nAre you sure you want to continue connecting (yes/no)? "
     assert asked(prompts, question) == b"Ano"
     assert asked(prompts, "Allow this?", "confirm") == askpass.NONE
-    assert not prompts.was_asked and not prompts.is_once
+    assert not prompts.was_asked and not prompts.is_single_use
 
 
 def test_a_wrong_password_is_not_repeated(prompts: Prompts) -> None:
@@ -245,7 +245,9 @@ def test_a_folder_is_no_file(tmp_path: Path) -> None:
 def test_what_a_killed_session_left_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     with tempfile.TemporaryDirectory() as base, contextlib.ExitStack() as stack:
         monkeypatch.setenv("XDG_RUNTIME_DIR", base)
-        alive = stack.enter_context(contextlib.closing(begun(None, "") or pytest.fail("none")))
+        alive = stack.enter_context(
+            contextlib.closing(start_prompts(None, "") or pytest.fail("none"))
+        )
         shared = Path(base) / f"pscp-{os.getuid()}"
         before = {each.name for each in shared.iterdir()}
         with socket.socket(socket.AF_UNIX) as killed:

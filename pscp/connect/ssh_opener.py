@@ -1,0 +1,174 @@
+"""Opens channels to one host: the process of each, its socket for further channels, its number.
+
+Not here: how ssh is set up (ssh_setup.py), when a channel is opened (connections.py), what waits
+for the agent there (greeter.py), channels of a connection that the program made (external.py).
+Read next: authenticator.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import os
+import threading
+from collections.abc import Mapping
+from typing import Protocol
+
+from pscp import errors, state
+from pscp.connect import host_cache
+from pscp.connect.authenticator import Authenticator
+from pscp.connect.control_master import Master, may_ask_again
+from pscp.connect.ssh_setup import Setup
+from pscp.options import Location, Options
+from pscp.transports import Channel, Control, open_channel
+from pscp.transports.control_sockets import sweep
+from pscp.transports.remote_command import command
+
+
+class Opener(Protocol):
+    """What a session opens its channels with. Any thread may use it."""
+
+    authenticator: Authenticator
+    logs_in: bool  # else there is no login, and nothing to remember of one
+
+    def check(self, options: Options, is_push: bool) -> list[str]:
+        """Refuse what cannot be, before anybody is contacted; return what -v says."""
+
+    def has_bbr(self, options: Options) -> bool:
+        """Return whether connections from here may use BBR."""
+
+    def has_changed(self, options: Options) -> bool:
+        """Return whether channels are to be opened in another way than the first ones were."""
+
+    def timeout_s(self, options: Options) -> str:
+        """Return the seconds in which the host has to answer, or "none"."""
+
+    def learn_aes(self, has_aes: object) -> None:
+        """Keep what the far end says of its processor's AES instructions, if it says something."""
+
+    def open(
+        self, options: Options, *, is_sftp: bool, may_prompt: bool, shared: Control | None = None
+    ) -> Channel:
+        """Open a channel of the connection that is `shared`, else of a new one."""
+
+    def open_master(self, options: Options) -> Master | None:
+        """Begin the one login for all channels, where one is wanted and there is place for it."""
+
+    def close(self) -> None:
+        """Forget the answers to prompts, and remove what was left in the folder for sockets."""
+
+
+class SshOpener:
+    """Opens a process of --transport for each channel."""
+
+    logs_in = True
+
+    def __init__(self, host: Location) -> None:
+        self.host = host
+        self.authenticator = Authenticator(host)
+        self._setup = Setup(host)
+        self._lock = threading.Lock()  # guards what follows
+        self._numbers = itertools.count()  # of the connections, in the order of their opening
+        self._controls: list[str] = []  # sockets for further channels
+
+    def check(self, options: Options, is_push: bool) -> list[str]:
+        setup = self._setup.get(options)
+        cipher = setup.advised if setup.ciphers_are_ours else ""
+        return setup.check(options, is_push) + host_cache.advice_said(self.host, options, cipher)
+
+    def has_bbr(self, options: Options) -> bool:
+        try:
+            self._setup.get(options).check(dataclasses.replace(options, congestion="bbr"), True)
+        except errors.UsageError:
+            return False
+        return True
+
+    def has_changed(self, options: Options) -> bool:
+        """Ask ssh, while it logs in already, whether its configuration is what was remembered."""
+        return self._setup.has_changed(options)
+
+    def timeout_s(self, options: Options) -> str:
+        return self._setup.get(options).timeout_s(options)
+
+    def learn_aes(self, has_aes: object) -> None:
+        self._setup.learn_aes(has_aes)
+
+    def open(
+        self, options: Options, *, is_sftp: bool, may_prompt: bool, shared: Control | None = None
+    ) -> Channel:
+        """Open a channel; the prompts of a new connection are answered by the authenticator.
+
+        A new connection gets a socket where further channels may come to share it.
+        """
+        if shared is not None:
+            of_shared = Control(shared.path, is_master=False)
+            return self._process(options, is_sftp=is_sftp, number=0, control=of_shared)
+        is_shared = may_prompt or options.channels != 1 or is_sftp
+        control = self._new_control() if is_shared else None
+        number = self._new_number()
+        return self.authenticator.log_in(
+            options,
+            may_prompt,
+            lambda asks: self._process(
+                options, is_sftp=is_sftp, number=number, control=control, may_prompt=may_prompt,
+                asks=asks,
+            ),
+        )  # fmt: skip
+
+    def open_master(self, options: Options) -> Master | None:
+        """Begin the one login, with --login-once or where a second could trouble a person.
+
+        Raises UsageError with --login-once where there is no place for its socket.
+        """
+        if not (options.login_once or may_ask_again(self.host, options)):
+            return None
+        control = self._new_control()
+        if control is None:
+            if options.login_once:
+                message = "--login-once: no folder for a private socket"
+                raise errors.UsageError(message, state.NO_FOLDER)
+            return None
+        setup, number = self._setup.get(options), self._new_number()
+
+        def log_in(asks: Mapping[str, str] | None) -> Channel:
+            return open_channel(self.host, options, setup, "", True, number, control, asks)
+
+        return Master(self.authenticator.log_in(options, True, log_in), control)
+
+    def close(self) -> None:
+        self.authenticator.close()
+        with self._lock:
+            paths, self._controls = self._controls, []
+        for path in paths:  # an ssh that was killed has not removed its own
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+
+    def _process(
+        self, options: Options, *, is_sftp: bool, number: int, control: Control | None,
+        may_prompt: bool = False, asks: Mapping[str, str] | None = None,
+    ) -> Channel:  # fmt: skip
+        """Start the process of one channel."""
+        setup = self._setup.get(options)
+        if is_sftp:
+            from pscp.sftp.channel import open_sftp  # here: most far ends have python3
+
+            return open_sftp(self.host, options, setup, may_prompt, number, control, asks)
+        return open_channel(self.host, options, setup, command(), may_prompt, number, control, asks)
+
+    def _new_control(self) -> Control | None:
+        """Return a new path for a socket: ssh makes it there, and removes it. None: no place."""
+        folder = state.control_folder()
+        if folder is None:
+            return None
+        with self._lock:
+            is_first = not self._controls
+            path = state.private_path(folder)
+            self._controls.append(path)
+        if is_first:
+            sweep(folder)
+        return Control(path, is_master=True)
+
+    def _new_number(self) -> int:
+        with self._lock:
+            return next(self._numbers)
