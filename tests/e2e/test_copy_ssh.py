@@ -5,7 +5,6 @@ Not here: what is at the far end (test_copy_far.py).
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 from collections.abc import Callable

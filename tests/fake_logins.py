@@ -1,0 +1,148 @@
+"""Channels that log in without ssh, and what opens them: a test says how each login ends.
+
+Not here: a far end that answers (faults/far_end.py).
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from pscp.connect.authenticator import Authenticator
+from pscp.connect.control_master import Master
+from pscp.errors import PscpError
+from pscp.options import Location, Options
+from pscp.transports import Control
+
+WAIT_S = 10.0  # for what has to come
+
+
+class FakeChannel:
+    """A channel whose login succeeds, fails with `error`, or waits for `gate` first."""
+
+    read_fd = write_fd = error_fd = -1
+    pid = 1
+
+    def __init__(self, is_sftp: bool = False, shared: Control | None = None) -> None:
+        self.needs_agent = not is_sftp
+        self.control: Control | None = shared
+        self.error: PscpError | None = None
+        self.gate: threading.Event | None = None
+        self.greeted = threading.Event()  # somebody waits for its login
+        self.is_closed = False
+
+    def end(self) -> None:
+        self.is_closed = True
+
+    def let_go(self, patience_s: float) -> None:
+        self.is_closed = True
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def explain(self, said: str) -> PscpError:
+        assert self.error is not None
+        return self.error
+
+    def lent(self) -> None:
+        pass
+
+
+class FakeFar:
+    """What bootstrap.Far is to the connections: it waits for the login in its constructor."""
+
+    def __init__(self, channel: FakeChannel, *_: object) -> None:
+        self.channel = channel
+        channel.greeted.set()
+        if channel.gate is not None:
+            assert channel.gate.wait(WAIT_S)
+        if channel.error is not None:
+            raise channel.error
+        self.hello: dict[str, Any] = {}
+        self.verify, self.was_kept, self.is_dead = "", False, False
+        self.is_sftp = not channel.needs_agent
+
+    def is_closed(self) -> bool:
+        return self.is_dead
+
+    def close(self) -> None:
+        self.channel.close()
+
+
+class FakeOpener:
+    """Opens the channels that a test has planned, then channels whose logins succeed."""
+
+    def __init__(self, host: Location, *planned: FakeChannel) -> None:
+        self.authenticator = Authenticator(host)
+        self.logs_in = True
+        self.planned = list(planned)
+        self.opened: list[FakeChannel] = []
+        self.changes = 0  # how often the configuration will have changed
+
+    def check(self, options: Options, is_push: bool) -> list[str]:
+        return []
+
+    def has_bbr(self, options: Options) -> bool:
+        return False
+
+    def has_changed(self, options: Options) -> bool:
+        self.changes -= 1
+        return self.changes >= 0
+
+    def timeout_s(self, options: Options) -> str:
+        return "none"
+
+    def learn_aes(self, has_aes: object) -> None:
+        pass
+
+    def open(
+        self, options: Options, *, is_sftp: bool, may_prompt: bool, shared: Control | None = None
+    ) -> FakeChannel:
+        channel = self.planned.pop(0) if self.planned else FakeChannel(is_sftp, shared)
+        channel.needs_agent = not is_sftp
+        self.opened.append(channel)
+        return channel
+
+    def open_master(self, options: Options) -> Master | None:
+        return None
+
+    def close(self) -> None:
+        self.authenticator.close()
+
+
+class FakePrompts:
+    """The answers to prompts of a session: whether there were any, and whether they were taken."""
+
+    def __init__(self, was_asked: bool = True, is_single_use: bool = False) -> None:
+        self.was_asked, self.is_single_use = was_asked, is_single_use
+        self.waited_s = 0.0
+        self.refused: dict[str, PscpError] = {}
+        self.is_closed = False
+        self._tokens = 0
+
+    def caller(self, may_ask: bool) -> tuple[str, dict[str, str]]:
+        self._tokens += 1
+        return str(self._tokens), {"PSCP_ASK": str(self._tokens)}
+
+    def refusal(self, token: str) -> PscpError | None:
+        return self.refused.get(token)
+
+    def busy_until_s(self) -> float:
+        return 0.0
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def failing(error: PscpError) -> FakeChannel:
+    """A channel whose login fails."""
+    channel = FakeChannel()
+    channel.error = error
+    return channel
+
+
+def held() -> FakeChannel:
+    """A channel whose login goes on until its gate is set."""
+    channel = FakeChannel()
+    channel.gate = threading.Event()
+    return channel

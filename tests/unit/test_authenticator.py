@@ -1,0 +1,126 @@
+"""Whose prompts are answered, and what a refusal is worth.
+
+Not here: the answers (test_prompts.py), the second login among lanes (test_connections.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from fake_logins import FakeChannel, FakePrompts
+
+from pscp.connect import authenticator
+from pscp.connect.authenticator import Authenticator
+from pscp.errors import AuthenticationError, ConnectionLost
+from pscp.options import Options, parse_location
+
+BATCH = Options(batch=True)
+
+
+class Logins:
+    """What was opened, and with which environment."""
+
+    def __init__(self) -> None:
+        self.environments: list[Mapping[str, str] | None] = []
+
+    def open(self, environment: Mapping[str, str] | None) -> FakeChannel:
+        self.environments.append(environment)
+        return FakeChannel()
+
+
+@pytest.fixture
+def prompts(monkeypatch: pytest.MonkeyPatch) -> FakePrompts:
+    made = FakePrompts(was_asked=False)
+    monkeypatch.setattr(authenticator, "_prompts", lambda host, options: made)
+    return made
+
+
+@pytest.fixture
+def logins() -> Logins:
+    return Logins()
+
+
+@pytest.fixture
+def policy(prompts: FakePrompts) -> Authenticator:
+    return Authenticator(parse_location("host:"))
+
+
+def far() -> Any:
+    return object()
+
+
+def test_further_logins_are_answered_once_there_was_a_prompt(
+    policy: Authenticator, prompts: FakePrompts, logins: Logins
+) -> None:
+    policy.log_in(Options(), True, logins.open)
+    policy.log_in(Options(), False, logins.open)
+    prompts.was_asked = True
+    policy.log_in(Options(), False, logins.open)
+    assert [environment is not None for environment in logins.environments] == [True, False, True]
+
+
+def test_a_refusal_is_that_of_its_channel(
+    policy: Authenticator, prompts: FakePrompts, logins: Logins
+) -> None:
+    one, other = (policy.log_in(Options(), True, logins.open) for _ in range(2))
+    prompts.refused["2"] = AuthenticationError("refused")
+    assert policy.end_login(one) is None
+    assert policy.end_login(other) is prompts.refused["2"]
+    assert policy.end_login(other) is None  # it has ended
+
+
+def test_after_the_end_nothing_is_known(
+    policy: Authenticator, prompts: FakePrompts, logins: Logins
+) -> None:
+    channel = policy.log_in(Options(), True, logins.open)
+    prompts.refused["1"] = AuthenticationError("refused")
+    prompts.was_asked = prompts.is_single_use = True
+    assert policy.was_asked and policy.is_single_use
+    policy.close()
+    assert prompts.is_closed and policy.end_login(channel) is None
+    assert not policy.was_asked and not policy.is_single_use and policy.waited_s == 0.0
+    policy.close()
+
+
+def test_nobody_is_asked_before_the_first_login(policy: Authenticator) -> None:
+    assert not policy.was_asked and not policy.is_single_use
+    assert policy.repeat(far) is not None
+
+
+def test_a_login_that_is_lost_is_no_refusal(
+    policy: Authenticator, prompts: FakePrompts, logins: Logins
+) -> None:
+    """Only wrong answers are: a connection that was lost says nothing about them."""
+    policy.log_in(Options(), True, logins.open)
+    prompts.was_asked = True
+
+    def lost() -> Any:
+        raise ConnectionLost("closed")
+
+    with pytest.raises(ConnectionLost):
+        policy.repeat(lost)
+    assert policy.repeat(far) is not None
+
+
+def test_answers_that_were_good_twice_are_good(
+    policy: Authenticator, prompts: FakePrompts, logins: Logins
+) -> None:
+    """A refusal of a third login is not remembered: the next may get in."""
+    policy.log_in(Options(), True, logins.open)
+    prompts.was_asked = True
+    policy.repeat(far)
+
+    def refused() -> Any:
+        raise AuthenticationError("too many")
+
+    with pytest.raises(AuthenticationError):
+        policy.repeat(refused)
+    assert policy.repeat(far) is not None
+
+
+def test_in_batch_mode_without_a_password_nobody_answers() -> None:
+    policy, logins = Authenticator(parse_location("nowhere:")), Logins()
+    policy.log_in(BATCH, True, logins.open)
+    assert logins.environments == [None]

@@ -1,0 +1,275 @@
+"""Who gets which connection: copies that begin at once, logins that end late, twice or never.
+
+Not here: real logins (../e2e/test_login.py), the first one's kinds (test_first_login.py).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_logins import WAIT_S, FakeChannel, FakeFar, FakeOpener, FakePrompts, failing, held
+
+from pscp.connect import authenticator, bootstrap, connections, host_cache
+from pscp.connect.connections import Connections, Wanted
+from pscp.connect.host_cache import Known
+from pscp.errors import AuthenticationError, ConnectionLost, HostKeyError, Unreachable
+from pscp.options import Options, parse_location
+from pscp.transports import Control
+
+HOST = parse_location("host:")
+OPTIONS = Options(batch=True)
+
+
+@pytest.fixture(autouse=True)
+def fakes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setattr(bootstrap, "Far", FakeFar)
+    monkeypatch.setattr(bootstrap, "send_agent", lambda channel: b"marker")
+
+
+def made(*planned: FakeChannel) -> tuple[Connections, FakeOpener]:
+    opener = FakeOpener(HOST, *planned)
+    return Connections(HOST, opener), opener
+
+
+def take(session: Connections) -> list[Any]:
+    return session.take(OPTIONS, lambda text: None)
+
+
+def start(session: Connections) -> None:
+    session.start_logins(OPTIONS, is_push=True, is_small=False)
+
+
+def wanted(opened: Callable[[Any], None] = lambda channel: None, of: Any = None) -> Wanted:
+    return Wanted(of, "", opened)
+
+
+def prompted(session: FakeOpener, monkeypatch: pytest.MonkeyPatch, prompts: FakePrompts) -> None:
+    """Have the session's logins answered by these prompts."""
+    monkeypatch.setattr(authenticator, "_prompts", lambda host, options: prompts)
+    session.authenticator.log_in(Options(), True, lambda asks: FakeChannel())
+
+
+def remembered(logins: int) -> None:
+    host_cache.remember(HOST, OPTIONS, True, Known(logins, logins, 0.1))
+
+
+def test_the_next_copy_has_the_connections_of_the_last() -> None:
+    session, opener = made()
+    fars = take(session)
+    session.give(fars)
+    assert take(session) == fars and fars[0].was_kept
+    assert len(opener.opened) == 1
+
+
+def test_a_connection_that_died_meanwhile_is_replaced() -> None:
+    session, opener = made()
+    [far] = take(session)
+    session.give([far])
+    far.is_dead = True
+    start(session)
+    assert far.channel.is_closed and len(opener.opened) == 2
+    assert take(session)[0].channel is opener.opened[1]
+
+
+def test_as_many_logins_begin_as_passed_the_last_time() -> None:
+    remembered(4)
+    session, opener = made()
+    start(session)
+    assert len(opener.opened) == 4 and session.has_early()
+    start(session)  # another copy of the session: no more
+    session.check_logins(OPTIONS, is_push=True, is_small=False)
+    assert len(opener.opened) == 4
+    session.close(is_cut=True)
+    assert all(channel.is_closed for channel in opener.opened)
+
+
+def test_two_copies_that_begin_at_once_do_not_log_in_at_once() -> None:
+    """What the first one's person types is an answer for the second one as well."""
+    one, other = held(), FakeChannel()
+    session, opener = made(one, other)
+    with ThreadPoolExecutor() as pool:
+        takes = [pool.submit(take, session), pool.submit(take, session)]
+        assert one.greeted.wait(WAIT_S)
+        assert not other.greeted.wait(0.2) and len(opener.opened) == 1
+        assert one.gate is not None
+        one.gate.set()
+        channels = [future.result(WAIT_S)[0].channel for future in takes]
+    assert {*channels} == {one, other}
+
+
+def test_lanes_connect_while_another_copy_waits_for_its_first_login() -> None:
+    remembered(2)
+    first = held()
+    session, opener = made(first)
+    start(session)
+    with ThreadPoolExecutor() as pool:
+        taken = pool.submit(take, session)
+        assert first.greeted.wait(WAIT_S)
+        early = pool.submit(session.connect, OPTIONS, wanted()).result(WAIT_S)
+        new = pool.submit(session.connect, OPTIONS, wanted()).result(WAIT_S)
+        assert first.gate is not None
+        first.gate.set()
+        assert taken.result(WAIT_S)[0].channel is first
+    assert [early.channel, new.channel] == opener.opened[1:]
+
+
+def test_a_session_can_be_closed_while_a_login_goes_on() -> None:
+    first = held()
+    session, _ = made(first)
+    with ThreadPoolExecutor() as pool:
+        taken = pool.submit(take, session)
+        assert first.greeted.wait(WAIT_S)
+        pool.submit(session.close).result(WAIT_S)
+        assert first.gate is not None
+        first.gate.set()
+        assert taken.result(WAIT_S)[0].channel is first
+
+
+def test_a_login_that_ends_after_the_copy_is_for_the_next_one() -> None:
+    session, opener = made()
+    far = session.connect(OPTIONS, wanted())
+    session.late.accept(far)
+    assert take(session) == [far] and len(opener.opened) == 1
+
+
+def test_a_login_that_ends_after_the_session_is_closed() -> None:
+    session, _ = made()
+    late, far = session.late, session.connect(OPTIONS, wanted())
+    late.expect(1)
+    session.close()
+    late.accept(far)  # type: ignore[arg-type]
+    late.no_longer_expect()
+    assert far.channel.is_closed  # type: ignore[attr-defined]
+    assert take(session)[0] is not far
+
+
+def test_a_lane_has_the_connection_that_came_late() -> None:
+    session, opener = made()
+    dead, good = session.connect(OPTIONS, wanted()), session.connect(OPTIONS, wanted())
+    dead.is_dead = True  # type: ignore[attr-defined]
+    session.late.accept(dead)
+    session.late.accept(good)
+    opened: list[Any] = []
+    assert session.connect(OPTIONS, wanted(opened.append)) is good
+    assert opened == [good.channel] and dead.channel.is_closed  # type: ignore[attr-defined]
+    assert len(opener.opened) == 2
+
+
+def test_a_further_channel_shares_a_connection() -> None:
+    session, opener = made()
+    of = FakeChannel(shared=Control("/path", True))
+    session.connect(OPTIONS, wanted(of=of))
+    assert opener.opened[0].control == of.control
+
+
+def test_a_refusal_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the answers were wrong for a second login, no third one tries them."""
+    session, opener = made(failing(AuthenticationError("refused")))
+    prompted(opener, monkeypatch, FakePrompts())
+    for _ in range(3):
+        with pytest.raises(AuthenticationError, match="refused"):
+            session.connect(OPTIONS, wanted())
+    assert len(opener.opened) == 1
+
+
+def test_the_second_login_goes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    second = held()
+    session, opener = made(second)
+    prompted(opener, monkeypatch, FakePrompts())
+    with ThreadPoolExecutor() as pool:
+        lanes = [pool.submit(session.connect, OPTIONS, wanted()) for _ in range(3)]
+        assert second.greeted.wait(WAIT_S)
+        assert len(opener.opened) == 1
+        assert second.gate is not None
+        second.gate.set()
+        assert len({lane.result(WAIT_S) for lane in lanes}) == 3
+    assert len(opener.opened) == 3
+
+
+def test_where_an_answer_is_good_once_all_lanes_share_one_login(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    remembered(3)
+    session, opener = made()
+    start(session)
+    prompted(opener, monkeypatch, FakePrompts(is_single_use=True))
+    take(session)
+    assert session.has_one_login
+    assert [channel.is_closed for channel in opener.opened] == [False, True, True]
+    with pytest.raises(AuthenticationError, match="the only login's connection was lost"):
+        session.connect(OPTIONS, wanted())
+    session.remember(OPTIONS, True, Known(8, 8, 0.1))
+    assert host_cache.recall(HOST, OPTIONS, True).logins == 1
+
+
+def test_a_setup_that_changed_begins_anew() -> None:
+    session, opener = made()
+    opener.changes = 1
+    start(session)
+    session.check_logins(OPTIONS, is_push=True, is_small=False)
+    assert [channel.is_closed for channel in opener.opened] == [True, False]
+    assert take(session)[0].channel is opener.opened[1]
+
+
+def test_a_setup_that_is_the_same_changes_nothing() -> None:
+    session, opener = made()
+    start(session)
+    session.check_logins(OPTIONS, is_push=True, is_small=False)
+    assert take(session)[0].channel is opener.opened[0] and len(opener.opened) == 1
+
+
+def test_between_two_attempts_others_may_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    session, opener = made(failing(ConnectionLost("closed")), failing(ConnectionLost("closed")))
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        other = threading.Thread(target=start, args=(session,), daemon=True)
+        other.start()
+        other.join(WAIT_S)
+        assert not other.is_alive()
+
+    monkeypatch.setattr(connections.time, "sleep", pause)
+    assert take(session)[0].channel is opener.opened[2]
+    assert pauses == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("error", "attempts"),
+    [(ConnectionLost("closed"), 4), (Unreachable("host: away"), 1), (HostKeyError("other"), 1)],
+    ids=str,
+)
+def test_what_is_tried_again(error: Any, attempts: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    session, opener = made(*[failing(error) for _ in range(5)])
+    monkeypatch.setattr(connections.time, "sleep", lambda seconds: None)
+    with pytest.raises(type(error)):
+        take(session)
+    assert len(opener.opened) == attempts
+
+
+def test_retry_for_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock_s = [time.monotonic()]
+    session, opener = made(*[failing(Unreachable("host: away")) for _ in range(50)])
+    monkeypatch.setattr(connections.time, "monotonic", lambda: clock_s[0])
+    monkeypatch.setattr(
+        connections.time, "sleep", lambda seconds: clock_s.__setitem__(0, clock_s[0] + seconds)
+    )
+    said: list[str] = []
+    with pytest.raises(Unreachable):
+        session.take(Options(batch=True, retry_for_s=60), said.append)
+    assert said == ["host: away; trying again for up to 60 s"]
+    assert len(opener.opened) == 6  # after 1, 2, 4, 8 and 16 s; 30 more would be too late
+
+
+def test_nothing_is_remembered_of_a_connection_that_the_program_made() -> None:
+    session, opener = made()
+    opener.logs_in = False
+    session.remember(OPTIONS, True, Known(8, 8, 0.1))
+    assert host_cache.recall(HOST, OPTIONS, True) == Known()

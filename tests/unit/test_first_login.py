@@ -1,0 +1,165 @@
+"""The first connection: whether the far end has an agent or SFTP, and the one login for all.
+
+Not here: what goes on beside it (test_connections.py).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_logins import FakeChannel, FakeFar, FakeOpener, failing
+
+from pscp.connect import bootstrap, host_cache
+from pscp.connect.control_master import Master, SharedLogin
+from pscp.connect.early_logins import EarlyLogins
+from pscp.connect.first_login import FirstLogin
+from pscp.connect.remote_kind import RemoteKind
+from pscp.errors import ConnectError, ConnectionLost, NoAgent, NoPython, NoSftp, Unreachable
+from pscp.options import Options, parse_location
+from pscp.transports import Control
+
+HOST = parse_location("me@host:")
+OPTIONS = Options(batch=True)
+CONTROL = Control("/there", True)
+
+
+class FakeMaster:
+    """The one login: it succeeds, unless `error` says why not."""
+
+    control = CONTROL
+    is_only = False
+
+    def __init__(self, error: ConnectError | None = None) -> None:
+        self.channel = FakeChannel()
+        self.error = error
+        self.is_lost = self.is_closed = False
+
+    def wait(self, note: object, patience: object) -> ConnectError | None:
+        return self.error
+
+    def is_usable(self) -> bool:
+        return not self.is_lost
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+class MasterOpener(FakeOpener):
+    """Begins these logins for all channels, one after the other."""
+
+    def __init__(self, masters: list[FakeMaster], *planned: FakeChannel) -> None:
+        super().__init__(HOST, *planned)
+        self.masters = masters
+
+    def open_master(self, options: Options) -> Master | None:
+        return self.masters.pop(0) if self.masters else None  # type: ignore[return-value]
+
+
+@pytest.fixture(autouse=True)
+def fakes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setattr(bootstrap, "Far", FakeFar)
+
+
+def made(opener: FakeOpener) -> FirstLogin:
+    return FirstLogin(
+        HOST, opener, kind=RemoteKind(HOST), shared=SharedLogin(), early=EarlyLogins()
+    )
+
+
+def finish(login: FirstLogin, options: Options = OPTIONS) -> tuple[Any, list[str]]:
+    said: list[str] = []
+    return login.finish(options, said.append), said
+
+
+def test_what_was_started_is_waited_for() -> None:
+    opener = FakeOpener(HOST)
+    login = made(opener)
+    assert login.start(OPTIONS) and login.is_started
+    far, said = finish(login)
+    assert [far.channel] == opener.opened and not said and not login.is_started
+    assert login.login_s > 0
+
+
+def test_what_was_started_and_never_waited_for_is_closed() -> None:
+    opener = FakeOpener(HOST)
+    login = made(opener)
+    login.start(OPTIONS)
+    login.close()
+    assert opener.opened[0].is_closed and not login.is_started
+    login.close()
+
+
+def test_where_no_agent_can_be_it_is_sftp_now_and_the_next_time() -> None:
+    opener = FakeOpener(HOST, failing(NoPython("no python3.")))
+    far, said = finish(made(opener))
+    assert far.is_sftp and said == ["no python3: using SFTP"]
+    assert finish(made(FakeOpener(HOST)))[0].is_sftp
+
+
+def test_where_sftp_is_no_more_it_is_the_agent_again() -> None:
+    host_cache.remember_sftp(HOST, OPTIONS, True)
+    opener = FakeOpener(HOST, failing(NoSftp("none")))
+    far, said = finish(made(opener))
+    assert not far.is_sftp and not said
+    assert not host_cache.uses_sftp(HOST, OPTIONS)
+
+
+def test_where_there_is_neither_the_reason_is_why_there_is_no_agent() -> None:
+    opener = FakeOpener(HOST, failing(NoAgent("a shop")), failing(NoSftp("none")))
+    login = made(opener)
+    with pytest.raises(NoAgent, match="a shop"):
+        finish(login)
+    assert not host_cache.uses_sftp(HOST, OPTIONS)
+    assert not finish(login)[0].is_sftp  # the next time the agent is tried first again
+
+
+@pytest.mark.parametrize("remote", ["agent", "sftp"])
+def test_what_was_asked_for_is_not_replaced(remote: str) -> None:
+    opener = FakeOpener(HOST, failing(NoPython("none") if remote == "agent" else NoSftp("none")))
+    with pytest.raises((NoPython, NoSftp)):
+        finish(made(opener), Options(batch=True, remote=remote))
+    assert len(opener.opened) == 1
+
+
+def test_one_login_carries_the_first_channel() -> None:
+    opener = MasterOpener([FakeMaster()])
+    login = made(opener)
+    assert not login.start(OPTIONS) and not opener.opened
+    far, _ = finish(login)
+    assert far.channel.control == CONTROL
+
+
+def test_one_login_that_fails_is_begun_anew_the_next_time() -> None:
+    bad, good = FakeMaster(Unreachable("away", "ssh HOST")), FakeMaster()
+    login = made(MasterOpener([bad, good]))
+    login.start(OPTIONS)
+    with pytest.raises(Unreachable, match="me@host: away") as caught:
+        finish(login)
+    assert bad.is_closed and caught.value.hint == "ssh me@host"
+    assert finish(login)[0].channel.control == CONTROL and not good.is_closed
+
+
+def test_a_connection_of_one_login_that_was_lost_is_replaced() -> None:
+    lost, good = FakeMaster(), FakeMaster()
+    login = made(MasterOpener([lost, good]))
+    finish(login)
+    lost.is_lost = True
+    finish(login)
+    assert lost.is_closed and not good.is_closed
+
+
+def test_a_channel_that_is_refused_on_a_good_connection_means_no_agent() -> None:
+    opener = MasterOpener([FakeMaster()], failing(ConnectionLost("closed")))
+    far, said = finish(made(opener))
+    assert far.is_sftp and said == ["the far end runs no commands: using SFTP"]
+
+
+def test_login_once_is_the_only_login() -> None:
+    login = made(MasterOpener([FakeMaster()]))
+    login.start(Options(batch=True))
+    assert not login.has_one_login
+    login.start(Options(login_once=True))
+    assert login.has_one_login

@@ -1,0 +1,54 @@
+"""Connections that come late: before a copy, in the middle of one, after the session, never."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from fake_logins import WAIT_S, FakeChannel, FakeFar
+
+from pscp.connect.latecomers import Latecomers
+
+
+def far() -> Any:
+    return FakeFar(FakeChannel())
+
+
+def test_each_connection_is_given_once() -> None:
+    late, fars = Latecomers(), [far(), far(), far()]
+    for each in fars:
+        late.accept(each)
+    assert late.next() is fars[0]
+    assert late.take() == fars[1:] and all(each.was_kept for each in fars)
+    assert late.take() == [] and late.next() is None
+
+
+def test_a_lane_waits_for_a_login_that_goes_on() -> None:
+    late, one = Latecomers(), far()
+    late.expect(1)
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(late.next)
+        late.accept(one)
+        late.no_longer_expect()
+        assert waiting.result(WAIT_S) is one
+
+
+def test_a_login_that_never_succeeds_ends_the_wait() -> None:
+    late = Latecomers()
+    late.expect(2)
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(late.next)
+        late.no_longer_expect()
+        late.no_longer_expect()
+        assert waiting.result(WAIT_S) is None
+
+
+def test_after_the_end_nothing_is_kept() -> None:
+    late, before, after = Latecomers(), far(), far()
+    late.expect(1)
+    late.accept(before)
+    late.close()
+    late.accept(after)
+    assert before.channel.is_closed and after.channel.is_closed
+    assert late.next() is None  # though one is still expected
+    late.close()

@@ -1,0 +1,59 @@
+"""Agent or SFTP: what was asked for, what was found out, what is remembered."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_logins import FakeChannel, FakeFar
+
+from pscp.connect import host_cache
+from pscp.connect.remote_kind import RemoteKind
+from pscp.options import Options, parse_location
+
+HOST = parse_location("host:")
+AUTO, AGENT, SFTP = (Options(remote=remote) for remote in ("auto", "agent", "sftp"))
+
+
+@pytest.fixture(autouse=True)
+def state(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+
+
+def far(is_sftp: bool, verify: str = "auto") -> Any:
+    made = FakeFar(FakeChannel(is_sftp))
+    made.verify = verify
+    return made
+
+
+def test_what_is_asked_for_goes_before_what_is_remembered() -> None:
+    host_cache.remember_sftp(HOST, AUTO, True)
+    kind = RemoteKind(HOST)
+    assert [kind.uses_sftp(each) for each in (AUTO, AGENT, SFTP)] == [True, False, True]
+
+
+def test_a_session_stays_with_what_it_has_found() -> None:
+    kind = RemoteKind(HOST)
+    assert not kind.uses_sftp(AUTO)
+    host_cache.remember_sftp(HOST, AUTO, True)  # by another one
+    assert not kind.uses_sftp(AUTO)
+    kind.forget()
+    assert kind.uses_sftp(AUTO)
+
+
+def test_switch_there_and_back() -> None:
+    kind = RemoteKind(HOST)
+    kind.switch(AUTO)
+    assert kind.uses_sftp(AUTO) and not kind.uses_sftp(AGENT)
+    kind.switch(AUTO)
+    assert not kind.uses_sftp(AUTO)
+
+
+def test_only_a_connection_of_the_same_kind_suits() -> None:
+    """Over SFTP it was also begun with a way to verify."""
+    kind = RemoteKind(HOST)
+    assert kind.suits(far(False), AGENT) and kind.suits(far(False, "read"), AGENT)
+    assert not kind.suits(far(True), AGENT) and not kind.suits(far(False), SFTP)
+    assert kind.suits(far(True, SFTP.verify), SFTP)
+    assert not kind.suits(far(True, "other"), SFTP)

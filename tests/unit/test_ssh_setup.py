@@ -1,0 +1,83 @@
+"""ssh's configuration: taken from memory at once, asked for once, and kept for its own key."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from pscp.connect import ssh_setup
+from pscp.connect.ssh_setup import Setup, setup_key
+from pscp.options import Location, Options, parse_location
+from pscp.transports import SshSetup
+
+HOST = parse_location("host:")
+OPTIONS = Options(transport="openssh")
+
+
+class Ssh:
+    """What `ssh -G` says, and how often it was asked."""
+
+    def __init__(self) -> None:
+        self.setup, self.asked = SshSetup(offered=("aes128-ctr",)), 0
+
+    def resolve(self, host: Location, options: Options) -> SshSetup:
+        self.asked += 1
+        return self.setup
+
+
+@pytest.fixture
+def ssh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Ssh:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    made = Ssh()
+    monkeypatch.setattr(ssh_setup, "resolve", made.resolve)
+    return made
+
+
+def test_it_is_asked_once_and_remembered(ssh: Ssh) -> None:
+    for _ in range(2):
+        setup = Setup(HOST)
+        assert setup.get(OPTIONS) == setup.get(OPTIONS) == ssh.setup
+    assert ssh.asked == 1
+
+
+def test_what_was_remembered_is_checked_once(ssh: Ssh) -> None:
+    Setup(HOST).get(OPTIONS)
+    setup = Setup(HOST)
+    assert not setup.has_changed(OPTIONS)  # nobody needed it yet
+    setup.get(OPTIONS)
+    assert not setup.has_changed(OPTIONS) and ssh.asked == 2
+    assert not setup.has_changed(OPTIONS) and ssh.asked == 2
+
+
+def test_what_has_changed_is_used_and_remembered(ssh: Ssh) -> None:
+    Setup(HOST).get(OPTIONS)
+    setup = Setup(HOST)
+    assert not setup.get(OPTIONS).ciphers_are_ours
+    ssh.setup = dataclasses.replace(ssh.setup, ciphers_are_ours=True)
+    assert setup.has_changed(OPTIONS)
+    assert setup.get(OPTIONS) == Setup(HOST).get(OPTIONS) == ssh.setup
+
+
+def test_what_the_far_end_says_of_its_processor_is_no_change(ssh: Ssh) -> None:
+    Setup(HOST).get(OPTIONS)
+    setup = Setup(HOST)
+    setup.get(OPTIONS)
+    setup.learn_aes("yes")
+    assert setup.get(OPTIONS).far_aes is None
+    setup.learn_aes(True)
+    setup.learn_aes(False)
+    assert setup.get(OPTIONS).far_aes is True
+    assert not setup.has_changed(OPTIONS)
+
+
+def test_other_options_of_ssh_are_another_way() -> None:
+    """Passwords are shared by these keys, so nothing that leads elsewhere may be left out."""
+    others = [
+        Options(port=2222), Options(jump="gate"), Options(config_file="other"),
+        Options(ssh_options=("HostName=other",)), Options(program="/other/ssh"),
+    ]  # fmt: skip
+    keys = {setup_key(HOST, options) for options in [OPTIONS, *others]}
+    keys |= {setup_key(parse_location(text), OPTIONS) for text in ("me@host:", "other:")}
+    assert len(keys) == 8
