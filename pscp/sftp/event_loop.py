@@ -29,7 +29,7 @@ class _Pace:
     """When a system call is worth it again: once a quarter of the pipe will have moved.
 
     ssh fills and empties its pipes by 32 KiB, and to follow each of its steps costs more than to
-    move the bytes. See docs/decisions.md 34.
+    move the bytes. See docs/performance.md.
     """
 
     def __init__(self, fd: int) -> None:

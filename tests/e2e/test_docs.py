@@ -176,11 +176,17 @@ def test_the_protocol_lists_every_frame_and_kind_of_failure() -> None:
     assert all(f"`{kind}`" in text for kind in failures.KINDS)
 
 
-def test_the_decisions_are_numbered() -> None:
+def test_the_decisions_are_numbered_records() -> None:
     text = (ROOT / "docs" / "decisions.md").read_text("utf-8")
-    numbers = [int(number) for number in re.findall(r"^## (\d+)\. \S", text, re.MULTILINE)]
-    assert numbers == list(range(1, len(numbers) + 1))
-    assert len(re.findall(r"^## ", text, re.MULTILINE)) == len(numbers)
+    records = re.split(r"^## ", text, flags=re.MULTILINE)[1:]
+    numbers = [record.partition(". ")[0] for record in records]
+    assert numbers == [str(number + 1) for number in range(len(records))]
+    for record in records:
+        parts = re.findall(r"^- \*\*(\w+)\.\*\* ", record, re.MULTILINE)
+        assert parts == ["Context", "Decision", "Status", "Consequences"], record.partition("\n")[0]
+        for file in re.findall(r"`([\w/]+(?:\.py|/))`", record):
+            found = [ROOT / file, ROOT / "pscp" / file]
+            assert any(path.exists() for path in found), file
 
 
 def test_the_pages_of_the_benchmark_are_as_the_script_writes_them() -> None:
