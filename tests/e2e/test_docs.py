@@ -22,6 +22,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import test_house
 from compare import assert_same_tree
 
 from e2e.ways import Ran
@@ -174,6 +175,26 @@ def test_the_protocol_lists_every_frame_and_kind_of_failure() -> None:
     assert set(wire.NAMES.values()) <= set(first_cells("protocol.md", "The frame"))
     text = (ROOT / "docs" / "protocol.md").read_text("utf-8")
     assert all(f"`{kind}`" in text for kind in failures.KINDS)
+
+
+def drawings(page: str, heading: str) -> list[str]:
+    """The lines of the first block of text below a heading of a page in docs/."""
+    text = (ROOT / "docs" / page).read_text("utf-8")
+    section = text.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    return section.partition("```text\n")[2].partition("```")[0].splitlines()
+
+
+def test_the_rooms_are_drawn_as_the_ladder_has_them() -> None:
+    drawn = [re.split(r" {3,}", line)[0].split() for line in drawings("design.md", "The rooms")]
+    assert drawn == [list(rung) for rung in test_house.LADDER]
+
+
+def test_the_way_of_a_chunk_is_drawn_as_the_modules_lead() -> None:
+    drawn = [line.split()[0] for line in drawings("design.md", "A chunk's way")]
+    assert [file for file in drawn if file in test_house.WAY_OF_A_CHUNK] == [
+        *test_house.WAY_OF_A_CHUNK
+    ]
+    assert [file for file in drawn if not (ROOT / "pscp" / file).exists()] == []
 
 
 def test_the_decisions_are_numbered_records() -> None:
