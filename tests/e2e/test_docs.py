@@ -28,6 +28,7 @@ from compare import assert_same_tree
 from e2e.ways import Ran
 from e2e.world import ROOT, World, change, make_world
 from pscp import __all__ as public_names
+from pscp.cli import arguments
 from pscp.connect.bootstrap import MODULES
 from pscp.endpoint import end, failures, wire
 from pscp.selftest.servers import PrivateServer
@@ -230,6 +231,21 @@ def test_the_pages_of_the_benchmark_are_as_the_script_writes_them() -> None:
         text = (ROOT / "docs" / page).read_text("utf-8")
         assert text.startswith(lead), page
         assert ("\n### " in text, "\n### a case" in made) == (has_cases, has_cases)
+
+
+def test_options_in_the_tables_for_users_are_pscps() -> None:
+    known = set(arguments.make_parser()._option_string_actions)
+    for page in ("coming-from.md", "troubleshooting.md"):
+        rows = re.findall(r"^\| .+ \|$", (ROOT / "docs" / page).read_text("utf-8"), re.MULTILINE)
+        cells = [row.rpartition(" | ")[2] for row in rows[1:]]
+        named = {option for cell in cells for option in re.findall(r"`[^`]*`", cell)}
+        options = {
+            word
+            for text in named
+            for word in re.findall(r"(?<!\S)--?[a-z][\w-]*", text[1:-1], re.I)
+        }
+        assert options - {"-m"} <= known, page
+        assert len(options) > 5
 
 
 def test_a_word_of_the_glossary_has_one_row() -> None:
