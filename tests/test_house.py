@@ -37,7 +37,7 @@ LADDER = (
     ("sftp",),
     ("transports",),
     ("progress", "signals"),
-    ("processes", "options"),
+    ("processes", "options", "option_fields"),
     ("state", "terminal_text"),
     ("errors",),
     ("endpoint",),
