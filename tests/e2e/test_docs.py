@@ -205,8 +205,8 @@ def test_module_and_class_names_in_the_pages_are_real() -> None:
 @pytest.fixture
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of the pages, and of what they lead to, that a test may spoil."""
-    for name in ("README.md", "CHANGELOG.md"):
-        shutil.copy(ROOT / name, tmp_path / name)
+    for path in ROOT.glob("*.md"):
+        shutil.copy(path, tmp_path / path.name)
     for name in ("docs", "examples", "pscp", "tests"):
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / name, tmp_path / name, ignore=ignored)
@@ -218,6 +218,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("page", "added", "complaint"),
     [
+        ("docs/api.md", "more\n", "docs/api.md: stale"),
         ("docs/errors.md", "more\n", "docs/errors.md: stale"),
         ("docs/options.md", "more\n", "docs/options.md: stale"),
         ("README.md", "[x](docs/nothing.md)\n", "the link to docs/nothing.md leads nowhere"),
