@@ -34,6 +34,19 @@ sequence of them; `Progress` a function of a `Counters`; `Say` a function of a `
 What this page names stays as it is within a minor version (0.2.x). What it does not name is not for
 programs to call.
 """
+EVENTS = """\
+## What --progress json prints
+
+For a program in another language: one JSON object a line on standard output, whose `event` is
+
+- `progress`, about once a second: `elapsed_s`, and the fields of Counters but for `started_s` and
+  `nouns`;
+- `note`: `text`, a failure or a warning as a person would read it;
+- `line`: `text`, a line of a dry run;
+- `end`, the last: `ok`, and the fields of Result, unless the copy raised an error.
+
+Fields may be added; those that are there keep their meaning as above.
+"""
 CALLS = (pscp.copy, pscp.measure, pscp.clean, pscp.replicate, pscp.parse_location)
 # The classes, with the heading that each group stands under.
 CLASSES: dict[str, tuple[type, ...]] = {
@@ -58,7 +71,7 @@ def api_page() -> str:
         lines += [f"## {title}\n"]
         for kind in kinds:
             lines += [*class_of_fields(kind)]
-    return "\n".join(lines).rstrip() + "\n"
+    return "\n".join([*lines, EVENTS]).rstrip() + "\n"
 
 
 def session() -> Iterator[str]:
