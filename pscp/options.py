@@ -79,6 +79,7 @@ class Location:
 
     @property
     def is_remote(self) -> bool:
+        """True if it names a host."""
         return self.host is not None
 
     @property

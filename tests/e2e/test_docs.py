@@ -269,9 +269,9 @@ def test_module_and_class_names_in_the_pages_are_real() -> None:
 @pytest.fixture
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of the pages, and of what they lead to, that a test may spoil."""
-    for name in ("README.md", "CHANGELOG.md"):
-        shutil.copy(ROOT / name, tmp_path / name)
-    for name in ("docs", "examples", "pscp", "tests"):
+    for path in (*ROOT.glob("*.md"), ROOT / "pyproject.toml", ROOT / "LICENSE"):
+        shutil.copy(path, tmp_path / path.name)
+    for name in ("docs", "examples", "pscp", "share", "tests"):
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / name, tmp_path / name, ignore=ignored)
     monkeypatch.setattr(script, "ROOT", tmp_path)
@@ -282,8 +282,11 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("page", "added", "complaint"),
     [
+        ("docs/api.md", "more\n", "docs/api.md: stale"),
         ("docs/errors.md", "more\n", "docs/errors.md: stale"),
         ("docs/options.md", "more\n", "docs/options.md: stale"),
+        ("share/man/man1/pscp.1", "more\n", "share/man/man1/pscp.1: stale"),
+        ("share/zsh/site-functions/_pscp", "more\n", "share/zsh/site-functions/_pscp: stale"),
         ("README.md", "[x](docs/nothing.md)\n", "the link to docs/nothing.md leads nowhere"),
         ("README.md", "[x](docs/design.md#no-such)\n", "there is no such heading"),
         ("README.md", "```sh\nls\n```\n", "marked neither run=NAME nor norun"),
