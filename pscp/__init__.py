@@ -2,8 +2,9 @@
 
 copy() and Session are in api.py, Options and Location in options.py, the errors in errors.py,
 Result and Counters in progress.py, measure() in measuring/measure.py, Measurement in
-measuring/advice.py, clean() in cleaning.py, replicate() in zfs/replicate.py. They are imported on
-first use, so that the command line starts quickly.
+measuring/advice.py, clean() in cleaning.py, replicate() in zfs/replicate.py; the types of their
+keywords are in option_fields.py. They are imported on first use, so that the command line starts
+quickly.
 Read next: api.py.
 """
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any
@@ -21,6 +21,9 @@ from pscp.options import Location, Options, check_direction, parse_location
 from pscp.progress import CallbackReporter, Counters, Reporter, Result, Silent
 
 if TYPE_CHECKING:
+    from typing import Unpack
+
+    from pscp.option_fields import OptionFields, SessionFields
     from pscp.stream.stream import Ran
 
 _LARGE_BYTES = 8 * 1024 * 1024  # from here on a second connection may be of use
@@ -37,20 +40,40 @@ def copy(
     reporter: Reporter | None = None,
     progress: Progress | None = None,
     keep_digests: bool = True,
-    **fields: Any,
+    **fields: Unpack[OptionFields],
 ) -> Result:
     """Copy files and folders to or from one host, over several SSH connections.
 
-    `sources` is one location or several ("path", "host:path", a Location); either they or the
-    destination are remote. `fields` are fields of Options, for instance recursive=True or
-    connections=8. `progress` is called about ten times a second with a snapshot of Counters.
-    With strong=True the Result's `digests` map each path to its SHA-256, unless keep_digests
-    is False, which saves the memory where there are very many files.
+    Args:
+        sources: one location or several ("path", "host:path", a Location). Either they or the
+            destination are remote.
+        destination: "path", "host:path" or a Location; with a "/" at its end a folder to copy
+            into.
+        options: what was asked for; `fields` are put in place of its own.
+        reporter: is told of the copy while it runs, as the command line's display is.
+        progress: is called about ten times a second with a snapshot of Counters.
+        keep_digests: with strong=True the Result's `digests` map each path to its SHA-256; False
+            saves the memory where there are very many files.
+        fields: fields of Options, for instance recursive=True or connections=8. They are:
+            recursive, preserve, archive, update, filters, dry_run, strict_names (what is copied);
+            strong, transfer_test, resume, verify (how it is verified and resumed);
+            remote, connections, channels, block_bytes, chunk_bytes, limit_kbit_s, window_bytes,
+            congestion, rcvbuf_bytes, sndbuf_bytes, bind, cpus (how it is sent);
+            transport, program, port, identities, config_file, jump, ssh_options, timeout_s,
+            retry_for_s, address_family, cipher, compress, batch, password_file, login_once (how
+            ssh is run); verbose, debug, quiet, stats (what is shown).
 
-    Returns a Result; its `failures` name each file that was not copied. Raises UsageError before
-    anything is contacted, ConnectError where there is no usable far end, CopyError where the copy
-    as a whole cannot go on, ProtocolError for a far end that misbehaves. KeyboardInterrupt and
-    other exceptions of signal handlers end the copy tidily; what had landed is kept.
+    Returns:
+        A Result; its `failures` name each file that was not copied.
+
+    Raises:
+        UsageError: before anything is contacted.
+        ConnectError: there is no usable far end.
+        CopyError: the copy as a whole cannot go on.
+        ProtocolError: the far end misbehaves.
+
+    KeyboardInterrupt and other exceptions of signal handlers end the copy tidily; what had landed
+    is kept.
     """
     chosen = _options(options, fields)
     froms, to = _locations(sources, destination)
@@ -63,7 +86,8 @@ def copy(
 class Session:
     """Connections to one host, kept for several copies. A context manager.
 
-    `host` is "host", "user@host", "ssh://user@host:port", or a Location on it.
+    `host` is "host", "user@host", "ssh://user@host:port", or a Location on it. `options` and
+    `fields` are those of copy(), and hold for every call that does not say otherwise.
 
     With `transport` a paramiko.SSHClient or an asyncssh.SSHClientConnection that is connected, all
     lanes are channels of that connection, which stays open; `host` may be left out, and is then
@@ -72,8 +96,9 @@ class Session:
     """
 
     def __init__(
-        self, host: str | Location | None = None, options: Options | None = None, **fields: Any
-    ) -> None:
+        self, host: str | Location | None = None, options: Options | None = None,
+        **fields: Unpack[SessionFields],
+    ) -> None:  # fmt: skip
         client = fields.pop("transport") if _is_client(fields.get("transport")) else None
         self.options = _options(options, fields)
         if isinstance(host, str):
@@ -109,7 +134,8 @@ class Session:
 
     def copy(
         self, sources: Source, destination: str | Location, *,
-        reporter: Reporter | None = None, progress: Progress | None = None, **fields: Any,
+        reporter: Reporter | None = None, progress: Progress | None = None,
+        **fields: Unpack[OptionFields],
     ) -> Result:  # fmt: skip
         """As pscp.copy(), over this session's connections; the host must be this session's."""
         froms, to = _locations(sources, destination)
@@ -121,7 +147,7 @@ class Session:
     # --- streams
 
     def pipe_to(
-        self, command: str | Sequence[str], **fields: Any
+        self, command: str | Sequence[str], **fields: Unpack[OptionFields]
     ) -> AbstractContextManager[IO[bytes]]:
         """A file object for writing: the standard input of a command at the far end.
 
@@ -134,7 +160,7 @@ class Session:
         return stream.piped(self.connections, self._stream_options(fields), True, command)
 
     def pipe_from(
-        self, command: str | Sequence[str], **fields: Any
+        self, command: str | Sequence[str], **fields: Unpack[OptionFields]
     ) -> AbstractContextManager[IO[bytes]]:
         """A file object for reading: the standard output of a command at the far end.
 
@@ -145,14 +171,18 @@ class Session:
 
         return stream.piped(self.connections, self._stream_options(fields), False, command)
 
-    def run(self, argv: Sequence[str], **fields: Any) -> Ran:
-        """Run a program at the far end, without a shell: its exit status and what it said."""
+    def run(self, argv: Sequence[str], **fields: Unpack[OptionFields]) -> Ran:
+        """Run a program at the far end, without a shell, and wait for it.
+
+        Returns its exit status and what it wrote. Raises CopyError, and ends it, where its output
+        is longer than 256 MiB, and as copy() does.
+        """
         from pscp.stream import stream
 
         options = self._stream_options({"connections": 1, **fields})
         return stream.run(self.connections, options, argv)
 
-    def _stream_options(self, fields: dict[str, Any]) -> Options:
+    def _stream_options(self, fields: Mapping[str, Any]) -> Options:
         return _options(self.options, fields).with_agent("a stream")
 
     # --- one copy
@@ -206,7 +236,7 @@ def _is_large(froms: list[Location]) -> bool:
         return False
 
 
-def _options(options: Options | None, fields: dict[str, Any]) -> Options:
+def _options(options: Options | None, fields: Mapping[str, Any]) -> Options:
     try:
         return dataclasses.replace(options or Options(), **fields)
     except TypeError as error:

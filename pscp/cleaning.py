@@ -11,7 +11,7 @@ import dataclasses
 import json
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pscp import errors
 from pscp.api import Session
@@ -22,6 +22,11 @@ from pscp.endpoint.wire import WireError
 from pscp.options import Location, Options, parse_location
 from pscp.progress import Failure, count, format_bytes
 from pscp.terminal_text import write_line
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from pscp.option_fields import OptionFields
 
 _MOST = 1_000_000  # that are kept in memory; the same command finds the rest
 
@@ -49,12 +54,13 @@ class Cleaned:
 
     @property
     def ok(self) -> bool:
+        """True if every folder was read and every file went that was to go."""
         return not self.failures
 
 
 def clean(
     where: str | Location, options: Options | None = None, *, remove: bool = False,
-    note: Callable[[str], None] = lambda text: None, **fields: Any,
+    note: Callable[[str], None] = lambda text: None, **fields: Unpack[OptionFields],
 ) -> Cleaned:  # fmt: skip
     """Find what cut copies left below a folder, "host:folder" or one here; or remove it.
 

@@ -30,7 +30,7 @@ MAX_CONNECTIONS = 256  # each is an ssh process here and one or two at the far e
 MAX_CHANNELS = 64  # sshd lets in MaxSessions of them, by default 10 (sshd_config(5))
 MIN_BLOCK_BYTES = 4 * KIB  # below, the frame headers and calls cost more than the data
 MAX_BLOCK_BYTES = MIB  # a pipe holds no more at once (/proc/sys/fs/pipe-max-size)
-CHUNK_BYTES = 4 * MIB  # 2 to 4 MiB did best over wide-area paths; see docs/decisions.md
+CHUNK_BYTES = 4 * MIB  # 2 to 4 MiB did best over wide-area paths; see docs/performance.md
 MAX_CHUNK_BYTES = 64 * MIB  # the sink holds a chunk of each lane in memory until it matches
 MAX_SIZE_BYTES = 2**63 - 1  # off_t
 MIN_WINDOW_BYTES = 2 * MIB  # two chunks of a stream
@@ -79,6 +79,7 @@ class Location:
 
     @property
     def is_remote(self) -> bool:
+        """True if it names a host."""
         return self.host is not None
 
     @property

@@ -94,9 +94,9 @@ class Failure:
 class Result:
     """What a copy did."""
 
-    files: int = 0
-    files_resumed: int = 0
-    files_skipped: int = 0
+    files: int = 0  # copied in this run
+    files_resumed: int = 0  # there already, and verified
+    files_skipped: int = 0  # left out by update
     bytes: int = 0  # of all files that are good at the destination
     bytes_sent: int = 0
     bytes_resumed: int = 0
@@ -111,22 +111,24 @@ class Result:
 
     @property
     def ok(self) -> bool:
+        """True if no file failed."""
         return not self.failures
 
 
 class Reporter(Protocol):
     """Shows a copy. All four may be called from any thread; stop() more than once."""
 
-    def start(self, counters: Counters) -> None: ...
+    def start(self, counters: Counters) -> None:
+        """The copy begins; `counters` say at any time where it stands."""
 
     def note(self, text: str) -> None:
-        """A failure or a warning: "PATH: what happened"."""
+        """Show a failure or a warning: "PATH: what happened"."""
 
     def line(self, text: str) -> None:
-        """A line of output that was asked for, such as a dry run's."""
+        """Show a line of output that was asked for, such as a dry run's."""
 
     def stop(self, result: Result | None = None) -> None:
-        """No result: the copy raised."""
+        """The copy is over; without a result it raised an exception."""
 
 
 def make_reporter(options: Options, is_terminal: bool) -> Reporter:

@@ -41,7 +41,7 @@ from pscp.selftest.servers import EmbeddedServer, PrivateServer, SshdServer, fin
 # found again even where its parent died before it and it is nobody's descendant any more.
 RUN_TOKEN = secrets.token_hex(16)
 ENDING_S = 5.0  # sshd notices a connection's end, and its agent an end of stdin, a moment later
-OLDEST_MINOR, NEWEST_MINOR = 6, 13
+OLDEST_MINOR, NEWEST_MINOR = 6, 14
 PYENV_VERSIONS = Path("~/.pyenv/versions").expanduser()  # before HOME is changed
 SHELLS = ("sh", "bash", "csh", "fish")
 
@@ -251,7 +251,7 @@ def far_environment(home: Path, folder: Path, python: str | None) -> dict[str, s
 
 @functools.cache
 def find_far_pythons() -> dict[str, str]:
-    """Interpreters 3.6 to 3.13 found here, version -> path."""
+    """Interpreters 3.6 to 3.14 found here, version -> path."""
     found_pythons: dict[str, str] = {}
     for minor in range(OLDEST_MINOR, NEWEST_MINOR + 1):
         candidates = sorted(PYENV_VERSIONS.glob(f"3.{minor}.*/bin/python3"))

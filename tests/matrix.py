@@ -2,7 +2,9 @@
 
 A module with EVERY_WAY = True has its tests run over all of them, but for what a test's marks say.
 Without --all-ways they run over what is USUAL in their folder, and each once over one of the
-other ways: which one is told by its name, so it is the same in every run, and all ways are taken.
+other ways. Of a test with several sets of parameters this is so for the first set; each other one
+is run over one of the usual ways. Which one is told by the name, so it is the same in every run,
+and all ways are taken.
 
 Not here: the fixtures named `way` (e2e/conftest.py, faults/conftest.py).
 """
@@ -22,6 +24,7 @@ DIRECTIONS = ("push", "pull")
 MARKS = {
     "needs_agent": "needs_agent(DIRECTION..., reason=WHY): not over SFTP",
     "needs_openssh": "needs_openssh(reason=WHY): not over asyncssh and paramiko",
+    "differs_by_way": "differs_by_way(reason=WHY): each set of parameters over each usual way",
 }
 
 
@@ -74,13 +77,23 @@ def parametrize(metafunc: pytest.Metafunc, fixture: str = "way") -> None:
 
 
 def left_out(items: Iterable[pytest.Item]) -> set[pytest.Item]:
-    """Of each test, whatever its other parameters, the unusual ways but one."""
-    groups: dict[str, list[pytest.Item]] = {}
+    """The ways over which a test, or a further set of its parameters, does not run."""
+    groups: dict[str, list[pytest.Item]] = {}  # of each of these one is run
+    first: dict[str, str] = {}  # set of parameters of each test
     for item in items:
         callspec = getattr(item, "callspec", None)
         way = callspec.params.get("way") if callspec is not None else None
-        if isinstance(way, Combination) and way[1:] not in USUAL[item.path.parent.name]:
-            groups.setdefault(item.nodeid.partition("[")[0], []).append(item)
+        if callspec is None or not isinstance(way, Combination):
+            continue
+        test, others = item.nodeid.partition("[")[0], callspec.id.removeprefix(way.name)
+        if way[1:] not in USUAL[item.path.parent.name]:
+            groups.setdefault(test, []).append(item)
+        elif others != first.setdefault(test, others) and not differs_by_way(item):
+            groups.setdefault(f"{test} {others}", []).append(item)
     for name, group in groups.items():
         del group[zlib.crc32(name.encode()) % len(group)]
     return {item for group in groups.values() for item in group}
+
+
+def differs_by_way(item: pytest.Item) -> bool:
+    return item.get_closest_marker("differs_by_way") is not None

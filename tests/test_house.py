@@ -37,7 +37,7 @@ LADDER = (
     ("sftp",),
     ("transports",),
     ("progress", "signals"),
-    ("processes", "options"),
+    ("processes", "options", "option_fields"),
     ("state", "terminal_text"),
     ("errors",),
     ("endpoint",),
@@ -205,7 +205,7 @@ def test_the_endpoint_is_ascii() -> None:
 
 def test_there_is_an_interpreter_to_check_the_endpoint_with(far_pythons: list[str]) -> None:
     if not far_pythons:
-        unavailable("no python3 from 3.6 to 3.13 found")
+        unavailable("no python3 from 3.6 to 3.14 found")
 
 
 def test_the_endpoint_compiles_and_loads(far_python: str) -> None:

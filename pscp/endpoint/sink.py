@@ -59,7 +59,7 @@ class Sink:
         self._open: collections.OrderedDict[int, Any] = collections.OrderedDict()
         self._arriving = Arriving()
         self._hasher = hashes.new(algorithm)
-        # What has come of the chunk that is arriving. With a bytearray, or blocks read straight into
+        # What has come of the chunk that is arriving. With a bytearray, or blocks read right into
         # it, a pull of 1 GiB took 8% longer (memory-backed files, two cores).
         self._chunk = mmap.mmap(-1, _CHUNK_BYTES)
         self._room = memoryview(bytearray(1 << 18))

@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING
 
 from pscp import errors
 from pscp.api import Session
@@ -38,6 +38,11 @@ from pscp.transfer.work_queue import Board
 from pscp.transfer.worker import OPENING_MAX
 from pscp.transports import Channel, open_channel, resolve
 from pscp.transports.remote_command import command
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from pscp.option_fields import OptionFields
 
 SECONDS = 2.0  # of a point in one direction
 _WARM_ROUND_TRIPS = 9  # until TCP's first 14 KB a round trip have doubled to a channel's 2 MiB
@@ -62,7 +67,8 @@ Say = Callable[[str], None]
 
 def measure(
     host: str | Location, options: Options | None = None, *, save: bool = False,
-    seconds: float = SECONDS, say: Say | None = None, note: Say | None = None, **fields: Any,
+    seconds: float = SECONDS, say: Say | None = None, note: Say | None = None,
+    **fields: Unpack[OptionFields],
 ) -> Measurement:  # fmt: skip
     """Measure the path to a host, without touching a disk at either end. About a minute.
 

@@ -71,7 +71,7 @@ class OneLineParser(argparse.ArgumentParser):
         raise UsageError(message, "pscp-test --help shows the usage")
 
 
-def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+def make_parser() -> OneLineParser:
     parser = OneLineParser(
         prog="pscp-test",
         description="Copies files of awkward sizes and names up and down with 1, 2 and 20 "
@@ -82,7 +82,11 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--embedded", action="store_true", help="the private server is asyncssh's, even with sshd"
     )
-    arguments = parser.parse_args(argv)
+    return parser
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    arguments = make_parser().parse_args(argv)
     if not os.path.isdir(arguments.DIR):
         raise UsageError(f"{arguments.DIR}: no such folder", "DIR must exist")
     if arguments.HOST is not None:

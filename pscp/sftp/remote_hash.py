@@ -28,7 +28,7 @@ TOOLS = (
 )  # fmt: skip
 _MADE_FOR_THE_PROCESSOR = "openssl"  # as our own SHA-256 is; coreutils' takes four times as long
 # Starting the programs costs as much as hashing 3 MiB: near, chunks are larger than with an agent.
-# Far, too few of them would fit in a lane's window while some are verified. docs/decisions.md 34.
+# Far, too few of them would fit in a lane's window while some are verified. docs/performance.md.
 CHUNK_BYTES, NEAR_S = 8 * 1024 * 1024, 0.01
 _TRIAL = b"pscp"  # what each is tried with: a tool of another kind is none
 _PATIENCE_S = 10.0  # a forced command may wait for something else than we say

@@ -42,11 +42,11 @@ _SAID_MAX_BYTES = 64 * 1024  # of what a program said on its standard error, kep
 
 @dataclass(frozen=True)
 class Ran:
-    """What came of a program."""
+    """What came of a program that was run."""
 
-    status: int  # 128 and the number of the signal that ended it
-    out: bytes
-    err: bytes
+    status: int  # its exit status; 128 and the signal's number where a signal ended it
+    out: bytes  # its standard output
+    err: bytes  # the end of its standard error
 
 
 class Stream:

@@ -6,8 +6,8 @@ channel ends, what it had in flight goes back to the board at once.
 
 On push the near end is the source and the far end the sink; on pull it is the other way round.
 
-Not here: which work there is (coordinator.py), what an end does with it (endpoint/), and
-connecting again (worker.py).
+Not here: which chunks are awaited (expected.py), which work there is (coordinator.py), what an end
+does with it (endpoint/), and connecting again (worker.py).
 Read next: endpoint/source.py.
 """
 
@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import struct
 import threading
-from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -23,6 +22,7 @@ from pscp.connect.bootstrap import Far
 from pscp.endpoint import failures, source, wire
 from pscp.endpoint.end import End
 from pscp.errors import CopyError, CopyRunning, ProtocolError, PscpError
+from pscp.transfer.expected import ExpectedChunks
 from pscp.transfer.plan import Ask, Chunk, Pack
 from pscp.transfer.rate_limiter import Limiter
 from pscp.transfer.work_queue import Board, InFlight
@@ -80,7 +80,7 @@ class Lane:
         self._near = crew.new_end()
         self._near_lock = threading.RLock()  # both threads use the near end on pull
         self._announced: dict[int, Any] = {}
-        self._expected: deque[tuple[int, Chunk]] = deque()  # chunks in the order of their frames
+        self._expected = ExpectedChunks()
         self._digests: dict[int, str] = {}  # of chunks that were sent, by the work's number
         self._ending = False
         self._has_goodbye = False  # the agent's answer to "end"
@@ -189,7 +189,7 @@ class Lane:
         job = chunk.job
         if job.number in self._announced:
             return
-        busy = {each.job.number for _, each in self._expected}
+        busy = self._expected.job_numbers()
         closed = [n for n, known in self._announced.items() if known.is_closed and n not in busy]
         for number in closed:
             del self._announced[number]
@@ -208,7 +208,7 @@ class Lane:
 
     def _send_chunk(self, number: int, chunk: Chunk) -> None:
         failure: list[failures.Data] = []
-        self._expected.append((number, chunk))
+        self._expected.add(number, chunk)
 
         def send(type_: int, id_: int, offset: int, payload: Any, flags: int = 0) -> None:
             if type_ == wire.DIGEST and flags & wire.FAILED:
@@ -220,12 +220,11 @@ class Lane:
 
         self._near.the_source().send_chunk(chunk.job.number, chunk.offset, chunk.length, send)
         if failure:
-            with self._near_lock:
-                self._expected.remove((number, chunk))
+            self._expected.remove(number, chunk)
             self._done(number, lambda: chunk.job.failed(chunk, failure[0]))
 
     def _get_chunk(self, number: int, chunk: Chunk) -> None:
-        self._expected.append((number, chunk))
+        self._expected.add(number, chunk)
         length = wire.COUNT.pack(chunk.length)
         self._far.send(wire.GET, chunk.job.number, chunk.offset, length)
 
@@ -272,6 +271,8 @@ class Lane:
                     if not self._ending:
                         self._lose(self._far.explain())
                     return
+                if frame.type in (wire.DATA, wire.PACK):  # not with the near end's lock held
+                    self._crew.limiter.wait(len(frame.payload), self._is_closed)
                 with self._near_lock:
                     if self._take_frame(frame):
                         return
@@ -298,9 +299,9 @@ class Lane:
         return False
 
     def _first_expected(self, frame: wire.Frame) -> tuple[int, Chunk]:
-        if not self._expected:
+        if (first := self._expected.first()) is None:
             raise ProtocolError(f"a {frame.name} frame that was not asked for")
-        number, chunk = self._expected[0]
+        number, chunk = first
         inside = chunk.offset <= frame.offset <= chunk.offset + chunk.length
         if frame.id != chunk.job.number or not inside:
             raise ProtocolError(f"a {frame.name} frame for another chunk")
@@ -310,7 +311,6 @@ class Lane:
         _, chunk = self._first_expected(frame)
         if frame.offset + len(frame.payload) > chunk.offset + chunk.length:
             raise ProtocolError("a block outside of its chunk")
-        self._crew.limiter.wait(len(frame.payload), self._is_closed)
         self._is_stale = self._is_stale or chunk.is_over
         if self._is_stale:  # it may be part of a finished file by now: leave that alone
             return
@@ -318,7 +318,7 @@ class Lane:
 
     def _take_digest(self, frame: wire.Frame) -> None:
         number, chunk = self._first_expected(frame)
-        self._expected.popleft()
+        self._expected.take_first()
         length, rest = chunk.length, bytes(frame.payload[wire.EXTENT.size :])
         if chunk.job.may_be_short:
             length = min(length, wire.EXTENT.unpack_from(frame.payload)[0])
@@ -339,7 +339,7 @@ class Lane:
 
     def _take_ack(self, frame: wire.Frame) -> None:
         number, chunk = self._first_expected(frame)
-        self._expected.popleft()
+        self._expected.take_first()
         length, inode = wire.EXTENT.unpack_from(frame.payload)
         if (frame.offset, length) != (chunk.offset, chunk.length):
             raise ProtocolError("an ACK frame for another chunk")
@@ -371,7 +371,6 @@ class Lane:
         if not isinstance(pack, Pack):
             raise ProtocolError("a PACK frame that was not asked for")
         pack.take_rows(rows)
-        self._crew.limiter.wait(len(frame.payload), self._is_closed)
 
         def done(outcome: list[failures.Data | None]) -> None:
             self._done(number, lambda: pack.then(pack, failures.places(outcome)))

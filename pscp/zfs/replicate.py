@@ -8,16 +8,17 @@ Not here: one dataset's streams (dataset_job.py). Read next: dataset_job.py.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import fcntl
 import hashlib
 import os
 import shlex
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from pscp import errors, state
 from pscp.options import Location, Options
@@ -43,8 +44,13 @@ from pscp.zfs.runner import Here, Link
 from pscp.zfs.settings import Settings
 from pscp.zfs.stream_link import open_link
 
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from pscp.option_fields import ReplicateFields
+
 Connect = Callable[[Location, Options, Callable[[str], None]], Link]
-_SETTINGS = {each.name for each in fields(Settings)}
+_SETTINGS = {each.name for each in dataclasses.fields(Settings)}
 
 
 @dataclass(frozen=True)
@@ -64,11 +70,11 @@ def replicate(
     reporter: Reporter | None = None,
     progress: Callable[[Counters], object] | None = None,
     connect: Connect = open_link,
-    **chosen: Any,
+    **fields: Unpack[ReplicateFields],
 ) -> Replicated:
     """Bring a ZFS dataset at the destination to the newest snapshot of the source.
 
-    One of the two is "[user@]host:pool/dataset", the other "pool/dataset" here. `chosen` are
+    One of the two is "[user@]host:pool/dataset", the other "pool/dataset" here. `fields` are
     fields of Settings, for instance recursive=True, and of Options, such as connections=8.
     `progress` is called about ten times a second with a snapshot of Counters.
 
@@ -77,10 +83,11 @@ def replicate(
     it with, ConnectError where the far end is out of reach, CopyRunning where the same
     replication is at work already.
     """
-    unknown = {name: value for name, value in chosen.items() if name not in _SETTINGS}
-    ours = {name: value for name, value in chosen.items() if name in _SETTINGS}
-    asked = settings or Settings(**ours)
-    how = options or Options(**unknown)
+    given: Mapping[str, Any] = fields
+    of_zfs = {name: value for name, value in given.items() if name in _SETTINGS}
+    of_ssh = {name: value for name, value in given.items() if name not in _SETTINGS}
+    asked = settings or Settings(**of_zfs)
+    how = options or Options(**of_ssh)
     froms = parse_place(source) if isinstance(source, str) else source
     to = parse_place(dest) if isinstance(dest, str) else dest
     check_ends(froms, to)

@@ -23,7 +23,7 @@ from regimes import QUICK, REGIMES
 from results import Report, load
 from rounds import Bench
 from stock import LeftOut, Stock
-from tables import for_docs, for_terminal
+from tables import for_docs, for_docs_full, for_terminal
 from tools import PSCP
 
 import pscp
@@ -78,7 +78,7 @@ def parse() -> argparse.Namespace:
     add("--scale", type=float, default=1.0, metavar="X", help="sizes times this, to try it out")
     add("--timeout", type=float, default=TIMEOUT_S, metavar="S", help="the most a run may take")
     add("--json", type=Path, metavar="FILE", help="save it; keeps FILE's other regimes")
-    add("--write-docs", action="store_true", help="write docs/benchmarks.md and docs/plots/")
+    add("--write-docs", action="store_true", help="write docs/benchmarks*.md and docs/plots/")
     return parser.parse_args()
 
 
@@ -133,13 +133,14 @@ def finish(options: argparse.Namespace, report: Report, older: Report | None) ->
 
 
 def write_docs(report: Report) -> None:
-    folder = ROOT / "docs" / "plots"
-    folder.mkdir(parents=True, exist_ok=True)
+    docs = ROOT / "docs"
+    (docs / "plots").mkdir(parents=True, exist_ok=True)
     plots = dict(draw(report))
     for name, svg in plots.items():
-        (folder / f"{name}.svg").write_text(svg)
-    text = "\n".join(for_docs(report, list(plots))) + "\n"
-    (ROOT / "docs" / "benchmarks.md").write_text(text)
+        (docs / "plots" / f"{name}.svg").write_text(svg)
+    pages = {"benchmarks": for_docs(report, list(plots)), "benchmarks-full": for_docs_full(report)}
+    for name, lines in pages.items():
+        (docs / f"{name}.md").write_text("\n".join(lines) + "\n")
 
 
 def machine() -> dict[str, str]:

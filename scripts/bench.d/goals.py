@@ -1,6 +1,6 @@
 """What pscp must reach, and whether it did: ratios within one run of the benchmark.
 
-Not here: how a ratio is taken (results.py). Read next: cli/measure_report.py.
+Not here: how a ratio is taken (results.py). Read next: tables.py.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A ratio is always taken within a round, where both tools ran one after the other, and then the
 median of the rounds is taken: the machine's mood changes from minute to minute, for both alike.
 
-Not here: measuring (rounds.py) and showing (cli/measure_report.py, plots.py). Read next: goals.py.
+Not here: measuring (rounds.py) and showing (tables.py, plots.py). Read next: goals.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Cases and verdicts as tables, for a terminal and for docs/benchmarks.md.
+"""Cases and verdicts as tables, for a terminal, docs/benchmarks.md and docs/benchmarks-full.md.
 
 Not here: the plots (plots.py). Read next: plots.py.
 """
@@ -25,6 +25,14 @@ fast as that tool pscp is; *of limit* is the tool's rate against the limit's. Tr
 with `-a` by pscp and rsync, and with times and modes by the others. iperf3 is timed until all
 bytes have arrived (`-R`). Where a tool would take hours it moves less, as *moved* says, and its
 rate counts. The first copy of every tool is compared with its source, byte by byte.
+
+The table of every case, with all tools: [benchmarks-full.md](benchmarks-full.md).
+"""
+LEAD_FULL = """\
+# Benchmarks: every case
+
+Made by `scripts/bench --write-docs` in the same run as [benchmarks.md](benchmarks.md), which says
+how it was measured and what the columns mean.
 """
 HEADER = ("tool", "moved", "runs", "median s", "rate", "pscp x", "of limit", "CPU s/GiB", "")
 
@@ -103,11 +111,17 @@ def for_terminal(report: Report, regimes: Sequence[str]) -> Iterator[str]:
 
 
 def for_docs(report: Report, plots: Sequence[str]) -> Iterator[str]:
+    """The lines of docs/benchmarks.md: the machine, the goals and the plots."""
     yield LEAD
     yield from (f"- {what}: {value}" for what, value in report.machine.items())
     yield "\n## What it must reach\n"
     yield from markdown(verdict_rows(list(verdicts(report))))
     yield from (f"\n![{PLOTS[name]}](plots/{name}.svg)" for name in plots)
+
+
+def for_docs_full(report: Report) -> Iterator[str]:
+    """The lines of docs/benchmarks-full.md: a table for each case, and what was left out."""
+    yield LEAD_FULL.rstrip("\n")
     for name, regime in REGIMES.items():
         cases = [case for case in report.cases if case.regime == name and case.rows]
         if cases:

@@ -22,12 +22,13 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import test_house
 from compare import assert_same_tree
 
 from e2e.ways import Ran
 from e2e.world import ROOT, World, change, make_world
 from pscp import __all__ as public_names
-from pscp.connect.bootstrap import MODULES
+from pscp.cli import arguments
 from pscp.endpoint import end, failures, wire
 from pscp.selftest.servers import PrivateServer
 
@@ -176,11 +177,74 @@ def test_the_protocol_lists_every_frame_and_kind_of_failure() -> None:
     assert all(f"`{kind}`" in text for kind in failures.KINDS)
 
 
-def test_the_decisions_are_numbered() -> None:
+def drawings(page: str, heading: str) -> list[str]:
+    """The lines of the first block of text below a heading of a page in docs/."""
+    text = (ROOT / "docs" / page).read_text("utf-8")
+    section = text.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    return section.partition("```text\n")[2].partition("```")[0].splitlines()
+
+
+def test_the_rooms_are_drawn_as_the_ladder_has_them() -> None:
+    drawn = [re.split(r" {3,}", line)[0].split() for line in drawings("design.md", "The rooms")]
+    assert drawn == [list(rung) for rung in test_house.LADDER]
+
+
+def test_the_way_of_a_chunk_is_drawn_as_the_modules_lead() -> None:
+    drawn = [line.split()[0] for line in drawings("design.md", "A chunk's way")]
+    assert [file for file in drawn if file in test_house.WAY_OF_A_CHUNK] == [
+        *test_house.WAY_OF_A_CHUNK
+    ]
+    assert [file for file in drawn if not (ROOT / "pscp" / file).exists()] == []
+
+
+def test_the_decisions_are_numbered_records() -> None:
     text = (ROOT / "docs" / "decisions.md").read_text("utf-8")
-    numbers = [int(number) for number in re.findall(r"^## (\d+)\. \S", text, re.MULTILINE)]
-    assert numbers == list(range(1, len(numbers) + 1))
-    assert len(re.findall(r"^## ", text, re.MULTILINE)) == len(numbers)
+    records = re.split(r"^## ", text, flags=re.MULTILINE)[1:]
+    numbers = [record.partition(". ")[0] for record in records]
+    assert numbers == [str(number + 1) for number in range(len(records))]
+    for record in records:
+        parts = re.findall(r"^- \*\*(\w+)\.\*\* ", record, re.MULTILINE)
+        assert parts == ["Context", "Decision", "Status", "Consequences"], record.partition("\n")[0]
+        for file in re.findall(r"`([\w/]+(?:\.py|/))`", record):
+            found = [ROOT / file, ROOT / "pscp" / file]
+            assert any(path.exists() for path in found), file
+
+
+def test_the_pages_of_the_benchmark_are_as_the_script_writes_them() -> None:
+    """As far as no measurement is needed: their beginnings, and which has the cases."""
+    program = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from results import Case, Report, Row, Sample\n"
+        "from tables import for_docs, for_docs_full\n"
+        "rows = [Row('pscp', 1 << 30, '1 GiB', 1 << 30, [Sample(0, 2.0)])]\n"
+        "report = Report({}, [Case('loopback', 'file', 'a case', 'MiB/s', '', 0, False, rows)])\n"
+        "print('\\n'.join(for_docs(report, [])), end='\\0')\n"
+        "print('\\n'.join(for_docs_full(report)))\n"
+    )
+    argv = [sys.executable, "-c", program, str(ROOT / "scripts" / "bench.d")]
+    done = subprocess.run(argv, capture_output=True, text=True, check=True)
+    for page, made, has_cases in zip(
+        ("benchmarks.md", "benchmarks-full.md"), done.stdout.split("\0"), (False, True), strict=True
+    ):
+        lead = made.partition("\n## ")[0].rstrip()
+        text = (ROOT / "docs" / page).read_text("utf-8")
+        assert text.startswith(lead), page
+        assert ("\n### " in text, "\n### a case" in made) == (has_cases, has_cases)
+
+
+def test_options_in_the_tables_for_users_are_pscps() -> None:
+    known = set(arguments.make_parser()._option_string_actions)
+    for page in ("coming-from.md", "troubleshooting.md"):
+        rows = re.findall(r"^\| .+ \|$", (ROOT / "docs" / page).read_text("utf-8"), re.MULTILINE)
+        cells = [row.rpartition(" | ")[2] for row in rows[1:]]
+        named = {option for cell in cells for option in re.findall(r"`[^`]*`", cell)}
+        options = {
+            word
+            for text in named
+            for word in re.findall(r"(?<!\S)--?[a-z][\w-]*", text[1:-1], re.I)
+        }
+        assert options - {"-m"} <= known, page
+        assert len(options) > 5
 
 
 def test_a_word_of_the_glossary_has_one_row() -> None:
@@ -192,9 +256,9 @@ def test_a_word_of_the_glossary_has_one_row() -> None:
 
 def test_module_and_class_names_in_the_pages_are_real() -> None:
     for page in script.pages():
-        for name in re.findall(r"`(?:endpoint/)?(\w+)\.py`", page.read_text("utf-8")):
-            found = [ROOT / "pscp" / f"{name}.py", ROOT / "pscp" / "endpoint" / f"{name}.py"]
-            assert name in MODULES or any(path.exists() for path in found), f"{page}: {name}"
+        for file in re.findall(r"`([\w/]+\.py)`", page.read_text("utf-8")):
+            found = [ROOT / file, ROOT / "pscp" / file, ROOT / "pscp" / "endpoint" / file]
+            assert any(path.exists() for path in found), f"{page}: {file}"
         for name in re.findall(r"`pscp\.(\w+)", page.read_text("utf-8")):
             assert name in public_names, f"{page}: {name}"
 
@@ -205,9 +269,9 @@ def test_module_and_class_names_in_the_pages_are_real() -> None:
 @pytest.fixture
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of the pages, and of what they lead to, that a test may spoil."""
-    for name in ("README.md", "CHANGELOG.md"):
-        shutil.copy(ROOT / name, tmp_path / name)
-    for name in ("docs", "examples", "pscp", "tests"):
+    for path in (*ROOT.glob("*.md"), ROOT / "pyproject.toml", ROOT / "LICENSE"):
+        shutil.copy(path, tmp_path / path.name)
+    for name in ("docs", "examples", "pscp", "share", "tests"):
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / name, tmp_path / name, ignore=ignored)
     monkeypatch.setattr(script, "ROOT", tmp_path)
@@ -218,8 +282,11 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("page", "added", "complaint"),
     [
+        ("docs/api.md", "more\n", "docs/api.md: stale"),
         ("docs/errors.md", "more\n", "docs/errors.md: stale"),
         ("docs/options.md", "more\n", "docs/options.md: stale"),
+        ("share/man/man1/pscp.1", "more\n", "share/man/man1/pscp.1: stale"),
+        ("share/zsh/site-functions/_pscp", "more\n", "share/zsh/site-functions/_pscp: stale"),
         ("README.md", "[x](docs/nothing.md)\n", "the link to docs/nothing.md leads nowhere"),
         ("README.md", "[x](docs/design.md#no-such)\n", "there is no such heading"),
         ("README.md", "```sh\nls\n```\n", "marked neither run=NAME nor norun"),

@@ -1,0 +1,57 @@
+"""What a type checker accepts and refuses of the Python API. Read by mypy; never run.
+
+Each call below that has an `ignore` is one that mypy must refuse for just that reason: where it
+accepts the call, it complains that there is nothing to ignore (warn_unused_ignores).
+
+Not here: that the types are those of Options (unit/test_option_fields.py).
+"""
+
+from __future__ import annotations
+
+from typing import IO, Unpack, assert_type
+
+import asyncssh
+
+import pscp
+from pscp.option_fields import OptionFields
+from pscp.stream.stream import Ran
+from pscp.zfs.replicate import Replicated
+
+
+def copies(client: asyncssh.SSHClientConnection, session: pscp.Session) -> None:
+    assert_type(pscp.copy("a", "host:b", recursive=True, connections=8), pscp.Result)
+    pscp.copy("a", "host:b", connections=None, progress=lambda now: print(now.bytes_done))
+    pscp.copy("a", "host:b", recursve=True)  # type: ignore[call-arg]
+    pscp.copy("a", "host:b", connections="8")  # type: ignore[arg-type]
+    pscp.copy("a", "host:b", progress="json")  # type: ignore[arg-type]
+    pscp.copy("a", "host:b", transport=client)  # type: ignore[arg-type]
+    pscp.Session("host", transport=client, batch=True)
+    pscp.Session("host", transport="asyncssh")
+    pscp.Session("host", ciper="aes128-ctr")  # type: ignore[call-arg]
+    assert_type(session.copy("a", "host:b", strong=True), pscp.Result)
+    session.copy("a", "host:b", stong=True)  # type: ignore[call-arg]
+
+
+def streams(session: pscp.Session) -> None:
+    with session.pipe_to("cat", window_bytes=1 << 22) as file:
+        assert_type(file, IO[bytes])
+    session.pipe_to("cat", window=1)  # type: ignore[call-arg]
+    session.pipe_from(["cat"], connections=2)
+    session.pipe_from(["cat"], connection=2)  # type: ignore[call-arg]
+    assert_type(session.run(["true"], channels=1), Ran)
+    session.run(["true"], chanels=1)  # type: ignore[call-arg]
+
+
+def others() -> None:
+    assert_type(pscp.measure("host", save=True, connections=4), pscp.Measurement)
+    pscp.measure("host", sav=True)  # type: ignore[call-arg]
+    assert_type(pscp.clean("host:folder", remove=True, batch=True), pscp.Cleaned)
+    pscp.clean("host:folder", yes=True)  # type: ignore[call-arg]
+    found = pscp.replicate("tank/data", "host:vault/data", recursive=True, raw=True, port=22)
+    assert_type(found, Replicated)
+    pscp.replicate("tank/data", "host:vault/data", keeplast=3)  # type: ignore[call-arg]
+
+
+def passed_on(**fields: Unpack[OptionFields]) -> None:
+    """A program's own function may take the same keywords."""
+    pscp.copy("a", "host:b", **fields)

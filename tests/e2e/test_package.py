@@ -1,0 +1,162 @@
+"""What is released: the sdist is whole, and the wheel that is made of it works by itself.
+
+The wheel is installed into an environment where nothing of the checkout is; asyncssh and the others
+are those of this one, so no network is needed.
+
+Not here: what the completions offer (../unit/test_completions.py).
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from email import message_from_bytes
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from conftest import unavailable
+
+from e2e.world import ROOT
+from pscp.selftest.servers import PrivateServer
+
+COMMANDS = ("pscp", "pscp-pipe", "pscp-test", "pscp-zfs")
+BUILD = "import sys, setuptools.build_meta as s; print(getattr(s, sys.argv[1])(sys.argv[2]))"
+FOLDERS = (".ci", "docs", "examples", "pscp", "scripts", "share", "tests")
+MADE = (*(ROOT / ".gitignore").read_text("utf-8").replace("/", "").split(), ".git")
+
+
+class Built(NamedTuple):
+    sdist: Path  # unpacked
+    wheel: Path
+
+
+class Ran(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+def run(*argv: object, cwd: Path | None = None, env: dict[str, str] | None = None) -> Ran:
+    words = [str(word) for word in argv]
+    done = subprocess.run(
+        words, cwd=cwd, env=env, capture_output=True, text=True, timeout=120, check=False
+    )
+    return Ran(done.returncode, done.stdout, done.stderr)
+
+
+def files_of_the_checkout() -> list[str]:
+    """Those of the folders above and of the top, without what programs make."""
+    suffixes = (".in", ".ini", ".md", ".toml", ".yaml")
+    found = [path for path in ROOT.iterdir() if path.suffix in suffixes or path.name == "LICENSE"]
+    for folder in FOLDERS:
+        found += [path for path in (ROOT / folder).rglob("*") if path.is_file()]
+    names = [path.relative_to(ROOT) for path in found]
+    return [str(name) for name in names if not any(is_made(part) for part in name.parts)]
+
+
+def is_made(name: str) -> bool:
+    return any(fnmatch.fnmatch(name, pattern) for pattern in MADE)
+
+
+def build(what: str, source: Path, into: Path) -> Path:
+    """By the backend that pip calls, without pip, which .venv may lack (scripts/setup)."""
+    into.mkdir()
+    ran = run(sys.executable, "-c", BUILD, f"build_{what}", into, cwd=source)
+    assert ran.code == 0, ran.err
+    return into / ran.out.splitlines()[-1]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    folder = tmp_path_factory.mktemp("package")
+    for name in files_of_the_checkout():
+        copied = folder / "checkout" / name
+        copied.parent.mkdir(parents=True, exist_ok=True)
+        copied.write_bytes((ROOT / name).read_bytes())
+    archive = build("sdist", folder / "checkout", folder / "sdist")
+    assert run("tar", "-xzf", archive, "-C", folder).code == 0
+    unpacked = folder / archive.name.removesuffix(".tar.gz")
+    return Built(unpacked, build("wheel", unpacked, folder / "wheel"))
+
+
+@pytest.fixture(scope="module")
+def clean(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bin folder of an environment with the wheel."""
+    folder = tmp_path_factory.mktemp("clean")
+    venv.create(folder, symlinks=True)
+    python = folder / "bin" / "python"
+    pip = next((words for words in pips(python) if run(*words, "--version").code == 0), None)
+    if pip is None:
+        unavailable("there is no pip")
+    options = ("--no-deps", "--no-index", "--no-compile", "--disable-pip-version-check")
+    ran = run(*pip, "install", *options, built.wheel)
+    assert ran.code == 0, ran.err
+    packages = run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").out
+    # Its neighbours; the .pth file of the checkout itself is not followed from there.
+    Path(packages.strip(), "others.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return folder / "bin"
+
+
+def pips(python: Path) -> list[tuple[object, ...]]:
+    """The ways to call a pip that installs for this Python."""
+    return [(name, "-m", "pip", "--python", python) for name in (sys.executable, "python3")]
+
+
+def test_the_sdist_has_all_files(built: Built) -> None:
+    assert [name for name in files_of_the_checkout() if not (built.sdist / name).exists()] == []
+
+
+def test_the_wheel_has_every_module_and_nothing_else_of_the_checkout(built: Built) -> None:
+    names = zipfile.ZipFile(built.wheel).namelist()
+    ours = {name for name in files_of_the_checkout() if name.startswith("pscp/")}
+    assert {name for name in names if name.startswith("pscp/")} == ours
+    assert {name.split("/")[0].split("-")[0] for name in names} == {"pscp"}
+
+
+def test_the_wheel_installs_what_is_in_share(built: Built) -> None:
+    names = zipfile.ZipFile(built.wheel).namelist()
+    shared = {name for name in files_of_the_checkout() if name.startswith("share/")}
+    installed = {name.partition(".data/data/")[2] for name in names if ".data/data/" in name}
+    assert installed == shared and len(shared) >= 13
+
+
+def test_the_metadata_has_the_licence(built: Built) -> None:
+    wheel = zipfile.ZipFile(built.wheel)
+    [name] = [name for name in wheel.namelist() if name.endswith(".dist-info/METADATA")]
+    metadata = message_from_bytes(wheel.read(name))
+    assert (metadata["Name"], metadata["License-Expression"]) == ("pscp", "MIT")
+    assert [name for name in wheel.namelist() if name.endswith("licenses/LICENSE")]
+    for needed in metadata.get_all("Requires-Dist", []):
+        assert "extra ==" in needed or ("<" in needed and ">=" in needed), needed
+
+
+def test_every_command_runs(built: Built, clean: Path, tmp_path: Path) -> None:
+    for name in COMMANDS:
+        ran = run(clean / name, "--help", cwd=tmp_path)
+        assert (ran.code, ran.err) == (0, "") and f"usage: {name} " in ran.out
+
+
+def test_python_m_pscp_is_the_command(built: Built, clean: Path, tmp_path: Path) -> None:
+    """Where PuTTY's or parallel-ssh's program has the name."""
+    version = built.wheel.name.split("-")[1]
+    assert run(clean / "python", "-m", "pscp", "--version", cwd=tmp_path) == (
+        0, f"pscp {version}\n", "",
+    )  # fmt: skip
+    assert run(clean / "python", "-m", "pscp", "a", cwd=tmp_path).code == 2
+
+
+def test_a_copy_with_the_wheel_alone(clean: Path, tmp_path: Path, sshd: PrivateServer) -> None:
+    """What is sent to the far end is read from where it was installed."""
+    (tmp_path / "source").write_text("contents")
+    words = ("-qF", sshd.ssh_config, "source", f"{sshd.host}:{tmp_path}/copied")
+    ran = run(clean / "pscp", *words, cwd=tmp_path, env=dict(os.environ))
+    assert ran == (0, "", "")
+    assert (tmp_path / "copied").read_text() == "contents"
+    where = "import pscp; print(pscp.__file__)"
+    assert run(clean / "python", "-c", where, cwd=tmp_path).out.startswith(str(clean.parent))

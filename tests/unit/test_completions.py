@@ -1,0 +1,107 @@
+"""The completions in share/: what each shell offers for a line that is begun.
+
+Not here: that they are those of the parsers (scripts/docs --check).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from conftest import unavailable
+
+SHARE = Path(__file__).parents[2] / "share"
+COMMANDS = ("pscp", "pscp-pipe", "pscp-test", "pscp-zfs")
+# Runs the function that `complete -p` names, as bash does for a word at the end of a line.
+IN_BASH = """\
+compopt() { :; }
+. "$1"; shift
+COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))
+$(complete -p "$1" | sed 's/.* -F \\([^ ]*\\) .*/\\1/') "$1" "${@: -1}" "${@: -2:1}"
+printf '%s\\n' "${COMPREPLY[@]}"
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder to be in, with a file in it, and a home with hosts."""
+    ssh = tmp_path / "home" / ".ssh"
+    ssh.mkdir(parents=True)
+    (ssh / "config").write_text("Host alpha alpine\nHost *.wide !not\nhost beta\n")
+    (ssh / "known_hosts").write_text("gamma,$(touch${IFS}ran) ssh-ed25519 A\n|1|x= ssh-rsa A\n")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    folder = tmp_path / "here"
+    folder.mkdir()
+    (folder / "alone.iso").touch()
+    return folder
+
+
+def offered(argv: list[str], cwd: Path) -> list[str]:
+    done = subprocess.run(argv, cwd=cwd, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    return sorted(filter(None, done.stdout.splitlines()))
+
+
+def in_bash(here: Path, *words: str) -> list[str]:
+    file = SHARE / "bash-completion" / "completions" / words[0]
+    return offered(["bash", "--norc", "-c", IN_BASH, "bash", str(file), *words], here)
+
+
+def in_fish(here: Path, line: str) -> list[str]:
+    if shutil.which("fish") is None:
+        unavailable("fish is not installed")
+    files = (SHARE / "fish" / "vendor_completions.d").iterdir()
+    code = "".join(f"source {path};" for path in files) + f"complete -C '{line}'"
+    return [text.split("\t")[0] for text in offered(["fish", "--no-config", "-c", code], here)]
+
+
+def test_bash_completes_options(here: Path) -> None:
+    assert in_bash(here, "pscp", "--re") == ["--recursive", "--remote", "--retry-for"]
+    assert in_bash(here, "pscp-pipe", "--pro") == ["--producer", "--program", "--progress"]
+    assert in_bash(here, "pscp-zfs", "--pru") == ["--prune"]
+    assert in_bash(here, "pscp-test", "--emb") == ["--embedded"]
+
+
+def test_bash_completes_values(here: Path) -> None:
+    assert in_bash(here, "pscp", "--remote", "") == ["agent", "auto", "sftp"]
+    assert in_bash(here, "pscp", "--verify", "=", "re") == ["read-back"]
+    assert in_bash(here, "pscp-zfs", "--prune", "d") == ["dest"]
+    assert in_bash(here, "pscp", "-c", "") == []
+    assert in_bash(here, "pscp", "-J", "g") == ["gamma"]
+
+
+def test_bash_completes_hosts_and_files(here: Path) -> None:
+    assert in_bash(here, "pscp", "al") == ["alone.iso", "alpha:", "alpine:"]
+    assert in_bash(here, "pscp", "@be") == ["@beta:"]  # what bash gives for me@be
+    assert in_bash(here, "pscp-pipe", "be") == ["beta"]
+    assert in_bash(here, "pscp", "host", ":", "al") == []  # is at the far end
+
+
+def test_bash_runs_nothing_that_a_host_is_called(here: Path) -> None:
+    in_bash(here, "pscp", "")
+    assert [path.name for path in here.iterdir()] == ["alone.iso"]
+
+
+def test_fish_completes(here: Path) -> None:
+    assert in_fish(here, "pscp --remote ") == ["agent", "auto", "sftp"]
+    assert in_fish(here, "pscp-zfs --pru") == ["--prune"]
+    assert {"alone.iso", "alpha:", "alpine:"} <= set(in_fish(here, "pscp al"))
+    assert "beta" in in_fish(here, "pscp-pipe be")
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not installed")
+def test_zsh_reads_its_completion(here: Path) -> None:
+    assert offered(["zsh", "-n", str(SHARE / "zsh" / "site-functions" / "_pscp")], here) == []
+
+
+def test_every_command_has_each_of_them() -> None:
+    for name in COMMANDS:
+        assert (SHARE / "man" / "man1" / f"{name}.1").is_file()
+        assert (SHARE / "bash-completion" / "completions" / name).is_file()
+        assert (SHARE / "fish" / "vendor_completions.d" / f"{name}.fish").is_file()
+    first = (SHARE / "zsh" / "site-functions" / "_pscp").read_text().splitlines()[0]
+    assert first == f"#compdef {' '.join(COMMANDS)}"
+    assert os.listdir(SHARE / "man") == ["man1"]
