@@ -2,7 +2,7 @@
 
 A person who is asked for a password has all the time; the far end has not.
 
-Not here: the limits of the transports themselves (ConnectTimeout, channels/), the silence of an
+Not here: the limits of the transports themselves (ConnectTimeout, transports/), the silence of an
 agent that has answered before (bootstrap.py).
 """
 
@@ -28,7 +28,7 @@ class Patience:
         self._begun_s = time.monotonic()
 
     def left_s(self) -> float:
-        """Seconds from now on; infinite where a person may be typing. Raises Unreachable at 0."""
+        """Return the seconds left; infinite while a person may type. Raises Unreachable at 0."""
         from_s = max(self._begun_s, self._busy_until_s())
         left_s = from_s + self.limit_s - time.monotonic()
         if left_s <= 0:

@@ -26,9 +26,9 @@ class NobodyToAsk(Exception):
 
 
 def ask(prompt: str, hint: str, is_secret: bool, until: Sequence[int]) -> str | None:
-    """What a person answers; None: nothing, or one of the descriptors `until` became readable.
+    """Ask a person, and return the answer.
 
-    Raises NobodyToAsk.
+    None: there was none, or one of the descriptors `until` became readable. Raises NobodyToAsk.
     """
     program = _program()
     if program:
@@ -134,7 +134,7 @@ def _write(fd: int, text: str) -> None:
 
 
 def _line(fd: int, until: Sequence[int]) -> str | None:
-    """The next line; what comes after it is dropped."""
+    """Read and return the next line; what comes after it is dropped."""
     poll = select.poll()
     for each in (fd, *until):
         if each >= 0:
