@@ -3,7 +3,7 @@
 Reads /proc where there is one (Linux), else runs ps. What to end is always a process that we
 started ourselves, known by its pid and start time, never by a name.
 
-Not here: the ssh processes of a copy, which their channel ends (channels/).
+Not here: the ssh processes of a copy, which their channel ends (transports/).
 """
 
 from __future__ import annotations

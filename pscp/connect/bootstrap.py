@@ -3,8 +3,8 @@
 What is sent is the endpoint folder, compressed. A random marker tells the agent's output from
 what a login prints.
 
-Not here: the way there (channels/), the remote command (transports/remote_command.py), what is said
-after the HELLO (transfer/lane.py).
+Not here: the way there (transports/), the remote command (transports/remote_command.py), what is
+said after the HELLO (transfer/lane.py).
 Read next: ../endpoint/agent.py.
 """
 

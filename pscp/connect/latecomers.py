@@ -8,6 +8,11 @@ from __future__ import annotations
 import threading
 
 from pscp.connect.bootstrap import Far
+from pscp.errors import ConnectionLost
+
+# A login that no copy needs is ended after 4 s (../transfer/lane_pool.py). One of those that are
+# expected may be waiting here itself, its copy being over meanwhile.
+_PATIENCE_S = 5.0
 
 
 class Latecomers:
@@ -20,7 +25,7 @@ class Latecomers:
         self._is_closed = False
 
     def expect(self, count: int) -> None:
-        """Count logins that go on without a copy; each ends with no_longer_expect()."""
+        """Count logins that go on though their copy is over; each ends with no_longer_expect()."""
         with self._changed:
             self._awaited += count
 
@@ -50,12 +55,16 @@ class Latecomers:
         """Wait for a connection, and return it; None where none is expected any more.
 
         So a copy logs in no more often than it may have connections, whatever is still under way
-        of the copy before.
+        of the copy before. Raises ConnectionLost where the session is closed.
         """
         with self._changed:
-            while not self._fars and self._awaited and not self._is_closed:
-                self._changed.wait()
+            self._changed.wait_for(self._has_news, _PATIENCE_S)
+            if self._is_closed:
+                raise ConnectionLost("the session was closed before it had connected")
             return self._fars.pop(0) if self._fars else None
+
+    def _has_news(self) -> bool:
+        return bool(self._fars) or not self._awaited or self._is_closed
 
     def close(self) -> None:
         """Close what has come, and whatever still comes."""

@@ -3,7 +3,7 @@
 The program (agent.py) is a child of its own, so each lane's SFTP has a processor of its own. To
 the coordinator the two are one Channel, with the manners of the one below.
 
-Not here: the way there (../channels/), what the program does (agent.py).
+Not here: the way there (../transports/), what the program does (agent.py).
 Read next: agent.py.
 """
 

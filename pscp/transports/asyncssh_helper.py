@@ -160,7 +160,7 @@ def _arguments(
     client.known = known
     asked: dict[str, Any] = {
         "config": paths, "client_factory": lambda: client, "tunnel": None, "login_timeout": 0,
-        "connect_timeout": None,  # which would count the time of people: manners.limited()
+        "connect_timeout": None,  # which would count the time of people: helper.limited()
         "known_hosts": lambda host, _, port: known.match(host, "", port),
         "command": None, "request_pty": False, "agent_forwarding": False,
         "x11_forwarding": False, "ignore_encrypted": True,

@@ -120,7 +120,7 @@ def connect(
         transport = _Transport(
             sock, default_window_size=WINDOW_BYTES, default_max_packet_size=PACKET_BYTES
         )
-        # Its own limits count the time of people as well: manners.limited() does not.
+        # Its own limits count the time of people as well: helper.limited() does not.
         transport.banner_timeout = transport.handshake_timeout = _NEVER_S
         transport.auth_timeout = None
         _choose(transport, target, found, settings)

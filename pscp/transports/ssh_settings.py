@@ -139,7 +139,7 @@ def program_argv(transport: str, settings: Settings) -> list[str]:
 
 def ride_argv(path: str, request: Request) -> list[str]:
     """The program of a further channel of the connection that listens there."""
-    program = os.path.join(os.path.dirname(__file__), "ride.py")
+    program = os.path.join(os.path.dirname(__file__), "mux_client.py")
     words = (path, request.text, "yes" if request.is_subsystem else "no")
     return [sys.executable or "python3", "-I", "-S", program, *words]
 

@@ -126,7 +126,7 @@ def programs(library: str) -> list[int]:
     return [
         process.pid
         for process in descendants(os.getpid())
-        if f"via_{library}".encode() in Path(f"/proc/{process.pid}/cmdline").read_bytes()
+        if f"{library}_helper".encode() in Path(f"/proc/{process.pid}/cmdline").read_bytes()
     ]
 
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import pytest
 from fake_logins import WAIT_S, FakeChannel, FakeFar
 
+from pscp.connect import latecomers
 from pscp.connect.latecomers import Latecomers
+from pscp.errors import ConnectionLost
 
 
 def far() -> Any:
@@ -50,5 +53,14 @@ def test_after_the_end_nothing_is_kept() -> None:
     late.close()
     late.accept(after)
     assert before.channel.is_closed and after.channel.is_closed
-    assert late.next() is None  # though one is still expected
+    with pytest.raises(ConnectionLost):
+        late.next()  # though one is still expected
     late.close()
+
+
+def test_who_is_expected_does_not_wait_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The copy of a lane that waits is over: the lane itself is one of those that go on."""
+    monkeypatch.setattr(latecomers, "_PATIENCE_S", 0.01)
+    late = Latecomers()
+    late.expect(1)
+    assert late.next() is None
