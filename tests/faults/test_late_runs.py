@@ -143,7 +143,7 @@ def test_a1_a_rename_that_is_under_way(push: Way, far: FarEnds) -> None:
 
 def test_a1_a_late_finish(push: Way, far: FarEnds) -> None:
     """The question itself comes late, when the next run's part is there."""
-    late = far.plan().hold(wire.ASK, contains='"finish"')
+    late = far.plan().hold(wire.ASK, contains='"Finish"')
     fill(push.source / "big", BIG_BYTES)
     first = push.start(*CHUNKS)
     late.until_held()
@@ -162,7 +162,7 @@ def test_a1_a_late_finish(push: Way, far: FarEnds) -> None:
 
 def test_a1_a_late_failure_removes_nothing_of_the_next_run(push: Way, far: FarEnds) -> None:
     """The source changed while it was read, so the first run has its part discarded."""
-    late = far.plan().hold(wire.ASK, contains='"discard"')
+    late = far.plan().hold(wire.ASK, contains='"Discard"')
     fill(push.source / "big", BIG_BYTES)
     breaking = push.breaking().rule("block", way="from", type=wire.ACK)
     first = push.start("--chunk-size", "256K", "-c", "1", "-l", "40000", breaking=breaking)
