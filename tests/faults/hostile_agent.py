@@ -28,7 +28,11 @@ VICTIM = os.environ.get("VICTIM", "/nowhere")
 EVIL = b"from the far end\n"
 EVIL_BYTES = len(EVIL)
 LARGE = 300_000  # more than travels in a pack
-METHODS = {"BeginSource": "begin", "BeginSink": "begin"}  # the others, with small letters
+# The others have their name in small letters.
+METHODS = {
+    "BeginSource": "begin", "BeginSink": "begin", "BeginStream": "begin",
+    "CloseInput": "close_input", "ExtentsThere": "extents", "DigestsThere": "digests",
+}  # fmt: skip
 ESCAPES = "\x1b]0;owned\x07\x1b[2J\r\u202e\x9b31m"
 
 
@@ -110,6 +114,9 @@ class Far:
         return None
 
     def end(self, asked):
+        return None
+
+    def ping(self, asked):
         return None
 
     def walk(self, asked):
