@@ -108,7 +108,7 @@ class Connections:
         with self._lock:
             idle, self._idle = self._idle, []
             late, self._late = self._late, Latecomers()
-        late.close()
+        late.close(is_cut=self._opener.authenticator.was_asked)
         for far in idle:
             far.close()
         self._shared.close()

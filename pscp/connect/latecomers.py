@@ -23,6 +23,7 @@ class Latecomers:
         self._fars: list[Far] = []
         self._awaited = 0  # logins that go on without a copy
         self._is_closed = False
+        self._is_cut = False  # logins that go on are ended at once
 
     def expect(self, count: int) -> None:
         """Count logins that go on though their copy is over; each ends with no_longer_expect()."""
@@ -66,10 +67,22 @@ class Latecomers:
     def _has_news(self) -> bool:
         return bool(self._fars) or not self._awaited or self._is_closed
 
-    def close(self) -> None:
-        """Close what has come, and whatever still comes."""
+    def close(self, *, is_cut: bool = False) -> None:
+        """Close what has come, and whatever still comes; with `is_cut` wait until that has ended.
+
+        So is a login that asks for a password when there is nobody any more to answer it: ssh
+        would send an empty one, which the server counts as a wrong password.
+        """
         with self._changed:
-            self._is_closed = True
+            self._is_closed, self._is_cut = True, is_cut
             self._changed.notify_all()
+            if is_cut:
+                self._changed.wait_for(lambda: not self._awaited, _PATIENCE_S)
         for far in self.take():
             far.close()
+
+    @property
+    def is_cut(self) -> bool:
+        """Are logins that go on to be ended at once?"""
+        with self._changed:
+            return self._is_cut

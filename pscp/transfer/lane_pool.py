@@ -388,9 +388,9 @@ def _let_go(workers: list[Worker], late: Latecomers) -> None:
     """
     until_s = time.monotonic() + _LET_GO_S
     for worker in workers:
-        worker.join(max(0.0, until_s - time.monotonic()))
         while worker.is_alive():
-            worker.abort()
+            if late.is_cut or time.monotonic() > until_s:
+                worker.abort()
             worker.join(0.05)
         late.no_longer_expect()
 

@@ -64,3 +64,16 @@ def test_who_is_expected_does_not_wait_for_itself(monkeypatch: pytest.MonkeyPatc
     late = Latecomers()
     late.expect(1)
     assert late.next() is None
+
+
+def test_logins_that_need_answers_have_ended_before_nobody_gives_any() -> None:
+    """ssh would send an empty password, which is counted as a wrong one."""
+    late = Latecomers()
+    late.expect(1)
+    with ThreadPoolExecutor() as pool:
+        closing = pool.submit(late.close, is_cut=True)
+        while not late.is_cut:
+            assert not closing.done()
+        assert not closing.done()
+        late.no_longer_expect()
+        closing.result(WAIT_S)
