@@ -28,11 +28,7 @@ VICTIM = os.environ.get("VICTIM", "/nowhere")
 EVIL = b"from the far end\n"
 EVIL_BYTES = len(EVIL)
 LARGE = 300_000  # more than travels in a pack
-# The others have their name in small letters.
-METHODS = {
-    "BeginSource": "begin", "BeginSink": "begin", "BeginStream": "begin",
-    "CloseInput": "close_input", "ExtentsThere": "extents", "DigestsThere": "digests",
-}  # fmt: skip
+METHODS = {"BeginSource": "begin", "BeginSink": "begin"}  # the others, with small letters
 ESCAPES = "\x1b]0;owned\x07\x1b[2J\r\u202e\x9b31m"
 
 
@@ -114,9 +110,6 @@ class Far:
         return None
 
     def end(self, asked):
-        return None
-
-    def ping(self, asked):
         return None
 
     def walk(self, asked):
