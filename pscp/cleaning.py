@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pscp import errors
 from pscp.api import Session
 from pscp.connect.bootstrap import clean_modules
-from pscp.endpoint import failures, leftovers, requests
+from pscp.endpoint import failures, leftovers
 from pscp.endpoint.end import End
 from pscp.endpoint.wire import WireError
 from pscp.options import Location, Options, parse_location
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _MOST = 1_000_000  # that are kept in memory; the same command finds the rest
 
-Ask = Callable[[requests.Clean], tuple[Any, bool]]
+Ask = Callable[[dict[str, Any]], tuple[Any, bool]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,17 +69,15 @@ def clean(
     """
     location = parse_location(where) if isinstance(where, str) else where
     chosen = dataclasses.replace(options or Options(), **fields)
-    request = requests.Clean(location.path, remove and not chosen.dry_run)
+    question = {"ask": "clean", "path": location.path, "remove": remove and not chosen.dry_run}
     if not location.is_remote:
-        near = request._replace(path=_literal(location.path))
-        return _answered(_near_ask(), near, False)
+        return _answered(_near_ask(), {**question, "path": _literal(location.path)}, False)
     with Session(location, chosen) as session:
         session.connections.check(chosen, True)
         fars = session.connections.take(chosen, note)
         try:
-            if not fars[0].is_sftp:
-                request = request._replace(modules=clean_modules())
-            return _answered(fars[0].ask, request, fars[0].is_sftp)
+            modules = {} if fars[0].is_sftp else {"modules": clean_modules()}
+            return _answered(fars[0].ask, {**question, **modules}, fars[0].is_sftp)
         finally:
             session.connections.give(fars)
 
@@ -91,22 +89,22 @@ def _literal(path: str) -> str:
 def _near_ask() -> Ask:
     end = End(0)
 
-    def ask(request: requests.Clean) -> tuple[Any, bool]:
+    def ask(question: dict[str, Any]) -> tuple[Any, bool]:
         found: list[tuple[Any, bool]] = []
-        end.answer(request, lambda answer, failed: found.append((answer, failed)))
+        end.answer(question, lambda answer, failed: found.append((answer, failed)))
         return found[0]
 
     return ask
 
 
-def _answered(ask: Ask, request: requests.Clean, by_age: bool) -> Cleaned:
+def _answered(ask: Ask, question: dict[str, Any], by_age: bool) -> Cleaned:
     """Ask for page after page until the search is over."""
     found: list[Leftover] = []
     held: list[Leftover] = []
     failed: list[Failure] = []
-    is_last, removed = False, request.remove
+    is_last, removed = False, bool(question["remove"])
     while not is_last and len(found) + len(held) + len(failed) < _MOST:
-        answer, is_failure = ask(request)
+        answer, is_failure = ask(question)
         try:
             if is_failure:
                 data = failures.checked(answer)
@@ -117,7 +115,7 @@ def _answered(ask: Ask, request: requests.Clean, by_age: bool) -> Cleaned:
             is_last = bool(answer["is_last"])
         except (TypeError, ValueError, LookupError, WireError) as error:
             raise errors.ProtocolError(f"a list of parts of another shape: {error}") from None
-        request = requests.Clean(None, removed)
+        question = {"ask": "clean", "path": None}
     return Cleaned(tuple(found), tuple(held), tuple(failed), removed, by_age)
 
 

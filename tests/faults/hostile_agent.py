@@ -28,7 +28,6 @@ VICTIM = os.environ.get("VICTIM", "/nowhere")
 EVIL = b"from the far end\n"
 EVIL_BYTES = len(EVIL)
 LARGE = 300_000  # more than travels in a pack
-METHODS = {"BeginSource": "begin", "BeginSink": "begin"}  # the others, with small letters
 ESCAPES = "\x1b]0;owned\x07\x1b[2J\r\u202e\x9b31m"
 
 
@@ -85,7 +84,6 @@ class Far:
     def take(self, frame):
         if frame.type == wire.ASK:
             asked = frame.json()
-            asked["ask"] = METHODS.get(asked["ask"], asked["ask"].lower())
             if asked["ask"] == "pack":
                 self.pack(frame.id, asked["files"])
             else:
@@ -143,7 +141,7 @@ class Far:
             self.send(wire.DATA, id_, offset + begin, body[begin : begin + (1 << 18)])
 
     def complete(self, id_, offset, length, digest):
-        self.send(wire.DIGEST, id_, offset, wire.COUNT.pack(length) + digest)
+        self.send(wire.DIGEST, id_, offset, wire.EXTENT.pack(length, 0) + digest)
 
     def digest(self, body):
         hasher = hashes.new("sha256")
@@ -414,7 +412,7 @@ class UnaskedPack(Far):
 
 class UnaskedAck(Far):
     def begin(self, asked):
-        self.send(wire.ACK, 1, 0, wire.LANDED.pack(5, 1))
+        self.send(wire.ACK, 1, 0, wire.EXTENT.pack(5, 1))
 
 
 class UnaskedHello(Far):
@@ -463,7 +461,7 @@ class Chunks(Far):
         self.send(wire.DIGEST, id_, offset, b"\0")
 
     def failure_of_another_shape(self, id_, offset, length):
-        self.send(wire.DIGEST, id_, offset, wire.COUNT.pack(length) + b"[]", wire.FAILED)
+        self.send(wire.DIGEST, id_, offset, wire.EXTENT.pack(length, 0) + b"[]", wire.FAILED)
 
     def wrong_digest(self, id_, offset, length):
         self.data(id_, offset, content(length))
@@ -644,7 +642,7 @@ class EndlessExtents(Far):
             super().chunk(id_, offset, length)
         else:
             failure = {"kind": "system", "path": "tree/sparse", "message": "no more", "errno": 5}
-            payload = wire.COUNT.pack(length) + wire.to_json(failure)
+            payload = wire.EXTENT.pack(length, 0) + wire.to_json(failure)
             self.send(wire.DIGEST, id_, offset, payload, wire.FAILED)
 
 
