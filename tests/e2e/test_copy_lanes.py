@@ -125,7 +125,7 @@ def test_what_auto_came_to_is_remembered(
     assert host_cache.recall(host, options, filled.is_push).lanes == 0
     with open(filled.source / "large", "wb") as file:
         file.truncate(3 << 29)
-    ran = filled.command("-tv", "-c", "auto", names=["large"])
+    ran = filled.command("-tv", "-c", "auto", "--chunk-size", "8M", names=["large"])  # many pieces
     assert "beginning with" in ran.err
     os.unlink(filled.source / "large")
     known = host_cache.recall(host, options, filled.is_push)

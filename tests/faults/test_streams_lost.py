@@ -49,7 +49,7 @@ def with_short_grace() -> str:
 # The command, with less patience at the far end as well.
 PROGRAM = f"""
 import sys
-from pscp import bootstrap
+from pscp.connect import bootstrap
 text = bootstrap._text
 bootstrap._text = lambda module: text(module).replace(b"{SHORT[0]}", b"{SHORT[1]}")
 from pscp.cli.pipe import main
@@ -258,13 +258,19 @@ def started(way: Way) -> subprocess.Popen[bytes]:
         assert process.stdin
         process.stdin.write(bytes(4 * MIB))
         path = way.destination / "x"
-        until(lambda: path.exists() and path.stat().st_size == 4 * MIB, "some has arrived")
+
+        def has_arrived() -> bool:
+            return path.exists() and path.stat().st_size == 4 * MIB
+
+        until(lambda: has_arrived() or process.poll() is not None, "some has arrived")
+        assert has_arrived(), closed(process)
         return process
     process = start(way, "--from", way.server.host, there(way, "echo $$ $PPID > pids; yes"))
     assert process.stdout
     left = 4 * MIB
-    while left:
-        left -= len(process.stdout.read(left))
+    while left and (data := process.stdout.read(left)):
+        left -= len(data)
+    assert not left, closed(process)
     return process
 
 
