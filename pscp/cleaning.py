@@ -71,7 +71,7 @@ def clean(
     chosen = dataclasses.replace(options or Options(), **fields)
     question = {"ask": "clean", "path": location.path, "remove": remove and not chosen.dry_run}
     if not location.is_remote:
-        return _answered(_near_ask(), {**question, "path": _literal(location.path)}, False)
+        return _answered(_near_ask(), {**question, "path": location.literal_path}, False)
     with Session(location, chosen) as session:
         session.connections.check(chosen, True)
         fars = session.connections.take(chosen, note)
@@ -80,10 +80,6 @@ def clean(
             return _answered(fars[0].ask, {**question, **modules}, fars[0].is_sftp)
         finally:
             session.connections.give(fars)
-
-
-def _literal(path: str) -> str:
-    return f"./{path}" if path.startswith("~") else path
 
 
 def _near_ask() -> Ask:

@@ -83,6 +83,11 @@ class Location:
         return self.host is not None
 
     @property
+    def literal_path(self) -> str:
+        """A path of this machine: its "~" was the shell's to expand; one left is a name's."""
+        return f"./{self.path}" if self.path.startswith("~") else self.path
+
+    @property
     def login(self) -> str:
         """`user@host` or `host`, as ssh takes it; empty for a local path."""
         host = self.host or ""

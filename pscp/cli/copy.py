@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
-from pscp.cli.arguments import USAGE, frozen, make_parser, version
+from pscp.cli.arguments import USAGE, Parser, frozen, make_parser, version
 from pscp.errors import Interrupted, PscpError, UsageError
 from pscp.options import Location, Options, check_direction, parse_host, parse_location
 from pscp.progress import Notes, Result, count, format_bytes, format_duration, make_reporter
@@ -53,26 +53,36 @@ class Clean:
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command line; returns its exit code and prints what went wrong, if anything."""
+    return run_command("pscp", make_parser, lambda words: run(parse(words)), argv)
+
+
+def run_command(
+    name: str, make: Callable[[], Parser], act: Callable[[list[str]], int], argv: list[str] | None
+) -> int:
+    """Run a command of this name: answer --help and --version, else act on its words.
+
+    Returns the exit code, and prints what went wrong, if anything.
+    """
+    words = sys.argv[1:] if argv is None else argv
     try:
-        words = sys.argv[1:] if argv is None else argv
-        return 0 if told(words) else run(parse(words))
+        return 0 if answers_help(name, make, words) else act(words)
     except PscpError as error:
-        complain(error)
+        complain(error, name)
         return error.exit_code
-    except KeyboardInterrupt:  # before the copy listens for signals, or after
-        complain(Interrupted("interrupted"))
+    except KeyboardInterrupt:  # before the command listens for signals, or after
+        complain(Interrupted("interrupted"), name)
         return Interrupted.exit_code
     finally:
         flush_stdout()
 
 
-def told(argv: Sequence[str]) -> bool:
+def answers_help(name: str, make: Callable[[], Parser], argv: Sequence[str]) -> bool:
     """Answer --help or --version, wherever it stands and whatever else is wrong."""
     words = set(before_dashes(argv))
     if words & {"-h", "--help"}:
-        make_parser().print_help()
+        make().print_help()
     elif "--version" in words:
-        write_line(sys.stdout, f"pscp {version()}")
+        write_line(sys.stdout, f"{name} {version()}")
     else:
         return False
     return True

@@ -12,14 +12,14 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
-from pscp.cli.arguments import frozen, version
-from pscp.cli.copy import before_dashes, flush_stdout
+from pscp.cli.arguments import frozen
+from pscp.cli.copy import before_dashes, run_command
 from pscp.cli.zfs_arguments import USAGE, make_parser
-from pscp.errors import Interrupted, PscpError, UsageError
+from pscp.errors import UsageError
 from pscp.options import Options
 from pscp.progress import count, format_bytes, format_duration, make_reporter
 from pscp.signals import signals_raised
-from pscp.terminal_text import complain, write_line
+from pscp.terminal_text import write_line
 from pscp.zfs.names import Place, check_ends, parse_place
 from pscp.zfs.replicate import Replicated, replicate
 from pscp.zfs.settings import Settings
@@ -40,29 +40,7 @@ class Command:
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command line; returns its exit code and prints what went wrong, if anything."""
-    try:
-        words = sys.argv[1:] if argv is None else argv
-        return 0 if told(words) else run(parse(words))
-    except PscpError as error:
-        complain(error, "pscp-zfs")
-        return error.exit_code
-    except KeyboardInterrupt:
-        complain(Interrupted("interrupted"), "pscp-zfs")
-        return Interrupted.exit_code
-    finally:
-        flush_stdout()
-
-
-def told(argv: Sequence[str]) -> bool:
-    """Answer --help or --version, wherever it stands and whatever else is wrong."""
-    words = set(before_dashes(argv))
-    if words & {"-h", "--help"}:
-        make_parser().print_help()
-    elif "--version" in words:
-        write_line(sys.stdout, f"pscp-zfs {version()}")
-    else:
-        return False
-    return True
+    return run_command("pscp-zfs", make_parser, lambda words: run(parse(words)), argv)
 
 
 def parse(argv: Sequence[str]) -> Command:

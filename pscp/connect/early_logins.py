@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from pscp.transports import Channel
 
-_LET_GO_S = 4.0  # for a login that nobody needs any more to end by itself
+LET_GO_S = 4.0  # for a login that nobody needs any more to end by itself
 
 
 class EarlyLogins:
@@ -53,5 +53,5 @@ class EarlyLogins:
             if is_cut:
                 channel.close()
             else:
-                let_go = threading.Thread(target=channel.let_go, args=(_LET_GO_S,), daemon=True)
+                let_go = threading.Thread(target=channel.let_go, args=(LET_GO_S,), daemon=True)
                 let_go.start()

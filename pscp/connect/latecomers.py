@@ -8,11 +8,12 @@ from __future__ import annotations
 import threading
 
 from pscp.connect.bootstrap import Far
+from pscp.connect.early_logins import LET_GO_S
 from pscp.errors import ConnectionLost
 
-# A login that no copy needs is ended after 4 s (../transfer/lane_pool.py). One of those that are
-# expected may be waiting here itself, its copy being over meanwhile.
-_PATIENCE_S = 5.0
+# A login that no copy needs is ended after LET_GO_S. One of those that are expected may be waiting
+# here itself, its copy being over meanwhile.
+_PATIENCE_S = LET_GO_S + 1.0
 
 
 class Latecomers:

@@ -42,8 +42,21 @@ def fence_token(name: bytes) -> bytes:
     return match.group(1) if match else b""
 
 
-def new_page() -> Dict[str, Any]:
-    return {FOUND: [], HELD: [], FAILED: [], "is_last": True}
+class Page:
+    """One answer of a search: what was found until it is full, by number or by time."""
+
+    def __init__(self) -> None:
+        self.answer: Dict[str, Any] = {FOUND: [], HELD: [], FAILED: [], "is_last": True}
+        self._count, self._end_s = 0, time.monotonic() + PAGE_S
+
+    def add(self, item: Optional[Item]) -> bool:
+        """Take what a step of the search found, if anything; False: the page is full."""
+        if item is not None:
+            self.answer[item[0]].append(item[1])
+            self._count += 1
+        is_full = self._count >= PAGE_ITEMS or time.monotonic() > self._end_s
+        self.answer["is_last"] = not is_full
+        return not is_full
 
 
 class Search:
@@ -60,16 +73,12 @@ class Search:
 
     def page(self) -> Dict[str, Any]:
         """What the next two seconds find, and whether that was the last of it."""
-        page, count, end_s = new_page(), 0, time.monotonic() + PAGE_S
+        page = Page()
         self._open = open_files()
         for item in self._items:
-            if item is not None:
-                page[item[0]].append(item[1])
-                count += 1
-            if count >= PAGE_ITEMS or time.monotonic() > end_s:
-                page["is_last"] = False
+            if not page.add(item):
                 break
-        return page
+        return page.answer
 
     def _search(self) -> Iterator[Optional[Item]]:
         """Each item; None now and then. A folder comes before what is in it."""

@@ -22,9 +22,7 @@ from .paths import Root, is_unfinished, to_bytes
 from .session import Arriving
 
 _FILES_KEPT = 16  # open descriptors a lane
-_CHUNK_BYTES = (
-    1 << 22
-)  # what is kept for a chunk: a usual one; pages that are not used cost nothing
+_CHUNK_BYTES = 1 << 22  # kept for a chunk at first; pages that are not used cost nothing
 _CHUNK_MOST_BYTES = 1 << 26  # it is doubled up to this
 Done = Callable[[List[Optional[failures.Data]]], None]
 

@@ -19,11 +19,9 @@ from pscp.endpoint.leftovers import (
     FAILED,
     FOUND,
     HELD,
-    PAGE_ITEMS,
-    PAGE_S,
     Item,
+    Page,
     fence_token,
-    new_page,
     part_token,
 )
 from pscp.endpoint.paths import to_bytes, to_text
@@ -42,15 +40,11 @@ class Search:
 
     async def page(self) -> dict[str, Any]:
         """What the next two seconds find, and whether that was the last of it. Raises Refusal."""
-        page, count, end_s = new_page(), 0, time.monotonic() + PAGE_S
+        page = Page()
         async for item in self._items:
-            if item is not None:
-                page[item[0]].append(item[1])
-                count += 1
-            if count >= PAGE_ITEMS or time.monotonic() > end_s:
-                page["is_last"] = False
+            if not page.add(item):
                 break
-        return page
+        return page.answer
 
     async def _search(self) -> AsyncIterator[Item | None]:
         """Each item; None now and then. A folder comes before what is in it."""

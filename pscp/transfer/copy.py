@@ -186,7 +186,7 @@ class Run:
         tops: list[source.Top] = []
         for location in self._froms:
             try:
-                tops += source.expand(_literal(location.path), False)
+                tops += source.expand(location.literal_path, False)
             except failures.Refusal as error:
                 self._report_missing(failures.data(error.kind, location.path, str(error)))
         return tops
@@ -233,7 +233,7 @@ class Run:
             far.ask({"ask": "end"})  # for the round trip's time
             self._nonce = ""
             return placing.Target("", names, [])
-        path = self._to.path if self._is_push else _literal(self._to.path)
+        path = self._to.path if self._is_push else self._to.literal_path
         question = {
             "ask": "target", "path": path, "names": names, "again": journal.again(names),
             "folders": [top.is_folder for top in tops], "token": token, "known": journal.runs,
@@ -351,11 +351,6 @@ def _is_name(value: Any) -> bool:
         return True
     except failures.Refusal:
         return False
-
-
-def _literal(path: str) -> str:
-    """A path here: its "~" was the shell's to expand, and one that is left is a name's."""
-    return f"./{path}" if path.startswith("~") else path
 
 
 def shared_cpus(far: Far) -> int:

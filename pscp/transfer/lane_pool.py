@@ -15,6 +15,7 @@ from typing import Any
 
 from pscp.connect.bootstrap import Far
 from pscp.connect.connections import Wanted
+from pscp.connect.early_logins import LET_GO_S
 from pscp.connect.host_cache import Known
 from pscp.connect.latecomers import Latecomers
 from pscp.endpoint import metadata, source, tree
@@ -50,7 +51,6 @@ _ATTEMPTS_ALONE = 8  # connecting again, with no lane alive: one to one and a ha
 _LOGINS_LIKELY = 3  # that will pass at once the next time, where nobody typed a password
 _OUTAGE_S = 180.0  # with no lane alive, where each attempt may take as long as its timeout
 _STEADY_S = 10.0  # a connection that lived for so long ends an outage
-_LET_GO_S = 4.0  # for a login that nobody needs any more to end by itself
 _END_S = 3.0  # for a lane to come to its end; one that stands still, or is slow, is not kept
 _LOOK_S = 0.25  # between two looks at how the copy goes
 _CHANNELS_ALONE = 4  # of the only connection there is; TCP's buffer has room for two windows
@@ -386,7 +386,7 @@ def _let_go(workers: list[Worker], late: Latecomers) -> None:
     sshd counts a login that is cut as an offence, and refuses who has too many (sshd_config(5),
     PerSourcePenalties).
     """
-    until_s = time.monotonic() + _LET_GO_S
+    until_s = time.monotonic() + LET_GO_S
     for worker in workers:
         while worker.is_alive():
             if late.is_cut or time.monotonic() > until_s:
