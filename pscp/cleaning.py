@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pscp import errors
 from pscp.api import Session
 from pscp.connect.bootstrap import clean_modules
-from pscp.endpoint import failures, leftovers
+from pscp.endpoint import failures, leftovers, requests
 from pscp.endpoint.end import End
 from pscp.endpoint.wire import WireError
 from pscp.options import Location, Options, parse_location
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _MOST = 1_000_000  # that are kept in memory; the same command finds the rest
 
-Ask = Callable[[dict[str, Any]], tuple[Any, bool]]
+Ask = Callable[[requests.Clean], tuple[Any, bool]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,15 +69,17 @@ def clean(
     """
     location = parse_location(where) if isinstance(where, str) else where
     chosen = dataclasses.replace(options or Options(), **fields)
-    question = {"ask": "clean", "path": location.path, "remove": remove and not chosen.dry_run}
+    request = requests.Clean(location.path, remove and not chosen.dry_run)
     if not location.is_remote:
-        return _answered(_near_ask(), {**question, "path": location.literal_path}, False)
+        near = request._replace(path=location.literal_path)
+        return _answered(_near_ask(), near, False)
     with Session(location, chosen) as session:
         session.connections.check(chosen, True)
         fars = session.connections.take(chosen, note)
         try:
-            modules = {} if fars[0].is_sftp else {"modules": clean_modules()}
-            return _answered(fars[0].ask, {**question, **modules}, fars[0].is_sftp)
+            if not fars[0].is_sftp:
+                request = request._replace(modules=clean_modules())
+            return _answered(fars[0].ask, request, fars[0].is_sftp)
         finally:
             session.connections.give(fars)
 
@@ -85,22 +87,22 @@ def clean(
 def _near_ask() -> Ask:
     end = End(0)
 
-    def ask(question: dict[str, Any]) -> tuple[Any, bool]:
+    def ask(request: requests.Clean) -> tuple[Any, bool]:
         found: list[tuple[Any, bool]] = []
-        end.answer(question, lambda answer, failed: found.append((answer, failed)))
+        end.answer(request, lambda answer, failed: found.append((answer, failed)))
         return found[0]
 
     return ask
 
 
-def _answered(ask: Ask, question: dict[str, Any], by_age: bool) -> Cleaned:
+def _answered(ask: Ask, request: requests.Clean, by_age: bool) -> Cleaned:
     """Ask for page after page until the search is over."""
     found: list[Leftover] = []
     held: list[Leftover] = []
     failed: list[Failure] = []
-    is_last, removed = False, bool(question["remove"])
+    is_last, removed = False, request.remove
     while not is_last and len(found) + len(held) + len(failed) < _MOST:
-        answer, is_failure = ask(question)
+        answer, is_failure = ask(request)
         try:
             if is_failure:
                 data = failures.checked(answer)
@@ -111,7 +113,7 @@ def _answered(ask: Ask, question: dict[str, Any], by_age: bool) -> Cleaned:
             is_last = bool(answer["is_last"])
         except (TypeError, ValueError, LookupError, WireError) as error:
             raise errors.ProtocolError(f"a list of parts of another shape: {error}") from None
-        question = {"ask": "clean", "path": None}
+        request = requests.Clean(None, removed)
     return Cleaned(tuple(found), tuple(held), tuple(failed), removed, by_age)
 
 

@@ -26,14 +26,14 @@ from typing import Any
 
 from pscp import errors
 from pscp.connect.patience import Patience
-from pscp.endpoint import session, system, wire
+from pscp.endpoint import requests, session, system, wire
 from pscp.transports import Channel
 from pscp.transports.openssh import last_line, lines_of
 
 MODULES = (
     "system", "wire", "session", "hashes", "files", "failures", "paths", "fence", "parts",
-    "metadata", "tree", "entries", "source", "commit", "placing", "sink", "null_ends", "end",
-    "agent",
+    "metadata", "tree", "entries", "source", "requests", "commit", "placing", "sink", "null_ends",
+    "end", "agent",
 )  # fmt: skip
 STREAM_MODULES = (
     "stream",
@@ -50,7 +50,6 @@ _UNTOLD_S = 0.2  # it waits so long for the reason before it is shown
 _HEARD_BYTES = 4096  # of it at once
 _SHOWN_MAX = 200  # characters of it in an error
 _RTT_MAX_S = 60.0  # of what a lane's program for SFTP may have measured
-_IDLE = {"ask": "end"}  # of a copy: there is none
 SILENCE_S = 60.0  # an agent ticks every 10 s, so after this it, or the path to it, is dead
 
 # What the first stage runs; it finds itself and the modules in `parts`. What a stream or --clean
@@ -312,14 +311,14 @@ class Far:
     def close(self) -> None:
         self.channel.close()
 
-    def ask(self, question: dict[str, Any], is_slow: bool = False) -> tuple[Any, bool]:
+    def ask(self, request: requests.Request, is_slow: bool = False) -> tuple[Any, bool]:
         """Ask while no lane serves this channel: the answer, and whether it is a failure.
 
-        Where the answer takes time, the round trip is that of an idle question sent before.
+        Where the answer takes time, the round trip is that of a Ping sent before.
         """
         begun_s = time.monotonic()
-        for each in [_IDLE, question] if is_slow else [question]:
-            self.send(wire.ASK, 0, 0, wire.to_json(each))
+        for each in [requests.Ping(), request] if is_slow else [request]:
+            self.send(wire.ASK, 0, 0, requests.to_json(each))
         answer = self._reply()
         self.rtt_s = min(self.rtt_s, time.monotonic() - begun_s)
         return self._reply() if is_slow else answer

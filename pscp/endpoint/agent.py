@@ -1,7 +1,8 @@
 """The loop at the far end: frames in on descriptor 0, frames out on descriptor 1.
 
-An agent serves one channel. It is told what it is with the question "begin": the sink or the
-source of a copy. It ends when its input ends, whatever the reason.
+An agent serves one channel. A request says what it is (BeginSink, BeginSource, BeginStream):
+the sink or the source of a copy, or a lane of a stream. It ends when its input ends, whatever the
+reason.
 
 Not here: how it got here (../connect/bootstrap.py), its answers (end.py), what it serves
 (source.py, sink.py), system calls (system.py).
@@ -18,7 +19,7 @@ import time
 import zlib
 from typing import Any, List, Optional
 
-from . import end, entries, failures, hashes, metadata, session, source, system, wire
+from . import end, entries, failures, hashes, metadata, requests, session, source, system, wire
 from .paths import to_text
 
 TICK_S = (
@@ -52,7 +53,7 @@ class Agent:
                 self.lose()
                 _close_standard()  # or its connection would seem to be alive
                 self._end.gathering.outlive()
-            self._end.end({})  # what has landed becomes files, so that no part is left
+            self._end.close()  # what has landed becomes files, so that no part is left
 
     def serve(self, pending: bytes) -> None:
         """Until the input ends; a guest, until its lane's work has ended."""
@@ -129,14 +130,13 @@ class Agent:
             self._take_pack(frame)
 
     def _answer(self, frame: wire.Frame) -> None:
-        asked, id_ = frame.json(), frame.id
-        if "modules" in asked:
-            _learn(asked["modules"])
-        if asked["ask"] == "begin" and self._is_of_another(asked):
-            self._hand_over(frame, asked["socket"])
+        request, id_ = requests.from_json(frame.json()), frame.id
+        _learn(getattr(request, "modules", ""))
+        if isinstance(request, requests.BeginStream) and self._is_of_another(request):
+            self._hand_over(frame, request.socket)
             return
-        if asked["ask"] == "pack":  # the answer is a frame of its own kind
-            known = [source.known(value) for value in asked["files"]]
+        if isinstance(request, requests.Pack):  # the answer is a frame of its own kind
+            known = [source.known(file) for file in request.files]
             payload = wire.pack_payload(*self._end.the_source().pack(known))
             self._send(wire.PACK, id_, 0, payload)
             return
@@ -145,20 +145,20 @@ class Agent:
             flags = wire.FAILED if failed else 0
             self._send(wire.REPLY, id_, 0, wire.to_json(answer), flags)
 
-        self._end.answer(asked, reply)
-        if asked["ask"] == "end" and self._is_guest:
+        self._end.answer(request, reply)
+        if isinstance(request, requests.End) and self._is_guest:
             self._end.gathering.leave()
-        if asked["ask"] in ("begin", "end"):
+        if isinstance(request, (requests.End,) + requests.BEGINNINGS):
             in_role = "sink" if self._end.sink else "source" if self._end.source else "new"
             self._session.state = "done" if self._is_guest and in_role == "new" else in_role
             self._decoder.place = getattr(self._end.sink, "place", None)
 
-    def _is_of_another(self, asked: Any) -> bool:
+    def _is_of_another(self, request: requests.BeginStream) -> bool:
         """Is this channel to be a lane of a stream that another agent gathers?"""
-        if asked["role"] != "stream" or self._is_guest:
+        if self._is_guest:
             return False
         gathering = self._end.gathering
-        return gathering is None or to_text(os.fsencode(gathering.path)) != asked["socket"]
+        return gathering is None or to_text(os.fsencode(gathering.path)) != request.socket
 
     def _hand_over(self, frame: wire.Frame, path: str) -> None:
         """Give this channel away, with what came on it, until the stream is over."""
@@ -174,7 +174,7 @@ class Agent:
     def _know(self, frame: wire.Frame) -> None:
         if self._end.source is not None:
             if frame.payload:
-                self._end.source.know(frame.id, source.known(frame.json()))
+                self._end.source.know(frame.id, source.known(requests.known(frame.json())))
             else:
                 self._end.source.forget(frame.id)
         elif frame.payload:
@@ -183,15 +183,15 @@ class Agent:
             self._end.the_sink().forget(frame.id)
 
     def _complete(self, frame: wire.Frame) -> None:
-        length = wire.EXTENT.unpack_from(frame.payload)[0]
+        length = wire.COUNT.unpack_from(frame.payload)[0]
         if frame.flags & wire.FAILED:
             self._end.the_sink().abandon()
             return
-        digest = bytes(frame.payload[wire.EXTENT.size :])
-        matches, inode, failure = self._end.the_sink().complete(
+        digest = bytes(frame.payload[wire.COUNT.size :])
+        matches, receipt, failure = self._end.the_sink().complete(
             frame.id, frame.offset, length, digest
         )
-        payload = wire.EXTENT.pack(length, inode)
+        payload = wire.LANDED.pack(length, receipt)
         flags = 0 if matches else wire.MISMATCH
         if failure is not None:
             payload, flags = payload + wire.to_json(failure), wire.FAILED
@@ -209,7 +209,9 @@ class Agent:
 
 
 def _learn(text: str) -> None:
-    """What only streams, or --clean, need comes with the first question about one."""
+    """What only streams, or --clean, need comes with the first request about one."""
+    if not text:
+        return
     package = sys.modules[__package__]
     texts = json.loads(zlib.decompress(binascii.a2b_base64(text)).decode("ascii"))
     getattr(package, "texts", {}).update(texts)

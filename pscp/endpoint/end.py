@@ -1,6 +1,6 @@
-"""One end of a copy: the source or the sink of it, and its answers to the coordinator's questions.
+"""One end of a copy: the source or the sink of it, and its answers to the coordinator's requests.
 
-The coordinator asks both ends the same questions in the same words: the far one through its
+The coordinator asks both ends with the same records (requests.py): the far one through its
 agent (agent.py), the near one directly (../transfer/lane.py). So push and pull are one story with
 the ends swapped.
 
@@ -10,18 +10,17 @@ Not here: frames and descriptors (agent.py), what source and sink do (source.py,
 import os
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional
 
-from . import entries, failures, metadata, source, system, tree
+from . import failures, metadata, requests, source, system, tree
 from .paths import to_bytes, to_text
 
-if TYPE_CHECKING:  # what only a sink needs is loaded with the question for one: 10 ms at a far end
+if TYPE_CHECKING:  # what only a sink needs is loaded with the request for one: 10 ms at a far end
     from . import fence, sink
 
-Question = Dict[str, Any]
 Reply = Callable[[Any, bool], None]  # (answer, or failure data; whether it failed)
 
 
 class End:
-    """Serves one copy after another; "begin" says what it is in the next one."""
+    """Serves one copy after another; a Begin says what it is in the next one."""
 
     def __init__(self, umask: int, gathering: Any = None, serve: Any = None) -> None:
         """`gathering` has the stream, if this end is a lane of one; `serve` is for gather()."""
@@ -38,57 +37,57 @@ class End:
         assert self.sink is not None
         return self.sink
 
-    def answer(self, asked: Question, reply: Reply) -> None:
-        """Answer with reply(), now or (finish) once the file is durable."""
+    def answer(self, request: "requests.Request", reply: Reply) -> None:
+        """Answer with reply(), now or (Finish, and some of a stream) once there is an answer."""
         try:
-            if asked["ask"] == "finish":
-                self._finish(asked, reply)
-            elif asked["ask"] in OF_A_STREAM:
-                getattr(self.gathering, asked["ask"])(asked, reply)
+            if isinstance(request, requests.Finish):
+                self._finish(request, reply)
+            elif type(request) in OF_A_STREAM:
+                OF_A_STREAM[type(request)](self, request, reply)
             else:
-                reply(ANSWERS[asked["ask"]](self, asked), False)
+                reply(ANSWERS[type(request)](self, request), False)
         except failures.EXPECTED as error:
-            reply(failures.from_exception(error, str(asked.get("path", ""))), True)
+            reply(failures.from_exception(error, requests.path_of(request)), True)
 
-    def _finish(self, asked: Question, reply: Reply) -> None:
-        entry = entries.entry(asked["entry"])
-
+    def _finish(self, request: requests.Finish, reply: Reply) -> None:
         def done(outcome: List[Optional[failures.Data]]) -> None:
             reply(outcome[0], outcome[0] is not None)
 
-        self.the_sink().finish(entry, asked["strong"], asked["inode"], done)
+        self.the_sink().finish(request.entry, request.strong, request.receipt, done)
 
-    def begin(self, asked: Question) -> None:
+    # --- what this end is
+
+    def begin(self, request: requests.Begin) -> None:
         """Be the source or the sink of a copy. Raises OSError where the root cannot be opened."""
         self.drop_role()
-        if asked["role"] == "stream":
-            self.source, self.sink = self.gathering.lane(asked)
-        elif asked["role"] == "source":
-            rules = tree.Rules(*asked["rules"])
-            tops = [source.Top(*top) for top in asked["tops"]]
-            make = _null_ends().MadeUpSource if asked["test"] else source.Source
-            self.source = make(tops, rules, asked["hash"], asked["block_bytes"], asked["strong"])
-        elif asked["test"]:
-            self.sink = _null_ends().NullSink(asked["hash"])
+        if isinstance(request, requests.BeginStream):
+            self.source, self.sink = self.gathering.lane(request)
+        elif isinstance(request, requests.BeginSource):
+            make = _null_ends().MadeUpSource if request.test else source.Source
+            self.source = make(
+                request.tops, request.rules, request.hash, request.block_bytes, request.strong
+            )
+        elif request.test:
+            self.sink = _null_ends().NullSink(request.hash)
         else:
-            self.sink = self._new_sink(asked)
+            self.sink = self._new_sink(request)
 
-    def _new_sink(self, asked: Question) -> "sink.Sink":
+    def _new_sink(self, request: requests.BeginSink) -> "sink.Sink":
         from . import sink
 
-        policy = metadata.Policy(asked["preserve"], asked["archive"], self._umask)
-        copy = sink.Copy(asked["token"], asked["nonce"], asked["lane"], asked["earlier"])
-        return sink.Sink(asked["root"], copy, policy, asked["hash"], asked["strong"])
+        policy = metadata.Policy(request.preserve, request.archive, self._umask)
+        copy = sink.Copy(request.token, request.nonce, request.lane, request.earlier)
+        return sink.Sink(request.root, copy, policy, request.hash, request.strong)
 
-    def gather(self, asked: Question) -> str:
+    def gather(self, request: requests.Gather) -> str:
         """Be the far end of a stream; returns where other lanes are handed over."""
         from . import stream_server
 
-        self.end(asked)
-        self.gathering = stream_server.Gathering(asked, self._umask, self._serve)
+        self.close()
+        self.gathering = stream_server.Gathering(request, self._umask, self._serve)
         return to_text(os.fsencode(self.gathering.path))
 
-    def end(self, asked: Question) -> None:
+    def close(self) -> None:
         """The copy is over, and so is a stream that was gathered here."""
         self.drop_role()
         if self._serve is not None and self.gathering is not None:
@@ -103,58 +102,103 @@ class End:
         if sink_end is not None:
             sink_end.close()
 
-    def expand(self, asked: Question) -> List[Any]:
-        """Per path as typed, what it stands for, or its failure."""
+    # --- answers of either end
+
+    def expand(self, request: requests.Expand) -> List[Any]:
         found: List[Any] = []
-        for path in asked["paths"]:
+        for path in request.paths:
             try:
-                found.append(source.expand(path, asked["glob"]))
+                found.append(source.expand(path, request.glob))
             except failures.EXPECTED as error:
                 found.append(failures.from_exception(error, path))
         return found
 
-    def target(self, asked: Question) -> List[Any]:
-        """Where the copy lands: a Target's fields, then what fence.claim() says of it.
-
-        "again" is the root and the names of a run that was cut short; None where there was none.
-        """
+    def target(self, request: requests.Target) -> List[Any]:
         from . import placing
 
-        make = bool(asked["nonce"])
-        found = placing.resolve(
-            asked["path"], asked["names"], asked["folders"], make, asked["again"]
-        )
-        return list(found) + [_claim(found.root, asked) if asked["nonce"] else None]
+        make = bool(request.nonce)
+        found = placing.resolve(request.path, request.names, request.folders, make, request.again)
+        if not request.nonce:
+            return [*found, None]
+        claim = requests.Claim(found.root, request.token, request.nonce, request.known)
+        return [*found, self.claim(claim)]
 
-    def clean(self, asked: Question) -> Any:
-        """A page of what cut copies left; without a path the next page of the same search."""
+    def claim(self, request: requests.Claim) -> "fence.State":
+        from . import fence
+
+        fd = os.open(to_bytes(request.root), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            return fence.claim(fd, request.token, request.nonce, request.known)
+        finally:
+            os.close(fd)
+
+    def clean(self, request: requests.Clean) -> Any:
         from . import leftovers
 
-        if asked["path"] is not None:
-            self._search = leftovers.Search(asked["path"], asked["remove"])
+        if request.path is not None:
+            self._search = leftovers.Search(request.path, request.remove)
         return self._search.page()
 
-    def extents(self, asked: Question) -> Any:
-        """Where a file has data from an offset on, and whether that is all."""
-        if self.source is not None:
-            return self.source.extents(source.known(asked["file"]), asked["offset"])
-        return self.the_sink().extents(asked["file"], asked["offset"])
+    # --- of a source
 
-    def digests(self, asked: Question) -> List[Any]:
-        """Per file the hex digests of its extents, or its failure."""
+    def walk(self, request: requests.Walk) -> Any:
+        return self.the_source().walk(request.after, request.restart, request.most)
+
+    def extents(self, request: requests.Extents) -> Any:
+        return self.the_source().extents(source.known(request.file), request.offset)
+
+    def digests(self, request: requests.Digests) -> List[Any]:
         found: List[Any] = []
-        for value, extents in asked["files"]:
+        for file, extents in request.files:
             try:
-                if self.source is not None:
-                    known = source.known(value)
-                    found.append(self.source.digests(known, extents, asked["hash"]))
-                else:
-                    part, path = value
-                    digests = self.the_sink().digests(path, part, extents, asked["hash"])
-                    found.append(digests)
+                known = source.known(file)
+                found.append(self.the_source().digests(known, extents, request.hash))
             except failures.EXPECTED as error:
-                found.append(failures.from_exception(error, str(value[1])))
+                found.append(failures.from_exception(error, file.path))
         return found
+
+    # --- of a sink
+
+    def extents_there(self, request: requests.ExtentsThere) -> Any:
+        return self.the_sink().extents(request.path, request.offset)
+
+    def digests_there(self, request: requests.DigestsThere) -> List[Any]:
+        found: List[Any] = []
+        for is_part, path, extents in request.files:
+            try:
+                found.append(self.the_sink().digests(path, is_part, extents, request.hash))
+            except failures.EXPECTED as error:
+                found.append(failures.from_exception(error, path))
+        return found
+
+    def look(self, request: requests.Look) -> List[Any]:
+        return self.the_sink().look(request.paths)
+
+    def inherit(self, request: requests.Inherit) -> bool:
+        return self.the_sink().inherit(request.entry, request.nonce)
+
+    def make(self, request: requests.Make) -> int:
+        return self.the_sink().make(request.entry)
+
+    def discard(self, request: requests.Discard) -> bool:
+        return self.the_sink().discard(request.path, request.nonces)
+
+    def revoke(self, request: requests.Revoke) -> None:
+        self.the_sink().revoke(request.lane)
+
+    def adopt(self, request: requests.Adopt) -> List[Any]:
+        return _each(request.entries, self.the_sink().adopt)
+
+    def hard_links(self, request: requests.HardLinks) -> List[Any]:
+        return self._each_named(request.entries, self.the_sink().hard_link)
+
+    def folders(self, request: requests.Folders) -> List[Any]:
+        return self._each_named(request.entries, self.the_sink().finish_folder)
+
+    def _each_named(self, listed: List[tree.Entry], act: Callable[[tree.Entry], None]) -> List[Any]:
+        failed = _each(listed, act)
+        self.the_sink().make_names_durable(listed)
+        return failed
 
 
 def _null_ends() -> Any:
@@ -163,63 +207,49 @@ def _null_ends() -> Any:
     return null_ends
 
 
-def _claim(root: str, asked: Question) -> "fence.State":
-    """Make a run the one that owns the copy into this root, as fence.claim() does."""
-    from . import fence
-
-    fd = os.open(to_bytes(root), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        return fence.claim(fd, asked["token"], asked["nonce"], asked["known"])
-    finally:
-        os.close(fd)
-
-
-def _each(
-    act: "Callable[[sink.Sink, tree.Entry], None]", makes: bool = True
-) -> Callable[[End, Question], Any]:
-    """A question about many entries; the answer is [place, failure] of those that failed."""
-
-    def answer(end: End, asked: Question) -> List[Any]:
-        failed: List[Any] = []
-        listed = [entries.entry(value) for value in asked["entries"]]
-        for place, entry in enumerate(listed):
-            try:
-                act(end.the_sink(), entry)
-            except failures.EXPECTED as error:
-                failed.append([place, failures.from_exception(error, entry.path)])
-        if makes:
-            end.the_sink().make_names_durable(listed)
-        return failed
-
-    return answer
+def _each(listed: List[tree.Entry], act: Callable[[tree.Entry], None]) -> List[Any]:
+    """Do this with many entries; returns [place, failure] of those that failed."""
+    failed: List[Any] = []
+    for place, entry in enumerate(listed):
+        try:
+            act(entry)
+        except failures.EXPECTED as error:
+            failed.append([place, failures.from_exception(error, entry.path)])
+    return failed
 
 
-OF_A_STREAM = frozenset(["heard", "drained", "close_input", "abort"])  # Gathering's methods
+OF_A_STREAM: Dict[type, Callable[[End, Any, Reply], None]] = {
+    requests.Heard: lambda end, request, reply: end.gathering.heard(request, reply),
+    requests.Drained: lambda end, request, reply: end.gathering.drained(request, reply),
+    requests.CloseInput: lambda end, request, reply: end.gathering.close_input(request, reply),
+    requests.Abort: lambda end, request, reply: end.gathering.abort(reply),
+}
 
-ANSWERS: Dict[str, Callable[[End, Question], Any]] = {
-    "begin": End.begin,
-    "end": End.end,
-    "gather": End.gather,
-    "cpu": lambda end, asked: system.cpu_seconds(os.getppid()),
-    "kernel": lambda end, asked: system.kernel_settings(),
-    "digests": End.digests,
-    "expand": End.expand,
-    "clean": End.clean,
-    "walk": lambda end, asked: end.the_source().walk(
-        asked["after"], asked["restart"], asked["most"]
-    ),
-    "extents": End.extents,
-    "target": End.target,
-    "claim": lambda end, asked: _claim(asked["root"], asked),
-    "release": lambda end, asked: end.the_sink().release(),
-    "revoke": lambda end, asked: end.the_sink().revoke(asked["lane"]),
-    "look": lambda end, asked: end.the_sink().look(asked["paths"]),
-    "make": lambda end, asked: end.the_sink().make(entries.entry(asked["entry"])),
-    "inherit": lambda end, asked: end.the_sink().inherit(
-        entries.entry(asked["entry"]), asked["nonce"]
-    ),
-    "discard": lambda end, asked: end.the_sink().discard(asked["path"], asked["nonces"]),
-    "adopt": _each(lambda to, entry: to.adopt(entry), makes=False),
-    "hard_links": _each(lambda to, entry: to.hard_link(entry)),
-    "folders": _each(lambda to, entry: to.finish_folder(entry)),
+ANSWERS: Dict[type, Callable[[End, Any], Any]] = {
+    requests.Ping: lambda end, request: None,
+    requests.BeginSource: End.begin,
+    requests.BeginSink: End.begin,
+    requests.BeginStream: End.begin,
+    requests.End: lambda end, request: end.close(),
+    requests.Cpu: lambda end, request: system.cpu_seconds(os.getppid()),
+    requests.Kernel: lambda end, request: system.kernel_settings(),
+    requests.Expand: End.expand,
+    requests.Target: End.target,
+    requests.Claim: End.claim,
+    requests.Clean: End.clean,
+    requests.Gather: End.gather,
+    requests.Walk: End.walk,
+    requests.Extents: End.extents,
+    requests.Digests: End.digests,
+    requests.ExtentsThere: End.extents_there,
+    requests.DigestsThere: End.digests_there,
+    requests.Look: End.look,
+    requests.Inherit: End.inherit,
+    requests.Make: End.make,
+    requests.Discard: End.discard,
+    requests.Revoke: End.revoke,
+    requests.Release: lambda end, request: end.the_sink().release(),
+    requests.Adopt: End.adopt,
+    requests.HardLinks: End.hard_links,
+    requests.Folders: End.folders,
 }

@@ -8,7 +8,7 @@ import itertools
 import os
 from typing import Any, Iterator, List, Optional
 
-from . import failures, files, hashes, sink, source, system, tree
+from . import failures, files, hashes, sink, source, system, tree, wire
 from .session import Arriving
 
 
@@ -63,12 +63,12 @@ class NullSink(sink.Sink):
         self, id_: int, offset: int, length: int, digest: bytes
     ) -> "tuple[bool, int, Optional[failures.Data]]":
         self._arriving.complete(id_, offset, length)
-        return self._hasher.digest() == digest, 1, None
+        return self._hasher.digest() == digest, wire.SOME_PART, None
 
     def make(self, value: tree.Entry) -> int:
-        return 1
+        return wire.SOME_PART
 
-    def finish(self, value: tree.Entry, strong: str, inode: int, done: sink.Done) -> None:
+    def finish(self, value: tree.Entry, strong: str, receipt: int, done: sink.Done) -> None:
         done([None])
 
     def _make_part(self, value: tree.Entry, digest: str, body: memoryview) -> Any:

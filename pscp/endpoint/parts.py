@@ -15,7 +15,7 @@ import os
 import stat
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
-from . import fence, files, system
+from . import fence, files, system, wire
 from .failures import SYSTEM, UNSAFE, Refusal
 from .paths import Root, part_name
 
@@ -46,15 +46,16 @@ class Parts:
         """A name for a part that no other lane knows."""
         return part_name(name, self._private)
 
-    def open(self, path: str, nonce: str = "", inode: int = 0) -> int:
-        """The descriptor of a part that is there: of the one with this inode, if that is known.
+    def open(self, path: str, nonce: str = "", receipt: int = 0) -> int:
+        """The descriptor of a part that is there: of the one with this receipt, if that is known.
 
         Raises OSError, and Refusal for another's file.
         """
         with self._root.lock:
             fd, folder_fd = self._opened(path, nonce)
             try:
-                is_known = inode and inode == self.inode(fd)  # it may have its final mode already
+                is_known = receipt and receipt == self.receipt(fd)
+                # One that is known may have its final mode already.
                 if not is_known and not self._is_ours(folder_fd, os.fstat(fd)):
                     raise Refusal(UNSAFE, path, "what has its part's name is not ours")
             except BaseException:
@@ -77,12 +78,12 @@ class Parts:
                     return os.open(self.name(name), flags, 0o600, dir_fd=folder_fd)
             return self.open(path)
 
-    def inode(self, fd: int) -> int:
-        """What tells this part from others: its inode, or 1 where the filesystem has weak ones."""
+    def receipt(self, fd: int) -> int:
+        """What tells this part from others: its inode, where the filesystem has reliable ones."""
         status = os.fstat(fd)
         if status.st_dev not in self._stable:
             self._stable[status.st_dev] = system.has_stable_inodes(status.st_dev)
-        return status.st_ino if self._stable[status.st_dev] else 1
+        return status.st_ino if self._stable[status.st_dev] else wire.SOME_PART
 
     @contextlib.contextmanager
     def written(self, fd: int, path: str) -> Iterator[None]:

@@ -127,7 +127,7 @@ class Sink:
     def complete(
         self, id_: int, offset: int, length: int, digest: bytes
     ) -> Tuple[bool, int, Optional[failures.Data]]:
-        """The chunk's digest came: does it match; the part's inode; what went wrong."""
+        """The chunk's digest came: does it match; the receipt; what went wrong."""
         self._arriving.complete(id_, offset, length)
         if self._hasher.digest() != digest:
             return False, 0, None
@@ -136,7 +136,7 @@ class Sink:
             file = self._file(id_)
             with self._parts.written(file.fd, path), memoryview(self._chunk) as chunk:
                 file.write(chunk[:length], offset)
-            return True, self._parts.inode(file.fd), None
+            return True, self._parts.receipt(file.fd), None
         except (OSError, failures.Refusal) as error:
             return False, 0, failures.from_exception(error, path)
 
@@ -145,17 +145,17 @@ class Sink:
         self._arriving.abandon()
 
     def make(self, value: tree.Entry) -> int:
-        """Make the part of a file that has no chunk, being one hole; returns its inode."""
+        """Make the part of a file that has no chunk, being one hole; returns its receipt."""
         file = self._opened(value)
         try:
-            return self._parts.inode(file.fd)
+            return self._parts.receipt(file.fd)
         finally:
             file.close()
 
-    def finish(self, value: tree.Entry, strong: str, inode: int, done: Done) -> None:
-        """All chunks landed in the part with this inode: make it the file, soon."""
+    def finish(self, value: tree.Entry, strong: str, receipt: int, done: Done) -> None:
+        """All chunks landed in the part with this receipt: make it the file, soon."""
         try:
-            fd = self._to_finish(value, inode)
+            fd = self._to_finish(value, receipt)
         except (OSError, failures.Refusal) as error:
             return done([failures.from_exception(error, value.path)])
         if fd is None:  # by a lane that died, maybe before the new name was durable
@@ -164,31 +164,31 @@ class Sink:
         whole = commit.Part(fd, value, strong, commit.SHARED)
         self._settler.add(commit.Batch([whole], done))
 
-    def _to_finish(self, value: tree.Entry, inode: int) -> Optional[int]:
+    def _to_finish(self, value: tree.Entry, receipt: int) -> Optional[int]:
         """The part's descriptor; None where the file has its final name already."""
         replaced = failures.Refusal(failures.VERIFY, value.path, "its part was replaced")
         try:
-            fd = self._parts.open(value.path, inode=inode)
+            fd = self._parts.open(value.path, receipt=receipt)
         except (FileNotFoundError, failures.Refusal):
-            if self._is_finished(value, inode):
+            if self._is_finished(value, receipt):
                 return None
             with self._fence.held():  # raises where another run removed it
                 raise replaced
-        if self._parts.inode(fd) == inode:
+        if self._parts.receipt(fd) == receipt:
             return fd
         os.close(fd)
-        if self._is_finished(value, inode):  # this part was made late, and is removed at the end
+        if self._is_finished(value, receipt):  # this part was made late, and is removed at the end
             return None
         raise replaced
 
-    def _is_finished(self, value: tree.Entry, inode: int) -> bool:
+    def _is_finished(self, value: tree.Entry, receipt: int) -> bool:
         """Was it renamed already, by a lane that died before it could say so?"""
         try:
             fd = self._opened_there(value.path)
         except OSError:
             return False
         try:
-            return (self._parts.inode(fd), os.fstat(fd).st_size) == (inode, value.size)
+            return (self._parts.receipt(fd), os.fstat(fd).st_size) == (receipt, value.size)
         finally:
             os.close(fd)
 

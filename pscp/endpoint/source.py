@@ -26,15 +26,24 @@ PACK_BYTES = 256 * 1024  # a pack's size, about
 PACK_FILES = 64
 
 
-def listed(entry: tree.Entry) -> List[Any]:
-    """What a source needs to find a file of its manifest again; known() reads it."""
-    return [entry.top, entry.path, entry.size, entry.mtime_ns, entry.inode]
+class Known(NamedTuple):
+    """What a source needs to find a file of its manifest again."""
+
+    top: int
+    path: str
+    size: int
+    mtime_ns: int
+    inode: int
 
 
-def known(value: Any) -> tree.Entry:
+def listed(entry: tree.Entry) -> Known:
+    """The file as its source is asked for it; known() is the way back."""
+    return Known(entry.top, entry.path, entry.size, entry.mtime_ns, entry.inode)
+
+
+def known(file: Known) -> tree.Entry:
     """A file of the manifest, as far as listed() tells of it."""
-    top, path, size, mtime_ns, inode = value
-    return tree.Entry(tree.FILE, top, path, size, 0, mtime_ns, inode, {})
+    return tree.Entry(tree.FILE, file.top, file.path, file.size, 0, file.mtime_ns, file.inode, {})
 
 
 def identity(entry: tree.Entry) -> files.Identity:
@@ -91,14 +100,12 @@ class Source:
     # --- the manifest
 
     def walk(
-        self, after: Optional[List[Any]], restart: bool, most: int
+        self, after: Optional[Tuple[int, str]], restart: bool, most: int
     ) -> Tuple[List[tree.Entry], bool]:
         """The next entries, at most so many, and whether these were the last."""
         if restart or self._walk is None:
             tops = [(top.name, to_bytes(top.path)) for top in self._tops]
-            self._walk = tree.Walk(tops, self._rules).entries(
-                (after[0], after[1]) if after else None
-            )
+            self._walk = tree.Walk(tops, self._rules).entries(after)
         batch: List[tree.Entry] = []
         total = 0
         for entry in self._walk:
@@ -159,7 +166,7 @@ class Source:
     def send_chunk(self, id_: int, offset: int, length: int, send: Send) -> None:
         """Send the chunk's blocks and its digest; or that it failed, and why."""
         hasher = hashes.new(self._algorithm)
-        extent = wire.EXTENT.pack(length, 0)
+        counted = wire.COUNT.pack(length)
         try:
             for block in self._file(id_).blocks(offset, length, self._room):
                 hasher.update(block.view)
@@ -167,9 +174,9 @@ class Source:
                 offset += len(block)
         except (OSError, files.Changed) as error:
             failure = failures.from_exception(error, self._known[id_].path)
-            send(wire.DIGEST, id_, offset, extent + wire.to_json(failure), wire.FAILED)
+            send(wire.DIGEST, id_, offset, counted + wire.to_json(failure), wire.FAILED)
             return
-        send(wire.DIGEST, id_, offset - length, extent + hasher.digest())
+        send(wire.DIGEST, id_, offset - length, counted + hasher.digest())
 
     def extents(self, value: tree.Entry, offset: int) -> Tuple[List[files.Extent], bool]:
         """The file's next stretches of data, and whether these were the last."""

@@ -165,15 +165,14 @@ class PipeSource:
             view = self._cutter.get(offset // SLOT_BYTES)
         except OSError as error:
             failure = wire.to_json(failures.from_exception(error, ""))
-            send(wire.DIGEST, id_, offset, wire.EXTENT.pack(length, 0) + failure, wire.FAILED)
+            send(wire.DIGEST, id_, offset, wire.COUNT.pack(length) + failure, wire.FAILED)
             return
         hasher = hashes.new(self._algorithm)
         for begin in range(0, len(view), self._block_bytes):
             block = view[begin : begin + self._block_bytes]
             hasher.update(block)
             send(wire.DATA, id_, offset + begin, system.Lent(block))
-        extent = wire.EXTENT.pack(len(view), 0)
-        send(wire.DIGEST, id_, offset, extent + hasher.digest())
+        send(wire.DIGEST, id_, offset, wire.COUNT.pack(len(view)) + hasher.digest())
 
     def close(self) -> None:
         pass
@@ -346,7 +345,7 @@ class PipeSink:
     def complete(
         self, id_: int, offset: int, length: int, digest: bytes
     ) -> Tuple[bool, int, Optional[failures.Data]]:
-        """Does the chunk match its digest; how many chunks were written, from the first on."""
+        """Does the chunk match its digest; the receipt: chunks written, from the first on."""
         if length:
             self._arriving.complete(id_, offset, length)
         else:

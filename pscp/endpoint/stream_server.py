@@ -16,9 +16,9 @@ import struct
 import tempfile
 import threading
 import time
-from typing import Any, Callable, Dict, Optional, Tuple
+from typing import Any, Callable, Optional, Tuple
 
-from . import failures, stream, stream_process, wire
+from . import failures, requests, stream, stream_process, wire
 from .paths import to_bytes, to_text
 
 GRACE_S = 60.0  # without a lane; then nobody comes any more, and the command is ended
@@ -36,21 +36,21 @@ Serve = Callable[["Gathering", int, int, bytes], None]  # read_fd, write_fd, wha
 class Gathering:
     """One stream's far end. Its lanes ask it questions; it answers when there is something new."""
 
-    def __init__(self, asked: Dict[str, Any], umask: int, serve: Serve) -> None:
+    def __init__(self, request: requests.Gather, umask: int, serve: Serve) -> None:
         """Raises OSError and Refusal where the command or the file cannot be opened."""
         self._serve = serve
         self.changed = threading.Condition()
-        self._window = int(asked["window"])
+        self._window = request.window
         self._listening = _Listening()
         self.path = self._listening.path
         try:
-            self._command = self._opened(asked, umask)
+            self._command = self._opened(request, umask)
         except BaseException:
             self._listening.close()
             raise
         self._reorder: Optional[stream.Reorder] = None
         self._cutter: Optional[stream.Cutter] = None
-        if asked["way"] == "sink":
+        if request.is_sink:
             self._reorder = stream.Reorder(self._command.fd, self._window, self._wrote)
         else:
             self._cutter = stream.Cutter(self._command.fd)
@@ -63,23 +63,23 @@ class Gathering:
         for run in (self._move, self._watch, self._accept):
             threading.Thread(target=run, name=run.__name__.strip("_"), daemon=True).start()
 
-    def _opened(self, asked: Dict[str, Any], umask: int) -> Any:
-        is_sink, tidy = asked["way"] == "sink", self._listening.remove
-        if not asked["file"]:
-            return stream_process.Command(asked["command"], is_sink, self._notify, tidy)
+    def _opened(self, request: requests.Gather, umask: int) -> Any:
+        is_sink, tidy = request.is_sink, self._listening.remove
+        if request.path is None:
+            return stream_process.Command(request.command, is_sink, self._notify, tidy)
         if is_sink:
-            return stream_process.ToFile(asked["path"], umask, tidy)
-        return stream_process.FromFile(asked["path"])
+            return stream_process.ToFile(request.path, umask, tidy)
+        return stream_process.FromFile(request.path)
 
-    def lane(self, asked: Dict[str, Any]) -> Tuple[Any, Any]:
+    def lane(self, request: requests.BeginStream) -> Tuple[Any, Any]:
         """A lane's source and sink; one of them is None."""
         if self._reorder is not None:
-            return None, stream.PipeSink(self._reorder, asked["hash"])
+            return None, stream.PipeSink(self._reorder, request.hash)
         assert self._cutter is not None
-        block_bytes = int(asked["block_bytes"])
-        return stream.AskedSource(self._cutter, asked["hash"], block_bytes, self._window), None
+        made = stream.AskedSource(self._cutter, request.hash, request.block_bytes, self._window)
+        return made, None
 
-    # --- questions; each is answered once there is news, or after a while without
+    # --- requests; each is answered once there is news, or after a while without
 
     def _when(self, answer: Callable[[bool], Any], reply: Reply) -> None:
         """Reply with what `answer` returns once it is not None; later it is told that it is late.
@@ -105,9 +105,9 @@ class Gathering:
         except OSError:  # the lane is lost
             pass
 
-    def drained(self, asked: Dict[str, Any], reply: Reply) -> None:
+    def drained(self, request: requests.Drained, reply: Reply) -> None:
         """How many chunks were written, once that is more than `past`, or no more will be."""
-        reorder, past = self._the_reorder(), int(asked["past"])
+        reorder, past = self._the_reorder(), request.past
         self._wake_at = past + 1
 
         def answer(is_late: bool) -> Any:
@@ -116,9 +116,9 @@ class Gathering:
 
         self._when(answer, reply)
 
-    def heard(self, asked: Dict[str, Any], reply: Reply) -> None:
+    def heard(self, request: requests.Heard, reply: Reply) -> None:
         """What the command said after so many bytes, its exit status, and whether it listens."""
-        after, was_deaf = list(map(int, asked["after"])), bool(asked["deaf"])
+        after, was_deaf = request.after, request.deaf
 
         def answer(is_late: bool) -> Any:
             texts = [said.after(count) for said, count in zip(self._command.said, after)]
@@ -132,13 +132,13 @@ class Gathering:
 
         self._when(answer, reply)
 
-    def close_input(self, asked: Dict[str, Any], reply: Reply) -> None:
+    def close_input(self, request: requests.CloseInput, reply: Reply) -> None:
         """That was all: `total` chunks."""
-        reorder, total = self._the_reorder(), int(asked["total"])
+        reorder, total = self._the_reorder(), request.total
         reorder.put(total, reorder.room.take(), 0)
         reply(None, False)
 
-    def abort(self, asked: Dict[str, Any], reply: Reply) -> None:
+    def abort(self, reply: Reply) -> None:
         """The stream is cut short: end the command."""
         if self._status is None:
             self._command.kill()

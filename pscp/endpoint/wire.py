@@ -12,7 +12,7 @@ A frame is a header of 28 bytes and a payload (all integers big-endian):
 the receiver wait for ever. `told` is the CRC-32 of what no digest covers: a JSON payload, and the
 list of a PACK. SSH protects what is on the network; these find what a faulty memory changed.
 
-`id` names a file in FILE, GET, DATA, DIGEST and ACK, and a question in ASK, REPLY and PACK.
+`id` names a file in FILE, GET, DATA, DIGEST and ACK, and a request in ASK, REPLY and PACK.
 
 Not here: which frame may come when (session.py), and any input or output.
 Read next: session.py.
@@ -28,13 +28,13 @@ HEADER = struct.Struct(">BBHIQQI")
 
 # What a frame is. The far end is always this same version, so numbers may change freely.
 HELLO = 1  # agent: what I am (JSON)
-ASK = 2  # coordinator: a question (JSON)
+ASK = 2  # coordinator: a request (JSON)
 REPLY = 3  # agent: its answer (JSON); flag FAILED: an error
 FILE = 4  # coordinator: what the file `id` is from now on (JSON); empty: forget it
 GET = 5  # coordinator: send me `length` bytes (payload: u32) of file `id` at `offset`
 DATA = 6  # source: a block of file `id` at `offset`
-DIGEST = 7  # source: the chunk is complete: EXTENT, then its digest; FAILED: an error
-ACK = 8  # sink: the chunk is written and matches: EXTENT; FAILED: an error; flag MISMATCH
+DIGEST = 7  # source: the chunk is complete: its length, then its digest; FAILED: an error
+ACK = 8  # sink: the chunk is written and matches: LANDED; FAILED: an error; flag MISMATCH
 PACK = 9  # source: small files, whole: u32 length of a JSON list, the list, their bytes
 TICK = 10  # agent: still here
 
@@ -46,8 +46,12 @@ NAMES = {
 FAILED = 1  # flag: the payload is an error, as JSON
 MISMATCH = 2  # flag of ACK: what arrived does not have the digest that was sent
 
-EXTENT = struct.Struct(">IQ")  # a chunk's length in bytes; the inode written to (0: none)
 COUNT = struct.Struct(">I")
+LANDED = struct.Struct(">IQ")  # a chunk's length in bytes, and the sink's receipt for it
+
+# A receipt says where the chunk is. All those of a file are the same, and tell its part from others
+# (its inode); a stream's is the number of chunks that were written. 0: the chunk was not taken.
+SOME_PART = 1  # the receipt where nothing tells one part from another
 
 # The largest block is 1 MiB (options.py); a JSON payload is cut to fit in the same room.
 MAX_PAYLOAD_BYTES = (1 << 20) + (1 << 16)
@@ -135,7 +139,7 @@ GATHER_S = 0.001
 
 
 # What follows a block and is read with it: a DIGEST frame, with 16 bytes of digest, and a header.
-_NEXT_BYTES = 2 * HEADER.size + EXTENT.size + 16
+_NEXT_BYTES = 2 * HEADER.size + COUNT.size + 16
 
 Place = Callable[[int, int, int], Optional[memoryview]]  # (id, offset, length); None: it has none
 

@@ -24,14 +24,14 @@ from pscp import errors
 from pscp.api import Session
 from pscp.connect import host_cache
 from pscp.connect.bootstrap import Far
-from pscp.endpoint import system, tree
+from pscp.endpoint import requests, system, tree
 from pscp.endpoint.end import End
 from pscp.measuring import advice
 from pscp.measuring.advice import Kernel, Measurement, Moved, Point
 from pscp.options import CHUNK_BYTES, KIB, Location, Options
 from pscp.transfer.coordinator import choose_hash
 from pscp.transfer.lane import WINDOW_BYTES, Lane
-from pscp.transfer.lane_pool import sink_question, source_question
+from pscp.transfer.lane_pool import sink_request, source_request
 from pscp.transfer.plan import Chunk, Failure, Placed
 from pscp.transfer.rate_limiter import Limiter
 from pscp.transfer.work_queue import Board
@@ -121,7 +121,7 @@ class _MadeUpFile:
         fair = self.landed_bytes / passed_s / self._lanes * _CHUNK_S
         return min(max(int(fair), _LEAST_CHUNK_BYTES), CHUNK_BYTES)
 
-    def landed(self, chunk: Chunk, digest: str, inode: int) -> None:
+    def landed(self, chunk: Chunk, digest: str, receipt: int) -> None:
         self.landed_bytes += chunk.length
         self.samples.append((time.monotonic(), self.landed_bytes))
 
@@ -143,10 +143,9 @@ class Trial:
         self.is_push, self.rtt_s, self.keeps = is_push, rtt_s, True
         self.limiter, self.window_bytes = Limiter(None, self.board.changed), WINDOW_BYTES
         test = Options(transfer_test=True)
-        both = (
-            source_question([], test, algorithm, is_push),
-            sink_question("", "", test, algorithm),
-        )
+        both: list[requests.Begin] = [
+            source_request([], test, algorithm), sink_request("", "", test, algorithm),
+        ]  # fmt: skip
         self.begin_near, self.begin_far = both if is_push else both[::-1]
         self.file = _MadeUpFile(self.board, len(fars))
         self._fars = fars
@@ -287,12 +286,12 @@ class _Measuring:
         trips = []
         for _ in range(_QUESTIONS):
             begun_s = time.monotonic()
-            far.ask({"ask": "end"})
+            far.ask(requests.Ping())
             trips.append(time.monotonic() - begun_s)
         return trips
 
     def _kernels(self, far: Far) -> tuple[Kernel, Kernel]:
-        answer, failed = far.ask({"ask": "kernel"})
+        answer, failed = far.ask(requests.Kernel())
         told = answer if isinstance(answer, dict) and not failed else {}
         there = {
             str(name)[:_TEXT_MAX]: str(value)[:_TEXT_MAX]
@@ -442,6 +441,6 @@ def _cpu(fars: list[Far]) -> tuple[float | None, float | None]:
     if len(fars) != 1:
         return None, None
     [far] = fars
-    answer, failed = far.ask({"ask": "cpu"})
+    answer, failed = far.ask(requests.Cpu())
     known = isinstance(answer, float) and not failed
     return system.cpu_seconds(far.channel.pid), answer if known else None

@@ -1,10 +1,10 @@
 """A lane's program: what an agent is to the coordinator, and SFTP's client to the server.
 
-Frames come on descriptor 0 and go out on descriptor 1, as with endpoint/agent.py; questions are
-answered as by endpoint/end.py, each in a task of its own. It ends when its input ends, when the
+Frames come on descriptor 0 and go out on descriptor 1, as with endpoint/agent.py; requests are
+answered each in a task of its own. It ends when its input ends, when the
 channel ends, or at SIGTERM; what was under way then is brought to its end first, for a moment.
 
-Not here: the answers themselves (sink.py, source.py, placing.py), who starts it (channel.py).
+Not here: the answers (end.py), who starts it (channel.py).
 """
 
 from __future__ import annotations
@@ -15,21 +15,18 @@ import signal
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any, NoReturn
 
-from pscp.endpoint import entries, failures, session, source, system, wire
+from pscp.endpoint import entries, failures, requests, session, source, system, wire
 from pscp.endpoint.agent import TICK_S
-from pscp.endpoint.paths import to_bytes
-from pscp.sftp import packets, placing
+from pscp.sftp import packets
 from pscp.sftp.client import Client
 from pscp.sftp.digests import Hashing
+from pscp.sftp.end import End
 from pscp.sftp.event_loop import In, Loop, Out, Wake, read_marker
-from pscp.sftp.fence import Fence
-from pscp.sftp.leftovers import Search
 from pscp.sftp.remote_hash import Program
 from pscp.sftp.sink import Sink
-from pscp.sftp.source import Source
 from pscp.sftp.tasks import Promise, Task, Tasks, settled
 
 _LINGER_S = 1.5  # for what is under way at the end
@@ -47,13 +44,11 @@ class StandIn:
         self._verify: str = settings["verify"]
         self._program_argv: list[str] = settings["program"]
         self._program: Program | None = None
-        self._hashing: Hashing | None = None
         self._session = session.Session(session.AGENT)
         self._decoder = wire.Decoder()
         self._incoming = In(0, self._decoder, self._take_all, self._decoder.is_trickling)
         self._out = Out(1)
-        self._role: Sink | Source | None = None
-        self._search: Search | None = None
+        self._end = End(self._client, self._tasks, self._send)
         self._replies: list[Task[Any]] = []  # those that may still be under way
         self._acks: deque[tuple[int, int, int, Promise[Any]]] = deque()
         self._error: BaseException | None = None
@@ -96,7 +91,7 @@ class StandIn:
         self._is_ending = True
         end_s = time.monotonic() + _LINGER_S
         self._loop.later(_LINGER_S, lambda: None)
-        self._drop_role()
+        self._end.drop_role()
         self._loop.run_until(lambda: self._is_idle() or time.monotonic() > end_s)
 
     def _listen_for_signals(self) -> In:
@@ -152,7 +147,7 @@ class StandIn:
         await limits
         if self._program is not None:
             await self._program.ready
-        hashing = self._hashing = Hashing(client, self._program, self._verify != "none")
+        hashing = self._end.hashing = Hashing(client, self._program, self._verify != "none")
         self._out.put(read_marker(_MARKER_BYTES))
         self._send(wire.HELLO, 0, 0, wire.to_json({
             "hashes": hashing.for_chunks(), "python": "none", "system": "SFTP", "aes": None,
@@ -193,44 +188,36 @@ class StandIn:
 
     def _take(self, frame: wire.Frame) -> None:
         if frame.type == wire.ASK:
-            self._ask(frame.id, frame.json())
+            self._ask(frame.id, requests.from_json(frame.json()))
         elif frame.type == wire.FILE:
             self._know(frame)
         elif frame.type == wire.GET:
             length = wire.COUNT.unpack(frame.payload)[0]
-            self._source().send_chunk(frame.id, frame.offset, length)
+            self._end.the_source().send_chunk(frame.id, frame.offset, length)
         elif frame.type == wire.DATA:
-            self._sink().write(frame.id, frame.offset, frame.payload)
+            self._end.the_sink().write(frame.id, frame.offset, frame.payload)
         elif frame.type == wire.DIGEST:
             self._complete(frame)
         else:
             self._take_pack(frame)
 
-    def _sink(self) -> Sink:
-        assert isinstance(self._role, Sink)
-        return self._role
-
-    def _source(self) -> Source:
-        assert isinstance(self._role, Source)
-        return self._role
-
     def _know(self, frame: wire.Frame) -> None:
-        role = self._role
+        role = self._end.role
         assert role is not None
         if not frame.payload:
             role.forget(frame.id)
         elif isinstance(role, Sink):
             role.know(frame.id, entries.entry(frame.json()))
         else:
-            role.know(frame.id, source.known(frame.json()))
+            role.know(frame.id, source.known(requests.known(frame.json())))
 
     def _complete(self, frame: wire.Frame) -> None:
         if frame.flags & wire.FAILED:
-            self._sink().abandon()
+            self._end.the_sink().abandon()
             return
-        length = wire.EXTENT.unpack_from(frame.payload)[0]
-        digest = bytes(frame.payload[wire.EXTENT.size :])
-        task = self._sink().complete(frame.id, frame.offset, length, digest)
+        length = wire.COUNT.unpack_from(frame.payload)[0]
+        digest = bytes(frame.payload[wire.COUNT.size :])
+        task = self._end.the_sink().complete(frame.id, frame.offset, length, digest)
         self._acks.append((frame.id, frame.offset, length, task))
         task.then(self._acknowledge)
 
@@ -243,8 +230,8 @@ class StandIn:
             except Exception as error:
                 self._error = self._error or error
                 return
-            # SFTP tells no inode; 1 says that there is a part.
-            payload, flags = wire.EXTENT.pack(length, 1), 0 if matches else wire.MISMATCH
+            payload = wire.LANDED.pack(length, wire.SOME_PART)  # SFTP tells no inode
+            flags = 0 if matches else wire.MISMATCH
             if failure is not None:
                 payload, flags = payload + wire.to_json(failure), wire.FAILED
             self._send(wire.ACK, id_, offset, payload, flags)
@@ -254,7 +241,7 @@ class StandIn:
         listed = [entries.entry(value) for value, _ in rows]
         digests = [row for _, row in rows]
         entries.check_sizes(listed, digests, len(bodies))
-        packed = self._tasks.start(self._sink().pack(listed, digests, bodies))
+        packed = self._tasks.start(self._end.the_sink().pack(listed, digests, bodies))
 
         async def reply() -> None:
             outcome = failures.places(await packed)
@@ -262,157 +249,30 @@ class StandIn:
 
         self._spawn(reply())
 
-    # --- questions
+    # --- requests
 
-    def _ask(self, id_: int, asked: dict[str, Any]) -> None:
-        name = asked["ask"]
-        if name in ("begin", "end"):
-            self._drop_role()
-            if name == "begin":
-                self._begin(asked)
-            states = {Sink: "sink", Source: "source"}
-            self._session.state = states.get(type(self._role), "new")
+    def _ask(self, id_: int, request: requests.Request) -> None:
+        is_change = isinstance(request, (requests.End, *requests.BEGINNINGS))
+        if is_change:
+            self._end.begin(request)
+            self._session.state = self._end.state
         earlier = [each for each in self._replies if not each.is_settled]
-        after = earlier if name in ("begin", "end") else []
-        self._replies = [*earlier, self._spawn(self._reply(id_, asked, after))]
+        after = earlier if is_change else []
+        self._replies = [*earlier, self._spawn(self._reply(id_, request, after))]
 
-    def _begin(self, asked: dict[str, Any]) -> None:
-        assert self._hashing is not None
-        if asked["role"] == "sink" and not asked["test"]:
-            self._role = Sink(self._client, self._tasks, self._hashing, asked)
-        elif asked["role"] == "source" and not asked["test"]:
-            self._role = Source(self._client, self._tasks, self._hashing, asked, self._send)
-
-    def _drop_role(self) -> None:
-        role, self._role = self._role, None
-        if role is not None:
-            role.close()
-
-    async def _reply(self, id_: int, asked: dict[str, Any], after: list[Task[Any]]) -> None:
+    async def _reply(self, id_: int, request: requests.Request, after: list[Task[Any]]) -> None:
         """The answer; that one copy is over comes behind all answers of that copy."""
         try:
             await settled(*after)
-            if asked["ask"] == "pack":
-                payload = wire.pack_payload(*await self._source().pack(asked["files"]))
+            if isinstance(request, requests.Pack):
+                payload = wire.pack_payload(*await self._end.the_source().pack(request.files))
                 self._send(wire.PACK, id_, 0, payload)
                 return
-            answer, flags = await self._answer(asked), 0
+            answer, flags = await self._end.answer(request), 0
         except failures.EXPECTED as error:
-            answer, flags = failures.from_exception(error, _path_of(asked)), wire.FAILED
+            path = requests.path_of(request)
+            answer, flags = failures.from_exception(error, path), wire.FAILED
         self._send(wire.REPLY, id_, 0, wire.to_json(answer), flags)
-
-    async def _answer(self, asked: dict[str, Any]) -> Any:
-        act = _ANSWERS.get(asked["ask"])
-        if act is None:
-            message = "needs the agent, which SFTP has not"
-            raise failures.Refusal(failures.UNSUPPORTED, "", message)
-        return await act(self, asked)
-
-    async def _begun(self, asked: dict[str, Any]) -> None:
-        if isinstance(self._role, Sink):
-            await self._role.begun()
-        elif self._role is None:
-            message = "needs the agent, which SFTP has not"
-            raise failures.Refusal(failures.UNSUPPORTED, "", message)
-
-    async def _end(self, asked: dict[str, Any]) -> None:
-        await self._client.realpath(b".")  # it is still there
-
-    async def _expand(self, asked: dict[str, Any]) -> list[Any]:
-        found: list[Any] = []
-        for path in asked["paths"]:
-            try:
-                found.append(await placing.expand(self._client, self._tasks, path, asked["glob"]))
-            except failures.EXPECTED as error:
-                found.append(failures.from_exception(error, path))
-        return found
-
-    async def _clean(self, asked: dict[str, Any]) -> dict[str, Any]:
-        if asked["path"] is not None:
-            self._search = Search(self._client, asked["path"], asked["remove"])
-        assert self._search is not None
-        return await self._search.page()
-
-    async def _target(self, asked: dict[str, Any]) -> Any:
-        """Where the copy lands, as endpoint/end.py's target()."""
-        names, folders, make = asked["names"], asked["folders"], bool(asked["nonce"])
-        found = await placing.resolve(
-            self._client, self._tasks, asked["path"], names, folders, make, asked["again"]
-        )
-        return [*found, await self._claim({**asked, "root": found[0]}) if asked["nonce"] else None]
-
-    async def _claim(self, asked: dict[str, Any]) -> dict[str, Any]:
-        fence = Fence(self._client, self._tasks, to_bytes(asked["root"]), asked["token"])
-        return await fence.claim(asked["nonce"], asked["known"])
-
-    async def _extents(self, asked: dict[str, Any]) -> Any:
-        if isinstance(self._role, Source):
-            return self._role.extents(source.known(asked["file"]), asked["offset"])
-        return await self._sink().extents(asked["file"], asked["offset"])
-
-    async def _digests(self, asked: dict[str, Any]) -> list[Any]:
-        """Per file the hex digests of its extents, or its failure. All are asked for at once."""
-        role, work = self._role, []
-        for value, extents in asked["files"]:
-            if isinstance(role, Source):
-                steps = role.digests(source.known(value), extents, asked["hash"])
-            else:
-                steps = self._sink().digests(value[1], value[0], extents, asked["hash"])
-            work.append((str(value[1]), self._tasks.start(steps)))
-        found: list[Any] = []
-        for path, task in work:
-            try:
-                found.append(await task)
-            except failures.EXPECTED as error:
-                found.append(failures.from_exception(error, path))
-        return found
-
-    async def _walk(self, asked: dict[str, Any]) -> Any:
-        return await self._source().walk(asked["after"], asked["restart"], asked["most"])
-
-    async def _revoke(self, asked: dict[str, Any]) -> None:
-        """Nothing at the far end holds back what a lost lane still has on its way there."""
-
-
-def _path_of(asked: dict[str, Any]) -> str:
-    """Of the file that a question is about; "" where it is about none, or several."""
-    return entries.entry(asked["entry"]).path if "entry" in asked else str(asked.get("path", ""))
-
-
-_Answer = Callable[[StandIn, dict[str, Any]], Coroutine[Any, Any, Any]]
-
-
-def _of_sink(method: str, *fields: str) -> _Answer:
-    """A question that the sink's method answers, given these of its fields."""
-
-    async def answer(self: StandIn, asked: dict[str, Any]) -> Any:
-        values = [entries.entry(asked[f]) if f == "entry" else asked[f] for f in fields]
-        return await getattr(self._sink(), method)(*values)
-
-    return answer
-
-
-def _each(method: str) -> _Answer:
-    """A question about many entries."""
-
-    async def answer(self: StandIn, asked: dict[str, Any]) -> list[Any]:
-        listed = [entries.entry(value) for value in asked["entries"]]
-        to = self._sink()
-        return await to.each(listed, getattr(to, method))
-
-    return answer
-
-
-_ANSWERS: dict[str, _Answer] = {
-    "clean": StandIn._clean, "begin": StandIn._begun, "end": StandIn._end,
-    "expand": StandIn._expand, "target": StandIn._target, "claim": StandIn._claim,
-    "revoke": StandIn._revoke, "release": _of_sink("release"), "extents": StandIn._extents,
-    "digests": StandIn._digests, "walk": StandIn._walk, "look": _of_sink("look", "paths"),
-    "make": _of_sink("make", "entry"), "inherit": _of_sink("inherit", "entry", "nonce"),
-    "finish": _of_sink("finish", "entry", "strong"),
-    "discard": _of_sink("discard", "path", "nonces"), "adopt": _each("adopt"),
-    "hard_links": _each("hard_link"), "folders": _each("finish_folder"),
-}  # fmt: skip
 
 
 def main(settings: str) -> None:

@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from pscp.endpoint import failures, metadata, tree
+from pscp.endpoint import failures, metadata, requests, tree
 from pscp.endpoint.failures import Refusal
 from pscp.endpoint.paths import is_unfinished, part_name
 from pscp.endpoint.source import PACK_FILE_BYTES
@@ -32,19 +32,19 @@ class Destination:
     """Where one copy lands."""
 
     def __init__(
-        self, client: Client, tasks: Tasks, hashing: Hashing, asked: dict[str, Any]
+        self, client: Client, tasks: Tasks, hashing: Hashing, request: requests.BeginSink
     ) -> None:
-        self.root = Root(client, tasks, asked["root"])
+        self.root = Root(client, tasks, request.root)
         self._client, self._tasks, self._hashing = client, tasks, hashing
-        self._token, self._nonce, self._earlier = asked["token"], asked["nonce"], asked["earlier"]
+        self._token, self._nonce, self._earlier = request.token, request.nonce, request.earlier
         # In the names of parts that no other lane knows, as endpoint/parts.py has one.
         self._private = f"{self._token}{self._nonce}{os.urandom(3).hex()}"
-        server = asked["server"]
+        server = request.server
         umask = server.get("umask")
         umask = _UMASK if umask is None else umask
         client.is_single = bool(server.get("is_single"))
         self._made_private: list[Any] | None = server.get("private")
-        self._policy = metadata.Policy(asked["preserve"], asked["archive"], umask)
+        self._policy = metadata.Policy(request.preserve, request.archive, umask)
         self._begun = tasks.start(self._begin())
 
     async def begun(self) -> None:

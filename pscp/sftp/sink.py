@@ -18,7 +18,7 @@ import time
 from collections.abc import Coroutine
 from typing import Any
 
-from pscp.endpoint import failures, hashes, tree, wire
+from pscp.endpoint import failures, hashes, requests, tree, wire
 from pscp.endpoint.failures import Refusal
 from pscp.endpoint.paths import to_bytes
 from pscp.endpoint.session import Arriving
@@ -62,10 +62,10 @@ class Sink(Destination):
     """Takes the files of one copy at the far end."""
 
     def __init__(
-        self, client: Client, tasks: Tasks, hashing: Hashing, asked: dict[str, Any]
+        self, client: Client, tasks: Tasks, hashing: Hashing, request: requests.BeginSink
     ) -> None:
-        super().__init__(client, tasks, hashing, asked)
-        self._algorithm, self._strong = asked["hash"], asked["strong"]
+        super().__init__(client, tasks, hashing, request)
+        self._algorithm, self._strong = request.hash, request.strong
         self._files = Files(client, tasks, self._open_part)
         self._turns: dict[int, Promise[Any]] = {}  # the last chunk of a file that opens once
         self._arriving = Arriving()
@@ -215,9 +215,9 @@ class Sink(Destination):
     # --- made final
 
     async def make(self, value: tree.Entry) -> int:
-        """Make the part of a file that has no chunk, being one hole; 1 says that it is there."""
+        """Make the part of a file that has no chunk, being one hole; returns its receipt."""
         await self._client.close(await self._open_part(value))
-        return 1
+        return wire.SOME_PART
 
     async def finish(self, value: tree.Entry, strong: str) -> None:
         """All chunks landed in the part: make it the file.

@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from pscp.endpoint import failures, hashes, tree, wire
+from pscp.endpoint import failures, hashes, requests, tree, wire
 from pscp.endpoint.files import Changed
 from pscp.endpoint.paths import to_bytes
-from pscp.endpoint.source import Top, known
+from pscp.endpoint.source import Known, known
 from pscp.sftp import packets
 from pscp.sftp.client import Client
 from pscp.sftp.digests import Hashing, new
@@ -51,12 +51,12 @@ class Source:
     """Serves the files of one copy from the far end."""
 
     def __init__(
-        self, client: Client, tasks: Tasks, hashing: Hashing, asked: dict[str, Any], send: Send
-    ) -> None:
+        self, client: Client, tasks: Tasks, hashing: Hashing, request: requests.BeginSource,
+        send: Send,
+    ) -> None:  # fmt: skip
         self._client, self._tasks, self._hashing, self._send = client, tasks, hashing, send
-        self._tops = [Top(*top) for top in asked["tops"]]
-        self._rules = tree.Rules(*asked["rules"])
-        self._algorithm, self._strong = asked["hash"], asked["strong"]
+        self._tops, self._rules = request.tops, request.rules
+        self._algorithm, self._strong = request.hash, request.strong
         self._files = Files(client, tasks, self._opened_for_chunks)
         self._is_tried = False  # whether a file opens once at a time
         self._has_waited = False  # in vain, for one that would not open
@@ -66,7 +66,7 @@ class Source:
     # --- the manifest
 
     async def walk(
-        self, after: list[Any] | None, restart: bool, most: int
+        self, after: tuple[int, str] | None, restart: bool, most: int
     ) -> tuple[list[tree.Entry], bool]:
         """The next entries, at most so many, and whether these were the last."""
         if restart or self._walk is None:
@@ -155,7 +155,7 @@ class Source:
         self, id_: int, file: File, extent: tuple[int, int], after: _Turn | None, turn: _Turn
     ) -> None:
         offset, length = extent
-        payload = wire.EXTENT.pack(length, 0)
+        payload = wire.COUNT.pack(length)
         try:
             digest = await self._blocks(id_, file, extent, after, turn)
         except failures.EXPECTED as error:
@@ -256,7 +256,7 @@ class Source:
 
     # --- small files, by packs
 
-    async def pack(self, asked: list[Any]) -> tuple[list[Any], list[bytes]]:
+    async def pack(self, asked: list[Known]) -> tuple[list[Any], list[bytes]]:
         """For each file [size, hex digest] or a failure; and the contents."""
         rows: list[Any] = []
         bodies: list[bytes] = []

@@ -22,7 +22,7 @@ from typing import Any
 
 from pscp import errors
 from pscp.connect.bootstrap import Far
-from pscp.endpoint import failures, stream, tree
+from pscp.endpoint import failures, requests, stream, tree
 from pscp.endpoint.paths import to_bytes
 from pscp.progress import Counters
 from pscp.transfer.lane_pool import Crew
@@ -43,12 +43,10 @@ class Target:
     command: str | Sequence[str] = ""
     path: str | None = None
 
-    def question(self, is_push: bool, window: int) -> dict[str, Any]:
+    def request(self, is_push: bool, window: int, modules: str) -> requests.Gather:
+        """What starts it; `window` in chunks."""
         command = self.command if isinstance(self.command, str) else list(self.command)
-        return {
-            "ask": "gather", "way": "sink" if is_push else "source", "window": window,
-            "file": self.path is not None, "path": self.path or "", "command": command,
-        }  # fmt: skip
+        return requests.Gather(is_push, window, command, self.path, modules)
 
 
 class Near:
@@ -57,11 +55,11 @@ class Near:
     def __init__(self, end: stream.Cutter | stream.Reorder) -> None:
         self._end = end
 
-    def lane(self, asked: dict[str, Any]) -> tuple[Any, Any]:
+    def lane(self, request: requests.BeginStream) -> tuple[Any, Any]:
         """A lane's source and sink; one of them is None."""
         if isinstance(self._end, stream.Cutter):
-            return stream.PipeSource(self._end, asked["hash"], asked["block_bytes"]), None
-        return None, stream.PipeSink(self._end, asked["hash"])
+            return stream.PipeSource(self._end, request.hash, request.block_bytes), None
+        return None, stream.PipeSink(self._end, request.hash)
 
 
 class Pipe:
@@ -90,7 +88,7 @@ class Pipe:
 
     # --- the story
 
-    def run(self, crew: Crew, begin: dict[str, Any], fars: list[Far]) -> int:
+    def run(self, crew: Crew, begin: requests.BeginStream, fars: list[Far]) -> int:
         """Move the stream; returns the command's exit status. Raises what stops it."""
         threads = [
             threading.Thread(target=self._run, args=(step,), name=step.__name__, daemon=True)
@@ -169,13 +167,13 @@ class Pipe:
         with self.board.changed:
             if self.board.error is not None:
                 return
-            self._ask_far({"ask": "abort"}, lambda answer: said.set())
+            self._ask_far(requests.Abort(), lambda answer: said.set())
         said.wait(_ABORT_S)
 
     # --- what lanes tell; with the board's lock held
 
-    def landed(self, chunk: Chunk, digest: str, inode: int) -> None:
-        """For a stream, `inode` is how many chunks were written, from the first on."""
+    def landed(self, chunk: Chunk, digest: str, receipt: int) -> None:
+        """A stream's receipt is how many chunks were written, from the first on."""
         raise NotImplementedError
 
     def mismatched(self, chunk: Chunk) -> None:
@@ -192,9 +190,9 @@ class Pipe:
 
     # --- what the far end tells
 
-    def _ask_far(self, question: dict[str, Any], then: Callable[[Any], None]) -> None:
+    def _ask_far(self, request: requests.Request, then: Callable[[Any], None]) -> None:
         """With the board's lock held."""
-        ask = Ask(not self.is_push, question, then, self._ask_failed, is_prompt=True)
+        ask = Ask(not self.is_push, request, then, self._ask_failed, is_prompt=True)
         self.board.add(ask)
 
     def _ask_failed(self, failure: Failure) -> None:
@@ -206,8 +204,8 @@ class Pipe:
         while status is None:
             with self.board.changed:
                 self._heard = None
-                asked = {"ask": "heard", "after": list(self._after), "deaf": self._is_deaf}
-                self._ask_far(asked, self._take_heard)
+                heard = requests.Heard(list(self._after), self._is_deaf)
+                self._ask_far(heard, self._take_heard)
                 while self._heard is None:
                     if self.board.error is not None or self.board.is_finished:
                         return
@@ -302,22 +300,22 @@ class Push(Pipe):
             self._asks_drained = False
             self._note_written(int(answer))
 
-        self._ask_far({"ask": "drained", "past": self._written}, then)
+        self._ask_far(requests.Drained(self._written), then)
 
     def _note_written(self, count: int) -> None:
         self._written = max(self._written, count)
         self.board.idle.notify_all()
 
     def _close_when_landed(self) -> None:
-        if self._landed == self._total and not (self._asks_close or self._is_stopping):
+        if self._total == self._landed and not (self._asks_close or self._is_stopping):
             self._asks_close = True
-            self._ask_far({"ask": "close_input", "total": self._total}, lambda answer: None)
+            self._ask_far(requests.CloseInput(self._landed), lambda answer: None)
 
-    def landed(self, chunk: Chunk, digest: str, inode: int) -> None:
+    def landed(self, chunk: Chunk, digest: str, receipt: int) -> None:
         self._landed += 1
         self._cutter.drop(chunk.offset // stream.SLOT_BYTES)
         self._close_when_landed()
-        self._note_written(inode)
+        self._note_written(receipt)
         length = chunk.length
         self._counters.add(bytes_done=length, bytes_sent=length, chunks_verified=1)
 
@@ -370,7 +368,7 @@ class Pull(Pipe):
         with self.board.changed:
             self.board.idle.notify_all()
 
-    def landed(self, chunk: Chunk, digest: str, inode: int) -> None:
+    def landed(self, chunk: Chunk, digest: str, receipt: int) -> None:
         length = self._reorder.arrived_bytes - self._counters.bytes_done
         self._counters.add(bytes_done=length, bytes_sent=length, chunks_verified=1)
         self.board.idle.notify_all()

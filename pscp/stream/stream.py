@@ -20,7 +20,7 @@ from typing import IO, TYPE_CHECKING, Any
 from pscp import errors
 from pscp.connect.bootstrap import stream_modules
 from pscp.connect.connections import Connections
-from pscp.endpoint import failures, system
+from pscp.endpoint import failures, requests, system
 from pscp.endpoint.stream import SLOT_BYTES
 from pscp.options import Options
 from pscp.progress import Counters, format_bytes
@@ -100,12 +100,12 @@ class Stream:
         self._connections.remember(self._options, self._is_push, crew.lesson())
         return status
 
-    def _prepared(self, fd: int, far: Far) -> tuple[Crew, dict[str, Any]]:
+    def _prepared(self, fd: int, far: Far) -> tuple[Crew, requests.BeginStream]:
         """Have the far program started; the lanes for it, and what tells them to begin."""
         options, is_push, connections = self._options, self._is_push, self._connections
         algorithm, window = choose_hash(far), max(options.window_bytes // SLOT_BYTES, 2)
-        question = {**self._target.question(is_push, window), "modules": stream_modules()}
-        answer, failed = far.ask(question, is_slow=True)
+        request = self._target.request(is_push, window, stream_modules())
+        answer, failed = far.ask(request, is_slow=True)
         if failed:
             told = failures.checked(answer)
             raise errors.DestinationError(f"{told['path']}: {told['message']}".lstrip(": "))
@@ -119,10 +119,8 @@ class Stream:
         self._pipe = pipe
         if self._is_cut_short:
             pipe.cut_short()
-        return crew, {
-            "ask": "begin", "role": "stream", "socket": answer, "hash": algorithm,
-            "block_bytes": options.block_bytes, "modules": stream_modules(),
-        }  # fmt: skip
+        begin = requests.BeginStream(answer, algorithm, options.block_bytes, stream_modules())
+        return crew, begin
 
     def _new_pipe(self, fd: int, window: int) -> Pipe:
         if self._is_push:
@@ -149,8 +147,8 @@ class Stream:
 def _ended_there(far: Far) -> None:
     """No lane has begun: end what was started. The first answer may be to what was asked before."""
     with contextlib.suppress(errors.PscpError):
-        for _ in range(2):
-            far.ask({"ask": "end"})
+        far.ask(requests.End())
+        far.ask(requests.Ping())
 
 
 def _failed(program: object, status: int, err: bytes) -> errors.CommandFailed:

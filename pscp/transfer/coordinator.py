@@ -22,7 +22,7 @@ from typing import Any
 
 from pscp import errors
 from pscp.connect.bootstrap import Far
-from pscp.endpoint import failures, hashes, source, tree
+from pscp.endpoint import failures, hashes, requests, source, tree
 from pscp.endpoint.wire import WireError
 from pscp.options import CHUNK_BYTES, Options
 from pscp.progress import Counters, Reporter
@@ -67,6 +67,9 @@ _ERRORS: dict[str, type[errors.FileError]] = {
     failures.SUPERSEDED: errors.FileError,
 }
 
+# What is asked for many entries at once.
+_OfEntries = type[requests.Adopt] | type[requests.HardLinks] | type[requests.Folders]
+
 
 class Coordinator:
     """One copy, from the first entry to the last rename."""
@@ -110,8 +113,8 @@ class Coordinator:
         walk.start()
         try:
             self._wait_for(self._is_copied)
-            self._finishing(self._links, "hard_links", backwards=False)
-            self._finishing(self._folders, "folders", backwards=True)
+            self._finishing(self._links, requests.HardLinks, backwards=False)
+            self._finishing(self._folders, requests.Folders, backwards=True)
             if not self.options.dry_run:
                 self._release()
         except BaseException as error:
@@ -214,7 +217,7 @@ class Coordinator:
     def _flush_looking(self) -> None:
         if self._looking:
             items, self._looking, self._looking_bytes = self._looking, [], 0
-            self.board.put(self._look.question(items))
+            self.board.put(self._look.request(items))
 
     def _put(self, item: Placed) -> None:
         """From the walk: a new item. Waits while the board is full."""
@@ -262,7 +265,7 @@ class Coordinator:
             self.digests.update(zip(paths, digests, strict=True))
         if self.options.preserve and not self.options.dry_run:
             for group in groups(item.entry for item in items):
-                self._ask_each("adopt", group)
+                self._ask_each(requests.Adopt, group)
 
     def next_chunk_bytes(self) -> int:
         """Smaller at the start, so that it is soon known how fast lanes are, and toward the end,
@@ -329,24 +332,24 @@ class Coordinator:
 
     # --- the end
 
-    def _finishing(self, spool: Spool, question: str, backwards: bool) -> None:
+    def _finishing(self, spool: Spool, request: _OfEntries, backwards: bool) -> None:
         """One group after the other: a folder is finished after what is in it."""
         for group in groups(spool.take(backwards)):
             with self.board.changed:
-                self._ask_each(question, group)
+                self._ask_each(request, group)
             self._wait_for(self.board.is_idle)
 
-    def _ask_each(self, question: str, entries: list[tree.Entry]) -> None:
+    def _ask_each(self, request: _OfEntries, entries: list[tree.Entry]) -> None:
         def then(answer: Any) -> None:
             failed = {int(place): failures.checked(failure) for place, failure in answer}
             told = {each.path for each in self.failures} if failed else ()
             for failure in failed.values():
                 if failure["path"] not in told:  # a folder that could not be made, for instance
                     self._failed(failure)
-            if question == "hard_links":
+            if request is requests.HardLinks:
                 self.counters.add(files_done=len(entries) - len(failed))
 
-        self.board.add(Ask(False, {"ask": question, "entries": entries}, then, self._failed))
+        self.board.add(Ask(False, request(entries), then, self._failed))
 
     def unwanted(self, path: str, nonces: list[str]) -> None:
         """These runs ("" is this one) may have a part of this file when the copy is complete."""
@@ -367,24 +370,22 @@ class Coordinator:
                 elif isinstance(work, Ask):
                     work.failed(failure)
 
-        question = {"ask": "revoke", "lane": lane}
-        return Ask(False, question, then, failed, is_prompt=True)
+        return Ask(False, requests.Revoke(lane), then, failed, is_prompt=True)
 
     def _release(self) -> None:
         """Nobody owns the copy any more, so nothing changes what has landed, however late it
         comes. Only then can be removed what lanes may have made late.
         """
         with self.board.changed:
-            question: dict[str, Any] = {"ask": "release"}
-            self.board.add(Ask(False, question, _ignore, self._failed, is_prompt=True))
+            self.board.add(Ask(False, requests.Release(), _ignore, self._failed, is_prompt=True))
         self._wait_for(self.board.is_idle)
         if not self.failures:
             for path in self.journal.unwanted():
                 self.unwanted(path, self._earlier)
         with self.board.changed:
             for path, nonces in self._unwanted.items():
-                question = {"ask": "discard", "path": path, "nonces": nonces}
-                self.board.add(Ask(False, question, _ignore, _ignore, is_prompt=True))
+                discard = requests.Discard(path, nonces)
+                self.board.add(Ask(False, discard, _ignore, _ignore, is_prompt=True))
         self._wait_for(self.board.is_idle)
 
 

@@ -22,7 +22,7 @@ from pscp import errors, state
 from pscp.connect import host_cache
 from pscp.connect.bootstrap import Far
 from pscp.connect.connections import Connections
-from pscp.endpoint import failures, hashes, metadata, placing, source
+from pscp.endpoint import failures, hashes, metadata, placing, requests, source
 from pscp.endpoint.end import End
 from pscp.endpoint.paths import check
 from pscp.endpoint.wire import WireError
@@ -32,7 +32,7 @@ from pscp.progress import Failure as Reported
 from pscp.transfer.autotune import LOSSY_S, Path
 from pscp.transfer.coordinator import Coordinator, as_error, choose_hash
 from pscp.transfer.journal import AnyJournal, Journal, NoJournal, state_folder, token_of
-from pscp.transfer.lane_pool import Crew, sink_question, source_question
+from pscp.transfer.lane_pool import Crew, sink_request, source_request
 from pscp.transfer.plan import expected_top
 
 _NONCE = re.compile("[0-9a-f]{8}")
@@ -130,8 +130,8 @@ class Run:
         coordinator.failures += self._missing
         try:
             crew.begin(
-                source_question(tops, self._options, algorithm, self._is_push),
-                sink_question(
+                source_request(tops, self._options, algorithm),
+                sink_request(
                     target.root,
                     token,
                     self._options,
@@ -168,13 +168,13 @@ class Run:
 
     # --- before the lanes
 
-    def _ask(self, of_near: bool, far: Far, question: dict[str, Any]) -> Any:
+    def _ask(self, of_near: bool, far: Far, request: requests.Request) -> Any:
         """Ask one end before there are lanes. Raises DestinationError for its refusal."""
         found: list[tuple[Any, bool]] = []
         if of_near:
-            self._near.answer(question, lambda answer, failed: found.append((answer, failed)))
+            self._near.answer(request, lambda answer, failed: found.append((answer, failed)))
         else:
-            found.append(far.ask(question))
+            found.append(far.ask(request))
         answer, failed = found[0]
         if failed:
             data = _checked(answer)
@@ -193,7 +193,7 @@ class Run:
 
     def _expanded_far(self, far: Far) -> list[source.Top]:
         paths = [location.path for location in self._froms]
-        answer = self._ask(False, far, {"ask": "expand", "paths": paths, "glob": True})
+        answer = self._ask(False, far, requests.Expand(paths, glob=True))
         tops: list[source.Top] = []
         try:
             for path, found in zip(paths, answer, strict=True):
@@ -230,16 +230,15 @@ class Run:
                 what = f"{name}: several sources have this name"
                 raise errors.DestinationError(what if name else _SEVERAL)
         if self._options.transfer_test:
-            far.ask({"ask": "end"})  # for the round trip's time
+            far.ask(requests.Ping())  # for the round trip's time
             self._nonce = ""
             return placing.Target("", names, [])
         path = self._to.path if self._is_push else self._to.literal_path
-        question = {
-            "ask": "target", "path": path, "names": names, "again": journal.again(names),
-            "folders": [top.is_folder for top in tops], "token": token, "known": journal.runs,
-            "nonce": self._nonce,
-        }  # fmt: skip
-        *fields, claim = self._ask(not self._is_push, far, question)
+        request = requests.Target(
+            path, names, [top.is_folder for top in tops], journal.again(names), token,
+            self._nonce, journal.runs,
+        )  # fmt: skip
+        *fields, claim = self._ask(not self._is_push, far, request)
         try:
             target = placing.Target(*fields)
             if len(target.names) != len(names):
@@ -248,7 +247,7 @@ class Run:
                 raise TypeError("names")
             if claim is None:
                 return target
-            self._claim(far, {**question, "ask": "claim", "root": target.root}, claim)
+            self._claim(far, requests.Claim(target.root, token, self._nonce, journal.runs), claim)
         except (TypeError, ValueError, LookupError) as error:
             raise errors.ProtocolError(f"a destination of another shape: {error}") from None
         journal.run(self._nonce)
@@ -256,13 +255,13 @@ class Run:
         # What an earlier run was about to copy may have a part, and nothing else.
         return target._replace(existing=target.names) if self._earlier else target
 
-    def _claim(self, far: Far, question: dict[str, Any], claim: dict[str, Any]) -> None:
+    def _claim(self, far: Far, request: requests.Claim, claim: dict[str, Any]) -> None:
         """See that this run owns the copy. One that is not known is taken over from as well: that
         it was asked about tells this claim from one that comes late. Raises CopyRunning.
         """
         if claim["held"]:
-            known = [*question["known"], claim["held"]]
-            claim = self._ask(not self._is_push, far, {**question, "known": known})
+            known = [*request.known, claim["held"]]
+            claim = self._ask(not self._is_push, far, request._replace(known=known))
         if claim["held"]:
             raise errors.CopyRunning("the same copy has just begun elsewhere")
         for run in claim["earlier"]:
@@ -300,7 +299,7 @@ def replace_dead(
     """A connection kept from the last copy may have died since: ask, rather than fail."""
     while fars and fars[0].was_kept:
         try:
-            fars[0].ask({"ask": "end"})
+            fars[0].ask(requests.Ping())
             return
         except errors.ConnectError:
             fars.pop(0).close()

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from pscp import errors
-from pscp.endpoint import tree
+from pscp.endpoint import requests, tree
 from pscp.endpoint.entries import entry as checked_entry
 from pscp.transfer.plan import Ask, Failure
 from pscp.transfer.work_queue import Board
@@ -26,7 +26,7 @@ class FarWalk:
         self._board = board
         self._batch: list[tree.Entry] | None = None
         self._is_last = False
-        self._after: list[Any] | None = None
+        self._after: tuple[int, str] | None = None
         self._lane: Any = None
         self._most = _WALK_FIRST
 
@@ -46,22 +46,22 @@ class FarWalk:
                 return
 
     def _ask(self) -> None:
-        ask = Ask(True, self._question, self._then, self._failed)
+        ask = Ask(True, self._request, self._then, self._failed)
         ask.lane = self._lane
         with self._board.changed:
             self._board.add(ask)
 
-    def _question(self, lane: Any) -> dict[str, Any]:
+    def _request(self, lane: Any) -> requests.Walk:
         restart = lane is not self._lane
         self._lane = lane
-        return {"ask": "walk", "after": self._after, "restart": restart, "most": self._most}
+        return requests.Walk(self._after, restart, self._most)
 
     def _then(self, answer: Any) -> None:
         batch = [checked_entry(value) for value in answer[0]]
         for entry in batch:
             entry.extra.pop("new", None)  # what is new at the destination is not for it to say
         if batch:
-            self._after = [batch[-1].top, batch[-1].path]
+            self._after = batch[-1].top, batch[-1].path
         self._batch, self._is_last = batch, bool(answer[1])
         self._most = min(4 * self._most, _WALK_MOST)
         if not batch and not self._is_last:

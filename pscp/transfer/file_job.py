@@ -13,7 +13,7 @@ import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
-from pscp.endpoint import failures, hashes, source
+from pscp.endpoint import failures, hashes, requests, source, wire
 from pscp.endpoint.files import Extent
 from pscp.progress import Counters
 from pscp.transfer.journal import AnyJournal, Landed
@@ -56,7 +56,7 @@ class FileJob:
         self._copy, self._board = copy, copy.board
         self._failure: Failure | None = None
         self._holds = 0  # what must be over before the file can be finished
-        self._inode = 0  # of the part
+        self._receipt = 0  # for the chunks that landed
         self._journal_number = 0
 
     # --- beginning
@@ -111,8 +111,7 @@ class FileJob:
             self._later(self._chunks_and_then(list(subtract(found, done)), after, done))
             self._release()
 
-        question = {"ask": "extents", "file": source.listed(known), "offset": offset}
-        self._ask(True, question, then)
+        self._ask(True, requests.Extents(source.listed(known), offset), then)
 
     def _chunks_and_then(
         self, extents: list[Extent], after: int | None, done: list[Extent]
@@ -122,9 +121,9 @@ class FileJob:
         if after is not None and self._failure is None:
             self._ask_extents(after, done)
 
-    def _ask(self, of_source: bool, question: dict[str, Any], then: Any) -> None:
+    def _ask(self, of_source: bool, request: requests.Request, then: Any) -> None:
         self._holds += 1
-        self._board.add(Ask(of_source, question, then, self._ask_failed))
+        self._board.add(Ask(of_source, request, then, self._ask_failed))
 
     def _ask_failed(self, failure: Failure) -> None:
         self._fail(failure)
@@ -139,8 +138,8 @@ class FileJob:
                 return
             wanted = [landed.digests[extent] for extent in group]
             self._holds += 1
-            question = self._digests_question(False, group, landed.algorithm)
-            yield Ask(False, question, self._compared(group, wanted), self._ask_failed)
+            request = self._digests_of_part(group, landed.algorithm)
+            yield Ask(False, request, self._compared(group, wanted), self._ask_failed)
 
     def _compare(self, extents: Iterable[Extent]) -> Iterator[Work]:
         """Have both ends hash the same extents."""
@@ -151,7 +150,7 @@ class FileJob:
             self._holds += 1
             yield Ask(
                 True,
-                self._digests_question(True, group, algorithm),
+                requests.Digests([(source.listed(self.item.known), group)], algorithm),
                 self._then_sink(group, algorithm),
                 self._ask_failed,
             )
@@ -162,8 +161,8 @@ class FileJob:
             if isinstance(wanted, dict):
                 self._ask_failed(failures.checked(wanted))
                 return
-            question = self._digests_question(False, group, algorithm)
-            self._board.add(Ask(False, question, self._compared(group, wanted), self._ask_failed))
+            request = self._digests_of_part(group, algorithm)
+            self._board.add(Ask(False, request, self._compared(group, wanted), self._ask_failed))
 
         return then
 
@@ -183,12 +182,8 @@ class FileJob:
 
         return then
 
-    def _digests_question(
-        self, of_source: bool, group: list[Extent], algorithm: str
-    ) -> dict[str, Any]:
-        known = self.item.known
-        file: Any = source.listed(known) if of_source else (True, self.item.entry.path)
-        return {"ask": "digests", "files": [[file, group]], "hash": algorithm}
+    def _digests_of_part(self, group: list[Extent], algorithm: str) -> requests.DigestsThere:
+        return requests.DigestsThere([(True, self.item.entry.path, group)], algorithm)
 
     def _landed_earlier(self, extent: Extent, digest: str) -> None:
         self._copy.counters.add(bytes_resumed=extent[1], chunks_verified=1)
@@ -196,10 +191,10 @@ class FileJob:
 
     # --- what lanes tell
 
-    def landed(self, chunk: Chunk, digest: str, inode: int) -> None:
+    def landed(self, chunk: Chunk, digest: str, receipt: int) -> None:
         """The chunk is written at the sink and matches."""
-        self._inode = self._inode or inode
-        if inode != self._inode:
+        self._receipt = self._receipt or receipt
+        if receipt != self._receipt:
             path = self.item.entry.path
             self._fail(failures.data(failures.SYSTEM, path, "its part was replaced meanwhile"))
         if self._failure is None:
@@ -257,12 +252,11 @@ class FileJob:
                 self._finish(found[0])
 
         file = source.listed(known)
-        extents = [[0, self.item.entry.size]]
-        question = {"ask": "digests", "files": [[file, extents]], "hash": hashes.STRONG}
-        self._board.add(Ask(True, question, then, self._cannot_finish))
+        whole = requests.Digests([(file, [(0, self.item.entry.size)])], hashes.STRONG)
+        self._board.add(Ask(True, whole, then, self._cannot_finish))
 
     def _finish(self, strong: str) -> None:
-        if not self._inode:
+        if not self._receipt:
             self._make(strong)
             return
 
@@ -270,13 +264,11 @@ class FileJob:
             self._close()
             self._copy.file_done(self.item, strong if self._copy.strong else "")
 
-        question = {
-            "ask": "finish", "entry": self.item.entry, "strong": strong, "inode": self._inode,
-        }  # fmt: skip
-        ask = Ask(False, question, then, self._cannot_finish, is_exclusive=True)
+        request = requests.Finish(self.item.entry, strong, self._receipt)
+        ask = Ask(False, request, then, self._cannot_finish, is_exclusive=True)
         # Was it done already, then another lane may have made the part anew. Where no inode tells
         # one part from another (SFTP), the digest does.
-        if self._inode == 1 and self.was_shared and not strong:
+        if self._receipt == wire.SOME_PART and self.was_shared and not strong:
             ask.lost = self._ask_strong
         self._board.add(ask)
 
@@ -284,14 +276,14 @@ class FileJob:
         """A file that is one hole has no chunk that would make its part."""
 
         def then(answer: Any) -> None:
-            self._inode = int(answer)
-            if not self._inode:
-                raise ValueError("a part without an inode")
+            self._receipt = int(answer)
+            if not self._receipt:
+                raise ValueError("a part without a receipt")
             self._finish(strong)
 
         self.was_shared = True  # should a lane be lost meanwhile, it may make another one late
-        question = {"ask": "make", "entry": self.item.entry}
-        self._board.add(Ask(False, question, then, self._cannot_finish))
+        make = requests.Make(self.item.entry)
+        self._board.add(Ask(False, make, then, self._cannot_finish))
 
     def _close(self) -> None:
         self._copy.journal.done(self._journal_number)
@@ -311,8 +303,8 @@ class FileJob:
             self._close()
             self._copy.file_failed(self.item, self._failure)
 
-        question = {"ask": "discard", "path": self.item.entry.path, "nonces": [""]}
-        self._board.add(Ask(False, question, over, over))
+        discard = requests.Discard(self.item.entry.path, [""])
+        self._board.add(Ask(False, discard, over, over))
 
 
 def checked_extents(answer: Any, offset: int, size: int) -> list[Extent]:

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from pscp.connect.bootstrap import Far
-from pscp.endpoint import failures, source, wire
+from pscp.endpoint import failures, requests, source, wire
 from pscp.endpoint.end import End
 from pscp.errors import CopyError, CopyRunning, ProtocolError, PscpError
 from pscp.transfer.expected import ExpectedChunks
@@ -31,7 +31,7 @@ from pscp.transfer.work_queue import Board, InFlight
 # default tcp_wmem), the pipes, and what waits to be made durable, with room to spare.
 WINDOW_BYTES = 16 * 1024 * 1024
 
-# The two questions that are no work of the board's, which numbers its own from 1 on.
+# The two requests that are no work of the board's, which numbers its own from 1 on.
 _BEGIN, _END = 0, (1 << 64) - 1
 
 
@@ -52,8 +52,8 @@ class Crew(Protocol):
 
     board: Board
     is_push: bool
-    begin_near: dict[str, Any]  # the questions that make each end what it is
-    begin_far: dict[str, Any]
+    begin_near: requests.Begin  # what makes each end what it is
+    begin_far: requests.Begin
     rtt_s: float
     window_bytes: int  # of each lane
     limiter: Limiter
@@ -83,7 +83,7 @@ class Lane:
         self._expected = ExpectedChunks()
         self._digests: dict[int, str] = {}  # of chunks that were sent, by the work's number
         self._ending = False
-        self._has_goodbye = False  # the agent's answer to "end"
+        self._has_goodbye = False  # the agent's answer to End
         self._is_free = False
         self._is_stale = False  # the chunk that is arriving has landed by another lane
         self._reader = threading.Thread(target=self._receive, name=f"{name} in", daemon=True)
@@ -94,8 +94,8 @@ class Lane:
             self._begin_near()
             self._far.decoder.place = getattr(self._near.sink, "place", None)
             self._far.session.state = "push" if self._crew.is_push else "pull"
-            begin = {**self._crew.begin_far, "lane": self._number}
-            self._far.send(wire.ASK, _BEGIN, 0, wire.to_json(begin))
+            begin = requests.to_json(self._numbered(self._crew.begin_far))
+            self._far.send(wire.ASK, _BEGIN, 0, begin)
             self._reader.start()
             with self._board.changed:
                 self._board.join(self._share)
@@ -109,12 +109,16 @@ class Lane:
 
     def _begin_near(self) -> None:
         try:
-            self._near.begin({**self._crew.begin_near, "lane": self._number})
+            self._near.begin(self._numbered(self._crew.begin_near))
         except failures.EXPECTED as error:
             failure = failures.from_exception(error, "")
             problem = _as_copy_error(failure, self._crew.begin_near)
             self._board.stop(problem)
             raise problem from None
+
+    def _numbered(self, begin: requests.Begin) -> requests.Begin:
+        """As it is for this lane."""
+        return begin._replace(lane=self._number) if isinstance(begin, requests.BeginSink) else begin
 
     def _say_goodbye(self) -> None:
         """All is acknowledged: the connection is kept for the next copy, or of no use any more."""
@@ -123,7 +127,7 @@ class Lane:
         if not self._ending:
             return
         if self._crew.keeps and not self._share.work:
-            self._far.send(wire.ASK, _END, 0, b'{"ask":"end"}')
+            self._far.send(wire.ASK, _END, 0, requests.to_json(requests.End()))
         else:
             self._far.channel.end()
 
@@ -137,7 +141,7 @@ class Lane:
             self.is_lost = True
             self._is_free = not self._share.work  # else it still sends what another lane did
             self._board.give_back(self._share)
-        self._near.end({})
+        self._near.close()
 
     @property
     def ended_well(self) -> bool:
@@ -179,8 +183,8 @@ class Lane:
             if self._crew.is_push:
                 self._send_pack(number, work)
             else:
-                question = {"ask": "pack", "files": [source.listed(known) for known in work.files]}
-                self._far.send(wire.ASK, number, 0, wire.to_json(question))
+                pack = requests.Pack([source.listed(known) for known in work.files])
+                self._far.send(wire.ASK, number, 0, requests.to_json(pack))
         else:
             self._ask(number, work)
 
@@ -212,9 +216,9 @@ class Lane:
 
         def send(type_: int, id_: int, offset: int, payload: Any, flags: int = 0) -> None:
             if type_ == wire.DIGEST and flags & wire.FAILED:
-                failure.append(wire.Frame(type_, 0, 0, 0, payload[wire.EXTENT.size :]).json())
+                failure.append(wire.Frame(type_, 0, 0, 0, payload[wire.COUNT.size :]).json())
             elif type_ == wire.DIGEST:
-                self._digests[number] = payload[wire.EXTENT.size :].hex()
+                self._digests[number] = payload[wire.COUNT.size :].hex()
             self._crew.limiter.wait(len(payload), self._is_cut_off)
             self._far.send(type_, id_, offset, payload, flags)
 
@@ -238,14 +242,14 @@ class Lane:
 
     def _ask(self, number: int, ask: Ask) -> None:
         if ask.of_source is not self._crew.is_push:
-            self._far.send(wire.ASK, number, 0, wire.to_json(ask.question_for(self)))
+            self._far.send(wire.ASK, number, 0, requests.to_json(ask.request_for(self)))
             return
 
         def reply(answer: Any, failed: bool) -> None:
             self._answered(number, ask, answer, failed)
 
         with self._near_lock:
-            self._near.answer(ask.question_for(self), reply)
+            self._near.answer(ask.request_for(self), reply)
 
     def _answered(self, number: int, ask: Ask, answer: Any, failed: bool) -> None:
         then = ask.failed if failed else ask.then
@@ -319,9 +323,9 @@ class Lane:
     def _take_digest(self, frame: wire.Frame) -> None:
         number, chunk = self._first_expected(frame)
         self._expected.take_first()
-        length, rest = chunk.length, bytes(frame.payload[wire.EXTENT.size :])
+        length, rest = chunk.length, bytes(frame.payload[wire.COUNT.size :])
         if chunk.job.may_be_short:
-            length = min(length, wire.EXTENT.unpack_from(frame.payload)[0])
+            length = min(length, wire.COUNT.unpack_from(frame.payload)[0])
         if self._is_stale or chunk.is_over:
             self._is_stale = False
             self._near.the_sink().abandon()
@@ -332,33 +336,33 @@ class Lane:
             failure = failures.checked(wire.Frame(0, 0, 0, 0, memoryview(rest)).json())
             self._done(number, lambda: chunk.job.failed(chunk, failure))
             return
-        matches, inode, failed = self._near.the_sink().complete(
+        matches, receipt, failed = self._near.the_sink().complete(
             frame.id, frame.offset, length, rest
         )
-        self._chunk_done(number, chunk, matches, rest.hex(), inode, failed)
+        self._chunk_done(number, chunk, matches, rest.hex(), receipt, failed)
 
     def _take_ack(self, frame: wire.Frame) -> None:
         number, chunk = self._first_expected(frame)
         self._expected.take_first()
-        length, inode = wire.EXTENT.unpack_from(frame.payload)
+        length, receipt = wire.LANDED.unpack_from(frame.payload)
         if (frame.offset, length) != (chunk.offset, chunk.length):
             raise ProtocolError("an ACK frame for another chunk")
         failed = None
         if frame.flags & wire.FAILED:
-            rest = frame.payload[wire.EXTENT.size :]
+            rest = frame.payload[wire.LANDED.size :]
             failed = failures.checked(frame._replace(payload=rest).json())
         digest = self._digests.pop(number)
-        self._chunk_done(number, chunk, not frame.flags, digest, inode, failed)
+        self._chunk_done(number, chunk, not frame.flags, digest, receipt, failed)
 
     def _chunk_done(
-        self, number: int, chunk: Chunk, matches: bool, digest: str, inode: int,
+        self, number: int, chunk: Chunk, matches: bool, digest: str, receipt: int,
         failed: failures.Data | None,
     ) -> None:  # fmt: skip
         def tell() -> None:
             if failed is not None:
                 chunk.job.failed(chunk, failed)
             elif matches:
-                chunk.job.landed(chunk, digest, inode)
+                chunk.job.landed(chunk, digest, receipt)
             else:
                 chunk.job.mismatched(chunk)
 
@@ -379,7 +383,7 @@ class Lane:
         self._near.the_sink().pack(entries, pack.rows, bodies, done)
 
     def _take_reply(self, frame: wire.Frame) -> bool:
-        """True when it is the answer to "end"."""
+        """True when it is the answer to End."""
         answer, failed = frame.json(), bool(frame.flags & wire.FAILED)
         if frame.id in (_BEGIN, _END):
             if failed:
@@ -400,11 +404,12 @@ class Lane:
         return False
 
 
-def _as_copy_error(data: failures.Data, begin: dict[str, Any]) -> PscpError:
+def _as_copy_error(data: failures.Data, begin: requests.Begin) -> PscpError:
     """The failure of an end to begin, which is that of its folder where it names no other."""
     if data["kind"] == failures.SUPERSEDED:
         return CopyRunning(data["message"])
-    return CopyError(f"{data['path'] or begin.get('root', '')}: {data['message']}".lstrip(": "))
+    root = begin.root if isinstance(begin, requests.BeginSink) else ""
+    return CopyError(f"{data['path'] or root}: {data['message']}".lstrip(": "))
 
 
 def _misshapen(error: Exception) -> ProtocolError:

@@ -18,7 +18,7 @@ from pscp.connect.connections import Wanted
 from pscp.connect.early_logins import LET_GO_S
 from pscp.connect.host_cache import Known
 from pscp.connect.latecomers import Latecomers
-from pscp.endpoint import metadata, source, tree
+from pscp.endpoint import metadata, requests, source, tree
 from pscp.endpoint.end import End
 from pscp.errors import (
     AuthenticationError,
@@ -75,8 +75,8 @@ class Crew:
         self.is_push, self.algorithm = is_push, algorithm
         self.algorithms = {algorithm}  # that both ends have
         self.opening, self.may_open = 0, OPENING_MAX
-        self.begin_near: dict[str, Any] = {}
-        self.begin_far: dict[str, Any] = {}
+        self.begin_near: requests.Begin
+        self.begin_far: requests.Begin
         rate = options.limit_kbit_s * 1000 / 8 if options.limit_kbit_s else None
         self.limiter = Limiter(rate, self.board.changed)
         self.most_alive = 0
@@ -116,7 +116,7 @@ class Crew:
             self.why = "channels of one connection"
         self._channels = 1
 
-    def begin(self, of_source: dict[str, Any], of_sink: dict[str, Any], fars: list[Far]) -> None:
+    def begin(self, of_source: requests.Begin, of_sink: requests.Begin, fars: list[Far]) -> None:
         """Start the lanes; `fars` are connections that are open already, 1 to `count`."""
         both = (of_source, of_sink) if self.is_push else (of_sink, of_source)
         self.begin_near, self.begin_far = both
@@ -213,7 +213,7 @@ class Crew:
         try:
             yield from end.the_source().entries()
         finally:
-            end.end({})
+            end.close()
 
     def end(self) -> None:
         """All is done, or the copy stops: have every lane end, and wait for it."""
@@ -409,33 +409,30 @@ def _first(options: Options, path: Path, known_lanes: int) -> Start:
     return found
 
 
-def source_question(
-    tops: list[source.Top], options: Options, algorithm: str, is_push: bool
-) -> dict[str, Any]:
-    """The question that makes an end the source of this copy."""
+def source_request(
+    tops: list[source.Top], options: Options, algorithm: str
+) -> requests.BeginSource:
+    """The request that makes an end the source of this copy."""
     rules = tree.Rules(
         recursive=options.recursive, follow=not options.archive, preserve=options.preserve,
         archive=options.archive, filters=options.filters,
     )  # fmt: skip
-    return {
-        "ask": "begin", "role": "source", "tops": tops, "rules": rules, "hash": algorithm,
-        "block_bytes": options.block_bytes, "strong": options.strong,
-        "test": options.transfer_test,
-    }  # fmt: skip
+    return requests.BeginSource(
+        tops, rules, algorithm, options.block_bytes, options.strong, options.transfer_test
+    )
 
 
-def sink_question(
+def sink_request(
     root: str, token: str, options: Options, algorithm: str, nonce: str = "",
     earlier: Sequence[str] = (), server: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:  # fmt: skip
-    """The question that makes an end the sink of this copy, for the run with this nonce.
+) -> requests.BeginSink:  # fmt: skip
+    """The request that makes an end the sink of this copy, for the run with this nonce.
 
     Without a nonce the sink changes nothing. The `earlier` runs may have left parts. `server` is
     what the claim has told of a server for SFTP (sftp/fence.py).
     """
-    return {
-        "ask": "begin", "role": "sink", "root": root, "token": token, "hash": algorithm,
-        "nonce": nonce, "earlier": list(earlier), "server": dict(server or {}),
-        "preserve": options.preserve, "archive": options.archive, "strong": options.strong,
-        "test": options.transfer_test, "dry": options.dry_run,
-    }  # fmt: skip
+    return requests.BeginSink(
+        root=root, token=token, nonce=nonce, earlier=list(earlier), hash=algorithm,
+        strong=options.strong, preserve=options.preserve, archive=options.archive,
+        test=options.transfer_test, server=dict(server or {}),
+    )  # fmt: skip

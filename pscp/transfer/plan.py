@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-from pscp.endpoint import failures, paths, source, tree
+from pscp.endpoint import failures, paths, requests, source, tree
 from pscp.endpoint.files import Extent
 from pscp.endpoint.paths import is_pscps_own, to_bytes
 from pscp.options import Options
@@ -48,7 +48,7 @@ class Job(Protocol):
     may_be_short: bool  # is the end of it found only when a chunk is short?
     was_shared: bool  # had two lanes the same chunk of it, one after the other or at once?
 
-    def landed(self, chunk: Chunk, digest: str, inode: int) -> None: ...
+    def landed(self, chunk: Chunk, digest: str, receipt: int) -> None: ...
 
     def mismatched(self, chunk: Chunk) -> None: ...
 
@@ -102,10 +102,10 @@ class Pack:
 
 @dataclass(eq=False)
 class Ask:
-    """A question for one end of the copy. When a lane dies it is asked again, or `lost` called."""
+    """A request to one end of the copy. When a lane dies it is asked again, or `lost` called."""
 
     of_source: bool  # else of the sink
-    question: dict[str, Any] | Callable[[Any], dict[str, Any]]  # or what makes it, for a lane
+    request: requests.Request | Callable[[Any], requests.Request]  # or what makes it, for a lane
     then: Callable[[Any], None]
     failed: Callable[[Failure], None]
     lane: Any = None  # the lane that must ask it, while that one lives
@@ -117,8 +117,8 @@ class Ask:
     is_over: bool = False
     cost_bytes: int = MEMORY_BYTES
 
-    def question_for(self, lane: Any) -> dict[str, Any]:
-        return self.question(lane) if callable(self.question) else self.question
+    def request_for(self, lane: Any) -> requests.Request:
+        return self.request(lane) if callable(self.request) else self.request
 
 
 Work = Chunk | Pack | Ask

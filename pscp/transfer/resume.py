@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
-from pscp.endpoint import failures, hashes, source, tree, wire
+from pscp.endpoint import failures, hashes, requests, source, tree, wire
 from pscp.endpoint.files import Extent
 from pscp.options import Options
 from pscp.transfer.file_job import CHECK_BYTES, checked_extents
@@ -48,14 +48,14 @@ class Look:
     def __init__(self, copy: Copy) -> None:
         self._copy, self._board = copy, copy.board
 
-    def question(self, items: list[Placed]) -> Ask:
-        """The question that begins it, for at most LOOK_ITEMS items."""
+    def request(self, items: list[Placed]) -> Ask:
+        """The request that begins it, for at most LOOK_ITEMS items."""
         paths = [item.entry.path for item in items]
 
         def then(answer: Any) -> None:
             self._decide(items, answer)
 
-        ask = Ask(False, {"ask": "look", "paths": paths}, then, self._bug)
+        ask = Ask(False, requests.Look(paths), then, self._bug)
         ask.cost_bytes = len(items) * MEMORY_BYTES
         return ask
 
@@ -132,8 +132,8 @@ class Look:
                 self._copy.unwanted(path, left)
 
         if left:
-            question = {"ask": "discard", "path": path, "nonces": left}
-            self._board.add(Ask(False, question, then, lambda _: None))
+            discard = requests.Discard(path, left)
+            self._board.add(Ask(False, discard, then, lambda _: None))
 
     def _inherit(self, item: Placed, nonce: str, landed: Landed | None) -> None:
         """Have the sink make an earlier run's part this run's own, and send what it lacks."""
@@ -147,8 +147,8 @@ class Look:
             else:
                 self._copy.send(item, compare=True)
 
-        question = {"ask": "inherit", "entry": item.entry, "nonce": nonce}
-        self._board.add(Ask(False, question, then, lambda _: then(False), is_exclusive=True))
+        inherit = requests.Inherit(item.entry, nonce)
+        self._board.add(Ask(False, inherit, then, lambda _: then(False), is_exclusive=True))
 
     # --- files of the same size: hashed at both ends
 
@@ -168,17 +168,17 @@ class Look:
         self, group: list[Placed], extents: list[list[Extent]], algorithm: str,
         decide: Callable[[list[Any], list[Any]], None],
     ) -> None:  # fmt: skip
-        def ask(of_source: bool, question: dict[str, Any], then: Callable[[Any], None]) -> None:
+        def ask(of_source: bool, request: requests.Request, then: Callable[[Any], None]) -> None:
             cost_bytes = len(group) * MEMORY_BYTES
-            self._board.add(Ask(of_source, question, then, self._bug, cost_bytes=cost_bytes))
+            self._board.add(Ask(of_source, request, then, self._bug, cost_bytes=cost_bytes))
 
         def then_source(there: list[Any]) -> None:
-            known: list[Any] = [source.listed(item.known) for item in group]
-            question = _question(known, extents, algorithm)
-            ask(True, question, lambda here: decide(here, there))
+            known = [(source.listed(item.known), each) for item, each in pairs]
+            ask(True, requests.Digests(known, algorithm), lambda here: decide(here, there))
 
-        placed: list[Any] = [(False, item.entry.path) for item in group]
-        ask(False, _question(placed, extents, algorithm), then_source)
+        pairs = list(zip(group, extents, strict=True))
+        placed = [(False, item.entry.path, each) for item, each in pairs]
+        ask(False, requests.DigestsThere(placed, algorithm), then_source)
 
     def _decide_same(
         self, group: list[Placed], offset: int, extents: list[list[Extent]],
@@ -204,9 +204,8 @@ class Look:
     def _compare_data(self, item: Placed, offset: int = 0, before: int = 0) -> None:
         """What lies from `offset` on; `before` that there were so many bytes, all the same."""
 
-        def ask(of_source: bool, file: Any, then: Callable[[Any], None]) -> None:
-            question = {"ask": "extents", "file": file, "offset": offset}
-            self._board.add(Ask(of_source, question, then, lambda _: self._send(item, [])))
+        def ask(of_source: bool, request: requests.Request, then: Callable[[Any], None]) -> None:
+            self._board.add(Ask(of_source, request, then, lambda _: self._send(item, [])))
 
         def then_source(there: Any) -> None:
             def then(here: Any) -> None:
@@ -214,9 +213,9 @@ class Look:
                 pieces = batches(cut(extents, self._copy.chunk_bytes), CHECK_BYTES)
                 self._compare_pieces(item, pieces, end, before)
 
-            ask(True, source.listed(item.known), then)
+            ask(True, requests.Extents(source.listed(item.known), offset), then)
 
-        ask(False, item.entry.path, then_source)
+        ask(False, requests.ExtentsThere(item.entry.path, offset), then_source)
 
     def _compare_pieces(
         self, item: Placed, pieces: Iterator[list[Extent]], end: int, before: int
@@ -271,8 +270,3 @@ def _groups(items: list[Placed]) -> list[list[Placed]]:
 def _stretch(item: Placed, offset: int, chunk_bytes: int) -> list[Extent]:
     left = [(offset, item.entry.size - offset)] if item.entry.size > offset else []
     return next(batches(cut(left, chunk_bytes), CHECK_BYTES), [(offset, 0)])
-
-
-def _question(files: list[Any], extents: list[list[Extent]], algorithm: str) -> dict[str, Any]:
-    asked = [[file, each] for file, each in zip(files, extents, strict=True)]
-    return {"ask": "digests", "files": asked, "hash": algorithm}

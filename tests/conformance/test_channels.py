@@ -20,10 +20,10 @@ from conftest import started_processes
 from ways_there import WAYS, Open, opener
 
 from pscp.connect.bootstrap import Far
-from pscp.endpoint import files, hashes, source, tree, wire
+from pscp.endpoint import files, hashes, requests, source, tree, wire
 from pscp.errors import ConnectError, ConnectionLost, NoAgent, NoPython, ProtocolError, PscpError
 from pscp.options import Options
-from pscp.transfer.lane_pool import sink_question, source_question
+from pscp.transfer.lane_pool import sink_request, source_request
 from pscp.transports.remote_command import command
 
 OPTIONS = Options(block_bytes=4096)
@@ -59,14 +59,13 @@ def digest(data: bytes) -> bytes:
     return bytes(hasher.digest())
 
 
-def a_sink(root: Path) -> dict[str, Any]:
-    """The question that makes a far end the sink of the first lane of this run."""
-    return {**sink_question(str(root), TOKEN, OPTIONS, ALGORITHM, NONCE), "lane": 1}
+def a_sink(root: Path) -> requests.BeginSink:
+    """The request that makes a far end the sink of the first lane of this run."""
+    return sink_request(str(root), TOKEN, OPTIONS, ALGORITHM, NONCE)._replace(lane=1)
 
 
 def claim(far: Far, root: Path, nonce: str = NONCE, known: Sequence[str] = ()) -> Any:
-    question = {"ask": "claim", "root": str(root), "token": TOKEN, "nonce": nonce}
-    answer, failed = far.ask({**question, "known": known})
+    answer, failed = far.ask(requests.Claim(str(root), TOKEN, nonce, list(known)))
     assert not failed
     return answer
 
@@ -79,16 +78,15 @@ def become_sink(far: Far, root: Path) -> None:
 
 def released(far: Far, root: Path) -> list[str]:
     """The names in the root once the copy is complete."""
-    assert far.ask({"ask": "release"}) == (None, False)
+    assert far.ask(requests.Release()) == (None, False)
     return [path.name for path in root.iterdir()]
 
 
 def become_source(far: Far, file: Path) -> tree.Entry:
     top = source.Top(file.name, str(file), False)
-    question = source_question([top], OPTIONS, ALGORITHM, True)
-    assert far.ask(question) == (None, False)
+    assert far.ask(source_request([top], OPTIONS, ALGORITHM)) == (None, False)
     far.session.state = "pull"
-    return source.known([0, file.name, *files.identity(file.stat())])
+    return source.known(source.Known(0, file.name, *files.identity(file.stat())))
 
 
 def next_frame(far: Far) -> wire.Frame:
@@ -106,7 +104,7 @@ def push(far: Far, id_: int, offset: int, data: bytes, sent_digest: bytes) -> wi
     for begin in range(0, len(data), OPTIONS.block_bytes):
         block = data[begin : begin + OPTIONS.block_bytes]
         far.send(wire.DATA, id_, offset + begin, block)
-    payload = wire.EXTENT.pack(len(data), 0) + sent_digest
+    payload = wire.COUNT.pack(len(data)) + sent_digest
     far.send(wire.DIGEST, id_, offset, payload)
     return next_frame(far)
 
@@ -129,7 +127,7 @@ def test_a_question_is_answered(start: Start, tmp_path: Path) -> None:
     (tmp_path / "there").touch()
     far = start()
     asked = [str(tmp_path / "there"), str(tmp_path / "not there")]
-    answer, failed = far.ask({"ask": "expand", "paths": asked, "glob": True})
+    answer, failed = far.ask(requests.Expand(asked, glob=True))
     assert not failed
     assert answer[0] == [["there", asked[0], False]]
     assert answer[1]["kind"] == "destination" and answer[1]["path"] == asked[1]
@@ -206,13 +204,12 @@ def test_a_chunk_is_pushed_acknowledged_and_made_a_file(start: Start, tmp_path: 
     [part] = tmp_path.glob("*.pscp-part")
     for ack, extent in zip(acks, [(8192, 1808), (0, 8192)], strict=True):
         assert (ack.type, ack.flags, ack.id) == (wire.ACK, 0, 5)
-        length, inode = wire.EXTENT.unpack(ack.payload)
+        length, receipt = wire.LANDED.unpack(ack.payload)
         assert (ack.offset, length) == extent
-        assert inode == part.stat().st_ino
+        assert receipt == part.stat().st_ino
     assert part.name.endswith(".pscp-part") and part.read_bytes() == CONTENT
     far.send(wire.FILE, 5)
-    finish = {"ask": "finish", "entry": an_entry(), "strong": "", "inode": part.stat().st_ino}
-    assert far.ask(finish) == (None, False)
+    assert far.ask(requests.Finish(an_entry(), "", part.stat().st_ino)) == (None, False)
     assert released(far, tmp_path) == ["file"]
     assert (tmp_path / "file").read_bytes() == CONTENT
 
@@ -226,7 +223,7 @@ def test_a_digest_that_does_not_match_is_a_mismatch_and_the_chunk_can_be_sent_ag
     damaged = CONTENT[:5000] + bytes([CONTENT[5000] ^ 1]) + CONTENT[5001:]
     ack = push(far, 1, 0, damaged, digest(CONTENT))
     assert (ack.type, ack.flags, ack.offset) == (wire.ACK, wire.MISMATCH, 0)
-    assert wire.EXTENT.unpack(ack.payload)[0] == len(CONTENT)
+    assert wire.LANDED.unpack(ack.payload)[0] == len(CONTENT)
     assert push(far, 1, 0, CONTENT, digest(CONTENT)).flags == 0
 
 
@@ -239,7 +236,7 @@ def test_a_chunk_that_cannot_be_written_is_refused_with_the_reason(
     far.send(wire.FILE, 1, 0, wire.to_json(an_entry("taken/file")))
     ack = push(far, 1, 0, CONTENT, digest(CONTENT))
     assert (ack.type, ack.flags) == (wire.ACK, wire.FAILED)
-    failure = ack._replace(payload=ack.payload[wire.EXTENT.size :]).json()
+    failure = ack._replace(payload=ack.payload[wire.LANDED.size :]).json()
     assert (failure["kind"], failure["path"]) == ("unsafe", "taken/file")
 
 
@@ -273,8 +270,8 @@ def test_a_chunk_is_pulled_with_its_digest(start: Start, tmp_path: Path) -> None
         blocks += bytes(frame.payload)
     assert blocks == CONTENT[1000:]
     assert (frame.type, frame.flags, frame.id, frame.offset) == (wire.DIGEST, 0, 3, 1000)
-    assert wire.EXTENT.unpack_from(frame.payload)[0] == 9000
-    assert frame.payload[wire.EXTENT.size :] == digest(blocks)
+    assert wire.COUNT.unpack_from(frame.payload)[0] == 9000
+    assert frame.payload[wire.COUNT.size :] == digest(blocks)
 
 
 def test_a_file_that_changed_is_a_digest_that_says_so(start: Start, tmp_path: Path) -> None:
@@ -287,7 +284,7 @@ def test_a_file_that_changed_is_a_digest_that_says_so(start: Start, tmp_path: Pa
     while (frame := next_frame(far)).type == wire.DATA:
         pass
     assert (frame.type, frame.flags) == (wire.DIGEST, wire.FAILED)
-    failure = frame._replace(payload=frame.payload[wire.EXTENT.size :]).json()
+    failure = frame._replace(payload=frame.payload[wire.COUNT.size :]).json()
     assert (failure["kind"], failure["path"]) == ("changed", "file")
 
 
@@ -306,7 +303,7 @@ def test_a_frame_that_is_not_allowed_ends_the_agent_which_says_why(start: Start)
 def test_what_the_agent_may_not_send_is_a_protocol_error(start: Start) -> None:
     far = start()
     far.session.state = "new"  # as if its HELLO were still to come
-    far.send(wire.ASK, 0, 0, b'{"ask":"end"}')
+    far.send(wire.ASK, 0, 0, requests.to_json(requests.End()))
     with pytest.raises(ProtocolError, match="a REPLY frame in state new"):
         far.receive()
 
@@ -400,13 +397,13 @@ def test_an_agent_serves_one_copy_after_another(start: Start, tmp_path: Path) ->
         become_sink(far, tmp_path / "to")
         far.send(wire.FILE, 1, 0, wire.to_json(an_entry()))
         assert push(far, 1, 0, CONTENT, digest(CONTENT)).flags == 0
-        assert far.ask({"ask": "end"}) == (None, False)
+        assert far.ask(requests.End()) == (None, False)
         far.session.state = "ready"
         known = become_source(far, tmp_path / "file")
-        files = [[source.listed(known), [[0, len(CONTENT)]]]]
-        answer, failed = far.ask({"ask": "digests", "hash": ALGORITHM, "files": files})
+        asked = [(source.listed(known), [(0, len(CONTENT))])]
+        answer, failed = far.ask(requests.Digests(asked, ALGORITHM))
         assert (answer, failed) == ([[digest(CONTENT).hex()]], False)
-        assert far.ask({"ask": "end"}) == (None, False)
+        assert far.ask(requests.End()) == (None, False)
         far.session.state = "ready"
 
 

@@ -166,9 +166,10 @@ def first_cells(page: str, heading: str) -> list[str]:
     return [cell.strip("` ") for cell in re.findall(r"^\| ([^|]+) \|", section, re.MULTILINE)]
 
 
-def test_the_protocol_lists_every_question() -> None:
-    listed = set(first_cells("protocol.md", "Questions")) - {"question"}
-    assert listed == {*end.ANSWERS, *end.OF_A_STREAM, "finish", "pack"}
+def test_the_protocol_lists_every_request() -> None:
+    listed = set(first_cells("protocol.md", "Requests")) - {"request"}
+    answered = {kind.__name__ for kind in (*end.ANSWERS, *end.OF_A_STREAM)}
+    assert listed == answered | {"Finish", "Pack"}
 
 
 def test_the_protocol_lists_every_frame_and_kind_of_failure() -> None:

@@ -28,6 +28,11 @@ VICTIM = os.environ.get("VICTIM", "/nowhere")
 EVIL = b"from the far end\n"
 EVIL_BYTES = len(EVIL)
 LARGE = 300_000  # more than travels in a pack
+# The others have their name in small letters.
+METHODS = {
+    "BeginSource": "begin", "BeginSink": "begin", "BeginStream": "begin",
+    "CloseInput": "close_input", "ExtentsThere": "extents", "DigestsThere": "digests",
+}  # fmt: skip
 ESCAPES = "\x1b]0;owned\x07\x1b[2J\r\u202e\x9b31m"
 
 
@@ -84,6 +89,7 @@ class Far:
     def take(self, frame):
         if frame.type == wire.ASK:
             asked = frame.json()
+            asked["ask"] = METHODS.get(asked["ask"], asked["ask"].lower())
             if asked["ask"] == "pack":
                 self.pack(frame.id, asked["files"])
             else:
@@ -108,6 +114,9 @@ class Far:
         return None
 
     def end(self, asked):
+        return None
+
+    def ping(self, asked):
         return None
 
     def walk(self, asked):
@@ -141,7 +150,7 @@ class Far:
             self.send(wire.DATA, id_, offset + begin, body[begin : begin + (1 << 18)])
 
     def complete(self, id_, offset, length, digest):
-        self.send(wire.DIGEST, id_, offset, wire.EXTENT.pack(length, 0) + digest)
+        self.send(wire.DIGEST, id_, offset, wire.COUNT.pack(length) + digest)
 
     def digest(self, body):
         hasher = hashes.new("sha256")
@@ -412,7 +421,7 @@ class UnaskedPack(Far):
 
 class UnaskedAck(Far):
     def begin(self, asked):
-        self.send(wire.ACK, 1, 0, wire.EXTENT.pack(5, 1))
+        self.send(wire.ACK, 1, 0, wire.LANDED.pack(5, 1))
 
 
 class UnaskedHello(Far):
@@ -461,7 +470,7 @@ class Chunks(Far):
         self.send(wire.DIGEST, id_, offset, b"\0")
 
     def failure_of_another_shape(self, id_, offset, length):
-        self.send(wire.DIGEST, id_, offset, wire.EXTENT.pack(length, 0) + b"[]", wire.FAILED)
+        self.send(wire.DIGEST, id_, offset, wire.COUNT.pack(length) + b"[]", wire.FAILED)
 
     def wrong_digest(self, id_, offset, length):
         self.data(id_, offset, content(length))
@@ -642,7 +651,7 @@ class EndlessExtents(Far):
             super().chunk(id_, offset, length)
         else:
             failure = {"kind": "system", "path": "tree/sparse", "message": "no more", "errno": 5}
-            payload = wire.EXTENT.pack(length, 0) + wire.to_json(failure)
+            payload = wire.COUNT.pack(length) + wire.to_json(failure)
             self.send(wire.DIGEST, id_, offset, payload, wire.FAILED)
 
 

@@ -20,7 +20,7 @@ from conftest import far_environment
 
 from faults.conftest import PATIENCE_S
 from pscp.connect.bootstrap import bundle
-from pscp.endpoint import fence, tree, wire
+from pscp.endpoint import fence, requests, tree, wire
 from pscp.transports.remote_command import command
 
 MARKER = b"m" * 16
@@ -44,12 +44,11 @@ class LoneAgent:
         fence.claim(root_fd, TOKEN, NONCE, [])
         os.close(root_fd)
         self.stdin.write(b"%08d" % len(bundle()) + bundle() + MARKER)
-        begin = {
-            "ask": "begin", "role": "sink", "root": str(root), "token": TOKEN, "hash": "sha256",
-            "nonce": NONCE, "lane": 1, "earlier": [],
-            "preserve": False, "archive": False, "strong": False, "test": False,
-        }  # fmt: skip
-        self.stdin.write(wire.frame(wire.ASK, wire.to_json(begin)))
+        begin = requests.BeginSink(
+            root=str(root), token=TOKEN, nonce=NONCE, earlier=[], hash="sha256", strong=False,
+            preserve=False, archive=False, test=False, server={}, lane=1,
+        )  # fmt: skip
+        self.stdin.write(wire.frame(wire.ASK, requests.to_json(begin)))
         assert self.stdout.read(len(MARKER)) == MARKER
         for kind in (wire.HELLO, wire.REPLY):
             assert self.type_of_next() == kind

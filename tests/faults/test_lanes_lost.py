@@ -54,7 +54,7 @@ def test_connections_die_again_and_again(way: Way, quick_retries: None) -> None:
     fill(way.source / "big", BIG_BYTES)
     hit: dict[str, Any] = {"after": 3 * MIB // 2}
     if way.is_push:  # only what was acknowledged is done
-        hit = {"way": "from", "type": wire.ACK, "after": 2 * wire.EXTENT.size}
+        hit = {"way": "from", "type": wire.ACK, "after": 2 * wire.LANDED.size}
     breaking = way.breaking().rule("kill", connections=list(range(12)), **hit)
     result = way.copy(connections=1, breaking=breaking, chunk_bytes=MIB)
     assert_copied(way, result)

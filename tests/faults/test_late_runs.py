@@ -143,7 +143,7 @@ def test_a1_a_rename_that_is_under_way(push: Way, far: FarEnds) -> None:
 
 def test_a1_a_late_finish(push: Way, far: FarEnds) -> None:
     """The question itself comes late, when the next run's part is there."""
-    late = far.plan().hold(wire.ASK, contains='"finish"')
+    late = far.plan().hold(wire.ASK, contains='"Finish"')
     fill(push.source / "big", BIG_BYTES)
     first = push.start(*CHUNKS)
     late.until_held()
@@ -162,7 +162,7 @@ def test_a1_a_late_finish(push: Way, far: FarEnds) -> None:
 
 def test_a1_a_late_failure_removes_nothing_of_the_next_run(push: Way, far: FarEnds) -> None:
     """The source changed while it was read, so the first run has its part discarded."""
-    late = far.plan().hold(wire.ASK, contains='"discard"')
+    late = far.plan().hold(wire.ASK, contains='"Discard"')
     fill(push.source / "big", BIG_BYTES)
     breaking = push.breaking().rule("block", way="from", type=wire.ACK)
     first = push.start("--chunk-size", "256K", "-c", "1", "-l", "40000", breaking=breaking)
@@ -273,7 +273,7 @@ def test_a2_late_packs_in_the_middle_of_the_next_run(push: Way, far: FarEnds) ->
 
 def test_a2_a_late_begin(push: Way, far: FarEnds) -> None:
     """The first run was ended when it owned the copy and its first lane was not there yet."""
-    late = far.plan().hold(wire.ASK, contains='"ask":"begin"')
+    late = far.plan().hold(wire.ASK, contains='"ask":"BeginSink"')
     fill(push.source / "big", BIG_BYTES)
     fill_small(push.source / "small")
     first = push.start(*CHUNKS)
@@ -291,7 +291,7 @@ def test_a2_a_late_claim_after_the_next_run(push: Way, far: FarEnds) -> None:
     """The far end hears of the first run when the copy is complete: no file changes, and the mark
     that says whose the copy is goes with the next run of it.
     """
-    late = far.plan().hold(wire.ASK, contains='"ask":"target"')
+    late = far.plan().hold(wire.ASK, contains='"ask":"Target"')
     fill(push.source / "big", BIG_BYTES)
     first = push.start(*CHUNKS)
     late.until_held()
@@ -308,7 +308,7 @@ def test_a2_a_late_claim_after_the_next_run(push: Way, far: FarEnds) -> None:
 
 def test_a2_a_late_claim_takes_nothing_over(push: Way, far: FarEnds) -> None:
     """The next run owns the copy when the first one's question about it arrives."""
-    late = far.plan().hold(wire.ASK, contains='"ask":"target"')
+    late = far.plan().hold(wire.ASK, contains='"ask":"Target"')
     fill(push.source / "big", BIG_BYTES)
     first = push.start(*CHUNKS)
     late.until_held()

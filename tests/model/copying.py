@@ -11,6 +11,7 @@ Not here: whose turn it is (schedule.py), the file system (kernel.py), the check
 from __future__ import annotations
 
 import hashlib
+import json
 import stat
 from collections import deque
 from collections.abc import Callable
@@ -22,12 +23,12 @@ from schedule import Event, Scheduler, Threading, Time
 
 from pscp.endpoint import (
     commit,
-    entries,
     failures,
     fence,
     files,
     metadata,
     parts,
+    requests,
     sink,
     system,
     tree,
@@ -41,7 +42,7 @@ ROOT = "/dest"
 BIG, SMALLS = "big", ("one", "two")
 CHUNK_BYTES = 4
 LANES_MOST = 5  # that a run ever has
-EXCLUSIVE = ("pack", "finish", "inherit")  # as plan.Ask says
+EXCLUSIVE: tuple[str, ...] = ("Pack", "Finish", "Inherit")  # as plan.Ask says
 OVERTAKEN_S, LOST_S = 2.0, 90.0  # a lane is given up later than the endpoint's own waits
 
 
@@ -101,6 +102,26 @@ class Overtaken(AssertionError):
     """What an owner of the copy did was changed by who does not own it."""
 
 
+class Chunk(NamedTuple):
+    """A chunk, with its digest."""
+
+    entry: tree.Entry
+    offset: int
+    body: bytes
+    digest: bytes
+
+
+class Pack(NamedTuple):
+    """Small files, whole."""
+
+    entries: list[tree.Entry]
+    rows: list[Any]
+    body: bytes
+
+
+Asked = requests.Request | Chunk | Pack
+
+
 class Lane:
     """A lane's far end: a process that does what arrives."""
 
@@ -108,14 +129,14 @@ class Lane:
         self.number, self.is_lost = number, False
         self._world, self._run = world, run
         self.process = world.scheduler.process(f"run {run.number} lane {number}")
-        self._inbox: deque[tuple[Piece, dict[str, Any]]] = deque()
+        self._inbox: deque[tuple[Piece, Asked]] = deque()
         self._end = ends.End(0o022)
         self._refused: Any = None  # why it could not begin
         world.scheduler.spawn(self.process, self._serve)
 
-    def send(self, piece: Piece, question: dict[str, Any]) -> None:
+    def send(self, piece: Piece, asked: Asked) -> None:
         piece.takers.append(self)
-        self._inbox.append((piece, question))
+        self._inbox.append((piece, asked))
 
     def _serve(self) -> None:
         try:
@@ -125,44 +146,42 @@ class Lane:
                     return
                 self._do(*self._inbox.popleft())
         finally:
-            self._end.end({})
+            self._end.close()
 
     def _is_left(self) -> bool:
         return self.is_lost or self._run.is_over or self._run.process.is_dead
 
-    def _do(self, piece: Piece, question: dict[str, Any]) -> None:
+    def _do(self, piece: Piece, asked: Asked) -> None:
         def reply(answer: Any, failed: bool) -> None:
             piece.answers.append((self, answer, failed))
 
-        what = question["ask"]
         if self._refused is not None:
             reply(self._refused, True)
-        elif what == "chunk":
-            self._chunk(question, reply)
-        elif what == "pack":
-            listed = [entries.entry(each) for each in question["entries"]]
-            body = memoryview(question["body"])
+        elif isinstance(asked, Chunk):
+            self._chunk(asked, reply)
+        elif isinstance(asked, Pack):
             self._end.the_sink().pack(
-                listed, question["rows"], body, lambda found: reply(found, False)
-            )
+                asked.entries, asked.rows, memoryview(asked.body),
+                lambda found: reply(found, False),
+            )  # fmt: skip
         else:
-            self._end.answer(question, reply)
-            if what == "begin" and piece.answers and piece.answers[-1][2]:
+            self._end.answer(requests.from_json(json.loads(requests.to_json(asked))), reply)
+            if isinstance(asked, requests.BeginSink) and piece.answers and piece.answers[-1][2]:
                 self._refused = piece.answers[-1][1]
 
-    def _chunk(self, question: dict[str, Any], reply: Callable[[Any, bool], None]) -> None:
-        to, body, offset = self._end.the_sink(), question["body"], question["offset"]
-        to.know(1, entries.entry(question["entry"]))
+    def _chunk(self, asked: Chunk, reply: Callable[[Any, bool], None]) -> None:
+        to, body, offset = self._end.the_sink(), asked.body, asked.offset
+        to.know(1, asked.entry)
         to.write(1, offset, memoryview(body))
-        matches, inode, failed = to.complete(1, offset, len(body), question["digest"])
-        reply(failed if failed is not None else (matches, inode), failed is not None)
+        matches, receipt, failed = to.complete(1, offset, len(body), asked.digest)
+        reply(failed if failed is not None else (matches, receipt), failed is not None)
 
 
 class Piece:
     """Something that a run has asked of one lane or more."""
 
-    def __init__(self, question: dict[str, Any]) -> None:
-        self.question = question
+    def __init__(self, asked: Asked) -> None:
+        self.asked = asked
         self.takers: list[Lane] = []
         self.answers: list[tuple[Lane, Any, bool]] = []
 
@@ -191,7 +210,7 @@ class Run:
         self.process = world.scheduler.process(f"run {number}")
         self.lanes: list[Lane] = []
         self._next = 0
-        self._inode = 0
+        self._receipt = 0
         self._begin: dict[str, Any] = {}
         self._unwanted: list[tuple[str, list[str]]] = []
         world.scheduler.spawn(self.process, self.act)
@@ -215,11 +234,10 @@ class Run:
         count = self._world.setup.lanes[self.number]
         self.lanes = [Lane(self._world, self, number) for number in range(count)]
         earlier = self._claim()
-        self._begin = {
-            "ask": "begin", "role": "sink", "test": False, "preserve": True, "archive": False,
-            "token": TOKEN, "nonce": self.nonce, "earlier": earlier, "root": ROOT,
-            "hash": "sha256", "strong": False,
-        }  # fmt: skip
+        self._begin = requests.BeginSink(
+            root=ROOT, token=TOKEN, nonce=self.nonce, earlier=earlier, hash="sha256", strong=False,
+            preserve=True, archive=False, test=False, server={},
+        )  # fmt: skip
         for lane in self.lanes:
             self._send_begin(lane)
         smalls, missing = self._look(earlier) if earlier else (list(SMALLS), self._offsets())
@@ -228,22 +246,19 @@ class Run:
             self._big(missing)
         if pack is not None:
             self._settle_pack(pack, smalls)
-        self._ask({"ask": "release"})
+        self._ask(requests.Release())
         for path, nonces in self._unwanted:
-            self._ask({"ask": "discard", "path": path, "nonces": nonces})
+            self._ask(requests.Discard(path, nonces))
 
     def _send_begin(self, lane: Lane) -> None:
-        lane.send(Piece(self._begin), {**self._begin, "lane": lane.number})
+        lane.send(Piece(self._begin), self._begin._replace(lane=lane.number))
 
     def _claim(self) -> list[str]:
-        question = {
-            "ask": "claim", "root": ROOT, "token": TOKEN, "nonce": self.nonce,
-            "known": list(self._journal.runs),
-        }  # fmt: skip
-        found = self._ask(question, only=self.lanes[0])
+        claim = requests.Claim(ROOT, TOKEN, self.nonce, list(self._journal.runs))
+        found = self._ask(claim, only=self.lanes[0])
         if found["held"]:
             known = [*self._journal.runs, found["held"]]
-            found = self._ask({**question, "known": known}, only=self.lanes[0])
+            found = self._ask(claim._replace(known=known), only=self.lanes[0])
         if found["held"]:
             raise Superseded
         self._journal.runs.append(self.nonce)
@@ -256,14 +271,14 @@ class Run:
         """The small files that are to be sent, and the offsets of the large one that are."""
         paths = [BIG, *SMALLS]
         smalls, missing = [], None
-        seen = self._ask({"ask": "look", "paths": paths})
+        seen = self._ask(requests.Look(paths))
         for path, (_, size, _, left) in zip(paths, seen, strict=True):
             file = self.source[path]
             is_same = size == len(file.data) and self._matching(path, False) == [True]
             if path != BIG or is_same:
                 self._unwanted.append((path, left))
             if is_same:
-                self._ask({"ask": "adopt", "entries": [self._entry(path)]})
+                self._ask(requests.Adopt([self._entry(path)]))
             elif path == BIG:
                 missing = self._go_on(left)
             else:
@@ -274,9 +289,8 @@ class Run:
         """Per chunk of the part, or for the file as a whole: is it the source's?"""
         data = self.source[path].data
         step = CHUNK_BYTES if part else max(len(data), 1)
-        extents = [[o, len(data[o : o + step])] for o in range(0, len(data), step)]
-        question = {"ask": "digests", "files": [[(part, path), extents]], "hash": "sha256"}
-        [found] = self._ask(question)
+        extents = [(o, len(data[o : o + step])) for o in range(0, len(data), step)]
+        [found] = self._ask(requests.DigestsThere([(part, path, extents)], "sha256"))
         if isinstance(found, dict):
             return [False] * len(extents)
         wanted = [hashlib.sha256(data[o : o + n]).hexdigest() for o, n in extents]
@@ -290,15 +304,14 @@ class Run:
             self._discard(left)
             return self._offsets()
         self._discard(left[:-1])
-        inherit = {"ask": "inherit", "entry": self._entry(BIG), "nonce": left[-1]}
-        if not self._ask(inherit):
+        if not self._ask(requests.Inherit(self._entry(BIG), left[-1])):
             self._discard(left[-1:])
             return self._offsets()
         found = zip(self._offsets(), self._matching(BIG, True), strict=True)
         return [offset for offset, matches in found if not matches]
 
     def _discard(self, nonces: list[str]) -> None:
-        if nonces and not self._ask({"ask": "discard", "path": BIG, "nonces": nonces}):
+        if nonces and not self._ask(requests.Discard(BIG, nonces)):
             self._unwanted.append((BIG, nonces))
 
     # --- the large file
@@ -306,47 +319,43 @@ class Run:
     def _offsets(self) -> list[int]:
         return list(range(0, len(self.source[BIG].data), CHUNK_BYTES))
 
-    def _entry(self, path: str) -> list[Any]:
+    def _entry(self, path: str) -> tree.Entry:
         file = self.source[path]
-        return [tree.FILE, 0, path, len(file.data), file.mode, file.mtime_ns, 5, {}]
+        return tree.Entry(tree.FILE, 0, path, len(file.data), file.mode, file.mtime_ns, 5, {})
 
     def _big(self, missing: list[int]) -> None:
         self._journal.source = self.source[BIG]
-        questions = [self._chunk(offset) for offset in missing]
-        if self._world.setup.damages and questions:
-            questions[0]["body"] = questions[0]["body"].swapcase()
-        pieces = [self._send(question) for question in questions]
+        chunks = [self._chunk(offset) for offset in missing]
+        if self._world.setup.damages and chunks:
+            chunks[0] = chunks[0]._replace(body=chunks[0].body.swapcase())
+        pieces = [self._send(chunk) for chunk in chunks]
         failed = [each for each in map(self._landed, pieces) if each is not None]
         if not failed:
-            if not self._inode:
-                self._inode = self._ask({"ask": "make", "entry": self._entry(BIG)})
-            question = {
-                "ask": "finish", "entry": self._entry(BIG), "strong": "", "inode": self._inode,
-            }  # fmt: skip
-            answer, is_failure = self._answer(self._send(question))
+            if not self._receipt:
+                self._receipt = self._ask(requests.Make(self._entry(BIG)))
+            finish = requests.Finish(self._entry(BIG), "", self._receipt)
+            answer, is_failure = self._answer(self._send(finish))
             failed = [answer] if is_failure else []
         if failed:
             self.failures += failed
-            self._ask({"ask": "discard", "path": BIG, "nonces": [""]})
+            self._ask(requests.Discard(BIG, [""]))
         self._unwanted.append((BIG, [""]))
 
-    def _chunk(self, offset: int) -> dict[str, Any]:
+    def _chunk(self, offset: int) -> Chunk:
         body = self.source[BIG].data[offset : offset + CHUNK_BYTES]
-        return {
-            "ask": "chunk", "entry": self._entry(BIG), "offset": offset, "body": body,
-            "digest": hashlib.sha256(body).digest(),
-        }  # fmt: skip
+        return Chunk(self._entry(BIG), offset, body, hashlib.sha256(body).digest())
 
     def _landed(self, piece: Piece) -> failures.Data | None:
         """Wait for a chunk; returns why it failed."""
         answer, is_failure = self._answer(piece)
         if is_failure:
             return failures.checked(answer)
-        matches, inode = answer
+        matches, receipt = answer
         if not matches:
-            return self._landed(self._send(self._chunk(piece.question["offset"])))
-        self._inode = self._inode or inode
-        if inode != self._inode:
+            assert isinstance(piece.asked, Chunk)
+            return self._landed(self._send(self._chunk(piece.asked.offset)))
+        self._receipt = self._receipt or receipt
+        if receipt != self._receipt:
             return failures.data(failures.SYSTEM, BIG, "its part was replaced meanwhile")
         return None
 
@@ -355,10 +364,8 @@ class Run:
     def _send_pack(self, paths: list[str]) -> Piece:
         contents = [self.source[path].data for path in paths]
         rows = [[len(each), hashlib.sha256(each).hexdigest()] for each in contents]
-        return self._send({
-            "ask": "pack", "entries": [self._entry(path) for path in paths], "rows": rows,
-            "body": b"".join(contents),
-        })  # fmt: skip
+        listed = [self._entry(path) for path in paths]
+        return self._send(Pack(listed, rows, b"".join(contents)))
 
     def _settle_pack(self, piece: Piece, paths: list[str]) -> None:
         found, is_failure = self._answer(piece)
@@ -367,16 +374,16 @@ class Run:
 
     # --- asking
 
-    def _ask(self, question: dict[str, Any], only: Lane | None = None) -> Any:
-        answer, is_failure = self._answer(self._send(question, only), only)
+    def _ask(self, asked: Asked, only: Lane | None = None) -> Any:
+        answer, is_failure = self._answer(self._send(asked, only), only)
         if not is_failure:
             return answer
         self.failures.append(answer)
         raise Lost
 
-    def _send(self, question: dict[str, Any], only: Lane | None = None) -> Piece:
-        piece = Piece(question)
-        (only or self._any_lane(piece)).send(piece, question)
+    def _send(self, asked: Asked, only: Lane | None = None) -> Piece:
+        piece = Piece(asked)
+        (only or self._any_lane(piece)).send(piece, asked)
         return piece
 
     def _any_lane(self, piece: Piece) -> Lane:
@@ -394,7 +401,7 @@ class Run:
 
     def _answer(self, piece: Piece, only: Lane | None = None) -> tuple[Any, bool]:
         """The answer, from whichever lane gives one. Raises Superseded, Lost."""
-        is_chunk = piece.question["ask"] == "chunk"
+        is_chunk = isinstance(piece.asked, Chunk)
         while True:
             living = [lane for lane in piece.takers if not lane.is_lost]
             if not living:
@@ -422,7 +429,7 @@ class Run:
         """Nobody answers: another lane does it as well, or those that should have are lost."""
         others = [e for e in self.lanes if not e.is_lost and e not in piece.takers]
         if may_overtake and not dead and others:
-            others[0].send(piece, piece.question)
+            others[0].send(piece, piece.asked)
             return
         for lane in dead or piece.takers:
             lane.is_lost = True
@@ -431,10 +438,10 @@ class Run:
         """All that were asked are lost. A pack is done again only once they are told off."""
         if only is not None:
             raise Lost
-        if piece.question["ask"] in EXCLUSIVE:
+        if type(piece.asked).__name__ in EXCLUSIVE:
             for number in {lane.number for lane in piece.takers}:
-                self._ask({"ask": "revoke", "lane": number})
-        self._any_lane(piece).send(piece, piece.question)
+                self._ask(requests.Revoke(number))
+        self._any_lane(piece).send(piece, piece.asked)
 
 
 class World:

@@ -135,13 +135,13 @@ def written_before_its_digest(patch: pytest.MonkeyPatch) -> None:
         with contextlib.suppress(Exception), self._parts.written(file.fd, self._entry(id_).path):
             file.write(memoryview(self._chunk)[:length], offset)
         found = complete(self, id_, offset, length, digest)
-        return (True, self._parts.inode(file.fd), None) if not found[2] else found
+        return (True, self._parts.receipt(file.fd), None) if not found[2] else found
 
     patch.setattr(Sink, "complete", late)
 
 
 def any_part_is_the_one(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Parts, "inode", lambda self, fd: 1)
+    patch.setattr(Parts, "receipt", lambda self, fd: 1)
     patch.setattr(copying, "EXCLUSIVE", ())  # nor is a lost lane told off
 
 

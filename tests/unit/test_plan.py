@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pscp.endpoint import failures, source, tree
+from pscp.endpoint import failures, requests, source, tree
 from pscp.endpoint.files import Extent
 from pscp.options import Options
 from pscp.transfer import plan
@@ -133,11 +133,11 @@ def test_a_small_file_goes_in_a_pack_and_a_larger_one_does_not() -> None:
     assert plan.goes_in_pack(entry(tree.FOLDER))
 
 
-def test_a_question_is_made_for_the_lane_that_asks_it() -> None:
-    ready = plan.Ask(True, {"ask": "end"}, print, print)
-    made = plan.Ask(True, lambda lane: {"ask": lane}, print, print)
-    assert ready.question_for("lane 1") == {"ask": "end"}
-    assert made.question_for("lane 1") == {"ask": "lane 1"}
+def test_a_request_is_made_for_the_lane_that_asks_it() -> None:
+    ready = plan.Ask(True, requests.Release(), print, print)
+    made = plan.Ask(True, lambda lane: requests.Revoke(lane), print, print)
+    assert ready.request_for(1) == requests.Release()
+    assert made.request_for(1) == requests.Revoke(1)
 
 
 # --- where entries land
@@ -216,7 +216,7 @@ def test_a_hard_link_out_of_the_destination_is_refused(top: Any, to: Any) -> Non
 
 def test_what_the_source_needs_stays_as_the_source_said_it() -> None:
     one = PLACEMENT.place(entry(path="dir/x", size=7))
-    assert source.listed(one.known) == [0, "dir/x", 7, 1, 2]
+    assert source.listed(one.known) == (0, "dir/x", 7, 1, 2)
 
 
 # --- what a far end may call what was asked for

@@ -28,11 +28,11 @@ from conftest import (
 )
 
 from pscp.connect import bootstrap
-from pscp.endpoint import session, wire
+from pscp.endpoint import requests, session, wire
 from pscp.transports import remote_command as remote
 
 MARKER = b"a marker of 16 B"
-ROLE = {"ask": "begin", "role": "sink", "test": True, "hash": "sha256"}
+ROLE = requests.BeginSink("", "", "", [], "sha256", False, False, False, True, {})
 
 
 def agent_input(*frames: bytes) -> bytes:
@@ -40,8 +40,8 @@ def agent_input(*frames: bytes) -> bytes:
     return b"".join([b"%08d" % len(program), program, MARKER, *frames])
 
 
-def question(value: dict[str, object], id_: int = 0) -> bytes:
-    return wire.frame(wire.ASK, wire.to_json(value), id_)
+def asking(request: requests.Request, id_: int = 0) -> bytes:
+    return wire.frame(wire.ASK, requests.to_json(request), id_)
 
 
 def run(
@@ -76,7 +76,7 @@ def check_conversation(done: subprocess.CompletedProcess[bytes], version: str) -
     assert answers == [(wire.REPLY, 1, None), (wire.REPLY, 2, None)]
 
 
-CONVERSATION = agent_input(question(ROLE, 1), question({"ask": "end"}, 2))
+CONVERSATION = agent_input(asking(ROLE, 1), asking(requests.End(), 2))
 
 
 @pytest.fixture
@@ -159,7 +159,7 @@ def test_an_agent_ends_with_its_input_wherever_that_ends(tmp_path: Path) -> None
     """As when a connection is lost: no status but 0, and nothing said, once it was running."""
     environment = far_environment(tmp_path, tmp_path, sys.executable)
     whole = CONVERSATION
-    for cut in (1, 20, len(question({"ask": "end"}, 2)) + 5):
+    for cut in (1, 20, len(asking(requests.End(), 2)) + 5):
         done = run("sh", remote.command(), environment, whole[:-cut])
         assert (done.returncode, done.stderr) == (0, b"")
         assert frames_of(done.stdout)[0][0] == wire.HELLO
@@ -170,7 +170,7 @@ def test_a_frame_that_is_not_allowed_ends_the_agent_with_status_99(
     type_: int, tmp_path: Path
 ) -> None:
     environment = far_environment(tmp_path, tmp_path, sys.executable)
-    said = agent_input(wire.frame(type_, b"{}"), question(ROLE, 1))
+    said = agent_input(wire.frame(type_, b"{}"), asking(ROLE, 1))
     done = run("sh", remote.command(), environment, said)
     assert done.returncode == 99
     assert done.stderr.decode() == f"pscp agent: a {wire.NAMES[type_]} frame in state new\n"

@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 from conftest import unavailable
 
-from pscp.endpoint import tree, wire
+from pscp.endpoint import requests, tree, wire
+from pscp.endpoint.source import Top
 from pscp.options import MIB
 from pscp.sftp import tree as walk
 from pscp.sftp.client import IN_FLIGHT_BYTES, Client
@@ -56,7 +57,7 @@ def test_chunks_that_are_read_back_do_not_wait_for_each_other(
     def send(type_: int, id_: int, offset: int, payload: Any, flags: int = 0) -> None:
         if type_ == wire.DIGEST:
             assert not flags, bytes(payload)
-            digests[id_, offset] = bytes(payload[wire.EXTENT.size :])
+            digests[id_, offset] = bytes(payload[wire.COUNT.size :])
 
     source, loop = pulling(server, tmp_path, send)
     for id_, content in enumerate(contents):
@@ -171,8 +172,6 @@ def client_of(server: subprocess.Popen[bytes]) -> tuple[Client, Loop]:
 def pulling(server: subprocess.Popen[bytes], folder: Path, send: Any) -> tuple[Source, Loop]:
     """The source end of a pull of what is in the folder, where all is read back."""
     client, loop = client_of(server)
-    asked = {
-        "tops": [["", str(folder), True]], "rules": [True, False, True, False, []],
-        "hash": "sha256", "strong": False,
-    }  # fmt: skip
-    return Source(client, Tasks(), Hashing(client, None, True), asked, send), loop
+    rules = tree.Rules(True, False, True, False, [])
+    request = requests.BeginSource([Top("", str(folder), True)], rules, "sha256", 1, False, False)
+    return Source(client, Tasks(), Hashing(client, None, True), request, send), loop

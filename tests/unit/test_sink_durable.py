@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from pscp.endpoint import end, entries, tree
+from pscp.endpoint import end, entries, requests, tree
 
 
 class Synced:
@@ -43,11 +43,10 @@ def synced(monkeypatch: pytest.MonkeyPatch) -> Synced:
 
 def sinking(root: Path) -> end.End:
     made = end.End(0o022)
-    asked = {
-        "role": "sink", "root": str(root), "token": "0" * 8, "preserve": True, "archive": True,
-        "hash": "sha256", "strong": False, "test": False, "nonce": "", "lane": 1, "earlier": [],
-    }  # fmt: skip
-    made.begin(asked)
+    made.begin(requests.BeginSink(
+        root=str(root), token="0" * 8, nonce="", earlier=[], hash="sha256", strong=False,
+        preserve=True, archive=True, test=False, server={}, lane=1,
+    ))  # fmt: skip
     return made
 
 
@@ -61,9 +60,9 @@ def packed(here: end.End, entries: list[tree.Entry]) -> None:
     assert outcomes == [[None] * len(entries)]
 
 
-def asked(here: end.End, question: str, entries: list[tree.Entry]) -> None:
+def asked(here: end.End, request: requests.Request) -> None:
     answers: list[Any] = []
-    here.answer({"ask": question, "entries": entries}, lambda *answer: answers.append(answer))
+    here.answer(request, lambda *answer: answers.append(answer))
     assert answers == [([], False)]
 
 
@@ -72,8 +71,8 @@ def test_a_new_top_folder(tmp_path: Path, synced: Synced) -> None:
     here = sinking(tmp_path)
     folders = [entry(tree.FOLDER, path, new=1) for path in ("top", "top/a", "top/a/b")]
     packed(here, folders)
-    asked(here, "folders", folders[::-1])
-    here.end({})
+    asked(here, requests.Folders(folders[::-1]))
+    here.close()
     assert (tmp_path / "top" / "a" / "b").is_dir()
     synced.assert_all_of(tmp_path)
 
@@ -83,8 +82,8 @@ def test_a_new_folder_in_one_that_was_there(tmp_path: Path, synced: Synced) -> N
     here = sinking(tmp_path)
     new = [entry(tree.FOLDER, "old/new", new=1)]
     packed(here, new)
-    asked(here, "folders", new)
-    here.end({})
+    asked(here, requests.Folders(new))
+    here.close()
     assert synced.names[(tmp_path / "old").stat().st_ino] == {"new"}
 
 
@@ -93,8 +92,8 @@ def test_links_that_lie_alone_in_their_folder(tmp_path: Path, synced: Synced) ->
     here = sinking(tmp_path)
     packed(here, [entry(tree.LINK, "link", to="anywhere")])
     assert "link" in synced.names[tmp_path.stat().st_ino]
-    asked(here, "hard_links", [entry(tree.HARDLINK, "another", to="file")])
-    here.end({})
+    asked(here, requests.HardLinks([entry(tree.HARDLINK, "another", to="file")]))
+    here.close()
     synced.assert_all_of(tmp_path)
 
 
@@ -104,6 +103,6 @@ def test_a_small_file(tmp_path: Path, synced: Synced) -> None:
     value = entries.entry([tree.FILE, 0, "top/file", 0, 0o644, 0, 0, {}])
     digest = hashlib.sha256(b"").hexdigest()
     here.the_sink().pack([value], [[0, digest]], memoryview(b""), done.append)
-    here.end({})
+    here.close()
     assert done == [[None]]
     assert synced.names[(tmp_path / "top").stat().st_ino] == {"file"}

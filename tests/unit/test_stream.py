@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pscp.endpoint import failures, hashes, stream, system, wire
+from pscp.endpoint import failures, hashes, requests, stream, system, wire
 from pscp.endpoint.stream import SLOT_BYTES, AskedSource, Cutter, PipeSink, PipeSource, Reorder
 from pscp.progress import Counters
 from pscp.stream.pipe import Pull
@@ -252,7 +252,7 @@ def test_a_source_sends_blocks_and_their_digest(pipe: Pipe) -> None:
     assert [(type_, id_, flags) for type_, id_, _, _, flags in blocks] == [(wire.DATA, 7, 0)] * 15
     assert [offset for _, _, offset, _, _ in blocks] == list(range(0, 60_000, 4096))
     assert b"".join(payload for _, _, _, payload, _ in blocks) == data
-    assert last == (wire.DIGEST, 7, 0, wire.EXTENT.pack(60_000, 0) + digest(data), 0)
+    assert last == (wire.DIGEST, 7, 0, wire.COUNT.pack(60_000) + digest(data), 0)
 
 
 @pytest.mark.parametrize("why", ["stopped", "landed"])
@@ -291,7 +291,7 @@ def test_a_far_source_answers_in_the_order_of_the_questions(pipe: Pipe) -> None:
     assert [each[:2] for each in got] == [
         (wire.DATA, 0), (wire.DIGEST, 0), (wire.DATA, 1), (wire.DIGEST, 1), (wire.DIGEST, 2),
     ]  # fmt: skip
-    assert got[4][2] == wire.EXTENT.pack(0, 0) + digest(b"")
+    assert got[4][2] == wire.COUNT.pack(0) + digest(b"")
 
 
 # --- Reorder and PipeSink
@@ -509,7 +509,7 @@ def test_a_chunk_that_had_come_when_its_lane_was_lost(pipe: Pipe, has_come: bool
     """It is asked for again, and the far end has it no more: that is no failure."""
     counters = Counters()
     pull = Pull(pipe.write_fd, 4, counters, lambda place, text: None)
-    _, sink = pull.near.lane({"hash": HASH})
+    _, sink = pull.near.lane(requests.BeginStream("", HASH, 4096, ""))
     if has_come:
         assert deliver(sink, 0, b"x")
     with pull.board.changed:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pscp.endpoint import requests, tree
 from pscp.transfer import work_queue as board_module
 from pscp.transfer.plan import Ask, Chunk, Pack, Work
 from pscp.transfer.work_queue import Board, InFlight
@@ -31,7 +32,7 @@ class Job:
     def __init__(self) -> None:
         self.ends = 0
 
-    def landed(self, chunk: Chunk, digest: str, inode: int) -> None:
+    def landed(self, chunk: Chunk, digest: str, receipt: int) -> None:
         self.ends += 1
 
     def mismatched(self, chunk: Chunk) -> None: ...
@@ -98,11 +99,14 @@ def test_what_a_dead_lane_had_goes_to_another(board: Board) -> None:
 def test_a_lost_lane_is_told_off_before_another_finishes_a_file(board: Board) -> None:
     """A4: where inodes tell nothing, the lost lane's finish could find another part later."""
     one, two = Lane(board), Lane(board)
-    told = Ask(False, {"ask": "revoke"}, lambda _: None, lambda _: None)
+    told = Ask(False, requests.Revoke(1), lambda _: None, lambda _: None)
     asked: list[list[Work]] = []
     board.revocation = lambda lane, works: asked.append(works) or told  # type: ignore[func-returns-value]
-    look = Ask(False, {"ask": "look"}, lambda _: None, lambda _: None)
-    finishing = Ask(False, {"ask": "finish"}, lambda _: None, lambda _: None, is_exclusive=True)
+    one_file = tree.Entry(tree.FILE, 0, "file", 1, 0o644, 0, 1, {})
+    look = Ask(False, requests.Look([]), lambda _: None, lambda _: None)
+    finishing = Ask(
+        False, requests.Finish(one_file, "", 1), lambda _: None, lambda _: None, is_exclusive=True
+    )
     add(board, look)
     add(board, finishing)
     take(board, one)

@@ -1,0 +1,414 @@
+"""The requests of the coordinator to an end of a copy: a record for each, and their JSON.
+
+The payload of an ASK frame is {"ask": the record's name, and its fields}. The end at the
+coordinator's own side is given the record itself. docs/protocol.md's table is made from this
+module: from each docstring, and from the comment behind a field.
+
+Not here: what an end does for a request (end.py, ../sftp/agent.py), the frame (wire.py), the shape
+of the answers, which who asked checks.
+Read next: end.py.
+"""
+
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Union
+
+from . import entries, wire
+from .source import Known, Top
+from .tree import Entry, Rules
+
+if TYPE_CHECKING:
+    from typing import Protocol
+
+    class Request(Protocol):
+        """Any of the records below."""
+
+        def _asdict(self) -> Dict[str, Any]: ...
+
+else:
+    Request = Any
+
+
+Pieces = List[Tuple[int, int]]  # (offset, length) of each
+Words = Union[str, List[str]]
+
+
+# --- asked of either end
+
+
+class Ping(NamedTuple):
+    """Nothing: the answer tells that the end is there. Answer: null."""
+
+
+class Expand(NamedTuple):
+    """What sources as typed stand for. Answer: per path `[[name, path, is_folder], ...]`,
+    or a failure.
+    """
+
+    paths: List[str]  # as typed
+    glob: bool  # whether they may be patterns
+
+
+class Target(NamedTuple):
+    """Where a copy lands, which then is this run's. Answer: `[root, names there, those that exist,
+    claim]`; *claim* is the answer to Claim, null for a dry run.
+    """
+
+    path: str  # as typed
+    names: List[str]  # of the sources
+    folders: List[bool]  # which of them are
+    again: Optional[Tuple[str, List[str]]]  # (`[root, names]` of a run that was cut short, or null)
+    token: str  # of the copy
+    nonce: str  # of this run ("": a dry run)
+    known: List[str]  # runs
+
+
+class Claim(NamedTuple):
+    """Make a run the one that owns the copy. Answer: `{"held": the run that owns the copy and is
+    not known, or "", "earlier": [runs that may have left parts], "folds": whether names there
+    differ by case}`.
+    """
+
+    root: str
+    token: str
+    nonce: str
+    known: List[str]
+
+
+class Clean(NamedTuple):
+    """What cut copies left below a folder. Answer: a page: `found` and `held` rows `[path, bytes,
+    age in seconds]`, `failed` rows `[path, why]`, `is_last`.
+    """
+
+    path: Optional[str]  # as typed (null: the next page of the same search)
+    remove: bool
+    modules: str = ""  # that an agent needs for it besides
+
+
+class BeginSource(NamedTuple):
+    """Be the source of a copy. Answer: null."""
+
+    tops: List[Top]  # (name, path, is_folder)
+    rules: Rules  # of the walk
+    hash: str
+    block_bytes: int
+    strong: bool  # whether each file's SHA-256 is compared as well
+    test: bool  # whether the data is made up
+
+
+class BeginSink(NamedTuple):
+    """Be the sink of a copy. Answer: null."""
+
+    root: str
+    token: str
+    nonce: str
+    earlier: List[str]  # runs that may have left parts
+    hash: str
+    strong: bool
+    preserve: bool
+    archive: bool
+    test: bool  # whether nothing is written
+    server: Dict[str, Any]  # what the claim told of a server for SFTP
+    lane: int = 0  # of the run
+
+
+class BeginStream(NamedTuple):
+    """Be a lane of the stream that is gathered at a socket. Answer: null."""
+
+    socket: str  # the answer to Gather
+    hash: str
+    block_bytes: int
+    modules: str  # as with Gather
+
+
+class End(NamedTuple):
+    """The copy is over, and so is a stream that was gathered there. Answer: null; the agent is new
+    again.
+    """
+
+
+class Cpu(NamedTuple):
+    """What the connection has cost at the far end. Answer: CPU-seconds that the agent's parent,
+    sshd, has used; null where unknown.
+    """
+
+
+class Kernel(NamedTuple):
+    """The kernel's settings for TCP. Answer: `{name: value}`."""
+
+
+# --- asked of a source
+
+
+class Walk(NamedTuple):
+    """The next entries of the walk. Answer: `[entries, whether these were the last]`."""
+
+    after: Optional[Tuple[int, str]]  # (`[top, path]`, or null)
+    restart: bool  # whether this is another walk than that of the request before
+    most: int  # entries
+
+
+class Extents(NamedTuple):
+    """Where a sparse file has data. Answer: `[[[offset, length], ...], whether these were the
+    last]`.
+    """
+
+    file: Known  # (known)
+    offset: int  # to begin at
+
+
+class Pack(NamedTuple):
+    """Small files, whole. Answer: a PACK frame; only over the wire."""
+
+    files: List[Known]  # (known of each)
+
+
+class Digests(NamedTuple):
+    """The digests of extents of files. Answer: per file the digests in hex, or a failure."""
+
+    files: List[Tuple[Known, Pieces]]  # (`[known, extents]`)
+    hash: str
+
+
+# --- asked of a sink
+
+
+class ExtentsThere(NamedTuple):
+    """The same as Extents, of what is at the destination already. Answer: as to Extents."""
+
+    path: str
+    offset: int
+
+
+class DigestsThere(NamedTuple):
+    """The same as Digests, of what is at the destination already. Answer: per file the digests in
+    hex (null: shorter than that), or a failure.
+    """
+
+    files: List[Tuple[bool, str, Pieces]]  # (`[whether it is the part, path, extents]`)
+    hash: str
+
+
+class Look(NamedTuple):
+    """What is there already. Answer: per path `[kind, size, mtime_ns, [earlier runs with a
+    part]]`; kind "" for nothing.
+    """
+
+    paths: List[str]
+
+
+class Inherit(NamedTuple):
+    """Go on with an earlier run's part. Answer: whether it is this run's now."""
+
+    entry: Entry
+    nonce: str  # of the earlier run
+
+
+class Make(NamedTuple):
+    """Make the part of a file that is one hole. Answer: its receipt."""
+
+    entry: Entry
+
+
+class Finish(NamedTuple):
+    """Make the part the file. Answer: null, once the file is durable and renamed."""
+
+    entry: Entry
+    strong: str  # (SHA-256 or "")
+    receipt: int  # of the chunks, which all have the same
+
+
+class Discard(NamedTuple):
+    """Remove the parts of a file. Answer: whether they are gone; false where one is held."""
+
+    path: str
+    nonces: List[str]  # of runs ("": this one)
+
+
+class Revoke(NamedTuple):
+    """What a lost lane still has on its way is not to be done. Answer: null."""
+
+    lane: int  # of this run
+
+
+class Release(NamedTuple):
+    """The copy is complete. Answer: null; nobody owns the copy any more."""
+
+
+class Adopt(NamedTuple):
+    """Give files that are there already their metadata. Answer: `[place, failure]` of those that
+    failed to take it.
+    """
+
+    entries: List[Entry]
+
+
+class HardLinks(NamedTuple):
+    """Make further names of files. Answer: `[place, failure]` of those that failed."""
+
+    entries: List[Entry]
+
+
+class Folders(NamedTuple):
+    """Give folders their metadata. Answer: `[place, failure]` of those that failed to take it."""
+
+    entries: List[Entry]
+
+
+# --- asked of a stream's far end
+
+
+class Gather(NamedTuple):
+    """Start the far end of a stream. Answer: the socket where other lanes are handed over."""
+
+    is_sink: bool  # else the stream's source
+    window: int  # in chunks
+    command: Words  # (a list, or a text for the shell)
+    path: Optional[str]  # of a file in the command's place, or null
+    modules: str  # that an agent needs for it besides
+
+
+class Heard(NamedTuple):
+    """What the command said. Answer: `said`: `[[text, bytes], ...]`, `status` or null, `deaf` (it
+    reads no more), `failure`; after a second also without news.
+    """
+
+    after: List[int]  # bytes that are known of each output
+    deaf: bool  # whether that is known already
+
+
+class Drained(NamedTuple):
+    """How much was written. Answer: how many chunks, once that is more, or after a second."""
+
+    past: int  # chunks
+
+
+class CloseInput(NamedTuple):
+    """That was all. Answer: null; the command sees the end of its input once it has them all."""
+
+    total: int  # chunks
+
+
+class Abort(NamedTuple):
+    """The stream is cut short. Answer: null, once the command was ended."""
+
+
+Begin = Union[BeginSource, BeginSink, BeginStream]
+BEGINNINGS = (BeginSource, BeginSink, BeginStream)
+
+OF_EITHER = (
+    Ping, Expand, Target, Claim, Clean, *BEGINNINGS, End, Cpu, Kernel,
+)  # fmt: skip
+OF_SOURCE = (Walk, Extents, Pack, Digests)
+OF_SINK = (
+    ExtentsThere, DigestsThere, Look, Inherit, Make, Finish, Discard, Revoke, Release, Adopt,
+    HardLinks, Folders,
+)  # fmt: skip
+OF_STREAM = (Gather, Heard, Drained, CloseInput, Abort)
+_KINDS: Dict[Any, Any] = {
+    kind.__name__: kind for kind in OF_EITHER + OF_SOURCE + OF_SINK + OF_STREAM
+}
+
+
+def to_json(request: "Request") -> bytes:
+    """The payload of an ASK frame."""
+    return wire.to_json(dict(request._asdict(), ask=type(request).__name__))
+
+
+def from_json(value: Any) -> Any:
+    """The record that came as JSON, with every field of its type. WireError otherwise."""
+    name = value.get("ask") if isinstance(value, dict) else None
+    kind = _KINDS.get(name) if isinstance(name, str) else None
+    if kind is None or value.keys() != {"ask", *kind._fields}:
+        raise wire.WireError("a request of no known kind")
+    types = kind.__annotations__
+    return kind(*[_READERS[types[field]](value[field]) for field in kind._fields])
+
+
+def path_of(request: Any) -> str:
+    """The file that a request is about; "" where it is about none, or several."""
+    return getattr(getattr(request, "entry", request), "path", None) or ""
+
+
+# --- the types of fields
+
+Reader = Callable[[Any], Any]  # returns the field's value; raises WireError
+
+
+def _misfit() -> wire.WireError:
+    return wire.WireError("a request with a field of another type")
+
+
+def _of(type_: type) -> Reader:
+    def read(value: Any) -> Any:
+        if type(value) is not type_:
+            raise _misfit()
+        return value
+
+    return read
+
+
+def _integer(least: int, most: int) -> Reader:
+    def read(value: Any) -> Any:
+        if type(value) is not int or not least <= value <= most:
+            raise _misfit()
+        return value
+
+    return read
+
+
+def _list(read: Reader) -> Reader:
+    return lambda value: [read(each) for each in _a_list(value)]
+
+
+def _row(*readers: Reader) -> Reader:
+    """A list with a value for each reader."""
+
+    def read(value: Any) -> Any:
+        if len(_a_list(value)) != len(readers):
+            raise _misfit()
+        return tuple(read(each) for read, each in zip(readers, value))
+
+    return read
+
+
+def _or_null(read: Reader) -> Reader:
+    return lambda value: None if value is None else read(value)
+
+
+def _words(value: Any) -> Any:
+    return (_text if isinstance(value, str) else _texts)(value)
+
+
+_a_list, _text, _flag = _of(list), _of(str), _of(bool)
+_number = _integer(0, (1 << 64) - 1)
+_texts, _pieces = _list(_text), _list(_row(_number, _number))
+_known_row = _row(_number, _text, _number, _integer(-(1 << 63), 1 << 63), _number)
+_top_row = _row(_text, _text, _flag)
+_rules_row = _row(_flag, _flag, _flag, _flag, _list(_row(_text, _text)))
+
+
+def known(value: Any) -> Known:
+    """A file of a source's manifest that came as JSON. WireError for another shape."""
+    return Known(*_known_row(value))
+
+
+_READERS: Dict[Any, Reader] = {
+    str: _text,
+    bool: _flag,
+    int: _number,
+    Words: _words,
+    Entry: entries.entry,
+    Known: known,
+    Rules: lambda value: Rules(*_rules_row(value)),
+    Dict[str, Any]: _of(dict),
+    List[str]: _texts,
+    List[bool]: _list(_flag),
+    List[int]: _list(_number),
+    List[Entry]: _list(entries.entry),
+    List[Known]: _list(known),
+    List[Top]: _list(lambda value: Top(*_top_row(value))),
+    List[Tuple[Known, Pieces]]: _list(_row(known, _pieces)),
+    List[Tuple[bool, str, Pieces]]: _list(_row(_flag, _text, _pieces)),
+    Optional[str]: _or_null(_text),
+    Optional[Tuple[int, str]]: _or_null(_row(_number, _text)),
+    Optional[Tuple[str, List[str]]]: _or_null(_row(_text, _texts)),
+}
