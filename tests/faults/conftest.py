@@ -67,6 +67,11 @@ def until(is_so: Callable[[], Any], what: str = "") -> None:
         time.sleep(0.002)
 
 
+def asking(request: type) -> str:
+    """What a rule's `contains` is for frames that make this request (pscp.endpoint.requests)."""
+    return f'"ask":"{request.__name__}"'
+
+
 @dataclasses.dataclass(frozen=True)
 class Ended:
     """How a command ended; `end` is the last event of --progress json."""

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from faults.conftest import MIB, Running, Way, fill
+from faults.conftest import MIB, Running, Way, asking, fill
 from faults.late import CHUNKS, FarEnds, assert_copied
-from pscp.endpoint import wire
+from pscp.endpoint import requests, wire
 from pscp.processes import descendants
 
 BIG_BYTES = 6 * MIB
@@ -113,7 +113,7 @@ def test_a3_a_late_pack_of_a_lane_that_was_lost(push: Way, far: FarEnds) -> None
 @pytest.mark.parametrize("still", [0, 1])
 def test_a3_a_lane_stands_still_at_the_last_question(push: Way, far: FarEnds, still: int) -> None:
     """Another asks it, whichever of them was first, so the copy ends and leaves nothing."""
-    late = far.plan().hold(wire.ASK, contains='"release"', connections=[still])
+    late = far.plan().hold(wire.ASK, contains=asking(requests.Release), connections=[still])
     fill(push.source / "big", BIG_BYTES)
     finish(push, *TWO, "-l", "16000")
     assert_copied(push)

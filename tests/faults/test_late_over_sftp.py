@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from compare import assert_same_tree
 
-from faults.conftest import MIB, Breaking, Running, Way, fill, until
-from pscp.endpoint import wire
+from faults.conftest import MIB, Breaking, Running, Way, asking, fill, until
+from pscp.endpoint import requests, wire
 from pscp.endpoint.fence import FENCE_SUFFIX
 from pscp.endpoint.paths import part_name
 from pscp.processes import descendants
@@ -57,7 +57,7 @@ def held_up(sftp: Way, after: int) -> Breaking:
     breaking = sftp.breaking().rule("block", gate="first")
     breaking.rule("block", connections=[1], after=after, gate="late")
     breaking.rule("block", connections=[1], way="from", type=wire.ACK, gate="end")
-    asks = {"type": wire.ASK, "contains": '"release"', "gate": "end"}
+    asks = {"type": wire.ASK, "contains": asking(requests.Release), "gate": "end"}
     return breaking.rule("block", connections=[0, 1], **asks)
 
 
@@ -115,7 +115,7 @@ def test_a4_finish_is_asked_again_before_the_file_has_its_name(sftp: Way) -> Non
     """The part is the right one: it gets its name over the next connection."""
     fill(sftp.source / "big", BIG_BYTES)
     breaking = sftp.breaking().rule("kill", after=6 * MIB)
-    asks = {"type": wire.ASK, "contains": '"finish"'}
+    asks = {"type": wire.ASK, "contains": asking(requests.Finish)}
     breaking.rule("kill", connections=[1], **asks)
     running = sftp.start("-c", "1", "--chunk-size", "4M", breaking=breaking)
     try:

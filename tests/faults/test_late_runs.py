@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from faults.conftest import MIB, Running, Way, fill, until
+from faults.conftest import MIB, Running, Way, asking, fill, until
 from faults.late import CHUNKS, FarEnds, assert_copied, in_the_middle
-from pscp.endpoint import wire
+from pscp.endpoint import requests, wire
 
 BIG_BYTES = 6 * MIB
 SHARED_BYTES = 40 * MIB  # more than a lane that stands still can hold, so it is asked nothing else
@@ -143,7 +143,7 @@ def test_a1_a_rename_that_is_under_way(push: Way, far: FarEnds) -> None:
 
 def test_a1_a_late_finish(push: Way, far: FarEnds) -> None:
     """The question itself comes late, when the next run's part is there."""
-    late = far.plan().hold(wire.ASK, contains='"Finish"')
+    late = far.plan().hold(wire.ASK, contains=asking(requests.Finish))
     fill(push.source / "big", BIG_BYTES)
     first = push.start(*CHUNKS)
     late.until_held()
@@ -162,7 +162,7 @@ def test_a1_a_late_finish(push: Way, far: FarEnds) -> None:
 
 def test_a1_a_late_failure_removes_nothing_of_the_next_run(push: Way, far: FarEnds) -> None:
     """The source changed while it was read, so the first run has its part discarded."""
-    late = far.plan().hold(wire.ASK, contains='"Discard"')
+    late = far.plan().hold(wire.ASK, contains=asking(requests.Discard))
     fill(push.source / "big", BIG_BYTES)
     breaking = push.breaking().rule("block", way="from", type=wire.ACK)
     first = push.start("--chunk-size", "256K", "-c", "1", "-l", "40000", breaking=breaking)
@@ -273,7 +273,7 @@ def test_a2_late_packs_in_the_middle_of_the_next_run(push: Way, far: FarEnds) ->
 
 def test_a2_a_late_begin(push: Way, far: FarEnds) -> None:
     """The first run was ended when it owned the copy and its first lane was not there yet."""
-    late = far.plan().hold(wire.ASK, contains='"ask":"BeginSink"')
+    late = far.plan().hold(wire.ASK, contains=asking(requests.BeginSink))
     fill(push.source / "big", BIG_BYTES)
     fill_small(push.source / "small")
     first = push.start(*CHUNKS)
@@ -291,7 +291,7 @@ def test_a2_a_late_claim_after_the_next_run(push: Way, far: FarEnds) -> None:
     """The far end hears of the first run when the copy is complete: no file changes, and the mark
     that says whose the copy is goes with the next run of it.
     """
-    late = far.plan().hold(wire.ASK, contains='"ask":"Target"')
+    late = far.plan().hold(wire.ASK, contains=asking(requests.Target))
     fill(push.source / "big", BIG_BYTES)
     first = push.start(*CHUNKS)
     late.until_held()
@@ -308,7 +308,7 @@ def test_a2_a_late_claim_after_the_next_run(push: Way, far: FarEnds) -> None:
 
 def test_a2_a_late_claim_takes_nothing_over(push: Way, far: FarEnds) -> None:
     """The next run owns the copy when the first one's question about it arrives."""
-    late = far.plan().hold(wire.ASK, contains='"ask":"Target"')
+    late = far.plan().hold(wire.ASK, contains=asking(requests.Target))
     fill(push.source / "big", BIG_BYTES)
     first = push.start(*CHUNKS)
     late.until_held()

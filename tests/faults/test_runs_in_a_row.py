@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from compare import assert_same_tree
 
-from faults.conftest import MIB, Way, fill, until
+from faults.conftest import MIB, Way, asking, fill, until
 from faults.late import CHUNKS, FarEnds, assert_copied
-from pscp.endpoint import wire
+from pscp.endpoint import requests, wire
 
 EVERY_WAY = True
 
@@ -47,7 +47,7 @@ def test_holes_hold_nothing_of_an_earlier_source(
         [journal] = push.journals
         journal.unlink()
     write_sparse(push.source / "big", 16 * MIB, 2 * MIB)
-    late = far.plan().hold(wire.ASK, contains='"discard"')
+    late = far.plan().hold(wire.ASK, contains=asking(requests.Discard))
     second = push.start(*CHUNKS)
     late.until_held()
     second.kill()

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from faults.conftest import MIB, Breaking, Ended, Way, fill, until
-from pscp.endpoint import wire
+from faults.conftest import MIB, Breaking, Ended, Way, asking, fill, until
+from pscp.endpoint import requests, wire
 
 EVERY_WAY = True
 
@@ -126,7 +126,9 @@ def test_a_small_file(pull: Way, change: Callable[[Path], None]) -> None:
     """It changes between the walk, which told its size, and the reading of it."""
     make_old(pull.source / "changing", 5000)
     fill(pull.source / "other", 5000)
-    breaking = pull.breaking().rule("block", way="to", type=wire.ASK, contains='"pack"')
+    breaking = pull.breaking().rule(
+        "block", way="to", type=wire.ASK, contains=asking(requests.Pack)
+    )
     assert_told(pull, copied_with_a_change(pull, breaking, change, "-c", "1"))
 
 

@@ -19,8 +19,9 @@ from typing import Any
 import pytest
 
 import pscp
-from faults.conftest import MIB, PATIENCE_S, Breaking, Way, until
+from faults.conftest import MIB, PATIENCE_S, Breaking, Way, asking, until
 from pscp.connect import bootstrap
+from pscp.endpoint import requests
 from pscp.errors import ConnectError, ProtocolError, PscpError
 from pscp.processes import descendants
 from pscp.stream import stream
@@ -152,7 +153,7 @@ def test_a_connection_that_stands_still(way: Way, monkeypatch: pytest.MonkeyPatc
     """It is not waited for, neither for what it sends nor for an answer to what it asks."""
     monkeypatch.setattr(bootstrap, "SILENCE_S", 1000.0)
     breaking = way.breaking().rule(
-        "block", way="to", type=bootstrap.wire.ASK, contains='"heard"', connections=[1]
+        "block", way="to", type=bootstrap.wire.ASK, contains=asking(requests.Heard), connections=[1]
     )
     data = content(MIB)
     again = f"while [ ! -e {way.home}/enough ]; do cat {way.source}/data; done"
