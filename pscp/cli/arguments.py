@@ -214,7 +214,7 @@ def add_what_is_shown(group: argparse._ArgumentGroup) -> None:
     flag = partial(add, action="store_true")
     flag("-q", "--quiet", help="errors only")
     flag("-v", "--verbose", help="say which hash, cipher and connections are used, and why")
-    flag("-d", "--debug", help="show what pscp does")
+    flag("-d", "--debug", help="show what pscp, ssh and the agents do, with the lane of each")
     add("--progress", metavar="STYLE", help="auto (a bar on a terminal), bar, plain, json or none")
     flag("--stats", help="end with a table of what was counted")
     flag("-h", "--help", help="show this and exit")

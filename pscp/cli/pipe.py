@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from pscp import log
 from pscp.cli import arguments
 from pscp.errors import Interrupted, PscpError, Terminated, UsageError
 from pscp.options import Location, Options, parse_host, parse_location
@@ -152,8 +153,8 @@ def move(command: Piped) -> int:
         counters, says, reporter.note,
     )  # fmt: skip
     with (
-        signals_raised(_HINT, stream.interrupt, "pscp-pipe"), session,
-        contextlib.ExitStack() as stack,
+        signals_raised(_HINT, stream.interrupt, "pscp-pipe"),
+        log.shown(options.debug, reporter.note), session, contextlib.ExitStack() as stack,
     ):  # fmt: skip
         reporter.start(counters)
         stack.callback(reporter.stop)

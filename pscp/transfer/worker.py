@@ -14,6 +14,7 @@ from typing import Protocol
 from pscp.connect.bootstrap import Far
 from pscp.connect.connections import Wanted
 from pscp.errors import ConnectionLost, PscpError
+from pscp.log import Log
 from pscp.transfer.lane import Crew as LaneCrew
 from pscp.transfer.lane import Lane
 from pscp.transports import Channel
@@ -22,6 +23,7 @@ OPENING_MAX = 8  # at once; sshd's MaxStartups begins to refuse at 10
 _PAUSE_S = (1.0, 30.0)  # before a lost connection is tried again: first, longest
 
 
+_log = Log("transfer")
 _OVER = "the copy was over before it had connected"
 
 
@@ -100,7 +102,9 @@ class Worker(threading.Thread):
                     has_worked = self._lane is not None and self._lane.has_worked
                     attempt = 1 if has_worked else attempt + 1
                     master = self.master
+                    _log.debug("attempt %d ended: %s", attempt, error.message)
                     if not self._crew.may_try_again(self, error, attempt):
+                        _log.debug("does not connect again")
                         return
                     if self.master is master:  # else it need not log in again
                         self._pause(attempt)
@@ -164,6 +168,7 @@ class Worker(threading.Thread):
     def _pause(self, attempt: int) -> None:
         """Growing, and different for each lane, so that they do not all knock at once."""
         pause_s = min(_PAUSE_S[0] * 2 ** (attempt - 1), _PAUSE_S[1]) * random.uniform(0.5, 1.0)
+        _log.debug("connects again in %.1f s", pause_s)
         until_s = time.monotonic() + pause_s
         with self._board.changed:
             while not (self._board.is_finished or self._board.error):
@@ -175,6 +180,7 @@ class Worker(threading.Thread):
     def _serve(self, lane: Lane, far: Far) -> None:
         """Work over one connection until the board is finished. Raises why it ended before."""
         self._far, self.channel = None, far.channel
+        _log.debug("works over process %d", far.channel.pid)
         self._crew.lane_up(self)
         try:
             lane.run()
@@ -185,5 +191,6 @@ class Worker(threading.Thread):
             else:
                 far.close()
             self._crew.lane_down(self, lane.error)
+            _log.debug("has no more work over process %d", far.channel.pid)
         if lane.error is not None:
             raise lane.error
