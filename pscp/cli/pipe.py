@@ -149,8 +149,9 @@ def move(command: Piped) -> int:
     says = Says(str(command.host.host), reporter) if isinstance(reporter, RichBar) else show
     session = Session(command.host, options)
     stream = Stream(
-        session.connections, options, command.is_push, Target(command.words, command.path),
-        counters, says, reporter.note,
+        session.connections, options, is_push=command.is_push,
+        target=Target(command.words, command.path), counters=counters, out=says,
+        note=reporter.note,
     )  # fmt: skip
     with (
         signals_raised(_HINT, stream.interrupt, "pscp-pipe"),

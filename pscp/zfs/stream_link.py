@@ -70,8 +70,8 @@ class Sessions:
         with self._session() as session, Program(list(here), is_push) as program:
             options = session.options
             stream = Stream(
-                session.connections, options, is_push, Target(tuple(there)), counters, None,
-                self._note,
+                session.connections, options, is_push=is_push, target=Target(tuple(there)),
+                counters=counters, note=self._note,
             )  # fmt: skip
             if is_push:
                 stream.ended_well = program.ended_well
