@@ -274,7 +274,7 @@ class Far:
         if frame is None:
             raise self.explain()
         hello = self._json(frame)
-        self.session.state = "ready"
+        self.session.advance(session.HELLO)
         if not isinstance(hello, dict) or not isinstance(hello.get("hashes"), dict):
             raise errors.ProtocolError("a HELLO of another shape")
         if self.is_sftp and "rtt_s" in hello:  # over SFTP a question may take several

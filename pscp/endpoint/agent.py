@@ -34,9 +34,9 @@ class Agent:
         """With a gathering this is a lane that was handed over to it."""
         self._read_fd, self._write_fd = read_fd, write_fd
         self._write_lock = threading.Lock()  # the settler and the ticker write as well
-        self._session = session.Session(session.AGENT)
-        self._decoder = wire.Decoder()
         self._is_guest = gathering is not None
+        self._session = session.Session(session.GUEST if self._is_guest else session.AGENT)
+        self._decoder = wire.Decoder()
         self._is_over = threading.Event()
         self._is_lost = False
         serve = None if self._is_guest else _serve
@@ -74,7 +74,7 @@ class Agent:
         for begin in range(0, len(pending), wire.MAX_PAYLOAD_BYTES):
             decoder.feed(pending[begin : begin + wire.MAX_PAYLOAD_BYTES])
             self._take_all()
-        while not (self._is_guest and self._session.state == "done"):
+        while self._session.state != "over":
             count = os.readv(self._read_fd, decoder.spaces())
             if count == 0:
                 return
@@ -99,6 +99,7 @@ class Agent:
             "aes": system.has_aes(),
             "cpus": os.cpu_count() or 1,
         }))  # fmt: skip
+        self._session.advance(session.HELLO)
 
     def _tick(self) -> None:
         while not self._is_over.wait(TICK_S):
@@ -149,8 +150,11 @@ class Agent:
         if isinstance(request, requests.End) and self._is_guest:
             self._end.gathering.leave()
         if isinstance(request, (requests.End,) + requests.BEGINNINGS):
-            in_role = "sink" if self._end.sink else "source" if self._end.source else "new"
-            self._session.state = "done" if self._is_guest and in_role == "new" else in_role
+            self._session.advance(
+                session.BEGIN_SINK if self._end.sink
+                else session.BEGIN_SOURCE if self._end.source
+                else session.END
+            )  # fmt: skip
             self._decoder.place = getattr(self._end.sink, "place", None)
 
     def _is_of_another(self, request: requests.BeginStream) -> bool:
@@ -164,12 +168,14 @@ class Agent:
         """Give this channel away, with what came on it, until the stream is over."""
         from . import stream_server
 
+        self._session.advance(session.HAND_OVER)
         pending = wire.frame(wire.ASK, bytes(frame.payload), frame.id) + self._decoder.rest()
         with self._write_lock:  # no sign of life between two pieces of somebody's frame
             try:
                 stream_server.hand_over(path, pending)
             except OSError:
                 raise wire.WireError(stream_server.GONE)
+        self._session.advance(session.TAKE_BACK)
 
     def _know(self, frame: wire.Frame) -> None:
         if self._end.source is not None:

@@ -154,6 +154,7 @@ class StandIn:
             "cpus": os.cpu_count() or 1, "verify": hashing.name, "rtt_s": rtt_s,
             "chunk_bytes": hashing.chunk_bytes(rtt_s),
         }))  # fmt: skip
+        self._session.advance(session.HELLO)
         self._is_up = True
         self._tick()
 
@@ -255,7 +256,7 @@ class StandIn:
         is_change = isinstance(request, (requests.End, *requests.BEGINNINGS))
         if is_change:
             self._end.begin(request)
-            self._session.state = self._end.state
+            self._session.advance(self._end.event)
         earlier = [each for each in self._replies if not each.is_settled]
         after = earlier if is_change else []
         self._replies = [*earlier, self._spawn(self._reply(id_, request, after))]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
-from pscp.endpoint import failures, requests, source
+from pscp.endpoint import failures, requests, session, source
 from pscp.endpoint.paths import to_bytes
 from pscp.sftp import placing
 from pscp.sftp.client import Client
@@ -50,9 +50,10 @@ class End:
             role.close()
 
     @property
-    def state(self) -> str:
-        """The name of the role in session.AGENT."""
-        return {Sink: "sink", Source: "source"}.get(type(self.role), "new")
+    def event(self) -> str:
+        """What led to the role, for the session."""
+        events = {Sink: session.BEGIN_SINK, Source: session.BEGIN_SOURCE}
+        return events.get(type(self.role), session.END)
 
     def the_sink(self) -> Sink:
         assert isinstance(self.role, Sink)
