@@ -33,7 +33,7 @@ from pscp.transports.openssh import last_line, lines_of
 MODULES = (
     "system", "wire", "session", "hashes", "files", "failures", "paths", "fence", "parts",
     "metadata", "tree", "entries", "source", "requests", "commit", "placing", "sink", "null_ends",
-    "end", "agent",
+    "end", "frame_server", "agent",
 )  # fmt: skip
 STREAM_MODULES = (
     "stream",

@@ -9,7 +9,7 @@ event the state that follows. Nothing else changes a state.
 A lane of a stream is handed over to the agent that gathers the stream. It is "lent" until it comes
 back, and who gathers serves it by the table GUEST, without a hello and to the end of one copy.
 
-Not here: the bytes of a frame (wire.py), and what is done about one (agent.py,
+Not here: the bytes of a frame (wire.py), and what is done about one (frame_server.py,
 ../transfer/lane.py).
 Read next: files.py.
 """
