@@ -34,7 +34,7 @@ from pscp.transports.openssh import last_line, lines_of
 MODULES = (
     "system", "wire", "session", "hashes", "files", "failures", "paths", "fence", "parts",
     "metadata", "tree", "entries", "source", "requests", "commit", "placing", "sink", "null_ends",
-    "end", "agent",
+    "end", "frame_server", "agent",
 )  # fmt: skip
 STREAM_MODULES = (
     "stream",
@@ -290,7 +290,7 @@ class Far:
         if frame is None:
             raise self.explain()
         hello = self._json(frame)
-        self.session.state = "ready"
+        self.session.advance(session.HELLO)
         if not isinstance(hello, dict) or not isinstance(hello.get("hashes"), dict):
             raise errors.ProtocolError("a HELLO of another shape")
         if self.is_sftp and "rtt_s" in hello:  # over SFTP a question may take several

@@ -197,7 +197,6 @@ class Trial:
         kept = []
         for far, lane in zip(self._fars, self._lanes, strict=True):
             if lane.ended_well:
-                far.session.state = "ready"
                 kept.append(far)
             else:
                 far.close()

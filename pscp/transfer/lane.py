@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from pscp.connect.bootstrap import Far
-from pscp.endpoint import failures, requests, source, wire
+from pscp.endpoint import failures, requests, session, source, wire
 from pscp.endpoint.end import End
 from pscp.errors import CopyError, CopyRunning, ProtocolError, PscpError
 from pscp.transfer.expected import ExpectedChunks
@@ -93,7 +93,8 @@ class Lane:
         try:
             self._begin_near()
             self._far.decoder.place = getattr(self._near.sink, "place", None)
-            self._far.session.state = "push" if self._crew.is_push else "pull"
+            is_push = self._crew.is_push
+            self._far.session.advance(session.BEGIN_SINK if is_push else session.BEGIN_SOURCE)
             begin = requests.to_json(self._numbered(self._crew.begin_far))
             self._far.send(wire.ASK, _BEGIN, 0, begin)
             self._reader.start()
@@ -391,7 +392,9 @@ class Lane:
                 if isinstance(problem, CopyRunning):
                     self._board.stop(problem)
                 raise problem
-            self._has_goodbye = frame.id == _END and self._ending
+            if frame.id == _END and self._ending:
+                self._far.session.advance(session.END)
+                self._has_goodbye = True
             return self._has_goodbye
         work = self._share.work.get(frame.id)
         if isinstance(work, Ask):

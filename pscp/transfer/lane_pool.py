@@ -276,7 +276,6 @@ class Crew:
 
     def keep(self, far: Far) -> None:
         """A connection that the next copy can use."""
-        far.session.state = "ready"
         with self.board.changed:
             self.kept.append(far)
 
