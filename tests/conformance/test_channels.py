@@ -244,7 +244,7 @@ def test_a_pack_is_answered_by_its_place(start: Start, tmp_path: Path) -> None:
     far = start()
     become_sink(far, tmp_path)
     bodies = [b"one", b"two!"]
-    rows = [[len(body), digest(body).hex()] for body in bodies]
+    rows = [(len(body), digest(body).hex()) for body in bodies]
     names = ("good", "../bad")
     listed = [[an_entry(n, row[0]), row] for n, row in zip(names, rows, strict=True)]
     far.send(wire.PACK, 9, 0, wire.pack_payload(listed, bodies))

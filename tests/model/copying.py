@@ -211,7 +211,6 @@ class Run:
         self.lanes: list[Lane] = []
         self._next = 0
         self._receipt = 0
-        self._begin: dict[str, Any] = {}
         self._unwanted: list[tuple[str, list[str]]] = []
         world.scheduler.spawn(self.process, self.act)
 

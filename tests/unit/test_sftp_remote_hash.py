@@ -9,6 +9,7 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import unavailable
@@ -35,7 +36,7 @@ class Running:
         self.program.flush()
         self.program.look()
 
-    def wait(self, *promises: Promise[object]) -> None:
+    def wait(self, *promises: Promise[Any]) -> None:
         self.loop.run_until(lambda: all(each.is_settled for each in promises))
 
 

@@ -133,10 +133,10 @@ def daemons(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Daemon, 
     """Two ends, each a zfs-fuse with a pool."""
     folder: Path = tmp_path_factory.mktemp("pools")
     with (
-        shared(lambda: Daemon(folder, "tank")) as one,  # type: ignore[arg-type, type-var]
-        shared(lambda: Daemon(folder, "vault")) as two,  # type: ignore[arg-type, type-var]
+        shared(lambda: Daemon(folder, "tank")) as one,
+        shared(lambda: Daemon(folder, "vault")) as two,
     ):
-        yield one, two  # type: ignore[misc]
+        yield one, two
 
 
 def make_ends(daemons: tuple[Daemon, Daemon], is_push: bool) -> Iterator[Ends]:
