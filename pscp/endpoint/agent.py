@@ -148,7 +148,7 @@ class Agent:
         self._end.answer(request, reply)
         if isinstance(request, requests.End) and self._is_guest:
             self._end.gathering.leave()
-        if isinstance(request, (requests.End,) + requests.BEGINNINGS):
+        if isinstance(request, (requests.End, *requests.BEGINNINGS)):
             in_role = "sink" if self._end.sink else "source" if self._end.source else "new"
             self._session.state = "done" if self._is_guest and in_role == "new" else in_role
             self._decoder.place = getattr(self._end.sink, "place", None)

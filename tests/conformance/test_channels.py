@@ -159,7 +159,7 @@ def test_a_banner_of_any_usual_size_is_skipped(start: Start, size: int) -> None:
     ids=["endless", "70 kB", "a line"],
 )
 def test_what_is_no_agent_is_an_error_that_quotes_it(open_channel: Open, noise: str) -> None:
-    with pytest.raises(NoAgent, match="it said: (n|x{9}|This account)") as caught:
+    with pytest.raises(NoAgent, match=r"it said: (n|x{9}|This account)") as caught:
         Far(open_channel(noise))
     assert len(caught.value.message) < 1000
 

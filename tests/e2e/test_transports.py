@@ -356,7 +356,7 @@ def test_what_only_who_connects_can_heed_is_wrong_use(client: Any) -> None:
 
 
 def test_what_is_no_connection_is_wrong_use() -> None:
-    with pytest.raises(pscp.UsageError, match="object is no paramiko.SSHClient"):
+    with pytest.raises(pscp.UsageError, match=r"object is no paramiko\.SSHClient"):
         pscp.Session(transport=object())
     with pytest.raises(pscp.UsageError, match="not connected"):
         pscp.Session(transport=paramiko.SSHClient())

@@ -175,7 +175,7 @@ def test_hosts_that_refuse_or_do_not_resolve_may_be_tried_again(
     transport: str, file: Path, config: Callable[[int], Path]
 ) -> None:
     """A15: retry is True, so that programs wait for a host that boots."""
-    with pytest.raises(Unreachable, match="[Rr]efused") as raised:
+    with pytest.raises(Unreachable, match=r"[Rr]efused") as raised:
         pscp.copy(str(file), "there:", batch=True, transport=transport, config_file=str(config(1)))
     assert raised.value.retry and raised.value.exit_code == 3
     with pytest.raises(Unreachable, match="resolve") as raised:

@@ -80,7 +80,7 @@ def session(
 
 def assert_arrives(
     way: Way, connections: int, breaking: Breaking | None = None,
-    meanwhile: Callable[[], object] = lambda: None, data: bytes = content(),  # noqa: B008
+    meanwhile: Callable[[], object] = lambda: None, data: bytes = content(),
 ) -> None:  # fmt: skip
     """A stream in this direction, with something that happens at half of it."""
     half = len(data) // 2

@@ -466,7 +466,7 @@ def test_a_block_outside_of_its_place_is_refused(pipe: Pipe, case: str) -> None:
     *before, (offset, block) = MISPLACED[case]
     for begin, data in before:
         sink.write(1, begin, memoryview(data))
-    with pytest.raises(wire.WireError, match="block|chunk"):
+    with pytest.raises(wire.WireError, match=r"block|chunk"):
         sink.write(1, offset, memoryview(block))
     assert not reorder._waiting
 
