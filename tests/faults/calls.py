@@ -37,10 +37,10 @@ INO = 1  # its place in a stat_result
 
 def interpose(folder: str, number: int) -> None:
     """In this process, from now on."""
+    acts: dict[str, Callable[[Rule, Path, int], None]]
+    acts = {"inodes": weaken_inodes, "names": fold_names}
     for rule in json.loads((Path(folder) / "calls.json").read_text()):
         if rule["connections"] is None or number in rule["connections"]:
-            acts: dict[str, Callable[[Rule, Path, int], None]]
-            acts = {"inodes": weaken_inodes, "names": fold_names}
             acts.get(rule["call"], wrap)(rule, Path(folder), number)
 
 
