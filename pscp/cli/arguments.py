@@ -283,6 +283,6 @@ def version() -> str:
 
 def frozen(value: Any) -> Any:
     """An option's value as Options takes it."""
-    if value == [] or isinstance(value, list) and [] in value:  # argparse drops it before 3.13
+    if value == [] or (isinstance(value, list) and [] in value):  # argparse drops it before 3.13
         raise UsageError('"--" is no value of an option')
     return tuple(value) if isinstance(value, list) else value

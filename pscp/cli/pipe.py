@@ -203,7 +203,8 @@ class Says:
 
     def __call__(self, place: int, data: bytes) -> None:
         if place == 0:
-            return show(place, data)
+            show(place, data)
+            return
         *whole, self._begun = (self._begun + data).split(b"\n")
         for line in whole:
             self._tell(line)

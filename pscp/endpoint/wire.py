@@ -116,7 +116,7 @@ def to_json(value: Any) -> bytes:
 def pack_payload(entries: Any, bodies: List[bytes]) -> bytes:
     """The payload of a PACK frame: what the files are, then their bytes end to end."""
     listed = to_json(entries)
-    return b"".join([COUNT.pack(len(listed)), listed] + bodies)
+    return b"".join([COUNT.pack(len(listed)), listed, *bodies])
 
 
 def unpack_payload(payload: memoryview) -> "tuple[Any, memoryview]":

@@ -67,7 +67,7 @@ class SshSetup:
     ciphers_are_ours: bool = False  # the user configured none, so we may put ours in front
     alive_is_ours: bool = False
     far_aes: bool | None = None  # AES instructions there; None: not known yet
-    route: socket_options.Route = socket_options.Route()
+    route: socket_options.Route = socket_options.Route()  # noqa: RUF009 - nobody can change it
     advised: str = ""  # the cipher that was measured to be best
     offered: tuple[str, ...] = ()  # ciphers, by ssh here
 

@@ -82,7 +82,7 @@ class Sessions:
                     if not program.has_ended(_ENDS_S):
                         raise
                     status = None
-            if status is None or not is_push and status:
+            if status is None or (not is_push and status):
                 program.end()  # before its input is
             near = program.ran()
             if status is None and near.status == 0:

@@ -159,7 +159,7 @@ def test_a_banner_of_any_usual_size_is_skipped(start: Start, size: int) -> None:
     ids=["endless", "70 kB", "a line"],
 )
 def test_what_is_no_agent_is_an_error_that_quotes_it(open_channel: Open, noise: str) -> None:
-    with pytest.raises(NoAgent, match="it said: (n|x{9}|This account)") as caught:
+    with pytest.raises(NoAgent, match=r"it said: (n|x{9}|This account)") as caught:
         Far(open_channel(noise))
     assert len(caught.value.message) < 1000
 
@@ -244,7 +244,7 @@ def test_a_pack_is_answered_by_its_place(start: Start, tmp_path: Path) -> None:
     far = start()
     become_sink(far, tmp_path)
     bodies = [b"one", b"two!"]
-    rows = [[len(body), digest(body).hex()] for body in bodies]
+    rows = [(len(body), digest(body).hex()) for body in bodies]
     names = ("good", "../bad")
     listed = [[an_entry(n, row[0]), row] for n, row in zip(names, rows, strict=True)]
     far.send(wire.PACK, 9, 0, wire.pack_payload(listed, bodies))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +77,7 @@ def test_a_connection_dies_while_the_far_end_is_asked(pull: Way, quick_retries: 
     for number in range(4500):
         (pull.source / f"{number}").write_bytes(b"%d" % number)
     breaking = pull.breaking()
-    breaking.rule("kill", type=bootstrap.wire.REPLY, contains='"3000"', connections=[0, 1])
+    breaking.rule("kill", type=wire.REPLY, contains='"3000"', connections=[0, 1])
     result = pull.copy(connections=2, breaking=breaking)
     assert_copied(pull, result)
     assert result.files == 4500
@@ -100,7 +101,7 @@ def test_a_connection_stands_still(
 class AtHalf:
     """Calls something once, when half of the bytes have landed, or so many lanes are there."""
 
-    def __init__(self, call: object, lanes: int = 0) -> None:
+    def __init__(self, call: Callable[[], object], lanes: int = 0) -> None:
         self._call, self._lanes, self.was_called = call, lanes, False
 
     def __call__(self, counters: Counters) -> None:
@@ -108,7 +109,7 @@ class AtHalf:
         is_time = counters.lanes_alive >= self._lanes if self._lanes else is_half
         if not self.was_called and is_time:
             self.was_called = True
-            self._call()  # type: ignore[operator]
+            self._call()
 
 
 def connections_of(way: Way) -> list[int]:
