@@ -119,7 +119,9 @@ class Stream:
         self._pipe = pipe
         if self._is_cut_short:
             pipe.cut_short()
-        begin = requests.BeginStream(answer, algorithm, options.block_bytes, stream_modules())
+        begin = requests.BeginStream(
+            answer, algorithm, options.block_bytes, stream_modules(), options.debug
+        )
         return crew, begin
 
     def _new_pipe(self, fd: int, window: int) -> Pipe:

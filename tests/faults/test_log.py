@@ -33,6 +33,7 @@ def test_d_shows_ssh_and_the_agent_of_each_lane(push: Way) -> None:
     assert " writes: debug1: " in ended.err  # ssh -v
     assert "MainThread: process " in ended.err and " the far end answers: {" in ended.err
     assert "lane 1: works over process " in ended.err
+    assert "writes: pscp agent: BeginSink" in ended.err and "agent: Finish big" in ended.err
 
 
 def test_without_d_nothing_of_it_is_shown(push: Way) -> None:
