@@ -136,7 +136,7 @@ def send_agent(channel: Channel) -> bytes:
     return marker
 
 
-class Far:
+class RemoteAgent:
     """An agent that is running at the far end, and the channel to it."""
 
     def __init__(

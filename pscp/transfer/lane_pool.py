@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from pscp.connect.bootstrap import Far
+from pscp.connect.bootstrap import RemoteAgent
 from pscp.connect.connections import Wanted
 from pscp.connect.early_logins import LET_GO_S
 from pscp.connect.host_cache import Known
@@ -43,8 +43,8 @@ from pscp.transfer.autotune import (
 )
 from pscp.transfer.lane import STREAM_WINDOW_BYTES, WINDOW_BYTES
 from pscp.transfer.plan import MEMORY_BYTES
-from pscp.transfer.rate_limiter import Limiter
-from pscp.transfer.work_queue import Board
+from pscp.transfer.rate_limiter import RateLimiter
+from pscp.transfer.work_queue import WorkQueue
 from pscp.transfer.worker import OPENING_MAX, Worker
 
 _ATTEMPTS_ALONE = 8  # connecting again, with no lane alive: one to one and a half minutes of pauses
@@ -56,12 +56,12 @@ _LOOK_S = 0.25  # between two looks at how the copy goes
 _CHANNELS_ALONE = 4  # of the only connection there is; TCP's buffer has room for two windows
 
 
-class Crew:
+class LanePool:
     """What lanes share, and the lanes themselves."""
 
     def __init__(
         self, options: Options, counters: Counters, is_push: bool, algorithm: str,
-        connect: Callable[[Wanted], Far], note: Callable[[str], None], keeps: bool,
+        connect: Callable[[Wanted], RemoteAgent], note: Callable[[str], None], keeps: bool,
         path: Path, known: Known, has_early: Callable[[], bool], is_once: bool = False,
         stream: Any = None,
     ) -> None:  # fmt: skip
@@ -71,20 +71,20 @@ class Crew:
         `known` is what the last copy over this path came to; `stream` this end of a stream, whose
         length nobody knows.
         """
-        self.board = Board(stream is not None)
+        self.queue = WorkQueue(stream is not None)
         self.is_push, self.algorithm = is_push, algorithm
         self.algorithms = {algorithm}  # that both ends have
         self.opening, self.may_open = 0, OPENING_MAX
         self.begin_near: requests.Begin
         self.begin_far: requests.Begin
         rate = options.limit_kbit_s * 1000 / 8 if options.limit_kbit_s else None
-        self.limiter = Limiter(rate, self.board.changed)
+        self.limiter = RateLimiter(rate, self.queue.changed)
         self.most_alive = 0
         self.rtt_s = path.rtt_s
         self.connect, self.keeps = connect, keeps
         self._path, self._known, self._has_early = path, known, has_early
         self._begun_s = time.monotonic()
-        self.kept: list[Far] = []
+        self.kept: list[RemoteAgent] = []
         self.late: Latecomers | None = None  # what takes connections for the next copy
         self._lane_numbers = itertools.count(1)
         self.count, self._channels, self.why = _first(options, path, known.lanes)
@@ -116,21 +116,23 @@ class Crew:
             self.why = "channels of one connection"
         self._channels = 1
 
-    def begin(self, of_source: requests.Begin, of_sink: requests.Begin, fars: list[Far]) -> None:
-        """Start the lanes; `fars` are connections that are open already, 1 to `count`."""
+    def begin(
+        self, of_source: requests.Begin, of_sink: requests.Begin, agents: list[RemoteAgent]
+    ) -> None:
+        """Start the lanes; `agents` are connections that are open already, 1 to `count`."""
         both = (of_source, of_sink) if self.is_push else (of_sink, of_source)
         self.begin_near, self.begin_far = both
-        self._add_lanes(fars)
+        self._add_lanes(agents)
         if self._tuner is not None:
             self._looking.start()
 
-    def _add_lanes(self, fars: list[Far]) -> None:
+    def _add_lanes(self, agents: list[RemoteAgent]) -> None:
         """As many as are missing, each connection with its channels."""
         while len(self._workers) < self.count:
-            far = fars.pop(0) if fars else None
+            far = agents.pop(0) if agents else None
             master = self._master_with_room()
             worker = Worker(len(self._workers) + 1, self, far, master, self.congestion)
-            with self.board.changed:
+            with self.queue.changed:
                 self._workers.append(worker)
             worker.start()
         self._counters.set(lanes_wanted=self.count)
@@ -157,10 +159,10 @@ class Crew:
                 self._resize(self._tuner.count)
 
     def _seen(self) -> Seen:
-        counters, board = self._counters, self.board
+        counters, queue = self._counters, self.queue
         left = self._left_bytes()
         return Seen(
-            time.monotonic(), counters.lanes_alive, board.done_bytes, board.done_pieces,
+            time.monotonic(), counters.lanes_alive, queue.done_bytes, queue.done_pieces,
             left if counters.plan_complete else math.inf, cpu_load.idle_s(),
             cpu_load.used_s(self._pids()),
         )  # fmt: skip
@@ -181,11 +183,11 @@ class Crew:
             self._channels = 2
         self.count = count
         self._add_lanes([])
-        with self.board.changed:
+        with self.queue.changed:
             best_first = sorted(self._workers, key=lambda worker: not worker.is_up)
             for place, worker in enumerate(best_first):
                 worker.park(place >= count)
-            self.board.changed.notify_all()
+            self.queue.changed.notify_all()
 
     def lesson(self) -> Known:
         """What the next copy over this path should know."""
@@ -220,20 +222,20 @@ class Crew:
         self._ended.set()
         if self._looking.ident is not None:
             self._looking.join()
-        with self.board.changed:
-            self.board.is_finished = self.board.error is None
-            self.board.changed.notify_all()
-        if self.board.error is not None:
+        with self.queue.changed:
+            self.queue.is_finished = self.queue.error is None
+            self.queue.changed.notify_all()
+        if self.queue.error is not None:
             for worker in self._workers:
                 worker.abort()
         until_s = time.monotonic() + _END_S
         leaving = []
         for worker in self._workers:
             while worker.is_alive():
-                if self.board.error is None and worker.is_connecting:
+                if self.queue.error is None and worker.is_connecting:
                     leaving.append(worker)
                     break
-                if self.board.error is not None or time.monotonic() > until_s:
+                if self.queue.error is not None or time.monotonic() > until_s:
                     worker.abort()
                 worker.join(0.05)  # one that is just about to connect is found next time
         if leaving:
@@ -245,7 +247,7 @@ class Crew:
     def may_log_in(self) -> bool:
         """May one more worker log in? Not more than there are pieces of work.
 
-        With the board's lock held.
+        With the queue's lock held.
         """
         if self.opening >= self.may_open:
             return False
@@ -253,7 +255,7 @@ class Crew:
         if not lanes or self._has_early():
             return True
         if self._stream is None:
-            pieces = self.board.pieces_known(self._left_bytes(), self._chunk_bytes)
+            pieces = self.queue.pieces_known(self._left_bytes(), self._chunk_bytes)
             if lanes >= pieces:
                 return False
         if self._tuner is None:
@@ -268,13 +270,13 @@ class Crew:
 
     # --- what lanes tell
 
-    def keep(self, far: Far) -> None:
+    def keep(self, far: RemoteAgent) -> None:
         """A connection that the next copy can use."""
         far.session.state = "ready"
-        with self.board.changed:
+        with self.queue.changed:
             self.kept.append(far)
 
-    def come_late(self, far: Far) -> None:
+    def come_late(self, far: RemoteAgent) -> None:
         """A connection that the copy does not need any more."""
         if self.keeps and self.late is not None:
             self.late.accept(far)
@@ -284,27 +286,27 @@ class Crew:
     def lane_up(self, worker: Worker) -> None:
         self._counters.add(lanes_alive=1)
         self.most_alive = max(self.most_alive, self._counters.lanes_alive)
-        with self.board.changed:
+        with self.queue.changed:
             worker.is_up, worker.up_at_s = True, time.monotonic()
-            self.board.changed.notify_all()  # its further channels can be opened now
+            self.queue.changed.notify_all()  # its further channels can be opened now
             if self._is_full:
                 self._tell_full()
 
     def lane_down(self, worker: Worker, error: PscpError | None) -> None:
         self._counters.add(lanes_alive=-1, connections_lost=int(error is not None))
-        with self.board.changed:
+        with self.queue.changed:
             worker.is_up = False
             if time.monotonic() - worker.up_at_s > _STEADY_S:  # a stream's may have had no work
                 self._outage = -1, 0.0
-            self.board.changed.notify_all()  # another may log in in its place
+            self.queue.changed.notify_all()  # another may log in in its place
 
     def may_try_again(self, worker: Worker, error: PscpError, attempt: int) -> bool:
         """A lost connection is opened again while others work; alone only so many times."""
-        with self.board.changed:
-            if self.board.error is not None or self.board.is_finished:
+        with self.queue.changed:
+            if self.queue.error is not None or self.queue.is_finished:
                 return False
             if isinstance(error, CopyError):  # an end refused to begin: it would refuse again
-                self.board.stop(error)
+                self.queue.stop(error)
                 return False
             alone = self._counters.lanes_alive == 0
             # There was a login before, so "connection refused" and the like will pass as well.
@@ -318,9 +320,9 @@ class Crew:
             if isinstance(error, AuthenticationError) and self._rides_instead(worker):
                 return True
             worker.stays_away = True
-            self.board.changed.notify_all()  # its further channels give up too
+            self.queue.changed.notify_all()  # its further channels give up too
             if all(each.gave_up for each in self._workers):
-                self.board.stop(error)
+                self.queue.stop(error)
             elif not is_passing:
                 self._tell_once(f"no more connections, going on with those open: {error.message}")
             return False
@@ -330,21 +332,21 @@ class Crew:
 
         An outage begins with the first failure after a piece of work was done.
         """
-        if self._outage[0] != self.board.done_pieces:
-            self._outage = self.board.done_pieces, time.monotonic()
+        if self._outage[0] != self.queue.done_pieces:
+            self._outage = self.queue.done_pieces, time.monotonic()
         left_s = self._outage[1] + (self._retry_for_s or _OUTAGE_S) - time.monotonic()
         if left_s > 0:
             return self._retry_for_s is not None or attempt < _ATTEMPTS_ALONE
         if not self.opening:
-            self.board.stop(error)
+            self.queue.stop(error)
         return False
 
     def _full(self, worker: Worker, error: PscpError) -> None:
-        """Its connection carries no more channels than it has. With the board's lock held."""
+        """Its connection carries no more channels than it has. With the queue's lock held."""
         worker.stays_away = True
-        self.board.changed.notify_all()
+        self.queue.changed.notify_all()
         if all(each.gave_up for each in self._workers):
-            self.board.stop(error)
+            self.queue.stop(error)
         self._counters.set(lanes_wanted=sum(not each.gave_up for each in self._workers))
         self._is_full = True
         self._tell_full()

@@ -14,11 +14,11 @@ from collections.abc import Callable
 _TURN_S = 0.1
 
 
-class Limiter:
+class RateLimiter:
     """Has each lane wait for its turns: a lane with much to send takes many small ones."""
 
     def __init__(self, bytes_per_s: float | None, changed: threading.Condition) -> None:
-        """Limit to this rate, or not at all. `changed` is the board's condition, which wakes a
+        """Limit to this rate, or not at all. `changed` is the queue's condition, which wakes a
         lane that is lost and all lanes when the copy stops.
         """
         self._rate, self._changed = bytes_per_s, changed

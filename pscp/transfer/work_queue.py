@@ -1,4 +1,4 @@
-"""The board: where work waits, and from where lanes take it.
+"""The work queue: where work waits, and from where lanes take it.
 
 It holds what no lane has taken yet (single pieces, and lazy iterators over a file's chunks, so
 that a file of any size costs the same), what each lane has in flight, and the lanes' windows.
@@ -33,8 +33,8 @@ _OVERDUE, _OVERDUE_S = 2, 0.25
 _FLIGHTS = 16  # chunks over which that time is averaged
 
 
-class InFlight:
-    """A lane's share of the board: what it has taken and not finished.
+class LaneShare:
+    """A lane's share of the queue: what it has taken and not finished.
 
     Its window follows its pace, so that a lane that has become slow does not sit on work that
     others could do: at most what it lately did in two round trips and a bit.
@@ -108,7 +108,7 @@ class InFlight:
         return self.work.items() if is_stream else reversed(self.work.items())
 
 
-class Board:
+class WorkQueue:
     """Use `changed` (a Condition) around every call but put(), take() and the waits."""
 
     def __init__(self, is_stream: bool = False) -> None:
@@ -122,7 +122,7 @@ class Board:
         self._waiting: deque[Work | Iterator[Work]] = deque()
         self._prompt: list[Ask] = []  # those that were not answered yet
         self._open = 0  # pieces taken and not finished
-        self._shares: list[InFlight] = []
+        self._shares: list[LaneShare] = []
         self._number = 0  # of the piece taken last
         self._reserve: Callable[[], Work | None] = lambda: None
         # What has to be asked before another lane may do what a lost one must not do late.
@@ -170,7 +170,7 @@ class Board:
 
     # --- taking
 
-    def take(self, lane: Any, share: InFlight) -> tuple[int, Work] | None:
+    def take(self, lane: Any, share: LaneShare) -> tuple[int, Work] | None:
         """The next piece for this lane, with its number, once there is room; None: end."""
         with self.changed:
             while True:
@@ -183,7 +183,7 @@ class Board:
                 is_idle = self._open and share.is_idle
                 self.changed.wait(self._patience_s() / 2 if is_idle else None)
 
-    def try_take(self, lane: Any, share: InFlight) -> tuple[int, Work] | None:
+    def try_take(self, lane: Any, share: LaneShare) -> tuple[int, Work] | None:
         """As take(), without waiting."""
         if not share.window.has_room(1):
             return None
@@ -194,7 +194,7 @@ class Board:
             work = first or self._next(lane) or self._straggler(share)
         return None if work is None else self._taken(share, work)
 
-    def _taken(self, share: InFlight, work: Work) -> tuple[int, Work]:
+    def _taken(self, share: LaneShare, work: Work) -> tuple[int, Work]:
         self._number += 1
         work.takers += 1
         if work.takers == 1:
@@ -208,7 +208,7 @@ class Board:
             self._has_room.notify_all()
         return self._number, work
 
-    def _unanswered(self, share: InFlight) -> Ask | None:
+    def _unanswered(self, share: LaneShare) -> Ask | None:
         """A question that should have been answered: the lane that asked it stands still."""
         before_s = time.monotonic() - _ANSWER_S
         for ask in self._prompt:
@@ -216,7 +216,7 @@ class Board:
                 return ask
         return None
 
-    def _overdue(self, share: InFlight) -> Chunk | None:
+    def _overdue(self, share: LaneShare) -> Chunk | None:
         """The chunk of a stream that all others wait for, if another lane is slow with it."""
         if not self._is_stream:
             return None
@@ -234,7 +234,7 @@ class Board:
             return _PATIENCE_S
         return max(_OVERDUE * self._flight_s, _OVERDUE_S)
 
-    def _straggler(self, share: InFlight) -> Chunk | None:
+    def _straggler(self, share: LaneShare) -> Chunk | None:
         """With nothing else to do, a lane takes over what a slower one has held for long.
 
         Both send the same bytes to the same place; what comes second is ignored.
@@ -245,7 +245,7 @@ class Board:
         found = (each.held_since(before_s) for each in self._shares if each is not share)
         return next((chunk for chunk in found if chunk is not None), None)
 
-    def join(self, share: InFlight) -> None:
+    def join(self, share: LaneShare) -> None:
         """A lane comes; it leaves with give_back()."""
         self._shares.append(share)
 
@@ -291,7 +291,7 @@ class Board:
 
     # --- finishing
 
-    def finish(self, share: InFlight, number: int) -> bool:
+    def finish(self, share: LaneShare, number: int) -> bool:
         """A lane is done with this piece. False: it was given back, or another lane was first."""
         had_room, age_s = share.window.has_room(1), share.age_s(number)
         work = share.pop(number)
@@ -314,7 +314,7 @@ class Board:
             self.idle.notify_all()
         return True
 
-    def give_back(self, share: InFlight) -> None:
+    def give_back(self, share: LaneShare) -> None:
         """A lane has ended: what it had in flight goes to the others."""
         if share in self._shares:
             self._shares.remove(share)
