@@ -29,9 +29,9 @@ from pscp.endpoint.end import End
 from pscp.measuring import advice
 from pscp.measuring.advice import Kernel, Measurement, Moved, Point
 from pscp.options import CHUNK_BYTES, KIB, Location, Options
+from pscp.transfer.begin import sink_request, source_request
 from pscp.transfer.coordinator import choose_hash
 from pscp.transfer.lane import WINDOW_BYTES, Lane
-from pscp.transfer.lane_pool import sink_request, source_request
 from pscp.transfer.plan import Chunk, Failure, Placed
 from pscp.transfer.rate_limiter import RateLimiter
 from pscp.transfer.work_queue import WorkQueue
@@ -114,7 +114,6 @@ class _MadeUpFile:
             length = self._chunk_bytes()
             yield Chunk(self, offset, length)
             offset += length
-        self._queue.changed.notify_all()  # it is a lane that asks, so the lock is held
 
     def _chunk_bytes(self) -> int:
         passed_s = max(time.monotonic() - self._begun_s, 0.001)
@@ -124,6 +123,7 @@ class _MadeUpFile:
     def landed(self, chunk: Chunk, digest: str, receipt: int) -> None:
         self.landed_bytes += chunk.length
         self.samples.append((time.monotonic(), self.landed_bytes))
+        self._queue.wake()
 
     def landings(self, since_s: float) -> int:
         return sum(at_s >= since_s for at_s, _ in self.samples)
@@ -143,7 +143,7 @@ class Trial:
     ) -> None:
         self.queue = WorkQueue()
         self.is_push, self.rtt_s, self.keeps = is_push, rtt_s, True
-        self.limiter, self.window_bytes = RateLimiter(None, self.queue.changed), WINDOW_BYTES
+        self.limiter, self.window_bytes = RateLimiter(None), WINDOW_BYTES
         test = Options(transfer_test=True)
         both: list[requests.Begin] = [
             source_request([], test, algorithm), sink_request("", "", test, algorithm),
@@ -168,8 +168,7 @@ class Trial:
         from_s = time.monotonic() + warm_s
         to_s = from_s + seconds
         try:
-            with self.queue.changed:
-                self.queue.add(self.file.chunks())
+            self.queue.add(self.file.chunks())
             for thread in self._threads:
                 thread.start()
             self._wait(lambda: False, to_s)
@@ -177,7 +176,8 @@ class Trial:
             to_s = time.monotonic()
             self.file.is_over = True
             rate = advice.rate_between(self.file.samples, from_s, to_s)
-            if self._in_flight_bytes() <= 2 * rate * patience_s:  # else there is no use in waiting
+            # Else there is no use in waiting.
+            if self.queue.in_flight_bytes() <= 2 * rate * patience_s:
                 self._wait(self.queue.is_idle, time.monotonic() + patience_s)
             self._finish()
             return rate
@@ -185,10 +185,6 @@ class Trial:
             self.queue.stop(error)
             self._abort()
             raise
-
-    def _in_flight_bytes(self) -> int:
-        with self.queue.changed:
-            return self.queue.in_flight_bytes()
 
     def lost(self) -> list[str]:
         """Why lanes were lost, if any were."""
@@ -212,22 +208,19 @@ class Trial:
             self.queue.stop(error)
 
     def _wait(self, is_so: Callable[[], bool], until_s: float) -> None:
-        with self.queue.changed:
-            while self.queue.error is None and not is_so():
-                left_s = until_s - time.monotonic()
-                if left_s <= 0:
-                    return
-                if all(lane.error is not None for lane in self._lanes):
-                    raise self._lanes[0].error or errors.ConnectionLost("the connection closed")
-                self.queue.changed.wait(left_s)
-            if self.queue.error is not None:
-                raise self.queue.error
+        def is_over() -> bool:
+            if is_so():
+                return True
+            if all(lane.error is not None for lane in self._lanes):
+                raise self._lanes[0].error or errors.ConnectionLost("the connection closed")
+            return False
+
+        self.queue.wait_until(is_over, until_s - time.monotonic())
+        self.queue.check()
 
     def _finish(self) -> None:
         """Lanes with nothing in flight say goodbye; the others are ended."""
-        with self.queue.changed:
-            self.queue.is_finished = True
-            self.queue.changed.notify_all()
+        self.queue.close()
         until_s = time.monotonic() + 1 + 5 * self.rtt_s
         for thread in self._threads:
             thread.join(max(until_s - time.monotonic(), 0))

@@ -117,10 +117,13 @@ class Pipe:
 
     def cut_short(self, error: BaseException | None = None) -> None:
         """What came so far is not all: have the command ended. From any thread."""
-        with self.queue.changed:
+
+        def cut() -> None:
             default = errors.CopyError("the producer failed; the command was ended")
             self._error = self._error or error or default
-            self.queue.idle.notify_all()
+            self.queue.wake()
+
+        self.queue.run_alone(cut)
 
     def _steps(self) -> list[Callable[[], None]]:
         """What each runs in a thread of its own."""
@@ -143,7 +146,7 @@ class Pipe:
             self.cut_short(error)
 
     def _is_over(self) -> bool:
-        """With the queue's lock held: has the command ended, and what it said arrived?"""
+        """Has the command ended, and what it said arrived? The queue asks."""
         if self._error is not None:
             raise self._error
         return self._status is not None
@@ -153,24 +156,19 @@ class Pipe:
         return self._error is not None or self.queue.error is not None
 
     def _wait(self, is_so: Callable[[], bool], patience_s: float | None = None) -> None:
-        with self.queue.changed:
-            while self.queue.error is None and not is_so():
-                if not self.queue.idle.wait(patience_s) and patience_s is not None:
-                    return
-            if self.queue.error is not None:
-                raise self.queue.error
+        self.queue.wait_until(is_so, patience_s)
+        self.queue.check()
 
     def _abort(self, error: BaseException) -> None:
         """Have the far end end its command, while there is a lane that can say so."""
         said = threading.Event()
         self.cut_short(error)
-        with self.queue.changed:
-            if self.queue.error is not None:
-                return
-            self._ask_far(requests.Abort(), lambda answer: said.set())
+        if self.queue.error is not None:
+            return
+        self._ask_far(requests.Abort(), lambda answer: said.set())
         said.wait(_ABORT_S)
 
-    # --- what lanes tell; with the queue's lock held
+    # --- what lanes tell: outcomes of the queue
 
     def landed(self, chunk: Chunk, digest: str, receipt: int) -> None:
         """A stream's receipt is how many chunks were written, from the first on."""
@@ -191,7 +189,6 @@ class Pipe:
     # --- what the far end tells
 
     def _ask_far(self, request: requests.Request, then: Callable[[Any], None]) -> None:
-        """With the queue's lock held."""
         ask = Ask(not self.is_push, request, then, self._ask_failed, is_prompt=True)
         self.queue.add(ask)
 
@@ -202,25 +199,22 @@ class Pipe:
         """Pass on what the command says; that may take as long as somebody reads it."""
         status = None
         while status is None:
-            with self.queue.changed:
-                self._heard = None
-                heard = requests.Heard(list(self._after), self._is_deaf)
-                self._ask_far(heard, self._take_heard)
-                while self._heard is None:
-                    if self.queue.error is not None or self.queue.is_finished:
-                        return
-                    self.queue.idle.wait()
-                said, status = self._heard["said"], self._heard["status"]
+            self._heard = None  # it is set by the answer to what is asked now
+            heard = requests.Heard(list(self._after), self._is_deaf)
+            self._ask_far(heard, self._take_heard)
+            if not self.queue.wait_until(lambda: self._heard is not None):
+                return
+            assert self._heard is not None
+            said, status = self._heard["said"], self._heard["status"]
             for place, (text, count) in enumerate(said):
                 self._after[place] += count
                 if text:
                     self._out(place if len(said) == 2 else 1, text)
-        with self.queue.changed:
-            self._status = status
-            self.queue.idle.notify_all()
+        self._status = status
+        self.queue.wake()
 
     def _take_heard(self, answer: Any) -> None:
-        """With the queue's lock held. Raises ValueError and the like for another shape."""
+        """Raises ValueError and the like for another shape."""
         status = _exit_status(answer["status"])
         said = [(to_bytes(text), count) for text, count in answer["said"]]
         if len(said) > 2 or any(len(text) != count for text, count in said):
@@ -229,7 +223,7 @@ class Pipe:
         if answer["failure"] is not None:
             self._failure = failures.checked(answer["failure"])
         self._heard = {"said": said, "status": status}
-        self.queue.idle.notify_all()
+        self.queue.wake()
 
 
 class Push(Pipe):
@@ -273,19 +267,25 @@ class Push(Pipe):
         if not length and not self._ended_well():
             self.cut_short()
         elif not length:
-            with self.queue.changed:
-                self._total = self._cutter.count
-                self._counters.set(bytes_total=self._cut_bytes, plan_complete=True)
-                self._close_when_landed()
+            self._counters.set(bytes_total=self._cut_bytes, plan_complete=True)
+            self.queue.run_alone(self._has_ended)
         return length
+
+    def _has_ended(self) -> None:
+        self._total = self._cutter.count
+        self._close_when_landed()
 
     def _may_cut(self) -> bool:
         """Wait until the far end's window has room; False when nobody listens any more."""
-        with self.queue.changed:
-            while not self._is_unheard() and self._cutter.count - self._written >= self.window:
-                self._ask_drained()
-                self.queue.idle.wait()
-            return not self._is_unheard()
+
+        def may_cut() -> bool:
+            if self._is_unheard() or self._cutter.count - self._written < self.window:
+                return True
+            self._ask_drained()
+            return False
+
+        self.queue.wait_until(may_cut)
+        return not self._is_unheard()
 
     def _is_unheard(self) -> bool:
         return self._is_stopping or self._is_deaf or self._status is not None
@@ -304,7 +304,7 @@ class Push(Pipe):
 
     def _note_written(self, count: int) -> None:
         self._written = max(self._written, count)
-        self.queue.idle.notify_all()
+        self.queue.wake()
 
     def _close_when_landed(self) -> None:
         if self._total == self._landed and not (self._asks_close or self._is_stopping):
@@ -357,21 +357,23 @@ class Pull(Pipe):
     def _may_ask(self, number: int) -> bool:
         """Wait until the window has room; False once the end is known."""
         reorder = self._reorder
-        with self.queue.changed:
-            while reorder.end is None and number - reorder.written >= self.window:
-                if self._is_stopping or reorder.is_deaf:
-                    return False
-                self.queue.idle.wait()
-            return reorder.end is None and not self._is_stopping
+
+        def may_ask() -> bool:
+            if reorder.end is not None or number - reorder.written < self.window:
+                return True
+            return self._is_stopping or reorder.is_deaf
+
+        self.queue.wait_until(may_ask)
+        has_room = number - reorder.written < self.window
+        return has_room and reorder.end is None and not self._is_stopping
 
     def _wrote(self) -> None:
-        with self.queue.changed:
-            self.queue.idle.notify_all()
+        self.queue.wake()
 
     def landed(self, chunk: Chunk, digest: str, receipt: int) -> None:
         length = self._reorder.arrived_bytes - self._counters.bytes_done
         self._counters.add(bytes_done=length, bytes_sent=length, chunks_verified=1)
-        self.queue.idle.notify_all()
+        self.queue.wake()
 
     def failed(self, chunk: Chunk, failure: Failure) -> None:
         """Where its lane was lost just as it had come, the far end may not have it any more."""

@@ -126,7 +126,7 @@ class Coordinator:
             self._links.close()
 
     def _is_copied(self) -> bool:
-        """Asked with the queue's lock held: is all of the plan done?"""
+        """Is all of the plan done? The queue asks."""
         if not self.counters.plan_complete or not self.queue.is_idle():
             return False
         # The last answer may have filled this when no lane was about to take it.
@@ -136,11 +136,8 @@ class Coordinator:
         return pack is None
 
     def _wait_for(self, is_so: Callable[[], bool]) -> None:
-        with self.queue.changed:
-            while self.queue.error is None and not is_so():
-                self.queue.idle.wait()
-            if self.queue.error is not None:
-                raise self.queue.error
+        self.queue.wait_until(is_so)
+        self.queue.check()
 
     # --- the walk
 
@@ -151,17 +148,20 @@ class Coordinator:
                 if self.queue.error is not None:
                     return
             self._flush_looking()
-            with self.queue.changed:
-                pack = self._small.flush()
-                if pack is not None:
-                    self.queue.add(pack)
-                self.counters.set(plan_complete=True)
-                self.queue.changed.notify_all()
-                self.queue.idle.notify_all()
+            self.queue.run_alone(self._complete)
+            self.queue.wake_lanes()
+            self.queue.wake()
         except WireError as error:
             self.queue.stop(errors.ProtocolError(str(error)))
         except BaseException as error:  # the main thread raises it
             self.queue.stop(error)
+
+    def _complete(self) -> None:
+        """The walk has come to its end."""
+        pack = self._small.flush()
+        if pack is not None:
+            self.queue.add(pack)
+        self.counters.set(plan_complete=True)
 
     def _entries(self) -> Iterator[tree.Entry]:
         """The walk of the source, here or, in answers of some thousand entries, there."""
@@ -176,9 +176,7 @@ class Coordinator:
 
     def _take(self, entry: tree.Entry, asked: Asked, placement: Placement) -> None:
         if entry.kind == tree.ERROR:
-            with self.queue.changed:
-                self.counters.add(files_total=1)
-                self._failed(failures.checked(entry.extra))
+            self._not_taken(failures.checked(entry.extra))
             return
         try:
             asked.check(entry)
@@ -186,10 +184,7 @@ class Coordinator:
             self._check_alone(item.entry)
         except (failures.Refusal, ValueError, LookupError) as error:
             kind = error.kind if isinstance(error, failures.Refusal) else failures.UNSAFE
-            failure = failures.data(kind, entry.path, str(error))
-            with self.queue.changed:
-                self.counters.add(files_total=1)
-                self._failed(failure)
+            self._not_taken(failures.data(kind, entry.path, str(error)))
             return
         if entry.kind != tree.FOLDER:
             self.counters.add(files_total=1)
@@ -203,6 +198,10 @@ class Coordinator:
             self._looking_bytes += weight_bytes(item.entry)
             if len(self._looking) >= LOOK_ITEMS or self._looking_bytes >= QUESTION_BYTES // 2:
                 self._flush_looking()
+
+    def _not_taken(self, failure: Failure) -> None:
+        self.counters.add(files_total=1)
+        self.queue.run_alone(lambda: self._failed(failure))
 
     def _check_alone(self, entry: tree.Entry) -> None:
         """Raises Refusal for a name that the destination takes for one that was there before."""
@@ -224,10 +223,9 @@ class Coordinator:
         if item.entry.kind == tree.FOLDER:
             item = Placed(item.known, item.entry._replace(extra={**item.entry.extra, "new": 1}))
         self.queue.wait_for_room()
-        with self.queue.changed:
-            self.send(item)
+        self.queue.run_alone(lambda: self.send(item))
 
-    # --- what becomes of an item (resume.py decides); with the queue's lock held
+    # --- what becomes of an item (resume.py decides): outcomes of the queue, and the walk's steps
 
     def send(self, item: Placed, landed: Landed | None = None, compare: bool = False) -> None:
         """Copy this item."""
@@ -335,8 +333,7 @@ class Coordinator:
     def _finishing(self, spool: Spool, request: _OfEntries, backwards: bool) -> None:
         """One group after the other: a folder is finished after what is in it."""
         for group in groups(spool.take(backwards)):
-            with self.queue.changed:
-                self._ask_each(request, group)
+            self._ask_each(request, group)
             self._wait_for(self.queue.is_idle)
 
     def _ask_each(self, request: _OfEntries, entries: list[tree.Entry]) -> None:
@@ -376,16 +373,14 @@ class Coordinator:
         """Nobody owns the copy any more, so nothing changes what has landed, however late it
         comes. Only then can be removed what lanes may have made late.
         """
-        with self.queue.changed:
-            self.queue.add(Ask(False, requests.Release(), _ignore, self._failed, is_prompt=True))
+        self.queue.add(Ask(False, requests.Release(), _ignore, self._failed, is_prompt=True))
         self._wait_for(self.queue.is_idle)
         if not self.failures:
             for path in self.journal.unwanted():
                 self.unwanted(path, self._earlier)
-        with self.queue.changed:
-            for path, nonces in self._unwanted.items():
-                discard = requests.Discard(path, nonces)
-                self.queue.add(Ask(False, discard, _ignore, _ignore, is_prompt=True))
+        for path, nonces in self._unwanted.items():
+            discard = requests.Discard(path, nonces)
+            self.queue.add(Ask(False, discard, _ignore, _ignore, is_prompt=True))
         self._wait_for(self.queue.is_idle)
 
 

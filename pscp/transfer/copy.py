@@ -30,9 +30,10 @@ from pscp.options import CHUNK_BYTES, Location, Options
 from pscp.progress import Counters, Reporter, Result
 from pscp.progress import Failure as Reported
 from pscp.transfer.autotune import LOSSY_S, Path
+from pscp.transfer.begin import sink_request, source_request
 from pscp.transfer.coordinator import Coordinator, as_error, choose_hash
 from pscp.transfer.journal import AnyJournal, Journal, NoJournal, state_folder, token_of
-from pscp.transfer.lane_pool import LanePool, sink_request, source_request
+from pscp.transfer.lane_pool import LanePool
 from pscp.transfer.plan import expected_top
 
 _NONCE = re.compile("[0-9a-f]{8}")

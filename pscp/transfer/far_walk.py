@@ -27,33 +27,29 @@ class FarWalk:
         self._batch: list[tree.Entry] | None = None
         self._is_last = False
         self._after: tuple[int, str] | None = None
-        self._lane: Any = None
+        self._share: Any = None  # of the lane whose agent walks
         self._most = _WALK_FIRST
 
     def entries(self) -> Iterator[tree.Entry]:
         self._ask()
         while True:
-            with self._queue.changed:
-                while self._batch is None:
-                    if self._queue.error is not None:
-                        return
-                    self._queue.changed.wait()
-                batch, self._batch = self._batch, None
-                if not self._is_last:
-                    self._ask()  # the next answer comes while this one is worked on
+            if not self._queue.wait_until(lambda: self._batch is not None):
+                return
+            batch, self._batch = self._batch or [], None  # until _ask(), no answer comes
+            if not self._is_last:
+                self._ask()  # the next answer comes while this one is worked on
             yield from batch
             if self._is_last and self._batch is None:
                 return
 
     def _ask(self) -> None:
         ask = Ask(True, self._request, self._then, self._failed)
-        ask.lane = self._lane
-        with self._queue.changed:
-            self._queue.add(ask)
+        ask.share = self._share
+        self._queue.add(ask)
 
-    def _request(self, lane: Any) -> requests.Walk:
-        restart = lane is not self._lane
-        self._lane = lane
+    def _request(self, share: Any) -> requests.Walk:
+        restart = share is not self._share
+        self._share = share
         return requests.Walk(self._after, restart, self._most)
 
     def _then(self, answer: Any) -> None:
@@ -66,7 +62,7 @@ class FarWalk:
         self._most = min(4 * self._most, _WALK_MOST)
         if not batch and not self._is_last:
             raise ValueError("a walk that goes on without an entry")
-        self._queue.changed.notify_all()
+        self._queue.wake()
 
     def _failed(self, failure: Failure) -> None:
         self._queue.stop(errors.CopyError(f"{failure['path']}: {failure['message']}"))

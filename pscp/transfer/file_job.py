@@ -1,7 +1,7 @@
 """One large file's way: its extents, its chunks, the retries, the finish.
 
-A FileJob is told by lanes what became of its chunks, always with the queue's lock held. It ends
-in exactly one of Copy.file_done() and Copy.file_failed().
+A FileJob learns in outcomes of the queue what became of its chunks, so one thing after the other
+(WorkQueue.settle()). It ends in exactly one of Copy.file_done() and Copy.file_failed().
 
 Not here: small files (coordinator.py), the decision that a file is copied at all (resume.py).
 Read next: lane.py.

@@ -23,9 +23,10 @@ from pscp.endpoint import failures, requests, source, wire
 from pscp.endpoint.end import End
 from pscp.errors import CopyError, CopyRunning, ProtocolError, PscpError
 from pscp.transfer.expected import ExpectedChunks
+from pscp.transfer.lane_share import LaneShare
 from pscp.transfer.plan import Ask, Chunk, Pack
 from pscp.transfer.rate_limiter import RateLimiter
-from pscp.transfer.work_queue import LaneShare, WorkQueue
+from pscp.transfer.work_queue import WorkQueue
 
 # Unacknowledged bytes a lane: the channel's window (2 MiB), a socket buffer (4 MiB with Linux's
 # default tcp_wmem), the pipes, and what waits to be made durable, with room to spare.
@@ -67,15 +68,17 @@ class LaneContext(Protocol):
 class Lane:
     """A lane, from its first question to the end of the copy or the loss of its channel."""
 
-    def __init__(self, name: str, pool: LaneContext, far: RemoteAgent) -> None:
-        self.is_lost = False
-        self.is_parked = False  # it takes no more work
+    def __init__(
+        self, name: str, pool: LaneContext, far: RemoteAgent,
+        is_parked: Callable[[], bool] = lambda: False,
+    ) -> None:  # fmt: skip
+        """While `is_parked()` it takes no more work."""
         self.error: PscpError | None = None  # why it was lost
         self.has_worked = False  # it brought at least one piece of work to its end
         self._pool, self._far, self._queue = pool, far, pool.queue
         self._number = pool.next_lane()  # of all lanes that the copy ever had
         self._share = LaneShare(
-            pool.window_bytes, pool.rtt_s, pool.window_bytes < WINDOW_BYTES, self._number
+            pool.window_bytes, pool.rtt_s, pool.window_bytes < WINDOW_BYTES, self._number, is_parked
         )
         self._near = pool.new_end()
         self._near_lock = threading.RLock()  # both threads use the near end on pull
@@ -97,9 +100,8 @@ class Lane:
             begin = requests.to_json(self._numbered(self._pool.begin_far))
             self._far.send(wire.ASK, _BEGIN, 0, begin)
             self._reader.start()
-            with self._queue.changed:
-                self._queue.join(self._share)
-            while (taken := self._take()) is not None:
+            self._queue.join(self._share)
+            while (taken := self._queue.take(self._share)) is not None:
                 self._start(*taken)
             self._say_goodbye()
         except PscpError as error:
@@ -122,9 +124,7 @@ class Lane:
 
     def _say_goodbye(self) -> None:
         """All is acknowledged: the connection is kept for the next copy, or of no use any more."""
-        with self._queue.changed:
-            self._ending = self._queue.is_finished and not self.is_lost
-        if not self._ending:
+        if not self._queue.run_alone(self._may_end):
             return
         if self._pool.keeps and not self._share.work:
             self._far.send(wire.ASK, _END, 0, requests.to_json(requests.End()))
@@ -137,34 +137,36 @@ class Lane:
         if self._reader.ident is not None:
             self._reader.join()
         self._far.decoder.place = None
-        with self._queue.changed:
-            self.is_lost = True
-            self._is_free = not self._share.work  # else it still sends what another lane did
-            self._queue.give_back(self._share)
+        self._is_free = not self._share.work  # else it still sends what another lane did
+        self._queue.give_back(self._share)
         self._near.close()
+
+    def _may_end(self) -> bool:
+        self._ending = self._queue.is_finished and not self._share.is_over
+        return self._ending
 
     @property
     def ended_well(self) -> bool:
         """Is the agent ready for the next copy?"""
         return self._has_goodbye and self._is_free and self.error is None
 
-    def _take(self) -> tuple[int, Any] | None:
-        return self._queue.take(self, self._share)
-
     def _lose(self, error: PscpError) -> None:
         """The connection is of no use any more. What was in flight goes back at once."""
-        with self._queue.changed:
-            if self.is_lost or self._ending:
-                return
-            self.is_lost = True
+
+        def is_loss() -> bool:
+            if self._share.is_over or self._ending:
+                return False
             if self._queue.error is None and not self._queue.is_finished:
                 self.error = error
             self._queue.give_back(self._share)
-        self._far.channel.end()
+            return True
+
+        if self._queue.run_alone(is_loss):
+            self._far.channel.end()
 
     def _is_cut_off(self) -> bool:
         """Has the sender no reason to wait any more? Its receiver sees that the channel ends."""
-        return self.is_lost or self._queue.error is not None
+        return self._share.is_over or self._queue.error is not None
 
     def _is_closed(self) -> bool:
         """The same for the receiver: while it waits, nobody else would see that."""
@@ -242,14 +244,14 @@ class Lane:
 
     def _ask(self, number: int, ask: Ask) -> None:
         if ask.of_source is not self._pool.is_push:
-            self._far.send(wire.ASK, number, 0, requests.to_json(ask.request_for(self)))
+            self._far.send(wire.ASK, number, 0, requests.to_json(ask.request_for(self._share)))
             return
 
         def reply(answer: Any, failed: bool) -> None:
             self._answered(number, ask, answer, failed)
 
         with self._near_lock:
-            self._near.answer(ask.request_for(self), reply)
+            self._near.answer(ask.request_for(self._share), reply)
 
     def _answered(self, number: int, ask: Ask, answer: Any, failed: bool) -> None:
         then = ask.failed if failed else ask.then
@@ -257,13 +259,15 @@ class Lane:
 
     def _done(self, number: int, tell: Callable[[], None]) -> None:
         """A piece of work is over: say what came of it, unless it was given back meanwhile."""
-        with self._queue.changed:
-            if self._queue.finish(self._share, number):
-                self.has_worked = True
-                try:
-                    tell()
-                except _MISSHAPEN as error:  # nobody would do this piece again
-                    self._queue.stop(_misshapen(error))
+
+        def outcome() -> None:
+            self.has_worked = True
+            try:
+                tell()
+            except _MISSHAPEN as error:
+                raise _misshapen(error) from None
+
+        self._queue.settle(self._share, number, outcome)
 
     # --- receiving
 
@@ -399,7 +403,7 @@ class Lane:
         elif isinstance(work, Pack) and self._pool.is_push:
             places = [(int(place), failures.checked(f)) for place, f in answer]
             self._done(frame.id, lambda: work.then(work, places))
-        elif not self.is_lost:
+        elif not self._share.is_over:
             raise ProtocolError("a REPLY frame that was not asked for")
         return False
 

@@ -1,7 +1,7 @@
 """The lanes of one copy: how many, when they connect, what happens when they cannot.
 
-Not here: what a worker does (worker.py), what there is to do (coordinator.py), how many lanes
-are good (autotune.py).
+Not here: what a worker does (worker.py), what there is to do (coordinator.py), how many lanes are
+good (autotune.py), the requests that make an end the source or the sink (begin.py).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import itertools
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from pscp.connect.bootstrap import RemoteAgent
@@ -18,7 +18,7 @@ from pscp.connect.connections import Wanted
 from pscp.connect.early_logins import LET_GO_S
 from pscp.connect.host_cache import Known
 from pscp.connect.latecomers import Latecomers
-from pscp.endpoint import metadata, requests, source, tree
+from pscp.endpoint import metadata, requests, tree
 from pscp.endpoint.end import End
 from pscp.errors import (
     AuthenticationError,
@@ -71,14 +71,15 @@ class LanePool:
         `known` is what the last copy over this path came to; `stream` this end of a stream, whose
         length nobody knows.
         """
+        self._lock = threading.Lock()  # guards counts, and what workers show of themselves
         self.queue = WorkQueue(stream is not None)
         self.is_push, self.algorithm = is_push, algorithm
         self.algorithms = {algorithm}  # that both ends have
-        self.opening, self.may_open = 0, OPENING_MAX
+        self._opening, self._may_open = 0, OPENING_MAX  # logins; fewer once refused
         self.begin_near: requests.Begin
         self.begin_far: requests.Begin
         rate = options.limit_kbit_s * 1000 / 8 if options.limit_kbit_s else None
-        self.limiter = RateLimiter(rate, self.queue.changed)
+        self.limiter = RateLimiter(rate)
         self.most_alive = 0
         self.rtt_s = path.rtt_s
         self.connect, self.keeps = connect, keeps
@@ -132,7 +133,7 @@ class LanePool:
             far = agents.pop(0) if agents else None
             master = self._master_with_room()
             worker = Worker(len(self._workers) + 1, self, far, master, self.congestion)
-            with self.queue.changed:
+            with self._lock:
                 self._workers.append(worker)
             worker.start()
         self._counters.set(lanes_wanted=self.count)
@@ -183,11 +184,11 @@ class LanePool:
             self._channels = 2
         self.count = count
         self._add_lanes([])
-        with self.queue.changed:
+        with self._lock:
             best_first = sorted(self._workers, key=lambda worker: not worker.is_up)
             for place, worker in enumerate(best_first):
-                worker.park(place >= count)
-            self.queue.changed.notify_all()
+                worker.is_parked = place >= count
+        self.queue.wake_lanes()
 
     def lesson(self) -> Known:
         """What the next copy over this path should know."""
@@ -222,9 +223,7 @@ class LanePool:
         self._ended.set()
         if self._looking.ident is not None:
             self._looking.join()
-        with self.queue.changed:
-            self.queue.is_finished = self.queue.error is None
-            self.queue.changed.notify_all()
+        self.queue.close()
         if self.queue.error is not None:
             for worker in self._workers:
                 worker.abort()
@@ -245,13 +244,11 @@ class LanePool:
             threading.Thread(target=_let_go, args=args, name="leaving", daemon=True).start()
 
     def may_log_in(self) -> bool:
-        """May one more worker log in? Not more than there are pieces of work.
-
-        With the queue's lock held.
-        """
-        if self.opening >= self.may_open:
-            return False
-        lanes = self.opening + sum(each.has_connection for each in self._workers)
+        """May one more worker log in? Not more than there are pieces of work."""
+        with self._lock:
+            if self._opening >= self._may_open:
+                return False
+            lanes = self._opening + sum(each.has_connection for each in self._workers)
         if not lanes or self._has_early():
             return True
         if self._stream is None:
@@ -273,7 +270,7 @@ class LanePool:
     def keep(self, far: RemoteAgent) -> None:
         """A connection that the next copy can use."""
         far.session.state = "ready"
-        with self.queue.changed:
+        with self._lock:
             self.kept.append(far)
 
     def come_late(self, far: RemoteAgent) -> None:
@@ -285,96 +282,125 @@ class LanePool:
 
     def lane_up(self, worker: Worker) -> None:
         self._counters.add(lanes_alive=1)
-        self.most_alive = max(self.most_alive, self._counters.lanes_alive)
-        with self.queue.changed:
+        with self._lock:
+            self.most_alive = max(self.most_alive, self._counters.lanes_alive)
             worker.is_up, worker.up_at_s = True, time.monotonic()
-            self.queue.changed.notify_all()  # its further channels can be opened now
-            if self._is_full:
-                self._tell_full()
+        self.queue.wake_lanes()  # its further channels can be opened now
+        self._tell_full()
 
     def lane_down(self, worker: Worker, error: PscpError | None) -> None:
         self._counters.add(lanes_alive=-1, connections_lost=int(error is not None))
-        with self.queue.changed:
+        with self._lock:
             worker.is_up = False
             if time.monotonic() - worker.up_at_s > _STEADY_S:  # a stream's may have had no work
                 self._outage = -1, 0.0
-            self.queue.changed.notify_all()  # another may log in in its place
+        self.queue.wake_lanes()  # another may log in in its place
+
+    def connecting(self, worker: Worker) -> None:
+        """The worker begins to connect. A further channel is no login."""
+        with self._lock:
+            self._opening += worker.master is None
+            worker.is_connecting = True
+
+    def connected(self, worker: Worker, is_refused: bool) -> None:
+        """The worker has connected, or has not: `is_refused` where the server closed its login."""
+        with self._lock:
+            is_login = worker.master is None
+            self._opening -= is_login
+            worker.is_connecting = False
+            if is_refused and is_login:
+                self._may_open = max(1, self._may_open // 2)
+        self.queue.wake_lanes()
 
     def may_try_again(self, worker: Worker, error: PscpError, attempt: int) -> bool:
         """A lost connection is opened again while others work; alone only so many times."""
-        with self.queue.changed:
-            if self.queue.error is not None or self.queue.is_finished:
-                return False
-            if isinstance(error, CopyError):  # an end refused to begin: it would refuse again
-                self.queue.stop(error)
-                return False
-            alone = self._counters.lanes_alive == 0
-            # There was a login before, so "connection refused" and the like will pass as well.
-            if isinstance(error, ConnectionFull):
-                self._full(worker, error)
-                return False
-            is_passing = isinstance(error, ConnectionLost | Unreachable)
-            is_passing = is_passing or type(error) is ConnectError
-            if is_passing and (not alone or self._rides_out(error, attempt)):
-                return True
-            if isinstance(error, AuthenticationError) and self._rides_instead(worker):
-                return True
-            worker.stays_away = True
-            self.queue.changed.notify_all()  # its further channels give up too
-            if all(each.gave_up for each in self._workers):
-                self.queue.stop(error)
-            elif not is_passing:
-                self._tell_once(f"no more connections, going on with those open: {error.message}")
+        if self.queue.error is not None or self.queue.is_finished:
             return False
+        if isinstance(error, CopyError):  # an end refused to begin: it would refuse again
+            self.queue.stop(error)
+            return False
+        if isinstance(error, ConnectionFull):
+            self._give_up(worker, error)
+            self._full()
+            return False
+        # There was a login before, so "connection refused" and the like will pass as well.
+        is_passing = isinstance(error, ConnectionLost | Unreachable)
+        is_passing = is_passing or type(error) is ConnectError
+        is_alone = self._counters.lanes_alive == 0
+        if is_passing and (not is_alone or self._rides_out(error, attempt)):
+            return True
+        if isinstance(error, AuthenticationError) and self._rides_instead(worker):
+            self._tell_once("no other login passes without asking: using channels of this one")
+            return True
+        if not self._give_up(worker, error) and not is_passing:
+            self._tell_once(f"no more connections, going on with those open: {error.message}")
+        return False
+
+    def _give_up(self, worker: Worker, error: PscpError) -> bool:
+        """The worker connects no more. Stops the copy if it was the last one: then True."""
+        with self._lock:
+            worker.stays_away = True
+            is_last = all(each.gave_up for each in self._workers)
+        self.queue.wake_lanes()  # its further channels give up too
+        if is_last:
+            self.queue.stop(error)
+        return is_last
 
     def _rides_out(self, error: PscpError, attempt: int) -> bool:
         """No lane is alive: may one be tried again? Ends the copy where it has taken too long.
 
         An outage begins with the first failure after a piece of work was done.
         """
-        if self._outage[0] != self.queue.done_pieces:
-            self._outage = self.queue.done_pieces, time.monotonic()
-        left_s = self._outage[1] + (self._retry_for_s or _OUTAGE_S) - time.monotonic()
+        with self._lock:
+            if self._outage[0] != self.queue.done_pieces:
+                self._outage = self.queue.done_pieces, time.monotonic()
+            left_s = self._outage[1] + (self._retry_for_s or _OUTAGE_S) - time.monotonic()
+            is_over = left_s <= 0 and not self._opening
         if left_s > 0:
             return self._retry_for_s is not None or attempt < _ATTEMPTS_ALONE
-        if not self.opening:
+        if is_over:
             self.queue.stop(error)
         return False
 
-    def _full(self, worker: Worker, error: PscpError) -> None:
-        """Its connection carries no more channels than it has. With the queue's lock held."""
-        worker.stays_away = True
-        self.queue.changed.notify_all()
-        if all(each.gave_up for each in self._workers):
-            self.queue.stop(error)
-        self._counters.set(lanes_wanted=sum(not each.gave_up for each in self._workers))
-        self._is_full = True
+    def _full(self) -> None:
+        """A connection carries no more channels than it has."""
+        with self._lock:
+            self._is_full = True
+            lanes = sum(not each.gave_up for each in self._workers)
+        self._counters.set(lanes_wanted=lanes)
         self._tell_full()
 
     def _tell_full(self) -> None:
         """Once it is known how many channels a connection carries."""
-        riders = [each for each in self._workers if each.master is not None or self._is_once]
-        if self._has_told_full or not all(each.is_up or each.gave_up for each in riders):
-            return
-        self._has_told_full = True
-        of_each: dict[Worker | None, int] = {}
-        for each in riders:
-            of_each[each.master] = of_each.get(each.master, 0 if self._is_once else 1) + each.is_up
-        most = max(of_each.values())
-        if not self._is_once:
-            self._channels = most  # of connections that are still to come
+        with self._lock:
+            most = self._most_channels() if self._is_full and not self._has_told_full else 0
+            if not most:
+                return
+            self._has_told_full = True
+            if not self._is_once:
+                self._channels = most  # of connections that are still to come
         if self._is_verbose:
             self._note(f"the server lets {count(most, 'channel')} on a connection (MaxSessions)")
 
+    def _most_channels(self) -> int:
+        """Those of the connection that has most; 0 while some are still to come."""
+        riders = [each for each in self._workers if each.master is not None or self._is_once]
+        if not all(each.is_up or each.gave_up for each in riders):
+            return 0
+        of_each: dict[Worker | None, int] = {}
+        for each in riders:
+            of_each[each.master] = of_each.get(each.master, 0 if self._is_once else 1) + each.is_up
+        return max(of_each.values(), default=0)
+
     def _rides_instead(self, worker: Worker) -> bool:
         """Where only one login passes (a password, a token), its connection carries more."""
-        alive = [each for each in self._workers if each.is_up and each.master is None]
-        riders = sum(each.master is not None for each in self._workers)
-        if worker.master is not None or len(alive) != 1 or riders + 1 >= _CHANNELS_ALONE:
-            return False
-        worker.master = alive[0]
-        self._tell_once("no other login passes without asking: using channels of this one")
-        return True
+        with self._lock:
+            alive = [each for each in self._workers if each.is_up and each.master is None]
+            riders = sum(each.master is not None for each in self._workers)
+            if worker.master is not None or len(alive) != 1 or riders + 1 >= _CHANNELS_ALONE:
+                return False
+            worker.master = alive[0]
+            return True
 
     def _tell_once(self, text: str) -> None:
         if not self._has_told:
@@ -409,32 +435,3 @@ def _first(options: Options, path: Path, known_lanes: int) -> Start:
         connections = max(-(-found.lanes // channels), min(found.lanes, 2))
         found = found._replace(lanes=connections * channels, channels=channels)
     return found
-
-
-def source_request(
-    tops: list[source.Top], options: Options, algorithm: str
-) -> requests.BeginSource:
-    """The request that makes an end the source of this copy."""
-    rules = tree.Rules(
-        recursive=options.recursive, follow=not options.archive, preserve=options.preserve,
-        archive=options.archive, filters=options.filters,
-    )  # fmt: skip
-    return requests.BeginSource(
-        tops, rules, algorithm, options.block_bytes, options.strong, options.transfer_test
-    )
-
-
-def sink_request(
-    root: str, token: str, options: Options, algorithm: str, nonce: str = "",
-    earlier: Sequence[str] = (), server: Mapping[str, Any] | None = None,
-) -> requests.BeginSink:  # fmt: skip
-    """The request that makes an end the sink of this copy, for the run with this nonce.
-
-    Without a nonce the sink changes nothing. The `earlier` runs may have left parts. `server` is
-    what the claim has told of a server for SFTP (sftp/fence.py).
-    """
-    return requests.BeginSink(
-        root=root, token=token, nonce=nonce, earlier=list(earlier), hash=algorithm,
-        strong=options.strong, preserve=options.preserve, archive=options.archive,
-        test=options.transfer_test, server=dict(server or {}),
-    )  # fmt: skip

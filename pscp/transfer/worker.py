@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import random
 import threading
-import time
 from typing import Protocol
 
 from pscp.connect.bootstrap import RemoteAgent
@@ -27,12 +26,13 @@ _OVER = "the copy was over before it had connected"
 class WorkerContext(LaneContext, Protocol):
     """What a worker needs of the copy it works for."""
 
-    opening: int  # workers that are connecting now
-    may_open: int  # how many may; fewer once sshd has refused one
-
     def connect(self, wanted: Wanted) -> RemoteAgent: ...
 
     def may_log_in(self) -> bool: ...
+
+    def connecting(self, worker: Worker) -> None: ...
+
+    def connected(self, worker: Worker, is_refused: bool) -> None: ...
 
     def lane_up(self, worker: Worker) -> None: ...
 
@@ -46,7 +46,11 @@ class WorkerContext(LaneContext, Protocol):
 
 
 class Worker(threading.Thread):
-    """Runs until the queue is finished, or connecting makes no sense any more."""
+    """Runs until the queue is closed, or connecting makes no sense any more.
+
+    The pool changes its attributes without an underscore, with the pool's lock held, but for
+    `channel`; whoever waits for one of them is woken afterwards.
+    """
 
     def __init__(
         self, number: int, pool: WorkerContext, far: RemoteAgent | None = None,
@@ -63,7 +67,6 @@ class Worker(threading.Thread):
         self.is_parked = False  # it takes no more work, and keeps what connection it has
         self.channel: Channel | None = None  # while there is one, so that abort() can end it
         self._pool, self._queue, self._far = pool, pool.queue, far
-        self._lane: Lane | None = None
 
     @property
     def gave_up(self) -> bool:
@@ -79,24 +82,17 @@ class Worker(threading.Thread):
         if channel is not None:
             channel.end()
 
-    def park(self, is_parked: bool) -> None:
-        """Take no more work, or take some again. With the queue's lock held."""
-        self.is_parked = is_parked
-        if self._lane is not None:
-            self._lane.is_parked = is_parked
-
     def run(self) -> None:
         try:
             attempt = 0
-            while self._wait_for_work():
-                self._lane = None
+            while self._queue.wait_to_begin(self._may_begin) and not self.gave_up:
+                lane: Lane | None = None
                 try:
                     far = self._far or self._connected()
-                    self._lane = lane = Lane(self.name, self._pool, far)
-                    lane.is_parked = self.is_parked
+                    lane = Lane(self.name, self._pool, far, lambda: self.is_parked)
                     self._serve(lane, far)
                 except PscpError as error:
-                    has_worked = self._lane is not None and self._lane.has_worked
+                    has_worked = lane is not None and lane.has_worked
                     attempt = 1 if has_worked else attempt + 1
                     master = self.master
                     if not self._pool.may_try_again(self, error, attempt):
@@ -112,15 +108,11 @@ class Worker(threading.Thread):
             elif unused is not None:
                 unused.close()
 
-    def _wait_for_work(self) -> bool:
+    def _may_begin(self) -> bool:
         """A lane that has no connection yet opens one only when there is work for it."""
-        queue = self._queue
-        with queue.changed:
-            while not (queue.is_finished or queue.error or self.gave_up):
-                if self._far is not None or (queue.has_work() and self._has_turn()):
-                    return True
-                queue.changed.wait()
-        return False
+        if self._far is not None or self.gave_up:
+            return True
+        return self._queue.has_work() and self._has_turn()
 
     def _has_turn(self) -> bool:
         """May it connect now? A further channel is no login, and needs its connection."""
@@ -132,27 +124,19 @@ class Worker(threading.Thread):
 
     def _connected(self) -> RemoteAgent:
         """Connect. Raises ConnectError, also where the copy is over before it has connected."""
-        is_login = self.master is None
-        with self._queue.changed:
-            if self._queue.is_finished:
-                raise ConnectionLost(_OVER)
-            self._pool.opening += is_login
-            self.is_connecting = True
+        if self._queue.is_finished:
+            raise ConnectionLost(_OVER)
+        self._pool.connecting(self)
+        is_refused = False
         try:
             connection_of = self.master.channel if self.master is not None else None
             far = self._pool.connect(Wanted(connection_of, self.congestion, self._opened))
         except ConnectionLost:
-            if is_login:
-                with self._queue.changed:
-                    self._pool.may_open = max(1, self._pool.may_open // 2)
+            is_refused = True
             raise
         finally:
-            with self._queue.changed:
-                self._pool.opening -= is_login
-                self.is_connecting = False
-                self._queue.changed.notify_all()
-                is_over = self._queue.is_finished
-        if is_over:
+            self._pool.connected(self, is_refused)
+        if self._queue.is_finished:
             self._pool.come_late(far)
             raise ConnectionLost(_OVER)
         return far
@@ -163,16 +147,10 @@ class Worker(threading.Thread):
     def _pause(self, attempt: int) -> None:
         """Growing, and different for each lane, so that they do not all knock at once."""
         pause_s = min(_PAUSE_S[0] * 2 ** (attempt - 1), _PAUSE_S[1]) * random.uniform(0.5, 1.0)
-        until_s = time.monotonic() + pause_s
-        with self._queue.changed:
-            while not (self._queue.is_finished or self._queue.error):
-                left_s = until_s - time.monotonic()
-                if left_s <= 0:
-                    return
-                self._queue.changed.wait(left_s)
+        self._queue.wait_for_end(pause_s)
 
     def _serve(self, lane: Lane, far: RemoteAgent) -> None:
-        """Work over one connection until the queue is finished. Raises why it ended before."""
+        """Work over one connection until the queue is closed. Raises why it ended before."""
         self._far, self.channel = None, far.channel
         self._pool.lane_up(self)
         try:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -10,16 +12,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pscp.endpoint import requests, tree
+from pscp.transfer import lane_share
 from pscp.transfer import work_queue as queue_module
+from pscp.transfer.lane_share import LaneShare
 from pscp.transfer.plan import Ask, Chunk, Pack, Work
-from pscp.transfer.work_queue import LaneShare, WorkQueue
+from pscp.transfer.work_queue import WorkQueue
+
+WAIT_S = 20.0
 
 
 class Lane:
     def __init__(self, queue: WorkQueue) -> None:
-        self.is_lost = False
         self.is_parked = False
-        self.share = LaneShare(1 << 40, 0.0)
+        self.share = LaneShare(1 << 40, 0.0, is_parked=lambda: self.is_parked)
         queue.join(self.share)
 
 
@@ -41,20 +46,13 @@ class Job:
 
 
 def take(queue: WorkQueue, lane: Lane) -> tuple[int, Any]:
-    with queue.changed:
-        taken = queue.try_take(lane, lane.share)
+    taken = queue.try_take(lane.share)
     assert taken is not None
     return taken
 
 
-def add(queue: WorkQueue, work: Work | Iterator[Work]) -> None:
-    with queue.changed:
-        queue.add(work)
-
-
 def finish(queue: WorkQueue, lane: Lane, number: int) -> bool:
-    with queue.changed:
-        return queue.finish(lane.share, number)
+    return queue.settle(lane.share, number, lambda: None)
 
 
 @pytest.fixture
@@ -70,7 +68,7 @@ def test_work_is_taken_once_and_ends_once(queue: WorkQueue) -> None:
     assert chunk.length == 10 and not queue.is_idle()
     assert finish(queue, one, number) and queue.is_idle()
     assert not finish(queue, one, number)
-    assert queue.try_take(two, two.share) is None
+    assert queue.try_take(two.share) is None
 
 
 def test_an_iterator_is_taken_piece_by_piece_and_its_follow_up_too(queue: WorkQueue) -> None:
@@ -81,7 +79,7 @@ def test_an_iterator_is_taken_piece_by_piece_and_its_follow_up_too(queue: WorkQu
         yield Chunk(job, 1, 1)
         queue.add(Chunk(job, 2, 1))
 
-    add(queue, pieces())
+    queue.add(pieces())
     offsets = [take(queue, lane)[1].offset for _ in range(3)]
     assert offsets == [0, 1, 2]
 
@@ -90,8 +88,7 @@ def test_what_a_dead_lane_had_goes_to_another(queue: WorkQueue) -> None:
     one, two = Lane(queue), Lane(queue)
     queue.put(Chunk(Job(), 0, 10))
     number, chunk = take(queue, one)
-    with queue.changed:
-        queue.give_back(one.share)
+    queue.give_back(one.share)
     assert not finish(queue, one, number), "a dead lane's word counts no more"
     assert take(queue, two)[1] is chunk
 
@@ -107,15 +104,76 @@ def test_a_lost_lane_is_told_off_before_another_finishes_a_file(queue: WorkQueue
     finishing = Ask(
         False, requests.Finish(one_file, "", 1), lambda _: None, lambda _: None, is_exclusive=True
     )
-    add(queue, look)
-    add(queue, finishing)
+    queue.add(look)
+    queue.add(finishing)
     take(queue, one)
     take(queue, one)
-    with queue.changed:
-        queue.give_back(one.share)
+    queue.give_back(one.share)
     assert asked == [[finishing]]
     assert [take(queue, two)[1], take(queue, two)[1]] == [look, told]
-    assert queue.try_take(two, two.share) is None
+    assert queue.try_take(two.share) is None
+
+
+def test_nobody_sees_a_piece_ended_before_what_follows_was_added(queue: WorkQueue) -> None:
+    """A copy that was found idle in between would end too early."""
+    lane = Lane(queue)
+    queue.put(Chunk(Job(), 0, 10))
+    number, chunk = take(queue, lane)
+    is_adding, may_add = threading.Event(), threading.Event()
+
+    def outcome() -> None:
+        is_adding.set()
+        assert may_add.wait(WAIT_S)
+        queue.add(Chunk(Job(), 10, 10))
+
+    with ThreadPoolExecutor() as threads:
+        threads.submit(queue.settle, lane.share, number, outcome)
+        assert is_adding.wait(WAIT_S)
+        is_idle = threads.submit(queue.is_idle)
+        assert not is_idle.done()
+        may_add.set()
+        assert not is_idle.result(WAIT_S)
+
+
+def test_an_outcome_that_fails_stops_the_copy_before_anybody_sees_it_done(
+    queue: WorkQueue,
+) -> None:
+    """Nobody would do that piece again, and the queue is idle."""
+    lane = Lane(queue)
+    queue.put(Chunk(Job(), 0, 10))
+    number, _ = take(queue, lane)
+
+    def outcome() -> None:
+        raise ValueError("a bug")
+
+    assert queue.settle(lane.share, number, outcome)
+    assert not queue.wait_until(queue.is_idle)
+    with pytest.raises(ValueError, match="a bug"):
+        queue.check()
+    assert queue.take(lane.share) is None
+
+
+@pytest.mark.parametrize("how", ["stop", "close"])
+def test_the_end_ends_every_wait(queue: WorkQueue, how: str) -> None:
+    lane = Lane(queue)
+    with ThreadPoolExecutor() as threads:
+        waits = [
+            threads.submit(queue.take, lane.share),
+            threads.submit(queue.wait_until, lambda: False),
+            threads.submit(queue.wait_to_begin, lambda: False),
+            threads.submit(queue.wait_for_end, WAIT_S),
+        ]
+        if how == "stop":
+            queue.stop(ValueError("why"))
+        else:
+            queue.close()
+        assert not any(wait.result(WAIT_S) for wait in waits)
+    assert queue.is_finished is (how == "close")
+
+
+def test_a_wait_is_over_when_its_patience_is(queue: WorkQueue) -> None:
+    assert not queue.wait_until(lambda: False, 0.0)
+    assert queue.wait_until(lambda: True, 0.0)
 
 
 def test_an_idle_lane_takes_over_and_the_first_end_counts(queue: WorkQueue) -> None:
@@ -127,8 +185,7 @@ def test_an_idle_lane_takes_over_and_the_first_end_counts(queue: WorkQueue) -> N
     assert finish(queue, idle, second)
     assert queue.is_idle(), "nobody waits for the slow lane"
     assert not finish(queue, slow, first)
-    with queue.changed:
-        queue.give_back(slow.share)
+    queue.give_back(slow.share)
     assert queue.is_idle()
 
 
@@ -137,7 +194,7 @@ def test_no_third_lane_takes_over(queue: WorkQueue) -> None:
     queue.put(Chunk(Job(), 0, 10))
     take(queue, lanes[0])
     take(queue, lanes[1])
-    assert queue.try_take(lanes[2], lanes[2].share) is None
+    assert queue.try_take(lanes[2].share) is None
 
 
 def test_a_lane_with_work_of_its_own_takes_nothing_over(queue: WorkQueue) -> None:
@@ -146,7 +203,7 @@ def test_a_lane_with_work_of_its_own_takes_nothing_over(queue: WorkQueue) -> Non
     queue.put(Chunk(Job(), 10, 10))
     take(queue, slow)
     take(queue, busy)
-    assert queue.try_take(busy, busy.share) is None
+    assert queue.try_take(busy.share) is None
 
 
 def test_a_mismatch_on_one_lane_leaves_it_to_the_other(queue: WorkQueue) -> None:
@@ -155,7 +212,7 @@ def test_a_mismatch_on_one_lane_leaves_it_to_the_other(queue: WorkQueue) -> None
     first, chunk = take(queue, slow)
     second, _ = take(queue, idle)
     assert finish(queue, idle, second)
-    add(queue, chunk)  # what FileJob.mismatched() does
+    queue.add(chunk)  # what FileJob.mismatched() does
     assert not queue.is_idle() and not queue.has_work()
     assert finish(queue, slow, first) and queue.is_idle()
 
@@ -165,8 +222,7 @@ def test_the_other_of_two_lanes_dies(queue: WorkQueue) -> None:
     queue.put(Chunk(Job(), 0, 10))
     take(queue, slow)
     second, _ = take(queue, idle)
-    with queue.changed:
-        queue.give_back(slow.share)
+    queue.give_back(slow.share)
     assert not queue.has_work(), "the other lane still has it"
     assert finish(queue, idle, second) and queue.is_idle()
 
@@ -178,10 +234,10 @@ def test_the_first_chunk_of_a_stream_goes_over_another_lane_once_it_is_overdue(
     monkeypatch.setattr(queue_module.time, "monotonic", lambda: now_s[0])
     slow, fast = Lane(queue), Lane(queue)
     first, *others = [Chunk(Job(), n << 20, 1 << 20) for n in range(40)]
-    add(queue, first)
+    queue.add(first)
     number, _ = take(queue, slow)
     for other in others:
-        add(queue, other)
+        queue.add(other)
     taken, chunk = take(queue, fast)
     while chunk is not first:
         now_s[0] += 0.01
@@ -196,10 +252,10 @@ def test_the_first_chunk_of_a_stream_goes_over_another_lane_once_it_is_overdue(
 
 def test_a_question_waits_for_its_lane_while_that_lives(queue: WorkQueue) -> None:
     one, two = Lane(queue), Lane(queue)
-    ask = Ask(True, {}, lambda answer: None, lambda failure: None, lane=one)
-    add(queue, ask)
-    assert queue.try_take(two, two.share) is None
-    one.is_lost = True
+    ask = Ask(True, {}, lambda answer: None, lambda failure: None, share=one.share)
+    queue.add(ask)
+    assert queue.try_take(two.share) is None
+    queue.give_back(one.share)
     assert take(queue, two)[1] is ask
 
 
@@ -211,7 +267,7 @@ def test_a_question_that_should_be_answered_is_asked_once_more(
     monkeypatch.setattr(queue_module, "_ANSWER_S", -1.0)
     still, busy, third = (Lane(queue) for _ in range(3))
     ask = Ask(True, {}, lambda answer: None, lambda failure: None, is_prompt=is_prompt)
-    add(queue, ask)
+    queue.add(ask)
     take(queue, still)
     queue.put(Chunk(Job(), 0, 10))
     queue.put(Chunk(Job(), 10, 10))
@@ -220,14 +276,12 @@ def test_a_question_that_should_be_answered_is_asked_once_more(
         assert ask not in busy.share.work.values()
         return
     assert taken[0][1] is ask
-    with queue.changed:
-        queue.give_back(still.share)
-        queue.give_back(busy.share)
+    queue.give_back(still.share)
+    queue.give_back(busy.share)
     assert ask in [take(queue, third)[1] for _ in range(3)]
     number = next(n for n, work in third.share.work.items() if work is ask)
     assert finish(queue, third, number)
-    with queue.changed:
-        assert queue.try_take(busy, busy.share)[1] is not ask  # type: ignore[index]
+    assert queue.try_take(busy.share)[1] is not ask  # type: ignore[index]
 
 
 def test_the_question_that_goes_before_lost_packs_is_asked_once_more(
@@ -238,22 +292,21 @@ def test_the_question_that_goes_before_lost_packs_is_asked_once_more(
     lost, still, other = (Lane(queue) for _ in range(3))
     ask = Ask(False, {}, lambda answer: None, lambda failure: None, is_prompt=True)
     queue.revocation = lambda lane, packs: ask
-    add(queue, Pack([], lambda pack, failed: None))
+    queue.add(Pack([], lambda pack, failed: None))
     take(queue, lost)
-    with queue.changed:
-        queue.give_back(lost.share)
+    queue.give_back(lost.share)
     assert take(queue, still)[1] is ask is take(queue, other)[1]
 
 
 def test_who_has_but_a_question_left_hears_of_what_may_be_taken_over(queue: WorkQueue) -> None:
     lane = Lane(queue)
-    add(queue, Ask(True, {}, lambda answer: None, lambda failure: None))
+    queue.add(Ask(True, {}, lambda answer: None, lambda failure: None))
     queue.put(Chunk(Job(), 0, 10))
     number = next(
         n for n, work in (take(queue, lane), take(queue, lane)) if isinstance(work, Chunk)
     )
     told: list[bool] = []
-    queue.changed.notify_all = lambda: told.append(True)  # type: ignore[method-assign]
+    queue._changed.notify_all = lambda: told.append(True)  # type: ignore[method-assign]
     assert finish(queue, lane, number)
     assert told
 
@@ -262,12 +315,12 @@ def test_a_parked_lane_takes_only_what_must_be_its_own(queue: WorkQueue) -> None
     parked, other = Lane(queue), Lane(queue)
     parked.is_parked = True
     queue.put(Chunk(Job(), 0, 10))
-    own = Ask(True, {}, lambda answer: None, lambda failure: None, lane=parked)
+    own = Ask(True, {}, lambda answer: None, lambda failure: None, share=parked.share)
     anyones = Ask(True, {}, lambda answer: None, lambda failure: None)
-    add(queue, anyones)
-    add(queue, own)
+    queue.add(anyones)
+    queue.add(own)
     assert take(queue, parked)[1] is own
-    assert queue.try_take(parked, parked.share) is None
+    assert queue.try_take(parked.share) is None
     assert take(queue, other)[1] is anyones
 
 
@@ -276,18 +329,21 @@ def step(queue: WorkQueue, lanes: list[Lane], job: Job, action: str, which: int,
     share = lanes[which].share
     numbers = list(share.work)
     if action == "t":
-        queue.try_take(lanes[which], share)
+        queue.try_take(share)
     elif action == "d":
         queue.give_back(share)
         lanes[which] = Lane(queue)
     elif numbers:
         number = numbers[pick % len(numbers)]
         chunk = share.work[number]
-        if queue.finish(share, number):
+
+        def outcome() -> None:
             if action == "m":
                 queue.add(chunk)
             else:
                 job.ends += 1
+
+        queue.settle(share, number, outcome)
 
 
 @given(st.lists(st.tuples(st.sampled_from("tfdm"), st.integers(0, 2), st.integers(0, 9))))
@@ -298,22 +354,21 @@ def test_every_chunk_ends_exactly_once(steps: list[tuple[str, int, int]]) -> Non
         lanes = [Lane(queue) for _ in range(3)]
         for offset in range(5):
             queue.put(Chunk(job, offset, 1))
-        with queue.changed:
-            for each in steps:
-                step(queue, lanes, job, *each)
-            for lane in lanes[1:]:
-                queue.give_back(lane.share)
-            for _ in range(5):
-                step(queue, lanes, job, "t", 0, 0)
-            for _ in range(5):
-                step(queue, lanes, job, "f", 0, 0)
+        for each in steps:
+            step(queue, lanes, job, *each)
+        for lane in lanes[1:]:
+            queue.give_back(lane.share)
+        for _ in range(5):
+            step(queue, lanes, job, "t", 0, 0)
+        for _ in range(5):
+            step(queue, lanes, job, "f", 0, 0)
     assert job.ends == 5
     assert queue.is_idle()
 
 
 def test_the_window_follows_the_pace(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = [100.0]
-    monkeypatch.setattr(queue_module.time, "monotonic", lambda: now_s[0])
+    monkeypatch.setattr(lane_share.time, "monotonic", lambda: now_s[0])
     share = LaneShare(16 << 20, 0.1)
     for number in range(50):  # 4 MiB each 0.2 s: 20 MiB/s
         share.take(number, Chunk(Job(), 0, 4 << 20))
