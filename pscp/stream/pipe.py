@@ -117,13 +117,9 @@ class Pipe:
 
     def cut_short(self, error: BaseException | None = None) -> None:
         """What came so far is not all: have the command ended. From any thread."""
-
-        def cut() -> None:
-            default = errors.CopyError("the producer failed; the command was ended")
-            self._error = self._error or error or default
-            self.queue.wake()
-
-        self.queue.run_alone(cut)
+        default = errors.CopyError("the producer failed; the command was ended")
+        self._error = self._error or error or default
+        self.queue.wake()
 
     def _steps(self) -> list[Callable[[], None]]:
         """What each runs in a thread of its own."""

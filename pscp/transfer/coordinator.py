@@ -113,6 +113,8 @@ class Coordinator:
         walk.start()
         try:
             self._wait_for(self._is_copied)
+            self.queue.finish_writing()
+            self.queue.check()
             self._finishing(self._links, requests.HardLinks, backwards=False)
             self._finishing(self._folders, requests.Folders, backwards=True)
             if not self.options.dry_run:
@@ -234,7 +236,7 @@ class Coordinator:
             self._would_copy(item)
             return
         if entry.kind == tree.FOLDER and (self.options.preserve or "new" in entry.extra):
-            self._folders.add(entry)
+            self.queue.write_later(lambda: self._folders.add(entry))
         if not goes_in_pack(entry):
             FileJob(self, item).start(landed, compare)
             return
@@ -246,7 +248,8 @@ class Coordinator:
     def _would_copy(self, item: Placed) -> None:
         if item.entry.kind != tree.FOLDER:
             self.counters.add(files_done=1, bytes_total=item.entry.size, bytes_done=item.entry.size)
-        self._reporter.line(item.entry.path + ("/" if item.entry.kind == tree.FOLDER else ""))
+        line = item.entry.path + ("/" if item.entry.kind == tree.FOLDER else "")
+        self.queue.write_later(lambda: self._reporter.line(line))
 
     def skipped(self, item: Placed) -> None:
         """--update: it stays as it is."""

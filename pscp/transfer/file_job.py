@@ -57,7 +57,7 @@ class FileJob:
         self._failure: Failure | None = None
         self._holds = 0  # what must be over before the file can be finished
         self._receipt = 0  # for the chunks that landed
-        self._journal_number = 0
+        self._journal_number = 0  # only what is written later knows it
 
     # --- beginning
 
@@ -66,9 +66,7 @@ class FileJob:
         a part of which nothing is known, so both ends hash and only what differs is sent.
         """
         item = self.item
-        self._journal_number = self._copy.journal.file(
-            item.entry.path, source.identity(item.known), self._copy.algorithm
-        )
+        self._queue.write_later(self._note_begun)
         if landed is not None:
             self._later(self._check_landed(landed))
         done = sorted(landed.digests) if landed is not None else []
@@ -81,6 +79,15 @@ class FileJob:
             self._later(self._compare(extents))
         else:
             self._later(self._chunks(extents))
+
+    def _note_begun(self) -> None:
+        self._journal_number = self._copy.journal.file(
+            self.item.entry.path, source.identity(self.item.known), self._copy.algorithm
+        )
+
+    def _note_landed(self, extent: Extent, digest: str) -> None:
+        journal = self._copy.journal
+        self._queue.write_later(lambda: journal.chunk(self._journal_number, *extent, digest))
 
     def _later(self, work: Iterator[Work]) -> None:
         self._holds += 1
@@ -187,7 +194,7 @@ class FileJob:
 
     def _landed_earlier(self, extent: Extent, digest: str) -> None:
         self._copy.counters.add(bytes_resumed=extent[1], chunks_verified=1)
-        self._copy.journal.chunk(self._journal_number, *extent, digest)
+        self._note_landed(extent, digest)
 
     # --- what lanes tell
 
@@ -201,7 +208,7 @@ class FileJob:
             self._copy.counters.add(
                 bytes_done=chunk.length, bytes_sent=chunk.length, chunks_verified=1
             )
-            self._copy.journal.chunk(self._journal_number, chunk.offset, chunk.length, digest)
+            self._note_landed((chunk.offset, chunk.length), digest)
         self._release()
 
     def mismatched(self, chunk: Chunk) -> None:
@@ -286,7 +293,7 @@ class FileJob:
         self._queue.add(Ask(False, make, then, self._cannot_finish))
 
     def _close(self) -> None:
-        self._copy.journal.done(self._journal_number)
+        self._queue.write_later(lambda: self._copy.journal.done(self._journal_number))
         self.is_closed = True
         if self.was_shared:
             self._copy.unwanted(self.item.entry.path, [""])

@@ -237,6 +237,7 @@ class LanePool:
                 if self.queue.error is not None or time.monotonic() > until_s:
                     worker.abort()
                 worker.join(0.05)  # one that is just about to connect is found next time
+        self.queue.finish_writing()
         if leaving:
             late = self.late or Latecomers()
             late.expect(len(leaving))

@@ -6,7 +6,8 @@ that a file of any size costs the same), and each lane's share (lane_share.py).
 The queue takes its one lock in its own methods, and nobody else can take it. What must happen
 between two changes of the queue is handed to it as a function: what comes of a piece (settle()),
 a step of the copy's bookkeeping (run_alone()), a question (wait_until()), iterators and the
-reserve. Such a function may call any method here; it calls no end and sends nothing.
+reserve. Such a function may add, wake and stop; it calls no end, sends nothing, and what it wants
+written is written once the lock was let go (later_writes.py).
 
 Lanes sleep on a condition. Who waits for something else has a condition of its own, since a
 wake-up can cost more than a small file does.
@@ -25,6 +26,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from pscp.transfer.lane_share import LaneShare
+from pscp.transfer.later_writes import LaterWrites
 from pscp.transfer.plan import Ask, Chunk, Pack, Work
 
 _WAITING_MAX = 32  # pieces or files put and not begun; the walk waits while there are more
@@ -43,6 +45,8 @@ class WorkQueue:
 
     def __init__(self, is_stream: bool = False) -> None:
         self._lock = lock = threading.RLock()  # guards what follows, and all shares
+        self._is_running = False  # something that was handed in
+        self._writes = LaterWrites(self.stop)
         self._is_stream = is_stream
         self._flight_s = _PATIENCE_S / _OVERDUE  # of a chunk, lately
         self._changed = threading.Condition(lock)  # lanes: there may be work, or room for it
@@ -66,7 +70,8 @@ class WorkQueue:
     # --- putting
 
     def wait_for_room(self) -> None:
-        """The walk waits here while much is waiting already."""
+        """The walk waits here while much is waiting already, or is still to be written."""
+        self._writes.keep_short()
         with self._lock:
             while len(self._waiting) + len(self._again) >= _WAITING_MAX and self.error is None:
                 self._has_room.wait()
@@ -219,15 +224,39 @@ class WorkQueue:
             if not self._finish(share, number):
                 return False
             try:
-                outcome()
+                self._run(outcome)
             except BaseException as error:
                 self.stop(error)
-            return True
+        self._writes.start()
+        return True
 
     def run_alone(self, step: Callable[[], _T]) -> _T:
         """Run a step of the copy's bookkeeping while no outcome and no other step runs."""
         with self._lock:
-            return step()
+            result = self._run(step)
+        self._writes.start()
+        return result
+
+    def _run(self, given: Callable[[], _T]) -> _T:
+        """Run what was handed in, which does not have the queue run something else."""
+        if self._is_running:
+            raise RuntimeError("a step of the work queue within another")
+        self._is_running = True
+        try:
+            return given()
+        finally:
+            self._is_running = False
+
+    def write_later(self, write: Callable[[], object]) -> None:
+        """Have this done once the lock was let go, after all that was to be written before.
+
+        For what the queue runs. What `write` raises stops the copy.
+        """
+        self._writes.add(write)
+
+    def finish_writing(self) -> None:
+        """Wait until all is written that write_later() got before."""
+        self._writes.finish()
 
     def _finish(self, share: LaneShare, number: int) -> bool:
         had_room, age_s = share.window.has_room(1), share.age_s(number)
@@ -333,7 +362,7 @@ class WorkQueue:
     ) -> bool:  # fmt: skip
         until_s = math.inf if patience_s is None else time.monotonic() + patience_s
         while not self._is_ended():
-            if is_so():
+            if self._run(is_so):
                 return True
             left_s = until_s - time.monotonic()
             if left_s <= 0:
