@@ -141,7 +141,7 @@ _log = Log("stderr")
 _DEBUG_LINE = re.compile(r"debug\d: |DEBUG:")  # of ssh -v; of asyncssh and paramiko
 
 
-class Far:
+class RemoteAgent:
     """An agent that is running at the far end, and the channel to it."""
 
     def __init__(

@@ -17,14 +17,14 @@ from pscp.options import Location, Options
 from pscp.transports import Channel
 
 if TYPE_CHECKING:
-    from pscp.connect.bootstrap import Far
+    from pscp.connect.bootstrap import RemoteAgent
 
 
 _log = Log("connect")
 
 
 class Greeter:
-    """Makes a Far of a channel. It changes nothing of its own, so any thread may use it."""
+    """Makes a RemoteAgent of a channel. It changes nothing of its own, so any thread may use it."""
 
     def __init__(self, host: Location, opener: Opener) -> None:
         self.host = host
@@ -33,15 +33,17 @@ class Greeter:
     def greet(
         self, channel: Channel, options: Options, note: Callable[[str], None] | None = None,
         marker: bytes = b"",
-    ) -> Far:  # fmt: skip
+    ) -> RemoteAgent:  # fmt: skip
         """Wait for the HELLO; `marker` is that of the agent, if it was sent already.
 
         With `note` a person may be asked, and sees what the login says. Raises ConnectError.
         """
-        from pscp.connect.bootstrap import Far  # here: it is loaded while ssh logs in
+        from pscp.connect.bootstrap import RemoteAgent  # here: it is loaded while ssh logs in
 
         try:
-            far = Far(channel, note, marker, self.patience(options, may_prompt=note is not None))
+            far = RemoteAgent(
+                channel, note, marker, self.patience(options, may_prompt=note is not None)
+            )
         except errors.ConnectError as error:
             explained = self.explain(channel, error, options)
             _log.debug("process %d: no far end: %s", channel.pid, explained.message)

@@ -26,12 +26,12 @@ from pscp.options import Options
 from pscp.progress import Counters, format_bytes
 from pscp.stream.pipe import Out, Pipe, Pull, Push, Target
 from pscp.transfer.coordinator import choose_hash
-from pscp.transfer.copy import make_crew, replace_dead
+from pscp.transfer.copy import make_pool, replace_dead
 from pscp.transports.openssh import reap
 
 if TYPE_CHECKING:
-    from pscp.connect.bootstrap import Far
-    from pscp.transfer.lane_pool import Crew
+    from pscp.connect.bootstrap import RemoteAgent
+    from pscp.transfer.lane_pool import LanePool
 
 _TERM_S = 5.0  # from SIGTERM to SIGKILL, of a consumer here
 # What run() keeps in memory of a far program's output: zfs get of a million snapshots.
@@ -78,29 +78,29 @@ class Stream:
         is_small = options.connections == 1
         self._connections.start_logins(options, is_push=is_push, is_small=is_small)
         self._connections.check_logins(options, is_push=is_push, is_small=is_small)
-        fars = self._connections.take(options, self._note)
+        agents = self._connections.take(options, self._note)
         try:
-            replace_dead(fars, self._connections, options, self._note)
-            return self._run(fd, fars)
+            replace_dead(agents, self._connections, options, self._note)
+            return self._run(fd, agents)
         finally:
-            self._connections.give(fars)
+            self._connections.give(agents)
 
-    def _run(self, fd: int, fars: list[Far]) -> int:
+    def _run(self, fd: int, agents: list[RemoteAgent]) -> int:
         try:
-            crew, begin = self._prepared(fd, fars[0])
+            pool, begin = self._prepared(fd, agents[0])
         except BaseException:
-            _ended_there(fars[0])
+            _ended_there(agents[0])
             raise
         assert self._pipe is not None
-        first = [fars.pop(0) for _ in range(min(len(fars), crew.count))]
+        first = [agents.pop(0) for _ in range(min(len(agents), pool.count))]
         try:
-            status = self._pipe.run(crew, begin, first)
+            status = self._pipe.run(pool, begin, first)
         finally:
-            fars += crew.kept
-        self._connections.remember(self._options, self._is_push, crew.lesson())
+            agents += pool.kept
+        self._connections.remember(self._options, self._is_push, pool.lesson())
         return status
 
-    def _prepared(self, fd: int, far: Far) -> tuple[Crew, requests.BeginStream]:
+    def _prepared(self, fd: int, far: RemoteAgent) -> tuple[LanePool, requests.BeginStream]:
         """Have the far program started; the lanes for it, and what tells them to begin."""
         options, is_push, connections = self._options, self._is_push, self._connections
         algorithm, window = choose_hash(far), max(options.window_bytes // SLOT_BYTES, 2)
@@ -112,17 +112,17 @@ class Stream:
         if not isinstance(answer, str):
             raise errors.ProtocolError("an answer of another shape: no socket")
         pipe = self._new_pipe(os.dup(fd), window)
-        crew = make_crew(
+        pool = make_pool(
             connections, options, self.counters, is_push, algorithm, far, self._note, pipe.near,
         )  # fmt: skip
-        pipe.board = crew.board
+        pipe.queue = pool.queue
         self._pipe = pipe
         if self._is_cut_short:
             pipe.cut_short()
         begin = requests.BeginStream(
             answer, algorithm, options.block_bytes, stream_modules(), options.debug
         )
-        return crew, begin
+        return pool, begin
 
     def _new_pipe(self, fd: int, window: int) -> Pipe:
         if self._is_push:
@@ -146,7 +146,7 @@ class Stream:
         self.err = (self.err + data)[-_SAID_MAX_BYTES:]
 
 
-def _ended_there(far: Far) -> None:
+def _ended_there(far: RemoteAgent) -> None:
     """No lane has begun: end what was started. The first answer may be to what was asked before."""
     with contextlib.suppress(errors.PscpError):
         far.ask(requests.End())

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_logins import WAIT_S, FakeChannel, FakeFar, FakeOpener, FakePrompts, failing, held
+from fake_logins import WAIT_S, FakeChannel, FakeOpener, FakePrompts, FakeRemoteAgent, failing, held
 
 from pscp.connect import authenticator, bootstrap, host_cache
 from pscp.connect.connections import Connections, Wanted
@@ -29,7 +29,7 @@ OPTIONS = Options(batch=True)
 @pytest.fixture(autouse=True)
 def fakes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    monkeypatch.setattr(bootstrap, "Far", FakeFar)
+    monkeypatch.setattr(bootstrap, "RemoteAgent", FakeRemoteAgent)
     monkeypatch.setattr(bootstrap, "send_agent", lambda channel: b"marker")
 
 
@@ -62,9 +62,9 @@ def remembered(logins: int) -> None:
 
 def test_the_next_copy_has_the_connections_of_the_last() -> None:
     session, opener = made()
-    fars = take(session)
-    session.give(fars)
-    assert take(session) == fars and fars[0].was_kept
+    agents = take(session)
+    session.give(agents)
+    assert take(session) == agents and agents[0].was_kept
     assert len(opener.opened) == 1
 
 
