@@ -75,13 +75,13 @@ def clean(
         return _answered(_near_ask(), near, False)
     with Session(location, chosen) as session:
         session.connections.check(chosen, True)
-        fars = session.connections.take(chosen, note)
+        agents = session.connections.take(chosen, note)
         try:
-            if not fars[0].is_sftp:
+            if not agents[0].is_sftp:
                 request = request._replace(modules=clean_modules())
-            return _answered(fars[0].ask, request, fars[0].is_sftp)
+            return _answered(agents[0].ask, request, agents[0].is_sftp)
         finally:
-            session.connections.give(fars)
+            session.connections.give(agents)
 
 
 def _near_ask() -> Ask:

@@ -48,8 +48,8 @@ class FakeChannel:
         pass
 
 
-class FakeFar:
-    """What bootstrap.Far is to the connections: it waits for the login in its constructor."""
+class FakeRemoteAgent:
+    """Stands in for bootstrap.RemoteAgent: waits for the login in its constructor."""
 
     def __init__(self, channel: FakeChannel, *_: object) -> None:
         self.channel = channel

@@ -21,7 +21,7 @@ from pscp.options import Location, Options
 from pscp.transports import Channel
 
 if TYPE_CHECKING:
-    from pscp.connect.bootstrap import Far
+    from pscp.connect.bootstrap import RemoteAgent
     from pscp.connect.prompts import Prompts
 
 OpenChannel = Callable[[Mapping[str, str] | None], Channel]
@@ -63,7 +63,7 @@ class Authenticator:
             prompts, token = self._prompts, self._tokens.pop(channel, None)
         return prompts.refusal(token) if prompts is not None and token is not None else None
 
-    def repeat(self, log_in: Callable[[], Far]) -> Far:
+    def repeat(self, log_in: Callable[[], RemoteAgent]) -> RemoteAgent:
         """Log in once more. Where logins have prompts, the second one goes alone.
 
         So where its answers are wrong, they are wrong only once, and nobody tries them again.
@@ -74,7 +74,7 @@ class Authenticator:
                     return self._second_login(log_in)
         return log_in()
 
-    def _second_login(self, log_in: Callable[[], Far]) -> Far:
+    def _second_login(self, log_in: Callable[[], RemoteAgent]) -> RemoteAgent:
         if self._refusal is not None:
             raise self._refusal
         try:

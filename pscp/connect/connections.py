@@ -24,11 +24,12 @@ from pscp.connect.greeter import Greeter
 from pscp.connect.latecomers import Latecomers
 from pscp.connect.remote_kind import RemoteKind
 from pscp.connect.ssh_opener import Opener, SshOpener
+from pscp.log import Log
 from pscp.options import Location, Options
 from pscp.transports import Channel, Control
 
 if TYPE_CHECKING:
-    from pscp.connect.bootstrap import Far
+    from pscp.connect.bootstrap import RemoteAgent
 
 # A first connection that was closed before the login: sshd's MaxStartups, most likely.
 _FIRST_ATTEMPTS = 4
@@ -37,6 +38,9 @@ _PAUSE_MAX_S = 30  # between two attempts
 _EARLY_MAX = 8  # logging in at once; sshd's MaxStartups begins to refuse at 10
 
 _GONE = "the only login's connection was lost, and it cannot be repeated"
+
+
+_log = Log("connect")
 
 
 class Wanted(NamedTuple):
@@ -70,7 +74,7 @@ class Connections:
         # meanwhile then has its answers, and asks nobody again. Nothing else waits for it.
         self._turn = threading.Lock()
         self._lock = threading.Lock()  # guards what follows
-        self._idle: list[Far] = []
+        self._idle: list[RemoteAgent] = []
         self._late = Latecomers()
 
     @property
@@ -135,7 +139,7 @@ class Connections:
 
             self._early.send_agents(send_agent)
 
-    def take(self, options: Options, note: Callable[[str], None]) -> list[Far]:
+    def take(self, options: Options, note: Callable[[str], None]) -> list[RemoteAgent]:
         """Return the connections that are open; if there is none, a first one, which may prompt.
 
         Raises ConnectError once it makes no sense to try again (--retry-for).
@@ -147,6 +151,7 @@ class Connections:
                     return self._taken_idle() or [self._first.finish(options, note)]
             except (errors.ConnectionLost, errors.Unreachable) as error:
                 pause_s = min(1 << attempt, _PAUSE_MAX_S)
+                _log.debug("attempt %d to connect failed: %s", attempt + 1, error.message)
                 is_full = isinstance(error, errors.ConnectionLost) and attempt < _FIRST_ATTEMPTS - 1
                 if not is_full and time.monotonic() + pause_s > until_s:
                     raise
@@ -155,12 +160,12 @@ class Connections:
             time.sleep(pause_s)
         raise AssertionError("attempts are counted without an end")
 
-    def give(self, fars: list[Far]) -> None:
+    def give(self, agents: list[RemoteAgent]) -> None:
         """Keep connections for the next copy."""
-        for far in fars:
+        for far in agents:
             far.was_kept = True
         with self._lock:
-            self._idle += fars
+            self._idle += agents
 
     def remember(self, options: Options, is_push: bool, known: host_cache.Known) -> None:
         """Keep what a copy came to. Where a prompt was answered, logins do not begin at once."""
@@ -187,7 +192,7 @@ class Connections:
     def _has_idle(self, options: Options) -> bool:
         """Return whether an idle connection is there; end those before it that are of no use."""
 
-        def is_useless(far: Far) -> bool:
+        def is_useless(far: RemoteAgent) -> bool:
             return far.is_closed() or not self._kind.suits(far, options)
 
         with self._lock:
@@ -198,14 +203,14 @@ class Connections:
             far.close()
         return has_idle
 
-    def _taken_idle(self) -> list[Far]:
+    def _taken_idle(self) -> list[RemoteAgent]:
         with self._lock:
-            fars, self._idle = self._idle + self._late.take(), []
-        return fars
+            agents, self._idle = self._idle + self._late.take(), []
+        return agents
 
     # --- a further connection
 
-    def connect(self, options: Options, wanted: Wanted) -> Far:
+    def connect(self, options: Options, wanted: Wanted) -> RemoteAgent:
         """Open a further connection, or channel, of a lane. Never prompts. Raises ConnectError."""
         shared = wanted.connection_of.control if wanted.connection_of is not None else None
         if wanted.connection_of is None and self.has_one_login:
@@ -218,11 +223,12 @@ class Connections:
             return self._greeter.greet(channel, options)
         return self._opener.authenticator.repeat(lambda: self._logged_in(options, wanted))
 
-    def _logged_in(self, options: Options, wanted: Wanted) -> Far:
+    def _logged_in(self, options: Options, wanted: Wanted) -> RemoteAgent:
         """Return a connection that came late; else one that began early; else a new one."""
         while (late := self.late.next()) is not None:
             if self._kind.suits(late, options) and not late.is_closed():
                 wanted.opened(late.channel)
+                _log.debug("process %d: a connection that came late is used", late.channel.pid)
                 return late
             late.close()
         early = self._early.take()

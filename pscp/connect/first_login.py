@@ -25,7 +25,7 @@ from pscp.options import Location, Options
 from pscp.transports import Channel
 
 if TYPE_CHECKING:
-    from pscp.connect.bootstrap import Far
+    from pscp.connect.bootstrap import RemoteAgent
 
 Note = Callable[[str], None]  # shows people a line
 
@@ -78,7 +78,7 @@ class FirstLogin:
             self._channel = channel
         return True
 
-    def finish(self, options: Options, note: Note) -> Far:
+    def finish(self, options: Options, note: Note) -> RemoteAgent:
         """Wait for the connection, and start it where it is not. Raises ConnectError."""
         try:
             far = self._greeted(options, note)
@@ -109,7 +109,7 @@ class FirstLogin:
     def _open(self, options: Options) -> Channel:
         return self._opener.open(options, is_sftp=self._kind.uses_sftp(options), may_prompt=True)
 
-    def _greeted(self, options: Options, note: Note) -> Far:
+    def _greeted(self, options: Options, note: Note) -> RemoteAgent:
         return self._greeter.greet(self._channel_for(options, note), options, note)
 
     def _channel_for(self, options: Options, note: Note) -> Channel:
@@ -140,7 +140,7 @@ class FirstLogin:
             return None
         return errors.NoAgent("the far end runs no commands") if is_there else error
 
-    def _other_kind(self, options: Options, note: Note, reason: errors.ConnectError) -> Far:
+    def _other_kind(self, options: Options, note: Note, reason: errors.ConnectError) -> RemoteAgent:
         """Use SFTP where no agent can be, now and the next time; or the agent, where no SFTP is."""
         self._early.end(is_cut=False)
         self._kind.switch(options)

@@ -12,15 +12,19 @@ from typing import TYPE_CHECKING
 from pscp import errors
 from pscp.connect.patience import Patience
 from pscp.connect.ssh_opener import Opener
+from pscp.log import Log
 from pscp.options import Location, Options
 from pscp.transports import Channel
 
 if TYPE_CHECKING:
-    from pscp.connect.bootstrap import Far
+    from pscp.connect.bootstrap import RemoteAgent
+
+
+_log = Log("connect")
 
 
 class Greeter:
-    """Makes a Far of a channel. It changes nothing of its own, so any thread may use it."""
+    """Makes a RemoteAgent of a channel. It changes nothing of its own, so any thread may use it."""
 
     def __init__(self, host: Location, opener: Opener) -> None:
         self.host = host
@@ -29,18 +33,23 @@ class Greeter:
     def greet(
         self, channel: Channel, options: Options, note: Callable[[str], None] | None = None,
         marker: bytes = b"",
-    ) -> Far:  # fmt: skip
+    ) -> RemoteAgent:  # fmt: skip
         """Wait for the HELLO; `marker` is that of the agent, if it was sent already.
 
         With `note` a person may be asked, and sees what the login says. Raises ConnectError.
         """
-        from pscp.connect.bootstrap import Far  # here: it is loaded while ssh logs in
+        from pscp.connect.bootstrap import RemoteAgent  # here: it is loaded while ssh logs in
 
         try:
-            far = Far(channel, note, marker, self.patience(options, may_prompt=note is not None))
+            far = RemoteAgent(
+                channel, note, marker, self.patience(options, may_prompt=note is not None)
+            )
         except errors.ConnectError as error:
-            raise self.explain(channel, error, options) from None
+            explained = self.explain(channel, error, options)
+            _log.debug("process %d: no far end: %s", channel.pid, explained.message)
+            raise explained from None
         self._opener.authenticator.end_login(channel)
+        _log.debug("process %d: the far end answers: %s", channel.pid, far.hello)
         far.verify = options.verify
         self._opener.learn_aes(far.hello.get("aes"))
         return far

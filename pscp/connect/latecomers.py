@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 
-from pscp.connect.bootstrap import Far
+from pscp.connect.bootstrap import RemoteAgent
 from pscp.connect.early_logins import LET_GO_S
 from pscp.errors import ConnectionLost
 
@@ -21,7 +21,7 @@ class Latecomers:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()  # guards what follows
-        self._fars: list[Far] = []
+        self._agents: list[RemoteAgent] = []
         self._awaited = 0  # logins that go on without a copy
         self._is_closed = False
         self._is_cut = False  # logins that go on are ended at once
@@ -37,23 +37,23 @@ class Latecomers:
             self._awaited -= 1
             self._changed.notify_all()
 
-    def accept(self, far: Far) -> None:
+    def accept(self, far: RemoteAgent) -> None:
         """Keep a connection for the next copy; close it, if there will be none."""
         with self._changed:
             if not self._is_closed:
                 far.was_kept = True
-                self._fars.append(far)
+                self._agents.append(far)
                 self._changed.notify_all()
                 return
         far.close()
 
-    def take(self) -> list[Far]:
+    def take(self) -> list[RemoteAgent]:
         """Return the connections that have come since this was called last."""
         with self._changed:
-            fars, self._fars = self._fars, []
-        return fars
+            agents, self._agents = self._agents, []
+        return agents
 
-    def next(self) -> Far | None:
+    def next(self) -> RemoteAgent | None:
         """Wait for a connection, and return it; None where none is expected any more.
 
         So a copy logs in no more often than it may have connections, whatever is still under way
@@ -63,10 +63,10 @@ class Latecomers:
             self._changed.wait_for(self._has_news, _PATIENCE_S)
             if self._is_closed:
                 raise ConnectionLost("the session was closed before it had connected")
-            return self._fars.pop(0) if self._fars else None
+            return self._agents.pop(0) if self._agents else None
 
     def _has_news(self) -> bool:
-        return bool(self._fars) or not self._awaited or self._is_closed
+        return bool(self._agents) or not self._awaited or self._is_closed
 
     def close(self, *, is_cut: bool = False) -> None:
         """Close what has come, and whatever still comes; with `is_cut` wait until that has ended.

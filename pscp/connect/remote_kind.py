@@ -13,7 +13,7 @@ from pscp.connect import host_cache
 from pscp.options import Location, Options
 
 if TYPE_CHECKING:
-    from pscp.connect.bootstrap import Far
+    from pscp.connect.bootstrap import RemoteAgent
 
 
 class RemoteKind:
@@ -33,7 +33,7 @@ class RemoteKind:
                 self._is_sftp = host_cache.uses_sftp(self.host, options)
             return self._is_sftp
 
-    def suits(self, far: Far, options: Options) -> bool:
+    def suits(self, far: RemoteAgent, options: Options) -> bool:
         """Return whether a connection ends at what these options ask for."""
         is_sftp = self.uses_sftp(options)
         return far.is_sftp == is_sftp and (not is_sftp or far.verify == options.verify)

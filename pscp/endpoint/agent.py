@@ -120,7 +120,7 @@ class Agent:
         self.end.answer(request, functools.partial(self._frames.reply, id_))
         if isinstance(request, requests.End) and self._is_guest:
             self.end.gathering.leave()
-        if isinstance(request, (requests.End,) + requests.BEGINNINGS):
+        if isinstance(request, (requests.End, *requests.BEGINNINGS)):
             self._frames.follow_role()
 
     def _is_of_another(self, request: requests.BeginStream) -> bool:

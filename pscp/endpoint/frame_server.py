@@ -8,6 +8,7 @@ Not here: reading and writing (agent.py, ../sftp/event_loop.py), the answers the
 Read next: sink.py.
 """
 
+import sys
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional
 
 from . import entries, failures, requests, session, source, wire
@@ -36,6 +37,7 @@ class FrameServer:
         self.session = session.Session(table)
         self.decoder = wire.Decoder()
         self._back_end, self._send = back_end, send
+        self._is_traced = False  # by -d: requests and failures are written to standard error
 
     # --- in
 
@@ -63,7 +65,13 @@ class FrameServer:
             listed = [entries.entry(value) for value, _ in rows]
             back_end.land_pack(frame.id, listed, [row for _, row in rows], bodies)
         else:
-            back_end.answer(frame.id, requests.from_json(frame.json()))
+            self._answer(frame.id, requests.from_json(frame.json()))
+
+    def _answer(self, id_: int, request: Any) -> None:
+        self._is_traced = getattr(request, "debug", self._is_traced)
+        if self._is_traced:
+            _trace("%s %s" % (type(request).__name__, requests.path_of(request)))
+        self._back_end.answer(id_, request)
 
     def _know(self, frame: wire.Frame) -> None:
         """The file `id` is another one from now on, or none."""
@@ -99,6 +107,8 @@ class FrameServer:
         self.session.advance(session.HELLO)
 
     def reply(self, id_: int, answer: Any, failed: bool = False) -> None:
+        if failed and self._is_traced:
+            _trace("failed: %s" % answer)
         self._send(wire.REPLY, id_, 0, wire.to_json(answer), wire.FAILED if failed else 0)
 
     def reply_with_pack(self, id_: int, rows: List[Any], bodies: List[bytes]) -> None:
@@ -111,5 +121,13 @@ class FrameServer:
         """Say that a chunk has landed; or that its digest is another; or the failure."""
         payload, flags = wire.LANDED.pack(length, receipt), 0 if matches else wire.MISMATCH
         if failure is not None:
+            if self._is_traced:
+                _trace("failed: %s" % failure)
             payload, flags = payload + wire.to_json(failure), wire.FAILED
         self._send(wire.ACK, id_, offset, payload, flags)
+
+
+def _trace(text: str) -> None:
+    """Write a line about this agent; the other end knows which lane it is of (../log.py)."""
+    sys.stderr.write("pscp agent: %s\n" % text.rstrip())
+    sys.stderr.flush()

@@ -23,18 +23,18 @@ from typing import TYPE_CHECKING
 from pscp import errors
 from pscp.api import Session
 from pscp.connect import host_cache
-from pscp.connect.bootstrap import Far
+from pscp.connect.bootstrap import RemoteAgent
 from pscp.endpoint import requests, system, tree
 from pscp.endpoint.end import End
 from pscp.measuring import advice
 from pscp.measuring.advice import Kernel, Measurement, Moved, Point
 from pscp.options import CHUNK_BYTES, KIB, Location, Options
+from pscp.transfer.begin import sink_request, source_request
 from pscp.transfer.coordinator import choose_hash
 from pscp.transfer.lane import WINDOW_BYTES, Lane
-from pscp.transfer.lane_pool import sink_request, source_request
 from pscp.transfer.plan import Chunk, Failure, Placed
-from pscp.transfer.rate_limiter import Limiter
-from pscp.transfer.work_queue import Board
+from pscp.transfer.rate_limiter import RateLimiter
+from pscp.transfer.work_queue import WorkQueue
 from pscp.transfer.worker import OPENING_MAX
 from pscp.transports import Channel, open_channel, resolve
 from pscp.transports.remote_command import command
@@ -98,7 +98,7 @@ def measure(
 class _MadeUpFile:
     """Whose chunks are moved: it has no end until it is told."""
 
-    def __init__(self, board: Board, lanes: int) -> None:
+    def __init__(self, queue: WorkQueue, lanes: int) -> None:
         self.number, self.is_closed, self.may_be_short = 1, False, False
         self.was_shared = False
         entry = tree.Entry(tree.FILE, 0, "made-up", _FILE_BYTES, 0, 0, 0, {})
@@ -106,7 +106,7 @@ class _MadeUpFile:
         self.is_over = False
         self.landed_bytes = 0
         self.samples: list[tuple[float, int]] = []
-        self._board, self._lanes, self._begun_s = board, lanes, time.monotonic()
+        self._queue, self._lanes, self._begun_s = queue, lanes, time.monotonic()
 
     def chunks(self) -> Iterator[Chunk]:
         offset = 0
@@ -114,7 +114,6 @@ class _MadeUpFile:
             length = self._chunk_bytes()
             yield Chunk(self, offset, length)
             offset += length
-        self._board.changed.notify_all()  # it is a lane that asks, so the lock is held
 
     def _chunk_bytes(self) -> int:
         passed_s = max(time.monotonic() - self._begun_s, 0.001)
@@ -124,6 +123,7 @@ class _MadeUpFile:
     def landed(self, chunk: Chunk, digest: str, receipt: int) -> None:
         self.landed_bytes += chunk.length
         self.samples.append((time.monotonic(), self.landed_bytes))
+        self._queue.wake()
 
     def landings(self, since_s: float) -> int:
         return sum(at_s >= since_s for at_s, _ in self.samples)
@@ -136,20 +136,22 @@ class _MadeUpFile:
 
 
 class Trial:
-    """Made-up data over these connections, in one direction: what a lane takes for its crew."""
+    """Made-up data over these connections, in one direction: what a lane takes for its pool."""
 
-    def __init__(self, fars: list[Far], is_push: bool, rtt_s: float, algorithm: str) -> None:
-        self.board = Board()
+    def __init__(
+        self, agents: list[RemoteAgent], is_push: bool, rtt_s: float, algorithm: str
+    ) -> None:
+        self.queue = WorkQueue()
         self.is_push, self.rtt_s, self.keeps = is_push, rtt_s, True
-        self.limiter, self.window_bytes = Limiter(None, self.board.changed), WINDOW_BYTES
+        self.limiter, self.window_bytes = RateLimiter(None), WINDOW_BYTES
         test = Options(transfer_test=True)
         both: list[requests.Begin] = [
             source_request([], test, algorithm), sink_request("", "", test, algorithm),
         ]  # fmt: skip
         self.begin_near, self.begin_far = both if is_push else both[::-1]
-        self.file = _MadeUpFile(self.board, len(fars))
-        self._fars = fars
-        self._lanes = [Lane(f"lane {n}", self, far) for n, far in enumerate(fars, 1)]
+        self.file = _MadeUpFile(self.queue, len(agents))
+        self._agents = agents
+        self._lanes = [Lane(f"lane {n}", self, far) for n, far in enumerate(agents, 1)]
         self._threads = [
             threading.Thread(target=self._serve, args=(lane,), name=f"lane {n}", daemon=True)
             for n, lane in enumerate(self._lanes, 1)
@@ -166,8 +168,7 @@ class Trial:
         from_s = time.monotonic() + warm_s
         to_s = from_s + seconds
         try:
-            with self.board.changed:
-                self.board.add(self.file.chunks())
+            self.queue.add(self.file.chunks())
             for thread in self._threads:
                 thread.start()
             self._wait(lambda: False, to_s)
@@ -175,27 +176,24 @@ class Trial:
             to_s = time.monotonic()
             self.file.is_over = True
             rate = advice.rate_between(self.file.samples, from_s, to_s)
-            if self._in_flight_bytes() <= 2 * rate * patience_s:  # else there is no use in waiting
-                self._wait(self.board.is_idle, time.monotonic() + patience_s)
+            # Else there is no use in waiting.
+            if self.queue.in_flight_bytes() <= 2 * rate * patience_s:
+                self._wait(self.queue.is_idle, time.monotonic() + patience_s)
             self._finish()
             return rate
         except BaseException as error:
-            self.board.stop(error)
+            self.queue.stop(error)
             self._abort()
             raise
-
-    def _in_flight_bytes(self) -> int:
-        with self.board.changed:
-            return self.board.in_flight_bytes()
 
     def lost(self) -> list[str]:
         """Why lanes were lost, if any were."""
         return [lane.error.message for lane in self._lanes if lane.error is not None]
 
-    def alive(self) -> list[Far]:
+    def alive(self) -> list[RemoteAgent]:
         """The connections that the next trial can use. A slow path's still have data in flight."""
         kept = []
-        for far, lane in zip(self._fars, self._lanes, strict=True):
+        for far, lane in zip(self._agents, self._lanes, strict=True):
             if lane.ended_well:
                 kept.append(far)
             else:
@@ -206,32 +204,29 @@ class Trial:
         try:
             lane.run()
         except BaseException as error:  # a bug: the main thread raises it
-            self.board.stop(error)
+            self.queue.stop(error)
 
     def _wait(self, is_so: Callable[[], bool], until_s: float) -> None:
-        with self.board.changed:
-            while self.board.error is None and not is_so():
-                left_s = until_s - time.monotonic()
-                if left_s <= 0:
-                    return
-                if all(lane.error is not None for lane in self._lanes):
-                    raise self._lanes[0].error or errors.ConnectionLost("the connection closed")
-                self.board.changed.wait(left_s)
-            if self.board.error is not None:
-                raise self.board.error
+        def is_over() -> bool:
+            if is_so():
+                return True
+            if all(lane.error is not None for lane in self._lanes):
+                raise self._lanes[0].error or errors.ConnectionLost("the connection closed")
+            return False
+
+        self.queue.wait_until(is_over, until_s - time.monotonic())
+        self.queue.check()
 
     def _finish(self) -> None:
         """Lanes with nothing in flight say goodbye; the others are ended."""
-        with self.board.changed:
-            self.board.is_finished = True
-            self.board.changed.notify_all()
+        self.queue.close()
         until_s = time.monotonic() + 1 + 5 * self.rtt_s
         for thread in self._threads:
             thread.join(max(until_s - time.monotonic(), 0))
         self._abort()
 
     def _abort(self) -> None:
-        for far, thread in zip(self._fars, self._threads, strict=True):
+        for far, thread in zip(self._agents, self._threads, strict=True):
             if thread.is_alive():
                 far.channel.end()
         for thread in self._threads:
@@ -266,9 +261,9 @@ class _Measuring:
         trips = self._round_trips(first)
         self._rtt_s, self._algorithm = statistics.median(trips), choose_hash(first)
         near, far = self._kernels(first)
-        ciphers, fars = self._ciphers(first)
+        ciphers, agents = self._ciphers(first)
         best = advice.best_cipher(ciphers)
-        lanes = self._more(best, fars)
+        lanes = self._more(best, agents)
         return Measurement(
             host=self._session.host.login, rtt_s=self._rtt_s, rtt_min_s=min(trips),
             ciphers=tuple(ciphers), connections=tuple(lanes),
@@ -281,7 +276,7 @@ class _Measuring:
         if text not in self._notes:
             self._notes.append(text)
 
-    def _round_trips(self, far: Far) -> list[float]:
+    def _round_trips(self, far: RemoteAgent) -> list[float]:
         trips = []
         for _ in range(_QUESTIONS):
             begun_s = time.monotonic()
@@ -289,19 +284,19 @@ class _Measuring:
             trips.append(time.monotonic() - begun_s)
         return trips
 
-    def _kernels(self, far: Far) -> tuple[Kernel, Kernel]:
+    def _kernels(self, far: RemoteAgent) -> tuple[Kernel, Kernel]:
         answer, failed = far.ask(requests.Kernel())
-        told = answer if isinstance(answer, dict) and not failed else {}
+        settings = answer if isinstance(answer, dict) and not failed else {}
         there = {
             str(name)[:_TEXT_MAX]: str(value)[:_TEXT_MAX]
-            for name, value in list(told.items())[:_KERNEL_MAX]
+            for name, value in list(settings.items())[:_KERNEL_MAX]
         }
         here = Kernel(os.uname().sysname, system.kernel_settings())
         return here, Kernel(str(far.hello.get("system", ""))[:_TEXT_MAX], there)
 
     # --- the points
 
-    def _ciphers(self, first: Far) -> tuple[list[Point], list[Far]]:
+    def _ciphers(self, first: RemoteAgent) -> tuple[list[Point], list[RemoteAgent]]:
         """Each cipher that both ends offer, over one connection; and the best one's."""
         self._say("logging in with each cipher")
         found = self._logged_in(first)
@@ -322,18 +317,18 @@ class _Measuring:
                 far.close()
         return points, found[best]
 
-    def _logged_in(self, first: Far) -> dict[str, list[Far]]:
+    def _logged_in(self, first: RemoteAgent) -> dict[str, list[RemoteAgent]]:
         """A connection with each cipher. Where a login cannot be repeated, the first one, as it is.
 
         One is tried before the others: many failed logins at once would bring a penalty.
         """
-        found: dict[str, list[Far]] = {}
+        found: dict[str, list[RemoteAgent]] = {}
         for ciphers in (self.offered[:1], self.offered[1:]):
             for cipher, far in self._open(ciphers):
                 if isinstance(far, errors.AuthenticationError):
                     self._note(f"only the first connection: {far.message}")
                     return {self._options.cipher or "as configured": [first]}
-                if isinstance(far, Far):
+                if isinstance(far, RemoteAgent):
                     found[cipher] = [far]
                 elif "no matching cipher" not in far.message:  # ssh's words: not offered there
                     self._note(f"{cipher}: {far.message}")
@@ -342,7 +337,7 @@ class _Measuring:
         first.close()
         return found
 
-    def _more(self, one: Point, fars: list[Far]) -> list[Point]:
+    def _more(self, one: Point, agents: list[RemoteAgent]) -> list[Point]:
         """The best cipher over more connections, while that may bring more."""
         points = [one]
         step = 4 if self._rtt_s >= _FAR_S else 2
@@ -354,11 +349,11 @@ class _Measuring:
             if not advice.may_gain(points):
                 break
             self._say(f"measuring {count} connections")
-            fars = self._filled(one.cipher, fars, count)
-            if len(fars) < count:
+            agents = self._filled(one.cipher, agents, count)
+            if len(agents) < count:
                 self._note(f"{count} connections could not be opened")
                 break
-            point, fars = self._point(one.cipher, fars)
+            point, agents = self._point(one.cipher, agents)
             if point is not None:
                 points.append(point)
         return points
@@ -369,43 +364,45 @@ class _Measuring:
     def _is_late(self, after_s: float = _MOST_S) -> bool:
         return time.monotonic() - self._begun_s > after_s
 
-    def _point(self, cipher: str, fars: list[Far]) -> tuple[Point | None, list[Far]]:
+    def _point(
+        self, cipher: str, agents: list[RemoteAgent]
+    ) -> tuple[Point | None, list[RemoteAgent]]:
         """Push and pull over these connections, and those that are left; no point: none was."""
-        count, ways = len(fars), []
+        count, ways = len(agents), []
         warm_s = max(self._seconds / 2, _WARM_ROUND_TRIPS * self._rtt_s)
         for is_push in (True, False):
-            fars = self._filled(cipher, fars, count)
-            if not fars:
-                return None, fars
-            before = _cpu(fars)
-            trial = Trial(fars, is_push, self._rtt_s, self._algorithm)
+            agents = self._filled(cipher, agents, count)
+            if not agents:
+                return None, agents
+            before = _cpu(agents)
+            trial = Trial(agents, is_push, self._rtt_s, self._algorithm)
             rate = trial.run(
                 warm_s, self._seconds / 2, _PATIENCE_S if self._can_open(cipher) else _LONG_S
             )
             for message in trial.lost():
                 self._note(f"{count} connections, and one of them was lost: {message}")
-            fars = trial.alive()
+            agents = trial.alive()
             costs = (
                 advice.per_gib(None if a is None or b is None else a - b, trial.file.landed_bytes)
-                for a, b in zip(_cpu(fars), before, strict=True)
+                for a, b in zip(_cpu(agents), before, strict=True)
             )
             ways.append(Moved(rate, *costs))
-        return Point(cipher, count, *ways), fars
+        return Point(cipher, count, *ways), agents
 
     # --- connections
 
     def _can_open(self, cipher: str) -> bool:
         return cipher in self.offered  # else it is the first connection's, which cannot be repeated
 
-    def _filled(self, cipher: str, fars: list[Far], count: int) -> list[Far]:
+    def _filled(self, cipher: str, agents: list[RemoteAgent], count: int) -> list[RemoteAgent]:
         """These connections, and new ones for those that are missing, as far as they open."""
-        missing = count - len(fars) if self._can_open(cipher) else 0
+        missing = count - len(agents) if self._can_open(cipher) else 0
         opened = self._open([cipher] * missing)
-        for error in {far.message for _, far in opened if not isinstance(far, Far)}:
+        for error in {far.message for _, far in opened if not isinstance(far, RemoteAgent)}:
             self._note(error)
-        return fars + [far for _, far in opened if isinstance(far, Far)]
+        return agents + [far for _, far in opened if isinstance(far, RemoteAgent)]
 
-    def _open(self, ciphers: Sequence[str]) -> list[tuple[str, Far | errors.PscpError]]:
+    def _open(self, ciphers: Sequence[str]) -> list[tuple[str, RemoteAgent | errors.PscpError]]:
         """A connection for each of these, or why there is none; several log in at once."""
         with ThreadPoolExecutor(OPENING_MAX) as pool:
             try:
@@ -417,7 +414,7 @@ class _Measuring:
                     channel.end()
                 raise
 
-    def _open_one(self, cipher: str, attempts: int = 2) -> Far | errors.PscpError:
+    def _open_one(self, cipher: str, attempts: int = 2) -> RemoteAgent | errors.PscpError:
         # ssh tells of a cipher that is not offered at level INFO, which may be switched off.
         words = ("LogLevel=INFO", *self._options.ssh_options)
         options = dataclasses.replace(self._options, cipher=cipher, ssh_options=words)
@@ -427,7 +424,7 @@ class _Measuring:
             self._opened.append(channel)
             if self._is_over:  # _open() did not see this one
                 channel.end()
-            return Far(channel)
+            return RemoteAgent(channel)
         except errors.PscpError as error:
             if not error.retry or attempts == 1 or self._is_over:
                 return error
@@ -435,11 +432,11 @@ class _Measuring:
         return self._open_one(cipher, attempts - 1)
 
 
-def _cpu(fars: list[Far]) -> tuple[float | None, float | None]:
+def _cpu(agents: list[RemoteAgent]) -> tuple[float | None, float | None]:
     """CPU-seconds of the ssh here and the sshd there; of one connection, or unknown."""
-    if len(fars) != 1:
+    if len(agents) != 1:
         return None, None
-    [far] = fars
+    [far] = agents
     answer, failed = far.ask(requests.Cpu())
     known = isinstance(answer, float) and not failed
     return system.cpu_seconds(far.channel.pid), answer if known else None

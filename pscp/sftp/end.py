@@ -97,7 +97,13 @@ class End:
         """Where the copy lands, as endpoint/end.py's target()."""
         names, folders, make = request.names, request.folders, bool(request.nonce)
         found = await placing.resolve(
-            self._client, self._tasks, request.path, names, folders, make, request.again
+            self._client,
+            self._tasks,
+            request.path,
+            names,
+            folders,
+            make=make,
+            before=request.again,
         )
         if not request.nonce:
             return [*found, None]

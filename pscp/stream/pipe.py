@@ -21,13 +21,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from pscp import errors
-from pscp.connect.bootstrap import Far
+from pscp.connect.bootstrap import RemoteAgent
 from pscp.endpoint import failures, requests, stream, tree
 from pscp.endpoint.paths import to_bytes
 from pscp.progress import Counters
-from pscp.transfer.lane_pool import Crew
+from pscp.transfer.lane_pool import LanePool
 from pscp.transfer.plan import Ask, Chunk, Failure, Placed
-from pscp.transfer.work_queue import Board
+from pscp.transfer.work_queue import WorkQueue
 
 _ABORT_S = 6.0  # the far end gives its command 5 s before SIGKILL
 _IDLE_S = 2.0  # for what is in flight when all is over; who has not come then is not kept
@@ -75,7 +75,7 @@ class Pipe:
         """`window` in chunks; `out` gets what the command says besides."""
         self.near, self.window = Near(end), window
         self._end, self._counters, self._out = end, counters, out
-        self.board = Board()  # the crew's, once there is one
+        self.queue = WorkQueue()  # the pool's, once there is one
         self._error: BaseException | None = None  # why the stream is cut short
         self._why: BaseException | None = None  # why it did not come to its end
         self._ended = threading.Lock()  # free once it has come to its end, or will not
@@ -88,7 +88,7 @@ class Pipe:
 
     # --- the story
 
-    def run(self, crew: Crew, begin: requests.BeginStream, fars: list[Far]) -> int:
+    def run(self, pool: LanePool, begin: requests.BeginStream, agents: list[RemoteAgent]) -> int:
         """Move the stream; returns the command's exit status. Raises what stops it."""
         threads = [
             threading.Thread(target=self._run, args=(step,), name=step.__name__, daemon=True)
@@ -97,17 +97,17 @@ class Pipe:
         try:
             for thread in threads:
                 thread.start()
-            crew.begin(begin, begin, fars)
+            pool.begin(begin, begin, agents)
             self._ended.acquire()
             if self._why is not None:
                 raise self._why
         except BaseException as error:
             self._abort(error)
-            self.board.stop(error)
+            self.queue.stop(error)
             raise
         finally:
             self._end.stop()
-            crew.end()
+            pool.end()
             for thread in threads:
                 thread.join(_IDLE_S)  # not for ever: who reads our output may have stopped
         if self._failure is not None:
@@ -117,10 +117,9 @@ class Pipe:
 
     def cut_short(self, error: BaseException | None = None) -> None:
         """What came so far is not all: have the command ended. From any thread."""
-        with self.board.changed:
-            default = errors.CopyError("the producer failed; the command was ended")
-            self._error = self._error or error or default
-            self.board.idle.notify_all()
+        default = errors.CopyError("the producer failed; the command was ended")
+        self._error = self._error or error or default
+        self.queue.wake()
 
     def _steps(self) -> list[Callable[[], None]]:
         """What each runs in a thread of its own."""
@@ -130,7 +129,7 @@ class Pipe:
         """For the main thread: a signal's exception there could leave a Condition's lock held."""
         try:
             self._wait(self._is_over)
-            self._wait(self.board.is_idle, _IDLE_S)
+            self._wait(self.queue.is_idle, _IDLE_S)
         except BaseException as error:
             self._why = error
         finally:
@@ -143,34 +142,29 @@ class Pipe:
             self.cut_short(error)
 
     def _is_over(self) -> bool:
-        """With the board's lock held: has the command ended, and what it said arrived?"""
+        """Has the command ended, and what it said arrived? The queue asks."""
         if self._error is not None:
             raise self._error
         return self._status is not None
 
     @property
     def _is_stopping(self) -> bool:
-        return self._error is not None or self.board.error is not None
+        return self._error is not None or self.queue.error is not None
 
     def _wait(self, is_so: Callable[[], bool], patience_s: float | None = None) -> None:
-        with self.board.changed:
-            while self.board.error is None and not is_so():
-                if not self.board.idle.wait(patience_s) and patience_s is not None:
-                    return
-            if self.board.error is not None:
-                raise self.board.error
+        self.queue.wait_until(is_so, patience_s)
+        self.queue.check()
 
     def _abort(self, error: BaseException) -> None:
         """Have the far end end its command, while there is a lane that can say so."""
         said = threading.Event()
         self.cut_short(error)
-        with self.board.changed:
-            if self.board.error is not None:
-                return
-            self._ask_far(requests.Abort(), lambda answer: said.set())
+        if self.queue.error is not None:
+            return
+        self._ask_far(requests.Abort(), lambda answer: said.set())
         said.wait(_ABORT_S)
 
-    # --- what lanes tell; with the board's lock held
+    # --- what lanes tell: outcomes of the queue
 
     def landed(self, chunk: Chunk, digest: str, receipt: int) -> None:
         """A stream's receipt is how many chunks were written, from the first on."""
@@ -183,7 +177,7 @@ class Pipe:
         if chunk.mismatches > _MISMATCHES_MAX:
             self.cut_short(errors.CopyError("the stream arrived damaged again and again"))
         else:
-            self.board.add(chunk)
+            self.queue.add(chunk)
 
     def failed(self, chunk: Chunk, failure: Failure) -> None:
         self._ask_failed(failure)
@@ -191,9 +185,8 @@ class Pipe:
     # --- what the far end tells
 
     def _ask_far(self, request: requests.Request, then: Callable[[Any], None]) -> None:
-        """With the board's lock held."""
         ask = Ask(not self.is_push, request, then, self._ask_failed, is_prompt=True)
-        self.board.add(ask)
+        self.queue.add(ask)
 
     def _ask_failed(self, failure: Failure) -> None:
         self.cut_short(errors.CopyError(_said(failure)))
@@ -202,25 +195,22 @@ class Pipe:
         """Pass on what the command says; that may take as long as somebody reads it."""
         status = None
         while status is None:
-            with self.board.changed:
-                self._heard = None
-                heard = requests.Heard(list(self._after), self._is_deaf)
-                self._ask_far(heard, self._take_heard)
-                while self._heard is None:
-                    if self.board.error is not None or self.board.is_finished:
-                        return
-                    self.board.idle.wait()
-                said, status = self._heard["said"], self._heard["status"]
+            self._heard = None  # it is set by the answer to what is asked now
+            heard = requests.Heard(list(self._after), self._is_deaf)
+            self._ask_far(heard, self._take_heard)
+            if not self.queue.wait_until(lambda: self._heard is not None):
+                return
+            assert self._heard is not None
+            said, status = self._heard["said"], self._heard["status"]
             for place, (text, count) in enumerate(said):
                 self._after[place] += count
                 if text:
                     self._out(place if len(said) == 2 else 1, text)
-        with self.board.changed:
-            self._status = status
-            self.board.idle.notify_all()
+        self._status = status
+        self.queue.wake()
 
     def _take_heard(self, answer: Any) -> None:
-        """With the board's lock held. Raises ValueError and the like for another shape."""
+        """Raises ValueError and the like for another shape."""
         status = _exit_status(answer["status"])
         said = [(to_bytes(text), count) for text, count in answer["said"]]
         if len(said) > 2 or any(len(text) != count for text, count in said):
@@ -229,7 +219,7 @@ class Pipe:
         if answer["failure"] is not None:
             self._failure = failures.checked(answer["failure"])
         self._heard = {"said": said, "status": status}
-        self.board.idle.notify_all()
+        self.queue.wake()
 
 
 class Push(Pipe):
@@ -258,7 +248,7 @@ class Push(Pipe):
             while self._may_cut() and (length := self._cut()):
                 self._cut_bytes += length
                 offset = (self._cutter.count - 1) * stream.SLOT_BYTES
-                self.board.put(Chunk(self, offset, length))
+                self.queue.put(Chunk(self, offset, length))
         finally:
             os.close(self._fd)
 
@@ -273,19 +263,25 @@ class Push(Pipe):
         if not length and not self._ended_well():
             self.cut_short()
         elif not length:
-            with self.board.changed:
-                self._total = self._cutter.count
-                self._counters.set(bytes_total=self._cut_bytes, plan_complete=True)
-                self._close_when_landed()
+            self._counters.set(bytes_total=self._cut_bytes, plan_complete=True)
+            self.queue.run_alone(self._has_ended)
         return length
+
+    def _has_ended(self) -> None:
+        self._total = self._cutter.count
+        self._close_when_landed()
 
     def _may_cut(self) -> bool:
         """Wait until the far end's window has room; False when nobody listens any more."""
-        with self.board.changed:
-            while not self._is_unheard() and self._cutter.count - self._written >= self.window:
-                self._ask_drained()
-                self.board.idle.wait()
-            return not self._is_unheard()
+
+        def may_cut() -> bool:
+            if self._is_unheard() or self._cutter.count - self._written < self.window:
+                return True
+            self._ask_drained()
+            return False
+
+        self.queue.wait_until(may_cut)
+        return not self._is_unheard()
 
     def _is_unheard(self) -> bool:
         return self._is_stopping or self._is_deaf or self._status is not None
@@ -304,7 +300,7 @@ class Push(Pipe):
 
     def _note_written(self, count: int) -> None:
         self._written = max(self._written, count)
-        self.board.idle.notify_all()
+        self.queue.wake()
 
     def _close_when_landed(self) -> None:
         if self._total == self._landed and not (self._asks_close or self._is_stopping):
@@ -351,27 +347,29 @@ class Pull(Pipe):
     def _ask_for_chunks(self) -> None:
         number = 0
         while self._may_ask(number):
-            self.board.put(Chunk(self, number * stream.SLOT_BYTES, stream.SLOT_BYTES))
+            self.queue.put(Chunk(self, number * stream.SLOT_BYTES, stream.SLOT_BYTES))
             number += 1
 
     def _may_ask(self, number: int) -> bool:
         """Wait until the window has room; False once the end is known."""
         reorder = self._reorder
-        with self.board.changed:
-            while reorder.end is None and number - reorder.written >= self.window:
-                if self._is_stopping or reorder.is_deaf:
-                    return False
-                self.board.idle.wait()
-            return reorder.end is None and not self._is_stopping
+
+        def may_ask() -> bool:
+            if reorder.end is not None or number - reorder.written < self.window:
+                return True
+            return self._is_stopping or reorder.is_deaf
+
+        self.queue.wait_until(may_ask)
+        has_room = number - reorder.written < self.window
+        return has_room and reorder.end is None and not self._is_stopping
 
     def _wrote(self) -> None:
-        with self.board.changed:
-            self.board.idle.notify_all()
+        self.queue.wake()
 
     def landed(self, chunk: Chunk, digest: str, receipt: int) -> None:
         length = self._reorder.arrived_bytes - self._counters.bytes_done
         self._counters.add(bytes_done=length, bytes_sent=length, chunks_verified=1)
-        self.board.idle.notify_all()
+        self.queue.wake()
 
     def failed(self, chunk: Chunk, failure: Failure) -> None:
         """Where its lane was lost just as it had come, the far end may not have it any more."""

@@ -26,12 +26,12 @@ from pscp.options import Options
 from pscp.progress import Counters, format_bytes
 from pscp.stream.pipe import Out, Pipe, Pull, Push, Target
 from pscp.transfer.coordinator import choose_hash
-from pscp.transfer.copy import make_crew, replace_dead
+from pscp.transfer.copy import make_pool, replace_dead
 from pscp.transports.openssh import reap
 
 if TYPE_CHECKING:
-    from pscp.connect.bootstrap import Far
-    from pscp.transfer.lane_pool import Crew
+    from pscp.connect.bootstrap import RemoteAgent
+    from pscp.transfer.lane_pool import LanePool
 
 _TERM_S = 5.0  # from SIGTERM to SIGKILL, of a consumer here
 # What run() keeps in memory of a far program's output: zfs get of a million snapshots.
@@ -53,7 +53,7 @@ class Stream:
     """One stream over the session's connections."""
 
     def __init__(
-        self, connections: Connections, options: Options, is_push: bool, target: Target,
+        self, connections: Connections, options: Options, *, is_push: bool, target: Target,
         counters: Counters | None = None, out: Out | None = None,
         note: Callable[[str], None] | None = None,
     ) -> None:  # fmt: skip
@@ -78,49 +78,51 @@ class Stream:
         is_small = options.connections == 1
         self._connections.start_logins(options, is_push=is_push, is_small=is_small)
         self._connections.check_logins(options, is_push=is_push, is_small=is_small)
-        fars = self._connections.take(options, self._note)
+        agents = self._connections.take(options, self._note)
         try:
-            replace_dead(fars, self._connections, options, self._note)
-            return self._run(fd, fars)
+            replace_dead(agents, self._connections, options, self._note)
+            return self._run(fd, agents)
         finally:
-            self._connections.give(fars)
+            self._connections.give(agents)
 
-    def _run(self, fd: int, fars: list[Far]) -> int:
+    def _run(self, fd: int, agents: list[RemoteAgent]) -> int:
         try:
-            crew, begin = self._prepared(fd, fars[0])
+            pool, begin = self._prepared(fd, agents[0])
         except BaseException:
-            _ended_there(fars[0])
+            _ended_there(agents[0])
             raise
         assert self._pipe is not None
-        first = [fars.pop(0) for _ in range(min(len(fars), crew.count))]
+        first = [agents.pop(0) for _ in range(min(len(agents), pool.count))]
         try:
-            status = self._pipe.run(crew, begin, first)
+            status = self._pipe.run(pool, begin, first)
         finally:
-            fars += crew.kept
-        self._connections.remember(self._options, self._is_push, crew.lesson())
+            agents += pool.kept
+        self._connections.remember(self._options, self._is_push, pool.lesson())
         return status
 
-    def _prepared(self, fd: int, far: Far) -> tuple[Crew, requests.BeginStream]:
+    def _prepared(self, fd: int, far: RemoteAgent) -> tuple[LanePool, requests.BeginStream]:
         """Have the far program started; the lanes for it, and what tells them to begin."""
         options, is_push, connections = self._options, self._is_push, self._connections
         algorithm, window = choose_hash(far), max(options.window_bytes // SLOT_BYTES, 2)
         request = self._target.request(is_push, window, stream_modules())
         answer, failed = far.ask(request, is_slow=True)
         if failed:
-            told = failures.checked(answer)
-            raise errors.DestinationError(f"{told['path']}: {told['message']}".lstrip(": "))
+            failure = failures.checked(answer)
+            raise errors.DestinationError(f"{failure['path']}: {failure['message']}".lstrip(": "))
         if not isinstance(answer, str):
             raise errors.ProtocolError("an answer of another shape: no socket")
         pipe = self._new_pipe(os.dup(fd), window)
-        crew = make_crew(
+        pool = make_pool(
             connections, options, self.counters, is_push, algorithm, far, self._note, pipe.near,
         )  # fmt: skip
-        pipe.board = crew.board
+        pipe.queue = pool.queue
         self._pipe = pipe
         if self._is_cut_short:
             pipe.cut_short()
-        begin = requests.BeginStream(answer, algorithm, options.block_bytes, stream_modules())
-        return crew, begin
+        begin = requests.BeginStream(
+            answer, algorithm, options.block_bytes, stream_modules(), options.debug
+        )
+        return pool, begin
 
     def _new_pipe(self, fd: int, window: int) -> Pipe:
         if self._is_push:
@@ -144,7 +146,7 @@ class Stream:
         self.err = (self.err + data)[-_SAID_MAX_BYTES:]
 
 
-def _ended_there(far: Far) -> None:
+def _ended_there(far: RemoteAgent) -> None:
     """No lane has begun: end what was started. The first answer may be to what was asked before."""
     with contextlib.suppress(errors.PscpError):
         far.ask(requests.End())
@@ -159,13 +161,12 @@ def _failed(program: object, status: int, err: bytes) -> errors.CommandFailed:
 
 @contextlib.contextmanager
 def piped(
-    connections: Connections, options: Options, is_push: bool, command: str | Sequence[str],
-    **told: Any,
+    connections: Connections, options: Options, is_push: bool, command: str | Sequence[str]
 ) -> Iterator[IO[bytes]]:  # fmt: skip
     """A file object whose other end is the program over there; see Session.pipe_to()."""
     reads, writes = os.pipe()
     ours, its = (writes, reads) if is_push else (reads, writes)
-    stream = Stream(connections, options, is_push, Target(command), **told)
+    stream = Stream(connections, options, is_push=is_push, target=Target(command))
     ended: list[int | BaseException] = []
 
     def run() -> None:
@@ -215,7 +216,7 @@ def run(connections: Connections, options: Options, argv: Sequence[str]) -> Ran:
     """
     reads, writes = os.pipe()
     out, count = bytearray(), 0
-    stream = Stream(connections, options, False, Target(tuple(argv)))
+    stream = Stream(connections, options, is_push=False, target=Target(tuple(argv)))
 
     def read() -> None:
         nonlocal count

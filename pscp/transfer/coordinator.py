@@ -1,10 +1,10 @@
 """Hands chunks to lanes; retries, verifies, journals, finishes. One Coordinator is one copy.
 
-Where a chunk goes: plan.py (born) -> here and file_job.py (put on the board, journaled once it
+Where a chunk goes: plan.py (born) -> here and file_job.py (put on the queue, journaled once it
 landed) -> lane.py (becomes frames) -> endpoint/files.py (pread, hash, pwrite), with
 endpoint/wire.py open as the dictionary.
 
-The copy's parts in time: the walk puts work on the board while lanes take it; when all of it is
+The copy's parts in time: the walk puts work on the queue while lanes take it; when all of it is
 done come the hard links, then the folders' metadata, deepest first.
 
 Not here: where work waits (work_queue.py), the walk of a far source (far_walk.py), connections
@@ -21,16 +21,17 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from pscp import errors
-from pscp.connect.bootstrap import Far
+from pscp.connect.bootstrap import RemoteAgent
 from pscp.endpoint import failures, hashes, requests, source, tree
 from pscp.endpoint.wire import WireError
+from pscp.log import Log
 from pscp.options import CHUNK_BYTES, Options
 from pscp.progress import Counters, Reporter
 from pscp.progress import Failure as Reported
 from pscp.transfer.far_walk import FarWalk
 from pscp.transfer.file_job import FileJob
 from pscp.transfer.journal import AnyJournal, Landed
-from pscp.transfer.lane_pool import Crew
+from pscp.transfer.lane_pool import LanePool
 from pscp.transfer.plan import (
     QUESTION_BYTES,
     Ask,
@@ -47,7 +48,9 @@ from pscp.transfer.plan import (
 )
 from pscp.transfer.resume import LOOK_ITEMS, Look
 from pscp.transfer.spool import Spool
-from pscp.transfer.work_queue import Board
+from pscp.transfer.work_queue import WorkQueue
+
+_log = Log("transfer")
 
 # What failures may take up in memory, some ten thousand of them. What comes after is noted and
 # counted, and is in no Result.
@@ -76,20 +79,20 @@ class Coordinator:
 
     def __init__(
         self, options: Options, counters: Counters, reporter: Reporter, journal: AnyJournal,
-        crew: Crew, keep_digests: bool = True, *, earlier: Sequence[str] = (), folds: bool = False,
-        chunk_bytes: int = CHUNK_BYTES,
+        pool: LanePool, keep_digests: bool = True, *, earlier: Sequence[str] = (),
+        folds: bool = False, chunk_bytes: int = CHUNK_BYTES,
     ) -> None:  # fmt: skip
         """`earlier`: runs that may have left parts. With `folds` names at the destination do not
         differ by case. `chunk_bytes`: unless the options say.
         """
         self.options, self.counters, self.journal = options, counters, journal
-        self.board: Board = crew.board
-        self.algorithm, self.algorithms = crew.algorithm, crew.algorithms
+        self.queue: WorkQueue = pool.queue
+        self.algorithm, self.algorithms = pool.algorithm, pool.algorithms
         self.chunk_bytes, self.strong = options.chunk_bytes or chunk_bytes, options.strong
         self.failures: list[Reported] = []
         self._failures_bytes = 0
         self.digests: dict[str, str] = {}
-        self._reporter, self._crew, self._keep_digests = reporter, crew, keep_digests
+        self._reporter, self._pool, self._keep_digests = reporter, pool, keep_digests
         self._small = PackBuilder(self._packed)
         self._look = Look(self)
         self._looking: list[Placed] = []
@@ -99,8 +102,8 @@ class Coordinator:
         self._earlier = list(earlier)
         self._folded: set[int] | None = set() if folds else None  # hashes of names so far
         self._unwanted: dict[str, list[str]] = {}  # parts that lanes may have made late, or held
-        self.board.when_idle(self._small.flush)
-        self.board.revocation = self._revocation
+        self.queue.when_idle(self._small.flush)
+        self.queue.revocation = self._revocation
 
     # --- the story
 
@@ -108,17 +111,19 @@ class Coordinator:
         """Copy everything. Raises what stops a copy as a whole; files' failures are kept."""
         existing = set(target[2])
         self._is_new = lambda top: target[1][top] not in existing
-        plan = Asked(tops, self.options, not self._crew.is_push), Placement(tops, target[1])
+        plan = Asked(tops, self.options, not self._pool.is_push), Placement(tops, target[1])
         walk = threading.Thread(target=self._walk, args=plan, name="walk", daemon=True)
         walk.start()
         try:
             self._wait_for(self._is_copied)
+            self.queue.finish_writing()
+            self.queue.check()
             self._finishing(self._links, requests.HardLinks, backwards=False)
             self._finishing(self._folders, requests.Folders, backwards=True)
             if not self.options.dry_run:
                 self._release()
         except BaseException as error:
-            self.board.stop(error)
+            self.queue.stop(error)
             raise
         finally:
             walk.join()
@@ -126,21 +131,18 @@ class Coordinator:
             self._links.close()
 
     def _is_copied(self) -> bool:
-        """Asked with the board's lock held: is all of the plan done?"""
-        if not self.counters.plan_complete or not self.board.is_idle():
+        """Is all of the plan done? The queue asks."""
+        if not self.counters.plan_complete or not self.queue.is_idle():
             return False
         # The last answer may have filled this when no lane was about to take it.
         pack = self._small.flush()
         if pack is not None:
-            self.board.add(pack)
+            self.queue.add(pack)
         return pack is None
 
     def _wait_for(self, is_so: Callable[[], bool]) -> None:
-        with self.board.changed:
-            while self.board.error is None and not is_so():
-                self.board.idle.wait()
-            if self.board.error is not None:
-                raise self.board.error
+        self.queue.wait_until(is_so)
+        self.queue.check()
 
     # --- the walk
 
@@ -148,27 +150,30 @@ class Coordinator:
         try:
             for entry in self._entries():
                 self._take(entry, asked, placement)
-                if self.board.error is not None:
+                if self.queue.error is not None:
                     return
             self._flush_looking()
-            with self.board.changed:
-                pack = self._small.flush()
-                if pack is not None:
-                    self.board.add(pack)
-                self.counters.set(plan_complete=True)
-                self.board.changed.notify_all()
-                self.board.idle.notify_all()
+            self.queue.run_alone(self._complete)
+            self.queue.wake_lanes()
+            self.queue.wake()
         except WireError as error:
-            self.board.stop(errors.ProtocolError(str(error)))
+            self.queue.stop(errors.ProtocolError(str(error)))
         except BaseException as error:  # the main thread raises it
-            self.board.stop(error)
+            self.queue.stop(error)
+
+    def _complete(self) -> None:
+        """The walk has come to its end."""
+        pack = self._small.flush()
+        if pack is not None:
+            self.queue.add(pack)
+        self.counters.set(plan_complete=True)
 
     def _entries(self) -> Iterator[tree.Entry]:
         """The walk of the source, here or, in answers of some thousand entries, there."""
-        if self._crew.is_push:
-            yield from self._crew.near_source_entries()
+        if self._pool.is_push:
+            yield from self._pool.near_source_entries()
             return
-        answers = FarWalk(self.board)
+        answers = FarWalk(self.queue)
         try:
             yield from answers.entries()
         except (ValueError, TypeError) as error:
@@ -176,9 +181,7 @@ class Coordinator:
 
     def _take(self, entry: tree.Entry, asked: Asked, placement: Placement) -> None:
         if entry.kind == tree.ERROR:
-            with self.board.changed:
-                self.counters.add(files_total=1)
-                self._failed(failures.checked(entry.extra))
+            self._not_taken(failures.checked(entry.extra))
             return
         try:
             asked.check(entry)
@@ -186,10 +189,7 @@ class Coordinator:
             self._check_alone(item.entry)
         except (failures.Refusal, ValueError, LookupError) as error:
             kind = error.kind if isinstance(error, failures.Refusal) else failures.UNSAFE
-            failure = failures.data(kind, entry.path, str(error))
-            with self.board.changed:
-                self.counters.add(files_total=1)
-                self._failed(failure)
+            self._not_taken(failures.data(kind, entry.path, str(error)))
             return
         if entry.kind != tree.FOLDER:
             self.counters.add(files_total=1)
@@ -204,6 +204,10 @@ class Coordinator:
             if len(self._looking) >= LOOK_ITEMS or self._looking_bytes >= QUESTION_BYTES // 2:
                 self._flush_looking()
 
+    def _not_taken(self, failure: Failure) -> None:
+        self.counters.add(files_total=1)
+        self.queue.run_alone(lambda: self._failed(failure))
+
     def _check_alone(self, entry: tree.Entry) -> None:
         """Raises Refusal for a name that the destination takes for one that was there before."""
         if self._folded is None or entry.kind == tree.FOLDER:
@@ -217,17 +221,16 @@ class Coordinator:
     def _flush_looking(self) -> None:
         if self._looking:
             items, self._looking, self._looking_bytes = self._looking, [], 0
-            self.board.put(self._look.request(items))
+            self.queue.put(self._look.request(items))
 
     def _put(self, item: Placed) -> None:
-        """From the walk: a new item. Waits while the board is full."""
+        """From the walk: a new item. Waits while the queue is full."""
         if item.entry.kind == tree.FOLDER:
             item = Placed(item.known, item.entry._replace(extra={**item.entry.extra, "new": 1}))
-        self.board.wait_for_room()
-        with self.board.changed:
-            self.send(item)
+        self.queue.wait_for_room()
+        self.queue.run_alone(lambda: self.send(item))
 
-    # --- what becomes of an item (resume.py decides); with the board's lock held
+    # --- what becomes of an item (resume.py decides): outcomes of the queue, and the walk's steps
 
     def send(self, item: Placed, landed: Landed | None = None, compare: bool = False) -> None:
         """Copy this item."""
@@ -236,19 +239,20 @@ class Coordinator:
             self._would_copy(item)
             return
         if entry.kind == tree.FOLDER and (self.options.preserve or "new" in entry.extra):
-            self._folders.add(entry)
+            self.queue.write_later(lambda: self._folders.add(entry))
         if not goes_in_pack(entry):
             FileJob(self, item).start(landed, compare)
             return
         self.counters.add(bytes_total=entry.size)
         pack = self._small.add(item)
         if pack is not None:
-            self.board.add(pack)
+            self.queue.add(pack)
 
     def _would_copy(self, item: Placed) -> None:
         if item.entry.kind != tree.FOLDER:
             self.counters.add(files_done=1, bytes_total=item.entry.size, bytes_done=item.entry.size)
-        self._reporter.line(item.entry.path + ("/" if item.entry.kind == tree.FOLDER else ""))
+        line = item.entry.path + ("/" if item.entry.kind == tree.FOLDER else "")
+        self.queue.write_later(lambda: self._reporter.line(line))
 
     def skipped(self, item: Placed) -> None:
         """--update: it stays as it is."""
@@ -274,7 +278,7 @@ class Coordinator:
         counters = self.counters
         if self.options.chunk_bytes is not None:
             return self.chunk_bytes
-        done = counters.bytes_done + counters.bytes_resumed + self.board.in_flight_bytes()
+        done = counters.bytes_done + counters.bytes_resumed + self.queue.in_flight_bytes()
         if done < _START_BYTES:
             return self.chunk_bytes // _START_SHARE
         if not counters.plan_complete:
@@ -316,13 +320,14 @@ class Coordinator:
             files_done=len(kinds) - kinds.count(tree.FOLDER),
         )  # fmt: skip
         if damaged:
-            self.board.add(Pack(damaged, self._packed, is_again=True))
+            self.queue.add(Pack(damaged, self._packed, is_again=True))
 
     def _failed(self, failure: Failure) -> None:
         if failure["kind"] == failures.SUPERSEDED:
-            self.board.stop(errors.CopyRunning(failure["message"]))
+            self.queue.stop(errors.CopyRunning(failure["message"]))
             return
         error = as_error(failure)
+        _log.debug("failed: %s: %s", error.path, failure)
         self.counters.add(files_failed=1)
         told = Reported(error.path, type(error).__name__, error.message, error.hint)
         self._failures_bytes += sys.getsizeof(error.path) + sys.getsizeof(error.message) + 200
@@ -335,9 +340,8 @@ class Coordinator:
     def _finishing(self, spool: Spool, request: _OfEntries, backwards: bool) -> None:
         """One group after the other: a folder is finished after what is in it."""
         for group in groups(spool.take(backwards)):
-            with self.board.changed:
-                self._ask_each(request, group)
-            self._wait_for(self.board.is_idle)
+            self._ask_each(request, group)
+            self._wait_for(self.queue.is_idle)
 
     def _ask_each(self, request: _OfEntries, entries: list[tree.Entry]) -> None:
         def then(answer: Any) -> None:
@@ -349,7 +353,7 @@ class Coordinator:
             if request is requests.HardLinks:
                 self.counters.add(files_done=len(entries) - len(failed))
 
-        self.board.add(Ask(False, request(entries), then, self._failed))
+        self.queue.add(Ask(False, request(entries), then, self._failed))
 
     def unwanted(self, path: str, nonces: list[str]) -> None:
         """These runs ("" is this one) may have a part of this file when the copy is complete."""
@@ -360,7 +364,7 @@ class Coordinator:
 
         def then(_: Any) -> None:
             for work in works:
-                self.board.add(work)
+                self.queue.add(work)
 
         def failed(failure: Failure) -> None:
             for work in works:
@@ -376,17 +380,15 @@ class Coordinator:
         """Nobody owns the copy any more, so nothing changes what has landed, however late it
         comes. Only then can be removed what lanes may have made late.
         """
-        with self.board.changed:
-            self.board.add(Ask(False, requests.Release(), _ignore, self._failed, is_prompt=True))
-        self._wait_for(self.board.is_idle)
+        self.queue.add(Ask(False, requests.Release(), _ignore, self._failed, is_prompt=True))
+        self._wait_for(self.queue.is_idle)
         if not self.failures:
             for path in self.journal.unwanted():
                 self.unwanted(path, self._earlier)
-        with self.board.changed:
-            for path, nonces in self._unwanted.items():
-                discard = requests.Discard(path, nonces)
-                self.board.add(Ask(False, discard, _ignore, _ignore, is_prompt=True))
-        self._wait_for(self.board.is_idle)
+        for path, nonces in self._unwanted.items():
+            discard = requests.Discard(path, nonces)
+            self.queue.add(Ask(False, discard, _ignore, _ignore, is_prompt=True))
+        self._wait_for(self.queue.is_idle)
 
 
 def _ignore(_: Any) -> None:
@@ -401,7 +403,7 @@ def as_error(failure: Failure) -> errors.FileError:
     return _ERRORS[failure["kind"]](path, message)
 
 
-def choose_hash(far: Far) -> str:
+def choose_hash(far: RemoteAgent) -> str:
     """The fastest digest both ends have. Raises ProtocolError for a HELLO without one."""
     try:
         there = {str(k): float(v) for k, v in far.hello["hashes"].items() if v > 0}

@@ -20,21 +20,24 @@ from typing import Any
 
 from pscp import errors, state
 from pscp.connect import host_cache
-from pscp.connect.bootstrap import Far
+from pscp.connect.bootstrap import RemoteAgent
 from pscp.connect.connections import Connections
 from pscp.endpoint import failures, hashes, metadata, placing, requests, source
 from pscp.endpoint.end import End
 from pscp.endpoint.paths import check
 from pscp.endpoint.wire import WireError
+from pscp.log import Log
 from pscp.options import CHUNK_BYTES, Location, Options
 from pscp.progress import Counters, Reporter, Result
 from pscp.progress import Failure as Reported
 from pscp.transfer.autotune import LOSSY_S, Path
+from pscp.transfer.begin import sink_request, source_request
 from pscp.transfer.coordinator import Coordinator, as_error, choose_hash
 from pscp.transfer.journal import AnyJournal, Journal, NoJournal, state_folder, token_of
-from pscp.transfer.lane_pool import Crew, sink_request, source_request
+from pscp.transfer.lane_pool import LanePool
 from pscp.transfer.plan import expected_top
 
+_log = Log("transfer")
 _NONCE = re.compile("[0-9a-f]{8}")
 _EARLIER_MOST = 64  # as endpoint/fence.py keeps
 
@@ -67,10 +70,10 @@ class Run:
         journal = self._journal(token)
         complete = False
         try:
-            fars = self._connections.take(self._options, self._reporter.note)
+            agents = self._connections.take(self._options, self._reporter.note)
             try:
-                replace_dead(fars, self._connections, self._options, self._reporter.note)
-                result = self._copy(fars, tops, token, journal)
+                replace_dead(agents, self._connections, self._options, self._reporter.note)
+                result = self._copy(agents, tops, token, journal)
                 complete = result.ok
                 return result
             except errors.ConnectError as error:
@@ -78,7 +81,7 @@ class Run:
                     error.hint = errors.RUN_AGAIN
                 raise
             finally:
-                self._connections.give(fars)
+                self._connections.give(agents)
         finally:
             journal.close(complete)
 
@@ -107,29 +110,29 @@ class Run:
         return token_of(*where, str(self._is_push), *froms, to)
 
     def _copy(
-        self, fars: list[Far], tops: list[source.Top], token: str, journal: AnyJournal
+        self, agents: list[RemoteAgent], tops: list[source.Top], token: str, journal: AnyJournal
     ) -> Result:
-        algorithm = choose_hash(fars[0])
-        if fars[0].is_sftp:
-            self._tell_of_sftp(fars[0])
-        tops = tops or self._expanded_far(fars[0])
+        algorithm = choose_hash(agents[0])
+        if agents[0].is_sftp:
+            self._tell_of_sftp(agents[0])
+        tops = tops or self._expanded_far(agents[0])
         if not tops:
             return self._result(None, None)
-        target = self._target(fars[0], tops, token, journal)
-        crew = make_crew(
-            self._connections, self._options, self.counters, self._is_push, algorithm, fars[0],
+        target = self._target(agents[0], tops, token, journal)
+        pool = make_pool(
+            self._connections, self._options, self.counters, self._is_push, algorithm, agents[0],
             self._reporter.note,
         )  # fmt: skip
         coordinator = Coordinator(
-            self._options, self.counters, self._reporter, journal, crew, self._keep_digests,
+            self._options, self.counters, self._reporter, journal, pool, self._keep_digests,
             earlier=self._earlier, folds=self._folds,
-            chunk_bytes=(fars[0].is_sftp and fars[0].hello.get("chunk_bytes")) or CHUNK_BYTES,
+            chunk_bytes=(agents[0].is_sftp and agents[0].hello.get("chunk_bytes")) or CHUNK_BYTES,
         )  # fmt: skip
         self._explain(f"to {target.root}, chunks hashed with {algorithm}")
-        self._explain(f"beginning with {crew.count} lanes: {crew.why}")
+        self._explain(f"beginning with {pool.count} lanes: {pool.why}")
         coordinator.failures += self._missing
         try:
-            crew.begin(
+            pool.begin(
                 source_request(tops, self._options, algorithm),
                 sink_request(
                     target.root,
@@ -140,16 +143,17 @@ class Run:
                     self._earlier,
                     self._server,
                 ),
-                [fars.pop(0) for _ in range(min(len(fars), crew.count))],
+                [agents.pop(0) for _ in range(min(len(agents), pool.count))],
             )
             coordinator.run(tops, target)
         finally:
-            crew.end()
-            fars += crew.kept
-        self._connections.remember(self._options, self._is_push, crew.lesson())
-        return self._result(coordinator, crew)
+            pool.end()
+            agents += pool.kept
+        _log.debug("to be remembered of the path: %s", pool.lesson())
+        self._connections.remember(self._options, self._is_push, pool.lesson())
+        return self._result(coordinator, pool)
 
-    def _tell_of_sftp(self, far: Far) -> None:
+    def _tell_of_sftp(self, far: RemoteAgent) -> None:
         """What a copy over SFTP does without."""
         how = str(far.hello.get("verify"))
         self.counters.set(verified=how != "none")
@@ -163,12 +167,13 @@ class Run:
 
     def _explain(self, text: str) -> None:
         """With -v: what was decided."""
+        _log.debug("%s", text)
         if self._options.verbose:
             self._reporter.note(text)
 
     # --- before the lanes
 
-    def _ask(self, of_near: bool, far: Far, request: requests.Request) -> Any:
+    def _ask(self, of_near: bool, far: RemoteAgent, request: requests.Request) -> Any:
         """Ask one end before there are lanes. Raises DestinationError for its refusal."""
         found: list[tuple[Any, bool]] = []
         if of_near:
@@ -191,7 +196,7 @@ class Run:
                 self._report_missing(failures.data(error.kind, location.path, str(error)))
         return tops
 
-    def _expanded_far(self, far: Far) -> list[source.Top]:
+    def _expanded_far(self, far: RemoteAgent) -> list[source.Top]:
         paths = [location.path for location in self._froms]
         answer = self._ask(False, far, requests.Expand(paths, glob=True))
         tops: list[source.Top] = []
@@ -221,7 +226,7 @@ class Run:
         self._reporter.note(f"{error.path}: {error.message}")
 
     def _target(
-        self, far: Far, tops: list[source.Top], token: str, journal: AnyJournal
+        self, far: RemoteAgent, tops: list[source.Top], token: str, journal: AnyJournal
     ) -> placing.Target:
         """Where the copy lands, which from here on is this run's to change."""
         names = [top.name for top in tops]
@@ -255,7 +260,7 @@ class Run:
         # What an earlier run was about to copy may have a part, and nothing else.
         return target._replace(existing=target.names) if self._earlier else target
 
-    def _claim(self, far: Far, request: requests.Claim, claim: dict[str, Any]) -> None:
+    def _claim(self, far: RemoteAgent, request: requests.Claim, claim: dict[str, Any]) -> None:
         """See that this run owns the copy. One that is not known is taken over from as well: that
         it was asked about tells this claim from one that comes late. Raises CopyRunning.
         """
@@ -270,10 +275,11 @@ class Run:
         self._earlier = claim["earlier"][-_EARLIER_MOST:]
         self._folds = claim.get("folds") is True
         self._server = claim.get("server", {})
+        _log.debug("run %s owns the copy; earlier runs: %s", self._nonce, self._earlier)
 
     # --- after them
 
-    def _result(self, coordinator: Coordinator | None, crew: Crew | None) -> Result:
+    def _result(self, coordinator: Coordinator | None, pool: LanePool | None) -> Result:
         counters = self.counters
         return Result(
             files=counters.files_done,
@@ -285,7 +291,7 @@ class Run:
             chunks_verified=counters.chunks_verified,
             chunks_resent=counters.chunks_resent,
             verified=counters.verified,
-            connections=crew.most_alive if crew else 1,
+            connections=pool.most_alive if pool else 1,
             connections_lost=counters.connections_lost,
             seconds=time.monotonic() - counters.started_s,
             digests=coordinator.digests if coordinator else {},
@@ -294,23 +300,26 @@ class Run:
 
 
 def replace_dead(
-    fars: list[Far], connections: Connections, options: Options, note: Callable[[str], None]
+    agents: list[RemoteAgent],
+    connections: Connections,
+    options: Options,
+    note: Callable[[str], None],
 ) -> None:
     """A connection kept from the last copy may have died since: ask, rather than fail."""
-    while fars and fars[0].was_kept:
+    while agents and agents[0].was_kept:
         try:
-            fars[0].ask(requests.Ping())
+            agents[0].ask(requests.Ping())
             return
         except errors.ConnectError:
-            fars.pop(0).close()
-    if not fars:
-        fars += connections.take(options, note)
+            agents.pop(0).close()
+    if not agents:
+        agents += connections.take(options, note)
 
 
-def make_crew(
+def make_pool(
     connections: Connections, options: Options, counters: Counters, is_push: bool, algorithm: str,
-    far: Far, note: Callable[[str], None], stream: Any = None,
-) -> Crew:  # fmt: skip
+    far: RemoteAgent, note: Callable[[str], None], stream: Any = None,
+) -> LanePool:  # fmt: skip
     """The lanes for a copy, or for a stream, over the path that `far` has measured."""
     is_far = is_push and far.rtt_s > LOSSY_S  # nearer, BBR gains nothing
     has_bbr = is_far and not options.congestion and connections.has_bbr(options)
@@ -319,13 +328,13 @@ def make_crew(
     known = known._replace(lanes=host_cache.advice(connections.host, options)[0] or known.lanes)
     if connections.has_one_login and not options.quiet:
         note("one login: all lanes share one connection, one CPU core and one TCP buffer")
-    crew = Crew(
+    pool = LanePool(
         options, counters, is_push, algorithm, partial(connections.connect, options), note,
         connections.keeps, path, known, connections.has_early, connections.has_one_login, stream,
     )  # fmt: skip
-    crew.algorithms |= hashes.ALGORITHMS.keys() & far.hello["hashes"].keys()
-    crew.late = connections.late
-    return crew
+    pool.algorithms |= hashes.ALGORITHMS.keys() & far.hello["hashes"].keys()
+    pool.late = connections.late
+    return pool
 
 
 def _absolute(path: str) -> str:
@@ -352,7 +361,7 @@ def _is_name(value: Any) -> bool:
         return False
 
 
-def shared_cpus(far: Far) -> int:
+def shared_cpus(far: RemoteAgent) -> int:
     """Processors of the end that has fewer."""
     there = far.hello.get("cpus")
     return min(os.cpu_count() or 1, there if isinstance(there, int) and there > 0 else 1)

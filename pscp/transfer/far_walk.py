@@ -12,7 +12,7 @@ from pscp import errors
 from pscp.endpoint import requests, tree
 from pscp.endpoint.entries import entry as checked_entry
 from pscp.transfer.plan import Ask, Failure
-from pscp.transfer.work_queue import Board
+from pscp.transfer.work_queue import WorkQueue
 
 # Entries in the far walk's first answer, and the most in one. A long first one would keep the
 # lanes of a far path waiting: 2,000 entries took 235 ms of a copy of 2.1 s at 50 ms.
@@ -22,38 +22,34 @@ _WALK_FIRST, _WALK_MOST = 200, 2000
 class FarWalk:
     """The walk at the far end, answer by answer, over whichever lane lives."""
 
-    def __init__(self, board: Board) -> None:
-        self._board = board
+    def __init__(self, queue: WorkQueue) -> None:
+        self._queue = queue
         self._batch: list[tree.Entry] | None = None
         self._is_last = False
         self._after: tuple[int, str] | None = None
-        self._lane: Any = None
+        self._share: Any = None  # of the lane whose agent walks
         self._most = _WALK_FIRST
 
     def entries(self) -> Iterator[tree.Entry]:
         self._ask()
         while True:
-            with self._board.changed:
-                while self._batch is None:
-                    if self._board.error is not None:
-                        return
-                    self._board.changed.wait()
-                batch, self._batch = self._batch, None
-                if not self._is_last:
-                    self._ask()  # the next answer comes while this one is worked on
+            if not self._queue.wait_until(lambda: self._batch is not None):
+                return
+            batch, self._batch = self._batch or [], None  # until _ask(), no answer comes
+            if not self._is_last:
+                self._ask()  # the next answer comes while this one is worked on
             yield from batch
             if self._is_last and self._batch is None:
                 return
 
     def _ask(self) -> None:
         ask = Ask(True, self._request, self._then, self._failed)
-        ask.lane = self._lane
-        with self._board.changed:
-            self._board.add(ask)
+        ask.share = self._share
+        self._queue.add(ask)
 
-    def _request(self, lane: Any) -> requests.Walk:
-        restart = lane is not self._lane
-        self._lane = lane
+    def _request(self, share: Any) -> requests.Walk:
+        restart = share is not self._share
+        self._share = share
         return requests.Walk(self._after, restart, self._most)
 
     def _then(self, answer: Any) -> None:
@@ -66,7 +62,7 @@ class FarWalk:
         self._most = min(4 * self._most, _WALK_MOST)
         if not batch and not self._is_last:
             raise ValueError("a walk that goes on without an entry")
-        self._board.changed.notify_all()
+        self._queue.wake()
 
     def _failed(self, failure: Failure) -> None:
-        self._board.stop(errors.CopyError(f"{failure['path']}: {failure['message']}"))
+        self._queue.stop(errors.CopyError(f"{failure['path']}: {failure['message']}"))

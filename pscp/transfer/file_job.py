@@ -1,7 +1,7 @@
 """One large file's way: its extents, its chunks, the retries, the finish.
 
-A FileJob is told by lanes what became of its chunks, always with the board's lock held. It ends
-in exactly one of Copy.file_done() and Copy.file_failed().
+A FileJob learns in outcomes of the queue what became of its chunks, so one thing after the other
+(WorkQueue.settle()). It ends in exactly one of Copy.file_done() and Copy.file_failed().
 
 Not here: small files (coordinator.py), the decision that a file is copied at all (resume.py).
 Read next: lane.py.
@@ -18,7 +18,7 @@ from pscp.endpoint.files import Extent
 from pscp.progress import Counters
 from pscp.transfer.journal import AnyJournal, Landed
 from pscp.transfer.plan import Ask, Chunk, Failure, Placed, Work, batches, cut, subtract
-from pscp.transfer.work_queue import Board
+from pscp.transfer.work_queue import WorkQueue
 
 # Hashed at an end for one question: long enough to outweigh a round trip, short enough that
 # what waits behind it on the same lane does not wait long.
@@ -30,7 +30,7 @@ _numbers = itertools.count(1)
 class Copy(Protocol):
     """What a FileJob needs of the copy it belongs to."""
 
-    board: Board
+    queue: WorkQueue
     counters: Counters
     journal: AnyJournal
     algorithm: str
@@ -53,11 +53,11 @@ class FileJob:
         self.number = next(_numbers)
         self.item = item
         self.is_closed = self.may_be_short = self.was_shared = False
-        self._copy, self._board = copy, copy.board
+        self._copy, self._queue = copy, copy.queue
         self._failure: Failure | None = None
         self._holds = 0  # what must be over before the file can be finished
         self._receipt = 0  # for the chunks that landed
-        self._journal_number = 0
+        self._journal_number = 0  # only what is written later knows it
 
     # --- beginning
 
@@ -66,9 +66,7 @@ class FileJob:
         a part of which nothing is known, so both ends hash and only what differs is sent.
         """
         item = self.item
-        self._journal_number = self._copy.journal.file(
-            item.entry.path, source.identity(item.known), self._copy.algorithm
-        )
+        self._queue.write_later(self._note_begun)
         if landed is not None:
             self._later(self._check_landed(landed))
         done = sorted(landed.digests) if landed is not None else []
@@ -82,6 +80,15 @@ class FileJob:
         else:
             self._later(self._chunks(extents))
 
+    def _note_begun(self) -> None:
+        self._journal_number = self._copy.journal.file(
+            self.item.entry.path, source.identity(self.item.known), self._copy.algorithm
+        )
+
+    def _note_landed(self, extent: Extent, digest: str) -> None:
+        journal = self._copy.journal
+        self._queue.write_later(lambda: journal.chunk(self._journal_number, *extent, digest))
+
     def _later(self, work: Iterator[Work]) -> None:
         self._holds += 1
 
@@ -89,7 +96,7 @@ class FileJob:
             yield from work
             self._release()
 
-        self._board.add(until_done())
+        self._queue.add(until_done())
 
     def _chunks(self, extents: Iterable[Extent]) -> Iterator[Work]:
         for offset, length in extents:
@@ -123,7 +130,7 @@ class FileJob:
 
     def _ask(self, of_source: bool, request: requests.Request, then: Any) -> None:
         self._holds += 1
-        self._board.add(Ask(of_source, request, then, self._ask_failed))
+        self._queue.add(Ask(of_source, request, then, self._ask_failed))
 
     def _ask_failed(self, failure: Failure) -> None:
         self._fail(failure)
@@ -162,7 +169,7 @@ class FileJob:
                 self._ask_failed(failures.checked(wanted))
                 return
             request = self._digests_of_part(group, algorithm)
-            self._board.add(Ask(False, request, self._compared(group, wanted), self._ask_failed))
+            self._queue.add(Ask(False, request, self._compared(group, wanted), self._ask_failed))
 
         return then
 
@@ -187,7 +194,7 @@ class FileJob:
 
     def _landed_earlier(self, extent: Extent, digest: str) -> None:
         self._copy.counters.add(bytes_resumed=extent[1], chunks_verified=1)
-        self._copy.journal.chunk(self._journal_number, *extent, digest)
+        self._note_landed(extent, digest)
 
     # --- what lanes tell
 
@@ -201,7 +208,7 @@ class FileJob:
             self._copy.counters.add(
                 bytes_done=chunk.length, bytes_sent=chunk.length, chunks_verified=1
             )
-            self._copy.journal.chunk(self._journal_number, chunk.offset, chunk.length, digest)
+            self._note_landed((chunk.offset, chunk.length), digest)
         self._release()
 
     def mismatched(self, chunk: Chunk) -> None:
@@ -209,7 +216,7 @@ class FileJob:
         self._copy.counters.add(chunks_resent=1, bytes_sent=chunk.length)
         chunk.mismatches += 1
         if chunk.mismatches == 1 and self._failure is None:
-            self._board.add(chunk)
+            self._queue.add(chunk)
             return
         path = self.item.entry.path
         self._fail(failures.data(failures.VERIFY, path, "arrived damaged twice"))
@@ -253,7 +260,7 @@ class FileJob:
 
         file = source.listed(known)
         whole = requests.Digests([(file, [(0, self.item.entry.size)])], hashes.STRONG)
-        self._board.add(Ask(True, whole, then, self._cannot_finish))
+        self._queue.add(Ask(True, whole, then, self._cannot_finish))
 
     def _finish(self, strong: str) -> None:
         if not self._receipt:
@@ -270,7 +277,7 @@ class FileJob:
         # one part from another (SFTP), the digest does.
         if self._receipt == wire.SOME_PART and self.was_shared and not strong:
             ask.lost = self._ask_strong
-        self._board.add(ask)
+        self._queue.add(ask)
 
     def _make(self, strong: str) -> None:
         """A file that is one hole has no chunk that would make its part."""
@@ -283,10 +290,10 @@ class FileJob:
 
         self.was_shared = True  # should a lane be lost meanwhile, it may make another one late
         make = requests.Make(self.item.entry)
-        self._board.add(Ask(False, make, then, self._cannot_finish))
+        self._queue.add(Ask(False, make, then, self._cannot_finish))
 
     def _close(self) -> None:
-        self._copy.journal.done(self._journal_number)
+        self._queue.write_later(lambda: self._copy.journal.done(self._journal_number))
         self.is_closed = True
         if self.was_shared:
             self._copy.unwanted(self.item.entry.path, [""])
@@ -304,7 +311,7 @@ class FileJob:
             self._copy.file_failed(self.item, self._failure)
 
         discard = requests.Discard(self.item.entry.path, [""])
-        self._board.add(Ask(False, discard, over, over))
+        self._queue.add(Ask(False, discard, over, over))
 
 
 def checked_extents(answer: Any, offset: int, size: int) -> list[Extent]:

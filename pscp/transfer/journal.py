@@ -57,7 +57,7 @@ class Landed:
 
 
 class Journal:
-    """Open for one copy; locked against a second run of the same. Not thread-safe."""
+    """Open for one copy; locked against a second run of the same. One thread at a time."""
 
     def __init__(self, key: str, keep: bool = True) -> None:
         """`keep` False forgets what has landed. Raises CopyRunning, and OSError where it cannot be

@@ -1,8 +1,8 @@
-"""One lane: work from the board becomes frames on its channel, and frames become outcomes.
+"""One lane: work from the queue becomes frames on its channel, and frames become outcomes.
 
 Two threads: one takes work and sends; the other receives, so that blocks and chunks are in
 flight while acknowledgements come back. A lane never waits a round trip for a chunk. When its
-channel ends, what it had in flight goes back to the board at once.
+channel ends, what it had in flight goes back to the queue at once.
 
 On push the near end is the source and the far end the sink; on pull it is the other way round.
 
@@ -18,20 +18,21 @@ import threading
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from pscp.connect.bootstrap import Far
+from pscp.connect.bootstrap import RemoteAgent
 from pscp.endpoint import failures, requests, session, source, wire
 from pscp.endpoint.end import End
 from pscp.errors import CopyError, CopyRunning, ProtocolError, PscpError
 from pscp.transfer.expected import ExpectedChunks
+from pscp.transfer.lane_share import LaneShare
 from pscp.transfer.plan import Ask, Chunk, Pack
-from pscp.transfer.rate_limiter import Limiter
-from pscp.transfer.work_queue import Board, InFlight
+from pscp.transfer.rate_limiter import RateLimiter
+from pscp.transfer.work_queue import WorkQueue
 
 # Unacknowledged bytes a lane: the channel's window (2 MiB), a socket buffer (4 MiB with Linux's
 # default tcp_wmem), the pipes, and what waits to be made durable, with room to spare.
 WINDOW_BYTES = 16 * 1024 * 1024
 
-# The two requests that are no work of the board's, which numbers its own from 1 on.
+# The two requests that are no work of the queue's, which numbers its own from 1 on.
 _BEGIN, _END = 0, (1 << 64) - 1
 
 
@@ -47,16 +48,16 @@ _MISSHAPEN = (
 STREAM_WINDOW_BYTES = 6 * 1024 * 1024
 
 
-class Crew(Protocol):
+class LaneContext(Protocol):
     """What a lane needs to know of the copy it works for."""
 
-    board: Board
+    queue: WorkQueue
     is_push: bool
     begin_near: requests.Begin  # what makes each end what it is
     begin_far: requests.Begin
     rtt_s: float
     window_bytes: int  # of each lane
-    limiter: Limiter
+    limiter: RateLimiter
     keeps: bool  # connections, for the next copy
 
     def new_end(self) -> End: ...
@@ -67,17 +68,19 @@ class Crew(Protocol):
 class Lane:
     """A lane, from its first question to the end of the copy or the loss of its channel."""
 
-    def __init__(self, name: str, crew: Crew, far: Far) -> None:
-        self.is_lost = False
-        self.is_parked = False  # it takes no more work
+    def __init__(
+        self, name: str, pool: LaneContext, far: RemoteAgent,
+        is_parked: Callable[[], bool] = lambda: False,
+    ) -> None:  # fmt: skip
+        """While `is_parked()` it takes no more work."""
         self.error: PscpError | None = None  # why it was lost
         self.has_worked = False  # it brought at least one piece of work to its end
-        self._crew, self._far, self._board = crew, far, crew.board
-        self._number = crew.next_lane()  # of all lanes that the copy ever had
-        self._share = InFlight(
-            crew.window_bytes, crew.rtt_s, crew.window_bytes < WINDOW_BYTES, self._number
+        self._pool, self._far, self._queue = pool, far, pool.queue
+        self._number = pool.next_lane()  # of all lanes that the copy ever had
+        self._share = LaneShare(
+            pool.window_bytes, pool.rtt_s, pool.window_bytes < WINDOW_BYTES, self._number, is_parked
         )
-        self._near = crew.new_end()
+        self._near = pool.new_end()
         self._near_lock = threading.RLock()  # both threads use the near end on pull
         self._announced: dict[int, Any] = {}
         self._expected = ExpectedChunks()
@@ -93,14 +96,13 @@ class Lane:
         try:
             self._begin_near()
             self._far.decoder.place = getattr(self._near.sink, "place", None)
-            is_push = self._crew.is_push
+            is_push = self._pool.is_push
             self._far.session.advance(session.BEGIN_SINK if is_push else session.BEGIN_SOURCE)
-            begin = requests.to_json(self._numbered(self._crew.begin_far))
+            begin = requests.to_json(self._numbered(self._pool.begin_far))
             self._far.send(wire.ASK, _BEGIN, 0, begin)
             self._reader.start()
-            with self._board.changed:
-                self._board.join(self._share)
-            while (taken := self._take()) is not None:
+            self._queue.join(self._share)
+            while (taken := self._queue.take(self._share)) is not None:
                 self._start(*taken)
             self._say_goodbye()
         except PscpError as error:
@@ -110,11 +112,11 @@ class Lane:
 
     def _begin_near(self) -> None:
         try:
-            self._near.begin(self._numbered(self._crew.begin_near))
+            self._near.begin(self._numbered(self._pool.begin_near))
         except failures.EXPECTED as error:
             failure = failures.from_exception(error, "")
-            problem = _as_copy_error(failure, self._crew.begin_near)
-            self._board.stop(problem)
+            problem = _as_copy_error(failure, self._pool.begin_near)
+            self._queue.stop(problem)
             raise problem from None
 
     def _numbered(self, begin: requests.Begin) -> requests.Begin:
@@ -123,11 +125,9 @@ class Lane:
 
     def _say_goodbye(self) -> None:
         """All is acknowledged: the connection is kept for the next copy, or of no use any more."""
-        with self._board.changed:
-            self._ending = self._board.is_finished and not self.is_lost
-        if not self._ending:
+        if not self._queue.run_alone(self._may_end):
             return
-        if self._crew.keeps and not self._share.work:
+        if self._pool.keeps and not self._share.work:
             self._far.send(wire.ASK, _END, 0, requests.to_json(requests.End()))
         else:
             self._far.channel.end()
@@ -138,34 +138,36 @@ class Lane:
         if self._reader.ident is not None:
             self._reader.join()
         self._far.decoder.place = None
-        with self._board.changed:
-            self.is_lost = True
-            self._is_free = not self._share.work  # else it still sends what another lane did
-            self._board.give_back(self._share)
+        self._is_free = not self._share.work  # else it still sends what another lane did
+        self._queue.give_back(self._share)
         self._near.close()
+
+    def _may_end(self) -> bool:
+        self._ending = self._queue.is_finished and not self._share.is_over
+        return self._ending
 
     @property
     def ended_well(self) -> bool:
         """Is the agent ready for the next copy?"""
         return self._has_goodbye and self._is_free and self.error is None
 
-    def _take(self) -> tuple[int, Any] | None:
-        return self._board.take(self, self._share)
-
     def _lose(self, error: PscpError) -> None:
         """The connection is of no use any more. What was in flight goes back at once."""
-        with self._board.changed:
-            if self.is_lost or self._ending:
-                return
-            self.is_lost = True
-            if self._board.error is None and not self._board.is_finished:
+
+        def is_loss() -> bool:
+            if self._share.is_over or self._ending:
+                return False
+            if self._queue.error is None and not self._queue.is_finished:
                 self.error = error
-            self._board.give_back(self._share)
-        self._far.channel.end()
+            self._queue.give_back(self._share)
+            return True
+
+        if self._queue.run_alone(is_loss):
+            self._far.channel.end()
 
     def _is_cut_off(self) -> bool:
         """Has the sender no reason to wait any more? Its receiver sees that the channel ends."""
-        return self.is_lost or self._board.error is not None
+        return self._share.is_over or self._queue.error is not None
 
     def _is_closed(self) -> bool:
         """The same for the receiver: while it waits, nobody else would see that."""
@@ -176,12 +178,12 @@ class Lane:
     def _start(self, number: int, work: Chunk | Pack | Ask) -> None:
         if isinstance(work, Chunk):
             self._announce(work)
-            if self._crew.is_push:
+            if self._pool.is_push:
                 self._send_chunk(number, work)
             else:
                 self._get_chunk(number, work)
         elif isinstance(work, Pack):
-            if self._crew.is_push:
+            if self._pool.is_push:
                 self._send_pack(number, work)
             else:
                 pack = requests.Pack([source.listed(known) for known in work.files])
@@ -203,7 +205,7 @@ class Lane:
                 (self._near.source or self._near.the_sink()).forget(number)
         self._announced[job.number] = job
         known, entry = job.item.known, job.item.entry
-        there: Any = entry if self._crew.is_push else source.listed(known)
+        there: Any = entry if self._pool.is_push else source.listed(known)
         self._far.send(wire.FILE, job.number, 0, wire.to_json(there))
         with self._near_lock:
             if self._near.source is not None:
@@ -220,7 +222,7 @@ class Lane:
                 failure.append(wire.Frame(type_, 0, 0, 0, payload[wire.COUNT.size :]).json())
             elif type_ == wire.DIGEST:
                 self._digests[number] = payload[wire.COUNT.size :].hex()
-            self._crew.limiter.wait(len(payload), self._is_cut_off)
+            self._pool.limiter.wait(len(payload), self._is_cut_off)
             self._far.send(type_, id_, offset, payload, flags)
 
         self._near.the_source().send_chunk(chunk.job.number, chunk.offset, chunk.length, send)
@@ -238,19 +240,19 @@ class Lane:
         pack.take_rows(rows)
         listed = [[item.entry, row] for item, row in zip(pack.items, pack.rows, strict=True)]
         payload = wire.pack_payload(listed, bodies)
-        self._crew.limiter.wait(len(payload), self._is_cut_off)
+        self._pool.limiter.wait(len(payload), self._is_cut_off)
         self._far.send(wire.PACK, number, 0, payload)
 
     def _ask(self, number: int, ask: Ask) -> None:
-        if ask.of_source is not self._crew.is_push:
-            self._far.send(wire.ASK, number, 0, requests.to_json(ask.request_for(self)))
+        if ask.of_source is not self._pool.is_push:
+            self._far.send(wire.ASK, number, 0, requests.to_json(ask.request_for(self._share)))
             return
 
         def reply(answer: Any, failed: bool) -> None:
             self._answered(number, ask, answer, failed)
 
         with self._near_lock:
-            self._near.answer(ask.request_for(self), reply)
+            self._near.answer(ask.request_for(self._share), reply)
 
     def _answered(self, number: int, ask: Ask, answer: Any, failed: bool) -> None:
         then = ask.failed if failed else ask.then
@@ -258,13 +260,15 @@ class Lane:
 
     def _done(self, number: int, tell: Callable[[], None]) -> None:
         """A piece of work is over: say what came of it, unless it was given back meanwhile."""
-        with self._board.changed:
-            if self._board.finish(self._share, number):
-                self.has_worked = True
-                try:
-                    tell()
-                except _MISSHAPEN as error:  # nobody would do this piece again
-                    self._board.stop(_misshapen(error))
+
+        def outcome() -> None:
+            self.has_worked = True
+            try:
+                tell()
+            except _MISSHAPEN as error:
+                raise _misshapen(error) from None
+
+        self._queue.settle(self._share, number, outcome)
 
     # --- receiving
 
@@ -277,7 +281,7 @@ class Lane:
                         self._lose(self._far.explain())
                     return
                 if frame.type in (wire.DATA, wire.PACK):  # not with the near end's lock held
-                    self._crew.limiter.wait(len(frame.payload), self._is_closed)
+                    self._pool.limiter.wait(len(frame.payload), self._is_closed)
                 with self._near_lock:
                     if self._take_frame(frame):
                         return
@@ -286,7 +290,7 @@ class Lane:
         except _MISSHAPEN as error:
             self._lose(_misshapen(error))
         except BaseException as error:
-            self._board.stop(error)
+            self._queue.stop(error)
             self._far.channel.end()
 
     def _take_frame(self, frame: wire.Frame) -> bool:
@@ -388,9 +392,9 @@ class Lane:
         answer, failed = frame.json(), bool(frame.flags & wire.FAILED)
         if frame.id in (_BEGIN, _END):
             if failed:
-                problem = _as_copy_error(failures.checked(answer), self._crew.begin_far)
+                problem = _as_copy_error(failures.checked(answer), self._pool.begin_far)
                 if isinstance(problem, CopyRunning):
-                    self._board.stop(problem)
+                    self._queue.stop(problem)
                 raise problem
             if frame.id == _END and self._ending:
                 self._far.session.advance(session.END)
@@ -399,10 +403,10 @@ class Lane:
         work = self._share.work.get(frame.id)
         if isinstance(work, Ask):
             self._answered(frame.id, work, answer, failed)
-        elif isinstance(work, Pack) and self._crew.is_push:
+        elif isinstance(work, Pack) and self._pool.is_push:
             places = [(int(place), failures.checked(f)) for place, f in answer]
             self._done(frame.id, lambda: work.then(work, places))
-        elif not self.is_lost:
+        elif not self._share.is_over:
             raise ProtocolError("a REPLY frame that was not asked for")
         return False
 

@@ -1,7 +1,7 @@
 """The lanes of one copy: how many, when they connect, what happens when they cannot.
 
-Not here: what a worker does (worker.py), what there is to do (coordinator.py), how many lanes
-are good (autotune.py).
+Not here: what a worker does (worker.py), what there is to do (coordinator.py), how many lanes are
+good (autotune.py), the requests that make an end the source or the sink (begin.py).
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ import itertools
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from pscp.connect.bootstrap import Far
+from pscp.connect.bootstrap import RemoteAgent
 from pscp.connect.connections import Wanted
 from pscp.connect.early_logins import LET_GO_S
 from pscp.connect.host_cache import Known
 from pscp.connect.latecomers import Latecomers
-from pscp.endpoint import metadata, requests, source, tree
+from pscp.endpoint import metadata, requests, tree
 from pscp.endpoint.end import End
 from pscp.errors import (
     AuthenticationError,
@@ -29,6 +29,7 @@ from pscp.errors import (
     PscpError,
     Unreachable,
 )
+from pscp.log import Log
 from pscp.options import CHUNK_BYTES, Options
 from pscp.progress import Counters, count
 from pscp.transfer import cpu_load
@@ -43,8 +44,8 @@ from pscp.transfer.autotune import (
 )
 from pscp.transfer.lane import STREAM_WINDOW_BYTES, WINDOW_BYTES
 from pscp.transfer.plan import MEMORY_BYTES
-from pscp.transfer.rate_limiter import Limiter
-from pscp.transfer.work_queue import Board
+from pscp.transfer.rate_limiter import RateLimiter
+from pscp.transfer.work_queue import WorkQueue
 from pscp.transfer.worker import OPENING_MAX, Worker
 
 _ATTEMPTS_ALONE = 8  # connecting again, with no lane alive: one to one and a half minutes of pauses
@@ -56,12 +57,15 @@ _LOOK_S = 0.25  # between two looks at how the copy goes
 _CHANNELS_ALONE = 4  # of the only connection there is; TCP's buffer has room for two windows
 
 
-class Crew:
+_log = Log("transfer")
+
+
+class LanePool:
     """What lanes share, and the lanes themselves."""
 
     def __init__(
         self, options: Options, counters: Counters, is_push: bool, algorithm: str,
-        connect: Callable[[Wanted], Far], note: Callable[[str], None], keeps: bool,
+        connect: Callable[[Wanted], RemoteAgent], note: Callable[[str], None], keeps: bool,
         path: Path, known: Known, has_early: Callable[[], bool], is_once: bool = False,
         stream: Any = None,
     ) -> None:  # fmt: skip
@@ -71,20 +75,21 @@ class Crew:
         `known` is what the last copy over this path came to; `stream` this end of a stream, whose
         length nobody knows.
         """
-        self.board = Board(stream is not None)
+        self._lock = threading.Lock()  # guards counts, and what workers show of themselves
+        self.queue = WorkQueue(stream is not None)
         self.is_push, self.algorithm = is_push, algorithm
         self.algorithms = {algorithm}  # that both ends have
-        self.opening, self.may_open = 0, OPENING_MAX
+        self._opening, self._may_open = 0, OPENING_MAX  # logins; fewer once refused
         self.begin_near: requests.Begin
         self.begin_far: requests.Begin
         rate = options.limit_kbit_s * 1000 / 8 if options.limit_kbit_s else None
-        self.limiter = Limiter(rate, self.board.changed)
+        self.limiter = RateLimiter(rate)
         self.most_alive = 0
         self.rtt_s = path.rtt_s
         self.connect, self.keeps = connect, keeps
         self._path, self._known, self._has_early = path, known, has_early
         self._begun_s = time.monotonic()
-        self.kept: list[Far] = []
+        self.kept: list[RemoteAgent] = []
         self.late: Latecomers | None = None  # what takes connections for the next copy
         self._lane_numbers = itertools.count(1)
         self.count, self._channels, self.why = _first(options, path, known.lanes)
@@ -116,21 +121,23 @@ class Crew:
             self.why = "channels of one connection"
         self._channels = 1
 
-    def begin(self, of_source: requests.Begin, of_sink: requests.Begin, fars: list[Far]) -> None:
-        """Start the lanes; `fars` are connections that are open already, 1 to `count`."""
+    def begin(
+        self, of_source: requests.Begin, of_sink: requests.Begin, agents: list[RemoteAgent]
+    ) -> None:
+        """Start the lanes; `agents` are connections that are open already, 1 to `count`."""
         both = (of_source, of_sink) if self.is_push else (of_sink, of_source)
         self.begin_near, self.begin_far = both
-        self._add_lanes(fars)
+        self._add_lanes(agents)
         if self._tuner is not None:
             self._looking.start()
 
-    def _add_lanes(self, fars: list[Far]) -> None:
+    def _add_lanes(self, agents: list[RemoteAgent]) -> None:
         """As many as are missing, each connection with its channels."""
         while len(self._workers) < self.count:
-            far = fars.pop(0) if fars else None
+            far = agents.pop(0) if agents else None
             master = self._master_with_room()
             worker = Worker(len(self._workers) + 1, self, far, master, self.congestion)
-            with self.board.changed:
+            with self._lock:
                 self._workers.append(worker)
             worker.start()
         self._counters.set(lanes_wanted=self.count)
@@ -150,17 +157,19 @@ class Crew:
         assert self._tuner is not None
         while not (self._ended.wait(_LOOK_S) or self._tuner.is_done):
             sentence = self._tuner.look(self._seen())
-            if sentence and self._is_verbose:
-                self._note(sentence)
+            if sentence:
+                _log.debug("%s", sentence)
+                if self._is_verbose:
+                    self._note(sentence)
             self.congestion = self._tuner.congestion
             if self._tuner.count != self.count:
                 self._resize(self._tuner.count)
 
     def _seen(self) -> Seen:
-        counters, board = self._counters, self.board
+        counters, queue = self._counters, self.queue
         left = self._left_bytes()
         return Seen(
-            time.monotonic(), counters.lanes_alive, board.done_bytes, board.done_pieces,
+            time.monotonic(), counters.lanes_alive, queue.done_bytes, queue.done_pieces,
             left if counters.plan_complete else math.inf, cpu_load.idle_s(),
             cpu_load.used_s(self._pids()),
         )  # fmt: skip
@@ -181,11 +190,11 @@ class Crew:
             self._channels = 2
         self.count = count
         self._add_lanes([])
-        with self.board.changed:
+        with self._lock:
             best_first = sorted(self._workers, key=lambda worker: not worker.is_up)
             for place, worker in enumerate(best_first):
-                worker.park(place >= count)
-            self.board.changed.notify_all()
+                worker.is_parked = place >= count
+        self.queue.wake_lanes()
 
     def lesson(self) -> Known:
         """What the next copy over this path should know."""
@@ -220,22 +229,21 @@ class Crew:
         self._ended.set()
         if self._looking.ident is not None:
             self._looking.join()
-        with self.board.changed:
-            self.board.is_finished = self.board.error is None
-            self.board.changed.notify_all()
-        if self.board.error is not None:
+        self.queue.close()
+        if self.queue.error is not None:
             for worker in self._workers:
                 worker.abort()
         until_s = time.monotonic() + _END_S
         leaving = []
         for worker in self._workers:
             while worker.is_alive():
-                if self.board.error is None and worker.is_connecting:
+                if self.queue.error is None and worker.is_connecting:
                     leaving.append(worker)
                     break
-                if self.board.error is not None or time.monotonic() > until_s:
+                if self.queue.error is not None or time.monotonic() > until_s:
                     worker.abort()
                 worker.join(0.05)  # one that is just about to connect is found next time
+        self.queue.finish_writing()
         if leaving:
             late = self.late or Latecomers()
             late.expect(len(leaving))
@@ -243,17 +251,15 @@ class Crew:
             threading.Thread(target=_let_go, args=args, name="leaving", daemon=True).start()
 
     def may_log_in(self) -> bool:
-        """May one more worker log in? Not more than there are pieces of work.
-
-        With the board's lock held.
-        """
-        if self.opening >= self.may_open:
-            return False
-        lanes = self.opening + sum(each.has_connection for each in self._workers)
+        """May one more worker log in? Not more than there are pieces of work."""
+        with self._lock:
+            if self._opening >= self._may_open:
+                return False
+            lanes = self._opening + sum(each.has_connection for each in self._workers)
         if not lanes or self._has_early():
             return True
         if self._stream is None:
-            pieces = self.board.pieces_known(self._left_bytes(), self._chunk_bytes)
+            pieces = self.queue.pieces_known(self._left_bytes(), self._chunk_bytes)
             if lanes >= pieces:
                 return False
         if self._tuner is None:
@@ -268,12 +274,12 @@ class Crew:
 
     # --- what lanes tell
 
-    def keep(self, far: Far) -> None:
+    def keep(self, far: RemoteAgent) -> None:
         """A connection that the next copy can use."""
-        with self.board.changed:
+        with self._lock:
             self.kept.append(far)
 
-    def come_late(self, far: Far) -> None:
+    def come_late(self, far: RemoteAgent) -> None:
         """A connection that the copy does not need any more."""
         if self.keeps and self.late is not None:
             self.late.accept(far)
@@ -282,96 +288,125 @@ class Crew:
 
     def lane_up(self, worker: Worker) -> None:
         self._counters.add(lanes_alive=1)
-        self.most_alive = max(self.most_alive, self._counters.lanes_alive)
-        with self.board.changed:
+        with self._lock:
+            self.most_alive = max(self.most_alive, self._counters.lanes_alive)
             worker.is_up, worker.up_at_s = True, time.monotonic()
-            self.board.changed.notify_all()  # its further channels can be opened now
-            if self._is_full:
-                self._tell_full()
+        self.queue.wake_lanes()  # its further channels can be opened now
+        self._tell_full()
 
     def lane_down(self, worker: Worker, error: PscpError | None) -> None:
         self._counters.add(lanes_alive=-1, connections_lost=int(error is not None))
-        with self.board.changed:
+        with self._lock:
             worker.is_up = False
             if time.monotonic() - worker.up_at_s > _STEADY_S:  # a stream's may have had no work
                 self._outage = -1, 0.0
-            self.board.changed.notify_all()  # another may log in in its place
+        self.queue.wake_lanes()  # another may log in in its place
+
+    def connecting(self, worker: Worker) -> None:
+        """The worker begins to connect. A further channel is no login."""
+        with self._lock:
+            self._opening += worker.master is None
+            worker.is_connecting = True
+
+    def connected(self, worker: Worker, is_refused: bool) -> None:
+        """The worker has connected, or has not: `is_refused` where the server closed its login."""
+        with self._lock:
+            is_login = worker.master is None
+            self._opening -= is_login
+            worker.is_connecting = False
+            if is_refused and is_login:
+                self._may_open = max(1, self._may_open // 2)
+        self.queue.wake_lanes()
 
     def may_try_again(self, worker: Worker, error: PscpError, attempt: int) -> bool:
         """A lost connection is opened again while others work; alone only so many times."""
-        with self.board.changed:
-            if self.board.error is not None or self.board.is_finished:
-                return False
-            if isinstance(error, CopyError):  # an end refused to begin: it would refuse again
-                self.board.stop(error)
-                return False
-            alone = self._counters.lanes_alive == 0
-            # There was a login before, so "connection refused" and the like will pass as well.
-            if isinstance(error, ConnectionFull):
-                self._full(worker, error)
-                return False
-            is_passing = isinstance(error, ConnectionLost | Unreachable)
-            is_passing = is_passing or type(error) is ConnectError
-            if is_passing and (not alone or self._rides_out(error, attempt)):
-                return True
-            if isinstance(error, AuthenticationError) and self._rides_instead(worker):
-                return True
-            worker.stays_away = True
-            self.board.changed.notify_all()  # its further channels give up too
-            if all(each.gave_up for each in self._workers):
-                self.board.stop(error)
-            elif not is_passing:
-                self._tell_once(f"no more connections, going on with those open: {error.message}")
+        if self.queue.error is not None or self.queue.is_finished:
             return False
+        if isinstance(error, CopyError):  # an end refused to begin: it would refuse again
+            self.queue.stop(error)
+            return False
+        if isinstance(error, ConnectionFull):
+            self._give_up(worker, error)
+            self._full()
+            return False
+        # There was a login before, so "connection refused" and the like will pass as well.
+        is_passing = isinstance(error, ConnectionLost | Unreachable)
+        is_passing = is_passing or type(error) is ConnectError
+        is_alone = self._counters.lanes_alive == 0
+        if is_passing and (not is_alone or self._rides_out(error, attempt)):
+            return True
+        if isinstance(error, AuthenticationError) and self._rides_instead(worker):
+            self._tell_once("no other login passes without asking: using channels of this one")
+            return True
+        if not self._give_up(worker, error) and not is_passing:
+            self._tell_once(f"no more connections, going on with those open: {error.message}")
+        return False
+
+    def _give_up(self, worker: Worker, error: PscpError) -> bool:
+        """The worker connects no more. Stops the copy if it was the last one: then True."""
+        with self._lock:
+            worker.stays_away = True
+            is_last = all(each.gave_up for each in self._workers)
+        self.queue.wake_lanes()  # its further channels give up too
+        if is_last:
+            self.queue.stop(error)
+        return is_last
 
     def _rides_out(self, error: PscpError, attempt: int) -> bool:
         """No lane is alive: may one be tried again? Ends the copy where it has taken too long.
 
         An outage begins with the first failure after a piece of work was done.
         """
-        if self._outage[0] != self.board.done_pieces:
-            self._outage = self.board.done_pieces, time.monotonic()
-        left_s = self._outage[1] + (self._retry_for_s or _OUTAGE_S) - time.monotonic()
+        with self._lock:
+            if self._outage[0] != self.queue.done_pieces:
+                self._outage = self.queue.done_pieces, time.monotonic()
+            left_s = self._outage[1] + (self._retry_for_s or _OUTAGE_S) - time.monotonic()
+            is_over = left_s <= 0 and not self._opening
         if left_s > 0:
             return self._retry_for_s is not None or attempt < _ATTEMPTS_ALONE
-        if not self.opening:
-            self.board.stop(error)
+        if is_over:
+            self.queue.stop(error)
         return False
 
-    def _full(self, worker: Worker, error: PscpError) -> None:
-        """Its connection carries no more channels than it has. With the board's lock held."""
-        worker.stays_away = True
-        self.board.changed.notify_all()
-        if all(each.gave_up for each in self._workers):
-            self.board.stop(error)
-        self._counters.set(lanes_wanted=sum(not each.gave_up for each in self._workers))
-        self._is_full = True
+    def _full(self) -> None:
+        """A connection carries no more channels than it has."""
+        with self._lock:
+            self._is_full = True
+            lanes = sum(not each.gave_up for each in self._workers)
+        self._counters.set(lanes_wanted=lanes)
         self._tell_full()
 
     def _tell_full(self) -> None:
         """Once it is known how many channels a connection carries."""
-        riders = [each for each in self._workers if each.master is not None or self._is_once]
-        if self._has_told_full or not all(each.is_up or each.gave_up for each in riders):
-            return
-        self._has_told_full = True
-        of_each: dict[Worker | None, int] = {}
-        for each in riders:
-            of_each[each.master] = of_each.get(each.master, 0 if self._is_once else 1) + each.is_up
-        most = max(of_each.values())
-        if not self._is_once:
-            self._channels = most  # of connections that are still to come
+        with self._lock:
+            most = self._most_channels() if self._is_full and not self._has_told_full else 0
+            if not most:
+                return
+            self._has_told_full = True
+            if not self._is_once:
+                self._channels = most  # of connections that are still to come
         if self._is_verbose:
             self._note(f"the server lets {count(most, 'channel')} on a connection (MaxSessions)")
 
+    def _most_channels(self) -> int:
+        """Those of the connection that has most; 0 while some are still to come."""
+        riders = [each for each in self._workers if each.master is not None or self._is_once]
+        if not all(each.is_up or each.gave_up for each in riders):
+            return 0
+        of_each: dict[Worker | None, int] = {}
+        for each in riders:
+            of_each[each.master] = of_each.get(each.master, 0 if self._is_once else 1) + each.is_up
+        return max(of_each.values(), default=0)
+
     def _rides_instead(self, worker: Worker) -> bool:
         """Where only one login passes (a password, a token), its connection carries more."""
-        alive = [each for each in self._workers if each.is_up and each.master is None]
-        riders = sum(each.master is not None for each in self._workers)
-        if worker.master is not None or len(alive) != 1 or riders + 1 >= _CHANNELS_ALONE:
-            return False
-        worker.master = alive[0]
-        self._tell_once("no other login passes without asking: using channels of this one")
-        return True
+        with self._lock:
+            alive = [each for each in self._workers if each.is_up and each.master is None]
+            riders = sum(each.master is not None for each in self._workers)
+            if worker.master is not None or len(alive) != 1 or riders + 1 >= _CHANNELS_ALONE:
+                return False
+            worker.master = alive[0]
+            return True
 
     def _tell_once(self, text: str) -> None:
         if not self._has_told:
@@ -406,32 +441,3 @@ def _first(options: Options, path: Path, known_lanes: int) -> Start:
         connections = max(-(-found.lanes // channels), min(found.lanes, 2))
         found = found._replace(lanes=connections * channels, channels=channels)
     return found
-
-
-def source_request(
-    tops: list[source.Top], options: Options, algorithm: str
-) -> requests.BeginSource:
-    """The request that makes an end the source of this copy."""
-    rules = tree.Rules(
-        recursive=options.recursive, follow=not options.archive, preserve=options.preserve,
-        archive=options.archive, filters=options.filters,
-    )  # fmt: skip
-    return requests.BeginSource(
-        tops, rules, algorithm, options.block_bytes, options.strong, options.transfer_test
-    )
-
-
-def sink_request(
-    root: str, token: str, options: Options, algorithm: str, nonce: str = "",
-    earlier: Sequence[str] = (), server: Mapping[str, Any] | None = None,
-) -> requests.BeginSink:  # fmt: skip
-    """The request that makes an end the sink of this copy, for the run with this nonce.
-
-    Without a nonce the sink changes nothing. The `earlier` runs may have left parts. `server` is
-    what the claim has told of a server for SFTP (sftp/fence.py).
-    """
-    return requests.BeginSink(
-        root=root, token=token, nonce=nonce, earlier=list(earlier), hash=algorithm,
-        strong=options.strong, preserve=options.preserve, archive=options.archive,
-        test=options.transfer_test, server=dict(server or {}),
-    )  # fmt: skip

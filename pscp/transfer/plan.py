@@ -105,10 +105,10 @@ class Ask:
     """A request to one end of the copy. When a lane dies it is asked again, or `lost` called."""
 
     of_source: bool  # else of the sink
-    request: requests.Request | Callable[[Any], requests.Request]  # or what makes it, for a lane
+    request: requests.Request | Callable[[Any], requests.Request]  # or what makes it, for a share
     then: Callable[[Any], None]
     failed: Callable[[Failure], None]
-    lane: Any = None  # the lane that must ask it, while that one lives
+    share: Any = None  # of the lane that must ask it, while that one lives
     lost: Callable[[], None] | None = None  # instead of asking it again, when a lane dies
     is_prompt: bool = False  # answered within a second, or its lane stands still
     is_exclusive: bool = False  # a lost lane must not do it late, once another one has done it
@@ -117,8 +117,9 @@ class Ask:
     is_over: bool = False
     cost_bytes: int = MEMORY_BYTES
 
-    def request_for(self, lane: Any) -> requests.Request:
-        return self.request(lane) if callable(self.request) else self.request
+    def request_for(self, share: Any) -> requests.Request:
+        """The request, as the lane with this share sends it."""
+        return self.request(share) if callable(self.request) else self.request
 
 
 Work = Chunk | Pack | Ask

@@ -14,23 +14,24 @@ from collections.abc import Callable
 _TURN_S = 0.1
 
 
-class Limiter:
+class RateLimiter:
     """Has each lane wait for its turns: a lane with much to send takes many small ones."""
 
-    def __init__(self, bytes_per_s: float | None, changed: threading.Condition) -> None:
-        """Limit to this rate, or not at all. `changed` is the board's condition, which wakes a
-        lane that is lost and all lanes when the copy stops.
-        """
-        self._rate, self._changed = bytes_per_s, changed
+    def __init__(
+        self, bytes_per_s: float | None, condition: threading.Condition | None = None
+    ) -> None:
+        """Limit to this rate, or not at all."""
+        self._rate = bytes_per_s
+        self._turns = condition or threading.Condition()  # guards what follows; nobody notifies
         self._free_at_s = 0.0
 
     def wait(self, count: int, is_over: Callable[[], bool]) -> None:
-        """Wait until `count` bytes more may go, or until `is_over()`, which holds the lock."""
+        """Wait until `count` bytes more may go, or until `is_over()`, which is asked each 0.1 s."""
         if self._rate is None:
             return
         most = self._rate * _TURN_S
         left = float(count)
-        with self._changed:
+        with self._turns:
             while left > 0 and not is_over():
                 self._wait_for_turn(min(left, most) / self._rate, is_over)
                 left -= most
@@ -38,4 +39,4 @@ class Limiter:
     def _wait_for_turn(self, length_s: float, is_over: Callable[[], bool]) -> None:
         self._free_at_s = turn_s = max(self._free_at_s, time.monotonic()) + length_s
         while (left_s := turn_s - time.monotonic()) > 0 and not is_over():
-            self._changed.wait(min(left_s, _TURN_S))
+            self._turns.wait(min(left_s, _TURN_S))

@@ -18,7 +18,7 @@ from pscp.options import Options
 from pscp.transfer.file_job import CHECK_BYTES, checked_extents
 from pscp.transfer.journal import AnyJournal, Landed
 from pscp.transfer.plan import MEMORY_BYTES, Ask, Placed, batches, cut, goes_in_pack
-from pscp.transfer.work_queue import Board
+from pscp.transfer.work_queue import WorkQueue
 
 LOOK_ITEMS = 256  # in one question
 
@@ -26,7 +26,7 @@ LOOK_ITEMS = 256  # in one question
 class Copy(Protocol):
     """What the look at the destination needs of the copy."""
 
-    board: Board
+    queue: WorkQueue
     journal: AnyJournal
     options: Options
     algorithm: str
@@ -46,7 +46,7 @@ class Look:
     """Decides for each entry of a destination that is not new."""
 
     def __init__(self, copy: Copy) -> None:
-        self._copy, self._board = copy, copy.board
+        self._copy, self._queue = copy, copy.queue
 
     def request(self, items: list[Placed]) -> Ask:
         """The request that begins it, for at most LOOK_ITEMS items."""
@@ -133,7 +133,7 @@ class Look:
 
         if left:
             discard = requests.Discard(path, left)
-            self._board.add(Ask(False, discard, then, lambda _: None))
+            self._queue.add(Ask(False, discard, then, lambda _: None))
 
     def _inherit(self, item: Placed, nonce: str, landed: Landed | None) -> None:
         """Have the sink make an earlier run's part this run's own, and send what it lacks."""
@@ -148,7 +148,7 @@ class Look:
                 self._copy.send(item, compare=True)
 
         inherit = requests.Inherit(item.entry, nonce)
-        self._board.add(Ask(False, inherit, then, lambda _: then(False), is_exclusive=True))
+        self._queue.add(Ask(False, inherit, then, lambda _: then(False), is_exclusive=True))
 
     # --- files of the same size: hashed at both ends
 
@@ -170,7 +170,7 @@ class Look:
     ) -> None:  # fmt: skip
         def ask(of_source: bool, request: requests.Request, then: Callable[[Any], None]) -> None:
             cost_bytes = len(group) * MEMORY_BYTES
-            self._board.add(Ask(of_source, request, then, self._bug, cost_bytes=cost_bytes))
+            self._queue.add(Ask(of_source, request, then, self._bug, cost_bytes=cost_bytes))
 
         def then_source(there: list[Any]) -> None:
             known = [(source.listed(item.known), each) for item, each in pairs]
@@ -205,7 +205,7 @@ class Look:
         """What lies from `offset` on; `before` that there were so many bytes, all the same."""
 
         def ask(of_source: bool, request: requests.Request, then: Callable[[Any], None]) -> None:
-            self._board.add(Ask(of_source, request, then, lambda _: self._send(item, [])))
+            self._queue.add(Ask(of_source, request, then, lambda _: self._send(item, [])))
 
         def then_source(there: Any) -> None:
             def then(here: Any) -> None:

@@ -1,9 +1,16 @@
-"""The board: where work waits, and from where lanes take it.
+"""The work queue: where work waits, and from where lanes take it.
 
 It holds what no lane has taken yet (single pieces, and lazy iterators over a file's chunks, so
-that a file of any size costs the same), what each lane has in flight, and the lanes' windows.
-One lock guards all of it; lanes sleep on a condition of it, never poll. Who waits for something
-else has a condition of its own, since a wake-up can cost more than a small file does.
+that a file of any size costs the same), and each lane's share (lane_share.py).
+
+The queue takes its one lock in its own methods, and nobody else can take it. What must happen
+between two changes of the queue is handed to it as a function: what comes of a piece (settle()),
+a step of the copy's bookkeeping (run_alone()), a question (wait_until()), iterators and the
+reserve. Such a function may add, wake and stop; it calls no end, sends nothing, and what it wants
+written is written once the lock was let go (later_writes.py).
+
+Lanes sleep on a condition. Who waits for something else has a condition of its own, since a
+wake-up can cost more than a small file does.
 
 Not here: what the work means (coordinator.py), how it travels (lane.py), a rate that lanes keep
 to together (rate_limiter.py).
@@ -11,20 +18,18 @@ to together (rate_limiter.py).
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
-from pscp.endpoint.session import Window
+from pscp.transfer.lane_share import LaneShare
+from pscp.transfer.later_writes import LaterWrites
 from pscp.transfer.plan import Ask, Chunk, Pack, Work
 
 _WAITING_MAX = 32  # pieces or files put and not begun; the walk waits while there are more
-
-_PACE_S = 1.0  # over which a lane's pace is measured
-_SLACK_S = 0.2  # of work that a lane may hold beyond two round trips
-_LEAST_BYTES = 2 * 1024 * 1024  # the window of an OpenSSH channel
 _PATIENCE_S = 1.0  # with a chunk in flight elsewhere, before an idle lane takes it over
 _ANSWER_S = 3.0  # to a question that takes a second; then another lane asks it as well
 # A stream's chunks wait for each other: so many times as long as they take lately, at the least
@@ -32,133 +37,65 @@ _ANSWER_S = 3.0  # to a question that takes a second; then another lane asks it 
 _OVERDUE, _OVERDUE_S = 2, 0.25
 _FLIGHTS = 16  # chunks over which that time is averaged
 
-
-class InFlight:
-    """A lane's share of the board: what it has taken and not finished.
-
-    Its window follows its pace, so that a lane that has become slow does not sit on work that
-    others could do: at most what it lately did in two round trips and a bit.
-    """
-
-    def __init__(
-        self, window_bytes: int, rtt_s: float, begins_small: bool = False, lane: int = 0
-    ) -> None:
-        """With `begins_small` the window grows by what lands, from the least, as TCP's does."""
-        self.lane = lane  # the number of the lane whose share it is
-        self.window = Window(_LEAST_BYTES if begins_small else window_bytes)
-        self.work: dict[int, Work] = {}
-        self._taken_s: dict[int, float] = {}
-        self._most_bytes, self._span_s = window_bytes, 2 * rtt_s + _SLACK_S
-        self._done: deque[tuple[float, int]] = deque()  # when, and bytes, of the last second
-        self._begun_s = time.monotonic()
-
-    def take(self, number: int, work: Work) -> None:
-        self.work[number], self._taken_s[number] = work, time.monotonic()
-        self.window.take(work.cost_bytes)
-
-    def pop(self, number: int) -> Work | None:
-        """What had this number; None when it is not in flight here any more."""
-        work = self.work.pop(number, None)
-        if work is not None:
-            del self._taken_s[number]
-            self.window.credit(work.cost_bytes)
-            if not isinstance(work, Ask):
-                self._keep_pace(work.cost_bytes)
-        return work
-
-    def _keep_pace(self, count: int) -> None:
-        now_s = time.monotonic()
-        self._done.append((now_s, count))
-        while self._done[0][0] < now_s - _PACE_S:
-            self._done.popleft()
-        grown = self.window.capacity_bytes + count
-        self.window.capacity_bytes = min(grown, self._most_bytes)
-        if now_s - self._begun_s > 2 * _PACE_S:  # before that, the connection gathers speed
-            rate = sum(each for _, each in self._done) / _PACE_S
-            wanted = max(int(rate * self._span_s), _LEAST_BYTES)
-            self.window.capacity_bytes = min(wanted, self._most_bytes)
-
-    def age_s(self, number: int) -> float:
-        """How long a piece has been in flight; 0 for one that is not any more."""
-        return time.monotonic() - self._taken_s[number] if number in self._taken_s else 0.0
-
-    def oldest_chunk(self) -> tuple[int, Chunk] | None:
-        """The one that was taken first, with its number here."""
-        chunks = ((n, each) for n, each in self.work.items() if isinstance(each, Chunk))
-        return next(chunks, None)
-
-    @property
-    def is_idle(self) -> bool:
-        """Is nothing in flight but questions? A stream's may wait for very long."""
-        return all(isinstance(work, Ask) for work in self.work.values())
-
-    def held_since(self, before_s: float) -> Chunk | None:
-        """The chunk that this lane, and no other, took last, if that was before this moment.
-
-        Of a stream, the one that it took first: all that comes after it waits for it.
-        """
-        for number, work in self._latest_first():
-            if isinstance(work, Chunk) and work.takers == 1 and not work.is_over:
-                return work if self._taken_s[number] < before_s else None
-        return None
-
-    def _latest_first(self) -> Iterable[tuple[int, Work]]:
-        first = next(iter(self.work.values()), None)
-        is_stream = isinstance(first, Chunk) and first.job.may_be_short
-        return self.work.items() if is_stream else reversed(self.work.items())
+_T = TypeVar("_T")
 
 
-class Board:
-    """Use `changed` (a Condition) around every call but put(), take() and the waits."""
+class WorkQueue:
+    """The work of one copy, or of one stream. Any thread may call any method."""
 
     def __init__(self, is_stream: bool = False) -> None:
-        lock = threading.RLock()
+        self._lock = lock = threading.RLock()  # guards what follows, and all shares
+        self._is_running = False  # something that was handed in
+        self._writes = LaterWrites(self.stop)
         self._is_stream = is_stream
         self._flight_s = _PATIENCE_S / _OVERDUE  # of a chunk, lately
-        self.changed = threading.Condition(lock)  # there may be work, or room for it in a window
-        self.idle = threading.Condition(lock)  # there may be nothing in flight any more
+        self._changed = threading.Condition(lock)  # lanes: there may be work, or room for it
+        self._news = threading.Condition(lock)  # for who waits in wait_until()
         self._has_room = threading.Condition(lock)  # the walk may go on
         self._again: deque[Work] = deque()  # what a lane gave back, and what follows from answers
         self._waiting: deque[Work | Iterator[Work]] = deque()
         self._prompt: list[Ask] = []  # those that were not answered yet
         self._open = 0  # pieces taken and not finished
-        self._shares: list[InFlight] = []
+        self._shares: list[LaneShare] = []
         self._number = 0  # of the piece taken last
         self._reserve: Callable[[], Work | None] = lambda: None
         # What has to be asked before another lane may do what a lost one must not do late.
         self.revocation: Callable[[int, list[Work]], Ask] | None = None
+        # Others read these.
         self.done_bytes = 0  # of all pieces that were brought to their end, by their cost
         self.done_pieces = 0
         self.error: BaseException | None = None  # why the copy stops
-        self.is_finished = False
+        self.is_finished = False  # no more work comes
 
     # --- putting
 
     def wait_for_room(self) -> None:
-        """The walk waits here while much is waiting already."""
-        with self.changed:
+        """The walk waits here while much is waiting already, or is still to be written."""
+        self._writes.keep_short()
+        with self._lock:
             while len(self._waiting) + len(self._again) >= _WAITING_MAX and self.error is None:
                 self._has_room.wait()
 
     def put(self, work: Work) -> None:
         """From the walk, once there is room."""
-        with self.changed:
-            self.wait_for_room()
+        self.wait_for_room()
+        with self._lock:
             self._waiting.append(work)
-            self.changed.notify_all()
+            self._changed.notify_all()
 
     def add(self, work: Work | Iterator[Work]) -> None:
         """From an answer: goes before what the walk found; never waits."""
-        if isinstance(work, Iterator):
-            self._waiting.append(work)
-        elif work.takers:  # another lane is still at it
-            work.is_over = False
-            self._open += 1
-        else:
-            if isinstance(work, Ask) and work.is_prompt:
-                self._prompt.append(work)
-            self._put_again(work)
-        self.changed.notify_all()
+        with self._lock:
+            if isinstance(work, Iterator):
+                self._waiting.append(work)
+            elif work.takers:  # another lane is still at it
+                work.is_over = False
+                self._open += 1
+            else:
+                if isinstance(work, Ask) and work.is_prompt:
+                    self._prompt.append(work)
+                self._put_again(work)
+            self._changed.notify_all()
 
     def _put_again(self, work: Work) -> None:
         work.is_over = False
@@ -170,31 +107,36 @@ class Board:
 
     # --- taking
 
-    def take(self, lane: Any, share: InFlight) -> tuple[int, Work] | None:
+    def join(self, share: LaneShare) -> None:
+        """A lane comes; it leaves with give_back()."""
+        with self._lock:
+            self._shares.append(share)
+
+    def take(self, share: LaneShare) -> tuple[int, Work] | None:
         """The next piece for this lane, with its number, once there is room; None: end."""
-        with self.changed:
-            while True:
-                if self.error is not None or self.is_finished or lane.is_lost:
-                    return None
-                taken = self.try_take(lane, share)
+        with self._lock:
+            while not (self._is_ended() or share.is_over):
+                taken = self.try_take(share)
                 if taken is not None:
                     return taken
                 # with nothing in flight here, another lane's straggler may come into question
                 is_idle = self._open and share.is_idle
-                self.changed.wait(self._patience_s() / 2 if is_idle else None)
-
-    def try_take(self, lane: Any, share: InFlight) -> tuple[int, Work] | None:
-        """As take(), without waiting."""
-        if not share.window.has_room(1):
+                self._changed.wait(self._patience_s() / 2 if is_idle else None)
             return None
-        if lane.is_parked:
-            work = self._next_again(lane)
-        else:
-            first = self._unanswered(share) or self._overdue(share)
-            work = first or self._next(lane) or self._straggler(share)
-        return None if work is None else self._taken(share, work)
 
-    def _taken(self, share: InFlight, work: Work) -> tuple[int, Work]:
+    def try_take(self, share: LaneShare) -> tuple[int, Work] | None:
+        """As take(), without waiting."""
+        with self._lock:
+            if not share.window.has_room(1):
+                return None
+            if share.is_parked():
+                work = self._next_again(share)
+            else:
+                first = self._unanswered(share) or self._overdue(share)
+                work = first or self._next(share) or self._straggler(share)
+            return None if work is None else self._taken(share, work)
+
+    def _taken(self, share: LaneShare, work: Work) -> tuple[int, Work]:
         self._number += 1
         work.takers += 1
         if work.takers == 1:
@@ -208,7 +150,7 @@ class Board:
             self._has_room.notify_all()
         return self._number, work
 
-    def _unanswered(self, share: InFlight) -> Ask | None:
+    def _unanswered(self, share: LaneShare) -> Ask | None:
         """A question that should have been answered: the lane that asked it stands still."""
         before_s = time.monotonic() - _ANSWER_S
         for ask in self._prompt:
@@ -216,7 +158,7 @@ class Board:
                 return ask
         return None
 
-    def _overdue(self, share: InFlight) -> Chunk | None:
+    def _overdue(self, share: LaneShare) -> Chunk | None:
         """The chunk of a stream that all others wait for, if another lane is slow with it."""
         if not self._is_stream:
             return None
@@ -234,7 +176,7 @@ class Board:
             return _PATIENCE_S
         return max(_OVERDUE * self._flight_s, _OVERDUE_S)
 
-    def _straggler(self, share: InFlight) -> Chunk | None:
+    def _straggler(self, share: LaneShare) -> Chunk | None:
         """With nothing else to do, a lane takes over what a slower one has held for long.
 
         Both send the same bytes to the same place; what comes second is ignored.
@@ -245,15 +187,8 @@ class Board:
         found = (each.held_since(before_s) for each in self._shares if each is not share)
         return next((chunk for chunk in found if chunk is not None), None)
 
-    def join(self, share: InFlight) -> None:
-        """A lane comes; it leaves with give_back()."""
-        self._shares.append(share)
-
-    def in_flight_bytes(self) -> int:
-        return sum(share.window.in_flight_bytes for share in self._shares)
-
-    def _next(self, lane: Any) -> Work | None:
-        again = self._next_again(lane)
+    def _next(self, share: LaneShare) -> Work | None:
+        again = self._next_again(share)
         while again is None and self._waiting:
             first = self._waiting[0]
             if not isinstance(first, Iterator):
@@ -263,36 +198,67 @@ class Board:
             if piece is not None:
                 return piece
             self._waiting.remove(first)
-            self.idle.notify_all()
-            again = self._next_again(lane)  # its end may have added what follows from it
+            self._news.notify_all()
+            again = self._next_again(share)  # its end may have added what follows from it
         return again or self._reserve()
 
-    def _next_again(self, lane: Any) -> Work | None:
+    def _next_again(self, share: LaneShare) -> Work | None:
         """What was given back or follows from an answer. A parked lane does only its own."""
         for place, again in enumerate(self._again):
-            pinned = again.lane if isinstance(again, Ask) else None
-            is_free = pinned is None or pinned.is_lost
-            if pinned is lane or (is_free and not lane.is_parked):
+            pinned = again.share if isinstance(again, Ask) else None
+            is_free = pinned is None or pinned.is_over
+            if pinned is share or (is_free and not share.is_parked()):
                 del self._again[place]
                 return again
         return None
 
-    def has_work(self) -> bool:
-        """Is there anything that no lane has taken?"""
-        return bool(self._again or self._waiting)
-
-    def pieces_known(self, left_bytes: int, chunk_bytes: int) -> int:
-        """At most so many pieces are not done: in flight, waiting, and of files yet to be cut."""
-        whole = sum(not isinstance(each, Iterator) for each in self._waiting)
-        known = self._open + len(self._again) + whole
-        if whole < len(self._waiting):
-            known += -(-max(0, left_bytes - self.in_flight_bytes()) // chunk_bytes)
-        return known
-
     # --- finishing
 
-    def finish(self, share: InFlight, number: int) -> bool:
-        """A lane is done with this piece. False: it was given back, or another lane was first."""
+    def settle(self, share: LaneShare, number: int, outcome: Callable[[], object]) -> bool:
+        """End a piece of work of a lane, and run what comes of it before anybody sees it ended.
+
+        False, and nothing is run: it was given back meanwhile, or another lane was first. What
+        `outcome` raises stops the copy, since nobody would do this piece again.
+        """
+        with self._lock:
+            if not self._finish(share, number):
+                return False
+            try:
+                self._run(outcome)
+            except BaseException as error:
+                self.stop(error)
+        self._writes.start()
+        return True
+
+    def run_alone(self, step: Callable[[], _T]) -> _T:
+        """Run a step of the copy's bookkeeping while no outcome and no other step runs."""
+        with self._lock:
+            result = self._run(step)
+        self._writes.start()
+        return result
+
+    def _run(self, given: Callable[[], _T]) -> _T:
+        """Run what was handed in, which does not have the queue run something else."""
+        if self._is_running:
+            raise RuntimeError("a step of the work queue within another")
+        self._is_running = True
+        try:
+            return given()
+        finally:
+            self._is_running = False
+
+    def write_later(self, write: Callable[[], object]) -> None:
+        """Have this done once the lock was let go, after all that was to be written before.
+
+        For what the queue runs. What `write` raises stops the copy.
+        """
+        self._writes.add(write)
+
+    def finish_writing(self) -> None:
+        """Wait until all is written that write_later() got before."""
+        self._writes.finish()
+
+    def _finish(self, share: LaneShare, number: int) -> bool:
         had_room, age_s = share.window.has_room(1), share.age_s(number)
         work = share.pop(number)
         if work is None:
@@ -300,7 +266,7 @@ class Board:
         if isinstance(work, Chunk):
             self._flight_s += (age_s - self._flight_s) / _FLIGHTS
         if not had_room or share.is_idle:  # this lane may take more, if only from another
-            self.changed.notify_all()
+            self._changed.notify_all()
         work.takers -= 1
         if work.is_over:
             return False
@@ -311,11 +277,19 @@ class Board:
         self.done_bytes += work.cost_bytes
         self.done_pieces += 1
         if not self._open:
-            self.idle.notify_all()
+            self._news.notify_all()
         return True
 
-    def give_back(self, share: InFlight) -> None:
+    def give_back(self, share: LaneShare) -> None:
         """A lane has ended: what it had in flight goes to the others."""
+        with self._lock:
+            if not share.is_over:
+                share.is_over = True
+                self._give_back(share)
+                self.wake_lanes()
+                self.wake()
+
+    def _give_back(self, share: LaneShare) -> None:
         if share in self._shares:
             self._shares.remove(share)
         exclusive: list[Work] = []
@@ -336,19 +310,102 @@ class Board:
                 self._put_again(work)
         if exclusive and self.revocation is not None:
             self.add(self.revocation(share.lane, exclusive))
-        self.changed.notify_all()
+
+    # --- the end
+
+    def stop(self, error: BaseException) -> None:
+        """The copy cannot go on: every lane ends, and every wait."""
+        with self._lock:
+            if self.error is None:
+                self.error = error
+            self._wake_all()
+
+    def close(self) -> None:
+        """No more work comes: every lane ends, and every wait. Nothing, where the copy stops."""
+        with self._lock:
+            self.is_finished = self.error is None
+            self._wake_all()
+
+    def _is_ended(self) -> bool:
+        return self.error is not None or self.is_finished
+
+    def _wake_all(self) -> None:
+        for condition in (self._changed, self._news, self._has_room):
+            condition.notify_all()
+
+    # --- waiting, and what is asked
+
+    def wait_until(self, is_so: Callable[[], bool], patience_s: float | None = None) -> bool:
+        """Wait until `is_so()`. False: the queue was stopped or closed, or that took too long.
+
+        It is asked again when the queue becomes idle, when a lane ends, and after wake().
+        """
+        with self._lock:
+            return self._wait(self._news, is_so, patience_s)
+
+    def wait_to_begin(self, may_begin: Callable[[], bool]) -> bool:
+        """Wait until a worker may begin. False: the queue was stopped or closed.
+
+        It is asked again whenever there may be more work, and after wake_lanes().
+        """
+        with self._lock:
+            return self._wait(self._changed, may_begin)
+
+    def wait_for_end(self, patience_s: float) -> None:
+        """Wait until the queue is stopped or closed, for so long at most."""
+        with self._lock:
+            self._wait(self._changed, lambda: False, patience_s)
+
+    def _wait(
+        self, condition: threading.Condition, is_so: Callable[[], bool],
+        patience_s: float | None = None,
+    ) -> bool:  # fmt: skip
+        until_s = math.inf if patience_s is None else time.monotonic() + patience_s
+        while not self._is_ended():
+            if self._run(is_so):
+                return True
+            left_s = until_s - time.monotonic()
+            if left_s <= 0:
+                return False
+            condition.wait(None if patience_s is None else left_s)
+        return False
+
+    def wake(self) -> None:
+        """Something that wait_until() waits for may be so now."""
+        with self._lock:
+            self._news.notify_all()
+
+    def wake_lanes(self) -> None:
+        """A lane may take work now, or a worker begin."""
+        with self._lock:
+            self._changed.notify_all()
+
+    def check(self) -> None:
+        """Raise why the copy stops, if it does."""
+        if self.error is not None:
+            raise self.error
 
     def is_idle(self) -> bool:
         """Is nothing waiting and nothing in flight?"""
-        return not (self._again or self._waiting or self._open)
+        with self._lock:
+            return not (self._again or self._waiting or self._open)
 
-    def stop(self, error: BaseException) -> None:
-        """The copy cannot go on: every lane ends."""
-        with self.changed:
-            if self.error is None:
-                self.error = error
-            for condition in (self.changed, self.idle, self._has_room):
-                condition.notify_all()
+    def has_work(self) -> bool:
+        """Is there anything that no lane has taken?"""
+        return bool(self._again or self._waiting)
+
+    def in_flight_bytes(self) -> int:
+        with self._lock:
+            return sum(share.window.in_flight_bytes for share in self._shares)
+
+    def pieces_known(self, left_bytes: int, chunk_bytes: int) -> int:
+        """At most so many pieces are not done: in flight, waiting, and of files yet to be cut."""
+        with self._lock:
+            whole = sum(not isinstance(each, Iterator) for each in self._waiting)
+            known = self._open + len(self._again) + whole
+            if whole < len(self._waiting):
+                known += -(-max(0, left_bytes - self.in_flight_bytes()) // chunk_bytes)
+            return known
 
 
 def _is_exclusive(work: Work) -> bool:

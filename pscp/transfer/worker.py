@@ -8,32 +8,33 @@ from __future__ import annotations
 
 import random
 import threading
-import time
 from typing import Protocol
 
-from pscp.connect.bootstrap import Far
+from pscp.connect.bootstrap import RemoteAgent
 from pscp.connect.connections import Wanted
 from pscp.errors import ConnectionLost, PscpError
-from pscp.transfer.lane import Crew as LaneCrew
-from pscp.transfer.lane import Lane
+from pscp.log import Log
+from pscp.transfer.lane import Lane, LaneContext
 from pscp.transports import Channel
 
 OPENING_MAX = 8  # at once; sshd's MaxStartups begins to refuse at 10
 _PAUSE_S = (1.0, 30.0)  # before a lost connection is tried again: first, longest
 
 
+_log = Log("transfer")
 _OVER = "the copy was over before it had connected"
 
 
-class Crew(LaneCrew, Protocol):
+class WorkerContext(LaneContext, Protocol):
     """What a worker needs of the copy it works for."""
 
-    opening: int  # workers that are connecting now
-    may_open: int  # how many may; fewer once sshd has refused one
-
-    def connect(self, wanted: Wanted) -> Far: ...
+    def connect(self, wanted: Wanted) -> RemoteAgent: ...
 
     def may_log_in(self) -> bool: ...
+
+    def connecting(self, worker: Worker) -> None: ...
+
+    def connected(self, worker: Worker, is_refused: bool) -> None: ...
 
     def lane_up(self, worker: Worker) -> None: ...
 
@@ -41,17 +42,21 @@ class Crew(LaneCrew, Protocol):
 
     def may_try_again(self, worker: Worker, error: PscpError, attempt: int) -> bool: ...
 
-    def keep(self, far: Far) -> None: ...
+    def keep(self, far: RemoteAgent) -> None: ...
 
-    def come_late(self, far: Far) -> None: ...
+    def come_late(self, far: RemoteAgent) -> None: ...
 
 
 class Worker(threading.Thread):
-    """Runs until the board is finished, or connecting makes no sense any more."""
+    """Runs until the queue is closed, or connecting makes no sense any more.
+
+    The pool changes its attributes without an underscore, with the pool's lock held, but for
+    `channel`; whoever waits for one of them is woken afterwards.
+    """
 
     def __init__(
-        self, number: int, crew: Crew, far: Far | None = None, master: Worker | None = None,
-        congestion: str = "",
+        self, number: int, pool: WorkerContext, far: RemoteAgent | None = None,
+        master: Worker | None = None, congestion: str = "",
     ) -> None:  # fmt: skip
         """With a master, its channel is one more of the master's connection."""
         super().__init__(name=f"lane {number}", daemon=True)
@@ -63,8 +68,7 @@ class Worker(threading.Thread):
         self.stays_away = False  # it has given up connecting
         self.is_parked = False  # it takes no more work, and keeps what connection it has
         self.channel: Channel | None = None  # while there is one, so that abort() can end it
-        self._crew, self._board, self._far = crew, crew.board, far
-        self._lane: Lane | None = None
+        self._pool, self._queue, self._far = pool, pool.queue, far
 
     @property
     def gave_up(self) -> bool:
@@ -80,48 +84,39 @@ class Worker(threading.Thread):
         if channel is not None:
             channel.end()
 
-    def park(self, is_parked: bool) -> None:
-        """Take no more work, or take some again. With the board's lock held."""
-        self.is_parked = is_parked
-        if self._lane is not None:
-            self._lane.is_parked = is_parked
-
     def run(self) -> None:
         try:
             attempt = 0
-            while self._wait_for_work():
-                self._lane = None
+            while self._queue.wait_to_begin(self._may_begin) and not self.gave_up:
+                lane: Lane | None = None
                 try:
                     far = self._far or self._connected()
-                    self._lane = lane = Lane(self.name, self._crew, far)
-                    lane.is_parked = self.is_parked
+                    lane = Lane(self.name, self._pool, far, lambda: self.is_parked)
                     self._serve(lane, far)
                 except PscpError as error:
-                    has_worked = self._lane is not None and self._lane.has_worked
+                    has_worked = lane is not None and lane.has_worked
                     attempt = 1 if has_worked else attempt + 1
                     master = self.master
-                    if not self._crew.may_try_again(self, error, attempt):
+                    _log.debug("attempt %d ended: %s", attempt, error.message)
+                    if not self._pool.may_try_again(self, error, attempt):
+                        _log.debug("does not connect again")
                         return
                     if self.master is master:  # else it need not log in again
                         self._pause(attempt)
         except BaseException as error:  # a bug: the main thread shows it
-            self._board.stop(error)
+            self._queue.stop(error)
         finally:
             unused = self._far  # all was over before it could begin
-            if unused is not None and self._crew.keeps:
-                self._crew.keep(unused)
+            if unused is not None and self._pool.keeps:
+                self._pool.keep(unused)
             elif unused is not None:
                 unused.close()
 
-    def _wait_for_work(self) -> bool:
+    def _may_begin(self) -> bool:
         """A lane that has no connection yet opens one only when there is work for it."""
-        board = self._board
-        with board.changed:
-            while not (board.is_finished or board.error or self.gave_up):
-                if self._far is not None or (board.has_work() and self._has_turn()):
-                    return True
-                board.changed.wait()
-        return False
+        if self._far is not None or self.gave_up:
+            return True
+        return self._queue.has_work() and self._has_turn()
 
     def _has_turn(self) -> bool:
         """May it connect now? A further channel is no login, and needs its connection."""
@@ -129,32 +124,24 @@ class Worker(threading.Thread):
             return False
         if self.master is not None:
             return self.master.is_up
-        return self._crew.may_log_in()
+        return self._pool.may_log_in()
 
-    def _connected(self) -> Far:
+    def _connected(self) -> RemoteAgent:
         """Connect. Raises ConnectError, also where the copy is over before it has connected."""
-        is_login = self.master is None
-        with self._board.changed:
-            if self._board.is_finished:
-                raise ConnectionLost(_OVER)
-            self._crew.opening += is_login
-            self.is_connecting = True
+        if self._queue.is_finished:
+            raise ConnectionLost(_OVER)
+        self._pool.connecting(self)
+        is_refused = False
         try:
             connection_of = self.master.channel if self.master is not None else None
-            far = self._crew.connect(Wanted(connection_of, self.congestion, self._opened))
+            far = self._pool.connect(Wanted(connection_of, self.congestion, self._opened))
         except ConnectionLost:
-            if is_login:
-                with self._board.changed:
-                    self._crew.may_open = max(1, self._crew.may_open // 2)
+            is_refused = True
             raise
         finally:
-            with self._board.changed:
-                self._crew.opening -= is_login
-                self.is_connecting = False
-                self._board.changed.notify_all()
-                is_over = self._board.is_finished
-        if is_over:
-            self._crew.come_late(far)
+            self._pool.connected(self, is_refused)
+        if self._queue.is_finished:
+            self._pool.come_late(far)
             raise ConnectionLost(_OVER)
         return far
 
@@ -164,26 +151,23 @@ class Worker(threading.Thread):
     def _pause(self, attempt: int) -> None:
         """Growing, and different for each lane, so that they do not all knock at once."""
         pause_s = min(_PAUSE_S[0] * 2 ** (attempt - 1), _PAUSE_S[1]) * random.uniform(0.5, 1.0)
-        until_s = time.monotonic() + pause_s
-        with self._board.changed:
-            while not (self._board.is_finished or self._board.error):
-                left_s = until_s - time.monotonic()
-                if left_s <= 0:
-                    return
-                self._board.changed.wait(left_s)
+        _log.debug("connects again in %.1f s", pause_s)
+        self._queue.wait_for_end(pause_s)
 
-    def _serve(self, lane: Lane, far: Far) -> None:
-        """Work over one connection until the board is finished. Raises why it ended before."""
+    def _serve(self, lane: Lane, far: RemoteAgent) -> None:
+        """Work over one connection until the queue is closed. Raises why it ended before."""
         self._far, self.channel = None, far.channel
-        self._crew.lane_up(self)
+        _log.debug("works over process %d", far.channel.pid)
+        self._pool.lane_up(self)
         try:
             lane.run()
         finally:
             self.channel = None
-            if lane.ended_well and self._crew.keeps:
-                self._crew.keep(far)
+            if lane.ended_well and self._pool.keeps:
+                self._pool.keep(far)
             else:
                 far.close()
-            self._crew.lane_down(self, lane.error)
+            self._pool.lane_down(self, lane.error)
+            _log.debug("has no more work over process %d", far.channel.pid)
         if lane.error is not None:
             raise lane.error

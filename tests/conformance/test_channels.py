@@ -19,11 +19,11 @@ import pytest
 from conftest import started_processes
 from ways_there import WAYS, Open, opener
 
-from pscp.connect.bootstrap import Far
+from pscp.connect.bootstrap import RemoteAgent
 from pscp.endpoint import files, hashes, requests, session, source, tree, wire
 from pscp.errors import ConnectError, ConnectionLost, NoAgent, NoPython, ProtocolError, PscpError
 from pscp.options import Options
-from pscp.transfer.lane_pool import sink_request, source_request
+from pscp.transfer.begin import sink_request, source_request
 from pscp.transports.remote_command import command
 
 OPTIONS = Options(block_bytes=4096)
@@ -32,7 +32,7 @@ TOKEN, NONCE = "01234567", "89abcdef"
 CONTENT = os.urandom(10_000)  # three blocks
 ENDING_MS = 10_000
 
-Start = Callable[..., Far]
+Start = Callable[..., RemoteAgent]
 
 
 @pytest.fixture(params=WAYS)
@@ -45,8 +45,8 @@ def start(open_channel: Open) -> Iterator[Start]:
     """start(before="echo hello; ", notice=function): an agent that runs; ended after the test."""
     with ExitStack() as stack:
 
-        def begin(before: str = "", notice: Callable[[str], None] | None = None) -> Far:
-            far = Far(open_channel(before + command()), notice)
+        def begin(before: str = "", notice: Callable[[str], None] | None = None) -> RemoteAgent:
+            far = RemoteAgent(open_channel(before + command()), notice)
             stack.callback(far.close)
             return far
 
@@ -64,32 +64,32 @@ def a_sink(root: Path) -> requests.BeginSink:
     return sink_request(str(root), TOKEN, OPTIONS, ALGORITHM, NONCE)._replace(lane=1)
 
 
-def claim(far: Far, root: Path, nonce: str = NONCE, known: Sequence[str] = ()) -> Any:
+def claim(far: RemoteAgent, root: Path, nonce: str = NONCE, known: Sequence[str] = ()) -> Any:
     answer, failed = far.ask(requests.Claim(str(root), TOKEN, nonce, list(known)))
     assert not failed
     return answer
 
 
-def become_sink(far: Far, root: Path) -> None:
+def become_sink(far: RemoteAgent, root: Path) -> None:
     assert claim(far, root)["held"] == ""
     assert far.ask(a_sink(root)) == (None, False)
     far.session.advance(session.BEGIN_SINK)
 
 
-def released(far: Far, root: Path) -> list[str]:
+def released(far: RemoteAgent, root: Path) -> list[str]:
     """The names in the root once the copy is complete."""
     assert far.ask(requests.Release()) == (None, False)
     return [path.name for path in root.iterdir()]
 
 
-def become_source(far: Far, file: Path) -> tree.Entry:
+def become_source(far: RemoteAgent, file: Path) -> tree.Entry:
     top = source.Top(file.name, str(file), False)
     assert far.ask(source_request([top], OPTIONS, ALGORITHM)) == (None, False)
     far.session.advance(session.BEGIN_SOURCE)
     return source.known(source.Known(0, file.name, *files.identity(file.stat())))
 
 
-def next_frame(far: Far) -> wire.Frame:
+def next_frame(far: RemoteAgent) -> wire.Frame:
     """The next frame that is no sign of life, with a payload of its own."""
     while True:
         frame = far.receive()
@@ -99,7 +99,7 @@ def next_frame(far: Far) -> wire.Frame:
             return frame._replace(payload=memoryview(bytes(frame.payload)))
 
 
-def push(far: Far, id_: int, offset: int, data: bytes, sent_digest: bytes) -> wire.Frame:
+def push(far: RemoteAgent, id_: int, offset: int, data: bytes, sent_digest: bytes) -> wire.Frame:
     """Send a chunk; the agent's answer."""
     for begin in range(0, len(data), OPTIONS.block_bytes):
         block = data[begin : begin + OPTIONS.block_bytes]
@@ -159,8 +159,8 @@ def test_a_banner_of_any_usual_size_is_skipped(start: Start, size: int) -> None:
     ids=["endless", "70 kB", "a line"],
 )
 def test_what_is_no_agent_is_an_error_that_quotes_it(open_channel: Open, noise: str) -> None:
-    with pytest.raises(NoAgent, match="it said: (n|x{9}|This account)") as caught:
-        Far(open_channel(noise))
+    with pytest.raises(NoAgent, match=r"it said: (n|x{9}|This account)") as caught:
+        RemoteAgent(open_channel(noise))
     assert len(caught.value.message) < 1000
 
 
@@ -173,7 +173,7 @@ def test_a_command_that_ends_at_once_tells_why(
     open_channel: Open, instead: str, error: type[ConnectError]
 ) -> None:
     with pytest.raises(ConnectError) as caught:
-        Far(open_channel(instead))
+        RemoteAgent(open_channel(instead))
     assert type(caught.value) is error
 
 
@@ -244,7 +244,7 @@ def test_a_pack_is_answered_by_its_place(start: Start, tmp_path: Path) -> None:
     far = start()
     become_sink(far, tmp_path)
     bodies = [b"one", b"two!"]
-    rows = [[len(body), digest(body).hex()] for body in bodies]
+    rows = [(len(body), digest(body).hex()) for body in bodies]
     names = ("good", "../bad")
     listed = [[an_entry(n, row[0]), row] for n, row in zip(names, rows, strict=True)]
     far.send(wire.PACK, 9, 0, wire.pack_payload(listed, bodies))
@@ -409,5 +409,5 @@ def test_an_agent_serves_one_copy_after_another(start: Start, tmp_path: Path) ->
 
 def test_errors_are_for_people(open_channel: Open) -> None:
     with pytest.raises(PscpError) as caught:
-        Far(open_channel("exit 97"))
+        RemoteAgent(open_channel("exit 97"))
     assert caught.value.hint and "\n" not in caught.value.message

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -162,7 +163,7 @@ def _find_any(self: Any, root_fd: int, token: str) -> Any:
         for place in places:
             with contextlib.suppress(OSError):
                 fd = place.open(True)
-                place.folder_fd = fence.os.dup(place.folder_fd)
+                place.folder_fd = os.dup(place.folder_fd)
                 return fd, place
     raise fence.superseded()
 

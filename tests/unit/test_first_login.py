@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_logins import FakeChannel, FakeFar, FakeOpener, failing
+from fake_logins import FakeChannel, FakeOpener, FakeRemoteAgent, failing
 
 from pscp.connect import bootstrap, host_cache
 from pscp.connect.control_master import Master, SharedLogin
@@ -60,7 +60,7 @@ class MasterOpener(FakeOpener):
 @pytest.fixture(autouse=True)
 def fakes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    monkeypatch.setattr(bootstrap, "Far", FakeFar)
+    monkeypatch.setattr(bootstrap, "RemoteAgent", FakeRemoteAgent)
 
 
 def made(opener: FakeOpener) -> FirstLogin:

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from fake_logins import WAIT_S, FakeChannel, FakeFar
+from fake_logins import WAIT_S, FakeChannel, FakeRemoteAgent
 
 from pscp.connect import latecomers
 from pscp.connect.latecomers import Latecomers
@@ -14,15 +14,15 @@ from pscp.errors import ConnectionLost
 
 
 def far() -> Any:
-    return FakeFar(FakeChannel())
+    return FakeRemoteAgent(FakeChannel())
 
 
 def test_each_connection_is_given_once() -> None:
-    late, fars = Latecomers(), [far(), far(), far()]
-    for each in fars:
+    late, agents = Latecomers(), [far(), far(), far()]
+    for each in agents:
         late.accept(each)
-    assert late.next() is fars[0]
-    assert late.take() == fars[1:] and all(each.was_kept for each in fars)
+    assert late.next() is agents[0]
+    assert late.take() == agents[1:] and all(each.was_kept for each in agents)
     assert late.take() == [] and late.next() is None
 
 

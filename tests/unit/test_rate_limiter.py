@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from pscp.transfer import rate_limiter as limiter_module
-from pscp.transfer.rate_limiter import Limiter
+from pscp.transfer.rate_limiter import RateLimiter
 
 
 class Clock:
@@ -47,19 +47,19 @@ def never() -> bool:
 
 @pytest.mark.parametrize("count", [5, 100, 500, 333])
 def test_it_gives_turns_at_its_rate(clock: Clock, count: int) -> None:
-    limiter = Limiter(1000.0, Waiting(clock))
+    limiter = RateLimiter(1000.0, Waiting(clock))
     for _ in range(10):
         limiter.wait(count, never)
     assert clock.now_s == pytest.approx(10 * count / 1000)
 
 
 def test_without_a_rate_nobody_waits(clock: Clock) -> None:
-    Limiter(None, Waiting(clock)).wait(1 << 40, never)
+    RateLimiter(None, Waiting(clock)).wait(1 << 40, never)
     assert clock.now_s == 0
 
 
 def test_what_was_not_used_is_not_saved_up(clock: Clock) -> None:
-    limiter = Limiter(1000.0, Waiting(clock))
+    limiter = RateLimiter(1000.0, Waiting(clock))
     clock.now_s = 100.0
     limiter.wait(500, never)
     assert clock.now_s == pytest.approx(100.5)
@@ -67,7 +67,7 @@ def test_what_was_not_used_is_not_saved_up(clock: Clock) -> None:
 
 def test_a_lane_that_is_lost_leaves_and_takes_nobodys_time(clock: Clock) -> None:
     """C3: at -l 1 a block of 256 KiB is 2097 s, which the next connection waited for as well."""
-    limiter = Limiter(125.0, Waiting(clock))
+    limiter = RateLimiter(125.0, Waiting(clock))
     limiter.wait(256 * 1024, lambda: clock.now_s >= 3.0)
     assert clock.now_s < 3.2
     limiter.wait(25, never)

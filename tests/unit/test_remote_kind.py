@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_logins import FakeChannel, FakeFar
+from fake_logins import FakeChannel, FakeRemoteAgent
 
 from pscp.connect import host_cache
 from pscp.connect.remote_kind import RemoteKind
@@ -22,7 +22,7 @@ def state(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def far(is_sftp: bool, verify: str = "auto") -> Any:
-    made = FakeFar(FakeChannel(is_sftp))
+    made = FakeRemoteAgent(FakeChannel(is_sftp))
     made.verify = verify
     return made
 
