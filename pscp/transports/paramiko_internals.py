@@ -1,6 +1,6 @@
 """The parts of paramiko that its documentation promises nobody: all that pscp uses of them.
 
-They are as described here in paramiko 3.4.1 (the oldest that pyproject.toml allows) to 5.1.
+They are as described here in paramiko 3.5 (the oldest that pyproject.toml allows) to 5.1.
 ../../tests/unit/test_internals.py names the one that another version lacks.
 
 Not here: what paramiko documents (paramiko_helper.py).
