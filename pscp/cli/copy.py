@@ -274,9 +274,10 @@ def table(result: Result) -> list[str]:
 
 def flush_stdout() -> None:
     """So that a reader that went away (pscp -n ... | head) is not the interpreter's last word."""
+    if sys.stdout is None:
+        return
     try:
-        if sys.stdout is not None:
-            sys.stdout.flush()
+        sys.stdout.flush()
     except OSError:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())

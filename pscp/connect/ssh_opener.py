@@ -37,15 +37,19 @@ class Opener(Protocol):
 
     def check(self, options: Options, is_push: bool) -> list[str]:
         """Refuse what cannot be, before anybody is contacted; return what -v says."""
+        ...
 
     def has_bbr(self, options: Options) -> bool:
         """Return whether connections from here may use BBR."""
+        ...
 
     def has_changed(self, options: Options) -> bool:
         """Return whether channels are to be opened in another way than the first ones were."""
+        ...
 
     def timeout_s(self, options: Options) -> str:
         """Return the seconds in which the host has to answer, or "none"."""
+        ...
 
     def learn_aes(self, has_aes: object) -> None:
         """Keep what the far end says of its processor's AES instructions, if it says something."""
@@ -54,6 +58,7 @@ class Opener(Protocol):
         self, options: Options, *, is_sftp: bool, may_prompt: bool, shared: Control | None = None
     ) -> Channel:
         """Open a channel of the connection that is `shared`, else of a new one."""
+        ...
 
     def open_master(self, options: Options) -> Master | None:
         """Begin the one login for all channels, where one is wanted and there is place for it."""

@@ -162,7 +162,7 @@ def _learn(text: str) -> None:
     """What only streams, or --clean, need comes with the first request about one."""
     if not text:
         return
-    package = sys.modules[__package__]
+    package = sys.modules[__package__ or ""]
     texts = json.loads(zlib.decompress(binascii.a2b_base64(text)).decode("ascii"))
     getattr(package, "texts", {}).update(texts)
 

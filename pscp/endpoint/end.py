@@ -24,7 +24,8 @@ class End:
 
     def __init__(self, umask: int, gathering: Any = None, serve: Any = None) -> None:
         """`gathering` has the stream, if this end is a lane of one; `serve` is for gather()."""
-        self._umask, self.gathering, self._serve = umask, gathering, serve
+        self._umask, self._serve = umask, serve
+        self.gathering: Any = gathering
         self.source: Optional[source.Source] = None
         self.sink: "Optional[sink.Sink]" = None
         self._search: Any = None

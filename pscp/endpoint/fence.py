@@ -270,6 +270,7 @@ def _claim_in(private: bool, root_fd: int, token: str, nonce: str, known: List[s
     holds is written.
     """
     states: List[State] = []
+    chosen: List[Tuple[_Place, int, bool]] = []  # one, and whether nobody's run was in it
     others: List[_Place] = []
     with contextlib.ExitStack() as stack:
         for is_private in (False, True):
@@ -284,15 +285,16 @@ def _claim_in(private: bool, root_fd: int, token: str, nonce: str, known: List[s
             stack.callback(os.close, fd)
             states.append(_read(fd))
             if is_private is private:
-                chosen, chosen_fd, is_new = place, fd, not states[-1]["run"]
+                chosen.append((place, fd, not states[-1]["run"]))
             else:
                 others.append(place)
         answer, state = decide(states, nonce, known)
+        [(own, own_fd, is_new)] = chosen
         if state is None:
             if is_new:
-                chosen.remove()
+                own.remove()
             return answer
-        _write(chosen_fd, state)
+        _write(own_fd, state)
         for place in others:
             place.remove()
         answer["folds"] = _folds(root_fd, token)

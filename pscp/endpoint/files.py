@@ -221,7 +221,7 @@ def _load_fallocate() -> Any:
         return lambda *asked: errno.EOPNOTSUPP
 
 
-_fallocate: Optional[Any] = None
+_fallocate: Any = None
 
 
 def fallocate(fd: int, mode: int, offset: int, size: int) -> int:

@@ -83,9 +83,9 @@ class Fence:
         )  # fmt: skip
         if any(isinstance(each, Exception) for each in written):  # the disk is full, for instance
             await settled(client.remove(self._path))
-        has_mode = isinstance(found, Attrs) and found.mode is not None
+        mode = found.mode if isinstance(found, Attrs) else None
         return {
-            "umask": _umask(found.mode) if has_mode else None,
+            "umask": None if mode is None else _umask(mode),
             "is_single": isinstance(second, SftpError),
             "private": list(owner_and_access(private)) if isinstance(private, Attrs) else None,
         }

@@ -181,8 +181,8 @@ class Cursor:
         if flags & 0x08:
             found = found._replace(atime=self.number(), mtime=self.number())
         if flags & 0x80000000:
-            for _ in range(min(self.number(), MAX_NAMES)):
-                self.view(), self.view()
+            for _ in range(2 * min(self.number(), MAX_NAMES)):
+                self.view()
         return found
 
 

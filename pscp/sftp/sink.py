@@ -99,9 +99,9 @@ class Sink(Destination):
             if self._is_closed and isinstance(status, Exception):  # the copy ended meanwhile
                 await settled(self._client.remove(part))
                 raise status
-            is_new = isinstance(status, Exception) or not status.size
-            if is_new or status.size != value.size:
-                await self._make_room(handle, value, free if is_new else None)
+            size = None if isinstance(status, Exception) else status.size
+            if not size or size != value.size:
+                await self._make_room(handle, value, None if size else free)
             return bytes(handle)
         except BaseException:
             self._client.close(handle)

@@ -165,15 +165,15 @@ class Walk:
         try:
             real = b""
             if status is None:
-                real, status = await all_of(self._client.realpath(full), self._client.lstat(full))
-            elif status.mode is None:
-                status = await self._client.lstat(full)
-            if status.is_link and self._rules.follow:
+                real, found = await all_of(self._client.realpath(full), self._client.lstat(full))
+            else:
+                found = await self._client.lstat(full) if status.mode is None else status
+            if found.is_link and self._rules.follow:
                 return await self._followed(full, name)
-            link = await self._client.readlink(full) if status.is_link else b""
-            if status.size is None or status.mtime is None:
-                status = await self._client.lstat(full)
-            return Found(name, status, link, real)
+            link = await self._client.readlink(full) if found.is_link else b""
+            if found.size is None or found.mtime is None:
+                found = await self._client.lstat(full)
+            return Found(name, found, link, real)
         except SftpError as error:
             return Found(name, failures.from_exception(error, ""), b"", b"")
 

@@ -46,6 +46,7 @@ class Channel(Protocol):
 
     def explain(self, said: str) -> PscpError:
         """Why it ended, given what it said to people."""
+        ...
 
     def lent(self) -> None:
         """A child has the command's descriptors now; here they are closed."""

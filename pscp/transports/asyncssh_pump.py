@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 import asyncssh
+from asyncssh.constants import EXTENDED_DATA_STDERR, OPEN_REQUEST_SESSION_FAILED
 
 from pscp.transports.asyncssh_internals import grant, lacks_bytes
 from pscp.transports.helper import FAILED_STATUS, READ_BYTES, Failed
@@ -43,7 +44,7 @@ async def _carried(connection: asyncssh.SSHClientConnection, request: Request, p
             lambda: pump, **asked, encoding=None, window=FIRST_BYTES, request_pty=False
         )
     except asyncssh.ChannelOpenError as error:
-        if error.code == asyncssh.OPEN_REQUEST_SESSION_FAILED:
+        if error.code == OPEN_REQUEST_SESSION_FAILED:
             what = "subsystem" if request.is_subsystem else "exec"
             raise Failed(f"{what} request failed on channel 0") from None
         raise Failed(f"Session open refused by peer: {error.reason}") from None
@@ -72,7 +73,7 @@ class Pump(asyncssh.SSHClientSession[bytes]):
         self._loop, self._in = loop, fds[0]
         self._outs = {
             None: _Outlet(loop, fds[1], self._written),
-            asyncssh.EXTENDED_DATA_STDERR: _Outlet(loop, fds[2], self._written),
+            EXTENDED_DATA_STDERR: _Outlet(loop, fds[2], self._written),
         }
         for fd in fds:
             os.set_blocking(fd, False)

@@ -16,6 +16,7 @@ import threading
 from typing import Any
 
 import paramiko
+from paramiko.hostkeys import HostKeyEntry
 
 from pscp.transports import helper
 from pscp.transports.external import serve_paramiko
@@ -124,11 +125,12 @@ def connect(
         )
         # Its own limits count the time of people as well: helper.limited() does not.
         transport.banner_timeout = transport.handshake_timeout = _NEVER_S
-        transport.auth_timeout = None
-        _choose(transport, target, found, settings)
+        transport.auth_timeout = _NEVER_S
+        known = _known_keys(target)
+        _choose(transport, list(known), found, settings)
         with helper.limited(target):
             transport.start_client()
-            _check_key(transport, target)
+            _check_key(transport, target, known)
             _log_in(transport, target, found)
     except (paramiko.SSHException, EOFError, OSError) as error:
         raise _failed(target, error) from None
@@ -164,14 +166,22 @@ def _socket(target: Target, settings: Settings, depth: int) -> Any:
     return helper.connected(target, settings)
 
 
-def _choose(transport: paramiko.Transport, target: Target, found: Any, settings: Settings) -> None:
-    """Algorithms: the user's, else what both processors do fastest. Raises Wrong."""
-    offered = transport.get_security_options()
-    known = paramiko.hostkeys.HostKeys()
+def _known_keys(target: Target) -> Any:
+    """The host's keys that are known, by their kinds."""
+    known = paramiko.HostKeys()
     for line in target.known_hosts().splitlines():
         _learn(known, line)
-    transport.known_keys = known.lookup(target.key_name) or {}
-    kinds = list(transport.known_keys)
+    return known.lookup(target.key_name) or {}
+
+
+def _choose(
+    transport: paramiko.Transport, kinds: list[str], found: Any, settings: Settings
+) -> None:
+    """Algorithms: the user's, else what both processors do fastest. Raises Wrong.
+
+    `kinds` of host keys are known.
+    """
+    offered = transport.get_security_options()
     if "ssh-rsa" in kinds:
         kinds += ["rsa-sha2-512", "rsa-sha2-256"]
     offered.key_types = sorted(offered.key_types, key=lambda kind: kind not in kinds)
@@ -191,7 +201,7 @@ def _learn(known: Any, line: str) -> None:
     if not line.strip() or line.lstrip()[0] in "#@":  # an authority or a revocation: neither known
         return
     try:
-        entry = paramiko.hostkeys.HostKeyEntry.from_line(line)
+        entry = HostKeyEntry.from_line(line)
     except (paramiko.SSHException, ValueError):
         return
     if entry is not None:
@@ -211,10 +221,9 @@ def _selected(value: str, default: tuple[str, ...], keyword: str) -> tuple[str, 
     return tuple(dict.fromkeys(chosen))
 
 
-def _check_key(transport: paramiko.Transport, target: Target) -> None:
+def _check_key(transport: paramiko.Transport, target: Target, known: Any) -> None:
     """Before any secret is sent. Raises Failed for a key that is not to be trusted."""
     key = transport.get_remote_server_key()
-    known = transport.known_keys
     mine = known.get(key.get_name())
     if mine is None or mine.asbytes() != key.asbytes():
         helper.judge(target, key.get_name(), key.asbytes(), bool(len(known)))
@@ -296,8 +305,9 @@ def _decrypted(target: Target, path: str) -> paramiko.PKey | None:
         given = helper.prompt(target, f"Enter passphrase for key '{path}': ")
         if not given:
             return None
+        passphrase: Any = given.encode()  # its annotation says str, and a str would be refused
         try:
-            return paramiko.PKey.from_path(path, given.encode())
+            return paramiko.PKey.from_path(path, passphrase)
         except (paramiko.SSHException, ValueError):
             continue
     return None

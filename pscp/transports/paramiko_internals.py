@@ -1,6 +1,6 @@
 """The parts of paramiko that its documentation promises nobody: all that pscp uses of them.
 
-They are as described here in paramiko 3.4.1 (the oldest that pyproject.toml allows) to 5.1.
+They are as described here in paramiko 3.5 (the oldest that pyproject.toml allows) to 5.1.
 ../../tests/unit/test_internals.py names the one that another version lacks.
 
 Not here: what paramiko documents (paramiko_helper.py).
@@ -11,9 +11,13 @@ from __future__ import annotations
 from typing import Any
 
 import paramiko
+from paramiko.common import cMSG_SERVICE_REQUEST
+from paramiko.hostkeys import HostKeyEntry
+
+_Transport: Any = paramiko.Transport
 
 
-class Transport(paramiko.Transport):  # type: ignore[misc]
+class Transport(_Transport):  # type: ignore[misc]
     """A transport that asks for the service of logging in once (RFC 4252, 5), not with each method.
 
     Some servers refuse to be asked again.
@@ -22,7 +26,7 @@ class Transport(paramiko.Transport):  # type: ignore[misc]
     _has_service = False
 
     def _send_message(self, data: Any) -> None:
-        if data.asbytes()[:1] != paramiko.common.cMSG_SERVICE_REQUEST:
+        if data.asbytes()[:1] != cMSG_SERVICE_REQUEST:
             super()._send_message(data)
         elif self._has_service:
             accepted = paramiko.Message()
@@ -34,6 +38,6 @@ class Transport(paramiko.Transport):  # type: ignore[misc]
             super()._send_message(data)
 
 
-def add_entry(known: paramiko.HostKeys, entry: paramiko.hostkeys.HostKeyEntry) -> None:
+def add_entry(known: Any, entry: HostKeyEntry) -> None:
     """Add a line of known_hosts as it is: add() would compare it with all that are there."""
     known._entries.append(entry)

@@ -82,9 +82,11 @@ class Zfs:
 
     def learn(self, dataset: str) -> None:
         """Find zfs, and what it and the dataset's pool can do. Raises NoZfs, or ZfsDenied."""
+        said = b""
         for command in self._commands:
             self.command = tuple(command)
             ran = self.run()
+            said = ran.err or ran.out
             usage = (ran.err + ran.out).decode("utf-8", "replace")
             self.can = parse_usage(usage)
             if {"send", "receive"} <= self.can.subcommands:
@@ -92,10 +94,10 @@ class Zfs:
             if ran.status != NOT_FOUND:
                 break
         if not {"send", "receive"} <= self.can.subcommands:
-            said = complaint(ran.err or ran.out) or "it says nothing"
-            if "ermission denied" in said:
-                raise meaning(dataset, ran.err or ran.out)
-            raise NoZfs(f"{self.where}: {' '.join(self._commands[0])} is of no use: {said}")
+            why = complaint(said) or "it says nothing"
+            if "ermission denied" in why:
+                raise meaning(dataset, said)
+            raise NoZfs(f"{self.where}: {' '.join(self._commands[0])} is of no use: {why}")
         if self.can.bookmarks:  # as old are features of pools
             self.can = dataclasses.replace(self.can, features=self._features(dataset))
 

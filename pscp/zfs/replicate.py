@@ -84,8 +84,8 @@ def replicate(
     replication is at work already.
     """
     given: Mapping[str, Any] = fields
-    of_zfs = {name: value for name, value in given.items() if name in _SETTINGS}
-    of_ssh = {name: value for name, value in given.items() if name not in _SETTINGS}
+    of_zfs: dict[str, Any] = {n: value for n, value in given.items() if n in _SETTINGS}
+    of_ssh: dict[str, Any] = {n: value for n, value in given.items() if n not in _SETTINGS}
     asked = settings or Settings(**of_zfs)
     how = options or Options(**of_ssh)
     froms = parse_place(source) if isinstance(source, str) else source

@@ -62,6 +62,7 @@ class Link(Protocol):
     ) -> Piped:
         """Runs the producer (push: here) and the consumer at the other end; `progress` gets the
         bytes that went over since it was called last."""
+        ...
 
     def close(self) -> None:
         """Ends what runs over it."""
