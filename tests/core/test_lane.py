@@ -32,6 +32,7 @@ from core.trees import Trees
 from pscp.endpoint import requests, wire
 from pscp.errors import ConnectError, ProtocolError
 
+LONG_BYTES = 2 * 1024 * 1024  # far more than the sockets of a link hold
 BOTH = pytest.mark.parametrize("way", [TO, FROM])
 
 
@@ -122,10 +123,10 @@ def test_its_only_lane_is_answered_with_nonsense(trees: Trees, is_push: bool) ->
 
 
 def test_an_idle_lane_takes_over_what_stands_still(trees: Trees, is_push: bool) -> None:
-    """Of a lane whose block does not arrive, and which comes late with it."""
-    trees.file("large", 500_000)
+    """A block does not arrive; its lane is full, so nothing else is asked of it, and comes late."""
+    trees.file("large", LONG_BYTES)
     way = TO if is_push else FROM
     result = trees.copy(is_push, Fault(0, way, 0, HOLD, 0, wire.DATA), connections=2)
     assert result.ok, result.failures
-    assert result.bytes_sent == 500_000
+    assert result.bytes_sent == LONG_BYTES
     trees.assert_copied()
