@@ -352,6 +352,15 @@ class NoFence:
         pass
 
 
+class LostFence(NoFence):
+    """In a fence's place where another run owns the copy, or none any more: nothing is changed."""
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        raise superseded()
+        yield
+
+
 class Fence:
     """The fence as one lane of a run sees it. Any thread of the lane may hold it."""
 

@@ -42,7 +42,7 @@ class Sink:
     def __init__(
         self, root: str, copy: Copy, policy: metadata.Policy, algorithm: str, strong: bool
     ) -> None:
-        """Raises OSError for a root that cannot be opened, Refusal where the run is superseded."""
+        """Raises OSError for a root that cannot be opened."""
         self.root = Root(root)
         self._copy, self._policy = copy, policy
         self._algorithm, self._strong = algorithm, strong
@@ -65,7 +65,12 @@ class Sink:
     def _open_fence(self) -> Any:
         if not self._copy.nonce:
             return fence.NoFence()
-        return fence.Fence(self.root.fd, self._copy.token, self._copy.nonce, self._copy.lane)
+        try:
+            return fence.Fence(self.root.fd, self._copy.token, self._copy.nonce, self._copy.lane)
+        except failures.Refusal:
+            # A lane may begin when its copy has just let go of the destination. It is refused
+            # what needs permission, and may still remove parts of its run.
+            return fence.LostFence()
 
     # --- large files, by chunks
 

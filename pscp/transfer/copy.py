@@ -243,8 +243,9 @@ class Run:
             path, names, [top.is_folder for top in tops], journal.again(names), token,
             self._nonce, journal.runs,
         )  # fmt: skip
-        *fields, claim = self._ask(not self._is_push, far, request)
+        answer = self._ask(not self._is_push, far, request)
         try:
+            *fields, claim = answer
             target = placing.Target(*fields)
             if len(target.names) != len(names):
                 raise ValueError("names")

@@ -1,0 +1,504 @@
+"""A bench for the core: a copy whose coordinator, lanes and agents are real, all in this process.
+
+Each connection is a Link: the coordinator has one end of it as its Channel, an Agent in a thread
+has the other, and two threads carry frames between them. A Fault says what happens to one frame of
+a connection: it is lost with the connection, stands still, comes late, comes twice, has a wrong
+bit, or is something else. The pauses of the program are short here (QUICK), and nothing is synced.
+
+Not here: connections through a real ssh that fail in these ways (tests/faults), the endpoint on a
+simulated kernel (tests/model).
+Read next: conftest.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pscp
+from pscp.connect import bootstrap, connections
+from pscp.connect.authenticator import Authenticator
+from pscp.connect.connections import Connections
+from pscp.endpoint import agent, wire
+from pscp.errors import PscpError
+from pscp.options import Location, Options
+from pscp.progress import Silent
+from pscp.transfer import lane_pool, work_queue, worker
+from pscp.transports import Control
+from pscp.transports.openssh import PROTOCOL_STATUS, explained
+
+KIB = 1024
+MARKER_BYTES = 16  # of what tells an agent's output from a login's (pscp.connect.bootstrap)
+CHUNK_BYTES, BLOCK_BYTES = 64 * KIB, 16 * KIB
+PATIENCE_S = 20.0  # for a copy that takes milliseconds, on a machine that is busy
+
+TO, FROM = "to", "from"  # the agent
+KILL, CUT, STALL, HOLD, LATE = "kill", "cut", "stall", "hold", "late"
+TWICE, FLIP, NONSENSE, CALL = "twice", "flip", "nonsense", "call"
+
+QUESTIONS = {TO: 1, FROM: 2}  # frames of the first connection before it is a lane, HELLO included
+
+QUIET_S = 0.02  # a frame that comes late is passed on once no other has moved for so long
+SILENCE_S = 0.3  # after which a lane is lost; an agent ticks every 40 ms
+# What takes seconds over a network: (module, name of its constant, value on the bench).
+QUICK: tuple[tuple[Any, str, Any], ...] = (
+    (agent, "TICK_S", 0.04),
+    (bootstrap, "SILENCE_S", SILENCE_S),
+    (connections, "_PAUSE_MAX_S", 0.002),
+    (worker, "_PAUSE_S", (0.001, 0.004)),
+    (work_queue, "_PATIENCE_S", 0.03),
+    (work_queue, "_ANSWER_S", 0.1),
+    (lane_pool, "_END_S", 0.3),
+    (lane_pool, "LET_GO_S", 0.3),
+    (os, "fsync", lambda fd: None),
+)
+
+# What a NONSENSE frame holds in place of its payload; none of it is a right answer to anything.
+PAYLOADS = (
+    b"", b"7", b'"x"', b"{}", b"[7]", b"[[7]]", b'{"kind":7}', b"1e999", b"NaN", b"\xff" * 40,
+    b"[" * 3000, b'[[[["x"]]]]', b'[null,"x"]',
+)  # fmt: skip
+STRANGE_ID = 1 << 40
+
+
+class Fault(NamedTuple):
+    """What happens to the `nth` frame, from 0 on, of those in one direction that match."""
+
+    connection: int  # in the order in which they are opened, from 0 on
+    way: str  # TO or FROM the agent
+    nth: int
+    do: str
+    at: int = 0  # which bit is wrong; which nonsense it is
+    type: int | None = None  # of frames that match (endpoint/wire.py); None: any but TICK
+    contains: str = ""  # only frames with this in their payload match
+
+
+def asking(request: type) -> str:
+    """Return what a fault's `contains` is for frames that make this request."""
+    return f'"ask":"{request.__name__}"'
+
+
+class Bench:
+    """The connections of the copies of one test."""
+
+    def __init__(self, *faults: Fault) -> None:
+        self.faults = faults
+        self.bugs: list[str] = []  # tracebacks of agents
+        self.notes: list[str] = []  # what users of the copies were told
+        self.call: Callable[[], object] = lambda: None  # what CALL does before its frame goes on
+        self._before = set(threading.enumerate())
+        self.changed = threading.Condition()  # guards what follows
+        self.links: list[Link] = []
+        self.is_released = False
+        self._moved_s = time.monotonic()
+        self.held = 0  # frames that stand still, or did
+
+    # --- what a test does
+
+    def session(self, **fields: Any) -> pscp.Session:
+        """Return a session whose connections are links of this bench."""
+        chosen = {"connections": 2, "chunk_bytes": CHUNK_BYTES, "block_bytes": BLOCK_BYTES}
+        session = pscp.Session("bench:", batch=True, remote="agent", **{**chosen, **fields})
+        session.connections = Connections(session.host, MemoryOpener(self, session.host))
+        return session
+
+    def copy(self, from_: Path, to: Path, is_push: bool, **fields: Any) -> pscp.Result:
+        """Copy what is in one folder to another; raises what the copy raises.
+
+        Fails where it does not come to an end. Late frames are not released by this.
+        """
+        far = ("", "bench:") if is_push else ("bench:", "")
+        froms, dest = f"{far[0]}{from_}/.", f"{far[1]}{to}"
+        fields = {"recursive": True, **fields}
+
+        def run() -> pscp.Result:
+            with self.session(**fields) as session:
+                return session.copy(froms, dest, reporter=Notes(self.notes))
+
+        return self.ends(run)
+
+    def ends(self, run: Callable[[], pscp.Result]) -> pscp.Result:
+        """Call this in a thread, and return or raise what comes of it; fail if nothing does."""
+        found: list[pscp.Result | BaseException] = []
+
+        def call() -> None:
+            try:
+                found.append(run())
+            except BaseException as error:
+                found.append(error)
+
+        thread = threading.Thread(target=call, name="copy", daemon=True)
+        thread.start()
+        thread.join(PATIENCE_S)
+        if not found:
+            stacks = shown_stacks(self._before)
+            self.kill_all()
+            raise AssertionError(f"the copy does not end:\n{stacks}")
+        if isinstance(found[0], BaseException):
+            raise found[0]
+        return found[0]
+
+    def until_held(self, count: int = 1) -> None:
+        """Wait until so many frames stand still, or have done so."""
+        with self.changed:
+            assert self.changed.wait_for(lambda: self.held >= count, PATIENCE_S), "none is held"
+
+    def release(self) -> None:
+        """Have all frames go on that stand still; from now on none does."""
+        with self.changed:
+            self.is_released = True
+            self.changed.notify_all()
+
+    def close(self) -> None:
+        """Release what stands still, and wait for all to end. Fails for bugs and what is left."""
+        self.release()
+        until_s = time.monotonic() + PATIENCE_S
+        while left := [each for each in threading.enumerate() if each not in self._before]:
+            left[0].join(max(0.0, until_s - time.monotonic()))
+            if time.monotonic() > until_s:
+                stacks = shown_stacks(self._before)
+                self.kill_all()
+                raise AssertionError(f"threads are left:\n{stacks}")
+        assert not self.bugs, "\n".join(self.bugs)
+        assert all(link.channel.is_closed for link in self.links), "a channel was not closed"
+
+    def kill_all(self) -> None:
+        self.release()
+        for link in list(self.links):
+            link.kill()
+
+    # --- what links do
+
+    def connect(self) -> Link:
+        with self.changed:
+            link = Link(self, len(self.links))
+            self.links.append(link)
+        link.start()
+        return link
+
+    def moved(self) -> None:
+        with self.changed:
+            self._moved_s = time.monotonic()
+
+    def wait_until(self, is_so: Callable[[], bool]) -> None:
+        with self.changed:
+            self.held += 1
+            self.changed.notify_all()
+            self.changed.wait_for(is_so)
+
+    def wait_for_quiet(self, is_over: Callable[[], bool]) -> None:
+        """Wait until no frame has moved for a while: all others came before this one."""
+        with self.changed:
+            while not (self.is_released or is_over()):
+                left_s = self._moved_s + QUIET_S - time.monotonic()
+                if left_s <= 0:
+                    return
+                self.changed.wait(left_s)
+
+
+class Notes(Silent):
+    """Keeps what a copy tells its user."""
+
+    def __init__(self, notes: list[str]) -> None:
+        self._notes = notes
+
+    def note(self, text: str) -> None:
+        self._notes.append(text)
+
+
+class MemoryOpener:
+    """Opens a session's channels as links of a bench (pscp.connect.ssh_opener.Opener)."""
+
+    logs_in = False
+
+    def __init__(self, bench: Bench, host: Location) -> None:
+        self.authenticator = Authenticator(host)  # which nobody asks
+        self._bench = bench
+
+    def check(self, options: Options, is_push: bool) -> list[str]:
+        return []
+
+    def has_bbr(self, options: Options) -> bool:
+        return False
+
+    def has_changed(self, options: Options) -> bool:
+        return False
+
+    def timeout_s(self, options: Options) -> str:
+        return "none"
+
+    def learn_aes(self, has_aes: object) -> None:
+        pass
+
+    def open(
+        self, options: Options, *, is_sftp: bool, may_prompt: bool, shared: Control | None = None
+    ) -> MemoryChannel:
+        assert not is_sftp
+        return self._bench.connect().channel
+
+    def open_master(self, options: Options) -> None:
+        return None
+
+    def close(self) -> None:
+        pass
+
+
+class MemoryChannel:
+    """The coordinator's end of a link (pscp.transports.Channel)."""
+
+    control: Control | None = None
+    needs_agent = True
+
+    def __init__(self, link: Link, end: socket.socket, error_fd: int) -> None:
+        self._link, self._socket = link, end
+        self.read_fd = self.write_fd = end.fileno()
+        self.error_fd = error_fd
+        self.pid = os.getpid()
+        self._lock = threading.Lock()  # guards what follows
+        self.is_closed = False
+
+    def end(self) -> None:
+        self._link.hang_up()
+
+    def let_go(self, patience_s: float) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.end()
+        with self._lock:
+            if not self.is_closed:
+                self.is_closed = True
+                self._socket.close()
+                os.close(self.error_fd)
+
+    def explain(self, said: str) -> PscpError:
+        return explained(self._link.status, said)
+
+    def lent(self) -> None:
+        raise AssertionError("no stream is run on the bench")
+
+
+class Link:
+    """One connection: its agent, and the threads that carry frames to it and from it."""
+
+    def __init__(self, bench: Bench, number: int) -> None:
+        self._bench, self.number = bench, number
+        near, self._near = socket.socketpair()
+        self._of_agent, self._far = socket.socketpair()
+        error_fd, self._error_fd = os.pipe()
+        self.channel = MemoryChannel(self, near, error_fd)
+        self.status = 255  # the exit status of an ssh: that of the agent, 255 for a lost connection
+        self._lock = threading.Lock()  # held where sockets are shut down or closed; guards these
+        self._is_hung_up = False  # the coordinator has ended it, or a fault did at its side
+        self._is_behind = False  # frames for the agent stand still: they come once all is over
+        self._is_still = False  # nothing is carried in either direction
+        self._is_over = False
+        self.carried = {TO: 0, FROM: 0}  # frames, without ticks; each is one thread's
+        self._threads = [
+            threading.Thread(target=run, name=f"{name} {number}", daemon=True)
+            for name, run in (("to", self._to), ("from", self._from), ("agent", self._serve))
+        ]
+
+    def start(self) -> None:
+        self._threads[0].start()
+
+    def hang_up(self) -> None:
+        """End the coordinator's side; what stands still for the agent comes to it late."""
+        with self._lock:
+            self._is_hung_up = True
+            self._shut(self._near)
+            if not self._is_behind:
+                self._shut(self._far)
+        with self._bench.changed:
+            self._bench.changed.notify_all()
+
+    def kill(self) -> None:
+        """Lose the connection with all that is on its way."""
+        with self._lock:
+            self._is_behind = False
+        self.hang_up()
+
+    def _shut(self, end: socket.socket) -> None:
+        if not self._is_over:
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    # --- the threads
+
+    def _to(self) -> None:
+        """Take the agent's program, which is here already; then carry frames to the agent."""
+        with contextlib.suppress(OSError), self._near.makefile("rb") as incoming:
+            size = incoming.read(8)
+            incoming.read(int(size or 0))
+            marker = incoming.read(MARKER_BYTES)
+            if len(marker) == MARKER_BYTES:
+                self._near.sendall(marker)
+                for thread in self._threads[1:]:
+                    thread.start()
+                self._carry(TO, incoming, self._far)
+        drain(self._near)
+        with self._lock:
+            self._shut(self._far)
+        for thread in self._threads[1:]:
+            if thread.ident is not None:
+                thread.join()
+        self._close()
+
+    def _from(self) -> None:
+        with contextlib.suppress(OSError), self._far.makefile("rb") as incoming:
+            self._carry(FROM, incoming, self._near)
+        drain(self._far)
+        with self._lock:  # as where an ssh ends with the command that it ran
+            self._shut(self._near)
+
+    def _serve(self) -> None:
+        """Be the agent's process: as agent.main() does, with these descriptors for 0 and 1."""
+        fd = self._of_agent.fileno()
+        served = agent.Agent(fd, fd)
+        try:
+            served.run()
+        except (BrokenPipeError, ConnectionResetError):
+            pass
+        except wire.WireError as error:
+            with contextlib.suppress(OSError):  # nobody may want to know
+                os.write(self._error_fd, f"pscp agent: {error}\n".encode())
+            if not self._is_hung_up:
+                self.status = PROTOCOL_STATUS
+        except BaseException:
+            self._bench.bugs.append(traceback.format_exc())
+        with self._lock:
+            self._shut(self._of_agent)
+        served.lose()  # or it would tick once more on a descriptor that is another's by then
+
+    def _close(self) -> None:
+        with self._lock:
+            self._is_over = True
+            for end in (self._near, self._far, self._of_agent):
+                end.close()
+            os.close(self._error_fd)
+
+    # --- frames
+
+    def _carry(self, way: str, incoming: Any, to: socket.socket) -> None:
+        here = self.number, way
+        waiting = [[fault, 0] for fault in self._bench.faults if fault[:2] == here]
+        while len(frame := bytearray(incoming.read(wire.HEADER.size))) == wire.HEADER.size:
+            frame += incoming.read(wire.HEADER.unpack(frame)[3])
+            frames = [frame]
+            for fault in due(waiting, frame):
+                frames = self._meet(fault, way, frames)
+            if self._is_still:
+                frames = self._held(way, frames)
+            if frame[0] != wire.TICK:
+                self.carried[way] += 1
+                self._bench.moved()
+            for each in frames:
+                self._pass(way, to, each)
+
+    def _pass(self, way: str, to: socket.socket, frame: bytearray) -> None:
+        try:
+            to.sendall(frame)
+        except OSError:
+            if way == TO or not self._is_behind:
+                raise  # else nobody hears an agent that comes late
+
+    def _meet(self, fault: Fault, way: str, frames: list[bytearray]) -> list[bytearray]:
+        """What becomes of this frame."""
+        if fault.do == KILL:
+            self.kill()
+            return []
+        if fault.do == CUT:
+            with self._lock:
+                self._is_behind = way == TO
+            self.hang_up()
+            return self._held(way, frames)
+        if fault.do == STALL:
+            self._is_still = True
+        elif fault.do == HOLD:
+            return self._held(way, frames)
+        elif fault.do == LATE:
+            self._bench.wait_for_quiet(lambda: self._is_hung_up)
+        elif fault.do == CALL:
+            self._bench.call()
+        elif fault.do == TWICE:
+            return frames * 2
+        elif fault.do == FLIP:
+            return [flipped(each, fault.at) for each in frames]
+        elif fault.do == NONSENSE:
+            return [nonsense(each, fault.at) for each in frames]
+        return frames
+
+    def _held(self, way: str, frames: list[bytearray]) -> list[bytearray]:
+        """Wait until all is released. An answer to somebody who has hung up is lost."""
+        bench = self._bench
+        with self._lock:
+            self._is_behind = self._is_behind or way == TO
+        if way == TO:
+            bench.wait_until(lambda: bench.is_released)
+            return frames
+        bench.wait_until(lambda: bench.is_released or self._is_hung_up)
+        return frames if not self._is_hung_up else []
+
+
+def due(waiting: list[list[Any]], frame: bytearray) -> Iterator[Fault]:
+    """Yield the faults whose turn it is with this frame."""
+    for place in list(waiting):
+        fault, seen = place
+        is_any = fault.type is None and frame[0] != wire.TICK
+        if (is_any or fault.type == frame[0]) and fault.contains.encode() in frame[
+            wire.HEADER.size :
+        ]:
+            place[1] += 1
+            if seen == fault.nth:
+                waiting.remove(place)
+                yield fault
+
+
+def flipped(frame: bytearray, bit: int) -> bytearray:
+    bit %= 8 * len(frame)
+    found = bytearray(frame)
+    found[bit // 8] ^= 1 << bit % 8
+    return found
+
+
+def nonsense(frame: bytearray, at: int) -> bytearray:
+    """Return a well-formed frame that is no answer: of another payload, type, file or place."""
+    type_, flags, _, _, id_, offset, _ = wire.HEADER.unpack_from(frame)
+    payload = bytes(frame[wire.HEADER.size :])
+    strange = [(type_, each, id_, offset, flags) for each in PAYLOADS]
+    others = wire.NAMES.keys() - {type_, wire.TICK}  # an agent that only ticks is waited for
+    strange += [(each, payload, id_, offset, flags) for each in sorted(others)]
+    strange += [
+        (type_, payload, STRANGE_ID, offset, flags),
+        (type_, payload, id_, offset + 1, flags),
+    ]
+    return bytearray(wire.frame(*strange[at % len(strange)]))
+
+
+NONSENSES = len(PAYLOADS) + len(wire.NAMES)  # kinds of nonsense that there are
+
+
+def drain(end: socket.socket) -> None:
+    """Read what is left: a socket that is closed before that resets its other end."""
+    with contextlib.suppress(OSError):
+        while end.recv(1 << 16):
+            pass
+
+
+def shown_stacks(known: set[threading.Thread]) -> str:
+    """Return where each thread stands that is not known."""
+    frames = sys._current_frames()
+    found = []
+    for thread in threading.enumerate():
+        if thread not in known and thread.ident in frames:
+            stack = "".join(traceback.format_stack(frames[thread.ident])[-6:])
+            found.append(f"--- {thread.name}\n{stack}")
+    return "\n".join(found)

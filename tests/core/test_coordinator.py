@@ -1,0 +1,146 @@
+"""A copy's first questions and last steps, and its small files (pscp.transfer.coordinator, copy).
+
+Not here: large files (test_file_job.py), connections as such (test_lane_pool.py).
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from core.link import CALL, CUT, FLIP, FROM, KILL, NONSENSE, NONSENSES, QUESTIONS, TO, Fault, asking
+from core.trees import LARGE_BYTES, Trees
+from pscp.endpoint import requests, wire
+from pscp.errors import ConnectError, ConnectionLost, ProtocolError
+
+
+def tree_of_all_kinds(trees: Trees) -> None:
+    trees.usual()
+    os.link(trees.source / "large", trees.source / "folder" / "the same")
+    (trees.source / "empty" / "below").mkdir(parents=True)
+    (trees.source / "link").symlink_to("large")
+
+
+def test_the_connection_is_lost_before_the_agent_speaks(trees: Trees, is_push: bool) -> None:
+    """It is opened again, as where a server takes no more of them at once."""
+    trees.usual()
+    result = trees.copy(is_push, *(Fault(number, FROM, 0, KILL) for number in range(3)))
+    assert (result.ok, result.connections_lost) == (True, 0)
+    trees.assert_copied()
+
+
+@pytest.mark.parametrize(("way", "nth"), [(TO, 0), (FROM, 1)])
+def test_the_connection_is_lost_at_the_first_question(
+    trees: Trees, is_push: bool, way: str, nth: int
+) -> None:
+    """The copy says so; the same one, run again, is complete."""
+    trees.usual()
+    with pytest.raises(ConnectionLost):
+        trees.copy(is_push, Fault(0, way, nth, KILL))
+    assert not trees.arrived()
+    assert trees.copy(is_push).ok
+    trees.assert_copied()
+
+
+def test_the_first_questions_are_answered_with_nonsense(trees: Trees, is_push: bool) -> None:
+    trees.usual()
+    for nth in range(QUESTIONS[FROM]):
+        for at in range(nth, NONSENSES, 2):
+            try:
+                trees.copy(is_push, Fault(0, FROM, nth, NONSENSE, at))
+            except (ProtocolError, ConnectError) as error:
+                assert str(error), (nth, at)
+                assert not trees.arrived()
+                assert trees.copy(is_push).ok, (nth, at)
+            trees.assert_copied()
+            trees.clear()
+
+
+LAST = [requests.HardLinks, requests.Folders, requests.Release]
+
+
+@pytest.mark.parametrize("do", [KILL, CUT])
+@pytest.mark.parametrize("request_type", LAST)
+def test_a_lane_is_lost_at_the_last_steps(trees: Trees, request_type: type, do: str) -> None:
+    tree_of_all_kinds(trees)
+    fault = Fault(0, TO, 0, do, 0, wire.ASK, asking(request_type))
+    result = trees.copy(True, fault, connections=1, archive=True)
+    assert result.ok, result.failures
+    assert result.connections_lost == 1
+    assert result.files == 6
+    trees.assert_copied()
+
+
+def test_the_last_lane_is_lost_when_the_copy_has_let_go(trees: Trees) -> None:
+    """The answer to Release, the third "null", is lost: who comes next finds no fence, and the copy
+    is complete all the same.
+    """
+    trees.file("large", LARGE_BYTES)
+    left: list[list[str]] = []
+    faults = (Fault(0, FROM, 2, do, 0, wire.REPLY, "null") for do in (CALL, KILL))
+    result = trees.copy(True, *faults, call=lambda: left.append(trees.left()), connections=1)
+    assert result.ok, result.failures
+    assert left == [[]]
+    assert (result.files, result.connections_lost) == (1, 1)
+    trees.assert_copied()
+
+
+def test_a_tree_of_all_kinds(trees: Trees, is_push: bool) -> None:
+    tree_of_all_kinds(trees)
+    result = trees.copy(is_push, archive=True)
+    assert result.ok, result.failures
+    assert (result.files, result.connections_lost) == (6, 0)
+    trees.assert_copied()
+
+
+def test_a_damaged_pack_is_sent_once_more(trees: Trees, is_push: bool) -> None:
+    trees.usual()
+    way = TO if is_push else FROM
+    fault = Fault(0, way, 0, FLIP, -1, wire.PACK)
+    result = trees.copy(is_push, fault, connections=1)
+    assert result.ok, result.failures
+    assert result.chunks_resent == 1
+    assert result.bytes_sent == trees.source_bytes + 1002  # the last file of the pack
+    trees.assert_copied()
+
+
+def test_a_small_file_that_is_damaged_twice_fails_alone(trees: Trees, is_push: bool) -> None:
+    trees.usual()
+    way = TO if is_push else FROM
+    faults = [Fault(0, way, nth, FLIP, -1, wire.PACK) for nth in range(2)]
+    result = trees.copy(is_push, *faults, connections=1)
+    assert [(each.path, each.error) for each in result.failures] == [
+        ("folder/small2", "VerifyError")
+    ]
+    assert trees.arrived().keys() == trees.files().keys() - {"folder/small2"}
+    trees.assert_whole()
+    assert trees.left() == []
+
+
+def test_what_is_there_already_is_not_sent(trees: Trees, is_push: bool) -> None:
+    """Also where the lane that compares is lost at each of its first frames."""
+    trees.usual()
+    assert trees.copy(is_push).ok
+    for nth in range(QUESTIONS[TO], QUESTIONS[TO] + 6):
+        result = trees.copy(is_push, Fault(0, TO, nth, KILL), connections=1)
+        assert result.ok, (nth, result.failures)
+        assert (result.files_resumed, result.bytes_sent) == (4, 0), nth
+        trees.assert_copied()
+
+
+def test_a_dry_run_changes_nothing(trees: Trees, is_push: bool) -> None:
+    trees.usual()
+    before = trees.facts()
+    result = trees.copy(is_push, dry_run=True)
+    assert (result.ok, result.files) == (True, 4)
+    assert trees.facts() == before
+
+
+def test_one_source_that_cannot_be_copied_is_named(trees: Trees, is_push: bool) -> None:
+    trees.usual()
+    (trees.source / "dangling").symlink_to("nowhere")
+    result = trees.copy(is_push)
+    assert [each.path for each in result.failures] == ["dangling"]
+    assert trees.arrived().keys() == trees.files().keys()
+    assert trees.left() == []

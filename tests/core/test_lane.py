@@ -1,0 +1,132 @@
+"""A lane whose connection fails at each of its steps, pushing and pulling (pscp.transfer.lane).
+
+The frames of an undisturbed copy over one lane are counted; then one copy after the other fails at
+the first of them, at the second, and so on.
+
+Not here: several failures at once (test_schedules.py), what becomes of a file (test_file_job.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from core.link import (
+    CUT,
+    FLIP,
+    FROM,
+    HOLD,
+    KILL,
+    LATE,
+    NONSENSE,
+    NONSENSES,
+    QUESTIONS,
+    STALL,
+    TO,
+    TWICE,
+    Fault,
+    asking,
+)
+from core.trees import Trees
+from pscp.endpoint import requests, wire
+from pscp.errors import ConnectError, ProtocolError
+
+LONG_BYTES = 2 * 1024 * 1024  # far more than the sockets of a link hold
+BOTH = pytest.mark.parametrize("way", [TO, FROM])
+
+
+def each_frame(trees: Trees, is_push: bool, way: str) -> Iterator[int]:
+    """Yield the number of each frame of the lane of an undisturbed copy, with no file copied."""
+    assert trees.copy(is_push, connections=1).ok
+    trees.assert_copied()
+    for nth in range(QUESTIONS[way], trees.bench.links[0].carried[way]):
+        trees.clear()
+        yield nth
+
+
+@pytest.mark.parametrize(
+    ("way", "do"), [(TO, KILL), (TO, CUT), (TO, LATE), (FROM, KILL), (FROM, LATE)]
+)
+def test_it_is_lost_or_late_at_each_frame(trees: Trees, is_push: bool, way: str, do: str) -> None:
+    """Nothing fails, no byte is counted twice, and it connects again at most once."""
+    trees.usual()
+    for nth in each_frame(trees, is_push, way):
+        result = trees.copy(is_push, Fault(0, way, nth, do), connections=1)
+        assert result.ok, (nth, result.failures)
+        assert (result.files, result.bytes_sent) == (4, trees.source_bytes), nth
+        assert result.connections_lost <= (do != LATE), nth
+        trees.assert_copied()
+
+
+STEPS = {
+    "push": [
+        (TO, wire.ASK, asking(requests.BeginSink)), (TO, wire.FILE, ""), (TO, wire.DATA, ""),
+        (TO, wire.DIGEST, ""), (TO, wire.PACK, ""), (TO, wire.ASK, asking(requests.Finish)),
+        (TO, wire.ASK, asking(requests.Release)), (FROM, wire.ACK, ""), (FROM, wire.REPLY, "null"),
+    ],
+    "pull": [
+        (TO, wire.ASK, asking(requests.BeginSource)), (TO, wire.ASK, asking(requests.Walk)),
+        (TO, wire.GET, ""), (TO, wire.ASK, asking(requests.Pack)), (FROM, wire.DATA, ""),
+        (FROM, wire.DIGEST, ""), (FROM, wire.PACK, ""),
+    ],
+}  # fmt: skip
+AT_STEPS = pytest.mark.parametrize(
+    ("is_push", "step"),
+    [(name == "push", step) for name, steps in STEPS.items() for step in steps],
+    ids=lambda value: (
+        f"{value[0]}-{wire.NAMES[value[1]]}-{value[2]}"
+        if isinstance(value, tuple)
+        else ("pull", "push")[value]
+    ),
+)
+
+
+@AT_STEPS
+def test_its_path_stands_still(trees: Trees, is_push: bool, step: tuple[str, int, str]) -> None:
+    """It is given up after a while of silence; what stood still comes when all is over."""
+    trees.usual()
+    way, type_, contains = step
+    fault = Fault(0, way, 0, STALL, 0, type_, contains)
+    result = trees.copy(is_push, fault, connections=1)
+    assert result.ok, result.failures
+    assert result.connections_lost == 1
+    trees.assert_copied()
+
+
+@BOTH
+@pytest.mark.parametrize("do", [TWICE, FLIP])
+def test_a_frame_comes_twice_or_damaged(trees: Trees, is_push: bool, way: str, do: str) -> None:
+    """Another lane does the work, or the chunk is sent once more."""
+    trees.usual()
+    for nth in each_frame(trees, is_push, way):
+        fault = Fault(0, way, nth, do, 8 * wire.HEADER.size - 1 + 2 * nth)
+        result = trees.copy(is_push, fault, connections=2)
+        assert result.ok, (nth, result.failures)
+        assert result.chunks_resent <= 1
+        trees.assert_copied()
+
+
+def test_its_only_lane_is_answered_with_nonsense(trees: Trees, is_push: bool) -> None:
+    """The copy stops for a reason that is told, or loses nothing; the next one is complete."""
+    trees.usual()
+    for nth in each_frame(trees, is_push, FROM):
+        for at in range(nth % 7, NONSENSES, 7):
+            try:
+                trees.copy(is_push, Fault(0, FROM, nth, NONSENSE, at), connections=1)
+            except (ProtocolError, ConnectError) as error:
+                assert str(error), (nth, at)
+                trees.assert_whole()
+                assert trees.copy(is_push).ok, (nth, at)
+            trees.assert_copied()
+            trees.clear()
+
+
+def test_an_idle_lane_takes_over_what_stands_still(trees: Trees, is_push: bool) -> None:
+    """A block does not arrive; its lane is full, so nothing else is asked of it, and comes late."""
+    trees.file("large", LONG_BYTES)
+    way = TO if is_push else FROM
+    result = trees.copy(is_push, Fault(0, way, 0, HOLD, 0, wire.DATA), connections=2)
+    assert result.ok, result.failures
+    assert result.bytes_sent == LONG_BYTES
+    trees.assert_copied()

@@ -1,0 +1,121 @@
+"""Connections that are lost again and again, are refused, or misbehave (transfer/lane_pool.py).
+
+Not here: where in a lane's work it is lost (test_lane.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from core.link import CHUNK_BYTES, FROM, HOLD, KILL, NONSENSE, STALL, TO, Bench, Fault
+from core.trees import LARGE_BYTES, Trees
+from pscp.endpoint import wire
+from pscp.errors import ConnectionLost, ProtocolError
+
+LONG_BYTES = 16 * CHUNK_BYTES
+MANY = range(1, 40)
+
+
+def done(is_push: bool) -> int:
+    """The type of the frame that ends a chunk."""
+    return wire.ACK if is_push else wire.DIGEST
+
+
+def test_connections_are_lost_again_and_again(trees: Trees, is_push: bool) -> None:
+    """More often than a lane may fail to connect: each of them had done some work."""
+    trees.file("large", LONG_BYTES)
+    faults = [Fault(number, FROM, 1, KILL, 0, done(is_push)) for number in range(12)]
+    result = trees.copy(is_push, *faults, connections=1)
+    assert result.ok, result.failures
+    assert result.connections_lost == 12
+    assert result.bytes_sent == LONG_BYTES
+    trees.assert_copied()
+
+
+def test_no_connection_can_be_opened_for_a_while(trees: Trees, is_push: bool) -> None:
+    trees.file("large", LONG_BYTES)
+    faults = [Fault(number, FROM, 0, KILL) for number in range(1, 6)]
+    result = trees.copy(is_push, Fault(0, FROM, 1, KILL, 0, done(is_push)), *faults, connections=1)
+    assert result.ok, result.failures
+    assert len(trees.bench.links) == 7
+    trees.assert_copied()
+
+
+@pytest.mark.parametrize("lanes", [1, 3])
+def test_no_connection_can_be_opened_any_more(trees: Trees, is_push: bool, lanes: int) -> None:
+    trees.file("large", LONG_BYTES)
+    faults = [Fault(number, FROM, 0, KILL) for number in MANY]
+    lost = Fault(0, FROM, 1, KILL, 0, done(is_push))
+    with pytest.raises(ConnectionLost):
+        trees.copy(is_push, lost, *faults, connections=lanes)
+    assert not trees.arrived()
+    assert trees.copy(is_push).ok
+    trees.assert_copied()
+
+
+@pytest.mark.parametrize("lanes", [2, 4])
+def test_a_lane_that_misbehaves_leaves_its_work_to_others(
+    trees: Trees, is_push: bool, lanes: int
+) -> None:
+    trees.file("large", LONG_BYTES)
+    result = trees.copy(is_push, Fault(0, FROM, 3, NONSENSE, 9), connections=lanes)
+    assert result.ok, result.failures
+    assert [note.split(":")[0] for note in trees.bench.notes] == [
+        "no more connections, going on with those open"
+    ]
+    trees.assert_copied()
+
+
+def test_all_lanes_misbehave(trees: Trees, is_push: bool) -> None:
+    trees.file("large", LONG_BYTES)
+    faults = [Fault(number, FROM, 3, NONSENSE, 9) for number in (0, *MANY)]
+    with pytest.raises(ProtocolError):
+        trees.copy(is_push, *faults, connections=3)
+    assert not trees.arrived()
+    assert trees.copy(is_push).ok
+    trees.assert_copied()
+
+
+@pytest.mark.parametrize("do", [HOLD, STALL])
+def test_a_login_that_never_ends_holds_up_nothing(trees: Trees, is_push: bool, do: str) -> None:
+    """Its HELLO does not come; the copy is done by the other lane, and the login is ended."""
+    trees.file("large", LONG_BYTES)
+    result = trees.copy(is_push, Fault(1, FROM, 0, do), connections=2)
+    assert result.ok, result.failures
+    assert result.connections_lost == 0
+    trees.assert_copied()
+
+
+def test_the_next_copy_has_the_connections_of_the_last(
+    trees: Trees, is_push: bool, make_bench: Callable[..., Bench]
+) -> None:
+    trees.file("large", LARGE_BYTES)
+    bench = make_bench()
+    source, to = f"{trees.source}/.", str(trees.to)
+    froms = (source, f"bench:{to}") if is_push else (f"bench:{source}", to)
+    with bench.session(connections=1) as session:
+        for _ in range(3):
+            assert session.copy(*froms, recursive=True).ok
+            trees.assert_copied()
+            trees.clear()
+        assert len(bench.links) == 1
+        bench.links[0].kill()  # and the one after that finds it dead
+        assert session.copy(*froms, recursive=True).ok
+        trees.assert_copied()
+    assert len(bench.links) == 2
+
+
+def test_a_lost_connection_that_nobody_needs_is_not_opened_again(
+    trees: Trees, is_push: bool
+) -> None:
+    """The goodbye of a lane is lost: the copy is over."""
+    trees.file("large", LARGE_BYTES)
+    assert trees.copy(is_push, connections=1).ok
+    last = trees.bench.links[0].carried[TO] - 1
+    trees.clear()
+    result = trees.copy(is_push, Fault(0, TO, last, KILL), connections=1)
+    assert result.ok, result.failures
+    assert (result.connections_lost, len(trees.bench.links)) == (0, 1)
+    trees.assert_copied()
