@@ -222,7 +222,7 @@ def test_what_lies_on_the_disk_is_compared(root: Path, make_lane: MakeLane) -> N
     """With -s: another file than was read at the source gets no name."""
     lane = make_lane(is_strong=True)
     receipt = lane.whole()
-    assert lane.finish(receipt, sha256(FIRST).hex())["kind"] == failures.VERIFY
+    assert lane.refusal(receipt, sha256(FIRST).hex()) == failures.VERIFY
     assert not (root / "large").exists()
     assert lane.finish(receipt, sha256(WHOLE).hex()) is None
     assert (root / "large").read_bytes() == WHOLE
