@@ -80,7 +80,7 @@ def copy(
     host = to if to.is_remote else froms[0]
     with Session(host, chosen) as session:
         session.connections.keeps = False
-        return session._copy(froms, to, chosen, reporter, progress, keep_digests)
+        return session._copy(froms, to, chosen, reporter, progress, keep_digests=keep_digests)
 
 
 class Session:
@@ -189,13 +189,13 @@ class Session:
 
     def _copy(
         self, froms: list[Location], to: Location, options: Options,
-        reporter: Reporter | None, progress: Progress | None, keep_digests: bool = True,
+        reporter: Reporter | None, progress: Progress | None, *, keep_digests: bool = True,
     ) -> Result:  # fmt: skip
         if options.transfer_test:
             options = options.with_agent("-t")
-        told = reporter or Silent()
+        reporter = reporter or Silent()
         if progress is not None:
-            told = CallbackReporter(progress, told)
+            reporter = CallbackReporter(progress, reporter)
         counters = Counters(started_s=time.monotonic())
         result: Result | None = None
         try:
@@ -203,19 +203,19 @@ class Session:
             is_small = is_push and not _is_large(froms)
             for said in connections.check(options, is_push):
                 if options.verbose:
-                    told.note(said)
+                    reporter.note(said)
             is_something = not is_push or any(os.path.lexists(each.path) for each in froms)
             if is_something:
                 connections.start_logins(options, is_push=is_push, is_small=is_small)
-            told.start(counters)
+            reporter.start(counters)
             from pscp.transfer.copy import Run  # most of the program; ssh logs in meanwhile
 
             if is_something:
                 connections.check_logins(options, is_push=is_push, is_small=is_small)
-            result = Run(connections, froms, to, options, told, counters, keep_digests).run()
+            result = Run(connections, froms, to, options, reporter, counters, keep_digests).run()
             return result
         finally:
-            told.stop(result)
+            reporter.stop(result)
 
 
 def _is_client(value: Any) -> bool:

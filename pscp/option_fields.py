@@ -102,7 +102,7 @@ class _CommonFields(TypedDict, total=False):
     verbose: bool
     """Note which hash, cipher and connections are used, and why."""
     debug: bool
-    """Have ssh say what it does, on standard error (its -v)."""
+    """Have ssh say what it does (its -v); the command -d shows that and pscp's own records."""
     quiet: bool
     """For the command line: errors only."""
     stats: bool

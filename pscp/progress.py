@@ -4,8 +4,8 @@ A reporter gets the Counters once, reads them from a thread of its own while the
 them, and is told by name of nothing but notes (failures, warnings) and lines (a dry run's
 list). One that cannot write any more falls silent; it never ends a copy, and a note never waits.
 
-Not here: who counts (transfer/coordinator.py), the closing words (cli/copy.py), and how a line is
-written (terminal_text.py).
+Not here: who counts (transfer/coordinator.py), the closing words (cli/copy.py), records for who
+looks for a cause (log.py), and how a line is written (terminal_text.py).
 Read next: transfer/journal.py.
 """
 

@@ -21,7 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import matrix
 import pytest
@@ -99,6 +99,7 @@ def isolated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 # --- servers
 
+T = TypeVar("T")
 MakeServer = Callable[..., PrivateServer]
 
 
@@ -217,7 +218,7 @@ def make_embedded(far_home: Path, tmp_path_factory: pytest.TempPathFactory) -> I
 
 
 @contextlib.contextmanager
-def shared(start: Callable[[], PrivateServer]) -> Iterator[PrivateServer]:
+def shared(start: Callable[[], contextlib.AbstractContextManager[T]]) -> Iterator[T]:
     """A server that outlives the test that was the first to ask for it."""
     before = held_now()
     with start() as server:

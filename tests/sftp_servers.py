@@ -50,9 +50,9 @@ class Faulty(asyncssh.SFTPServer):
     def open(self, path: bytes, pflags: int, attrs: asyncssh.SFTPAttrs) -> Any:
         if self.fault == "single" and path in self.opened:
             raise asyncssh.SFTPFailure("it is in use")
-        file = super().open(path, pflags, attrs)
+        file: Any = super().open(path, pflags, attrs)
         self.opened.add(path)
-        file.opened_as = path  # type: ignore[union-attr]
+        file.opened_as = path
         return file
 
     def close(self, file_obj: Any) -> Any:
@@ -96,10 +96,10 @@ class Login(paramiko.ServerInterface):
 
 class Handle(paramiko.SFTPHandle):
     def stat(self) -> Any:
-        return paramiko.SFTPAttributes.from_stat(os.fstat(self.readfile.fileno()))  # type: ignore[attr-defined]
+        return paramiko.SFTPAttributes.from_stat(os.fstat(self.readfile.fileno()))
 
     def chattr(self, attr: paramiko.SFTPAttributes) -> int:
-        return Files.change(self.filename, attr)  # type: ignore[attr-defined]
+        return Files.change(self.filename, attr)
 
 
 class Files(paramiko.SFTPServerInterface):
@@ -148,8 +148,8 @@ class Files(paramiko.SFTPServerInterface):
             way = "r+b" if flags & os.O_RDWR else "wb" if flags & os.O_WRONLY else "rb"
             file = os.fdopen(fd, "r+b" if way == "r+b" else way, 0)
             handle = Handle(flags)
-            handle.filename = path  # type: ignore[attr-defined]
-            handle.readfile = handle.writefile = file  # type: ignore[attr-defined]
+            handle.filename = path
+            handle.readfile = handle.writefile = file
             return handle
 
         return self._tried(opened)

@@ -39,7 +39,7 @@ LADDER = (
     ("progress", "signals"),
     ("processes", "options", "option_fields"),
     ("state", "terminal_text"),
-    ("errors",),
+    ("errors", "log"),
     ("endpoint",),
 )
 LATER = {

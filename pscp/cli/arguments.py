@@ -141,7 +141,9 @@ def add_how_it_is_sent(group: argparse._ArgumentGroup) -> None:
         "chunk_bytes",
         "what is verified and resent as one (4M, less toward the end)",
     )
-    number(group, "-l", "--limit", "limit_kbit_s", "KBIT", "the most to send, in kbit/s")
+    number(
+        group, "-l", "--limit", "limit_kbit_s", metavar="KBIT", help="the most to send, in kbit/s"
+    )
     add("--congestion", metavar="NAME", help="the TCP congestion control to use, such as bbr")
     size(group, "", "--rcvbuf", "rcvbuf_bytes", "the receive buffer of each connection's socket")
     size(group, "", "--sndbuf", "sndbuf_bytes", "the send buffer of each connection's socket")
@@ -169,7 +171,7 @@ def add_how_ssh_is_run(group: argparse._ArgumentGroup) -> None:
         help="what makes the connections: openssh, asyncssh, paramiko, or auto (the default: "
         "openssh where ssh is installed, else asyncssh)",
     )
-    number(group, "-P", "--port", "port", "PORT", "the port of the far end")
+    number(group, "-P", "--port", "port", metavar="PORT", help="the port of the far end")
     many = partial(add, action="append")
     many("-i", "--identity", metavar="FILE", dest="identities", help="a private key to log in with")
     add("-F", "--config", metavar="FILE", dest="config_file", help="ssh_config to use")
@@ -214,7 +216,7 @@ def add_what_is_shown(group: argparse._ArgumentGroup) -> None:
     flag = partial(add, action="store_true")
     flag("-q", "--quiet", help="errors only")
     flag("-v", "--verbose", help="say which hash, cipher and connections are used, and why")
-    flag("-d", "--debug", help="show what pscp does")
+    flag("-d", "--debug", help="show what pscp, ssh and the agents do, with the lane of each")
     add("--progress", metavar="STYLE", help="auto (a bar on a terminal), bar, plain, json or none")
     flag("--stats", help="end with a table of what was counted")
     flag("-h", "--help", help="show this and exit")
@@ -243,7 +245,7 @@ def size(group: argparse._ArgumentGroup, short: str, long: str, dest: str, help:
 
 
 def number(
-    group: argparse._ArgumentGroup, short: str, long: str, dest: str, metavar: str, help: str
+    group: argparse._ArgumentGroup, short: str, long: str, dest: str, *, metavar: str, help: str
 ) -> None:
     read: Callable[[str], int] = partial(parse_number, what=f"{short}/{long}")
     group.add_argument(short, long, metavar=metavar, dest=dest, type=read, help=help)
@@ -281,6 +283,6 @@ def version() -> str:
 
 def frozen(value: Any) -> Any:
     """An option's value as Options takes it."""
-    if value == [] or isinstance(value, list) and [] in value:  # argparse drops it before 3.13
+    if value == [] or (isinstance(value, list) and [] in value):  # argparse drops it before 3.13
         raise UsageError('"--" is no value of an option')
     return tuple(value) if isinstance(value, list) else value

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
+from pscp import log
 from pscp.cli.arguments import USAGE, Parser, frozen, make_parser, version
 from pscp.errors import Interrupted, PscpError, UsageError
 from pscp.options import Location, Options, check_direction, parse_host, parse_location
@@ -167,7 +168,10 @@ def run_measure(command: Measure) -> int:
 
     options = command.options
     note = Notes().note
-    with signals_raised("nothing is kept of a measurement"), measure_report.doing(options) as say:
+    with (
+        signals_raised("nothing is kept of a measurement"), log.shown(options.debug, note),
+        measure_report.doing(options) as say,
+    ):  # fmt: skip
         found = measure(command.host, options, save=command.save, say=say, note=note)
     measure_report.show(found, options.progress == "json")
     return 0
@@ -178,9 +182,13 @@ def run_clean(command: Clean) -> int:
     from pscp.cli import measure_report
 
     where, options = command.where, command.options
-    with signals_raised("run it again for the rest"), measure_report.doing(options) as say:
+    note = Notes().note
+    with (
+        signals_raised("run it again for the rest"), log.shown(options.debug, note),
+        measure_report.doing(options) as say,
+    ):  # fmt: skip
         say(f"looking below {where.text}")
-        found = clean(where, options, remove=command.remove, note=Notes().note)
+        found = clean(where, options, remove=command.remove, note=note)
     show(found, where, options)
     return 0 if found.ok else 1
 
@@ -191,7 +199,7 @@ def run_copy(command: Command) -> int:
     options = command.options
     is_terminal = bool(sys.stderr and sys.stderr.isatty()) and os.environ.get("TERM") != "dumb"
     reporter = make_reporter(options, is_terminal)
-    with signals_raised():
+    with signals_raised(), log.shown(options.debug, reporter.note):
         try:
             result = copy(
                 command.sources, command.destination, options=options, reporter=reporter,

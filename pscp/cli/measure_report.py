@@ -120,16 +120,16 @@ def cpu(point: Point) -> Iterator[str]:
 
 
 def conclusion(found: Measurement) -> Iterator[str]:
-    told = found.advice
+    advice = found.advice
     for note in found.notes:
         yield f"note: {note}"
     yield "Why:"
-    for reason in told.reasons:
+    for reason in advice.reasons:
         yield from textwrap.wrap(f"- {reason}", _COLUMNS, subsequent_indent="  ")
     yield "Recommended:"
-    cipher = "" if " " in told.cipher else f" --cipher {told.cipher}"  # " ": as configured
-    yield f"  pscp -c {told.connections}{cipher}"
-    yield from (f"  {line}" for line in sysctl_lines(told.settings))
+    cipher = "" if " " in advice.cipher else f" --cipher {advice.cipher}"  # " ": as configured
+    yield f"  pscp -c {advice.connections}{cipher}"
+    yield from (f"  {line}" for line in sysctl_lines(advice.settings))
     if found.saved:
         yield "Saved for this host: copies use it, unless -c, --cipher or ssh_config say otherwise."
 

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from pscp import log
 from pscp.cli import arguments
 from pscp.errors import Interrupted, PscpError, Terminated, UsageError
 from pscp.options import Location, Options, parse_host, parse_location
@@ -148,12 +149,13 @@ def move(command: Piped) -> int:
     says = Says(str(command.host.host), reporter) if isinstance(reporter, RichBar) else show
     session = Session(command.host, options)
     stream = Stream(
-        session.connections, options, command.is_push, Target(command.words, command.path),
-        counters, says, reporter.note,
+        session.connections, options, is_push=command.is_push,
+        target=Target(command.words, command.path), counters=counters, out=says,
+        note=reporter.note,
     )  # fmt: skip
     with (
-        signals_raised(_HINT, stream.interrupt, "pscp-pipe"), session,
-        contextlib.ExitStack() as stack,
+        signals_raised(_HINT, stream.interrupt, "pscp-pipe"),
+        log.shown(options.debug, reporter.note), session, contextlib.ExitStack() as stack,
     ):  # fmt: skip
         reporter.start(counters)
         stack.callback(reporter.stop)
@@ -201,7 +203,8 @@ class Says:
 
     def __call__(self, place: int, data: bytes) -> None:
         if place == 0:
-            return show(place, data)
+            show(place, data)
+            return
         *whole, self._begun = (self._begun + data).split(b"\n")
         for line in whole:
             self._tell(line)

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
+from pscp import log
 from pscp.cli.arguments import frozen
 from pscp.cli.copy import before_dashes, run_command
 from pscp.cli.zfs_arguments import USAGE, make_parser
@@ -67,7 +68,7 @@ def run(command: Command) -> int:
     options = command.options
     is_terminal = bool(sys.stderr and sys.stderr.isatty()) and os.environ.get("TERM") != "dumb"
     reporter = make_reporter(options, is_terminal)
-    with signals_raised(_HINT, name="pscp-zfs"):
+    with signals_raised(_HINT, name="pscp-zfs"), log.shown(options.debug, reporter.note):
         try:
             result = replicate(
                 command.source, command.dest, options=options, settings=command.settings,

@@ -27,13 +27,14 @@ from typing import Any
 from pscp import errors
 from pscp.connect.patience import Patience
 from pscp.endpoint import requests, session, system, wire
+from pscp.log import Log
 from pscp.transports import Channel
 from pscp.transports.openssh import last_line, lines_of
 
 MODULES = (
     "system", "wire", "session", "hashes", "files", "failures", "paths", "fence", "parts",
     "metadata", "tree", "entries", "source", "requests", "commit", "placing", "sink", "null_ends",
-    "end", "agent",
+    "end", "frame_server", "agent",
 )  # fmt: skip
 STREAM_MODULES = (
     "stream",
@@ -136,6 +137,10 @@ def send_agent(channel: Channel) -> bytes:
     return marker
 
 
+_log = Log("stderr")
+_DEBUG_LINE = re.compile(r"debug\d: |DEBUG:")  # of ssh -v; of asyncssh and paramiko
+
+
 class RemoteAgent:
     """An agent that is running at the far end, and the channel to it."""
 
@@ -153,6 +158,7 @@ class RemoteAgent:
         self._patience = patience or Patience(SILENCE_S, lambda: 0.0)
         self._notice = notice
         self._said = b""
+        self._line = b""  # of it, not whole yet, for the log
         self._untold = ""  # what was said last; it may be the reason for an end
         self.rtt_s = math.inf  # of a question and its answer, the shortest so far
         self.decoder = wire.Decoder()
@@ -214,14 +220,24 @@ class RemoteAgent:
             self._poll.unregister(self.channel.error_fd)
             return
         self._said = (self._said + data)[-_SAID_MAX_BYTES:]
+        self._log_lines(data)
         if self._notice is not None:
             self._untold += data.decode(errors="replace")
 
+    def _log_lines(self, data: bytes) -> None:
+        if not _log.is_wanted:
+            return
+        *lines, self._line = (self._line + data)[-_SAID_MAX_BYTES:].split(b"\n")
+        for line in lines:
+            text = line.decode(errors="replace").rstrip("\r")
+            _log.debug("process %d writes: %s", self.channel.pid, text)
+
     def _tell(self, besides: str = "") -> None:
-        """Tell people what was said, except for lines that an error repeats."""
+        """Tell people what was said, except for lines that an error repeats, or the log has."""
         lines, self._untold = lines_of(self._untold), ""
         for line in lines:
-            if self._notice is not None and line.strip() not in besides:
+            is_logged = _DEBUG_LINE.match(line) and _log.is_wanted
+            if self._notice is not None and line.strip() not in besides and not is_logged:
                 self._notice(line)
 
     def explain(self) -> errors.PscpError:
@@ -274,7 +290,7 @@ class RemoteAgent:
         if frame is None:
             raise self.explain()
         hello = self._json(frame)
-        self.session.state = "ready"
+        self.session.advance(session.HELLO)
         if not isinstance(hello, dict) or not isinstance(hello.get("hashes"), dict):
             raise errors.ProtocolError("a HELLO of another shape")
         if self.is_sftp and "rtt_s" in hello:  # over SFTP a question may take several

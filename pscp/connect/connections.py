@@ -24,6 +24,7 @@ from pscp.connect.greeter import Greeter
 from pscp.connect.latecomers import Latecomers
 from pscp.connect.remote_kind import RemoteKind
 from pscp.connect.ssh_opener import Opener, SshOpener
+from pscp.log import Log
 from pscp.options import Location, Options
 from pscp.transports import Channel, Control
 
@@ -37,6 +38,9 @@ _PAUSE_MAX_S = 30  # between two attempts
 _EARLY_MAX = 8  # logging in at once; sshd's MaxStartups begins to refuse at 10
 
 _GONE = "the only login's connection was lost, and it cannot be repeated"
+
+
+_log = Log("connect")
 
 
 class Wanted(NamedTuple):
@@ -147,6 +151,7 @@ class Connections:
                     return self._taken_idle() or [self._first.finish(options, note)]
             except (errors.ConnectionLost, errors.Unreachable) as error:
                 pause_s = min(1 << attempt, _PAUSE_MAX_S)
+                _log.debug("attempt %d to connect failed: %s", attempt + 1, error.message)
                 is_full = isinstance(error, errors.ConnectionLost) and attempt < _FIRST_ATTEMPTS - 1
                 if not is_full and time.monotonic() + pause_s > until_s:
                     raise
@@ -223,6 +228,7 @@ class Connections:
         while (late := self.late.next()) is not None:
             if self._kind.suits(late, options) and not late.is_closed():
                 wanted.opened(late.channel)
+                _log.debug("process %d: a connection that came late is used", late.channel.pid)
                 return late
             late.close()
         early = self._early.take()

@@ -12,11 +12,15 @@ from typing import TYPE_CHECKING
 from pscp import errors
 from pscp.connect.patience import Patience
 from pscp.connect.ssh_opener import Opener
+from pscp.log import Log
 from pscp.options import Location, Options
 from pscp.transports import Channel
 
 if TYPE_CHECKING:
     from pscp.connect.bootstrap import RemoteAgent
+
+
+_log = Log("connect")
 
 
 class Greeter:
@@ -41,8 +45,11 @@ class Greeter:
                 channel, note, marker, self.patience(options, may_prompt=note is not None)
             )
         except errors.ConnectError as error:
-            raise self.explain(channel, error, options) from None
+            explained = self.explain(channel, error, options)
+            _log.debug("process %d: no far end: %s", channel.pid, explained.message)
+            raise explained from None
         self._opener.authenticator.end_login(channel)
+        _log.debug("process %d: the far end answers: %s", channel.pid, far.hello)
         far.verify = options.verify
         self._opener.learn_aes(far.hello.get("aes"))
         return far

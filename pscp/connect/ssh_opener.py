@@ -20,10 +20,13 @@ from pscp.connect import host_cache
 from pscp.connect.authenticator import Authenticator
 from pscp.connect.control_master import Master, may_ask_again
 from pscp.connect.ssh_setup import Setup
+from pscp.log import Log
 from pscp.options import Location, Options
 from pscp.transports import Channel, Control, open_channel
 from pscp.transports.control_sockets import sweep
 from pscp.transports.remote_command import command
+
+_log = Log("connect")
 
 
 class Opener(Protocol):

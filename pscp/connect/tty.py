@@ -82,7 +82,7 @@ def _by_program(program: str, prompt: str, hint: str, until: Sequence[int]) -> s
     assert child.stdout is not None
     try:
         answer = _line(child.stdout.fileno(), until)
-        if answer is None and hint != "confirm" or child.wait(_END_S):
+        if (answer is None and hint != "confirm") or child.wait(_END_S):
             return None
         return answer or ""
     except subprocess.TimeoutExpired:

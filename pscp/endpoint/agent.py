@@ -4,12 +4,13 @@ An agent serves one channel. A request says what it is (BeginSink, BeginSource, 
 the sink or the source of a copy, or a lane of a stream. It ends when its input ends, whatever the
 reason.
 
-Not here: how it got here (../connect/bootstrap.py), its answers (end.py), what it serves
-(source.py, sink.py), system calls (system.py).
-Read next: sink.py.
+Not here: how it got here (../connect/bootstrap.py), which frame means what (frame_server.py), its
+answers (end.py), what it serves (source.py, sink.py), system calls (system.py).
+Read next: frame_server.py.
 """
 
 import binascii
+import functools
 import io
 import json
 import os
@@ -19,7 +20,7 @@ import time
 import zlib
 from typing import Any, List, Optional
 
-from . import end, entries, failures, hashes, metadata, requests, session, source, system, wire
+from . import end, failures, frame_server, hashes, metadata, requests, session, source, system, wire
 from .paths import to_text
 
 TICK_S = (
@@ -34,13 +35,13 @@ class Agent:
         """With a gathering this is a lane that was handed over to it."""
         self._read_fd, self._write_fd = read_fd, write_fd
         self._write_lock = threading.Lock()  # the settler and the ticker write as well
-        self._session = session.Session(session.AGENT)
-        self._decoder = wire.Decoder()
         self._is_guest = gathering is not None
         self._is_over = threading.Event()
         self._is_lost = False
         serve = None if self._is_guest else _serve
-        self._end = end.End(metadata.current_umask(), gathering, serve)
+        self.end = end.End(metadata.current_umask(), gathering, serve)
+        table = session.GUEST if self._is_guest else session.AGENT
+        self._frames = frame_server.FrameServer(table, self, self._send)
 
     # --- the loop
 
@@ -49,11 +50,11 @@ class Agent:
             self._hello()
             self.serve(b"")
         finally:
-            if self._end.gathering is not None:
+            if self.end.gathering is not None:
                 self.lose()
                 _close_standard()  # or its connection would seem to be alive
-                self._end.gathering.outlive()
-            self._end.close()  # what has landed becomes files, so that no part is left
+                self.end.gathering.outlive()
+            self.end.close()  # what has landed becomes files, so that no part is left
 
     def serve(self, pending: bytes) -> None:
         """Until the input ends; a guest, until its lane's work has ended."""
@@ -67,38 +68,29 @@ class Agent:
         """Send nothing more: the descriptors are about to be closed, their numbers used again."""
         with self._write_lock:
             self._is_lost = True
-        self._end.drop_role()
+        self.end.drop_role()
 
     def _listen(self, pending: bytes) -> None:
-        decoder = self._decoder
+        decoder, take_all = self._frames.decoder, self._frames.take_all
         for begin in range(0, len(pending), wire.MAX_PAYLOAD_BYTES):
             decoder.feed(pending[begin : begin + wire.MAX_PAYLOAD_BYTES])
-            self._take_all()
-        while not (self._is_guest and self._session.state == "done"):
+            take_all()
+        while self._frames.session.state != "over":
             count = os.readv(self._read_fd, decoder.spaces())
             if count == 0:
                 return
             decoder.filled(count)
-            if not self._take_all() and decoder.is_trickling(count):
+            if not take_all() and decoder.is_trickling(count):
                 time.sleep(wire.GATHER_S)
 
-    def _take_all(self) -> bool:
-        """What has arrived; False when it is no whole frame yet."""
-        frame = first = self._decoder.next()
-        while frame is not None:
-            self._session.check(frame)
-            self._take(frame)
-            frame = self._decoder.next()
-        return first is not None
-
     def _hello(self) -> None:
-        self._send(wire.HELLO, 0, 0, wire.to_json({
+        self._frames.hello({
             "hashes": hashes.speeds(),
             "python": sys.version.split()[0],
             "system": os.uname()[0],
             "aes": system.has_aes(),
             "cpus": os.cpu_count() or 1,
-        }))  # fmt: skip
+        })  # fmt: skip
 
     def _tick(self) -> None:
         while not self._is_over.wait(TICK_S):
@@ -114,98 +106,56 @@ class Agent:
                 raise BrokenPipeError
             system.send(self._write_fd, header, payload)
 
-    def _take(self, frame: wire.Frame) -> None:
-        if frame.type == wire.ASK:
-            self._answer(frame)
-        elif frame.type == wire.FILE:
-            self._know(frame)
-        elif frame.type == wire.GET:
-            length = wire.COUNT.unpack(frame.payload)[0]
-            self._end.the_source().send_chunk(frame.id, frame.offset, length, self._send)
-        elif frame.type == wire.DATA:
-            self._end.the_sink().write(frame.id, frame.offset, frame.payload)
-        elif frame.type == wire.DIGEST:
-            self._complete(frame)
-        else:
-            self._take_pack(frame)
+    # --- what is done about a frame, as the FrameServer asks for it
 
-    def _answer(self, frame: wire.Frame) -> None:
-        request, id_ = requests.from_json(frame.json()), frame.id
+    def answer(self, id_: int, request: Any) -> None:
         _learn(getattr(request, "modules", ""))
         if isinstance(request, requests.BeginStream) and self._is_of_another(request):
-            self._hand_over(frame, request.socket)
+            self._hand_over(id_, request)
             return
-        if isinstance(request, requests.Pack):  # the answer is a frame of its own kind
+        if isinstance(request, requests.Pack):
             known = [source.known(file) for file in request.files]
-            payload = wire.pack_payload(*self._end.the_source().pack(known))
-            self._send(wire.PACK, id_, 0, payload)
+            self._frames.reply_with_pack(id_, *self.end.the_source().pack(known))
             return
-
-        def reply(answer: Any, failed: bool) -> None:
-            flags = wire.FAILED if failed else 0
-            self._send(wire.REPLY, id_, 0, wire.to_json(answer), flags)
-
-        self._end.answer(request, reply)
+        self.end.answer(request, functools.partial(self._frames.reply, id_))
         if isinstance(request, requests.End) and self._is_guest:
-            self._end.gathering.leave()
-        if isinstance(request, (requests.End,) + requests.BEGINNINGS):
-            in_role = "sink" if self._end.sink else "source" if self._end.source else "new"
-            self._session.state = "done" if self._is_guest and in_role == "new" else in_role
-            self._decoder.place = getattr(self._end.sink, "place", None)
+            self.end.gathering.leave()
+        if isinstance(request, (requests.End, *requests.BEGINNINGS)):
+            self._frames.follow_role()
 
     def _is_of_another(self, request: requests.BeginStream) -> bool:
         """Is this channel to be a lane of a stream that another agent gathers?"""
         if self._is_guest:
             return False
-        gathering = self._end.gathering
+        gathering = self.end.gathering
         return gathering is None or to_text(os.fsencode(gathering.path)) != request.socket
 
-    def _hand_over(self, frame: wire.Frame, path: str) -> None:
+    def _hand_over(self, id_: int, request: requests.BeginStream) -> None:
         """Give this channel away, with what came on it, until the stream is over."""
         from . import stream_server
 
-        pending = wire.frame(wire.ASK, bytes(frame.payload), frame.id) + self._decoder.rest()
+        frames = self._frames
+        frames.session.advance(session.HAND_OVER)
+        pending = wire.frame(wire.ASK, requests.to_json(request), id_) + frames.decoder.rest()
         with self._write_lock:  # no sign of life between two pieces of somebody's frame
             try:
-                stream_server.hand_over(path, pending)
+                stream_server.hand_over(request.socket, pending)
             except OSError:
                 raise wire.WireError(stream_server.GONE)
+        frames.session.advance(session.TAKE_BACK)
 
-    def _know(self, frame: wire.Frame) -> None:
-        if self._end.source is not None:
-            if frame.payload:
-                self._end.source.know(frame.id, source.known(requests.known(frame.json())))
-            else:
-                self._end.source.forget(frame.id)
-        elif frame.payload:
-            self._end.the_sink().know(frame.id, entries.entry(frame.json()))
-        else:
-            self._end.the_sink().forget(frame.id)
+    def send_chunk(self, id_: int, offset: int, length: int) -> None:
+        self.end.the_source().send_chunk(id_, offset, length, self._send)
 
-    def _complete(self, frame: wire.Frame) -> None:
-        length = wire.COUNT.unpack_from(frame.payload)[0]
-        if frame.flags & wire.FAILED:
-            self._end.the_sink().abandon()
-            return
-        digest = bytes(frame.payload[wire.COUNT.size :])
-        matches, receipt, failure = self._end.the_sink().complete(
-            frame.id, frame.offset, length, digest
-        )
-        payload = wire.LANDED.pack(length, receipt)
-        flags = 0 if matches else wire.MISMATCH
-        if failure is not None:
-            payload, flags = payload + wire.to_json(failure), wire.FAILED
-        self._send(wire.ACK, frame.id, frame.offset, payload, flags)
+    def complete(self, id_: int, offset: int, length: int, digest: bytes) -> None:
+        matches, receipt, failure = self.end.the_sink().complete(id_, offset, length, digest)
+        self._frames.acknowledge(id_, offset, length, receipt, matches, failure)
 
-    def _take_pack(self, frame: wire.Frame) -> None:
-        rows, bodies = wire.unpack_payload(frame.payload)
-        listed = [entries.entry(value) for value, _ in rows]
-        id_ = frame.id
-
+    def land_pack(self, id_: int, listed: Any, rows: Any, bodies: memoryview) -> None:
         def done(outcome: List[Optional[failures.Data]]) -> None:
-            self._send(wire.REPLY, id_, 0, wire.to_json(failures.places(outcome)))
+            self._frames.reply(id_, failures.places(outcome))
 
-        self._end.the_sink().pack(listed, [row for _, row in rows], bodies, done)
+        self.end.the_sink().pack(listed, rows, bodies, done)
 
 
 def _learn(text: str) -> None:

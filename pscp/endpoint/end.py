@@ -117,7 +117,9 @@ class End:
         from . import placing
 
         make = bool(request.nonce)
-        found = placing.resolve(request.path, request.names, request.folders, make, request.again)
+        found = placing.resolve(
+            request.path, request.names, request.folders, make=make, again=request.again
+        )
         if not request.nonce:
             return [*found, None]
         claim = requests.Claim(found.root, request.token, request.nonce, request.known)

@@ -22,7 +22,7 @@ class Target(NamedTuple):
 
 
 def resolve(
-    destination: str, names: List[str], folders: List[bool], make: bool, again: Any = None
+    destination: str, names: List[str], folders: List[bool], *, make: bool, again: Any = None
 ) -> Target:
     """What DEST means at this end. Raises Refusal, OSError.
 

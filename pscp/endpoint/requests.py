@@ -92,6 +92,7 @@ class BeginSource(NamedTuple):
     block_bytes: int
     strong: bool  # whether each file's SHA-256 is compared as well
     test: bool  # whether the data is made up
+    debug: bool = False  # whether the agent writes what it does to its standard error
 
 
 class BeginSink(NamedTuple):
@@ -108,6 +109,7 @@ class BeginSink(NamedTuple):
     test: bool  # whether nothing is written
     server: Dict[str, Any]  # what the claim told of a server for SFTP
     lane: int = 0  # of the run
+    debug: bool = False  # as with BeginSource
 
 
 class BeginStream(NamedTuple):
@@ -117,6 +119,7 @@ class BeginStream(NamedTuple):
     hash: str
     block_bytes: int
     modules: str  # as with Gather
+    debug: bool = False  # as with BeginSource
 
 
 class End(NamedTuple):

@@ -1,43 +1,101 @@
 """Which frame is legal when, and how many bytes may be in flight. No input or output.
 
-The conversation, per end, is a table: what it may receive in each state.
+The conversation is a table for each end: per state the frames that may be received in it, and per
+event the state that follows. Nothing else changes a state.
 
-    agent        new     --ASK begin--> sink | source        (and again, for the next copy)
-    coordinator  new     --HELLO--> ready --(begin)--> push | pull
+    agent        new --hello--> ready --begin--> sink | source --end--> ready
+    coordinator  new --hello--> ready --begin--> push | pull   --end--> ready
 
-Not here: the bytes of a frame (wire.py), and what is done about one (agent.py,
+A lane of a stream is handed over to the agent that gathers the stream. It is "lent" until it comes
+back, and who gathers serves it by the table GUEST, without a hello and to the end of one copy.
+
+Not here: the bytes of a frame (wire.py), and what is done about one (frame_server.py,
 ../transfer/lane.py).
 Read next: files.py.
 """
 
-from typing import Dict, FrozenSet, Optional, Tuple
+from typing import Dict, FrozenSet, NamedTuple, Optional, Tuple
 
 from . import wire
 
-AGENT: Dict[str, FrozenSet[int]] = {
-    "new": frozenset([wire.ASK]),
-    "sink": frozenset([wire.ASK, wire.FILE, wire.DATA, wire.DIGEST, wire.PACK]),
-    "source": frozenset([wire.ASK, wire.FILE, wire.GET]),
+# The events. A Begin that fails makes the agent as free as End does.
+HELLO = "hello"  # the agent has sent it; the coordinator has received it
+BEGIN_SINK = "begin sink"  # the far end is the sink of a copy from now on
+BEGIN_SOURCE = "begin source"
+END = "end"  # the far end is neither
+HAND_OVER = "hand over"  # the channel is another agent's for a while
+TAKE_BACK = "take back"
+
+
+class State(NamedTuple):
+    """What may happen to one end in this state."""
+
+    frames: FrozenSet[int]  # those that it may receive
+    events: Dict[str, str]  # and the state that each leads to
+
+
+Table = Dict[str, State]
+
+_NOTHING: FrozenSet[int] = frozenset()
+_ASK = frozenset([wire.ASK])
+_TO_SINK = frozenset([wire.ASK, wire.FILE, wire.DATA, wire.DIGEST, wire.PACK])
+_TO_SOURCE = frozenset([wire.ASK, wire.FILE, wire.GET])
+_REPLY = frozenset([wire.REPLY, wire.TICK])
+_FROM_SINK = frozenset([wire.REPLY, wire.TICK, wire.ACK])
+_FROM_SOURCE = frozenset([wire.REPLY, wire.TICK, wire.DATA, wire.DIGEST, wire.PACK])
+
+AGENT: Table = {
+    "new": State(_NOTHING, {HELLO: "ready"}),
+    "ready": State(
+        _ASK, {BEGIN_SINK: "sink", BEGIN_SOURCE: "source", END: "ready", HAND_OVER: "lent"}
+    ),
+    "sink": State(_TO_SINK, {END: "ready"}),
+    "source": State(_TO_SOURCE, {END: "ready"}),
+    "lent": State(_NOTHING, {TAKE_BACK: "ready"}),
 }
 
-COORDINATOR: Dict[str, FrozenSet[int]] = {
-    "new": frozenset([wire.HELLO]),
-    "ready": frozenset([wire.REPLY, wire.TICK]),
-    "push": frozenset([wire.REPLY, wire.TICK, wire.ACK]),
-    "pull": frozenset([wire.REPLY, wire.TICK, wire.DATA, wire.DIGEST, wire.PACK]),
+GUEST: Table = {
+    "new": State(_ASK, {BEGIN_SINK: "sink", BEGIN_SOURCE: "source", END: "over"}),
+    "sink": State(_TO_SINK, {END: "over"}),
+    "source": State(_TO_SOURCE, {END: "over"}),
+    "over": State(_NOTHING, {}),
+}
+
+COORDINATOR: Table = {
+    "new": State(frozenset([wire.HELLO]), {HELLO: "ready"}),
+    "ready": State(_REPLY, {BEGIN_SINK: "push", BEGIN_SOURCE: "pull"}),
+    "push": State(_FROM_SINK, {END: "ready"}),
+    "pull": State(_FROM_SOURCE, {END: "ready"}),
 }
 
 
 class Session:
-    """One end's state; says whether a frame may come now."""
+    """One end's state; it begins as "new". One thread at a time may use it."""
 
-    def __init__(self, table: Dict[str, FrozenSet[int]], state: str = "new") -> None:
+    def __init__(self, table: Table) -> None:
         self._table = table
-        self.state = state
+        self._enter("new")
+
+    def _enter(self, state: str) -> None:
+        self._state = state
+        self._frames, self._events = self._table[state]
+
+    @property
+    def state(self) -> str:
+        """The state's name in the table."""
+        return self._state
+
+    def advance(self, event: str) -> None:
+        """Go to the state that this event leads to. Raises WireError where it leads nowhere."""
+        state = self._events.get(event)
+        if state is None:
+            raise wire.WireError("%s in state %s" % (event, self._state))
+        self._enter(state)
 
     def check(self, frame: wire.Frame) -> None:
-        if frame.type not in self._table[self.state]:
-            raise wire.WireError("a %s frame in state %s" % (frame.name, self.state))
+        """Raise WireError for a frame that may not come now."""
+        if frame.type not in self._frames:
+            raise wire.WireError("a %s frame in state %s" % (frame.name, self._state))
 
 
 class Arriving:

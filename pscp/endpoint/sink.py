@@ -157,10 +157,12 @@ class Sink:
         try:
             fd = self._to_finish(value, receipt)
         except (OSError, failures.Refusal) as error:
-            return done([failures.from_exception(error, value.path)])
+            done([failures.from_exception(error, value.path)])
+            return
         if fd is None:  # by a lane that died, maybe before the new name was durable
             self._settler.make_names_durable(value.path.rpartition("/")[0])
-            return done([None])
+            done([None])
+            return
         whole = commit.Part(fd, value, strong, commit.SHARED)
         self._settler.add(commit.Batch([whole], done))
 
@@ -338,7 +340,7 @@ class Sink:
             with self.root.lock:
                 folder_fd, name = self.root.at(path)
                 left = self._parts.left(folder_fd, name, self._copy.earlier)
-                return _kind_and_size(folder_fd, name) + [left]
+                return [*_kind_and_size(folder_fd, name), left]
         except (OSError, failures.Refusal):
             return ["", 0, 0, []]  # the attempt to write there will tell
 

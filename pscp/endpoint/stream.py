@@ -230,8 +230,8 @@ class Reorder:
     Holds at most `window` chunks; who sends must not be further ahead of `written` than that.
     """
 
-    def __init__(self, fd: int, window: int, told: Callable[[], None]) -> None:
-        """`told` is called, by the thread that writes, after each chunk."""
+    def __init__(self, fd: int, window: int, notify: Callable[[], None]) -> None:
+        """`notify` is called, by the thread that writes, after each chunk."""
         self.changed = threading.Condition()
         self.room = Room()
         self.written = 0  # chunks, from the first on without a gap
@@ -239,7 +239,7 @@ class Reorder:
         self.end: Optional[int] = None  # the number of the empty chunk
         self.is_deaf = False  # nobody reads: what still comes is dropped
         self.error: Optional[OSError] = None  # why it cannot be written
-        self._fd, self._window, self._told = fd, window, told
+        self._fd, self._window, self._notify = fd, window, notify
         self._waiting: Dict[int, Tuple[bytearray, int]] = {}
         self._stopped = False
         self._poll = select.poll()
@@ -284,7 +284,7 @@ class Reorder:
                     return
                 self.written += 1
                 self.room.give(buffer)
-            self._told()
+            self._notify()
 
     def _write(self, view: memoryview) -> None:
         try:

@@ -31,9 +31,9 @@ _LET_GO = b"."
 class Said:
     """What comes out of a descriptor, kept until it was heard."""
 
-    def __init__(self, file: Any, told: Callable[[], None]) -> None:
-        """`told` is called when there is more."""
-        self._file, self._told = file, told
+    def __init__(self, file: Any, notify: Callable[[], None]) -> None:
+        """`notify` is called when there is more."""
+        self._file, self._notify = file, notify
         self._changed = threading.Condition()
         self._text = b""
         self._heard = 0  # bytes, from the first on
@@ -75,14 +75,14 @@ class Said:
                     while len(self._text) >= _SAID_BYTES and not self._is_closed:
                         self._changed.wait()
                     self._text += data
-                self._told()
+                self._notify()
 
 
 class Command:
     """A program at this end. The stream is its standard input (sink) or output (source)."""
 
     def __init__(
-        self, argv: Any, is_sink: bool, told: Callable[[], None], tidy: Callable[[], None]
+        self, argv: Any, is_sink: bool, notify: Callable[[], None], tidy: Callable[[], None]
     ) -> None:
         """`argv` is a list, executed as it is, or a text for the user's shell. `tidy` is for who
         outlives this process.
@@ -108,7 +108,7 @@ class Command:
         finally:
             os.close(its_fd)
         outputs = [each for each in (self._process.stdout, self._process.stderr) if each]
-        self.said: List[Said] = [Said(each, told) for each in outputs]  # (output,) errors
+        self.said: List[Said] = [Said(each, notify) for each in outputs]  # (output,) errors
         self._tidy = tidy
         self._keeper = Keeper(self.fd, self._orphaned) if is_sink else None
 

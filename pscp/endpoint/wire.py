@@ -4,12 +4,12 @@ A frame is a header of 28 bytes and a payload (all integers big-endian):
 
     0       1       2       4            8           16          24           28
     +-------+-------+-------+------------+-----------+-----------+------------+---------- - -
-    | type  | flags | check | length     | id        | offset    | told       | payload
+    | type  | flags | check | length     | id        | offset    | crc        | payload
     | u8    | u8    | u16   | u32        | u64       | u64       | u32        | length bytes
     +-------+-------+-------+------------+-----------+-----------+------------+---------- - -
 
 `check` is the CRC-16 of the header with zero in its place: a length with a wrong bit would have
-the receiver wait for ever. `told` is the CRC-32 of what no digest covers: a JSON payload, and the
+the receiver wait for ever. `crc` is the CRC-32 of what no digest covers: a JSON payload, and the
 list of a PACK. SSH protects what is on the network; these find what a faulty memory changed.
 
 `id` names a file in FILE, GET, DATA, DIGEST and ACK, and a request in ASK, REPLY and PACK.
@@ -22,7 +22,7 @@ import binascii
 import json
 import struct
 import zlib
-from typing import Any, Callable, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
 
 HEADER = struct.Struct(">BBHIQQI")
 
@@ -86,15 +86,15 @@ class Frame(NamedTuple):
 
 def header(type_: int, payload: Any, id_: int = 0, offset: int = 0, flags: int = 0) -> bytes:
     """The 28 bytes before this payload: bytes, or for DATA whatever has a length."""
-    fields = (len(payload), id_, offset, zlib.crc32(_told(type_, flags, payload)))
-    return HEADER.pack(type_, flags, _check(type_, flags, *fields), *fields)
+    fields = (len(payload), id_, offset, zlib.crc32(_covered(type_, flags, payload)))
+    return HEADER.pack(type_, flags, _check(type_, flags, fields), *fields)
 
 
-def _check(type_: int, flags: int, length: int, id_: int, offset: int, told: int) -> int:
-    return binascii.crc_hqx(HEADER.pack(type_, flags, 0, length, id_, offset, told), 0)
+def _check(type_: int, flags: int, fields: Sequence[int]) -> int:
+    return binascii.crc_hqx(HEADER.pack(type_, flags, 0, *fields), 0)
 
 
-def _told(type_: int, flags: int, payload: Any) -> Any:
+def _covered(type_: int, flags: int, payload: Any) -> Any:
     """The part of a payload that is believed as it comes; of the rest a digest tells."""
     if type_ == DATA or (type_ == DIGEST and not flags):
         return b""
@@ -116,7 +116,7 @@ def to_json(value: Any) -> bytes:
 def pack_payload(entries: Any, bodies: List[bytes]) -> bytes:
     """The payload of a PACK frame: what the files are, then their bytes end to end."""
     listed = to_json(entries)
-    return b"".join([COUNT.pack(len(listed)), listed] + bodies)
+    return b"".join([COUNT.pack(len(listed)), listed, *bodies])
 
 
 def unpack_payload(payload: memoryview) -> "tuple[Any, memoryview]":
@@ -240,26 +240,26 @@ class Decoder:
             return block
         if self._end - self._start < HEADER.size:
             return None
-        type_, flags, length, id_, offset, told = self._front()
+        type_, flags, length, id_, offset, crc = self._front()
         begin = self._start + HEADER.size
         if begin + length > self._end:
             return None
         self._start = begin + length
         payload = self._view[begin : begin + length]
-        if told != zlib.crc32(_told(type_, flags, payload)):
+        if crc != zlib.crc32(_covered(type_, flags, payload)):
             raise WireError("a %s frame arrived damaged" % NAMES[type_])
         return Frame(type_, flags, id_, offset, payload)
 
     def _front(self) -> Tuple[int, int, int, int, int, int]:
-        """The header at the front: type, flags, length, id, offset, told."""
+        """The header at the front: type, flags, length, id, offset, crc."""
         type_, flags, check, *fields = HEADER.unpack_from(self._view, self._start)
-        length, id_, offset, told = fields
+        length, id_, offset, crc = fields
         if (
-            check != _check(type_, flags, *fields)
+            check != _check(type_, flags, fields)
             or type_ not in NAMES
             or length > MAX_PAYLOAD_BYTES
             or offset > MAX_OFFSET
         ):
             shown = bytes(self._view[self._start :][: HEADER.size])
             raise WireError("these bytes are no frame: %r" % shown)
-        return type_, flags, length, id_, offset, told
+        return type_, flags, length, id_, offset, crc

@@ -187,7 +187,7 @@ def advise(
         *_about_cipher(cipher, ciphers),
         _about_windows(windows_of(lanes[0], rtt_s, near, far)),
         _about_connections(best, lanes),
-        *_about_buffers(best, rtt_s, bdp_bytes, settings, near, far),
+        *_about_buffers(best, rtt_s, bdp_bytes, settings, near=near, far=far),
     )
     return Advice(best.connections, cipher.cipher, bdp_bytes, settings, reasons)
 
@@ -335,6 +335,7 @@ def _about_buffers(
     rtt_s: float,
     bdp_bytes: int,
     settings: Sequence[Setting],
+    *,
     near: Kernel,
     far: Kernel,
 ) -> Iterable[str]:

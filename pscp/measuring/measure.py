@@ -195,7 +195,6 @@ class Trial:
         kept = []
         for far, lane in zip(self._agents, self._lanes, strict=True):
             if lane.ended_well:
-                far.session.state = "ready"
                 kept.append(far)
             else:
                 far.close()
@@ -287,10 +286,10 @@ class _Measuring:
 
     def _kernels(self, far: RemoteAgent) -> tuple[Kernel, Kernel]:
         answer, failed = far.ask(requests.Kernel())
-        told = answer if isinstance(answer, dict) and not failed else {}
+        settings = answer if isinstance(answer, dict) and not failed else {}
         there = {
             str(name)[:_TEXT_MAX]: str(value)[:_TEXT_MAX]
-            for name, value in list(told.items())[:_KERNEL_MAX]
+            for name, value in list(settings.items())[:_KERNEL_MAX]
         }
         here = Kernel(os.uname().sysname, system.kernel_settings())
         return here, Kernel(str(far.hello.get("system", ""))[:_TEXT_MAX], there)

@@ -18,15 +18,15 @@ from collections import deque
 from collections.abc import Coroutine
 from typing import Any, NoReturn
 
-from pscp.endpoint import entries, failures, requests, session, source, system, wire
+from pscp.endpoint import entries, failures, requests, session, system, wire
 from pscp.endpoint.agent import TICK_S
+from pscp.endpoint.frame_server import FrameServer
 from pscp.sftp import packets
 from pscp.sftp.client import Client
 from pscp.sftp.digests import Hashing
 from pscp.sftp.end import End
 from pscp.sftp.event_loop import In, Loop, Out, Wake, read_marker
 from pscp.sftp.remote_hash import Program
-from pscp.sftp.sink import Sink
 from pscp.sftp.tasks import Promise, Task, Tasks, settled
 
 _LINGER_S = 1.5  # for what is under way at the end
@@ -35,7 +35,7 @@ _SILENT_S = 60.0  # a server that says nothing for so long, though asked, is as 
 PROTOCOL_STATUS = 99  # as an agent's
 
 
-class StandIn:
+class SftpAgent:
     """One lane's far end."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
@@ -44,15 +44,15 @@ class StandIn:
         self._verify: str = settings["verify"]
         self._program_argv: list[str] = settings["program"]
         self._program: Program | None = None
-        self._session = session.Session(session.AGENT)
-        self._decoder = wire.Decoder()
-        self._incoming = In(0, self._decoder, self._take_all, self._decoder.is_trickling)
+        self._frames = FrameServer(session.AGENT, self, self._send)
+        decoder = self._frames.decoder
+        self._incoming = In(0, decoder, self._frames.take_all, decoder.is_trickling)
         self._out = Out(1)
-        self._end = End(self._client, self._tasks, self._send)
+        self.end = End(self._client, self._tasks, self._send)
         self._replies: list[Task[Any]] = []  # those that may still be under way
         self._acks: deque[tuple[int, int, int, Promise[Any]]] = deque()
         self._error: BaseException | None = None
-        self._is_ending = self._is_up = False
+        self._is_ending = False
         self._asked_s = time.monotonic()
         self._lends = False  # bytes of an answer wait to be written
 
@@ -64,7 +64,7 @@ class StandIn:
         loop.ins = [
             (woken, lambda: True),
             (client.incoming, lambda: not (self._lends and self._out.bytes)),
-            (self._incoming, lambda: self._is_up and not (self._is_ending or client.out.bytes)),
+            (self._incoming, self._may_read),
         ]
         loop.before_wait = self._before_wait
         self._spawn(self._start())
@@ -81,6 +81,11 @@ class StandIn:
         if self._error is not None:
             raise self._error
 
+    def _may_read(self) -> bool:
+        """May the coordinator's next frames be read? Not before the HELLO."""
+        is_busy = self._is_ending or self._client.out.bytes
+        return self._frames.session.state != "new" and not is_busy
+
     @property
     def has_begun(self) -> bool:
         """Has an SFTP server told its version?"""
@@ -91,7 +96,7 @@ class StandIn:
         self._is_ending = True
         end_s = time.monotonic() + _LINGER_S
         self._loop.later(_LINGER_S, lambda: None)
-        self._end.drop_role()
+        self.end.drop_role()
         self._loop.run_until(lambda: self._is_idle() or time.monotonic() > end_s)
 
     def _listen_for_signals(self) -> In:
@@ -147,14 +152,13 @@ class StandIn:
         await limits
         if self._program is not None:
             await self._program.ready
-        hashing = self._end.hashing = Hashing(client, self._program, self._verify != "none")
+        hashing = self.end.hashing = Hashing(client, self._program, self._verify != "none")
         self._out.put(read_marker(_MARKER_BYTES))
-        self._send(wire.HELLO, 0, 0, wire.to_json({
+        self._frames.hello({
             "hashes": hashing.for_chunks(), "python": "none", "system": "SFTP", "aes": None,
             "cpus": os.cpu_count() or 1, "verify": hashing.name, "rtt_s": rtt_s,
             "chunk_bytes": hashing.chunk_bytes(rtt_s),
-        }))  # fmt: skip
-        self._is_up = True
+        })  # fmt: skip
         self._tick()
 
     def _tick(self) -> None:
@@ -174,51 +178,19 @@ class StandIn:
         self._asked_s = time.monotonic()
         self._is_asking = False
 
-    # --- frames
-
     def _send(self, type_: int, id_: int, offset: int, payload: Any, flags: int = 0) -> None:
         if type_ == wire.DATA:
             self._lends = True
         self._out.put(wire.header(type_, payload, id_, offset, flags), payload)
 
-    def _take_all(self) -> None:
-        while (frame := self._decoder.next()) is not None:
-            self._session.check(frame)
-            self._take(frame)
+    # --- what is done about a frame, as the FrameServer asks for it
 
-    def _take(self, frame: wire.Frame) -> None:
-        if frame.type == wire.ASK:
-            self._ask(frame.id, requests.from_json(frame.json()))
-        elif frame.type == wire.FILE:
-            self._know(frame)
-        elif frame.type == wire.GET:
-            length = wire.COUNT.unpack(frame.payload)[0]
-            self._end.the_source().send_chunk(frame.id, frame.offset, length)
-        elif frame.type == wire.DATA:
-            self._end.the_sink().write(frame.id, frame.offset, frame.payload)
-        elif frame.type == wire.DIGEST:
-            self._complete(frame)
-        else:
-            self._take_pack(frame)
+    def send_chunk(self, id_: int, offset: int, length: int) -> None:
+        self.end.the_source().send_chunk(id_, offset, length)
 
-    def _know(self, frame: wire.Frame) -> None:
-        role = self._end.role
-        assert role is not None
-        if not frame.payload:
-            role.forget(frame.id)
-        elif isinstance(role, Sink):
-            role.know(frame.id, entries.entry(frame.json()))
-        else:
-            role.know(frame.id, source.known(requests.known(frame.json())))
-
-    def _complete(self, frame: wire.Frame) -> None:
-        if frame.flags & wire.FAILED:
-            self._end.the_sink().abandon()
-            return
-        length = wire.COUNT.unpack_from(frame.payload)[0]
-        digest = bytes(frame.payload[wire.COUNT.size :])
-        task = self._end.the_sink().complete(frame.id, frame.offset, length, digest)
-        self._acks.append((frame.id, frame.offset, length, task))
+    def complete(self, id_: int, offset: int, length: int, digest: bytes) -> None:
+        task = self.end.the_sink().complete(id_, offset, length, digest)
+        self._acks.append((id_, offset, length, task))
         task.then(self._acknowledge)
 
     def _acknowledge(self) -> None:
@@ -230,32 +202,23 @@ class StandIn:
             except Exception as error:
                 self._error = self._error or error
                 return
-            payload = wire.LANDED.pack(length, wire.SOME_PART)  # SFTP tells no inode
-            flags = 0 if matches else wire.MISMATCH
-            if failure is not None:
-                payload, flags = payload + wire.to_json(failure), wire.FAILED
-            self._send(wire.ACK, id_, offset, payload, flags)
+            receipt = wire.SOME_PART  # SFTP tells no inode
+            self._frames.acknowledge(id_, offset, length, receipt, matches, failure)
 
-    def _take_pack(self, frame: wire.Frame) -> None:
-        rows, bodies = wire.unpack_payload(frame.payload)
-        listed = [entries.entry(value) for value, _ in rows]
-        digests = [row for _, row in rows]
-        entries.check_sizes(listed, digests, len(bodies))
-        packed = self._tasks.start(self._end.the_sink().pack(listed, digests, bodies))
+    def land_pack(self, id_: int, listed: Any, rows: Any, bodies: memoryview) -> None:
+        entries.check_sizes(listed, rows, len(bodies))
+        packed = self._tasks.start(self.end.the_sink().pack(listed, rows, bodies))
 
         async def reply() -> None:
-            outcome = failures.places(await packed)
-            self._send(wire.REPLY, frame.id, 0, wire.to_json(outcome))
+            self._frames.reply(id_, failures.places(await packed))
 
         self._spawn(reply())
 
-    # --- requests
-
-    def _ask(self, id_: int, request: requests.Request) -> None:
+    def answer(self, id_: int, request: requests.Request) -> None:
         is_change = isinstance(request, (requests.End, *requests.BEGINNINGS))
         if is_change:
-            self._end.begin(request)
-            self._session.state = self._end.state
+            self.end.begin(request)
+            self._frames.follow_role()
         earlier = [each for each in self._replies if not each.is_settled]
         after = earlier if is_change else []
         self._replies = [*earlier, self._spawn(self._reply(id_, request, after))]
@@ -265,27 +228,27 @@ class StandIn:
         try:
             await settled(*after)
             if isinstance(request, requests.Pack):
-                payload = wire.pack_payload(*await self._end.the_source().pack(request.files))
-                self._send(wire.PACK, id_, 0, payload)
+                packed = await self.end.the_source().pack(request.files)
+                self._frames.reply_with_pack(id_, *packed)
                 return
-            answer, flags = await self._end.answer(request), 0
+            answer, failed = await self.end.answer(request), False
         except failures.EXPECTED as error:
             path = requests.path_of(request)
-            answer, flags = failures.from_exception(error, path), wire.FAILED
-        self._send(wire.REPLY, id_, 0, wire.to_json(answer), flags)
+            answer, failed = failures.from_exception(error, path), True
+        self._frames.reply(id_, answer, failed)
 
 
 def main(settings: str) -> None:
     """What channel.py starts."""
     for fd in (0, 1):
         system.widen_pipe(fd)
-    standin = StandIn(json.loads(settings))
+    agent = SftpAgent(json.loads(settings))
     try:
-        standin.run()
+        agent.run()
     except (BrokenPipeError, ConnectionResetError):
         pass
     except (wire.WireError, packets.BadPacket, packets.SftpError) as error:
-        if isinstance(error, packets.NotSftp) and not standin.has_begun:
+        if isinstance(error, packets.NotSftp) and not agent.has_begun:
             _end(error.said.decode(errors="replace"), packets.NO_SFTP_STATUS)
         _end(f"pscp: {error}", PROTOCOL_STATUS)
 

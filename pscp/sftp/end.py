@@ -30,7 +30,8 @@ class End:
         """`send` is for a source's frames."""
         self._client, self._tasks, self._send = client, tasks, send
         self.hashing: Hashing | None = None  # known before the first request
-        self.role: Sink | Source | None = None
+        self.source: Source | None = None
+        self.sink: Sink | None = None
         self._search: Search | None = None
 
     # --- what it is
@@ -40,27 +41,24 @@ class End:
         assert self.hashing is not None
         self.drop_role()
         if isinstance(request, requests.BeginSink) and not request.test:
-            self.role = Sink(self._client, self._tasks, self.hashing, request)
+            self.sink = Sink(self._client, self._tasks, self.hashing, request)
         elif isinstance(request, requests.BeginSource) and not request.test:
-            self.role = Source(self._client, self._tasks, self.hashing, request, self._send)
+            self.source = Source(self._client, self._tasks, self.hashing, request, self._send)
 
     def drop_role(self) -> None:
-        role, self.role = self.role, None
-        if role is not None:
-            role.close()
-
-    @property
-    def state(self) -> str:
-        """The name of the role in session.AGENT."""
-        return {Sink: "sink", Source: "source"}.get(type(self.role), "new")
+        roles = self.source, self.sink
+        self.source = self.sink = None
+        for role in roles:
+            if role is not None:
+                role.close()
 
     def the_sink(self) -> Sink:
-        assert isinstance(self.role, Sink)
-        return self.role
+        assert self.sink is not None
+        return self.sink
 
     def the_source(self) -> Source:
-        assert isinstance(self.role, Source)
-        return self.role
+        assert self.source is not None
+        return self.source
 
     # --- answers
 
@@ -72,9 +70,9 @@ class End:
         return await act(self, request)
 
     async def _begun(self, request: requests.Begin) -> None:
-        if isinstance(self.role, Sink):
-            await self.role.begun()
-        elif self.role is None:
+        if self.sink is not None:
+            await self.sink.begun()
+        elif self.source is None:
             raise _needs_agent()
 
     async def _ping(self, request: requests.Ping | requests.End) -> None:
@@ -99,7 +97,13 @@ class End:
         """Where the copy lands, as endpoint/end.py's target()."""
         names, folders, make = request.names, request.folders, bool(request.nonce)
         found = await placing.resolve(
-            self._client, self._tasks, request.path, names, folders, make, request.again
+            self._client,
+            self._tasks,
+            request.path,
+            names,
+            folders,
+            make=make,
+            before=request.again,
         )
         if not request.nonce:
             return [*found, None]

@@ -94,7 +94,7 @@ class In:
     """A descriptor that is read into a decoder's space; `take` is called for what came."""
 
     def __init__(
-        self, fd: int, decoder: Any, take: Callable[[], None],
+        self, fd: int, decoder: Any, take: Callable[[], object],
         may_rest: Callable[[int], bool] = lambda count: False,
     ) -> None:  # fmt: skip
         """`may_rest` tells whether, after so many bytes, more may gather before they are read."""

@@ -74,7 +74,7 @@ async def _top(client: Client, full: bytes) -> Top:
 
 
 async def resolve(
-    client: Client, tasks: Tasks, destination: str, names: list[str], folders: list[bool],
+    client: Client, tasks: Tasks, destination: str, names: list[str], folders: list[bool], *,
     make: bool, before: tuple[str, list[str]] | None,
 ) -> list[Any]:  # fmt: skip
     """What DEST means for these sources: [root, names there, those that exist].

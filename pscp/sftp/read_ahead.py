@@ -32,8 +32,8 @@ class Reading:
     """One extent. `take` gets its bytes in order, each view valid during the call."""
 
     def __init__(
-        self, client: Client, handle: bytes, offset: int, length: int, take: Take, budget: Budget,
-        gate: Promise[Any] | None = None,
+        self, client: Client, handle: bytes, offset: int, length: int, take: Take, *,
+        budget: Budget, gate: Promise[Any] | None = None,
     ) -> None:  # fmt: skip
         """Nothing is handed on, and nothing given back to the budget, before the gate is settled.
         So what a gate waits for must not take from that budget.
@@ -123,4 +123,4 @@ class Reading:
 
 
 async def read_all(client: Client, handle: bytes, offset: int, length: int, take: Take) -> int:
-    return await Reading(client, handle, offset, length, take, client.checking).run()
+    return await Reading(client, handle, offset, length, take, budget=client.checking).run()

@@ -184,7 +184,9 @@ class Source:
             at += len(view)
 
         gate = after.over if after is not None else None
-        reading = Reading(self._client, handle, *extent, take, self._client.reading, gate)
+        reading = Reading(
+            self._client, handle, *extent, take, budget=self._client.reading, gate=gate
+        )
         reading.sent.then(turn.all_asked)
         digest = self._tasks.start(self._digest(path, extent, self._algorithm))
         check = self._tasks.start(self._check(handle, file, reading))

@@ -53,7 +53,7 @@ class Stream:
     """One stream over the session's connections."""
 
     def __init__(
-        self, connections: Connections, options: Options, is_push: bool, target: Target,
+        self, connections: Connections, options: Options, *, is_push: bool, target: Target,
         counters: Counters | None = None, out: Out | None = None,
         note: Callable[[str], None] | None = None,
     ) -> None:  # fmt: skip
@@ -107,8 +107,8 @@ class Stream:
         request = self._target.request(is_push, window, stream_modules())
         answer, failed = far.ask(request, is_slow=True)
         if failed:
-            told = failures.checked(answer)
-            raise errors.DestinationError(f"{told['path']}: {told['message']}".lstrip(": "))
+            failure = failures.checked(answer)
+            raise errors.DestinationError(f"{failure['path']}: {failure['message']}".lstrip(": "))
         if not isinstance(answer, str):
             raise errors.ProtocolError("an answer of another shape: no socket")
         pipe = self._new_pipe(os.dup(fd), window)
@@ -119,7 +119,9 @@ class Stream:
         self._pipe = pipe
         if self._is_cut_short:
             pipe.cut_short()
-        begin = requests.BeginStream(answer, algorithm, options.block_bytes, stream_modules())
+        begin = requests.BeginStream(
+            answer, algorithm, options.block_bytes, stream_modules(), options.debug
+        )
         return pool, begin
 
     def _new_pipe(self, fd: int, window: int) -> Pipe:
@@ -159,13 +161,12 @@ def _failed(program: object, status: int, err: bytes) -> errors.CommandFailed:
 
 @contextlib.contextmanager
 def piped(
-    connections: Connections, options: Options, is_push: bool, command: str | Sequence[str],
-    **told: Any,
+    connections: Connections, options: Options, is_push: bool, command: str | Sequence[str]
 ) -> Iterator[IO[bytes]]:  # fmt: skip
     """A file object whose other end is the program over there; see Session.pipe_to()."""
     reads, writes = os.pipe()
     ours, its = (writes, reads) if is_push else (reads, writes)
-    stream = Stream(connections, options, is_push, Target(command), **told)
+    stream = Stream(connections, options, is_push=is_push, target=Target(command))
     ended: list[int | BaseException] = []
 
     def run() -> None:
@@ -215,7 +216,7 @@ def run(connections: Connections, options: Options, argv: Sequence[str]) -> Ran:
     """
     reads, writes = os.pipe()
     out, count = bytearray(), 0
-    stream = Stream(connections, options, False, Target(tuple(argv)))
+    stream = Stream(connections, options, is_push=False, target=Target(tuple(argv)))
 
     def read() -> None:
         nonlocal count

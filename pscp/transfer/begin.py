@@ -21,8 +21,9 @@ def source_request(
         archive=options.archive, filters=options.filters,
     )  # fmt: skip
     return requests.BeginSource(
-        tops, rules, algorithm, options.block_bytes, options.strong, options.transfer_test
-    )
+        tops, rules, algorithm, options.block_bytes, options.strong, options.transfer_test,
+        options.debug,
+    )  # fmt: skip
 
 
 def sink_request(
@@ -37,5 +38,5 @@ def sink_request(
     return requests.BeginSink(
         root=root, token=token, nonce=nonce, earlier=list(earlier), hash=algorithm,
         strong=options.strong, preserve=options.preserve, archive=options.archive,
-        test=options.transfer_test, server=dict(server or {}),
+        test=options.transfer_test, server=dict(server or {}), debug=options.debug,
     )  # fmt: skip

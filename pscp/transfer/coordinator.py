@@ -24,6 +24,7 @@ from pscp import errors
 from pscp.connect.bootstrap import RemoteAgent
 from pscp.endpoint import failures, hashes, requests, source, tree
 from pscp.endpoint.wire import WireError
+from pscp.log import Log
 from pscp.options import CHUNK_BYTES, Options
 from pscp.progress import Counters, Reporter
 from pscp.progress import Failure as Reported
@@ -48,6 +49,8 @@ from pscp.transfer.plan import (
 from pscp.transfer.resume import LOOK_ITEMS, Look
 from pscp.transfer.spool import Spool
 from pscp.transfer.work_queue import WorkQueue
+
+_log = Log("transfer")
 
 # What failures may take up in memory, some ten thousand of them. What comes after is noted and
 # counted, and is in no Result.
@@ -324,6 +327,7 @@ class Coordinator:
             self.queue.stop(errors.CopyRunning(failure["message"]))
             return
         error = as_error(failure)
+        _log.debug("failed: %s: %s", error.path, failure)
         self.counters.add(files_failed=1)
         told = Reported(error.path, type(error).__name__, error.message, error.hint)
         self._failures_bytes += sys.getsizeof(error.path) + sys.getsizeof(error.message) + 200

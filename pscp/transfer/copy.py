@@ -26,6 +26,7 @@ from pscp.endpoint import failures, hashes, metadata, placing, requests, source
 from pscp.endpoint.end import End
 from pscp.endpoint.paths import check
 from pscp.endpoint.wire import WireError
+from pscp.log import Log
 from pscp.options import CHUNK_BYTES, Location, Options
 from pscp.progress import Counters, Reporter, Result
 from pscp.progress import Failure as Reported
@@ -36,6 +37,7 @@ from pscp.transfer.journal import AnyJournal, Journal, NoJournal, state_folder, 
 from pscp.transfer.lane_pool import LanePool
 from pscp.transfer.plan import expected_top
 
+_log = Log("transfer")
 _NONCE = re.compile("[0-9a-f]{8}")
 _EARLIER_MOST = 64  # as endpoint/fence.py keeps
 
@@ -147,6 +149,7 @@ class Run:
         finally:
             pool.end()
             agents += pool.kept
+        _log.debug("to be remembered of the path: %s", pool.lesson())
         self._connections.remember(self._options, self._is_push, pool.lesson())
         return self._result(coordinator, pool)
 
@@ -164,6 +167,7 @@ class Run:
 
     def _explain(self, text: str) -> None:
         """With -v: what was decided."""
+        _log.debug("%s", text)
         if self._options.verbose:
             self._reporter.note(text)
 
@@ -271,6 +275,7 @@ class Run:
         self._earlier = claim["earlier"][-_EARLIER_MOST:]
         self._folds = claim.get("folds") is True
         self._server = claim.get("server", {})
+        _log.debug("run %s owns the copy; earlier runs: %s", self._nonce, self._earlier)
 
     # --- after them
 

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from pscp.connect.bootstrap import RemoteAgent
-from pscp.endpoint import failures, requests, source, wire
+from pscp.endpoint import failures, requests, session, source, wire
 from pscp.endpoint.end import End
 from pscp.errors import CopyError, CopyRunning, ProtocolError, PscpError
 from pscp.transfer import states
@@ -96,7 +96,8 @@ class Lane:
         try:
             self._begin_near()
             self._far.decoder.place = getattr(self._near.sink, "place", None)
-            self._far.session.state = "push" if self._pool.is_push else "pull"
+            is_push = self._pool.is_push
+            self._far.session.advance(session.BEGIN_SINK if is_push else session.BEGIN_SOURCE)
             begin = requests.to_json(self._numbered(self._pool.begin_far))
             self._far.send(wire.ASK, _BEGIN, 0, begin)
             self._queue.run_alone(self._join)
@@ -417,6 +418,7 @@ class Lane:
                 raise problem
             if frame.id != _END or self._state is not states.Lane.LEAVING:
                 return False  # to an End that nobody sent there is no answer
+            self._far.session.advance(session.END)
             self._queue.run_alone(lambda: self._life.on(states.LaneEvent.GOODBYE))
             return True
         work = self._share.work.get(frame.id)

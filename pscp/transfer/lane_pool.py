@@ -29,6 +29,7 @@ from pscp.errors import (
     PscpError,
     Unreachable,
 )
+from pscp.log import Log
 from pscp.options import CHUNK_BYTES, Options
 from pscp.progress import Counters, count
 from pscp.transfer import cpu_load
@@ -54,6 +55,9 @@ _STEADY_S = 10.0  # a connection that lived for so long ends an outage
 _END_S = 3.0  # for a lane to come to its end; one that stands still, or is slow, is not kept
 _LOOK_S = 0.25  # between two looks at how the copy goes
 _CHANNELS_ALONE = 4  # of the only connection there is; TCP's buffer has room for two windows
+
+
+_log = Log("transfer")
 
 
 class LanePool:
@@ -153,8 +157,10 @@ class LanePool:
         assert self._tuner is not None
         while not (self._ended.wait(_LOOK_S) or self._tuner.is_done):
             sentence = self._tuner.look(self._seen())
-            if sentence and self._is_verbose:
-                self._note(sentence)
+            if sentence:
+                _log.debug("%s", sentence)
+                if self._is_verbose:
+                    self._note(sentence)
             self.congestion = self._tuner.congestion
             if self._tuner.count != self.count:
                 self._resize(self._tuner.count)
@@ -270,7 +276,6 @@ class LanePool:
 
     def keep(self, far: RemoteAgent) -> None:
         """A connection that the next copy can use."""
-        far.session.state = "ready"
         with self._lock:
             self.kept.append(far)
 

@@ -13,6 +13,7 @@ from typing import Protocol
 from pscp.connect.bootstrap import RemoteAgent
 from pscp.connect.connections import Wanted
 from pscp.errors import ConnectionLost, PscpError
+from pscp.log import Log
 from pscp.transfer.lane import Lane, LaneContext
 from pscp.transports import Channel
 
@@ -20,6 +21,7 @@ OPENING_MAX = 8  # at once; sshd's MaxStartups begins to refuse at 10
 _PAUSE_S = (1.0, 30.0)  # before a lost connection is tried again: first, longest
 
 
+_log = Log("transfer")
 _OVER = "the copy was over before it had connected"
 
 
@@ -95,7 +97,9 @@ class Worker(threading.Thread):
                     has_worked = lane is not None and lane.has_worked
                     attempt = 1 if has_worked else attempt + 1
                     master = self.master
+                    _log.debug("attempt %d ended: %s", attempt, error.message)
                     if not self._pool.may_try_again(self, error, attempt):
+                        _log.debug("does not connect again")
                         return
                     if self.master is master:  # else it need not log in again
                         self._pause(attempt)
@@ -147,11 +151,13 @@ class Worker(threading.Thread):
     def _pause(self, attempt: int) -> None:
         """Growing, and different for each lane, so that they do not all knock at once."""
         pause_s = min(_PAUSE_S[0] * 2 ** (attempt - 1), _PAUSE_S[1]) * random.uniform(0.5, 1.0)
+        _log.debug("connects again in %.1f s", pause_s)
         self._queue.wait_for_end(pause_s)
 
     def _serve(self, lane: Lane, far: RemoteAgent) -> None:
         """Work over one connection until the queue is closed. Raises why it ended before."""
         self._far, self.channel = None, far.channel
+        _log.debug("works over process %d", far.channel.pid)
         self._pool.lane_up(self)
         try:
             lane.run()
@@ -162,5 +168,6 @@ class Worker(threading.Thread):
             else:
                 far.close()
             self._pool.lane_down(self, lane.error)
+            _log.debug("has no more work over process %d", far.channel.pid)
         if lane.error is not None:
             raise lane.error

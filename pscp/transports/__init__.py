@@ -74,8 +74,8 @@ def open_channel(
     if control is not None and not control.is_master:
         return Child(ride_argv(control.path, request), False, None, control)
     may_ask = asks is not None or (may_prompt and not options.batch)
-    told = settings_of(host, options, setup, request, may_ask, number, control)
-    return Child(program_argv(transport, told), may_prompt, cpu, control, asks)
+    settings = settings_of(host, options, setup, request, may_ask, number, control)
+    return Child(program_argv(transport, settings), may_prompt, cpu, control, asks)
 
 
 def rider_argv(

@@ -4,7 +4,8 @@
 
 On a pull it does what no stock ssh does: the receive window of a channel grows with the path.
 
-Not here: what both libraries' programs share (helper.py). Read next: asyncssh_pump.py.
+Not here: what both libraries' programs share (helper.py), what asyncssh does not document
+(asyncssh_internals.py). Read next: asyncssh_pump.py.
 """
 
 from __future__ import annotations
@@ -17,19 +18,12 @@ import tempfile
 from typing import Any
 
 import asyncssh
-from asyncssh.config import SSHClientConfig
 
 from pscp.transports import helper
+from pscp.transports.asyncssh_internals import Config
 from pscp.transports.asyncssh_pump import run_channel
 from pscp.transports.helper import FAILED_STATUS, Failed, Rider, Target, Wrong
 from pscp.transports.ssh_settings import Settings
-
-_list = SSHClientConfig._set_string_list  # a keyword whose words are taken as they are
-_OWN_KEYWORDS = (
-    "AddressFamily", "BatchMode", "BindInterface", "GlobalKnownHostsFile", "KnownHostsCommand",
-    "NumberOfPasswordPrompts", "ProxyUseFdpass", "RevokedHostKeys", "StrictHostKeyChecking",
-    "UserKnownHostsFile",
-)  # fmt: skip
 
 
 def main() -> None:
@@ -60,14 +54,6 @@ async def _serve(settings: Settings) -> int:
 # --- the connection
 
 
-class _Config(SSHClientConfig):
-    """With the keywords that asyncssh leaves to its caller."""
-
-    _handlers = {
-        **SSHClientConfig._handlers, **{name.lower(): (name, _list) for name in _OWN_KEYWORDS},
-    }  # fmt: skip
-
-
 def _files(name: str, lines: tuple[str, ...], files: tuple[str, ...]) -> tuple[Any, list[str]]:
     """The configuration's files, the first of which holds the lines; closed, that one is gone."""
     own = tempfile.TemporaryFile("w+")  # noqa: SIM115 - the caller closes it
@@ -77,19 +63,11 @@ def _files(name: str, lines: tuple[str, ...], files: tuple[str, ...]) -> tuple[A
     return own, [f"/dev/fd/{own.fileno()}", *files]
 
 
-def _target(name: str, paths: list[str], settings: Settings) -> tuple[Target, _Config]:
+def _target(name: str, paths: list[str], settings: Settings) -> tuple[Target, Config]:
     user = getpass.getuser()
     try:
-        config = _Config.load(None, paths, False, False, False, user, (), name, ())
-        assert isinstance(config, _Config)
-
-        def get(keyword: str) -> list[str]:
-            name, _ = _Config._handlers[keyword.lower()]
-            value = config.get(name)
-            return [str(each) for each in value] if isinstance(value, list) else (
-                [] if value is None else [str(value)])  # fmt: skip
-
-        return Target.read(name, settings, user, get), config
+        config = Config.read(paths, user, name)
+        return Target.read(name, settings, user, config.words), config
     except (OSError, ValueError) as error:
         raise Wrong(f"Bad configuration option: {error}") from None
 
@@ -154,7 +132,7 @@ def _failed(
 
 
 def _arguments(
-    target: Target, config: _Config, settings: Settings, paths: list[str], client: _Client
+    target: Target, config: Config, settings: Settings, paths: list[str], client: _Client
 ) -> dict[str, Any]:
     known = asyncssh.import_known_hosts(target.known_hosts())
     client.known = known
@@ -179,7 +157,7 @@ def _arguments(
 class _Client(asyncssh.SSHClient):
     """What a connection asks its user."""
 
-    def __init__(self, target: Target, config: _Config) -> None:
+    def __init__(self, target: Target, config: Config) -> None:
         self._target = target
         self.known: Any = None
         self.failed: Failed | None = None

@@ -14,9 +14,8 @@ from collections.abc import Callable
 from typing import Any
 
 import asyncssh
-from asyncssh.constants import MSG_CHANNEL_WINDOW_ADJUST
-from asyncssh.packet import UInt32
 
+from pscp.transports.asyncssh_internals import grant, lacks_bytes
 from pscp.transports.helper import FAILED_STATUS, READ_BYTES, Failed
 from pscp.transports.receive_window import FIRST_BYTES, GRANTS, Window, round_trip_s
 from pscp.transports.ssh_settings import Request
@@ -115,11 +114,9 @@ class Pump(asyncssh.SSHClientSession[bytes]):
 
     def _grant(self, window_bytes: int) -> None:
         """What was read, and what the window grew by; asyncssh alone would wait for half of it."""
-        channel = self._channel
-        granted_bytes = window_bytes - channel._recv_window
-        if granted_bytes * GRANTS >= window_bytes and not self._is_paused:
-            channel.send_packet(MSG_CHANNEL_WINDOW_ADJUST, UInt32(granted_bytes))
-            channel._recv_window = channel._init_recv_window = window_bytes
+        lacking_bytes = lacks_bytes(self._channel, window_bytes)
+        if lacking_bytes * GRANTS >= window_bytes and not self._is_paused:
+            grant(self._channel, window_bytes)
 
     def eof_received(self) -> bool:
         return True  # the other way stays open

@@ -63,13 +63,20 @@ def _check_loop(client: Any) -> None:
         running = asyncio.get_running_loop()
     except RuntimeError:
         running = None
-    if running is client._loop:
+    loop = _loop_of(client)
+    if running is loop:
         raise UsageError(
             "transport: this thread runs the event loop of the connection, and pscp would block it",
             "run the loop in another thread, or call pscp by asyncio.to_thread()",
         )
-    if not client._loop.is_running():
+    if not loop.is_running():
         raise UsageError("transport: the event loop of the connection does not run")
+
+
+def _loop_of(client: Any) -> asyncio.AbstractEventLoop:
+    from pscp.transports.asyncssh_internals import loop_of  # asyncssh takes long to load
+
+    return loop_of(client)
 
 
 def place_of(client: Any) -> Location:
@@ -129,7 +136,7 @@ class LentChannel:
     def _by_asyncssh(self, client: Any, request: Request, fds: tuple[int, int, int]) -> int:
         from pscp.transports.asyncssh_pump import run_channel
 
-        loop = client._loop
+        loop = _loop_of(client)
 
         async def carry() -> int:
             task = asyncio.current_task()

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shlex
 import signal
 import subprocess
 import threading
@@ -32,6 +33,7 @@ from pscp.errors import (
     Unreachable,
     UsageError,
 )
+from pscp.log import Log
 from pscp.options import TIMEOUT_S, Location, Options
 from pscp.transports import children, socket_options
 from pscp.transports.control_sockets import Control
@@ -65,7 +67,7 @@ class SshSetup:
     ciphers_are_ours: bool = False  # the user configured none, so we may put ours in front
     alive_is_ours: bool = False
     far_aes: bool | None = None  # AES instructions there; None: not known yet
-    route: socket_options.Route = socket_options.Route()
+    route: socket_options.Route = socket_options.Route()  # noqa: RUF009 - nobody can change it
     advised: str = ""  # the cipher that was measured to be best
     offered: tuple[str, ...] = ()  # ciphers, by ssh here
 
@@ -196,6 +198,10 @@ def _check_cpus(cpus: tuple[int, ...]) -> None:
         os.sched_setaffinity(0, before)
 
 
+_SHOWN_MAX = 400  # characters of a command line in a record; the loader of an agent is long
+_log = Log("transports")
+
+
 class Child:
     """A running ssh, or a program with its manners."""
 
@@ -221,6 +227,7 @@ class Child:
             with contextlib.suppress(ProcessLookupError):  # it ended already
                 os.sched_setaffinity(self._child.pid, {cpu})
         self.pid = self._child.pid
+        _log.debug("process %d runs: %s", self.pid, shlex.join(argv)[:_SHOWN_MAX])
         self._has_group = not may_prompt  # and so have the processes that it starts
         self._closing = threading.Lock()  # held where descriptors are closed or replaced
         assert self._child.stdin and self._child.stdout and self._child.stderr

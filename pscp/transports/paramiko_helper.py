@@ -2,8 +2,9 @@
 
     python3 -c '...; main()' SETTINGS
 
-Not here: what both libraries' programs share (helper.py), channels of a connection that a program
-has already (external.py). Read next: external.py.
+Not here: what both libraries' programs share (helper.py), what paramiko does not document
+(paramiko_internals.py), channels of a connection that a program has already (external.py).
+Read next: external.py.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import paramiko
 from pscp.transports import helper
 from pscp.transports.external import serve_paramiko
 from pscp.transports.helper import FAILED_STATUS, Failed, Rider, Target, Wrong, words_of
+from pscp.transports.paramiko_internals import Transport, add_entry
 from pscp.transports.ssh_settings import Settings
 
 WINDOW_BYTES = 16 * 1024 * 1024  # fixed: paramiko has no way to widen it later
@@ -117,7 +119,7 @@ def connect(
     helper.check_sockets(target, settings)
     sock = _socket(target, settings, depth)
     try:
-        transport = _Transport(
+        transport = Transport(
             sock, default_window_size=WINDOW_BYTES, default_max_packet_size=PACKET_BYTES
         )
         # Its own limits count the time of people as well: helper.limited() does not.
@@ -132,27 +134,6 @@ def connect(
         raise _failed(target, error) from None
     transport.set_keepalive(int(found.get("serveraliveinterval", "0")) or 15)
     return transport
-
-
-class _Transport(paramiko.Transport):  # type: ignore[misc]
-    """One that asks for the service of logging in once (RFC 4252, 5), not with each method.
-
-    Some servers refuse to be asked again.
-    """
-
-    _has_service = False
-
-    def _send_message(self, data: Any) -> None:
-        if data.asbytes()[:1] != paramiko.common.cMSG_SERVICE_REQUEST:
-            super()._send_message(data)
-        elif self._has_service:
-            accepted = paramiko.Message()
-            accepted.add_string("ssh-userauth")
-            accepted.rewind()
-            self.auth_handler._parse_service_accept(accepted)
-        else:
-            self._has_service = True
-            super()._send_message(data)
 
 
 def _failed(target: Target, error: Exception) -> Failed:
@@ -214,7 +195,7 @@ def _learn(known: Any, line: str) -> None:
     except (paramiko.SSHException, ValueError):
         return
     if entry is not None:
-        known._entries.append(entry)
+        add_entry(known, entry)
 
 
 def _selected(value: str, default: tuple[str, ...], keyword: str) -> tuple[str, ...]:

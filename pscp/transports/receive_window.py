@@ -38,11 +38,11 @@ def round_trip_s(sock: Any) -> float | None:
     if sock is None or option is None:
         return None
     try:
-        told = sock.getsockopt(socket.IPPROTO_TCP, option, _MIN_RTT_AT + 4)
+        info = sock.getsockopt(socket.IPPROTO_TCP, option, _MIN_RTT_AT + 4)
     except OSError:
         return None
-    rtt_us = int.from_bytes(told[_MIN_RTT_AT:], sys.byteorder)
-    return rtt_us / 1e6 if len(told) == _MIN_RTT_AT + 4 and 0 < rtt_us < 2**32 - 1 else None
+    rtt_us = int.from_bytes(info[_MIN_RTT_AT:], sys.byteorder)
+    return rtt_us / 1e6 if len(info) == _MIN_RTT_AT + 4 and 0 < rtt_us < 2**32 - 1 else None
 
 
 class Window:

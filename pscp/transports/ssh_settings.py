@@ -1,4 +1,4 @@
-"""What the user asks of a connection that asyncssh or paramiko makes, as its program is told.
+"""What the user asks of a connection that asyncssh or paramiko makes, as its program is fields.
 
 The user's options become lines of ssh_config(5) for that host, read before the files: the first
 value wins, as with ssh. What a library cannot do is refused here, before anybody is contacted.
@@ -63,7 +63,7 @@ class Request(NamedTuple):
 
 @dataclass(frozen=True)
 class Settings:
-    """What the program of a connection is told; no secrets."""
+    """What the program of a connection is fields; no secrets."""
 
     host: str  # as typed
     lines: tuple[str, ...]  # of ssh_config(5), for this host
@@ -82,9 +82,9 @@ class Settings:
 
     @classmethod
     def from_json(cls, text: str) -> Settings:
-        told: dict[str, Any] = json.loads(text)
-        told = {key: tuple(v) if isinstance(v, list) else v for key, v in told.items()}
-        return cls(**{**told, "request": Request(*told["request"])})
+        fields: dict[str, Any] = json.loads(text)
+        fields = {key: tuple(v) if isinstance(v, list) else v for key, v in fields.items()}
+        return cls(**{**fields, "request": Request(*fields["request"])})
 
 
 def transport_of(options: Options) -> str:

@@ -91,28 +91,30 @@ def replicate(
     froms = parse_place(source) if isinstance(source, str) else source
     to = parse_place(dest) if isinstance(dest, str) else dest
     check_ends(froms, to)
-    told = reporter or Silent()
+    reporter = reporter or Silent()
     if progress is not None:
-        told = CallbackReporter(progress, told)
+        reporter = CallbackReporter(progress, reporter)
     counters = Counters()
     counters.nouns = ("dataset", "stream")
     result: Replicated | None = None
     with _alone(_mark(froms, to)):
-        link = connect((to if to.is_remote else froms).location, how, told.note)
+        link = connect((to if to.is_remote else froms).location, how, reporter.note)
         try:
-            told.start(counters)
-            result = _Run(froms, to, how, asked, told, counters, link).run()
+            reporter.start(counters)
+            result = _Run(
+                froms, to, how, asked, reporter=reporter, counters=counters, link=link
+            ).run()
             return result
         finally:
             link.close()
-            told.stop(result)
+            reporter.stop(result)
 
 
 class _Run:
     """One replication, from the first question to its result."""
 
     def __init__(
-        self, source: Place, dest: Place, options: Options, settings: Settings,
+        self, source: Place, dest: Place, options: Options, settings: Settings, *,
         reporter: Reporter, counters: Counters, link: Link,
     ) -> None:  # fmt: skip
         self.top, self.dest_top = source.dataset, dest.dataset

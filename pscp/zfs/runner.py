@@ -9,10 +9,14 @@ Not here: which commands (commands.py). Read next: inventory.py.
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
+from pscp.log import Log
+
+_log = Log("zfs")
 NOT_FOUND = 127  # what a shell says of a program that is not there; so do we
 
 
@@ -74,4 +78,5 @@ class Here:
             )  # fmt: skip
         except OSError as error:
             return Ran(NOT_FOUND, b"", f"{argv[0]}: {error.strerror}".encode())
+        _log.debug("here, status %d: %s", done.returncode, shlex.join(argv))
         return Ran(done.returncode, done.stdout, done.stderr)

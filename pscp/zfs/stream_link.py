@@ -11,17 +11,20 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import shlex
 import threading
 from collections.abc import Callable, Iterator, Sequence
 
 from pscp import errors
 from pscp.api import Session
+from pscp.log import Log
 from pscp.options import Location, Options
 from pscp.progress import Counters
 from pscp.stream.pipe import Target
 from pscp.stream.stream import Program, Stream
 from pscp.zfs.runner import NOT_FOUND, Link, Piped, Ran
 
+_log = Log("zfs")
 _ENDS_S = 1.0  # for a program that closed its end of the stream
 
 
@@ -54,19 +57,21 @@ class Sessions:
                 ran = session.run(argv)
             except errors.DestinationError as error:  # there is no such program
                 return Ran(NOT_FOUND, b"", error.message.encode())
+            _log.debug("there, status %d: %s", ran.status, shlex.join(argv))
             return Ran(ran.status, ran.out, ran.err)
 
     def pipe(
         self, producer: Sequence[str], consumer: Sequence[str], is_push: bool,
         progress: Callable[[int], object],
     ) -> Piped:  # fmt: skip
+        _log.debug("stream from %s to %s", shlex.join(producer), shlex.join(consumer))
         here, there = (producer, consumer) if is_push else (consumer, producer)
         counters = Told(progress)
         with self._session() as session, Program(list(here), is_push) as program:
             options = session.options
             stream = Stream(
-                session.connections, options, is_push, Target(tuple(there)), counters, None,
-                self._note,
+                session.connections, options, is_push=is_push, target=Target(tuple(there)),
+                counters=counters, note=self._note,
             )  # fmt: skip
             if is_push:
                 stream.ended_well = program.ended_well
@@ -77,7 +82,7 @@ class Sessions:
                     if not program.has_ended(_ENDS_S):
                         raise
                     status = None
-            if status is None or not is_push and status:
+            if status is None or (not is_push and status):
                 program.end()  # before its input is
             near = program.ran()
             if status is None and near.status == 0:

@@ -46,6 +46,13 @@ For a program in another language: one JSON object a line on standard output, wh
 - `end`, the last: `ok`, and the fields of Result, unless the copy raised an error.
 
 Fields may be added; those that are there keep their meaning as above.
+
+## Logging
+
+Why a lane connected again, what ssh wrote, which zfs commands ran: records of level DEBUG of the
+loggers below `pscp`, whose `threadName` is the lane. Nothing is shown unless a program asks for it:
+`logging.basicConfig(level=logging.DEBUG)`, with `debug=True` for ssh's `-v` as well. The command
+shows them with `-d`. Their words may change; they are for people.
 """
 CALLS = (pscp.copy, pscp.measure, pscp.clean, pscp.replicate, pscp.parse_location)
 # The classes, with the heading that each group stands under.

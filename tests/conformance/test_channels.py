@@ -20,10 +20,10 @@ from conftest import started_processes
 from ways_there import WAYS, Open, opener
 
 from pscp.connect.bootstrap import RemoteAgent
-from pscp.endpoint import files, hashes, requests, source, tree, wire
+from pscp.endpoint import files, hashes, requests, session, source, tree, wire
 from pscp.errors import ConnectError, ConnectionLost, NoAgent, NoPython, ProtocolError, PscpError
 from pscp.options import Options
-from pscp.transfer.lane_pool import sink_request, source_request
+from pscp.transfer.begin import sink_request, source_request
 from pscp.transports.remote_command import command
 
 OPTIONS = Options(block_bytes=4096)
@@ -73,7 +73,7 @@ def claim(far: RemoteAgent, root: Path, nonce: str = NONCE, known: Sequence[str]
 def become_sink(far: RemoteAgent, root: Path) -> None:
     assert claim(far, root)["held"] == ""
     assert far.ask(a_sink(root)) == (None, False)
-    far.session.state = "push"
+    far.session.advance(session.BEGIN_SINK)
 
 
 def released(far: RemoteAgent, root: Path) -> list[str]:
@@ -85,7 +85,7 @@ def released(far: RemoteAgent, root: Path) -> list[str]:
 def become_source(far: RemoteAgent, file: Path) -> tree.Entry:
     top = source.Top(file.name, str(file), False)
     assert far.ask(source_request([top], OPTIONS, ALGORITHM)) == (None, False)
-    far.session.state = "pull"
+    far.session.advance(session.BEGIN_SOURCE)
     return source.known(source.Known(0, file.name, *files.identity(file.stat())))
 
 
@@ -159,7 +159,7 @@ def test_a_banner_of_any_usual_size_is_skipped(start: Start, size: int) -> None:
     ids=["endless", "70 kB", "a line"],
 )
 def test_what_is_no_agent_is_an_error_that_quotes_it(open_channel: Open, noise: str) -> None:
-    with pytest.raises(NoAgent, match="it said: (n|x{9}|This account)") as caught:
+    with pytest.raises(NoAgent, match=r"it said: (n|x{9}|This account)") as caught:
         RemoteAgent(open_channel(noise))
     assert len(caught.value.message) < 1000
 
@@ -244,7 +244,7 @@ def test_a_pack_is_answered_by_its_place(start: Start, tmp_path: Path) -> None:
     far = start()
     become_sink(far, tmp_path)
     bodies = [b"one", b"two!"]
-    rows = [[len(body), digest(body).hex()] for body in bodies]
+    rows = [(len(body), digest(body).hex()) for body in bodies]
     names = ("good", "../bad")
     listed = [[an_entry(n, row[0]), row] for n, row in zip(names, rows, strict=True)]
     far.send(wire.PACK, 9, 0, wire.pack_payload(listed, bodies))
@@ -297,12 +297,12 @@ def test_a_frame_that_is_not_allowed_ends_the_agent_which_says_why(start: Start)
     assert far.receive() is None
     error = far.explain()
     assert isinstance(error, ProtocolError)  # which only status 99 means
-    assert "a GET frame in state new" in error.message
+    assert "a GET frame in state ready" in error.message
 
 
 def test_what_the_agent_may_not_send_is_a_protocol_error(start: Start) -> None:
     far = start()
-    far.session.state = "new"  # as if its HELLO were still to come
+    far.session = session.Session(session.COORDINATOR)  # as if its HELLO were still to come
     far.send(wire.ASK, 0, 0, requests.to_json(requests.End()))
     with pytest.raises(ProtocolError, match="a REPLY frame in state new"):
         far.receive()
@@ -398,13 +398,13 @@ def test_an_agent_serves_one_copy_after_another(start: Start, tmp_path: Path) ->
         far.send(wire.FILE, 1, 0, wire.to_json(an_entry()))
         assert push(far, 1, 0, CONTENT, digest(CONTENT)).flags == 0
         assert far.ask(requests.End()) == (None, False)
-        far.session.state = "ready"
+        far.session.advance(session.END)
         known = become_source(far, tmp_path / "file")
         asked = [(source.listed(known), [(0, len(CONTENT))])]
         answer, failed = far.ask(requests.Digests(asked, ALGORITHM))
         assert (answer, failed) == ([[digest(CONTENT).hex()]], False)
         assert far.ask(requests.End()) == (None, False)
-        far.session.state = "ready"
+        far.session.advance(session.END)
 
 
 def test_errors_are_for_people(open_channel: Open) -> None:

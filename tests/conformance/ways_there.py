@@ -34,7 +34,10 @@ ENDING_S = 10.0
 
 
 class LocalChannel:
-    """A channel without a way: the command runs here, and these are its pipes."""
+    """A channel without a way: the command runs here, and these are its pipes.
+
+    It has those members of a Channel that Far uses, and no others.
+    """
 
     needs_agent = True
 
@@ -65,7 +68,7 @@ def opener(way: str, request: pytest.FixtureRequest, folder: Path) -> Open:
     """What opens channels of this way. `folder` is for what the way needs at the far end."""
     if way == "local":
         environment = far_environment(folder, folder, sys.executable)
-        return lambda command: LocalChannel(command, environment)
+        return lambda command: LocalChannel(command, environment)  # type: ignore[return-value]
     server: PrivateServer = request.getfixturevalue("sshd")
     transport, _, how = way.partition(" ")
     if how == "lent":

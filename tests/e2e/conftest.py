@@ -50,8 +50,8 @@ def kept(sshd: PrivateServer, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
         @functools.cache
         def session_of(transport: str, remote: str) -> pscp.Session:
-            opened = shared(lambda: warm(transport, remote))  # type: ignore[arg-type, return-value]
-            return stack.enter_context(opened)  # type: ignore[return-value]
+            opened = shared(lambda: warm(transport, remote))
+            return stack.enter_context(opened)
 
         yield session_of
 

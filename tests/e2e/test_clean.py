@@ -22,6 +22,7 @@ from e2e.ways import Ran, Way
 from pscp.cleaning import _answered, format_age
 from pscp.endpoint import requests
 from pscp.errors import DestinationError, ProtocolError
+from pscp.option_fields import OptionFields
 
 EVERY_WAY = True
 
@@ -220,14 +221,17 @@ def test_names_that_would_act_on_a_terminal(way: Way) -> None:
 
 def test_through_the_api(left: Way) -> None:
     where = f"{left.sent_to}{left.destination}/data"
-    fields = {"config_file": left.server.ssh_config, "batch": True, "remote": left.remote}
-    found = pscp.clean(where, **fields, transport=left.transport)
+    fields: OptionFields = {
+        "config_file": left.server.ssh_config, "batch": True, "remote": left.remote,
+        "transport": left.transport,
+    }  # fmt: skip
+    found = pscp.clean(where, **fields)
     assert [each.path for each in found.found] == [p.removeprefix("data/") for p in PARTS]
     assert found.ok and not found.removed and there(left) >= {*PARTS}
-    assert pscp.clean(where, remove=True, **fields, transport=left.transport).removed
+    assert pscp.clean(where, remove=True, **fields).removed
     assert there(left) == {*OTHERS, FENCE}
     with pytest.raises(DestinationError, match="no such folder"):
-        pscp.clean(f"{where}/missing", **fields, transport=left.transport)
+        pscp.clean(f"{where}/missing", **fields)
 
 
 @pytest.mark.parametrize(

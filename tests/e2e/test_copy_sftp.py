@@ -20,6 +20,7 @@ import pscp
 from e2e.conftest import ShellThat
 from e2e.ways import Way
 from pscp.errors import NoPython, NoSftp, UsageError
+from pscp.option_fields import OptionFields
 from pscp.options import MIB
 from pscp.selftest.servers import PrivateServer, find_sftp_server
 
@@ -94,7 +95,9 @@ def test_in_a_chroot(direction: Way, make_sshd: MakeServer, chroot: Path) -> Non
     lines = ["ForceCommand internal-sftp", "Subsystem sftp internal-sftp"]
     server = make_sshd([*lines, f"ChrootDirectory {chroot}"])
     here, there = str(direction.source), f"{server.host}:/files"
-    fields = {"config_file": server.ssh_config, "batch": True, "recursive": True}
+    fields: OptionFields = {
+        "config_file": server.ssh_config, "batch": True, "recursive": True,
+    }  # fmt: skip
     if direction.is_push:
         result = pscp.copy(f"{here}/.", there, **fields)
     else:
@@ -134,11 +137,10 @@ def test_where_there_is_no_sftp_either(
         way.copy("x", remote="auto")
 
 
-@pytest.mark.parametrize("fields", [{"transfer_test": True}])
-def test_what_needs_the_agent_is_refused(push: Way, fields: dict[str, bool]) -> None:
+def test_what_needs_the_agent_is_refused(push: Way) -> None:
     (push.source / "x").write_text("x")
     with pytest.raises(UsageError, match="needs the agent"):
-        push.copy("x", **{"remote": "sftp", **fields})
+        push.copy("x", remote="sftp", transfer_test=True)
     with (
         pscp.Session(
             push.server.host, config_file=push.server.ssh_config, remote="sftp"
@@ -246,7 +248,7 @@ def test_a_server_that_opens_a_file_once_at_a_time(
     fill(direction.source, large=20 * MIB)
     way = dataclasses.replace(direction, server=make_made_up(fault="single"), remote="sftp")
     result = way.copy("d", "large", connections=2)
-    assert result.ok, result.failed
+    assert result.ok, result.failures
     assert_same_tree(direction.source, direction.destination)
 
 

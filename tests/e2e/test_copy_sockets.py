@@ -133,12 +133,15 @@ def test_a_pull(watched: Watched) -> None:
     assert "on a pull the far end's counts" in ran.err
 
 
-@pytest.mark.parametrize("fields", [{}, {"sndbuf_bytes": 50_000}], ids=["ssh -b", "fdpass"])
-def test_addresses_in_turn(push: Way, fields: dict[str, int], make_sshd: MakeServer) -> None:
+@pytest.mark.parametrize("sndbuf_bytes", [None, 50_000], ids=["ssh -b", "fdpass"])
+def test_addresses_in_turn(push: Way, sndbuf_bytes: int | None, make_sshd: MakeServer) -> None:
     way = dataclasses.replace(push, server=make_sshd())
     (way.source / "x").write_bytes(os.urandom(6 * MIB))
     limit = 4 * 8 * 1024  # kbit/s, so that all four connect while there is work
-    result = way.copy("x", connections=4, limit_kbit_s=limit, bind=BOTH, chunk_bytes=MIB, **fields)
+    result = way.copy(
+        "x", connections=4, limit_kbit_s=limit, bind=BOTH, chunk_bytes=MIB,
+        sndbuf_bytes=sndbuf_bytes,
+    )  # fmt: skip
     assert result.ok and result.connections == 4
     assert sorted(log_of(way.server)) == sorted(BOTH * 2)
     assert log_of(way.server)[0] == BOTH[0]

@@ -139,4 +139,4 @@ def test_options_and_fields_of_them(filled: Way) -> None:
     result = filled.copy("t", options=options, strong=False)
     assert (result.files_resumed, result.digests) == (2, {})
     with pytest.raises(pscp.UsageError, match="no_such_field"):
-        filled.copy("t", no_such_field=1)
+        filled.copy("t", no_such_field=1)  # type: ignore[call-arg]

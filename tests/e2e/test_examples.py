@@ -76,7 +76,7 @@ def test_nightly_push_tries_a_host_that_is_not_there_again(world: World) -> None
     assert ran.out.splitlines()[-2:] == ["a pause of 60 s", "a pause of 600 s"]
 
 
-NIGHTS = (
+NIGHTS: tuple[tuple[str, list[str], list[str], str], ...] = (
     # program, its arguments, what is the same every night: here, there
     ("copy_folder.py", ["data", "host:nightly/"], ["data"], "nightly"),
     ("nightly_push.py", ["data", "host:nightly"], ["data"], "nightly"),

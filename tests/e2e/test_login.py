@@ -150,7 +150,8 @@ def test_a_passphrase(
     before = server.log.count("Accepted publickey")
     key = server.folder / "user_key"
     subprocess.run(["ssh-keygen", "-q", "-p", "-P", "", "-N", SECRET, "-f", key], check=True)
-    with terminal(*argv(server, source, "-c", "3", "--transport", transport, *SLOW)) as screen:
+    slower = ("--chunk-size", "256k", "-l", "30000")  # 3 s: a library takes long to log in
+    with terminal(*argv(server, source, "-c", "3", "--transport", transport, *slower)) as screen:
         screen.answer("Enter passphrase for key '.*': ", "wrong")
         screen.answer("Enter passphrase for key '.*': ", SECRET)
         assert screen.end() == 0, screen.shown

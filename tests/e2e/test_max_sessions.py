@@ -9,11 +9,13 @@ import random
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Unpack
 
 import pytest
 from servers import LoginServer
 
 import pscp
+from pscp.option_fields import OptionFields
 from pscp.options import MIB
 from pscp.progress import Silent
 from pscp.selftest.servers import PrivateServer
@@ -36,13 +38,15 @@ def source(tmp_path: Path) -> Path:
     return path
 
 
-def copied(server: PrivateServer, source: Path, **fields: object) -> tuple[pscp.Result, str]:
+def copied(
+    server: PrivateServer, source: Path, **fields: Unpack[OptionFields]
+) -> tuple[pscp.Result, str]:
     told, there = Told(), source.with_name("there")
-    fields = {"limit_kbit_s": 200_000, **fields}
-    result = pscp.copy(
-        str(source), f"{server.host}:{there}", config_file=server.ssh_config, batch=True,
-        verbose=True, reporter=told, chunk_bytes=256 * 1024, **fields,
-    )  # fmt: skip
+    fields = {
+        "config_file": server.ssh_config, "batch": True, "verbose": True,
+        "chunk_bytes": 256 * 1024, "limit_kbit_s": 200_000, **fields,
+    }  # fmt: skip
+    result = pscp.copy(str(source), f"{server.host}:{there}", reporter=told, **fields)
     assert there.read_bytes() == source.read_bytes()
     return result, "\n".join(told.notes)
 
@@ -51,14 +55,18 @@ def refusals(server: PrivateServer) -> int:
     return server.log.count("no more sessions")
 
 
-@pytest.mark.parametrize("fields", [{"connections": 1}, {"login_once": True}], ids=str)
+@pytest.mark.parametrize(
+    "fields",
+    [{"connections": 1, "channels": 16}, {"login_once": True, "channels": 16}],
+    ids=str,
+)
 @pytest.mark.parametrize("most", [1, 2, 10])
 def test_as_many_lanes_as_are_let_in(
-    most: int, fields: dict[str, object], source: Path,
+    most: int, fields: OptionFields, source: Path,
     make_sshd: Callable[..., PrivateServer],
 ) -> None:  # fmt: skip
     server = make_sshd([f"MaxSessions {most}"])
-    result, notes = copied(server, source, channels=16, **fields)
+    result, notes = copied(server, source, **fields)
     assert result.connections == most
     assert result.connections_lost == 0
     assert server.log.count("Accepted publickey") == 1

@@ -15,7 +15,7 @@ import subprocess
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import pytest
 from conftest import MakeServer
@@ -23,6 +23,8 @@ from conftest import MakeServer
 import pscp
 from e2e.ways import COMMAND_S, PSCP, Ran, Way
 from pscp.connect import host_cache
+from pscp.measuring.measure import Say
+from pscp.option_fields import OptionFields
 from pscp.selftest.servers import PrivateServer, free_port
 
 CIPHER, OTHER = "aes192-ctr", "aes256-ctr"  # no default's first choice, and every ssh has them
@@ -35,9 +37,12 @@ def own_state(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path / "state"
 
 
-def measured(server: PrivateServer, **fields: Any) -> pscp.Measurement:
-    fields = {"batch": True, "seconds": 0.05, **fields}
-    return pscp.measure(server.host, config_file=server.ssh_config, **fields)
+def measured(
+    server: PrivateServer, *, save: bool = False, seconds: float = 0.05, say: Say | None = None,
+    **fields: Unpack[OptionFields],
+) -> pscp.Measurement:  # fmt: skip
+    fields = {"config_file": server.ssh_config, "batch": True, **fields}
+    return pscp.measure(server.host, save=save, seconds=seconds, say=say, **fields)
 
 
 def saved(state: Path) -> dict[str, Any]:

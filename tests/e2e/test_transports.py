@@ -313,7 +313,7 @@ def client(library: str, sshd: PrivateServer) -> Iterator[Any]:
 
 def is_open(client: Any) -> bool:
     if isinstance(client, paramiko.SSHClient):
-        return bool(client.get_transport().is_active())  # type: ignore[union-attr]
+        return bool(client.get_transport().is_active())
     return not client.is_closed()
 
 
@@ -322,8 +322,9 @@ def test_a_session_goes_over_a_connection_that_is_there(
 ) -> None:
     (tmp_path / "file").write_bytes(os.urandom(20 * MIB))
     logins = sshd.log.count(LOGIN)
-    fields = {"connections": 3, "chunk_bytes": MIB, "limit_kbit_s": 16 * 8 * 1024}
-    with pscp.Session(transport=client, **fields) as session:
+    with pscp.Session(
+        transport=client, connections=3, chunk_bytes=MIB, limit_kbit_s=16 * 8 * 1024
+    ) as session:
         assert session.copy(str(tmp_path / "file"), f"there:{tmp_path}/far").connections == 3
         assert session.copy(f"there:{tmp_path}/far", str(tmp_path / "back")).ok
         assert session.run(["echo", "hello"]).out == b"hello\n"
@@ -355,7 +356,7 @@ def test_what_only_who_connects_can_heed_is_wrong_use(client: Any) -> None:
 
 
 def test_what_is_no_connection_is_wrong_use() -> None:
-    with pytest.raises(pscp.UsageError, match="object is no paramiko.SSHClient"):
+    with pytest.raises(pscp.UsageError, match=r"object is no paramiko\.SSHClient"):
         pscp.Session(transport=object())
     with pytest.raises(pscp.UsageError, match="not connected"):
         pscp.Session(transport=paramiko.SSHClient())

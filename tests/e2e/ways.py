@@ -11,9 +11,12 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Unpack
 
 import pscp
+from pscp.api import Progress
+from pscp.option_fields import OptionFields
+from pscp.progress import Reporter
 from pscp.selftest.servers import PrivateServer
 
 COMMAND_S = 60.0  # a command that hangs fails its test, rather than the whole run
@@ -59,14 +62,26 @@ class Way:
         sources = [self.sent_from + os.path.join(self.source, name) for name in names]
         return sources, self.sent_to + os.path.join(self.destination, to)
 
-    def copy(self, *names: str, to: str = "", **fields: Any) -> pscp.Result:
+    def copy(
+        self, *names: str, to: str = "", options: pscp.Options | None = None,
+        reporter: Reporter | None = None, progress: Progress | None = None,
+        **fields: Unpack[OptionFields],
+    ) -> pscp.Result:  # fmt: skip
         """Through the API, with -r unless said otherwise."""
         fields = {"recursive": True, "remote": self.remote, **fields}
         sources, destination = self.locations(names, to)
         if self.session is not None:
-            return self.session.copy(sources, destination, **fields)
-        fields = {"connections": 1, "batch": True, "transport": self.transport, **fields}
-        return pscp.copy(sources, destination, config_file=self.server.ssh_config, **fields)
+            assert options is None, "a session has options of its own"
+            return self.session.copy(
+                sources, destination, reporter=reporter, progress=progress, **fields
+            )
+        fields = {
+            "connections": 1, "batch": True, "transport": self.transport,
+            "config_file": self.server.ssh_config, **fields,
+        }  # fmt: skip
+        return pscp.copy(
+            sources, destination, options=options, reporter=reporter, progress=progress, **fields
+        )
 
     def command(self, *words: str, names: Sequence[str], to: str = "") -> Ran:
         """Through the command line, over one connection unless `words` say otherwise."""

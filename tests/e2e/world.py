@@ -29,8 +29,11 @@ BIG_BYTES = 9 * 1024 * 1024 + 1  # three chunks, the last of one byte
 class Server(Protocol):
     """Where `host` is."""
 
-    host: str
-    ssh_config: str
+    @property
+    def host(self) -> str: ...
+
+    @property
+    def ssh_config(self) -> str: ...
 
 
 @dataclasses.dataclass(frozen=True)

@@ -22,26 +22,33 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+Rule = dict[str, Any]  # as above
+Call = Callable[..., Any]
+What = int | str | bytes | os.PathLike[str]  # a system call is about: a descriptor, or a path
 
 POLL_S = 0.002
 MODULES = {"flock": fcntl}  # the others are of os
 INO = 1  # its place in a stat_result
 
 
-def interpose(folder, number):
+def interpose(folder: str, number: int) -> None:
     """In this process, from now on."""
+    acts: dict[str, Callable[[Rule, Path, int], None]]
+    acts = {"inodes": weaken_inodes, "names": fold_names}
     for rule in json.loads((Path(folder) / "calls.json").read_text()):
         if rule["connections"] is None or number in rule["connections"]:
-            act = {"inodes": weaken_inodes, "names": fold_names}.get(rule["call"], wrap)
-            act(rule, Path(folder), number)
+            acts.get(rule["call"], wrap)(rule, Path(folder), number)
 
 
-def wrap(rule, folder, number):
+def wrap(rule: Rule, folder: Path, number: int) -> None:
     module = MODULES.get(rule["call"], os)
     plain = getattr(module, rule["call"])
 
-    def call(what, *more, **named):
+    def call(what: What, *more: Any, **named: Any) -> Any:
         if rule["contains"] in path_of(what):
             if rule["errno"] is not None:
                 raise OSError(rule["errno"], os.strerror(rule["errno"]))
@@ -53,15 +60,15 @@ def wrap(rule, folder, number):
     setattr(module, rule["call"], call)
 
 
-def path_of(what):
+def path_of(what: What) -> str:
     return os.readlink(f"/proc/self/fd/{what}") if isinstance(what, int) else os.fsdecode(what)
 
 
-def fold_names(rule, folder, number):
+def fold_names(rule: Rule, folder: Path, number: int) -> None:
     """Whoever looks up a name, or gives one, gets that in lower case: what is told is not."""
 
-    def folding(plain):
-        def call(*words, **named):
+    def folding(plain: Call) -> Call:
+        def call(*words: Any, **named: Any) -> Any:
             return plain(*(lower(word) for word in words), **named)
 
         return call
@@ -70,22 +77,22 @@ def fold_names(rule, folder, number):
         setattr(os, name, folding(getattr(os, name)))
 
 
-def lower(word):
+def lower(word: Any) -> Any:
     return word.lower() if isinstance(word, bytes) and not word.startswith(b"/") else word
 
 
-def weaken_inodes(rule, folder, number):
+def weaken_inodes(rule: Rule, folder: Path, number: int) -> None:
     """Inode numbers are others in each process, and the mount is one of which that is known."""
     plain_open, other = builtins.open, int.from_bytes(os.urandom(3), "big")
 
-    def changed(plain):
-        def call(*words, **named):
+    def changed(plain: Call) -> Call:
+        def call(*words: Any, **named: Any) -> Any:
             found = plain(*words, **named)
             return os.stat_result((found[0], found[INO] ^ other, *found[2:]), fields(found))
 
         return call
 
-    def opened(path, *words, **named):
+    def opened(path: Any, *words: Any, **named: Any) -> Any:
         file = plain_open(path, *words, **named)
         if path != "/proc/self/mountinfo":
             return file
@@ -93,10 +100,11 @@ def weaken_inodes(rule, folder, number):
             lines = [line.partition(" - ")[0] + " - fuse.sshfs x rw\n" for line in file]
         return io.StringIO("".join(lines))
 
-    os.stat, os.fstat, builtins.open = changed(os.stat), changed(os.fstat), opened
+    os.stat, os.fstat = changed(os.stat), changed(os.fstat)
+    builtins.open = opened  # type: ignore[assignment]  # it has overloads
 
 
-def fields(found):
+def fields(found: os.stat_result) -> dict[str, Any]:
     """What a stat_result has beside its ten numbers."""
     names = [name for name in dir(found) if name.startswith("st_")]
     return {name: getattr(found, name) for name in names}

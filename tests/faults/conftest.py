@@ -18,14 +18,16 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import matrix
 import pytest
 
 import pscp
 from faults.interposed import FOLDER, interposed, relay_argv
+from pscp.api import Progress
 from pscp.endpoint import wire
+from pscp.option_fields import OptionFields
 from pscp.selftest.servers import PrivateServer
 from pscp.transfer import worker
 
@@ -225,16 +227,19 @@ class Way:
     # --- through the API
 
     def copy(
-        self, name: str = ".", *, breaking: Breaking | None = None, **fields: Any
-    ) -> pscp.Result:
-        fields = {"transport": self.transport, "remote": self.remote, **fields}
-        fields = {"recursive": True, "batch": True, "connections": 1, **fields}
+        self, name: str = ".", *, breaking: Breaking | None = None,
+        progress: Progress | None = None, **fields: Unpack[OptionFields],
+    ) -> pscp.Result:  # fmt: skip
+        fields = {
+            "config_file": self.server.ssh_config, "transport": self.transport,
+            "remote": self.remote, "recursive": True, "batch": True, "connections": 1, **fields,
+        }  # fmt: skip
         source, destination = self.locations(name)
         between = contextlib.nullcontext() if breaking is None else interposed(str(breaking.folder))
         if breaking is not None and self.has_dash_s:
             fields["program"] = breaking.program
         with between:
-            return pscp.copy(source, destination, config_file=self.server.ssh_config, **fields)
+            return pscp.copy(source, destination, progress=progress, **fields)
 
     # --- what is there
 

@@ -21,9 +21,9 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))
+sys.path.insert(0, str(HERE.parent))
 
-from relay import POLL_S, Relay, take_number  # noqa: E402
+from faults.relay import POLL_S, Relay, Rule, take_number  # noqa: E402
 
 DRAINED_BYTES = 1 << 16
 
@@ -31,7 +31,7 @@ DRAINED_BYTES = 1 << 16
 class FarEnd(Relay):
     """What sshd starts for a connection."""
 
-    def hold(self, rule, frame):
+    def hold(self, rule: Rule, frame: bytearray) -> None:
         (self.folder / f"held-{self.number}").touch()
         coming = select.poll()
         coming.register(self.incoming.fd, select.POLLIN)
@@ -42,7 +42,7 @@ class FarEnd(Relay):
             elif coming.poll(1000 * POLL_S):
                 has_ended = not self.incoming.more()
 
-    def back(self, fd):
+    def back(self, fd: int) -> None:
         """The agent's answers are taken even when nobody hears them, as a kernel takes them."""
         with contextlib.suppress(OSError):
             super().back(fd)
@@ -50,7 +50,7 @@ class FarEnd(Relay):
             pass
 
 
-def main():
+def main() -> None:
     folder, python, words = Path(sys.argv[1]), sys.argv[2], sys.argv[3:]
     number = take_number(folder)
     rules = json.loads((folder / "frames.json").read_text())

@@ -13,7 +13,9 @@ import json
 import os
 import sys
 import types
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 PACKAGE = Path(__file__).parents[2] / "pscp"
 if __name__ == "__main__":
@@ -33,22 +35,31 @@ METHODS = {
     "BeginSource": "begin", "BeginSink": "begin", "BeginStream": "begin",
     "CloseInput": "close_input", "ExtentsThere": "extents", "DigestsThere": "digests",
 }  # fmt: skip
+ARGUMENT = ""  # what SCENARIO has after its colon
 ESCAPES = "\x1b]0;owned\x07\x1b[2J\r\u202e\x9b31m"
 
 
-def entry(kind, path, size=0, mode=0o644, top=0, **extra):
+def entry(
+    kind: str, path: str, size: int = 0, mode: int = 0o644, top: int = 0, **extra: Any
+) -> list[Any]:
     return [kind, top, path, size, mode, 10**18, 1, extra]
 
 
-def file(path, size=EVIL_BYTES, **fields):
+def file(path: str, size: int = EVIL_BYTES, **fields: Any) -> list[Any]:
     return entry("file", path, size, **fields)
 
 
-def folder(path, **fields):
+def folder(path: str, **fields: Any) -> list[Any]:
     return entry("folder", path, mode=fields.pop("mode", 0o755), **fields)
 
 
-def content(size, offset=0):
+def hard_link(path: str, to: object, top: object = 0) -> list[Any]:
+    """`top` is the number of the source that `to` is in."""
+    extra: dict[str, Any] = {"in": top, "to": to}
+    return entry("hardlink", path, **extra)
+
+
+def content(size: int, offset: int = 0) -> bytes:
     """The same wherever a chunk begins."""
     phase = offset % len(EVIL)
     return (EVIL * (size // len(EVIL) + 2))[phase : phase + size]
@@ -57,36 +68,40 @@ def content(size, offset=0):
 class Far:
     """An honest one, with a folder `tree` that has a small and a large file."""
 
-    def main(self):
+    def main(self) -> None:
         self.fd_in = sys.stdin.buffer
-        self.known = {}
+        self.known: dict[int, Any] = {}
         self.start(self.read_agent())
         self.send(wire.HELLO, payload=wire.to_json(self.hello()))
         while header := self.fd_in.read(wire.HEADER.size):
             length = wire.HEADER.unpack(header)[3]
             decoder = wire.Decoder()
             decoder.feed(header + self.fd_in.read(length))
-            self.take(decoder.next())
+            frame = decoder.next()
+            assert frame is not None, "this was one whole frame"
+            self.take(frame)
 
-    def read_agent(self):
+    def read_agent(self) -> bytes:
         self.fd_in.read(int(self.fd_in.read(8)))
         return self.fd_in.read(16)
 
-    def start(self, marker):
+    def start(self, marker: bytes) -> None:
         self.raw(marker)
 
-    def raw(self, data):
+    def raw(self, data: bytes) -> None:
         view = memoryview(data)
         while view:
             view = view[os.write(1, view) :]
 
-    def send(self, type_, id_=0, offset=0, payload=b"", flags=0):
+    def send(
+        self, type_: int, id_: int = 0, offset: int = 0, payload: bytes = b"", flags: int = 0
+    ) -> None:
         self.raw(wire.frame(type_, payload, id_, offset, flags))
 
-    def reply(self, id_, answer, failed=False):
+    def reply(self, id_: int, answer: object, failed: bool = False) -> None:
         self.send(wire.REPLY, id_, 0, wire.to_json(answer), wire.FAILED if failed else 0)
 
-    def take(self, frame):
+    def take(self, frame: wire.Frame) -> None:
         if frame.type == wire.ASK:
             asked = frame.json()
             asked["ask"] = METHODS.get(asked["ask"], asked["ask"].lower())
@@ -99,63 +114,64 @@ class Far:
         elif frame.type == wire.GET:
             self.chunk(frame.id, frame.offset, wire.COUNT.unpack(frame.payload)[0])
 
-    def answer(self, id_, asked):
+    def answer(self, id_: int, asked: dict[str, Any]) -> None:
         self.reply(id_, getattr(self, asked["ask"])(asked))
 
     # --- what it is asked
 
-    def hello(self):
+    def hello(self) -> Any:
         return {"hashes": {"sha256": 100.0}, "python": "3", "system": "x", "aes": True, "cpus": 2}
 
-    def expand(self, asked):
+    def expand(self, asked: dict[str, Any]) -> object:
         return [[["tree", "/there/tree", True]]]
 
-    def begin(self, asked):
+    def begin(self, asked: dict[str, Any]) -> object:
         return None
 
-    def end(self, asked):
+    def end(self, asked: dict[str, Any]) -> object:
         return None
 
-    def ping(self, asked):
+    def ping(self, asked: dict[str, Any]) -> object:
         return None
 
-    def walk(self, asked):
+    def walk(self, asked: dict[str, Any]) -> object:
         return [self.entries(), True]
 
-    def entries(self):
+    def entries(self) -> list[Any]:
         return [folder("tree"), *self.bad(), file("tree/good"), file("tree/large good", LARGE)]
 
-    def bad(self):
+    def bad(self) -> list[Any]:
         return []
 
-    def extents(self, asked):
+    def extents(self, asked: dict[str, Any]) -> object:
         size = asked["file"][2]
         return [[[0, min(size, LARGE)]], True]
 
-    def digests(self, asked):
+    def digests(self, asked: dict[str, Any]) -> object:
         return [[None for _ in extents] for _, extents in asked["files"]]
 
-    def pack(self, id_, files):
+    def pack(self, id_: int, files: list[Any]) -> None:
         bodies = [content(size) for _, _, size, _, _ in files]
         rows = [[len(body), self.digest(body).hex()] for body in bodies]
         self.send(wire.PACK, id_, 0, wire.pack_payload(rows, bodies))
 
-    def chunk(self, id_, offset, length):
+    def chunk(self, id_: int, offset: int, length: int) -> None:
         body = content(length, offset)
         self.data(id_, offset, body)
         self.complete(id_, offset, length, self.digest(body))
 
-    def data(self, id_, offset, body):
+    def data(self, id_: int, offset: int, body: bytes) -> None:
         for begin in range(0, len(body), 1 << 18):
             self.send(wire.DATA, id_, offset + begin, body[begin : begin + (1 << 18)])
 
-    def complete(self, id_, offset, length, digest):
+    def complete(self, id_: int, offset: int, length: int, digest: bytes) -> None:
         self.send(wire.DIGEST, id_, offset, wire.COUNT.pack(length) + digest)
 
-    def digest(self, body):
+    def digest(self, body: bytes) -> bytes:
         hasher = hashes.new("sha256")
         hasher.update(body)
-        return hasher.digest()
+        digest: bytes = hasher.digest()
+        return digest
 
 
 class Honest(Far):
@@ -172,22 +188,23 @@ class Names(Far):
         "tree/a/../../../evil", ".", "./tree/evil", "tree2", "tre", "tree/" + "n" * 300,
     ]  # fmt: skip
 
-    def bad(self):
+    def bad(self) -> list[Any]:
+        kinds: list[Callable[[str], list[Any]]]
         kinds = [file, folder, lambda path: file(path, LARGE), lambda path: file(path, 0)]
         return [kind(name) for name in self.names for kind in kinds]
 
 
 class NamesOfLinks(Names):
-    def bad(self):
+    def bad(self) -> list[Any]:
         return [entry("link", name, to="x") for name in self.names] + [
-            entry("hardlink", name, **{"in": 0, "to": "tree/good"}) for name in self.names
+            hard_link(name, "tree/good") for name in self.names
         ]
 
 
 class ThroughALink(Far):
     """Of its own making."""
 
-    def bad(self):
+    def bad(self) -> list[Any]:
         return [
             entry("link", "tree/l", to=VICTIM),
             file("tree/l/evil"),
@@ -200,7 +217,7 @@ class ThroughALink(Far):
 class LateLink(Far):
     """After an honest folder of that name was there, and maybe held open."""
 
-    def bad(self):
+    def bad(self) -> list[Any]:
         return [
             folder("tree/l"), file("tree/l/honest"), entry("link", "tree/l", to=VICTIM),
             file("tree/l/evil"), file("tree/l/evil large", LARGE),
@@ -208,57 +225,54 @@ class LateLink(Far):
 
 
 class ThroughTheUsersLink(Far):
-    def bad(self):
+    def bad(self) -> list[Any]:
         return [file("tree/users/evil"), file("tree/users/evil large", LARGE), folder("tree/users")]
 
 
 class HardLinks(Far):
-    def bad(self):
+    def bad(self) -> list[Any]:
         targets = ["tree/users/secret", "tree/../secret", VICTIM + "/secret", "../secret", 5, None]
-        return [
-            entry("hardlink", f"tree/h{number}", **{"in": 0, "to": target})
-            for number, target in enumerate(targets)
-        ] + [
+        return [hard_link(f"tree/h{number}", target) for number, target in enumerate(targets)] + [
             entry("hardlink", "tree/i1", to="tree/good"),
-            entry("hardlink", "tree/i2", **{"in": 7, "to": "tree/good"}),
-            entry("hardlink", "tree/i3", **{"in": "x", "to": "tree/good"}),
+            hard_link("tree/i2", "tree/good", 7),
+            hard_link("tree/i3", "tree/good", "x"),
         ]
 
 
 class UnaskedLinks(Far):
-    def bad(self):
+    def bad(self) -> list[Any]:
         return [
             entry("link", "tree/l", to=VICTIM),
-            entry("hardlink", "tree/h", **{"in": 0, "to": "tree/good"}),
+            hard_link("tree/h", "tree/good"),
         ]
 
 
 class AFolderForAFile(Far):
-    def expand(self, asked):
+    def expand(self, asked: dict[str, Any]) -> object:
         return [[["tree", "/there/tree", False]]]
 
 
 class Unasked(Far):
     """A file for each way to hide one, in the folder whose contents were asked for."""
 
-    def expand(self, asked):
+    def expand(self, asked: dict[str, Any]) -> object:
         return [[["", "/there/.", True]]]
 
-    def entries(self):
+    def entries(self) -> list[Any]:
         return [folder(""), file(".bashrc"), file("evil"), file("evil large", LARGE), folder("f")]
 
 
 class Excluded(Far):
-    def bad(self):
+    def bad(self) -> list[Any]:
         return [
             folder("tree/.ssh"), file("tree/.ssh/keys"), file("tree/.ssh/large", LARGE),
             entry("link", "tree/.ssh/link", to="x"), file("tree/sub/.ssh/keys"), file("tree/x.o"),
-            entry("hardlink", "tree/y.o", **{"in": 0, "to": "tree/good"}),
+            hard_link("tree/y.o", "tree/good"),
         ]  # fmt: skip
 
 
 class Modes(Far):
-    def bad(self):
+    def bad(self) -> list[Any]:
         return [
             file("tree/small", mode=0o6777), file("tree/large", LARGE, mode=0o7777),
             file("tree/before", mode=0o4777), folder("tree/sub", mode=0o7777),
@@ -269,10 +283,10 @@ class Modes(Far):
 class Tops(Far):
     """As many tops as SCENARIO names after a colon."""
 
-    def expand(self, asked):
+    def expand(self, asked: dict[str, Any]) -> object:
         return [json.loads(ARGUMENT)]
 
-    def entries(self):
+    def entries(self) -> list[Any]:
         return [file(top[0]) for top in json.loads(ARGUMENT)]
 
 
@@ -282,21 +296,21 @@ class Tops(Far):
 class Entries(Far):
     """One entry, given after the colon."""
 
-    def bad(self):
+    def bad(self) -> list[Any]:
         return [json.loads(ARGUMENT)]
 
 
 class Answers(Far):
     """[question, answer, whether it is told as a failure] after the colon."""
 
-    def entries(self):
+    def entries(self) -> list[Any]:
         return [*super().entries(), file("tree/sparse", 1 << 20, sparse=1)]
 
-    def hello(self):
+    def hello(self) -> Any:
         question, answer, _ = json.loads(ARGUMENT)
         return answer if question == "hello" else super().hello()
 
-    def answer(self, id_, asked):
+    def answer(self, id_: int, asked: dict[str, Any]) -> None:
         question, answer, failed = json.loads(ARGUMENT)
         if asked["ask"] == question:
             self.reply(id_, answer, failed)
@@ -305,7 +319,7 @@ class Answers(Far):
 
 
 class DeepAnswer(Far):
-    def answer(self, id_, asked):
+    def answer(self, id_: int, asked: dict[str, Any]) -> None:
         if asked["ask"] == ARGUMENT:
             half = wire.MAX_PAYLOAD_BYTES // 2
             self.send(wire.REPLY, id_, 0, b"[" * half + b"]" * half)
@@ -316,12 +330,12 @@ class DeepAnswer(Far):
 class RoundTrip(Far):
     """RoundTrip:nan: a HELLO with a round trip's time, which only SFTP's programs tell."""
 
-    def hello(self):
+    def hello(self) -> Any:
         return {**super().hello(), "rtt_s": float(ARGUMENT)}
 
 
 class DeepHello(Far):
-    def hello(self):
+    def hello(self) -> Any:
         half = wire.MAX_PAYLOAD_BYTES // 2
         self.send(wire.HELLO, 0, 0, b"[" * half + b"]" * half)
         return {}
@@ -330,10 +344,10 @@ class DeepHello(Far):
 class ManyTops(Far):
     """As many as fit, each with a name of its own."""
 
-    def expand(self, asked):
+    def expand(self, asked: dict[str, Any]) -> object:
         return [[[f"{number:x}", "", False] for number in range(50_000)]]
 
-    def entries(self):
+    def entries(self) -> list[Any]:
         return []
 
 
@@ -342,19 +356,19 @@ class OneByOne(Far):
 
     left = None
 
-    def walk(self, asked):
+    def walk(self, asked: dict[str, Any]) -> object:
         if self.left is None or asked["restart"]:
             self.left = self.entries()
         return [[self.left.pop(0)], not self.left]
 
 
 class SamePathTwice(Far):
-    def bad(self):
+    def bad(self) -> list[Any]:
         return [file("tree/twice"), file("tree/twice", LARGE), file("tree/twice", LARGE)] * 3
 
 
 class AFileAndAFolder(Far):
-    def bad(self):
+    def bad(self) -> list[Any]:
         return [
             file("tree/x"), folder("tree/x"), file("tree/x/y"), file("tree/z/y", LARGE),
             file("tree/z"), file("tree/z", LARGE),
@@ -362,9 +376,9 @@ class AFileAndAFolder(Far):
 
 
 class Attributes(OneByOne):
-    def bad(self):
+    def bad(self) -> list[Any]:
         large = base64.b64encode(bytes(60_000)).decode()
-        found = [
+        found: list[dict[str, Any]] = [
             {"x": {"user.large": large}}, {"x": {"user.\0": "AA=="}},
             {"x": {"user.\ud800": "AA=="}}, {"x": {"user.a": "no base64"}},
             {"x": {"user." + "n" * 300: "AA=="}}, {"x": {"security.capability": "AQAAAg=="}},
@@ -374,6 +388,7 @@ class Attributes(OneByOne):
             {"o": ["root", "root", 5, 5]}, {"o": [1e400, 0.5, "", ""]}, {"o": [True, 0]},
             {"a": 1 << 200}, {"a": -(1 << 62)}, {"a": "x"}, {"a": None}, {"sparse": "x"},
         ]  # fmt: skip
+        kinds: list[Callable[..., list[Any]]]
         kinds = [file, lambda path, **extra: file(path, LARGE, **extra), folder]
         kinds += [lambda path, **extra: entry("link", path, to="x", **extra)]
         return [
@@ -386,7 +401,7 @@ class Attributes(OneByOne):
 class Failures(Far):
     """Reported with whatever in them."""
 
-    def bad(self):
+    def bad(self) -> list[Any]:
         found = [
             {"kind": "system", "path": "tree/" + ESCAPES, "message": ESCAPES, "errno": 1 << 99},
             {"kind": "changed", "path": 5, "message": [ESCAPES]},
@@ -397,7 +412,7 @@ class Failures(Far):
 
 
 class EscapesInNames(Far):
-    def bad(self):
+    def bad(self) -> list[Any]:
         return [file("tree/" + ESCAPES), file("tree/../" + ESCAPES), file("other" + ESCAPES)]
 
 
@@ -405,78 +420,78 @@ class EscapesInNames(Far):
 
 
 class UnaskedData(Far):
-    def begin(self, asked):
+    def begin(self, asked: dict[str, Any]) -> None:
         self.send(wire.DATA, 1, 0, EVIL)
 
 
 class UnaskedReply(Far):
-    def begin(self, asked):
+    def begin(self, asked: dict[str, Any]) -> None:
         self.reply(4711, [])
 
 
 class UnaskedPack(Far):
-    def begin(self, asked):
+    def begin(self, asked: dict[str, Any]) -> None:
         self.send(wire.PACK, 4711, 0, wire.pack_payload([], []))
 
 
 class UnaskedAck(Far):
-    def begin(self, asked):
+    def begin(self, asked: dict[str, Any]) -> None:
         self.send(wire.ACK, 1, 0, wire.LANDED.pack(5, 1))
 
 
 class UnaskedHello(Far):
-    def begin(self, asked):
+    def begin(self, asked: dict[str, Any]) -> None:
         self.send(wire.HELLO, 0, 0, wire.to_json(self.hello()))
 
 
 class Chunks(Far):
     """What a chunk is answered with: a method's name after the colon."""
 
-    def chunk(self, id_, offset, length):
+    def chunk(self, id_: int, offset: int, length: int) -> None:
         getattr(self, ARGUMENT)(id_, offset, length)
 
-    def behind(self, id_, offset, length):
+    def behind(self, id_: int, offset: int, length: int) -> None:
         self.data(id_, offset + length + 10, EVIL)
 
-    def before(self, id_, offset, length):
+    def before(self, id_: int, offset: int, length: int) -> None:
         self.data(id_, max(offset - 10, 0), content(length))
         self.data(id_, offset + 7, EVIL)
 
-    def longer(self, id_, offset, length):
+    def longer(self, id_: int, offset: int, length: int) -> None:
         self.data(id_, offset, content(length + 1))
 
-    def far_away(self, id_, offset, length):
+    def far_away(self, id_: int, offset: int, length: int) -> None:
         self.data(id_, wire.MAX_OFFSET - 100, EVIL)
 
-    def of_another(self, id_, offset, length):
+    def of_another(self, id_: int, offset: int, length: int) -> None:
         self.data(id_ + 1, offset, content(length))
 
-    def empty(self, id_, offset, length):
+    def empty(self, id_: int, offset: int, length: int) -> None:
         self.send(wire.DATA, id_, offset, b"")
 
-    def twice(self, id_, offset, length):
+    def twice(self, id_: int, offset: int, length: int) -> None:
         self.data(id_, offset, content(length // 2))
         self.data(id_, offset, content(length // 2))
 
-    def no_data(self, id_, offset, length):
+    def no_data(self, id_: int, offset: int, length: int) -> None:
         self.complete(id_, offset, length, self.digest(b""))
 
-    def too_little(self, id_, offset, length):
+    def too_little(self, id_: int, offset: int, length: int) -> None:
         self.data(id_, offset, content(length - 1))
         self.complete(id_, offset, length, self.digest(content(length - 1)))
 
-    def short_digest_frame(self, id_, offset, length):
+    def short_digest_frame(self, id_: int, offset: int, length: int) -> None:
         self.data(id_, offset, content(length))
         self.send(wire.DIGEST, id_, offset, b"\0")
 
-    def failure_of_another_shape(self, id_, offset, length):
+    def failure_of_another_shape(self, id_: int, offset: int, length: int) -> None:
         self.send(wire.DIGEST, id_, offset, wire.COUNT.pack(length) + b"[]", wire.FAILED)
 
-    def wrong_digest(self, id_, offset, length):
+    def wrong_digest(self, id_: int, offset: int, length: int) -> None:
         self.data(id_, offset, content(length))
         self.complete(id_, offset, length, self.digest(b"else"))
 
-    def empty_digest(self, id_, offset, length):
+    def empty_digest(self, id_: int, offset: int, length: int) -> None:
         self.data(id_, offset, content(length))
         self.complete(id_, offset, length, b"")
 
@@ -484,57 +499,67 @@ class Chunks(Far):
 class Packs(Far):
     """What a pack is answered with: a method's name after the colon."""
 
-    def pack(self, id_, files):
+    def pack(self, id_: int, files: list[Any]) -> None:
         bodies = [content(size) for _, _, size, _, _ in files]
         rows = [[len(body), self.digest(body).hex()] for body in bodies]
         rows, bodies = getattr(self, ARGUMENT)(rows, bodies)
         self.send(wire.PACK, id_, 0, wire.pack_payload(rows, bodies))
 
-    def wrong_digests(self, rows, bodies):
+    def wrong_digests(self, rows: list[Any], bodies: list[bytes]) -> tuple[object, list[bytes]]:
         return [[size, "00" * 32] for size, _ in rows], bodies
 
-    def digests_of_another_shape(self, rows, bodies):
+    def digests_of_another_shape(
+        self, rows: list[Any], bodies: list[bytes]
+    ) -> tuple[object, list[bytes]]:
         return [[size, None] for size, _ in rows], bodies
 
-    def fewer_rows(self, rows, bodies):
+    def fewer_rows(self, rows: list[Any], bodies: list[bytes]) -> tuple[object, list[bytes]]:
         return rows[:-1], bodies
 
-    def more_rows(self, rows, bodies):
+    def more_rows(self, rows: list[Any], bodies: list[bytes]) -> tuple[object, list[bytes]]:
         return [*rows, rows[0]], bodies
 
-    def no_rows(self, rows, bodies):
+    def no_rows(self, rows: list[Any], bodies: list[bytes]) -> tuple[object, list[bytes]]:
         return None, bodies
 
-    def rows_of_another_shape(self, rows, bodies):
+    def rows_of_another_shape(
+        self, rows: list[Any], bodies: list[bytes]
+    ) -> tuple[object, list[bytes]]:
         return [5 for _ in rows], bodies
 
-    def rows_that_lie(self, rows, bodies):
+    def rows_that_lie(self, rows: list[Any], bodies: list[bytes]) -> tuple[object, list[bytes]]:
         return [[size + 1, digest] for size, digest in rows], bodies
 
-    def rows_that_lie_below(self, rows, bodies):
+    def rows_that_lie_below(
+        self, rows: list[Any], bodies: list[bytes]
+    ) -> tuple[object, list[bytes]]:
         return [[-1, digest] for _, digest in rows], bodies
 
-    def failures_of_another_shape(self, rows, bodies):
+    def failures_of_another_shape(
+        self, rows: list[Any], bodies: list[bytes]
+    ) -> tuple[object, list[bytes]]:
         return [{"kind": "x"} for _ in rows], []
 
-    def failures_with_bodies(self, rows, bodies):
+    def failures_with_bodies(
+        self, rows: list[Any], bodies: list[bytes]
+    ) -> tuple[object, list[bytes]]:
         failure = {"kind": "system", "path": "x", "message": "y", "errno": 5}
         return [failure for _ in rows], bodies
 
-    def more_bytes(self, rows, bodies):
+    def more_bytes(self, rows: list[Any], bodies: list[bytes]) -> tuple[object, list[bytes]]:
         return rows, [*bodies, EVIL]
 
-    def fewer_bytes(self, rows, bodies):
+    def fewer_bytes(self, rows: list[Any], bodies: list[bytes]) -> tuple[object, list[bytes]]:
         return rows, bodies[:-1]
 
 
 class ShortPack(Far):
-    def pack(self, id_, files):
+    def pack(self, id_: int, files: list[Any]) -> None:
         self.send(wire.PACK, id_, 0, b"\0\0")
 
 
 class LongListPack(Far):
-    def pack(self, id_, files):
+    def pack(self, id_: int, files: list[Any]) -> None:
         self.send(wire.PACK, id_, 0, wire.COUNT.pack((1 << 32) - 1) + b"[]")
 
 
@@ -544,13 +569,13 @@ class LongListPack(Far):
 class Heard(Far):
     """What its command said, and how it ended: given after the colon."""
 
-    def gather(self, asked):
+    def gather(self, asked: dict[str, Any]) -> object:
         return "/nowhere"
 
-    def heard(self, asked):
+    def heard(self, asked: dict[str, Any]) -> object:
         return {"said": [], "status": None, "deaf": False, "failure": None, **json.loads(ARGUMENT)}
 
-    def abort(self, asked):
+    def abort(self, asked: dict[str, Any]) -> object:
         return None
 
     close_input = drained = abort
@@ -562,29 +587,29 @@ class Heard(Far):
 class Frames(Far):
     """Bytes in hex after the colon, in the place of an answer."""
 
-    def begin(self, asked):
+    def begin(self, asked: dict[str, Any]) -> None:
         self.raw(bytes.fromhex(ARGUMENT))
 
 
 class LongFrame(Far):
-    def begin(self, asked):
+    def begin(self, asked: dict[str, Any]) -> None:
         self.raw(wire.header(wire.DATA, range((1 << 32) - 1)))
 
 
 class EndlessBanner(Far):
-    def start(self, marker):
+    def start(self, marker: bytes) -> None:
         while True:
             self.raw(b"welcome " * 1000)
 
 
 class Banner(Far):
-    def start(self, marker):
+    def start(self, marker: bytes) -> None:
         self.raw(ESCAPES.encode() + b"\n")
         super().start(marker)
 
 
 class SaysAndEnds(Far):
-    def start(self, marker):
+    def start(self, marker: bytes) -> None:
         os.write(2, (ESCAPES + " is what I say\n").encode())
         os._exit(ord(ARGUMENT))
 
@@ -592,7 +617,7 @@ class SaysAndEnds(Far):
 class EndlessTalk(Far):
     """On standard error, while the connection is up and when it has ended."""
 
-    def begin(self, asked):
+    def begin(self, asked: dict[str, Any]) -> None:
         os.close(1)
         while True:
             os.write(2, b"blah " * 1000 + b"\n")
@@ -604,10 +629,10 @@ class EndlessTalk(Far):
 class EndlessFailures(Far):
     """A walk that goes on and on; here it ends, so that the test does."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.number = itertools.count()
 
-    def walk(self, asked):
+    def walk(self, asked: dict[str, Any]) -> object:
         batch = []
         for _ in range(800):
             number = next(self.number)
@@ -619,33 +644,33 @@ class EndlessFailures(Far):
 class EndlessOwners(Far):
     """Each with a long name of its own; here they end, as above."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.number = itertools.count()
 
-    def walk(self, asked):
+    def walk(self, asked: dict[str, Any]) -> object:
         numbers = list(itertools.islice(self.number, 20))
         batch = [file(f"{number}", o=[5, 5, f"{number}" + "n" * 40_000, ""]) for number in numbers]
         return [batch, numbers[-1] >= 2999]
 
-    def expand(self, asked):
+    def expand(self, asked: dict[str, Any]) -> object:
         return [[["", "/there/tree/.", True]]]
 
 
 class EndlessExtents(Far):
     """Of one byte each, and told much faster than they are sent."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.asked = self.sent = 0
 
-    def entries(self):
+    def entries(self) -> list[Any]:
         return [folder("tree"), file("tree/sparse", 1 << 40, sparse=1), file("tree/good")]
 
-    def extents(self, asked):
+    def extents(self, asked: dict[str, Any]) -> object:
         self.asked += 1
         begin = asked["offset"]
         return [[[begin + 2 * number, 1] for number in range(40_000)], self.asked > 40]
 
-    def chunk(self, id_, offset, length):
+    def chunk(self, id_: int, offset: int, length: int) -> None:
         self.sent += 1
         if self.sent < 10_000:
             super().chunk(id_, offset, length)
@@ -655,7 +680,7 @@ class EndlessExtents(Far):
             self.send(wire.DIGEST, id_, offset, payload, wire.FAILED)
 
 
-def main():
+def main() -> None:
     global ARGUMENT
     scenario, _, ARGUMENT = sys.argv[1].partition(":")
     try:

@@ -18,6 +18,7 @@ from pscp import transports
 from pscp.sftp import channel as sftp
 
 RELAY = str(Path(__file__).parent / "relay.py")
+OPENING = vars(transports)  # where open_channel() looks up how a program is started
 FOLDER = "PSCP_TEST_RELAY"  # in the environment of a command (conftest.py, PROGRAM)
 
 
@@ -28,23 +29,23 @@ def relay_argv(folder: str, kind: str) -> list[str]:
 
 def interpose(folder: str) -> None:
     """In this process, for all lanes that begin from now on."""
-    program_argv, main = transports.program_argv, sftp._MAIN
+    program_argv, main = OPENING["program_argv"], sftp._MAIN
 
     def through_relay(transport: str, settings: Any) -> list[str]:
-        argv = program_argv(transport, settings)
+        argv: list[str] = program_argv(transport, settings)
         return argv if settings.request.is_subsystem else [*relay_argv(folder, "agent"), *argv]
 
     words = [*relay_argv(folder, "sftp"), sys.executable, "-I", "-c", main]
-    transports.program_argv = through_relay
+    OPENING["program_argv"] = through_relay
     sftp._MAIN = f"import os, sys; os.execv(sys.executable, [*{words!r}, *sys.argv[1:]])"
 
 
 @contextmanager
 def interposed(folder: str) -> Iterator[None]:
     """The same, and afterwards it is as it was."""
-    program_argv, main = transports.program_argv, sftp._MAIN
+    program_argv, main = OPENING["program_argv"], sftp._MAIN
     interpose(folder)
     try:
         yield
     finally:
-        transports.program_argv, sftp._MAIN = program_argv, main
+        OPENING["program_argv"], sftp._MAIN = program_argv, main

@@ -31,6 +31,9 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import IO, Any
+
+Rule = dict[str, Any]  # as above
 
 HEADER = struct.Struct(">BBHIQQI")
 MARKER_BYTES = 16
@@ -40,10 +43,10 @@ POLL_S = 0.002
 class Stream:
     """Exact reads from a descriptor; what cannot be filled any more is what there was."""
 
-    def __init__(self, fd):
+    def __init__(self, fd: int) -> None:
         self.fd, self.buffer = fd, bytearray()
 
-    def read(self, count):
+    def read(self, count: int) -> bytes:
         while len(self.buffer) < count:
             if not self.more():
                 break
@@ -51,37 +54,37 @@ class Stream:
         del self.buffer[:count]
         return data
 
-    def more(self):
+    def more(self) -> int:
         data = os.read(self.fd, 1 << 20)
         self.buffer += data
         return len(data)
 
 
 class Relay:
-    def __init__(self, folder, rules, number, is_sftp):
+    def __init__(self, folder: Path, rules: list[Rule], number: int, is_sftp: bool) -> None:
         self.folder, self.number, self.is_sftp = folder, number, is_sftp
         self.rules = [rule for rule in rules if number in (rule["connections"] or [number])]
         self.marker = b""
-        self.incoming = None
+        self.incoming = Stream(0)
         self.has_marker = threading.Event()
 
-    def run(self, argv):
+    def run(self, argv: list[str]) -> int:
         if any(rule["do"] == "refuse" for rule in self.rules):
             sys.stderr.write("ssh: connect to host there port 22: Connection refused\n")
             return 255
         child = subprocess.Popen(
             argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, close_fds=False
         )
-        to = child.stdin.fileno()
-        threading.Thread(target=self.there, args=(child, to), daemon=True).start()
+        assert child.stdin and child.stdout
+        threading.Thread(target=self.there, args=(child.stdin,), daemon=True).start()
         with contextlib.suppress(OSError):
             self.back(child.stdout.fileno())
         child.stdout.close()  # or ssh would wait for ever for somebody to read the rest
         os.close(1)
         return child.wait()
 
-    def there(self, child, to):
-        stream = self.incoming = Stream(0)
+    def there(self, to_child: IO[bytes]) -> None:
+        stream, to = self.incoming, to_child.fileno()
         try:
             length = b"" if self.is_sftp else stream.read(8)
             program = stream.read(int(length or 0))
@@ -91,9 +94,9 @@ class Relay:
             self.frames("to", stream, to)
         except OSError:
             pass
-        child.stdin.close()
+        to_child.close()
 
-    def back(self, fd):
+    def back(self, fd: int) -> None:
         stream = Stream(fd)
         self.has_marker.wait()
         while self.marker not in stream.buffer and stream.more():
@@ -102,8 +105,8 @@ class Relay:
         write(1, stream.read(max(end, 0)))
         self.frames("from", stream, 1)
 
-    def frames(self, way, stream, fd):
-        rules = [[rule, 0] for rule in self.rules if rule["way"] == way]
+    def frames(self, way: str, stream: Stream, fd: int) -> None:
+        rules = [{**rule, "passed": 0} for rule in self.rules if rule["way"] == way]
         while True:
             frame = bytearray(stream.read(HEADER.size))
             if len(frame) == HEADER.size:
@@ -114,28 +117,28 @@ class Relay:
                 return
             write(fd, frame)
 
-    def meet(self, rules, type_, frame):
-        for place in list(rules):
-            rule, passed = place
+    def meet(self, rules: list[Rule], type_: int, frame: bytearray) -> None:
+        for rule in list(rules):
             payload = frame[HEADER.size :]
             if rule["type"] not in (None, type_) or rule["contains"].encode() not in payload:
                 continue
-            place[1] += len(payload)
+            passed = rule["passed"]
+            rule["passed"] += len(payload)
             if passed >= rule["after"]:
                 if not rule["always"]:
-                    rules.remove(place)
+                    rules.remove(rule)
                 getattr(self, rule["do"])(rule, frame)
 
-    def flip(self, rule, frame):
+    def flip(self, rule: Rule, frame: bytearray) -> None:
         frame[rule["at"] % len(frame)] ^= 1 << rule["bit"]
 
-    def kill(self, rule, frame):
+    def kill(self, rule: Rule, frame: bytearray) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
-    def stop(self, rule, frame):
+    def stop(self, rule: Rule, frame: bytearray) -> None:
         os.kill(os.getpid(), signal.SIGSTOP)
 
-    def block(self, rule, frame):
+    def block(self, rule: Rule, frame: bytearray) -> None:
         gate = rule["gate"]
         blocked = f"blocked-{self.number}" + ("" if gate == "go" else f"-{gate}")
         (self.folder / blocked).touch()
@@ -147,13 +150,13 @@ class Relay:
             time.sleep(POLL_S)
 
 
-def write(fd, data):
+def write(fd: int, data: bytes | bytearray) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
 
 
-def take_number(folder):
+def take_number(folder: Path) -> int:
     number = 0
     while True:
         try:
@@ -163,7 +166,7 @@ def take_number(folder):
             number += 1
 
 
-def main():
+def main() -> None:
     folder, is_sftp = Path(sys.argv[1]), sys.argv[2] == "sftp"
     rules = json.loads((folder / "plan.json").read_text())
     status = Relay(folder, rules, take_number(folder), is_sftp).run(sys.argv[3:])

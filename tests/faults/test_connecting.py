@@ -28,6 +28,7 @@ from faults.conftest import MIB, Way, fill, until
 from pscp import state
 from pscp.connect import bootstrap, connections
 from pscp.errors import RUN_AGAIN, ConnectError, NoAgent, NoSftp, Unreachable
+from pscp.option_fields import OptionFields
 from pscp.processes import descendants
 from pscp.progress import Counters
 from pscp.selftest.servers import ADDRESS, PrivateServer, free_port
@@ -174,7 +175,7 @@ def test_hosts_that_refuse_or_do_not_resolve_may_be_tried_again(
     transport: str, file: Path, config: Callable[[int], Path]
 ) -> None:
     """A15: retry is True, so that programs wait for a host that boots."""
-    with pytest.raises(Unreachable, match="[Rr]efused") as raised:
+    with pytest.raises(Unreachable, match=r"[Rr]efused") as raised:
         pscp.copy(str(file), "there:", batch=True, transport=transport, config_file=str(config(1)))
     assert raised.value.retry and raised.value.exit_code == 3
     with pytest.raises(Unreachable, match="resolve") as raised:
@@ -233,8 +234,9 @@ def test_c2_a_signal_ends_what_a_wrapper_has_started(
         assert len(below) >= 2
         running.send(kind)
         assert running.ended().code == 128 + kind
-        for process in below:
-            until(lambda p=process: not os.path.exists(f"/proc/{p.pid}"), f"{process} has ended")
+        until(
+            lambda: not any(Path(f"/proc/{p.pid}").exists() for p in below), f"{below} have ended"
+        )
     finally:
         running.kill()
 
@@ -327,11 +329,12 @@ def test_a15_retry_for_waits_for_a_host_that_boots(
 
         clock = types.SimpleNamespace(monotonic=time.monotonic, sleep=pause)
         monkeypatch.setattr(connections, "time", clock)
-        fields = {"batch": True, "config_file": str(there), "connections": 1}
+        fields: OptionFields = {"batch": True, "config_file": str(there), "connections": 1}
         with pytest.raises(Unreachable):
             pscp.copy(str(file), to, **fields)
         assert not pauses
-        result = pscp.copy(str(file), to, retry_for_s=600, **fields)
+        fields["retry_for_s"] = 600
+        result = pscp.copy(str(file), to, **fields)
         assert result.ok and pauses[:3] == [1, 2, 4]
 
 

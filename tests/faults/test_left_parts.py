@@ -28,8 +28,10 @@ def looks_old(way: Way) -> None:
 
 def cleaned(way: Way) -> pscp.Cleaned:
     where = way.locations()[1]
-    fields = {"config_file": way.server.ssh_config, "batch": True, "transport": way.transport}
-    return pscp.clean(where, remove=True, remote=way.remote, **fields)
+    return pscp.clean(
+        where, remove=True, config_file=way.server.ssh_config, batch=True,
+        transport=way.transport, remote=way.remote,
+    )  # fmt: skip
 
 
 @pytest.mark.needs_agent("push", reason="SFTP does not tell who has a file open")

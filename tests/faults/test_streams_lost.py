@@ -14,21 +14,20 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import pscp
 from faults.conftest import MIB, PATIENCE_S, Breaking, Way, asking, until
 from pscp.connect import bootstrap
-from pscp.endpoint import requests
+from pscp.endpoint import requests, wire
 from pscp.errors import ConnectError, ProtocolError, PscpError
 from pscp.processes import descendants
 from pscp.stream import stream
 from pscp.transfer import lane_pool
 
 BIG_BYTES = 24 * MIB + 7
-SHORT = ("GRACE_S = 60.0", "GRACE_S = 1.0")  # how long a far end waits for lanes to come again
+SHORT = (b"GRACE_S = 60.0", b"GRACE_S = 1.0")  # how long a far end waits for lanes to come again
 everyone = list(range(200))
 CLEAN = "echo $$ $PPID > pids; cat > x; touch clean"
 
@@ -40,7 +39,7 @@ def content(size: int = BIG_BYTES) -> bytes:
 def with_short_grace() -> str:
     """What is sent to the far end for a stream, with less patience."""
     text = bootstrap._text
-    bootstrap._text = lambda module: text(module).replace(*(each.encode() for each in SHORT))
+    bootstrap._text = lambda module: text(module).replace(*SHORT)
     try:
         return bootstrap.stream_modules.__wrapped__()
     finally:
@@ -52,7 +51,7 @@ PROGRAM = f"""
 import sys
 from pscp.connect import bootstrap
 text = bootstrap._text
-bootstrap._text = lambda module: text(module).replace(b"{SHORT[0]}", b"{SHORT[1]}")
+bootstrap._text = lambda module: text(module).replace({SHORT[0]!r}, {SHORT[1]!r})
 from pscp.cli.pipe import main
 sys.exit(main())
 """
@@ -70,18 +69,18 @@ def there(way: Way, command: str) -> str:
 
 
 def session(
-    way: Way, connections: int, breaking: Breaking | None = None, **fields: Any
+    way: Way, connections: int, breaking: Breaking | None = None, limit_kbit_s: int | None = None
 ) -> pscp.Session:
     program = breaking.program if breaking is not None else "ssh"
     return pscp.Session(
         way.server.host, config_file=way.server.ssh_config, batch=True, program=program,
-        connections=connections, window_bytes=8 * MIB, **fields,
+        connections=connections, window_bytes=8 * MIB, limit_kbit_s=limit_kbit_s,
     )  # fmt: skip
 
 
 def assert_arrives(
     way: Way, connections: int, breaking: Breaking | None = None,
-    meanwhile: Callable[[], None] = lambda: None, data: bytes = content(),  # noqa: B008
+    meanwhile: Callable[[], object] = lambda: None, data: bytes = content(),
 ) -> None:  # fmt: skip
     """A stream in this direction, with something that happens at half of it."""
     half = len(data) // 2
@@ -126,21 +125,23 @@ def ssh_processes() -> list[int]:
     return [pid for pid in found if Path(f"/proc/{pid}/comm").read_text() == "ssh\n"]
 
 
+def kill_connections() -> list[int]:
+    """Kill every ssh process of this test, and return their numbers."""
+    pids = ssh_processes()
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    return pids
+
+
 def test_all_connections_die_at_once(way: Way, quick_retries: None) -> None:
     killed: list[int] = []
-
-    def kill() -> None:
-        killed.extend(ssh_processes())
-        for pid in killed:
-            os.kill(pid, signal.SIGKILL)
-
-    assert_arrives(way, 3, meanwhile=kill)
+    assert_arrives(way, 3, meanwhile=lambda: killed.extend(kill_connections()))
     assert killed
 
 
 def test_a_connection_dies_while_nothing_moves(way: Way, quick_retries: None) -> None:
     """A question that waits for its answer is asked again over another."""
-    assert_arrives(way, 1, meanwhile=lambda: [os.kill(p, 9) for p in ssh_processes()] and None)
+    assert_arrives(way, 1, meanwhile=kill_connections)
 
 
 def test_it_goes_on_over_another_while_one_is_refused(way: Way, quick_retries: None) -> None:
@@ -153,7 +154,7 @@ def test_a_connection_that_stands_still(way: Way, monkeypatch: pytest.MonkeyPatc
     """It is not waited for, neither for what it sends nor for an answer to what it asks."""
     monkeypatch.setattr(bootstrap, "SILENCE_S", 1000.0)
     breaking = way.breaking().rule(
-        "block", way="to", type=bootstrap.wire.ASK, contains=asking(requests.Heard), connections=[1]
+        "block", way="to", type=wire.ASK, contains=asking(requests.Heard), connections=[1]
     )
     data = content(MIB)
     again = f"while [ ! -e {way.home}/enough ]; do cat {way.source}/data; done"
@@ -385,7 +386,8 @@ def test_it_is_killed_at_the_far_end_of_a_pull(pull: Way) -> None:
     """What came is not taken for all of it."""
     process = started(pull)
     agent = int((pull.destination / "pids").read_text().split()[1])
-    reader = threading.Thread(target=process.stdout.read)  # type: ignore[union-attr]
+    assert process.stdout is not None
+    reader = threading.Thread(target=process.stdout.read)
     reader.start()
     os.kill(agent, signal.SIGKILL)
     process.wait(PATIENCE_S)

@@ -17,8 +17,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import pytest
 from kernel import FakeFcntl, FakeOs, Kernel
-from pytest import MonkeyPatch
 from schedule import Event, Scheduler, Threading, Time
 
 from pscp.endpoint import (
@@ -211,7 +211,6 @@ class Run:
         self.lanes: list[Lane] = []
         self._next = 0
         self._receipt = 0
-        self._begin: dict[str, Any] = {}
         self._unwanted: list[tuple[str, list[str]]] = []
         world.scheduler.spawn(self.process, self.act)
 
@@ -464,12 +463,12 @@ class World:
             self.runs.append(Run(self, 1, journal if setup.is_known else Journal()))
 
     def run(self) -> None:
-        with MonkeyPatch.context() as patch:
+        with pytest.MonkeyPatch.context() as patch:
             self._stand_in(patch)
             self.scheduler.run()
         self._check_left()
 
-    def _stand_in(self, patch: MonkeyPatch) -> None:
+    def _stand_in(self, patch: pytest.MonkeyPatch) -> None:
         fake = FakeOs(self.kernel)
         for module in (sink, commit, ends, files, parts, fence, names, metadata):
             patch.setattr(module, "os", fake)

@@ -175,10 +175,10 @@ class FakeOs:
         return None if fd is None else self._opened(fd)
 
     def _opened(self, fd: int) -> Open:
-        found = self._scheduler.current.process.descriptors.get(fd)
+        found: Open | None = self._scheduler.current.process.descriptors.get(fd)
         if found is None:
             raise AssertionError(f"descriptor {fd} is not open")
-        return found  # type: ignore[no-any-return]
+        return found
 
     def _write_something(self) -> None:
         if self._scheduler.is_full:

@@ -162,7 +162,7 @@ def _find_any(self: Any, root_fd: int, token: str) -> Any:
         for place in places:
             with contextlib.suppress(OSError):
                 fd = place.open(True)
-                place.folder_fd = fence.os.dup(place.folder_fd)
+                place.folder_fd = vars(fence)["os"].dup(place.folder_fd)  # of the simulated kernel
                 return fd, place
     raise fence.superseded()
 

@@ -6,6 +6,7 @@ Not here: what zfs-fuse can show (../zfs/test_hostile_source.py). Read next: ../
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Unpack
 
 import pytest
 from zfs.conftest import Ends
@@ -19,6 +20,7 @@ from zfs.hostile import (
 
 from openzfs.machine import Machine
 from openzfs.test_openzfs import LARGE, cut_once, get, sends, token
+from pscp.option_fields import ReplicateFields
 
 
 def cut_secret(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> str:
@@ -32,7 +34,7 @@ def cut_secret(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> str:
     return secret
 
 
-def check_refused(ends: Ends, secret: str, **chosen: object) -> None:
+def check_refused(ends: Ends, secret: str, **chosen: Unpack[ReplicateFields]) -> None:
     """Nothing was sent, the message names both, and what was cut is left as it is."""
     before = token(ends)
     [failure] = ends.replicate(**chosen).failures

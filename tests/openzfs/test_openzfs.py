@@ -17,6 +17,7 @@ from zfs.conftest import Ends
 from zfs.test_over_ssh import amidst, eventually
 
 from openzfs.machine import HOST, Machine, VmPool
+from pscp.option_fields import ReplicateFields
 
 LARGE = 12_000_000
 CUT = 5_000_000
@@ -211,7 +212,7 @@ def test_a_bookmark_stands_in_for_a_snapshot(ends: Ends) -> None:
 def test_properties_set_and_left(ends: Ends) -> None:
     ends.sender.do("set", "compression=gzip", "atime=off", ends.source)
     ends.grow("one")
-    chosen = {
+    chosen: ReplicateFields = {
         "properties": True, "set_properties": ("readonly=on", "pscp.test:words=a"),
         "leave_properties": ("compression",),
     }  # fmt: skip
@@ -247,9 +248,11 @@ def test_a_tree_is_taken_at_one_moment_without_what_is_excluded(ends: Ends) -> N
     for below in ("/a", "/a/b", "/tmp"):
         ends.sender.do("create", f"{ends.source}{below}")
         ends.write("file", below=below)
-    chosen = {"recursive": True, "exclude": ("tmp",), "parallel": 4}
     for name in ("one", "two", "three"):
-        assert ends.replicate(snapshot_name=name, keep_last=2, prune="both", **chosen).ok
+        assert ends.replicate(
+            recursive=True, exclude=("tmp",), parallel=4, snapshot_name=name, keep_last=2,
+            prune="both",
+        ).ok  # fmt: skip
     for below in ("", "/a", "/a/b"):
         assert ends.received(below) == ["two", "three"]
         assert list(ends.sender.guids(f"{ends.source}{below}")) == ["two", "three"]

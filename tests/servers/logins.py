@@ -67,7 +67,8 @@ class Login(asyncssh.SSHServer):
         self._sessions += 1
         if self._sessions > self._settings["max_sessions"]:
             return False
-        made = _Process(self._session, asyncssh.SFTPServer, 3, False)
+        # asyncssh calls the class with its channel, as it should be; its types expect another one.
+        made = _Process(self._session, asyncssh.SFTPServer, 3, False)  # type: ignore[arg-type]
         made.refuses = self._settings["refuses"]
         return made
 

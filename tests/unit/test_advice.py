@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -77,7 +79,7 @@ def test_a_rate_is_never_negative(samples: list[tuple[float, int]], ended_s: flo
 def test_what_is_tried_begins_with_one_and_ends_with_the_most(most: int) -> None:
     counts = advice.counts_up_to(most)
     assert counts[0] == 1 and counts[-1] == most
-    assert all(a < b <= 2 * a for a, b in zip(counts, counts[1:], strict=False))
+    assert all(a < b <= 2 * a for a, b in itertools.pairwise(counts))
     assert advice.counts_up_to(16, 4) == [1, 4, 16]
 
 

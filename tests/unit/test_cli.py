@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -58,7 +58,7 @@ class Copy:
 
 
 @pytest.fixture
-def copy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Copy]:
+def copy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Copy:
     stand_in = Copy()
     api = types.ModuleType("pscp.api")
     api.copy = stand_in  # type: ignore[attr-defined]
@@ -69,7 +69,7 @@ def copy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Copy]:
     (tmp_path / "folder").mkdir()
     (tmp_path / "dangling").symlink_to("nowhere")
     (tmp_path / "way").symlink_to("folder")
-    yield stand_in
+    return stand_in
 
 
 def options_of(copy: Copy, *words: str) -> Options:

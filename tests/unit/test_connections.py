@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from fake_logins import WAIT_S, FakeChannel, FakeOpener, FakePrompts, FakeRemoteAgent, failing, held
 
-from pscp.connect import authenticator, bootstrap, connections, host_cache
+from pscp.connect import authenticator, bootstrap, host_cache
 from pscp.connect.connections import Connections, Wanted
 from pscp.connect.host_cache import Known
 from pscp.errors import AuthenticationError, ConnectionLost, HostKeyError, Unreachable
@@ -144,7 +144,7 @@ def test_a_login_that_ends_after_the_session_is_closed() -> None:
     late, far = session.late, session.connect(OPTIONS, wanted())
     late.expect(1)
     session.close()
-    late.accept(far)  # type: ignore[arg-type]
+    late.accept(far)
     late.no_longer_expect()
     assert far.channel.is_closed  # type: ignore[attr-defined]
     assert take(session)[0] is not far
@@ -236,7 +236,7 @@ def test_between_two_attempts_others_may_begin(monkeypatch: pytest.MonkeyPatch) 
         other.join(WAIT_S)
         assert not other.is_alive()
 
-    monkeypatch.setattr(connections.time, "sleep", pause)
+    monkeypatch.setattr(time, "sleep", pause)
     assert take(session)[0].channel is opener.opened[2]
     assert pauses == [1, 2]
 
@@ -248,7 +248,7 @@ def test_between_two_attempts_others_may_begin(monkeypatch: pytest.MonkeyPatch) 
 )
 def test_what_is_tried_again(error: Any, attempts: int, monkeypatch: pytest.MonkeyPatch) -> None:
     session, opener = made(*[failing(error) for _ in range(5)])
-    monkeypatch.setattr(connections.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
     with pytest.raises(type(error)):
         take(session)
     assert len(opener.opened) == attempts
@@ -257,10 +257,8 @@ def test_what_is_tried_again(error: Any, attempts: int, monkeypatch: pytest.Monk
 def test_retry_for_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
     clock_s = [time.monotonic()]
     session, opener = made(*[failing(Unreachable("host: away")) for _ in range(50)])
-    monkeypatch.setattr(connections.time, "monotonic", lambda: clock_s[0])
-    monkeypatch.setattr(
-        connections.time, "sleep", lambda seconds: clock_s.__setitem__(0, clock_s[0] + seconds)
-    )
+    monkeypatch.setattr(time, "monotonic", lambda: clock_s[0])
+    monkeypatch.setattr(time, "sleep", lambda seconds: clock_s.__setitem__(0, clock_s[0] + seconds))
     said: list[str] = []
     with pytest.raises(Unreachable):
         session.take(Options(batch=True, retry_for_s=60), said.append)

@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -172,7 +173,7 @@ def test_a_root_without_locks_has_its_fence_elsewhere(
             raise OSError(37, "No locks available")
         real(fd, kind)
 
-    monkeypatch.setattr(fence.fcntl, "flock", flock)
+    monkeypatch.setattr(fcntl, "flock", flock)
     fence.claim(root, TOKEN, FIRST, [])
     assert os.listdir(root) == []
     assert not refused(root, FIRST)
@@ -215,7 +216,7 @@ def test_where_modes_are_not_kept_nobody_waits_for_turns(
     fence.claim(root, TOKEN, FIRST, [])
     (tmp_path / os.fsdecode(fence.fence_name(TOKEN))).chmod(0o777)
     pauses: list[float] = []
-    monkeypatch.setattr(fence.time, "sleep", pauses.append)
+    monkeypatch.setattr(time, "sleep", pauses.append)
     with contextlib.closing(fence.Fence(root, TOKEN, FIRST, 1)) as mine, mine.held():
         pass
     assert not pauses

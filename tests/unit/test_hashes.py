@@ -85,5 +85,5 @@ def test_the_fastest_is_that_of_the_slower_end() -> None:
     assert hashes.fastest({"a": 1000, "b": 100}, {"a": 10, "b": 90}) == "b"
     assert hashes.fastest({"a": 1000, "b": 100}, {"b": 1}) == "b"
     assert hashes.fastest({"b": 5, "a": 5}, {"a": 5, "b": 5}) == "a"  # the same at both ends
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="empty"):
         hashes.fastest({"a": 1.0}, {"b": 1.0})

@@ -225,7 +225,7 @@ def test_a_journal_is_for_its_owner_alone() -> None:
 def test_no_place_for_a_journal_is_an_error_of_the_system(tmp_path: Path) -> None:
     """What it costs is for the copy to say."""
     (tmp_path / "pscp").write_text("a file where the folder should be")
-    with state(tmp_path), pytest.raises(OSError):
+    with state(tmp_path), pytest.raises(FileExistsError):
         Journal("key")
 
 
@@ -234,7 +234,7 @@ def test_what_is_no_file_is_no_journal() -> None:
     with state() as path:
         path.parent.mkdir(parents=True)
         os.mkfifo(path)
-        with pytest.raises(OSError):
+        with pytest.raises(OSError, match="no regular file"):
             Journal("key")
 
 

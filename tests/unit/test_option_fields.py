@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import itertools
 import re
 from typing import Any, ForwardRef, is_typeddict
 
@@ -46,7 +47,7 @@ def test_a_replication_takes_the_fields_of_settings_as_well() -> None:
 
 def test_every_keyword_says_what_it_means() -> None:
     lines = inspect.getsource(option_fields).splitlines()
-    for line, below in zip(lines, lines[1:], strict=False):
+    for line, below in itertools.pairwise(lines):
         if re.match(r"    \w+: ", line):
             assert re.fullmatch(r'    """.*\."""', below), line
 

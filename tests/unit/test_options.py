@@ -185,7 +185,7 @@ def test_sizes(text: str, size_bytes: int) -> None:
     "text", ["", "0", "0M", "-1", "+1", "1.5M", "M", "4X", "4MM", "٤", "9" * 5000, "9999999999T"]
 )
 def test_sizes_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="^-b: "):
+    with pytest.raises(UsageError, match=r"^-b: "):
         parse_size(text, "-b")
 
 
@@ -214,7 +214,7 @@ def test_cpus(text: str, cpus: tuple[int, ...]) -> None:
     "text", ["", "a", "1,", ",1", "2-", "-2", "5-2", "1--2", "99999", "\u0661"]
 )
 def test_no_cpus(text: str) -> None:
-    with pytest.raises(UsageError, match="--cpus: .* is not a list of processors"):
+    with pytest.raises(UsageError, match=r"--cpus: .* is not a list of processors"):
         parse_cpus(text)
 
 

@@ -123,7 +123,7 @@ def test_only_files_have_rows_of_the_source() -> None:
     pack.take_rows([[5, "aa"], [6, "bb"]])
     assert pack.rows == [[0, ""], [5, "aa"], [0, ""], [6, "bb"]]
     for rows in ([[5, "aa"]], [[5, "aa"]] * 3):
-        with pytest.raises(ValueError):
+        with pytest.raises(ValueError, match="other files than"):
             pack.take_rows(rows)
 
 

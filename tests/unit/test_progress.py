@@ -299,11 +299,11 @@ def test_bar_at_any_width(
     reporter.period_s = 3600
     reporter.start(counters)
     reporter.tick()
-    reporter.note("a [b]c[/b] :smile: \x1b: " + "long " * 30)
+    reporter.note("a [b]c[/b] :smile: \x1b: " + "long " * 30 + "end")
     reporter.tick()
     reporter.stop(Result())
     shown = err.getvalue()
-    assert "pscp: a [b]c[/b] :smile: \\x1b: " + "long " * 30 in shown
+    assert "pscp: a [b]c[/b] :smile: \\x1b: " + "long " * 30 + "end" in shown
     assert shown.endswith("\x1b[2K")  # the bar is gone
     if columns == 80 and counters.bytes_total:
         assert "20.0 MB of 100.0 MB" in shown

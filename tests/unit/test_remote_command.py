@@ -165,7 +165,7 @@ def test_an_agent_ends_with_its_input_wherever_that_ends(tmp_path: Path) -> None
         assert frames_of(done.stdout)[0][0] == wire.HELLO
 
 
-@pytest.mark.parametrize("type_", sorted(set(wire.NAMES) - session.AGENT["new"]))
+@pytest.mark.parametrize("type_", sorted(set(wire.NAMES) - session.AGENT["ready"].frames))
 def test_a_frame_that_is_not_allowed_ends_the_agent_with_status_99(
     type_: int, tmp_path: Path
 ) -> None:
@@ -173,7 +173,7 @@ def test_a_frame_that_is_not_allowed_ends_the_agent_with_status_99(
     said = agent_input(wire.frame(type_, b"{}"), asking(ROLE, 1))
     done = run("sh", remote.command(), environment, said)
     assert done.returncode == 99
-    assert done.stderr.decode() == f"pscp agent: a {wire.NAMES[type_]} frame in state new\n"
+    assert done.stderr.decode() == f"pscp agent: a {wire.NAMES[type_]} frame in state ready\n"
     assert [frame[0] for frame in frames_of(done.stdout)] == [wire.HELLO]
 
 

@@ -41,7 +41,8 @@ def values_of(type_: Any) -> st.SearchStrategy[Any]:
     }  # fmt: skip
     if type_ in special:
         return special[type_]
-    origin, inner = getattr(type_, "__origin__", None), getattr(type_, "__args__", ())
+    origin = getattr(type_, "__origin__", None)
+    inner: tuple[Any, ...] = getattr(type_, "__args__", ())
     if origin is list:
         return st.lists(values_of(inner[0]), max_size=3)
     if origin is tuple:

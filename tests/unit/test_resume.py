@@ -42,7 +42,7 @@ def test_every_byte_of_either_once(here: set[int], there: set[int], most: int) -
 
 @pytest.mark.parametrize("told", [[[(0, 1)], True], [[(9, 0)], True], [[(39, 2)], True]])
 def test_an_extent_out_of_its_place(told: Any) -> None:
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="out of its place"):
         data_of_both([told, [[], True]], 5, SIZE)
 
 

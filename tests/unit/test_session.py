@@ -13,29 +13,68 @@ from pscp.endpoint import session, wire
 from pscp.endpoint.wire import ACK, ASK, DATA, DIGEST, FILE, GET, HELLO, PACK, REPLY, TICK
 
 LEGAL = {
-    ("agent", "new"): {ASK},
+    ("agent", "new"): set(),
+    ("agent", "ready"): {ASK},
     ("agent", "sink"): {ASK, FILE, DATA, DIGEST, PACK},
     ("agent", "source"): {ASK, FILE, GET},
+    ("agent", "lent"): set(),
+    ("guest", "new"): {ASK},
+    ("guest", "sink"): {ASK, FILE, DATA, DIGEST, PACK},
+    ("guest", "source"): {ASK, FILE, GET},
+    ("guest", "over"): set(),
     ("coordinator", "new"): {HELLO},
     ("coordinator", "ready"): {REPLY, TICK},
     ("coordinator", "push"): {REPLY, TICK, ACK},
     ("coordinator", "pull"): {REPLY, TICK, DATA, DIGEST, PACK},
 }
-TABLES = {"agent": session.AGENT, "coordinator": session.COORDINATOR}
+EVENTS = ("hello", "begin sink", "begin source", "end", "hand over", "take back")
+LEADS = {
+    ("agent", "new"): {"hello": "ready"},
+    ("agent", "ready"): {
+        "begin sink": "sink", "begin source": "source", "end": "ready", "hand over": "lent",
+    },
+    ("agent", "sink"): {"end": "ready"},
+    ("agent", "source"): {"end": "ready"},
+    ("agent", "lent"): {"take back": "ready"},
+    ("guest", "new"): {"begin sink": "sink", "begin source": "source", "end": "over"},
+    ("guest", "sink"): {"end": "over"},
+    ("guest", "source"): {"end": "over"},
+    ("coordinator", "new"): {"hello": "ready"},
+    ("coordinator", "ready"): {"begin sink": "push", "begin source": "pull"},
+    ("coordinator", "push"): {"end": "ready"},
+    ("coordinator", "pull"): {"end": "ready"},
+}  # fmt: skip
+TABLES = {"agent": session.AGENT, "guest": session.GUEST, "coordinator": session.COORDINATOR}
 
 
 def a_frame(type_: int) -> wire.Frame:
     return wire.Frame(type_, 0, 0, 0, memoryview(b""))
 
 
+def in_state(end: str, state: str) -> session.Session:
+    """A session that events have led to this state."""
+    ways: dict[str, list[str]] = {"new": []}
+    while state not in ways:
+        for known, way in list(ways.items()):
+            for event, following in LEADS.get((end, known), {}).items():
+                ways.setdefault(following, [*way, event])
+    one = session.Session(TABLES[end])
+    for event in ways[state]:
+        one.advance(event)
+    assert one.state == state
+    return one
+
+
 def test_there_is_no_state_beside_these() -> None:
     states = {(end, state) for end, table in TABLES.items() for state in table}
     assert states == set(LEGAL)
+    led_to = {(end, to) for (end, _), events in LEADS.items() for to in events.values()}
+    assert led_to | {(end, "new") for end in TABLES} == states
 
 
 @pytest.mark.parametrize(("end", "state"), sorted(LEGAL))
 def test_each_frame_in_each_state(end: str, state: str) -> None:
-    one = session.Session(TABLES[end], state)
+    one = in_state(end, state)
     for type_, name in wire.NAMES.items():
         if type_ in LEGAL[end, state]:
             one.check(a_frame(type_))
@@ -45,8 +84,24 @@ def test_each_frame_in_each_state(end: str, state: str) -> None:
         assert one.state == state
 
 
-def test_both_ends_begin_new() -> None:
-    assert {session.Session(table).state for table in TABLES.values()} == {"new"}
+@pytest.mark.parametrize("event", [*EVENTS, "sink"])
+@pytest.mark.parametrize(("end", "state"), sorted(LEGAL))
+def test_each_event_in_each_state(end: str, state: str, event: str) -> None:
+    one = in_state(end, state)
+    following = LEADS.get((end, state), {}).get(event)
+    if following is not None:
+        one.advance(event)
+        assert one.state == following
+        return
+    with pytest.raises(wire.WireError, match=f"{event} in state {state}"):
+        one.advance(event)
+    assert one.state == state
+
+
+def test_nothing_but_an_event_changes_a_state() -> None:
+    one = session.Session(session.AGENT)
+    with pytest.raises(AttributeError):
+        one.state = "ready"  # type: ignore[misc]
 
 
 # --- Arriving

@@ -14,7 +14,7 @@ from pscp.sftp.packets import Attrs, BadPacket, Cursor, Decoder
 
 U32 = st.integers(0, 0xFFFFFFFF)
 ATTRS = st.builds(
-    lambda size, owner, mode, times: Attrs(size, *owner, mode, *times),
+    lambda size, owner, mode, times: Attrs(size, owner[0], owner[1], mode, times[0], times[1]),
     st.none() | st.integers(0, 2**64 - 1),
     st.just((None, None)) | st.tuples(U32, U32),
     st.none() | st.integers(0, 0o7777),

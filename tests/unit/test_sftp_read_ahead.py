@@ -39,7 +39,10 @@ class MadeUp:
 
 def read_through(client: MadeUp, length: int, draw: Any, gate: Any = None) -> tuple[bytes, int]:
     got: list[bytes] = []
-    reading = Reading(client, b"", 0, length, lambda v: got.append(bytes(v)), client.reading, gate)  # type: ignore[arg-type]
+    made_up: Any = client
+    reading = Reading(
+        made_up, b"", 0, length, lambda v: got.append(bytes(v)), budget=client.reading, gate=gate
+    )
     task = Tasks().start(reading.run())
     while client.waiting:
         if gate is not None and not gate.is_settled and draw(st.booleans()):

@@ -9,6 +9,7 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import unavailable
@@ -35,7 +36,7 @@ class Running:
         self.program.flush()
         self.program.look()
 
-    def wait(self, *promises: Promise[object]) -> None:
+    def wait(self, *promises: Promise[Any]) -> None:
         self.loop.run_until(lambda: all(each.is_settled for each in promises))
 
 
@@ -107,7 +108,9 @@ def test_files_of_any_name_are_hashed_and_nothing_is_run(running: Running, tmp_p
     assert sorted(os.listdir(tmp_path)) == sorted(contents)
 
 
-@pytest.mark.parametrize("offset, length", [(0, 5000), (4096, 904), (512, 1024), (7, 3000), (3, 1)])
+@pytest.mark.parametrize(
+    ("offset", "length"), [(0, 5000), (4096, 904), (512, 1024), (7, 3000), (3, 1)]
+)
 def test_extents_are_hashed(running: Running, tmp_path: Path, offset: int, length: int) -> None:
     algorithm, data = algorithm_of(running), os.urandom(5000)
     for name in ("plain", "odd 'one'"):
@@ -118,7 +121,7 @@ def test_extents_are_hashed(running: Running, tmp_path: Path, offset: int, lengt
         assert found.value() == expected(algorithm, data[offset : offset + length])
 
 
-@pytest.mark.parametrize("tool, algorithm", [each for each in TOOLS if each[0] != "sha256"])
+@pytest.mark.parametrize(("tool", "algorithm"), [each for each in TOOLS if each[0] != "sha256"])
 def test_each_program_tells_what_we_would(
     tool: str, algorithm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

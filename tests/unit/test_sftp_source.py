@@ -75,6 +75,10 @@ def test_chunks_that_are_read_back_do_not_wait_for_each_other(
         assert digest == hashlib.sha256(contents[id_][offset : offset + CHUNK_BYTES]).digest()
 
 
+def settle(loop: Loop, promise: Promise[Any]) -> None:
+    loop.run_until(lambda: promise.is_settled)
+
+
 def test_a_pattern_below_a_home_that_looks_like_one(
     server: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
@@ -84,7 +88,7 @@ def test_a_pattern_below_a_home_that_looks_like_one(
     tasks = Tasks()
     for typed in ("x*", "~/x[12]", f"{tmp_path}/home*/x?"):
         found = tasks.start(expand(client, tasks, typed, True))
-        loop.run_until(lambda found=found: found.is_settled)  # type: ignore[misc]
+        settle(loop, found)
         assert [top.name for top in found.value()] == ["x1", "x2"]
 
 
@@ -96,7 +100,7 @@ def test_b6_a_home_that_nobody_named_is_its_contents(
     tasks = Tasks()
     for typed, name in (("", ""), (".", ""), ("~", "home [a]*"), ("~/.", "")):
         found = tasks.start(expand(client, tasks, typed, True))
-        loop.run_until(lambda found=found: found.is_settled)  # type: ignore[misc]
+        settle(loop, found)
         [top] = found.value()
         assert (top.name, top.is_folder) == (name, True)
         assert os.path.samefile(top.path, tmp_path / "home [a]*")

@@ -99,7 +99,8 @@ def test_links_that_lie_alone_in_their_folder(tmp_path: Path, synced: Synced) ->
 
 def test_a_small_file(tmp_path: Path, synced: Synced) -> None:
     """As the measure of the tests above: this was so before."""
-    here, done = sinking(tmp_path), []
+    here = sinking(tmp_path)
+    done: list[object] = []
     value = entries.entry([tree.FILE, 0, "top/file", 0, 0o644, 0, 0, {}])
     digest = hashlib.sha256(b"").hexdigest()
     here.the_sink().pack([value], [[0, digest]], memoryview(b""), done.append)

@@ -65,7 +65,7 @@ def test_names_stay_canonical() -> None:
 
 def test_several_are_refused_by_name() -> None:
     options = Options(rcvbuf_bytes=MIB, bind=("127.0.0.1",))
-    with pytest.raises(UsageError, match="^--rcvbuf and --bind: not with ProxyJump a,b"):
+    with pytest.raises(UsageError, match=r"^--rcvbuf and --bind: not with ProxyJump a,b"):
         check(options, Route("ProxyJump a,b"), True)
 
 

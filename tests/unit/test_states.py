@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pscp.endpoint import failures, requests, tree, wire
+from pscp.endpoint import failures, requests, session, tree, wire
 from pscp.errors import ConnectionLost, PscpError
 from pscp.options import Options
 from pscp.progress import Counters
@@ -46,7 +46,7 @@ def test_every_state_has_a_row_and_can_be_reached(which: int) -> None:
 
 @pytest.mark.parametrize("which", [0, 1])
 def test_an_event_leads_where_the_table_says_and_no_other_may_come(which: int) -> None:
-    table, first = TABLES[which]
+    table, _ = TABLES[which]
     for state, row in table.items():
         for event in EVENTS[which]:
             machine = Machine(table, state)
@@ -74,7 +74,8 @@ class FakeAgent:
         self.inbox: standard_queue.Queue[wire.Frame | None] = standard_queue.Queue()
         self.sent: standard_queue.Queue[tuple[int, int]] = standard_queue.Queue()
         self.decoder = SimpleNamespace(place=None)
-        self.session = SimpleNamespace(state="ready")
+        self.session = session.Session(session.COORDINATOR)
+        self.session.advance(session.HELLO)
         self.channel = SimpleNamespace(end=lambda: self.inbox.put(None))
 
     def receive(self) -> wire.Frame | None:

@@ -130,6 +130,6 @@ def test_settings_of_freebsd_are_asked_of_sysctl(monkeypatch: pytest.MonkeyPatch
             return b"cubic\n"
         raise subprocess.CalledProcessError(1, argv)
 
-    monkeypatch.setattr(system.os, "uname", lambda: ("FreeBSD", "", "", "", ""))
+    monkeypatch.setattr(os, "uname", lambda: ("FreeBSD", "", "", "", ""))
     monkeypatch.setattr(subprocess, "check_output", asked)
     assert system.kernel_settings() == {"net.inet.tcp.cc.algorithm": "cubic"}

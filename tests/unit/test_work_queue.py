@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -12,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pscp.endpoint import requests, tree
-from pscp.transfer import lane_share
 from pscp.transfer import work_queue as queue_module
 from pscp.transfer.lane_share import LaneShare
 from pscp.transfer.plan import Ask, Chunk, Pack, Work
@@ -31,7 +31,7 @@ class Lane:
 class Job:
     """Counts what became of its chunks."""
 
-    number, is_closed, may_be_short = 1, False, False
+    number, is_closed, may_be_short, was_shared = 1, False, False, False
     item: Any = None
 
     def __init__(self) -> None:
@@ -118,7 +118,7 @@ def test_nobody_sees_a_piece_ended_before_what_follows_was_added(queue: WorkQueu
     """A copy that was found idle in between would end too early."""
     lane = Lane(queue)
     queue.put(Chunk(Job(), 0, 10))
-    number, chunk = take(queue, lane)
+    number, _ = take(queue, lane)
     is_adding, may_add = threading.Event(), threading.Event()
 
     def outcome() -> None:
@@ -157,7 +157,7 @@ def test_an_outcome_that_fails_stops_the_copy_before_anybody_sees_it_done(
 def test_the_end_ends_every_wait(queue: WorkQueue, how: str) -> None:
     lane = Lane(queue)
     with ThreadPoolExecutor() as threads:
-        waits = [
+        waits: list[Future[Any]] = [
             threads.submit(queue.take, lane.share),
             threads.submit(queue.wait_until, lambda: False),
             threads.submit(queue.wait_to_begin, lambda: False),
@@ -231,7 +231,7 @@ def test_the_first_chunk_of_a_stream_goes_over_another_lane_once_it_is_overdue(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     queue, now_s = WorkQueue(is_stream=True), [0.0]
-    monkeypatch.setattr(queue_module.time, "monotonic", lambda: now_s[0])
+    monkeypatch.setattr(time, "monotonic", lambda: now_s[0])
     slow, fast = Lane(queue), Lane(queue)
     first, *others = [Chunk(Job(), n << 20, 1 << 20) for n in range(40)]
     queue.add(first)
@@ -252,7 +252,7 @@ def test_the_first_chunk_of_a_stream_goes_over_another_lane_once_it_is_overdue(
 
 def test_a_question_waits_for_its_lane_while_that_lives(queue: WorkQueue) -> None:
     one, two = Lane(queue), Lane(queue)
-    ask = Ask(True, {}, lambda answer: None, lambda failure: None, share=one.share)
+    ask = Ask(True, requests.Ping(), lambda answer: None, lambda failure: None, share=one.share)
     queue.add(ask)
     assert queue.try_take(two.share) is None
     queue.give_back(one.share)
@@ -266,7 +266,7 @@ def test_a_question_that_should_be_answered_is_asked_once_more(
     """By a busy lane too; what is answered first counts, also once both lanes were lost."""
     monkeypatch.setattr(queue_module, "_ANSWER_S", -1.0)
     still, busy, third = (Lane(queue) for _ in range(3))
-    ask = Ask(True, {}, lambda answer: None, lambda failure: None, is_prompt=is_prompt)
+    ask = Ask(True, requests.Ping(), lambda answer: None, lambda failure: None, is_prompt=is_prompt)
     queue.add(ask)
     take(queue, still)
     queue.put(Chunk(Job(), 0, 10))
@@ -290,7 +290,7 @@ def test_the_question_that_goes_before_lost_packs_is_asked_once_more(
     """The lane that has to ask it may stand still as well."""
     monkeypatch.setattr(queue_module, "_ANSWER_S", -1.0)
     lost, still, other = (Lane(queue) for _ in range(3))
-    ask = Ask(False, {}, lambda answer: None, lambda failure: None, is_prompt=True)
+    ask = Ask(False, requests.Ping(), lambda answer: None, lambda failure: None, is_prompt=True)
     queue.revocation = lambda lane, packs: ask
     queue.add(Pack([], lambda pack, failed: None))
     take(queue, lost)
@@ -300,7 +300,7 @@ def test_the_question_that_goes_before_lost_packs_is_asked_once_more(
 
 def test_who_has_but_a_question_left_hears_of_what_may_be_taken_over(queue: WorkQueue) -> None:
     lane = Lane(queue)
-    queue.add(Ask(True, {}, lambda answer: None, lambda failure: None))
+    queue.add(Ask(True, requests.Ping(), lambda answer: None, lambda failure: None))
     queue.put(Chunk(Job(), 0, 10))
     number = next(
         n for n, work in (take(queue, lane), take(queue, lane)) if isinstance(work, Chunk)
@@ -315,8 +315,8 @@ def test_a_parked_lane_takes_only_what_must_be_its_own(queue: WorkQueue) -> None
     parked, other = Lane(queue), Lane(queue)
     parked.is_parked = True
     queue.put(Chunk(Job(), 0, 10))
-    own = Ask(True, {}, lambda answer: None, lambda failure: None, share=parked.share)
-    anyones = Ask(True, {}, lambda answer: None, lambda failure: None)
+    own = Ask(True, requests.Ping(), lambda answer: None, lambda failure: None, share=parked.share)
+    anyones = Ask(True, requests.Ping(), lambda answer: None, lambda failure: None)
     queue.add(anyones)
     queue.add(own)
     assert take(queue, parked)[1] is own
@@ -368,7 +368,7 @@ def test_every_chunk_ends_exactly_once(steps: list[tuple[str, int, int]]) -> Non
 
 def test_the_window_follows_the_pace(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = [100.0]
-    monkeypatch.setattr(lane_share.time, "monotonic", lambda: now_s[0])
+    monkeypatch.setattr(time, "monotonic", lambda: now_s[0])
     share = LaneShare(16 << 20, 0.1)
     for number in range(50):  # 4 MiB each 0.2 s: 20 MiB/s
         share.take(number, Chunk(Job(), 0, 4 << 20))

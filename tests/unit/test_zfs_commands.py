@@ -236,8 +236,8 @@ def test_who_is_to_blame_for_a_stream() -> None:
     broken = b"warning: cannot send 't@a': Broken pipe"
     cut = b"cannot receive: failed to read from stream"
 
-    def blamed(*facts: object) -> tuple[str, str]:
-        error = error_messages.of_stream("t", "v", Piped(*facts, 0))  # type: ignore[arg-type]
+    def blamed(sent: int, received: int, sender: bytes, receiver: bytes) -> tuple[str, str]:
+        error = error_messages.of_stream("t", "v", Piped(sent, received, sender, receiver, 0))
         assert error is not None
         return type(error).__name__, error.path
 

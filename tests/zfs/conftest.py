@@ -12,17 +12,19 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol, Unpack
 
 import pytest
 from conftest import MakeServer, command_line, shared, started_processes
 from e2e.world import World, make_world, put_program
 
-from pscp.progress import Notes
+from pscp.option_fields import ReplicateFields
+from pscp.progress import Counters, Notes
 from pscp.selftest.servers import PrivateServer
-from pscp.zfs.replicate import Replicated, replicate
+from pscp.zfs.replicate import Connect, Replicated, replicate
+from pscp.zfs.stream_link import open_link
 from zfs.fuse import Daemon
 from zfs.standin import Standin
 
@@ -75,19 +77,26 @@ class Ends:
     dest: str
     is_push: bool = True
     host: str = "host"
-    over_ssh: dict[str, Any] = dataclasses.field(default_factory=dict)  # else the plain link
+    over_ssh: ReplicateFields | None = None  # else the plain link
 
     def __post_init__(self) -> None:
         self.link = Standin()
         self.told = Kept()
 
-    def replicate(self, **chosen: Any) -> Replicated:
+    def replicate(
+        self, *, connect: Connect | None = None,
+        progress: Callable[[Counters], object] | None = None, **chosen: Unpack[ReplicateFields],
+    ) -> Replicated:  # fmt: skip
         near, far = (self.sender, self.receiver) if self.is_push else (self.receiver, self.sender)
         chosen = {
             "zfs_command": shlex.join(near.zfs), "far_zfs_command": shlex.join(far.zfs),
-            "reporter": self.told, **(self.over_ssh or {"connect": self._connect}), **chosen,
+            **(self.over_ssh or {}), **chosen,
         }  # fmt: skip
-        return replicate(*self.places, **chosen)
+        if connect is None:
+            connect = open_link if self.over_ssh else self._connect
+        return replicate(
+            *self.places, reporter=self.told, connect=connect, progress=progress, **chosen
+        )
 
     @property
     def places(self) -> tuple[str, str]:
@@ -133,10 +142,10 @@ def daemons(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Daemon, 
     """Two ends, each a zfs-fuse with a pool."""
     folder: Path = tmp_path_factory.mktemp("pools")
     with (
-        shared(lambda: Daemon(folder, "tank")) as one,  # type: ignore[arg-type, type-var]
-        shared(lambda: Daemon(folder, "vault")) as two,  # type: ignore[arg-type, type-var]
+        shared(lambda: Daemon(folder, "tank")) as one,
+        shared(lambda: Daemon(folder, "vault")) as two,
     ):
-        yield one, two  # type: ignore[misc]
+        yield one, two
 
 
 def make_ends(daemons: tuple[Daemon, Daemon], is_push: bool) -> Iterator[Ends]:

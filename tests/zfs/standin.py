@@ -57,7 +57,7 @@ class Standin:
                     each.join()
                 raise
             statuses = (sender.wait(), receiver.wait())
-            return Piped(*statuses, *(each.whole() for each in said), count)
+            return Piped(*statuses, said[0].whole(), said[1].whole(), count)
 
     def _started(self, argv: Sequence[str], stdin: int) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(

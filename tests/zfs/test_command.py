@@ -48,7 +48,7 @@ def test_it_replicates_and_says_so(
 def test_what_fails_is_named_with_what_to_do(
     push: Ends, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    code, out, err = typed(push, capsys, monkeypatch, "-q")
+    code, _, err = typed(push, capsys, monkeypatch, "-q")
     assert code == 1 and f"pscp: {push.source}: it has no snapshot (--snapshot-name" in err
 
 
@@ -56,7 +56,7 @@ def test_verbose_says_what_zfs_lacks(
     push: Ends, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     push.grow("one")
-    code, out, err = typed(push, capsys, monkeypatch, "-v")
+    code, _, err = typed(push, capsys, monkeypatch, "-v")
     assert code == 0 and "no resume tokens: an increment that is cut starts over" in err
 
 

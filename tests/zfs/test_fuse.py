@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from pscp import errors
+from pscp.option_fields import ReplicateFields
 from zfs.conftest import Ends
 
 
@@ -212,8 +213,7 @@ def test_a_receiver_that_only_says_it_received_is_not_believed(push: Ends, tmp_p
 def test_it_takes_a_snapshot_and_prunes_its_own_alone(ends: Ends) -> None:
     ends.grow("mine")
     for number in range(4):
-        chosen = {"snapshot_name": f"auto-{number}", "keep_last": 2, "prune": "both"}
-        result = ends.replicate(**chosen)
+        result = ends.replicate(snapshot_name=f"auto-{number}", keep_last=2, prune="both")
         assert result.ok and result.snapshot == f"auto-{number}"
     assert list(ends.sender.guids(ends.source)) == ["mine", "auto-2", "auto-3"]
     assert ends.received() == ["mine", "auto-2", "auto-3"]
@@ -324,7 +324,7 @@ def test_no_space(push: Ends) -> None:
     "chosen", [{"raw": True}, {"set_properties": ("atime=off",)}, {"leave_properties": ("atime",)}]
 )
 def test_what_zfs_fuse_does_not_know_is_refused_before_anything_is_sent(
-    push: Ends, chosen: dict[str, object]
+    push: Ends, chosen: ReplicateFields
 ) -> None:
     push.grow("one")
     with pytest.raises(errors.NoZfs):

@@ -64,14 +64,13 @@ def test_b4_a_mountpoint_is_kept_when_it_is_asked_for(pull: Ends) -> None:
 
 
 def test_b4_without_its_record_nothing_that_came_before_is_pruned(pull: Ends) -> None:
-    chosen = {"keep_last": 1, "prune": "dest"}
     for number in range(2):
-        assert pull.replicate(snapshot_name=f"old-{number}", **chosen).ok
+        assert pull.replicate(snapshot_name=f"old-{number}", keep_last=1, prune="dest").ok
     assert list(pull.receiver.guids(pull.dest)) == ["old-1"]
     for record in (Path(state.folder()) / "zfs").glob("*.json"):
         record.unlink()
     for number in range(3):
-        assert pull.replicate(snapshot_name=f"new-{number}", **chosen).ok
+        assert pull.replicate(snapshot_name=f"new-{number}", keep_last=1, prune="dest").ok
     assert list(pull.receiver.guids(pull.dest)) == ["old-1", "new-2"]
     told = [note for note in pull.told.notes if "not in its record" in note]
     assert len(told) == 3 and "1 snapshot" in told[0] and f"{pull.dest}@old-1" in told[0]
@@ -89,12 +88,11 @@ def test_b4_a_snapshot_of_the_users_is_not_taken_for_ours_by_its_name(pull: Ends
 
 
 def test_b4_what_a_failed_run_took_is_pruned_when_another_has_delivered_it(pull: Ends) -> None:
-    chosen = {"keep_last": 1, "prune": "dest"}
-    assert pull.replicate(snapshot_name="one", **chosen).ok
+    assert pull.replicate(snapshot_name="one", keep_last=1, prune="dest").ok
     pull.receiver.do("snapshot", f"{pull.dest}@mine")
-    assert pull.replicate(snapshot_name="two", **chosen).failures
+    assert pull.replicate(snapshot_name="two", keep_last=1, prune="dest").failures
     pull.receiver.do("destroy", f"{pull.dest}@mine")
-    assert pull.replicate(snapshot_name="three", **chosen).ok
+    assert pull.replicate(snapshot_name="three", keep_last=1, prune="dest").ok
     assert list(pull.receiver.guids(pull.dest)) == ["three"]
 
 

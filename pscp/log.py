@@ -1,0 +1,65 @@
+"""Records of what pscp does, for -d and for programs: the standard library's `logging`.
+
+Loggers are called "pscp." and the room: pscp.connect, pscp.transfer, pscp.zfs; what ssh and the
+agents write to their standard error is in pscp.stderr. Every record is of level DEBUG, so nothing
+shows unless somebody asks for it, as by logging.basicConfig(level=logging.DEBUG). A record's
+threadName is that of the lane: "lane 3".
+
+Whoever asks has loaded `logging`; a command that has not saves the 6 ms that this takes.
+
+Not here: notes for people (progress.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+
+
+class Log:
+    """A logger that is made when somebody may listen."""
+
+    def __init__(self, room: str) -> None:
+        self._name = f"pscp.{room}"
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether anybody gets what is written, so that it is worth gathering."""
+        if "logging" not in sys.modules:
+            return False
+        import logging
+
+        return logging.getLogger(self._name).isEnabledFor(logging.DEBUG)
+
+    def debug(self, message: str, *values: object) -> None:
+        """Write a record; `values` take the places of the message's %s and %d."""
+        if "logging" in sys.modules:
+            import logging
+
+            logging.getLogger(self._name).debug(message, *values)
+
+
+@contextlib.contextmanager
+def shown(is_wanted: bool, write: Callable[[str], None]) -> Iterator[None]:
+    """Show every record meanwhile, a line each: seconds, lane or thread, message (-d)."""
+    if not is_wanted:
+        yield
+        return
+    import logging
+
+    class Lines(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            text = f"{record.relativeCreated / 1000:.3f} s, {record.threadName}"
+            write(f"{text}: {record.getMessage()}")
+
+    logger, handler = logging.getLogger("pscp"), Lines()
+    before, logger.propagate = (logger.level, logger.propagate), False
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.propagate = before[1]
+        logger.setLevel(before[0])

@@ -1,0 +1,50 @@
+"""pscp.log: records for who listens, none for who does not."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+
+import pytest
+
+from pscp import log
+
+
+def test_nothing_is_written_unless_somebody_asks(capfd: pytest.CaptureFixture[str]) -> None:
+    room = log.Log("test")
+    room.debug("nobody hears %s", "this")
+    assert not room.is_wanted
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_program_that_asks_gets_records(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "pscp")
+    room = log.Log("test")
+    room.debug("lane %d of %s", 3, "four")
+    assert room.is_wanted
+    assert caplog.record_tuples == [("pscp.test", logging.DEBUG, "lane 3 of four")]
+
+
+def test_what_is_shown_names_the_thread_and_ends_with_its_block() -> None:
+    lines: list[str] = []
+    room = log.Log("test")
+    with log.shown(True, lines.append):
+        room.debug("inside")
+    room.debug("after")
+    assert [line.split(" s, ")[1] for line in lines] == ["MainThread: inside"]
+    assert not room.is_wanted
+
+
+def test_nothing_is_shown_where_it_is_not_wanted() -> None:
+    with log.shown(False, pytest.fail):
+        log.Log("test").debug("inside")
+
+
+def test_a_command_does_not_load_logging() -> None:
+    """It takes longer than all that is written with it."""
+    program = (
+        "import sys; from pscp import api, log; from pscp.cli import copy\n"
+        "log.Log('test').debug('x'); sys.exit('logging' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
