@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from pscp.endpoint import failures, hashes, requests, source, wire
 from pscp.endpoint.files import Extent
 from pscp.progress import Counters
+from pscp.transfer import states
 from pscp.transfer.journal import AnyJournal, Landed
 from pscp.transfer.plan import Ask, Chunk, Failure, Placed, Work, batches, cut, subtract
 from pscp.transfer.work_queue import WorkQueue
@@ -52,12 +53,18 @@ class FileJob:
     def __init__(self, copy: Copy, item: Placed) -> None:
         self.number = next(_numbers)
         self.item = item
-        self.is_closed = self.may_be_short = self.was_shared = False
+        self.may_be_short = self.was_shared = False
+        self._life = states.Machine(states.FILE, states.File.COPYING)
         self._copy, self._queue = copy, copy.queue
         self._failure: Failure | None = None
         self._holds = 0  # what must be over before the file can be finished
         self._receipt = 0  # for the chunks that landed
         self._journal_number = 0  # only what is written later knows it
+
+    @property
+    def is_closed(self) -> bool:
+        """Is it done, or has it failed?"""
+        return self._life.state is states.File.CLOSED
 
     # --- beginning
 
@@ -233,6 +240,7 @@ class FileJob:
     # --- finishing
 
     def _release(self) -> None:
+        self._life.on(states.FileEvent.PIECE)
         self._holds -= 1
         if self._holds:
             return
@@ -247,6 +255,7 @@ class FileJob:
         """Have the source tell the digest of the whole file, with which the sink compares what lies
         there: for -s, and where a part may have been made after the file got its final name.
         """
+        self._life.on(states.FileEvent.COMPARE)
         known = self.item.known
 
         def then(answer: Any) -> None:
@@ -263,10 +272,13 @@ class FileJob:
         self._queue.add(Ask(True, whole, then, self._cannot_finish))
 
     def _finish(self, strong: str) -> None:
-        if not self._receipt:
+        self._life.on(states.FileEvent.FINISH)
+        if self._receipt:
+            self._ask_finish(strong)
+        else:
             self._make(strong)
-            return
 
+    def _ask_finish(self, strong: str) -> None:
         def then(answer: Any) -> None:
             self._close()
             self._copy.file_done(self.item, strong if self._copy.strong else "")
@@ -286,7 +298,7 @@ class FileJob:
             self._receipt = int(answer)
             if not self._receipt:
                 raise ValueError("a part without a receipt")
-            self._finish(strong)
+            self._ask_finish(strong)
 
         self.was_shared = True  # should a lane be lost meanwhile, it may make another one late
         make = requests.Make(self.item.entry)
@@ -294,7 +306,7 @@ class FileJob:
 
     def _close(self) -> None:
         self._queue.write_later(lambda: self._copy.journal.done(self._journal_number))
-        self.is_closed = True
+        self._life.on(states.FileEvent.CLOSE)
         if self.was_shared:
             self._copy.unwanted(self.item.entry.path, [""])
 
@@ -304,6 +316,7 @@ class FileJob:
 
     def _discard(self) -> None:
         """Nothing good-looking is left of a file that failed."""
+        self._life.on(states.FileEvent.DISCARD)
 
         def over(_: Any) -> None:
             assert self._failure is not None

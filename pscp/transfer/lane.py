@@ -6,8 +6,8 @@ channel ends, what it had in flight goes back to the queue at once.
 
 On push the near end is the source and the far end the sink; on pull it is the other way round.
 
-Not here: which chunks are awaited (expected.py), which work there is (coordinator.py), what an end
-does with it (endpoint/), and connecting again (worker.py).
+Not here: which chunks are awaited (expected.py), in which states a lane can be (states.py), which
+work there is (coordinator.py), what an end does with it (endpoint/), connecting again (worker.py).
 Read next: endpoint/source.py.
 """
 
@@ -22,6 +22,7 @@ from pscp.connect.bootstrap import RemoteAgent
 from pscp.endpoint import failures, requests, session, source, wire
 from pscp.endpoint.end import End
 from pscp.errors import CopyError, CopyRunning, ProtocolError, PscpError
+from pscp.transfer import states
 from pscp.transfer.expected import ExpectedChunks
 from pscp.transfer.lane_share import LaneShare
 from pscp.transfer.plan import Ask, Chunk, Pack
@@ -75,6 +76,8 @@ class Lane:
         """While `is_parked()` it takes no more work."""
         self.error: PscpError | None = None  # why it was lost
         self.has_worked = False  # it brought at least one piece of work to its end
+        # Its state changes only in steps that the queue runs, so both threads may have it change.
+        self._life = states.Machine(states.LANE, states.Lane.OPENING)
         self._pool, self._far, self._queue = pool, far, pool.queue
         self._number = pool.next_lane()  # of all lanes that the copy ever had
         self._share = LaneShare(
@@ -85,10 +88,7 @@ class Lane:
         self._announced: dict[int, Any] = {}
         self._expected = ExpectedChunks()
         self._digests: dict[int, str] = {}  # of chunks that were sent, by the work's number
-        self._ending = False
-        self._has_goodbye = False  # the agent's answer to End
-        self._is_free = False
-        self._is_stale = False  # the chunk that is arriving has landed by another lane
+        self._is_stale = False  # the receiver's: what is arriving has landed by another lane
         self._reader = threading.Thread(target=self._receive, name=f"{name} in", daemon=True)
 
     def run(self) -> None:
@@ -100,8 +100,8 @@ class Lane:
             self._far.session.advance(session.BEGIN_SINK if is_push else session.BEGIN_SOURCE)
             begin = requests.to_json(self._numbered(self._pool.begin_far))
             self._far.send(wire.ASK, _BEGIN, 0, begin)
+            self._queue.run_alone(self._join)
             self._reader.start()
-            self._queue.join(self._share)
             while (taken := self._queue.take(self._share)) is not None:
                 self._start(*taken)
             self._say_goodbye()
@@ -125,7 +125,7 @@ class Lane:
 
     def _say_goodbye(self) -> None:
         """All is acknowledged: the connection is kept for the next copy, or of no use any more."""
-        if not self._queue.run_alone(self._may_end):
+        if not self._queue.run_alone(self._leave):
             return
         if self._pool.keeps and not self._share.work:
             self._far.send(wire.ASK, _END, 0, requests.to_json(requests.End()))
@@ -133,36 +133,56 @@ class Lane:
             self._far.channel.end()
 
     def _close(self) -> None:
-        if not self._ending:
+        if self._state not in (states.Lane.LEAVING, states.Lane.CLOSED_WELL):
             self._far.channel.end()
         if self._reader.ident is not None:
             self._reader.join()
         self._far.decoder.place = None
-        self._is_free = not self._share.work  # else it still sends what another lane did
-        self._queue.give_back(self._share)
+        self._queue.run_alone(self._end)
         self._near.close()
 
-    def _may_end(self) -> bool:
-        self._ending = self._queue.is_finished and not self._share.is_over
-        return self._ending
+    @property
+    def _state(self) -> states.Lane:
+        return self._life.state
 
     @property
     def ended_well(self) -> bool:
         """Is the agent ready for the next copy?"""
-        return self._has_goodbye and self._is_free and self.error is None
+        return self._state is states.Lane.CLOSED_WELL
+
+    # --- steps that the queue runs
+
+    def _join(self) -> None:
+        self._life.on(states.LaneEvent.BEGIN)
+        self._queue.join(self._share)
+
+    def _leave(self) -> bool:
+        """Is the lane about to end because all is done?"""
+        if self._queue.is_finished and self._state is states.Lane.WORKING:
+            self._life.on(states.LaneEvent.FINISH)
+            return True
+        return False
+
+    def _break(self, error: PscpError) -> bool:
+        """Is it lost by that? Not where all was done, or the other thread has seen it already."""
+        before = self._state
+        self._life.on(states.LaneEvent.BREAK)
+        if self._state is before or self._state is not states.Lane.LOST:
+            return False
+        if self._queue.error is None and not self._queue.is_finished:
+            self.error = error
+        self._queue.give_back(self._share)
+        return True
+
+    def _end(self) -> None:
+        self._life.on(states.LaneEvent.CLOSE)
+        self._queue.give_back(self._share)
+
+    # --- the loss of its channel
 
     def _lose(self, error: PscpError) -> None:
         """The connection is of no use any more. What was in flight goes back at once."""
-
-        def is_loss() -> bool:
-            if self._share.is_over or self._ending:
-                return False
-            if self._queue.error is None and not self._queue.is_finished:
-                self.error = error
-            self._queue.give_back(self._share)
-            return True
-
-        if self._queue.run_alone(is_loss):
+        if self._queue.run_alone(lambda: self._break(error)):
             self._far.channel.end()
 
     def _is_cut_off(self) -> bool:
@@ -277,7 +297,7 @@ class Lane:
             while True:
                 frame = self._far.receive()
                 if frame is None:
-                    if not self._ending:
+                    if self._state in (states.Lane.OPENING, states.Lane.WORKING):
                         self._lose(self._far.explain())
                     return
                 if frame.type in (wire.DATA, wire.PACK):  # not with the near end's lock held
@@ -396,10 +416,11 @@ class Lane:
                 if isinstance(problem, CopyRunning):
                     self._queue.stop(problem)
                 raise problem
-            if frame.id == _END and self._ending:
-                self._far.session.advance(session.END)
-                self._has_goodbye = True
-            return self._has_goodbye
+            if frame.id != _END or self._state is not states.Lane.LEAVING:
+                return False  # to an End that nobody sent there is no answer
+            self._far.session.advance(session.END)
+            self._queue.run_alone(lambda: self._life.on(states.LaneEvent.GOODBYE))
+            return True
         work = self._share.work.get(frame.id)
         if isinstance(work, Ask):
             self._answered(frame.id, work, answer, failed)

@@ -44,9 +44,11 @@ class Job(Protocol):
 
     number: int
     item: Placed
-    is_closed: bool
     may_be_short: bool  # is the end of it found only when a chunk is short?
     was_shared: bool  # had two lanes the same chunk of it, one after the other or at once?
+
+    @property
+    def is_closed(self) -> bool: ...
 
     def landed(self, chunk: Chunk, digest: str, receipt: int) -> None: ...
 

@@ -87,6 +87,28 @@ def test_no_write_is_lost_and_their_order_is_kept_by_many_threads() -> None:
     assert written == list(range(4000))
 
 
+def test_what_is_added_just_as_a_turn_ends_is_written_too() -> None:
+    """Who adds it finds the turn taken; who has it has found nothing more to write."""
+    written: list[int] = []
+    writes = LaterWrites(raising)
+
+    class Turn:
+        is_first = True
+
+        def acquire(self, blocking: bool) -> bool:
+            return True
+
+        def release(self) -> None:
+            if self.is_first:
+                self.is_first = False
+                writes.add(lambda: written.append(2))
+
+    writes._turn = Turn()  # type: ignore[assignment]
+    writes.add(lambda: written.append(1))
+    writes.start()
+    assert written == [1, 2]
+
+
 def test_the_next_is_written_after_one_that_failed() -> None:
     failed: list[Exception] = []
     written: list[int] = []

@@ -1,0 +1,111 @@
+"""What a lane and a file's copy can be, and which event leads from one state to another.
+
+Each is a table. An event that the table does not have in a state is a bug of pscp's: it raises, and
+the copy stops. What a far end does wrong is no event; it is refused before (lane.py).
+
+Not here: who reports events, with which lock held (lane.py, file_job.py).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from typing import Generic, TypeVar
+
+_S = TypeVar("_S", bound=enum.Enum)
+_E = TypeVar("_E", bound=enum.Enum)
+
+
+class Lane(enum.Enum):
+    """The states of a lane."""
+
+    OPENING = enum.auto()  # its ends are asked to begin
+    WORKING = enum.auto()  # it takes work from the queue
+    LEAVING = enum.auto()  # the copy is complete, and its agent is asked to end
+    CLOSED_WELL = enum.auto()  # its agent has ended, and can serve the next copy
+    CLOSED = enum.auto()  # its connection is of no use to anybody
+    LOST = enum.auto()  # as CLOSED, and it was not meant to end
+
+
+class LaneEvent(enum.Enum):
+    BEGIN = enum.auto()  # both ends were asked to begin
+    FINISH = enum.auto()  # the queue has no more work
+    GOODBYE = enum.auto()  # the agent has answered the request to end
+    BREAK = enum.auto()  # the channel ended, or the agent broke the protocol
+    CLOSE = enum.auto()  # both threads are through with the lane
+
+
+LANE: Mapping[Lane, Mapping[LaneEvent, Lane]] = {
+    Lane.OPENING: {
+        LaneEvent.BEGIN: Lane.WORKING,
+        LaneEvent.BREAK: Lane.LOST,
+        LaneEvent.CLOSE: Lane.CLOSED,
+    },
+    Lane.WORKING: {
+        LaneEvent.FINISH: Lane.LEAVING,
+        LaneEvent.BREAK: Lane.LOST,
+        LaneEvent.CLOSE: Lane.CLOSED,
+    },
+    Lane.LEAVING: {
+        LaneEvent.GOODBYE: Lane.CLOSED_WELL,
+        LaneEvent.BREAK: Lane.CLOSED,  # all was done: that is no loss
+        LaneEvent.CLOSE: Lane.CLOSED,
+    },
+    Lane.CLOSED_WELL: {LaneEvent.BREAK: Lane.CLOSED, LaneEvent.CLOSE: Lane.CLOSED_WELL},
+    Lane.CLOSED: {LaneEvent.BREAK: Lane.CLOSED, LaneEvent.CLOSE: Lane.CLOSED},
+    # Both of its threads may see that the channel broke.
+    Lane.LOST: {LaneEvent.BREAK: Lane.LOST, LaneEvent.CLOSE: Lane.LOST},
+}
+
+
+class File(enum.Enum):
+    """The states of a large file's copy."""
+
+    COPYING = enum.auto()  # chunks and questions about it are under way
+    COMPARING_WHOLE = enum.auto()  # the source is asked for the digest of the whole file
+    FINISHING = enum.auto()  # the sink is asked to give the part the file's name
+    DISCARDING = enum.auto()  # the sink is asked to remove the part
+    CLOSED = enum.auto()  # it is done, or has failed
+
+
+class FileEvent(enum.Enum):
+    PIECE = enum.auto()  # something that had to be over before the end is over
+    COMPARE = enum.auto()
+    FINISH = enum.auto()
+    DISCARD = enum.auto()
+    CLOSE = enum.auto()
+
+
+FILE: Mapping[File, Mapping[FileEvent, File]] = {
+    File.COPYING: {
+        FileEvent.PIECE: File.COPYING,
+        FileEvent.COMPARE: File.COMPARING_WHOLE,
+        FileEvent.FINISH: File.FINISHING,
+        FileEvent.DISCARD: File.DISCARDING,
+    },
+    File.COMPARING_WHOLE: {
+        FileEvent.FINISH: File.FINISHING,
+        FileEvent.DISCARD: File.DISCARDING,
+    },
+    File.FINISHING: {
+        FileEvent.COMPARE: File.COMPARING_WHOLE,  # the lane that asked was lost
+        FileEvent.DISCARD: File.DISCARDING,
+        FileEvent.CLOSE: File.CLOSED,
+    },
+    File.DISCARDING: {FileEvent.CLOSE: File.CLOSED},
+    File.CLOSED: {},
+}
+
+
+class Machine(Generic[_S, _E]):
+    """Something that is in one state of a table at a time."""
+
+    def __init__(self, table: Mapping[_S, Mapping[_E, _S]], state: _S) -> None:
+        self._table, self.state = table, state
+
+    def on(self, event: _E) -> None:
+        """Go where this event leads. Raises RuntimeError for one that must not come now."""
+        after = self._table[self.state].get(event)
+        if after is None:
+            raise RuntimeError(f"{event} in the state {self.state}")
+        self.state = after

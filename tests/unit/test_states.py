@@ -1,0 +1,264 @@
+"""The states of a lane and of a file's copy: the tables, and that both sides keep to them."""
+
+from __future__ import annotations
+
+import enum
+import json
+import queue as standard_queue
+import threading
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pscp.endpoint import failures, requests, session, tree, wire
+from pscp.errors import ConnectionLost, PscpError
+from pscp.options import Options
+from pscp.progress import Counters
+from pscp.transfer import lane as lane_module
+from pscp.transfer.file_job import FileJob
+from pscp.transfer.journal import NoJournal
+from pscp.transfer.lane import Lane
+from pscp.transfer.lane_share import LaneShare
+from pscp.transfer.plan import Ask, Chunk, Placed
+from pscp.transfer.rate_limiter import RateLimiter
+from pscp.transfer.states import FILE, LANE, File, FileEvent, LaneEvent, Machine
+from pscp.transfer.states import Lane as State
+from pscp.transfer.work_queue import WorkQueue
+
+TABLES: list[tuple[Any, enum.Enum]] = [(LANE, State.OPENING), (FILE, File.COPYING)]
+EVENTS: list[type[enum.Enum]] = [LaneEvent, FileEvent]
+WAIT_S = 20.0
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_every_state_has_a_row_and_can_be_reached(which: int) -> None:
+    table, first = TABLES[which]
+    assert list(table) == list(type(first))
+    reached, found = {first}, [first]
+    while found:
+        new = set(table[found.pop()].values()) - reached
+        reached |= new
+        found += new
+    assert reached == set(table)
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_an_event_leads_where_the_table_says_and_no_other_may_come(which: int) -> None:
+    table, _ = TABLES[which]
+    for state, row in table.items():
+        for event in EVENTS[which]:
+            machine = Machine(table, state)
+            if event in row:
+                machine.on(event)
+                assert machine.state is row[event]
+            else:
+                with pytest.raises(RuntimeError, match=event.name):
+                    machine.on(event)
+                assert machine.state is state
+
+
+def test_a_lane_may_break_and_be_closed_at_any_time() -> None:
+    """Whatever its far end does: that is no bug here."""
+    assert all({LaneEvent.BREAK, LaneEvent.CLOSE} <= set(row) for row in LANE.values())
+
+
+# --- a lane
+
+
+class FakeAgent:
+    """A far end that says what the test puts into `inbox`; None: its channel ended."""
+
+    def __init__(self) -> None:
+        self.inbox: standard_queue.Queue[wire.Frame | None] = standard_queue.Queue()
+        self.sent: standard_queue.Queue[tuple[int, int]] = standard_queue.Queue()
+        self.decoder = SimpleNamespace(place=None)
+        self.session = session.Session(session.COORDINATOR)
+        self.session.advance(session.HELLO)
+        self.channel = SimpleNamespace(end=lambda: self.inbox.put(None))
+
+    def receive(self) -> wire.Frame | None:
+        return self.inbox.get(timeout=WAIT_S)
+
+    def send(self, type_: int, id_: int = 0, *rest: Any) -> None:
+        self.sent.put((type_, id_))
+
+    def explain(self) -> PscpError:
+        return ConnectionLost("gone")
+
+    def is_closed(self) -> bool:
+        return False
+
+    def reply(self, number: int) -> None:
+        payload = memoryview(json.dumps("well").encode())
+        self.inbox.put(wire.Frame(wire.REPLY, 0, number, 0, payload))
+
+    def await_sent(self, number: int) -> None:
+        while self.sent.get(timeout=WAIT_S) != (wire.ASK, number):
+            pass
+
+
+class Running:
+    """A lane at work in a thread."""
+
+    def __init__(self) -> None:
+        self.queue, self.agent = WorkQueue(), FakeAgent()
+        near = SimpleNamespace(
+            begin=lambda request: None, close=lambda: None, source=None, sink=None
+        )
+        pool: Any = SimpleNamespace(
+            queue=self.queue, is_push=True, begin_near=requests.Ping(), begin_far=requests.Ping(),
+            rtt_s=0.0, window_bytes=lane_module.WINDOW_BYTES, limiter=RateLimiter(None),
+            keeps=True, new_end=lambda: near, next_lane=lambda: 1,
+        )  # fmt: skip
+        agent: Any = self.agent
+        self.lane = Lane("lane 1", pool, agent)
+        self._thread = threading.Thread(target=self.lane.run, daemon=True)
+        self._thread.start()
+
+    def ask(self) -> int:
+        """Give it one piece of work, and wait until that is in flight; returns its number."""
+        self.queue.add(Ask(False, requests.Ping(), lambda answer: None, lambda failure: None))
+        self.agent.await_sent(1)
+        return 1
+
+    def wait(self) -> None:
+        self._thread.join(WAIT_S)
+        assert not self._thread.is_alive()
+
+
+@pytest.fixture
+def running() -> Iterator[Running]:
+    running = Running()
+    yield running
+    running.queue.close()
+    running.agent.inbox.put(None)
+    running.wait()
+
+
+def test_a_lane_whose_agent_said_goodbye_can_be_used_again(running: Running) -> None:
+    running.queue.close()
+    running.agent.await_sent(lane_module._END)
+    running.agent.reply(lane_module._END)
+    running.wait()
+    assert running.lane.ended_well and running.lane.error is None
+
+
+def test_a_channel_that_ends_instead_of_a_goodbye_is_no_loss(running: Running) -> None:
+    running.queue.close()
+    running.agent.await_sent(lane_module._END)
+    running.agent.inbox.put(None)
+    running.wait()
+    assert not running.lane.ended_well and running.lane.error is None
+
+
+def test_a_lost_lane_gives_its_work_back(running: Running) -> None:
+    running.ask()
+    running.agent.inbox.put(None)
+    running.wait()
+    assert isinstance(running.lane.error, ConnectionLost) and not running.lane.ended_well
+    assert running.queue.has_work() and running.queue.error is None
+
+
+def test_a_goodbye_that_nobody_asked_for_is_none(running: Running) -> None:
+    number = running.ask()
+    running.agent.reply(lane_module._END)
+    running.agent.reply(number)
+    assert running.queue.wait_until(running.queue.is_idle, WAIT_S)
+    running.queue.close()
+    running.agent.await_sent(lane_module._END)
+    running.agent.inbox.put(None)
+    running.wait()
+    assert running.lane.has_worked and not running.lane.ended_well
+
+
+# --- a file's copy
+
+
+class Copying:
+    """The copy of one file of two chunks, with one lane that the test plays."""
+
+    def __init__(self, is_strong: bool = False) -> None:
+        self.queue, self.share = WorkQueue(), LaneShare(1 << 40, 0.0)
+        self.queue.join(self.share)
+        self.ends: list[str] = []
+        copy: Any = SimpleNamespace(
+            queue=self.queue, counters=Counters(), journal=NoJournal(), algorithm="sha256",
+            chunk_bytes=4, strong=is_strong, options=Options(), next_chunk_bytes=lambda: 4,
+            file_done=lambda item, digest: self.ends.append("done"),
+            file_failed=lambda item, failure: self.ends.append("failed"),
+            unwanted=lambda path, nonces: None,
+        )  # fmt: skip
+        entry = tree.Entry(tree.FILE, 0, "file", 8, 0o644, 0, 1, {})
+        self.job = FileJob(copy, Placed(entry, entry))
+        self.queue.run_alone(lambda: self.job.start(None, False))
+
+    def land(self) -> None:
+        for _ in range(2):
+            number, chunk = self._take()
+            assert isinstance(chunk, Chunk)
+            self._settle(number, lambda chunk=chunk: self.job.landed(chunk, "digest", 7))
+
+    def answer(self, answer: Any) -> requests.Request:
+        """Answer the next question; returns it."""
+        number, ask = self._take()
+        assert isinstance(ask, Ask)
+        self._settle(number, lambda: ask.then(answer))
+        return ask.request_for(None)
+
+    def fail(self) -> None:
+        number, work = self._take()
+        failure = failures.data(failures.SYSTEM, "file", "no")
+        if isinstance(work, Chunk):
+            self._settle(number, lambda: self.job.failed(work, failure))
+        else:
+            self._settle(number, lambda: work.failed(failure))
+
+    def _take(self) -> tuple[int, Any]:
+        taken = self.queue.try_take(self.share)
+        assert taken is not None
+        return taken
+
+    def _settle(self, number: int, outcome: Any) -> None:
+        assert self.queue.settle(self.share, number, outcome)
+        self.queue.check()
+
+
+def test_a_file_whose_chunks_have_landed_is_finished() -> None:
+    copying = Copying()
+    copying.land()
+    assert not copying.job.is_closed
+    assert isinstance(copying.answer(None), requests.Finish)
+    assert copying.job.is_closed and copying.ends == ["done"] and copying.queue.is_idle()
+
+
+def test_with_strong_the_whole_file_is_compared_first() -> None:
+    copying = Copying(is_strong=True)
+    copying.land()
+    assert isinstance(copying.answer([["digest"]]), requests.Digests)
+    assert isinstance(copying.answer(None), requests.Finish)
+    assert copying.ends == ["done"]
+
+
+def test_a_file_that_failed_is_discarded() -> None:
+    copying = Copying()
+    copying.fail()
+    assert isinstance(copying.answer(None), requests.Discard)
+    assert copying.job.is_closed and copying.ends == ["failed"]
+
+
+def test_a_file_that_cannot_be_finished_is_discarded() -> None:
+    copying = Copying()
+    copying.land()
+    copying.fail()
+    assert isinstance(copying.answer(None), requests.Discard)
+    assert copying.ends == ["failed"]
+
+
+def test_a_chunk_that_ends_after_its_file_was_closed_is_a_bug() -> None:
+    copying = Copying()
+    copying.land()
+    copying.answer(None)
+    with pytest.raises(RuntimeError, match="PIECE"):
+        copying.job.landed(Chunk(copying.job, 0, 4), "digest", 7)
