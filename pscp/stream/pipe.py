@@ -30,7 +30,8 @@ from pscp.transfer.plan import Ask, Chunk, Failure, Placed
 from pscp.transfer.work_queue import WorkQueue
 
 _ABORT_S = 6.0  # the far end gives its command 5 s before SIGKILL
-_IDLE_S = 2.0  # for what is in flight when all is over; who has not come then is not kept
+_IDLE_S = 2.0  # for who reads our output to take what is left
+_SETTLE_S = 4.0  # for what is in flight when all is over; a lane that has some left is not kept
 _MISMATCHES_MAX = 3  # of one chunk
 
 Out = Callable[[int, bytes], None]  # (0: its standard output, 1: its standard error; what it said)
@@ -129,7 +130,7 @@ class Pipe:
         """For the main thread: a signal's exception there could leave a Condition's lock held."""
         try:
             self._wait(self._is_over)
-            self._wait(self.queue.is_idle, _IDLE_S)
+            self._wait(self.queue.is_idle, _SETTLE_S)
         except BaseException as error:
             self._why = error
         finally:
