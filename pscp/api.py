@@ -212,7 +212,10 @@ class Session:
 
             if is_something:
                 connections.check_logins(options, is_push=is_push, is_small=is_small)
-            result = Run(connections, froms, to, options, reporter, counters, keep_digests).run()
+            result = Run(
+                connections, froms, to, options,
+                reporter=reporter, counters=counters, keep_digests=keep_digests,
+            ).run()  # fmt: skip
             return result
         finally:
             reporter.stop(result)

@@ -56,6 +56,7 @@ WAY_OF_A_CHUNK = (
 SAYS_WHAT_IT_IS_NOT = re.compile(r"Not here: |[Nn]othing (else|here)\b")
 
 MAX_FUNCTION_LINES = 50
+MAX_POSITIONAL = 5  # arguments; and no two of them are bools
 MAX_FILE_LINES = 450
 MAX_BUNDLE_BYTES = 32 * 1024  # a window of SSH's at the start, so it costs no round trip more
 
@@ -262,6 +263,26 @@ def test_functions_are_short() -> None:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 lines = (node.end_lineno or node.lineno) - node.lineno + 1
                 assert lines <= MAX_FUNCTION_LINES, (file, node.name)
+
+
+def positional(node: ast.FunctionDef | ast.AsyncFunctionDef) -> list[ast.arg]:
+    """The arguments that may be given by place, without the object itself."""
+    found = [*node.args.posonlyargs, *node.args.args]
+    return found[1:] if found and found[0].arg in ("self", "cls") else found
+
+
+def test_few_arguments_are_given_by_place() -> None:
+    """Where many are, or two bools, mypy does not see that two have changed places."""
+    for file in FILES:
+        for node in ast.walk(tree_of(file)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                given = positional(node)
+                bools = [each for each in given if is_bool(each.annotation)]
+                assert len(given) <= MAX_POSITIONAL and len(bools) <= 1, (file, node.name)
+
+
+def is_bool(annotation: ast.expr | None) -> bool:
+    return isinstance(annotation, ast.Name) and annotation.id == "bool"
 
 
 def test_files_are_short() -> None:

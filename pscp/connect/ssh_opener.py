@@ -140,7 +140,10 @@ class SshOpener:
         setup, number = self._setup.get(options), self._new_number()
 
         def log_in(asks: Mapping[str, str] | None) -> Channel:
-            return open_channel(self.host, options, setup, "", True, number, control, asks)
+            return open_channel(
+                self.host, options, setup, "",
+                may_prompt=True, number=number, control=control, asks=asks,
+            )  # fmt: skip
 
         return Master(self.authenticator.log_in(options, True, log_in), control)
 
@@ -161,8 +164,14 @@ class SshOpener:
         if is_sftp:
             from pscp.sftp.channel import open_sftp  # here: most far ends have python3
 
-            return open_sftp(self.host, options, setup, may_prompt, number, control, asks)
-        return open_channel(self.host, options, setup, command(), may_prompt, number, control, asks)
+            return open_sftp(
+                self.host, options, setup,
+                may_prompt=may_prompt, number=number, control=control, asks=asks,
+            )  # fmt: skip
+        return open_channel(
+            self.host, options, setup, command(),
+            may_prompt=may_prompt, number=number, control=control, asks=asks,
+        )  # fmt: skip
 
     def _new_control(self) -> Control | None:
         """Return a new path for a socket: ssh makes it there, and removes it. None: no place."""

@@ -149,7 +149,9 @@ class Agent:
 
     def complete(self, id_: int, offset: int, length: int, digest: bytes) -> None:
         matches, receipt, failure = self.end.the_sink().complete(id_, offset, length, digest)
-        self._frames.acknowledge(id_, offset, length, receipt, matches, failure)
+        self._frames.acknowledge(
+            id_, offset, length, receipt=receipt, matches=matches, failure=failure
+        )
 
     def land_pack(self, id_: int, listed: Any, rows: Any, bodies: memoryview) -> None:
         def done(outcome: List[Optional[failures.Data]]) -> None:

@@ -25,7 +25,7 @@ _XATTRS_MAX_BYTES = 64 * 1024  # of one file; all of them travel in one frame
 
 
 def read(
-    full: bytes, place: files.Place, status: os.stat_result, preserve: bool, archive: bool
+    full: bytes, place: files.Place, status: os.stat_result, *, preserve: bool, archive: bool
 ) -> Dict[str, Any]:
     """What a sink needs beyond mode and mtime: "a" atime_ns, "o" owner, "x" attributes."""
     extra: Dict[str, Any] = {}

@@ -34,7 +34,7 @@ def resolve(
     is_meant = may_mean(full, is_folder, names, folders, again)
     if is_meant and os.path.isdir(to_bytes(again[0])):
         return existing(to_bytes(again[0]), again[1])
-    step = decide(destination, folders, is_folder, os.path.lexists(full))
+    step = decide(destination, folders, is_folder=is_folder, exists=os.path.lexists(full))
     if step == INTO:
         return existing(full, names)
     parent, name = os.path.split(full)
@@ -73,7 +73,7 @@ def may_mean(
     return is_whole and (folders[0] or not is_folder)
 
 
-def decide(destination: str, folders: List[bool], is_folder: bool, exists: bool) -> str:
+def decide(destination: str, folders: List[bool], *, is_folder: bool, exists: bool) -> str:
     """Copy INTO the folder that is there, into one to MAKE, or AS what DEST names?
 
     `folders` says of each source whether it is a folder. Raises Refusal.

@@ -185,7 +185,10 @@ class Walk:
             return self._error(top, path, failure)
         try:
             place = fd, _name(full, fd)
-            extra = metadata.read(full, place, status, self._rules.preserve, self._rules.archive)
+            rules = self._rules
+            extra = metadata.read(
+                full, place, status, preserve=rules.preserve, archive=rules.archive
+            )
             if kind == LINK:
                 extra["to"] = to_text(os.readlink(place[1], dir_fd=fd))
         except OSError as error:

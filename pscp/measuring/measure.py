@@ -420,7 +420,9 @@ class _Measuring:
         options = dataclasses.replace(self._options, cipher=cipher, ssh_options=words)
         try:
             number, host = len(self._opened), self._session.host
-            channel = open_channel(host, options, self._setup, command(), False, number, None)
+            channel = open_channel(
+                host, options, self._setup, command(), may_prompt=False, number=number, control=None
+            )
             self._opened.append(channel)
             if self._is_over:  # _open() did not see this one
                 channel.end()

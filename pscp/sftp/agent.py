@@ -203,7 +203,9 @@ class SftpAgent:
                 self._error = self._error or error
                 return
             receipt = wire.SOME_PART  # SFTP tells no inode
-            self._frames.acknowledge(id_, offset, length, receipt, matches, failure)
+            self._frames.acknowledge(
+                id_, offset, length, receipt=receipt, matches=matches, failure=failure
+            )
 
     def land_pack(self, id_: int, listed: Any, rows: Any, bodies: memoryview) -> None:
         entries.check_sizes(listed, rows, len(bodies))

@@ -118,15 +118,18 @@ def _no_sftp(said: str) -> NoSftp:
 
 
 def open_sftp(
-    host: Location, options: Options, setup: SshSetup, may_prompt: bool, number: int,
+    host: Location, options: Options, setup: SshSetup, *, may_prompt: bool, number: int,
     control: Control | None, asks: Mapping[str, str] | None = None,
 ) -> SftpChannel:  # fmt: skip
-    """As channels.open_channel(), with SFTP at the far end. A hash program rides on `control`."""
+    """As transports.open_channel(), with SFTP at the far end. A hash program rides on `control`."""
     program: list[str] = []
     if control is not None and options.verify == "auto":
         program = rider_argv(host, options, setup, control, COMMAND)
     request = Request(SUBSYSTEM, True)
-    below = open_channel(host, options, setup, request, may_prompt, number, control, asks)
+    below = open_channel(
+        host, options, setup, request,
+        may_prompt=may_prompt, number=number, control=control, asks=asks,
+    )  # fmt: skip
     try:
         return SftpChannel(below, options.verify, program)
     except BaseException:

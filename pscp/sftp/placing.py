@@ -92,7 +92,7 @@ async def resolve(
         still = await _again(client, tasks, *before)
         if still is not None:
             return still
-    step = placing.decide(destination, folders, is_folder, status is not None)
+    step = placing.decide(destination, folders, is_folder=is_folder, exists=status is not None)
     if step == placing.INTO:
         return await _existing(client, tasks, real, names)
     parent, name = os.path.split(real)

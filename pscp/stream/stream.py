@@ -113,7 +113,8 @@ class Stream:
             raise errors.ProtocolError("an answer of another shape: no socket")
         pipe = self._new_pipe(os.dup(fd), window)
         pool = make_pool(
-            connections, options, self.counters, is_push, algorithm, far, self._note, pipe.near,
+            connections, options, self.counters, far,
+            is_push=is_push, algorithm=algorithm, note=self._note, stream=pipe.near,
         )  # fmt: skip
         pipe.queue = pool.queue
         self._pipe = pipe
@@ -251,7 +252,7 @@ class Program:
     """A program here, at one end of a stream. Its input ends cleanly only with ran()."""
 
     def __init__(
-        self, words: Sequence[str] | str, is_producer: bool, keeps_err: bool = True
+        self, words: Sequence[str] | str, is_producer: bool, *, keeps_err: bool = True
     ) -> None:
         """A list is executed as it is, a text by sh. Raises OSError."""
         pipe = subprocess.PIPE

@@ -27,7 +27,7 @@ def source_request(
 
 
 def sink_request(
-    root: str, token: str, options: Options, algorithm: str, nonce: str = "",
+    root: str, token: str, options: Options, algorithm: str, nonce: str = "", *,
     earlier: Sequence[str] = (), server: Mapping[str, Any] | None = None,
 ) -> requests.BeginSink:  # fmt: skip
     """The request that makes an end the sink of this copy, for the run with this nonce.

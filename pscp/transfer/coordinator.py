@@ -79,7 +79,7 @@ class Coordinator:
 
     def __init__(
         self, options: Options, counters: Counters, reporter: Reporter, journal: AnyJournal,
-        pool: LanePool, keep_digests: bool = True, *, earlier: Sequence[str] = (),
+        pool: LanePool, *, keep_digests: bool = True, earlier: Sequence[str] = (),
         folds: bool = False, chunk_bytes: int = CHUNK_BYTES,
     ) -> None:  # fmt: skip
         """`earlier`: runs that may have left parts. With `folds` names at the destination do not

@@ -48,7 +48,7 @@ class Run:
     """One copy."""
 
     def __init__(
-        self, connections: Connections, froms: list[Location], to: Location, options: Options,
+        self, connections: Connections, froms: list[Location], to: Location, options: Options, *,
         reporter: Reporter, counters: Counters, keep_digests: bool,
     ) -> None:  # fmt: skip
         self.counters, self._keep_digests = counters, keep_digests
@@ -120,12 +120,12 @@ class Run:
             return self._result(None, None)
         target = self._target(agents[0], tops, token, journal)
         pool = make_pool(
-            self._connections, self._options, self.counters, self._is_push, algorithm, agents[0],
-            self._reporter.note,
+            self._connections, self._options, self.counters, agents[0],
+            is_push=self._is_push, algorithm=algorithm, note=self._reporter.note,
         )  # fmt: skip
         coordinator = Coordinator(
-            self._options, self.counters, self._reporter, journal, pool, self._keep_digests,
-            earlier=self._earlier, folds=self._folds,
+            self._options, self.counters, self._reporter, journal, pool,
+            keep_digests=self._keep_digests, earlier=self._earlier, folds=self._folds,
             chunk_bytes=(agents[0].is_sftp and agents[0].hello.get("chunk_bytes")) or CHUNK_BYTES,
         )  # fmt: skip
         self._explain(f"to {target.root}, chunks hashed with {algorithm}")
@@ -140,8 +140,8 @@ class Run:
                     self._options,
                     algorithm,
                     self._nonce,
-                    self._earlier,
-                    self._server,
+                    earlier=self._earlier,
+                    server=self._server,
                 ),
                 [agents.pop(0) for _ in range(min(len(agents), pool.count))],
             )
@@ -318,8 +318,8 @@ def replace_dead(
 
 
 def make_pool(
-    connections: Connections, options: Options, counters: Counters, is_push: bool, algorithm: str,
-    far: RemoteAgent, note: Callable[[str], None], stream: Any = None,
+    connections: Connections, options: Options, counters: Counters, far: RemoteAgent, *,
+    is_push: bool, algorithm: str, note: Callable[[str], None], stream: Any = None,
 ) -> LanePool:  # fmt: skip
     """The lanes for a copy, or for a stream, over the path that `far` has measured."""
     is_far = is_push and far.rtt_s > LOSSY_S  # nearer, BBR gains nothing
@@ -330,8 +330,10 @@ def make_pool(
     if connections.has_one_login and not options.quiet:
         note("one login: all lanes share one connection, one CPU core and one TCP buffer")
     pool = LanePool(
-        options, counters, is_push, algorithm, partial(connections.connect, options), note,
-        connections.keeps, path, known, connections.has_early, connections.has_one_login, stream,
+        options, counters, is_push=is_push, algorithm=algorithm,
+        connect=partial(connections.connect, options), note=note, keeps=connections.keeps,
+        path=path, known=known, has_early=connections.has_early,
+        is_once=connections.has_one_login, stream=stream,
     )  # fmt: skip
     pool.algorithms |= hashes.ALGORITHMS.keys() & far.hello["hashes"].keys()
     pool.late = connections.late

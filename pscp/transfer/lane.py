@@ -364,7 +364,9 @@ class Lane:
         matches, receipt, failed = self._near.the_sink().complete(
             frame.id, frame.offset, length, rest
         )
-        self._chunk_done(number, chunk, matches, rest.hex(), receipt, failed)
+        self._chunk_done(
+            number, chunk, matches=matches, digest=rest.hex(), receipt=receipt, failed=failed
+        )
 
     def _take_ack(self, frame: wire.Frame) -> None:
         number, chunk = self._first_expected(frame)
@@ -377,10 +379,12 @@ class Lane:
             rest = frame.payload[wire.LANDED.size :]
             failed = failures.checked(frame._replace(payload=rest).json())
         digest = self._digests.pop(number)
-        self._chunk_done(number, chunk, not frame.flags, digest, receipt, failed)
+        self._chunk_done(
+            number, chunk, matches=not frame.flags, digest=digest, receipt=receipt, failed=failed
+        )
 
     def _chunk_done(
-        self, number: int, chunk: Chunk, matches: bool, digest: str, receipt: int,
+        self, number: int, chunk: Chunk, *, matches: bool, digest: str, receipt: int,
         failed: failures.Data | None,
     ) -> None:  # fmt: skip
         def tell() -> None:

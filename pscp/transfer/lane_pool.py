@@ -64,7 +64,7 @@ class LanePool:
     """What lanes share, and the lanes themselves."""
 
     def __init__(
-        self, options: Options, counters: Counters, is_push: bool, algorithm: str,
+        self, options: Options, counters: Counters, *, is_push: bool, algorithm: str,
         connect: Callable[[Wanted], RemoteAgent], note: Callable[[str], None], keeps: bool,
         path: Path, known: Known, has_early: Callable[[], bool], is_once: bool = False,
         stream: Any = None,

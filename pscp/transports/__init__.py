@@ -53,8 +53,8 @@ class Channel(Protocol):
 
 
 def open_channel(
-    host: Location, options: Options, setup: SshSetup, request: Request | str, may_prompt: bool,
-    number: int, control: Control | None, asks: Mapping[str, str] | None = None,
+    host: Location, options: Options, setup: SshSetup, request: Request | str, *,
+    may_prompt: bool, number: int, control: Control | None, asks: Mapping[str, str] | None = None,
 ) -> Channel:  # fmt: skip
     """Open a channel for a command, or a subsystem, at the far end.
 
@@ -67,7 +67,10 @@ def open_channel(
     cpu = options.cpus[number % len(options.cpus)] if options.cpus else None
     transport = transport_of(options)
     if transport == "openssh":
-        argv = setup.argv(host, options, may_prompt, number, control, asks is not None)
+        argv = setup.argv(
+            host, options, may_prompt=may_prompt, number=number, control=control,
+            is_answered=asks is not None,
+        )  # fmt: skip
         kind = "-s" if request.is_subsystem else "" if request.text else "-N"
         argv[1:1] = [kind] if kind else []
         argv += [request.text] if request.text else []
@@ -75,7 +78,9 @@ def open_channel(
     if control is not None and not control.is_master:
         return Child(ride_argv(control.path, request), False, None, control)
     may_ask = asks is not None or (may_prompt and not options.batch)
-    settings = settings_of(host, options, setup, request, may_ask, number, control)
+    settings = settings_of(
+        host, options, setup, request, may_prompt=may_ask, number=number, control=control
+    )
     return Child(program_argv(transport, settings), may_prompt, cpu, control, asks)
 
 
@@ -84,7 +89,9 @@ def rider_argv(
 ) -> list[str]:
     """The command line of a further channel of a connection, for somebody else to run."""
     if transport_of(options) == "openssh":
-        return [*setup.argv(host, options, False, 0, Control(control.path, False)), command]
+        control = Control(control.path, False)
+        argv = setup.argv(host, options, may_prompt=False, number=0, control=control)
+        return [*argv, command]
     return ride_argv(control.path, Request(command))
 
 

@@ -77,7 +77,7 @@ class SshSetup:
         return socket_options.check(options, self.route, is_push)
 
     def argv(
-        self, host: Location, options: Options, may_prompt: bool, number: int,
+        self, host: Location, options: Options, *, may_prompt: bool, number: int,
         control: Control | None, is_answered: bool = False,
     ) -> list[str]:  # fmt: skip
         """The ssh command line of a connection or a channel of it, up to the remote command.

@@ -192,8 +192,8 @@ def _preferred(setup: SshSetup, transport: str) -> tuple[str, ...]:
 
 
 def settings_of(
-    host: Location, options: Options, setup: SshSetup, request: Request, may_prompt: bool,
-    number: int, control: Control | None,
+    host: Location, options: Options, setup: SshSetup, request: Request, *,
+    may_prompt: bool, number: int, control: Control | None,
 ) -> Settings:  # fmt: skip
     """Of the connection of this number, from 0 on."""
     files = _USER_CONFIG if options.config_file is None else (options.config_file,)

@@ -79,7 +79,9 @@ def opener(way: str, request: pytest.FixtureRequest, folder: Path) -> Open:
     options = Options(config_file=server.ssh_config, batch=True, transport=transport)
     host = Location("", "", host=server.host)
     control = master(request, host, options, folder) if how else None
-    return lambda command: open_channel(host, options, SshSetup(), command, False, 0, control)
+    return lambda command: open_channel(
+        host, options, SshSetup(), command, may_prompt=False, number=0, control=control
+    )
 
 
 def master(
@@ -88,7 +90,13 @@ def master(
     """The socket of a connection that is there."""
     path = str(folder / "control")
     first = open_channel(
-        host, options, SshSetup(), "echo up; cat", False, 0, Control(path, is_master=True)
+        host,
+        options,
+        SshSetup(),
+        "echo up; cat",
+        may_prompt=False,
+        number=0,
+        control=Control(path, is_master=True),
     )
     request.addfinalizer(first.close)
     assert os.read(first.read_fd, 3) == b"up\n"

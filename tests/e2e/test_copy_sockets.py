@@ -267,7 +267,10 @@ def ssh_to(server: PrivateServer, port: int, *ssh_options: str) -> list[str]:
     options = Options(
         config_file=server.ssh_config, sndbuf_bytes=MIB, batch=True, ssh_options=ssh_options
     )
-    return [*resolve(host, options).argv(host, options, False, 0, None), "true"]
+    return [
+        *resolve(host, options).argv(host, options, may_prompt=False, number=0, control=None),
+        "true",
+    ]
 
 
 def test_connect_timeout(sshd: PrivateServer, full: int) -> None:

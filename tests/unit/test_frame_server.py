@@ -152,7 +152,7 @@ def test_no_frame_may_come_before_the_hello() -> None:
 )
 def test_a_chunk_is_acknowledged(matches: bool, failure: Any, flags: int, rest: bytes) -> None:
     channel = Channel("sink")
-    channel.server.acknowledge(7, 3, 10, 42, matches, failure)
+    channel.server.acknowledge(7, 3, 10, receipt=42, matches=matches, failure=failure)
     payload = memoryview(wire.LANDED.pack(10, 42) + rest)
     assert channel.sent == [wire.Frame(wire.ACK, flags, 7, 3, payload)]
 
