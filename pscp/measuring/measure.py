@@ -25,15 +25,14 @@ from pscp.api import Session
 from pscp.connect import host_cache
 from pscp.connect.bootstrap import RemoteAgent
 from pscp.endpoint import requests, system, tree
-from pscp.endpoint.end import End
 from pscp.measuring import advice
 from pscp.measuring.advice import Kernel, Measurement, Moved, Point
 from pscp.options import CHUNK_BYTES, KIB, Location, Options
 from pscp.transfer.begin import sink_request, source_request
 from pscp.transfer.coordinator import choose_hash
-from pscp.transfer.lane import WINDOW_BYTES, Lane
+from pscp.transfer.lane import Lane
+from pscp.transfer.lane_context import LaneContext
 from pscp.transfer.plan import Chunk, Failure, Placed
-from pscp.transfer.rate_limiter import RateLimiter
 from pscp.transfer.work_queue import WorkQueue
 from pscp.transfer.worker import OPENING_MAX
 from pscp.transports import Channel, open_channel, resolve
@@ -136,32 +135,23 @@ class _MadeUpFile:
 
 
 class Trial:
-    """Made-up data over these connections, in one direction: what a lane takes for its pool."""
+    """Made-up data over these connections, in one direction."""
 
     def __init__(
         self, agents: list[RemoteAgent], is_push: bool, rtt_s: float, algorithm: str
     ) -> None:
-        self.queue = WorkQueue()
-        self.is_push, self.rtt_s, self.keeps = is_push, rtt_s, True
-        self.limiter, self.window_bytes = RateLimiter(None), WINDOW_BYTES
+        self.queue, self._rtt_s = WorkQueue(), rtt_s
         test = Options(transfer_test=True)
-        both: list[requests.Begin] = [
-            source_request([], test, algorithm), sink_request("", "", test, algorithm),
-        ]  # fmt: skip
-        self.begin_near, self.begin_far = both if is_push else both[::-1]
+        context = LaneContext(self.queue, is_push=is_push, rtt_s=rtt_s, keeps=True)
+        of_source = source_request([], test, algorithm)
+        context.set_ends(of_source, sink_request("", "", test, algorithm))
         self.file = _MadeUpFile(self.queue, len(agents))
         self._agents = agents
-        self._lanes = [Lane(f"lane {n}", self, far) for n, far in enumerate(agents, 1)]
+        self._lanes = [Lane(f"lane {n}", context, far) for n, far in enumerate(agents, 1)]
         self._threads = [
             threading.Thread(target=self._serve, args=(lane,), name=f"lane {n}", daemon=True)
             for n, lane in enumerate(self._lanes, 1)
         ]
-
-    def new_end(self) -> End:
-        return End(0)
-
-    def next_lane(self) -> int:
-        return 0
 
     def run(self, warm_s: float, seconds: float, patience_s: float) -> float:
         """Bytes a second over these seconds, once warm. Raises why it ended before."""
@@ -220,7 +210,7 @@ class Trial:
     def _finish(self) -> None:
         """Lanes with nothing in flight say goodbye; the others are ended."""
         self.queue.close()
-        until_s = time.monotonic() + 1 + 5 * self.rtt_s
+        until_s = time.monotonic() + 1 + 5 * self._rtt_s
         for thread in self._threads:
             thread.join(max(until_s - time.monotonic(), 0))
         self._abort()

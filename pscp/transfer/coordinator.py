@@ -92,7 +92,7 @@ class Coordinator:
         self.failures: list[Reported] = []
         self._failures_bytes = 0
         self.digests: dict[str, str] = {}
-        self._reporter, self._pool, self._keep_digests = reporter, pool, keep_digests
+        self._reporter, self._lanes, self._keep_digests = reporter, pool.context, keep_digests
         self._small = PackBuilder(self._packed)
         self._look = Look(self)
         self._looking: list[Placed] = []
@@ -111,7 +111,7 @@ class Coordinator:
         """Copy everything. Raises what stops a copy as a whole; files' failures are kept."""
         existing = set(target[2])
         self._is_new = lambda top: target[1][top] not in existing
-        plan = Asked(tops, self.options, not self._pool.is_push), Placement(tops, target[1])
+        plan = Asked(tops, self.options, not self._lanes.is_push), Placement(tops, target[1])
         walk = threading.Thread(target=self._walk, args=plan, name="walk", daemon=True)
         walk.start()
         try:
@@ -170,8 +170,8 @@ class Coordinator:
 
     def _entries(self) -> Iterator[tree.Entry]:
         """The walk of the source, here or, in answers of some thousand entries, there."""
-        if self._pool.is_push:
-            yield from self._pool.near_source_entries()
+        if self._lanes.is_push:
+            yield from self._lanes.near_source_entries()
             return
         answers = FarWalk(self.queue)
         try:

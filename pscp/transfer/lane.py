@@ -16,22 +16,16 @@ from __future__ import annotations
 import struct
 import threading
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from pscp.connect.bootstrap import RemoteAgent
 from pscp.endpoint import failures, requests, session, source, wire
-from pscp.endpoint.end import End
 from pscp.errors import CopyError, CopyRunning, ProtocolError, PscpError
 from pscp.transfer import states
 from pscp.transfer.expected import ExpectedChunks
+from pscp.transfer.lane_context import LaneContext
 from pscp.transfer.lane_share import LaneShare
 from pscp.transfer.plan import Ask, Chunk, Pack
-from pscp.transfer.rate_limiter import RateLimiter
-from pscp.transfer.work_queue import WorkQueue
-
-# Unacknowledged bytes a lane: the channel's window (2 MiB), a socket buffer (4 MiB with Linux's
-# default tcp_wmem), the pipes, and what waits to be made durable, with room to spare.
-WINDOW_BYTES = 16 * 1024 * 1024
 
 # The two requests that are no work of the queue's, which numbers its own from 1 on.
 _BEGIN, _END = 0, (1 << 64) - 1
@@ -44,33 +38,11 @@ _MISSHAPEN = (
 )  # fmt: skip
 
 
-# The same for a stream, where what one lane holds keeps all that comes after it waiting: two of a
-# channel's windows, and what lies in its pipes.
-STREAM_WINDOW_BYTES = 6 * 1024 * 1024
-
-
-class LaneContext(Protocol):
-    """What a lane needs to know of the copy it works for."""
-
-    queue: WorkQueue
-    is_push: bool
-    begin_near: requests.Begin  # what makes each end what it is
-    begin_far: requests.Begin
-    rtt_s: float
-    window_bytes: int  # of each lane
-    limiter: RateLimiter
-    keeps: bool  # connections, for the next copy
-
-    def new_end(self) -> End: ...
-
-    def next_lane(self) -> int: ...
-
-
 class Lane:
     """A lane, from its first question to the end of the copy or the loss of its channel."""
 
     def __init__(
-        self, name: str, pool: LaneContext, far: RemoteAgent,
+        self, name: str, context: LaneContext, far: RemoteAgent,
         is_parked: Callable[[], bool] = lambda: False,
     ) -> None:  # fmt: skip
         """While `is_parked()` it takes no more work."""
@@ -78,12 +50,12 @@ class Lane:
         self.has_worked = False  # it brought at least one piece of work to its end
         # Its state changes only in steps that the queue runs, so both threads may have it change.
         self._life = states.Machine(states.LANE, states.Lane.OPENING)
-        self._pool, self._far, self._queue = pool, far, pool.queue
-        self._number = pool.next_lane()  # of all lanes that the copy ever had
+        self._context, self._far, self._queue = context, far, context.queue
+        self._number = context.next_number()
         self._share = LaneShare(
-            pool.window_bytes, pool.rtt_s, pool.window_bytes < WINDOW_BYTES, self._number, is_parked
+            context.window_bytes, context.rtt_s, context.is_stream, self._number, is_parked
         )
-        self._near = pool.new_end()
+        self._near = context.new_end()
         self._near_lock = threading.RLock()  # both threads use the near end on pull
         self._announced: dict[int, Any] = {}
         self._expected = ExpectedChunks()
@@ -96,9 +68,9 @@ class Lane:
         try:
             self._begin_near()
             self._far.decoder.place = getattr(self._near.sink, "place", None)
-            is_push = self._pool.is_push
+            is_push = self._context.is_push
             self._far.session.advance(session.BEGIN_SINK if is_push else session.BEGIN_SOURCE)
-            begin = requests.to_json(self._numbered(self._pool.begin_far))
+            begin = requests.to_json(self._numbered(self._context.begin_far))
             self._far.send(wire.ASK, _BEGIN, 0, begin)
             self._queue.run_alone(self._join)
             self._reader.start()
@@ -112,10 +84,10 @@ class Lane:
 
     def _begin_near(self) -> None:
         try:
-            self._near.begin(self._numbered(self._pool.begin_near))
+            self._near.begin(self._numbered(self._context.begin_near))
         except failures.EXPECTED as error:
             failure = failures.from_exception(error, "")
-            problem = _as_copy_error(failure, self._pool.begin_near)
+            problem = _as_copy_error(failure, self._context.begin_near)
             self._queue.stop(problem)
             raise problem from None
 
@@ -127,7 +99,7 @@ class Lane:
         """All is acknowledged: the connection is kept for the next copy, or of no use any more."""
         if not self._queue.run_alone(self._leave):
             return
-        if self._pool.keeps and not self._share.work:
+        if self._context.keeps and not self._share.work:
             self._far.send(wire.ASK, _END, 0, requests.to_json(requests.End()))
         else:
             self._far.channel.end()
@@ -198,12 +170,12 @@ class Lane:
     def _start(self, number: int, work: Chunk | Pack | Ask) -> None:
         if isinstance(work, Chunk):
             self._announce(work)
-            if self._pool.is_push:
+            if self._context.is_push:
                 self._send_chunk(number, work)
             else:
                 self._get_chunk(number, work)
         elif isinstance(work, Pack):
-            if self._pool.is_push:
+            if self._context.is_push:
                 self._send_pack(number, work)
             else:
                 pack = requests.Pack([source.listed(known) for known in work.files])
@@ -225,7 +197,7 @@ class Lane:
                 (self._near.source or self._near.the_sink()).forget(number)
         self._announced[job.number] = job
         known, entry = job.item.known, job.item.entry
-        there: Any = entry if self._pool.is_push else source.listed(known)
+        there: Any = entry if self._context.is_push else source.listed(known)
         self._far.send(wire.FILE, job.number, 0, wire.to_json(there))
         with self._near_lock:
             if self._near.source is not None:
@@ -242,7 +214,7 @@ class Lane:
                 failure.append(wire.Frame(type_, 0, 0, 0, payload[wire.COUNT.size :]).json())
             elif type_ == wire.DIGEST:
                 self._digests[number] = payload[wire.COUNT.size :].hex()
-            self._pool.limiter.wait(len(payload), self._is_cut_off)
+            self._context.limiter.wait(len(payload), self._is_cut_off)
             self._far.send(type_, id_, offset, payload, flags)
 
         self._near.the_source().send_chunk(chunk.job.number, chunk.offset, chunk.length, send)
@@ -260,11 +232,11 @@ class Lane:
         pack.take_rows(rows)
         listed = [[item.entry, row] for item, row in zip(pack.items, pack.rows, strict=True)]
         payload = wire.pack_payload(listed, bodies)
-        self._pool.limiter.wait(len(payload), self._is_cut_off)
+        self._context.limiter.wait(len(payload), self._is_cut_off)
         self._far.send(wire.PACK, number, 0, payload)
 
     def _ask(self, number: int, ask: Ask) -> None:
-        if ask.of_source is not self._pool.is_push:
+        if ask.of_source is not self._context.is_push:
             self._far.send(wire.ASK, number, 0, requests.to_json(ask.request_for(self._share)))
             return
 
@@ -301,7 +273,7 @@ class Lane:
                         self._lose(self._far.explain())
                     return
                 if frame.type in (wire.DATA, wire.PACK):  # not with the near end's lock held
-                    self._pool.limiter.wait(len(frame.payload), self._is_closed)
+                    self._context.limiter.wait(len(frame.payload), self._is_closed)
                 with self._near_lock:
                     if self._take_frame(frame):
                         return
@@ -416,7 +388,7 @@ class Lane:
         answer, failed = frame.json(), bool(frame.flags & wire.FAILED)
         if frame.id in (_BEGIN, _END):
             if failed:
-                problem = _as_copy_error(failures.checked(answer), self._pool.begin_far)
+                problem = _as_copy_error(failures.checked(answer), self._context.begin_far)
                 if isinstance(problem, CopyRunning):
                     self._queue.stop(problem)
                 raise problem
@@ -428,7 +400,7 @@ class Lane:
         work = self._share.work.get(frame.id)
         if isinstance(work, Ask):
             self._answered(frame.id, work, answer, failed)
-        elif isinstance(work, Pack) and self._pool.is_push:
+        elif isinstance(work, Pack) and self._context.is_push:
             places = [(int(place), failures.checked(f)) for place, f in answer]
             self._done(frame.id, lambda: work.then(work, places))
         elif not self._share.is_over:

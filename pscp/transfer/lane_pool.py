@@ -1,16 +1,16 @@
 """The lanes of one copy: how many, when they connect, what happens when they cannot.
 
 Not here: what a worker does (worker.py), what there is to do (coordinator.py), how many lanes are
-good (autotune.py), the requests that make an end the source or the sink (begin.py).
+good (autotune.py), what all lanes share (lane_context.py), the requests that make an end the source
+or the sink (begin.py).
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from pscp.connect.bootstrap import RemoteAgent
@@ -18,8 +18,7 @@ from pscp.connect.connections import Wanted
 from pscp.connect.early_logins import LET_GO_S
 from pscp.connect.host_cache import Known
 from pscp.connect.latecomers import Latecomers
-from pscp.endpoint import metadata, requests, tree
-from pscp.endpoint.end import End
+from pscp.endpoint import requests
 from pscp.errors import (
     AuthenticationError,
     ConnectError,
@@ -42,9 +41,8 @@ from pscp.transfer.autotune import (
     is_worth_a_login,
     start,
 )
-from pscp.transfer.lane import STREAM_WINDOW_BYTES, WINDOW_BYTES
+from pscp.transfer.lane_context import LaneContext
 from pscp.transfer.plan import MEMORY_BYTES
-from pscp.transfer.rate_limiter import RateLimiter
 from pscp.transfer.work_queue import WorkQueue
 from pscp.transfer.worker import OPENING_MAX, Worker
 
@@ -75,23 +73,20 @@ class LanePool:
         `known` is what the last copy over this path came to; `stream` this end of a stream, whose
         length nobody knows.
         """
-        self._lock = threading.Lock()  # guards counts, and what workers show of themselves
-        self.queue = WorkQueue(stream is not None)
-        self.is_push, self.algorithm = is_push, algorithm
-        self.algorithms = {algorithm}  # that both ends have
-        self._opening, self._may_open = 0, OPENING_MAX  # logins; fewer once refused
-        self.begin_near: requests.Begin
-        self.begin_far: requests.Begin
         rate = options.limit_kbit_s * 1000 / 8 if options.limit_kbit_s else None
-        self.limiter = RateLimiter(rate)
-        self.most_alive = 0
-        self.rtt_s = path.rtt_s
-        self.connect, self.keeps = connect, keeps
+        self.context = LaneContext(
+            WorkQueue(stream is not None), is_push=is_push, rtt_s=path.rtt_s, keeps=keeps,
+            bytes_per_s=rate, stream=stream,
+        )  # fmt: skip
+        self.queue = self.context.queue
+        self._lock = threading.Lock()  # guards counts, and what workers show of themselves
+        self.algorithm, self.algorithms = algorithm, {algorithm}  # that of the copy; of both ends
+        self._opening, self._may_open = 0, OPENING_MAX  # logins; fewer once refused
+        self.connect, self.most_alive = connect, 0
         self._path, self._known, self._has_early = path, known, has_early
         self._begun_s = time.monotonic()
         self.kept: list[RemoteAgent] = []
         self.late: Latecomers | None = None  # what takes connections for the next copy
-        self._lane_numbers = itertools.count(1)
         self.count, self._channels, self.why = _first(options, path, known.lanes)
         if is_once:
             self._become_one(options)
@@ -107,10 +102,7 @@ class LanePool:
         self._outage = -1, 0.0  # the pieces done when it began, and when that was
         # At the start a chunk is a fourth of a later one (coordinator.py).
         self._chunk_bytes = options.chunk_bytes or CHUNK_BYTES // 4
-        self._umask = metadata.current_umask()
         self._workers: list[Worker] = []
-        self._stream = stream
-        self.window_bytes = WINDOW_BYTES if stream is None else STREAM_WINDOW_BYTES
         self._ended = threading.Event()
         self._looking = threading.Thread(target=self._look, name="tuner", daemon=True)
 
@@ -125,8 +117,7 @@ class LanePool:
         self, of_source: requests.Begin, of_sink: requests.Begin, agents: list[RemoteAgent]
     ) -> None:
         """Start the lanes; `agents` are connections that are open already, 1 to `count`."""
-        both = (of_source, of_sink) if self.is_push else (of_sink, of_source)
-        self.begin_near, self.begin_far = both
+        self.context.set_ends(of_source, of_sink)
         self._add_lanes(agents)
         if self._tuner is not None:
             self._looking.start()
@@ -201,28 +192,11 @@ class LanePool:
         logins = self.most_alive
         if not self._has_told and is_far_and_unattended(self._path):
             logins = max(logins, _LOGINS_LIKELY)
-        known = self._known._replace(logins=logins, rtt_s=self.rtt_s)
+        known = self._known._replace(logins=logins, rtt_s=self._path.rtt_s)
         if self._tuner is None or not self._tuner.has_judged:
             return known
         lanes, congestion, enough = self._tuner.lesson
         return known._replace(lanes=lanes, congestion=congestion, enough_bytes_s=enough)
-
-    def next_lane(self) -> int:
-        """The number of the lane that begins."""
-        return next(self._lane_numbers)
-
-    def new_end(self) -> End:
-        """This end of a lane."""
-        return End(self._umask, self._stream)
-
-    def near_source_entries(self) -> Iterator[tree.Entry]:
-        """The walk of a source at this end."""
-        end = self.new_end()
-        end.begin(self.begin_near)
-        try:
-            yield from end.the_source().entries()
-        finally:
-            end.close()
 
     def end(self) -> None:
         """All is done, or the copy stops: have every lane end, and wait for it."""
@@ -258,7 +232,7 @@ class LanePool:
             lanes = self._opening + sum(each.has_connection for each in self._workers)
         if not lanes or self._has_early():
             return True
-        if self._stream is None:
+        if not self.context.is_stream:
             pieces = self.queue.pieces_known(self._left_bytes(), self._chunk_bytes)
             if lanes >= pieces:
                 return False
@@ -267,7 +241,7 @@ class LanePool:
         counters = self._counters
         left: float = self._left_bytes()
         left += MEMORY_BYTES * (counters.files_total - counters.files_done)
-        if self._stream is not None and not counters.plan_complete:
+        if self.context.is_stream and not counters.plan_complete:
             left = math.inf
         passed_s = 0.0 if counters.plan_complete else time.monotonic() - self._begun_s
         return is_worth_a_login(self._path, lanes, left, passed_s)
@@ -281,7 +255,7 @@ class LanePool:
 
     def come_late(self, far: RemoteAgent) -> None:
         """A connection that the copy does not need any more."""
-        if self.keeps and self.late is not None:
+        if self.context.keeps and self.late is not None:
             self.late.accept(far)
         else:
             far.close()

@@ -14,7 +14,8 @@ from pscp.connect.bootstrap import RemoteAgent
 from pscp.connect.connections import Wanted
 from pscp.errors import ConnectionLost, PscpError
 from pscp.log import Log
-from pscp.transfer.lane import Lane, LaneContext
+from pscp.transfer.lane import Lane
+from pscp.transfer.lane_context import LaneContext
 from pscp.transports import Channel
 
 OPENING_MAX = 8  # at once; sshd's MaxStartups begins to refuse at 10
@@ -25,8 +26,10 @@ _log = Log("transfer")
 _OVER = "the copy was over before it had connected"
 
 
-class WorkerContext(LaneContext, Protocol):
-    """What a worker needs of the copy it works for."""
+class WorkerContext(Protocol):
+    """What a worker needs of the pool it belongs to."""
+
+    context: LaneContext
 
     def connect(self, wanted: Wanted, /) -> RemoteAgent: ...
 
@@ -68,7 +71,7 @@ class Worker(threading.Thread):
         self.stays_away = False  # it has given up connecting
         self.is_parked = False  # it takes no more work, and keeps what connection it has
         self.channel: Channel | None = None  # while there is one, so that abort() can end it
-        self._pool, self._queue, self._far = pool, pool.queue, far
+        self._pool, self._queue, self._far = pool, pool.context.queue, far
 
     @property
     def gave_up(self) -> bool:
@@ -91,7 +94,7 @@ class Worker(threading.Thread):
                 lane: Lane | None = None
                 try:
                     far = self._far or self._connected()
-                    lane = Lane(self.name, self._pool, far, lambda: self.is_parked)
+                    lane = Lane(self.name, self._pool.context, far, lambda: self.is_parked)
                     self._serve(lane, far)
                 except PscpError as error:
                     has_worked = lane is not None and lane.has_worked
@@ -107,7 +110,7 @@ class Worker(threading.Thread):
             self._queue.stop(error)
         finally:
             unused = self._far  # all was over before it could begin
-            if unused is not None and self._pool.keeps:
+            if unused is not None and self._pool.context.keeps:
                 self._pool.keep(unused)
             elif unused is not None:
                 unused.close()
@@ -163,7 +166,7 @@ class Worker(threading.Thread):
             lane.run()
         finally:
             self.channel = None
-            if lane.ended_well and self._pool.keeps:
+            if lane.ended_well and self._pool.context.keeps:
                 self._pool.keep(far)
             else:
                 far.close()

@@ -20,6 +20,7 @@ from pscp.transfer import lane as lane_module
 from pscp.transfer.file_job import FileJob
 from pscp.transfer.journal import NoJournal
 from pscp.transfer.lane import Lane
+from pscp.transfer.lane_context import WINDOW_BYTES
 from pscp.transfer.lane_share import LaneShare
 from pscp.transfer.plan import Ask, Chunk, Placed
 from pscp.transfer.rate_limiter import RateLimiter
@@ -109,8 +110,8 @@ class Running:
         )
         pool: Any = SimpleNamespace(
             queue=self.queue, is_push=True, begin_near=requests.Ping(), begin_far=requests.Ping(),
-            rtt_s=0.0, window_bytes=lane_module.WINDOW_BYTES, limiter=RateLimiter(None),
-            keeps=True, new_end=lambda: near, next_lane=lambda: 1,
+            rtt_s=0.0, window_bytes=WINDOW_BYTES, is_stream=False, limiter=RateLimiter(None),
+            keeps=True, new_end=lambda: near, next_number=lambda: 1,
         )  # fmt: skip
         agent: Any = self.agent
         self.lane = Lane("lane 1", pool, agent)
