@@ -341,6 +341,10 @@ def superseded() -> Refusal:
     return Refusal(SUPERSEDED, "", "another run of this copy has taken over at the destination")
 
 
+class NoFenceLeft(Refusal):
+    """The copy is complete, and nobody owns it any more."""
+
+
 class NoFence:
     """In a fence's place where nothing is changed: a dry run."""
 
@@ -353,7 +357,7 @@ class NoFence:
 
 
 class LostFence(NoFence):
-    """In a fence's place where another run owns the copy, or none any more: nothing is changed."""
+    """In a fence's place where the copy has let go of the destination: nothing is changed."""
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
@@ -374,6 +378,7 @@ class Fence:
         self._keeps_modes = not os.fstat(self._fd).st_mode & 0o077  # vfat and the like do not
 
     def _find(self, root_fd: int, token: str) -> Tuple[int, _Place]:
+        is_taken = False
         with _places(root_fd, token) as places:
             for place in places:
                 try:
@@ -383,8 +388,11 @@ class Fence:
                 if _read(fd)["run"] == self._run:
                     place.folder_fd = os.dup(place.folder_fd)
                     return fd, place
+                is_taken = True
                 os.close(fd)
-        raise superseded()
+        if is_taken:
+            raise superseded()
+        raise NoFenceLeft(SUPERSEDED, "", "this copy has let go of the destination")
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:

@@ -42,7 +42,7 @@ class Sink:
     def __init__(
         self, root: str, copy: Copy, policy: metadata.Policy, algorithm: str, strong: bool
     ) -> None:
-        """Raises OSError for a root that cannot be opened."""
+        """Raises OSError for a root that cannot be opened, Refusal where the run is superseded."""
         self.root = Root(root)
         self._copy, self._policy = copy, policy
         self._algorithm, self._strong = algorithm, strong
@@ -67,9 +67,7 @@ class Sink:
             return fence.NoFence()
         try:
             return fence.Fence(self.root.fd, self._copy.token, self._copy.nonce, self._copy.lane)
-        except failures.Refusal:
-            # A lane may begin when its copy has just let go of the destination. It is refused
-            # what needs permission, and may still remove parts of its run.
+        except fence.NoFenceLeft:  # a lane may begin late: it may remove parts, and no more
             return fence.LostFence()
 
     # --- large files, by chunks

@@ -309,5 +309,5 @@ def test_the_script_notices_a_check_that_is_for_no_block(elsewhere: Path) -> Non
 
 def test_the_script_notices_a_stale_section(elsewhere: Path) -> None:
     page = elsewhere / "docs" / "protocol.md"
-    page.write_text(page.read_text().replace("| agent | new | ASK |", "| agent | new | all |"))
+    page.write_text(page.read_text().replace("| agent | ready | ASK |", "| agent | ready | all |"))
     assert list(script.problems()) == ["docs/protocol.md: stale; run scripts/docs"]
