@@ -123,13 +123,19 @@ class LanePool:
             self._looking.start()
 
     def _add_lanes(self, agents: list[RemoteAgent]) -> None:
-        """As many as are missing, each connection with its channels."""
+        """As many as are missing, each connection with its channels.
+
+        None begins before all are there: one that fails at once would seem to be the last.
+        """
+        added: list[Worker] = []
         while len(self._workers) < self.count:
             far = agents.pop(0) if agents else None
             master = self._master_with_room()
             worker = Worker(len(self._workers) + 1, self, far, master, self.congestion)
             with self._lock:
                 self._workers.append(worker)
+            added.append(worker)
+        for worker in added:
             worker.start()
         self._counters.set(lanes_wanted=self.count)
 
@@ -210,6 +216,8 @@ class LanePool:
         until_s = time.monotonic() + _END_S
         leaving = []
         for worker in self._workers:
+            if worker.ident is None:  # a signal came before it was started
+                worker.give_up_unused()
             while worker.is_alive():
                 if self.queue.error is None and worker.is_connecting:
                     leaving.append(worker)

@@ -109,11 +109,15 @@ class Worker(threading.Thread):
         except BaseException as error:  # a bug: the main thread shows it
             self._queue.stop(error)
         finally:
-            unused = self._far  # all was over before it could begin
-            if unused is not None and self._pool.context.keeps:
-                self._pool.keep(unused)
-            elif unused is not None:
-                unused.close()
+            self.give_up_unused()
+
+    def give_up_unused(self) -> None:
+        """Give back the connection that it was made with, where all was over before it began."""
+        unused, self._far = self._far, None
+        if unused is not None and self._pool.context.keeps:
+            self._pool.keep(unused)
+        elif unused is not None:
+            unused.close()
 
     def _may_begin(self) -> bool:
         """A lane that has no connection yet opens one only when there is work for it."""
