@@ -63,10 +63,6 @@ class Client:
     def has(self, extension: bytes) -> bool:
         return extension in self.extensions
 
-    @property
-    def is_waiting(self) -> bool:
-        return bool(self._waiting)
-
     # --- in
 
     def _may_rest(self, count: int) -> bool:
