@@ -11,6 +11,7 @@ import os
 import random
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -280,17 +281,24 @@ def test_a_source_that_has_no_such_chunk_says_that_it_failed(pipe: Pipe, why: st
 
 
 def test_a_far_source_answers_in_the_order_of_the_questions(pipe: Pipe) -> None:
-    cutter, frames = Cutter(pipe.read_fd), Frames()
+    cutter, frames, are_sent = Cutter(pipe.read_fd), Frames(), threading.Event()
     source = AskedSource(cutter, HASH, 4096, 4)
+
+    def send(*frame: Any) -> None:
+        frames.send(*frame)
+        if len(frames) == 5:
+            are_sent.set()
+
     with running(cutter.run):
         for number in range(3):
-            source.send_chunk(1, number * SLOT_BYTES, SLOT_BYTES, frames.send)
+            source.send_chunk(1, number * SLOT_BYTES, SLOT_BYTES, send)
         os.write(pipe.write_fd, b"one")
         assert bytes(cutter.get(0)) == b"one"
         os.write(pipe.write_fd, b"two")
         assert bytes(cutter.get(1)) == b"two"
         pipe.end()
         assert not cutter.get(2)
+        are_sent.wait(SENT_S)  # close() drops what is not sent yet
         cutter.stop()
         source.close()
         assert source._thread is not None
