@@ -15,6 +15,10 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import logging
 
 
 class Log:
@@ -26,18 +30,22 @@ class Log:
     @property
     def is_wanted(self) -> bool:
         """Whether anybody gets what is written, so that it is worth gathering."""
-        if "logging" not in sys.modules:
-            return False
-        import logging
-
-        return logging.getLogger(self._name).isEnabledFor(logging.DEBUG)
+        logger = self._logger()
+        return logger is not None and logger.isEnabledFor(10)  # logging.DEBUG
 
     def debug(self, message: str, *values: object) -> None:
         """Write a record; `values` take the places of the message's %s and %d."""
-        if "logging" in sys.modules:
-            import logging
+        logger = self._logger()
+        if logger is not None:
+            logger.debug(message, *values)
 
-            logging.getLogger(self._name).debug(message, *values)
+    def _logger(self) -> logging.Logger | None:
+        """Return the logger; None while nobody has loaded `logging`."""
+        if "logging" not in sys.modules:
+            return None
+        import logging
+
+        return logging.getLogger(self._name)
 
 
 @contextlib.contextmanager
@@ -54,12 +62,13 @@ def shown(is_wanted: bool, write: Callable[[str], None]) -> Iterator[None]:
             write(f"{text}: {record.getMessage()}")
 
     logger, handler = logging.getLogger("pscp"), Lines()
-    before, logger.propagate = (logger.level, logger.propagate), False
+    level, propagates = logger.level, logger.propagate
+    logger.propagate = False
     logger.addHandler(handler)
     logger.setLevel(logging.DEBUG)
     try:
         yield
     finally:
         logger.removeHandler(handler)
-        logger.propagate = before[1]
-        logger.setLevel(before[0])
+        logger.propagate = propagates
+        logger.setLevel(level)

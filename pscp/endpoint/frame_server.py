@@ -69,8 +69,7 @@ class FrameServer:
 
     def _answer(self, id_: int, request: Any) -> None:
         self._is_traced = getattr(request, "debug", self._is_traced)
-        if self._is_traced:
-            _trace("%s %s" % (type(request).__name__, requests.path_of(request)))
+        self._trace("%s %s" % (type(request).__name__, requests.path_of(request)))
         self._back_end.answer(id_, request)
 
     def _know(self, frame: wire.Frame) -> None:
@@ -107,8 +106,8 @@ class FrameServer:
         self.session.advance(session.HELLO)
 
     def reply(self, id_: int, answer: Any, failed: bool = False) -> None:
-        if failed and self._is_traced:
-            _trace("failed: %s" % answer)
+        if failed:
+            self._trace("failed: %s" % answer)
         self._send(wire.REPLY, id_, 0, wire.to_json(answer), wire.FAILED if failed else 0)
 
     def reply_with_pack(self, id_: int, rows: List[Any], bodies: List[bytes]) -> None:
@@ -121,13 +120,12 @@ class FrameServer:
         """Say that a chunk has landed; or that its digest is another; or the failure."""
         payload, flags = wire.LANDED.pack(length, receipt), 0 if matches else wire.MISMATCH
         if failure is not None:
-            if self._is_traced:
-                _trace("failed: %s" % failure)
+            self._trace("failed: %s" % failure)
             payload, flags = payload + wire.to_json(failure), wire.FAILED
         self._send(wire.ACK, id_, offset, payload, flags)
 
-
-def _trace(text: str) -> None:
-    """Write a line about this agent; the other end knows which lane it is of (../log.py)."""
-    sys.stderr.write("pscp agent: %s\n" % text.rstrip())
-    sys.stderr.flush()
+    def _trace(self, text: str) -> None:
+        """With -d: write a line; the other end knows which lane it is of (../log.py)."""
+        if self._is_traced:
+            sys.stderr.write("pscp agent: %s\n" % text.rstrip())
+            sys.stderr.flush()

@@ -27,11 +27,10 @@ from pscp.endpoint.paths import to_bytes
 from pscp.progress import Counters
 from pscp.transfer.lane_pool import LanePool
 from pscp.transfer.plan import Ask, Chunk, Failure, Placed
-from pscp.transfer.work_queue import WorkQueue
+from pscp.transfer.work_queue import SIGNAL_S, WorkQueue
 
 _ABORT_S = 6.0  # the far end gives its command 5 s before SIGKILL
 _IDLE_S = 2.0  # for who reads our output to take what is left
-_SIGNAL_S = 1.0  # Python sees a signal that came just before a wait when that is over
 _SETTLE_S = 4.0  # for what is in flight when all is over; a lane that has some left is not kept
 _MISMATCHES_MAX = 3  # of one chunk
 
@@ -100,7 +99,7 @@ class Pipe:
             for thread in threads:
                 thread.start()
             pool.begin(begin, begin, agents)
-            while not self._ended.acquire(timeout=_SIGNAL_S):
+            while not self._ended.acquire(timeout=SIGNAL_S):
                 pass
             if self._why is not None:
                 raise self._why

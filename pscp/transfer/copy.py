@@ -149,8 +149,9 @@ class Run:
         finally:
             pool.end()
             agents += pool.kept
-        _log.debug("to be remembered of the path: %s", pool.lesson())
-        self._connections.remember(self._options, self._is_push, pool.lesson())
+        lesson = pool.lesson()
+        _log.debug("to be remembered of the path: %s", lesson)
+        self._connections.remember(self._options, self._is_push, lesson)
         return self._result(coordinator, pool)
 
     def _tell_of_sftp(self, far: RemoteAgent) -> None:

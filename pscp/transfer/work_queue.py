@@ -36,7 +36,7 @@ _ANSWER_S = 3.0  # to a question that takes a second; then another lane asks it 
 # so long, and the first of them goes over another lane as well.
 _OVERDUE, _OVERDUE_S = 2, 0.25
 _FLIGHTS = 16  # chunks over which that time is averaged
-_SIGNAL_S = 1.0  # Python sees a signal that came just before a wait when that is over
+SIGNAL_S = 1.0  # Python sees a signal that came just before a wait when that is over
 
 _T = TypeVar("_T")
 
@@ -368,7 +368,7 @@ class WorkQueue:
             left_s = until_s - time.monotonic()
             if left_s <= 0:
                 return False
-            condition.wait(min(left_s, _SIGNAL_S))
+            condition.wait(min(left_s, SIGNAL_S))
         return False
 
     def wake(self) -> None:
