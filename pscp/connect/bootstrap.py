@@ -81,6 +81,9 @@ main({marker_bytes})
 _COMPRESSION = 6  # 9 takes twice the time, for 200 bytes
 
 
+_QUOTES = b'"""'
+
+
 @functools.cache
 def bundle() -> bytes:
     """The endpoint folder as one compressed program: the loader and the modules, NUL between."""
@@ -106,22 +109,25 @@ def _packed(names: Sequence[str]) -> str:
     return base64.b64encode(zlib.compress(json.dumps(texts).encode("ascii"), 9)).decode("ascii")
 
 
-# A docstring, a line of comment, and a comment behind code; in endpoint/ no text looks like one.
-_FOR_PEOPLE = re.compile(rb'^( *)"""(?:[^"]|"(?!""))*"""$|^ *#.*$|  # .*$', re.MULTILINE)
-
-
 def _text(module: str) -> bytes:
     """The module without what is only for people; each line keeps its number, for tracebacks.
 
-    A third of the bytes that are sent, and of what the far end has to read.
+    A third of the bytes that are sent, and of what the far end has to read. In endpoint/ no text
+    looks like a docstring or a comment. Line by line it takes 2 ms, with a regular expression 10.
     """
-
-    def shorter(found: re.Match[bytes]) -> bytes:
-        docstring = found[0].lstrip().startswith(b'"')
-        return (found[1] + b'""' if docstring else b"") + b"\n" * found[0].count(b"\n")
-
-    text = pkgutil.get_data("pscp.endpoint", f"{module}.py") or b""
-    return _FOR_PEOPLE.sub(shorter, text)
+    kept: list[bytes] = []
+    is_docstring = False
+    for line in (pkgutil.get_data("pscp.endpoint", f"{module}.py") or b"").split(b"\n"):
+        words = line.lstrip()
+        if is_docstring:
+            is_docstring = not words.endswith(_QUOTES)
+            kept.append(b"")
+        elif words.startswith(_QUOTES):
+            is_docstring = words == _QUOTES or not words.endswith(_QUOTES)
+            kept.append(line[: -len(words)] + b'""')
+        else:
+            kept.append(b"" if words.startswith(b"#") else line.partition(b"  # ")[0])
+    return b"\n".join(kept)
 
 
 def send_agent(channel: Channel) -> bytes:

@@ -33,7 +33,7 @@ from pscp.progress import Failure as Reported
 from pscp.transfer.autotune import LOSSY_S, Path
 from pscp.transfer.begin import sink_request, source_request
 from pscp.transfer.coordinator import Coordinator, as_error, choose_hash
-from pscp.transfer.journal import AnyJournal, Journal, NoJournal, state_folder, token_of
+from pscp.transfer.journal import AnyJournal, Journal, NoJournal, token_of
 from pscp.transfer.lane_pool import LanePool
 from pscp.transfer.plan import expected_top
 
@@ -93,7 +93,7 @@ class Run:
             return Journal(token, self._options.resume)
         except OSError as error:
             self._reporter.note(
-                f"no journal can be kept in {state_folder()} ({error.strerror}), so this copy will "
+                f"no journal can be kept in {state.folder()} ({error.strerror}), so this copy will "
                 "take longer to go on if it is cut short; XDG_STATE_HOME names another folder"
             )
             return NoJournal()

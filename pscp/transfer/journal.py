@@ -26,7 +26,6 @@ import os
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from pscp import state
@@ -34,11 +33,6 @@ from pscp.endpoint.files import Extent, Identity
 from pscp.errors import CopyRunning
 
 _NO_LINE = (ValueError, LookupError, TypeError, OverflowError, RecursionError)
-
-
-def state_folder() -> Path:
-    """Where journals are, by the XDG base directory specification."""
-    return Path(state.folder())
 
 
 def token_of(*what: str) -> str:
@@ -63,8 +57,8 @@ class Journal:
         """`keep` False forgets what has landed. Raises CopyRunning, and OSError where it cannot be
         kept.
         """
-        self._path = state_folder() / f"{key}.journal"
-        self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._path = os.path.join(state.folder(), f"{key}.journal")
+        os.makedirs(os.path.dirname(self._path), mode=0o700, exist_ok=True)
         self._fd = self._locked()
         self._number = 0
         self._under_way: set[int] = set()  # files that have neither landed nor failed
@@ -189,7 +183,7 @@ class Journal:
     def _sync(self) -> None:
         with contextlib.suppress(OSError):
             os.fsync(self._fd)
-            folder_fd = os.open(self._path.parent, os.O_RDONLY)
+            folder_fd = os.open(os.path.dirname(self._path), os.O_RDONLY)
             try:
                 os.fsync(folder_fd)
             finally:

@@ -10,15 +10,15 @@ Not here: the rest of ssh's command line (openssh.py). Read next: fdpass.py.
 from __future__ import annotations
 
 import errno
+import os
 import shlex
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 
 from pscp.errors import UsageError
 from pscp.options import Options, show_size
 
-_FDPASS = Path(__file__).with_name("fdpass.py")
+_FDPASS = os.path.join(os.path.dirname(__file__), "fdpass.py")
 _OFFERED = "/proc/sys/net/ipv4/tcp_{}_congestion_control"
 
 
@@ -56,7 +56,7 @@ def words(options: Options, route: Route, number: int) -> list[str]:
         route.family, route.timeout_s, address or route.address or "-", options.congestion or "-",
         options.rcvbuf_bytes or "-", options.sndbuf_bytes or "-",
     )  # fmt: skip
-    fixed = (sys.executable or "python3", "-I", "-S", str(_FDPASS))
+    fixed = (sys.executable or "python3", "-I", "-S", _FDPASS)
     program = " ".join(_quoted(str(word)) for word in fixed)
     settings = " ".join(_quoted(str(word)) for word in asked)
     given = ["-oProxyUseFdpass=yes", f"-oProxyCommand={program} '%h' %p {settings}"]
@@ -149,7 +149,8 @@ def _check_congestion(name: str) -> None:
 
 def _offered(is_reserved: bool) -> str:
     try:
-        return Path(_OFFERED.format("allowed" if is_reserved else "available")).read_text().strip()
+        with open(_OFFERED.format("allowed" if is_reserved else "available")) as offered:
+            return offered.read().strip()
     except OSError:
         return "see sysctl net.inet.tcp.cc"  # FreeBSD
 

@@ -10,7 +10,7 @@ import pytest
 from pscp.connect import host_cache
 from pscp.connect.host_cache import Known
 from pscp.options import Options, parse_location
-from pscp.transfer.journal import state_folder
+from pscp.state import folder as state_folder
 from pscp.transports import transport_of
 
 HOST = parse_location("someone@host:")
@@ -23,7 +23,7 @@ def state(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def damage(value: str) -> None:
     """Put this text in the place of the value that is kept for the host."""
-    [file] = (state_folder() / "hosts").iterdir()
+    [file] = (Path(state_folder()) / "hosts").iterdir()
     key = json.loads(file.read_text())["key"]
     file.write_text(f'{{"key": {json.dumps(key)}, "value": {value}}}')
 

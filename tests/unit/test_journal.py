@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 
 from pscp.endpoint.files import Identity
 from pscp.errors import CopyRunning
-from pscp.transfer.journal import Journal, state_folder, token_of
+from pscp.state import folder as state_folder
+from pscp.transfer.journal import Journal, token_of
 
 ONE = Identity(1000, 1_700_000_000_000_000_001, 12)
 TWO = Identity(2000, 1_700_000_000_000_000_002, 13)
@@ -34,7 +35,7 @@ def state(folder: str | os.PathLike[str] | None = None) -> Iterator[Path]:
     """A state folder of its own; the journal's path in it."""
     with tempfile.TemporaryDirectory() as made, pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(folder or made))
-        yield state_folder() / "key.journal"
+        yield Path(state_folder()) / "key.journal"
 
 
 def run(landing: list[tuple[str, int]], digest: str, keep: bool = True) -> None:
@@ -294,7 +295,7 @@ def test_an_extent_outside_of_the_file_is_no_extent(extent: list[int]) -> None:
 
 def test_a_relative_state_folder_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", "relative")
-    assert state_folder() == Path.home() / ".local" / "state" / "pscp"
+    assert Path(state_folder()) == Path.home() / ".local" / "state" / "pscp"
 
 
 @given(st.lists(st.text(st.characters()), max_size=3), st.lists(st.text(), max_size=3))
