@@ -10,7 +10,7 @@ Not here: frames and descriptors (agent.py), what source and sink do (source.py,
 import os
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional
 
-from . import failures, metadata, requests, source, system, tree
+from . import failures, metadata, requests, source, system, tree, wire
 from .paths import to_bytes, to_text
 
 if TYPE_CHECKING:  # what only a sink needs is loaded with the request for one: 10 ms at a far end
@@ -31,11 +31,13 @@ class End:
         self._search: Any = None
 
     def the_source(self) -> source.Source:
-        assert self.source is not None
+        if self.source is None:
+            raise not_here("source")
         return self.source
 
     def the_sink(self) -> "sink.Sink":
-        assert self.sink is not None
+        if self.sink is None:
+            raise not_here("sink")
         return self.sink
 
     def answer(self, request: "requests.Request", reply: Reply) -> None:
@@ -44,6 +46,8 @@ class End:
             if isinstance(request, requests.Finish):
                 self._finish(request, reply)
             elif type(request) in OF_A_STREAM:
+                if self.gathering is None:
+                    raise not_here("stream's far end")
                 OF_A_STREAM[type(request)](self, request, reply)
             else:
                 reply(ANSWERS[type(request)](self, request), False)
@@ -140,6 +144,8 @@ class End:
 
         if request.path is not None:
             self._search = leftovers.Search(request.path, request.remove)
+        if self._search is None:
+            raise not_here("search")
         return self._search.page()
 
     # --- of a source
@@ -202,6 +208,11 @@ class End:
         failed = _each(listed, act)
         self.the_sink().make_names_durable(listed)
         return failed
+
+
+def not_here(role: str) -> wire.WireError:
+    """The error of a request to an end that has another role, or none."""
+    return wire.WireError("a request for a %s, which this end is not" % role)
 
 
 def _null_ends() -> Any:

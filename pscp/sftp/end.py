@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 from pscp.endpoint import failures, requests, source
+from pscp.endpoint.end import not_here
 from pscp.endpoint.paths import to_bytes
 from pscp.sftp import placing
 from pscp.sftp.client import Client
@@ -53,11 +54,13 @@ class End:
                 role.close()
 
     def the_sink(self) -> Sink:
-        assert self.sink is not None
+        if self.sink is None:
+            raise not_here("sink")
         return self.sink
 
     def the_source(self) -> Source:
-        assert self.source is not None
+        if self.source is None:
+            raise not_here("source")
         return self.source
 
     # --- answers
@@ -90,7 +93,8 @@ class End:
     async def _clean(self, request: requests.Clean) -> dict[str, Any]:
         if request.path is not None:
             self._search = Search(self._client, request.path, request.remove)
-        assert self._search is not None
+        if self._search is None:
+            raise not_here("search")
         return await self._search.page()
 
     async def _target(self, request: requests.Target) -> Any:

@@ -40,6 +40,7 @@ from pscp.transfer.plan import expected_top
 _log = Log("transfer")
 _NONCE = re.compile("[0-9a-f]{8}")
 _EARLIER_MOST = 64  # as endpoint/fence.py keeps
+_PAUSES_S = (1.0, 2.0, 4.0)  # before a request is made again, whose connection was lost
 
 _SEVERAL = "the contents of two folders may have the same names: copy one folder after the other"
 
@@ -112,13 +113,13 @@ class Run:
     def _copy(
         self, agents: list[RemoteAgent], tops: list[source.Top], token: str, journal: AnyJournal
     ) -> Result:
-        algorithm = choose_hash(agents[0])
         if agents[0].is_sftp:
             self._tell_of_sftp(agents[0])
-        tops = tops or self._expanded_far(agents[0])
+        tops = tops or self._expanded_far(agents)
         if not tops:
             return self._result(None, None)
-        target = self._target(agents[0], tops, token, journal)
+        target = self._target(agents, tops, token, journal)
+        algorithm = choose_hash(agents[0])
         pool = make_pool(
             self._connections, self._options, self.counters, agents[0],
             is_push=self._is_push, algorithm=algorithm, note=self._reporter.note,
@@ -174,13 +175,31 @@ class Run:
 
     # --- before the lanes
 
-    def _ask(self, of_near: bool, far: RemoteAgent, request: requests.Request) -> Any:
+    def _ask_far(self, agents: list[RemoteAgent], request: requests.Request) -> tuple[Any, bool]:
+        """Ask the first agent: its answer, and whether it is a failure. Raises ConnectError.
+
+        Over another connection where that one is lost: each of these requests may be made twice.
+        """
+        for pause_s in (*_PAUSES_S, None):
+            try:
+                return agents[0].ask(request)
+            except (errors.ConnectionLost, errors.Unreachable) as error:
+                if pause_s is None or self._connections.has_one_login:  # nobody is asked again
+                    raise
+                _log.debug("asks again in %.0f s: %s", pause_s, error.message)
+            self.counters.add(connections_lost=1)
+            agents.pop(0).close()
+            time.sleep(pause_s)
+            replace_dead(agents, self._connections, self._options, self._reporter.note)
+        raise AssertionError("the last attempt returns or raises")
+
+    def _ask(self, of_near: bool, agents: list[RemoteAgent], request: requests.Request) -> Any:
         """Ask one end before there are lanes. Raises DestinationError for its refusal."""
         found: list[tuple[Any, bool]] = []
         if of_near:
             self._near.answer(request, lambda answer, failed: found.append((answer, failed)))
         else:
-            found.append(far.ask(request))
+            found.append(self._ask_far(agents, request))
         answer, failed = found[0]
         if failed:
             data = _checked(answer)
@@ -197,9 +216,9 @@ class Run:
                 self._report_missing(failures.data(error.kind, location.path, str(error)))
         return tops
 
-    def _expanded_far(self, far: RemoteAgent) -> list[source.Top]:
+    def _expanded_far(self, agents: list[RemoteAgent]) -> list[source.Top]:
         paths = [location.path for location in self._froms]
-        answer = self._ask(False, far, requests.Expand(paths, glob=True))
+        answer = self._ask(False, agents, requests.Expand(paths, glob=True))
         tops: list[source.Top] = []
         try:
             for path, found in zip(paths, answer, strict=True):
@@ -227,7 +246,7 @@ class Run:
         self._reporter.note(f"{error.path}: {error.message}")
 
     def _target(
-        self, far: RemoteAgent, tops: list[source.Top], token: str, journal: AnyJournal
+        self, agents: list[RemoteAgent], tops: list[source.Top], token: str, journal: AnyJournal
     ) -> placing.Target:
         """Where the copy lands, which from here on is this run's to change."""
         names = [top.name for top in tops]
@@ -236,7 +255,7 @@ class Run:
                 what = f"{name}: several sources have this name"
                 raise errors.DestinationError(what if name else _SEVERAL)
         if self._options.transfer_test:
-            far.ask(requests.Ping())  # for the round trip's time
+            self._ask_far(agents, requests.Ping())  # for the round trip's time
             self._nonce = ""
             return placing.Target("", names, [])
         path = self._to.path if self._is_push else self._to.literal_path
@@ -244,7 +263,7 @@ class Run:
             path, names, [top.is_folder for top in tops], journal.again(names), token,
             self._nonce, journal.runs,
         )  # fmt: skip
-        answer = self._ask(not self._is_push, far, request)
+        answer = self._ask(not self._is_push, agents, request)
         try:
             *fields, claim = answer
             target = placing.Target(*fields)
@@ -254,7 +273,8 @@ class Run:
                 raise TypeError("names")
             if claim is None:
                 return target
-            self._claim(far, requests.Claim(target.root, token, self._nonce, journal.runs), claim)
+            asked = requests.Claim(target.root, token, self._nonce, journal.runs)
+            self._claim(agents, asked, claim)
         except (TypeError, ValueError, LookupError) as error:
             raise errors.ProtocolError(f"a destination of another shape: {error}") from None
         journal.run(self._nonce)
@@ -262,13 +282,15 @@ class Run:
         # What an earlier run was about to copy may have a part, and nothing else.
         return target._replace(existing=target.names) if self._earlier else target
 
-    def _claim(self, far: RemoteAgent, request: requests.Claim, claim: dict[str, Any]) -> None:
+    def _claim(
+        self, agents: list[RemoteAgent], request: requests.Claim, claim: dict[str, Any]
+    ) -> None:
         """See that this run owns the copy. One that is not known is taken over from as well: that
         it was asked about tells this claim from one that comes late. Raises CopyRunning.
         """
         if claim["held"]:
             known = [*request.known, claim["held"]]
-            claim = self._ask(not self._is_push, far, request._replace(known=known))
+            claim = self._ask(not self._is_push, agents, request._replace(known=known))
         if claim["held"]:
             raise errors.CopyRunning("the same copy has just begun elsewhere")
         for run in claim["earlier"]:

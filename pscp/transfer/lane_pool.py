@@ -232,12 +232,27 @@ class LanePool:
             args = leaving, late
             threading.Thread(target=_let_go, args=args, name="leaving", daemon=True).start()
 
-    def may_log_in(self) -> bool:
-        """May one more worker log in? Not more than there are pieces of work."""
+    def may_connect(self, worker: Worker) -> bool:
+        """Return whether the worker may connect now; if so, it is counted as connecting.
+
+        The queue runs this, with its lock held. A further channel is no login, and needs its
+        connection.
+        """
         with self._lock:
-            if self._opening >= self._may_open:
-                return False
-            lanes = self._opening + sum(each.has_connection for each in self._workers)
+            if worker.master is None:
+                may_connect = self._opening < self._may_open and self._is_worth_a_login()
+                self._opening += may_connect
+            else:
+                may_connect = worker.master.is_up
+            worker.is_connecting = may_connect
+            return may_connect
+
+    def _is_worth_a_login(self) -> bool:
+        """Return whether one more lane may be worth it. With the lock held.
+
+        There are no more lanes than pieces of work.
+        """
+        lanes = self._opening + sum(each.has_connection for each in self._workers)
         if not lanes or self._has_early():
             return True
         if not self.context.is_stream:
@@ -283,12 +298,6 @@ class LanePool:
             if time.monotonic() - worker.up_at_s > _STEADY_S:  # a stream's may have had no work
                 self._outage = -1, 0.0
         self.queue.wake_lanes()  # another may log in in its place
-
-    def connecting(self, worker: Worker) -> None:
-        """The worker begins to connect. A further channel is no login."""
-        with self._lock:
-            self._opening += worker.master is None
-            worker.is_connecting = True
 
     def connected(self, worker: Worker, is_refused: bool) -> None:
         """The worker has connected, or has not: `is_refused` where the server closed its login."""

@@ -33,9 +33,7 @@ class WorkerContext(Protocol):
 
     def connect(self, wanted: Wanted, /) -> RemoteAgent: ...
 
-    def may_log_in(self) -> bool: ...
-
-    def connecting(self, worker: Worker) -> None: ...
+    def may_connect(self, worker: Worker) -> bool: ...
 
     def connected(self, worker: Worker, is_refused: bool) -> None: ...
 
@@ -123,23 +121,17 @@ class Worker(threading.Thread):
         """A lane that has no connection yet opens one only when there is work for it."""
         if self._far is not None or self.gave_up:
             return True
-        return self._queue.has_work() and self._has_turn()
-
-    def _has_turn(self) -> bool:
-        """May it connect now? A further channel is no login, and needs its connection."""
-        if self.is_parked:
-            return False
-        if self.master is not None:
-            return self.master.is_up
-        return self._pool.may_log_in()
+        return not self.is_parked and self._queue.has_work() and self._pool.may_connect(self)
 
     def _connected(self) -> RemoteAgent:
-        """Connect. Raises ConnectError, also where the copy is over before it has connected."""
-        if self._queue.is_finished:
-            raise ConnectionLost(_OVER)
-        self._pool.connecting(self)
+        """Connect, as the pool has counted already.
+
+        Raises ConnectError, also where the copy is over before it has connected.
+        """
         is_refused = False
         try:
+            if self._queue.is_finished:
+                raise ConnectionLost(_OVER)
             connection_of = self.master.channel if self.master is not None else None
             far = self._pool.connect(Wanted(connection_of, self.congestion, self._opened))
         except ConnectionLost:

@@ -21,6 +21,7 @@ TOKEN, NONCE = "0" * 8, "1" * 8
 BEGIN_SOURCE = requests.BeginSource(
     [], tree.Rules(False, True, False, False, ()), "sha256", 1 << 16, False, False
 )
+ENTRY = tree.Entry(tree.FILE, 0, "large", 10, 0o644, 10**18, 1, {})
 
 
 class Talk:
@@ -144,6 +145,39 @@ def test_what_is_no_question_ends_it(talk: Talk, raw: bytes) -> None:
     assert isinstance(talk.end(), wire.WireError)
 
 
+@pytest.mark.parametrize("role", ["sink", "source", "neither"])
+@pytest.mark.parametrize(
+    "request_",
+    [
+        requests.Look(["file"]),
+        requests.Finish(ENTRY, "", 1),
+        requests.Release(),
+        requests.Walk(None, True, 1),
+        requests.Pack([source.listed(ENTRY)]),
+        requests.Digests([(source.listed(ENTRY), [])], "sha256"),
+        requests.Heard([], False),
+        requests.Abort(),
+        requests.Clean(None, False),
+    ],
+    ids=lambda request: type(request).__name__,
+)
+def test_a_request_to_another_role_breaks_the_protocol(
+    talk: Talk, tmp_path: Path, role: str, request_: requests.Request
+) -> None:
+    if type(request_) in {"sink": requests.OF_SINK, "source": requests.OF_SOURCE}.get(role, ()):
+        return
+    if role == "sink":
+        make_sink(talk, tmp_path)
+    else:
+        talk.greet()
+        if role == "source":
+            talk.ask(BEGIN_SOURCE)
+    talk.send(wire.ASK, requests.to_json(request_), 7)
+    error = talk.end()
+    assert isinstance(error, wire.WireError)
+    assert "which this end is not" in str(error)
+
+
 def test_it_serves_one_copy_after_another(talk: Talk, tmp_path: Path) -> None:
     """As a source and as a sink in turn; between them it is new again."""
     make_sink(talk, tmp_path)
@@ -161,8 +195,7 @@ def as_sink(type_: int, payload: bytes = b"", id_: int = 1, offset: int = 0) -> 
 
 
 def announced(size: int) -> Callable[[Talk], None]:
-    entry = tree.Entry(tree.FILE, 0, "large", size, 0o644, 10**18, 1, {})
-    return lambda talk: talk.send(wire.FILE, wire.to_json(entry), 1)
+    return lambda talk: talk.send(wire.FILE, wire.to_json(ENTRY._replace(size=size)), 1)
 
 
 DIGEST = wire.COUNT.pack(10) + bytes(32)

@@ -31,13 +31,25 @@ def test_the_connection_is_lost_before_the_agent_speaks(trees: Trees, is_push: b
 
 
 @pytest.mark.parametrize(("way", "nth"), [(TO, 0), (FROM, 1)])
+@pytest.mark.parametrize("lost", [1, 3])
 def test_the_connection_is_lost_at_the_first_question(
-    trees: Trees, is_push: bool, way: str, nth: int
+    trees: Trees, is_push: bool, way: str, nth: int, lost: int
 ) -> None:
+    """Before it arrives, or with the answer: it is asked again over another connection."""
+    trees.usual()
+    faults = [Fault(number, way, nth, KILL) for number in range(lost)]
+    result = trees.copy(is_push, *faults)
+    assert result.ok, result.failures
+    assert result.connections_lost == lost
+    trees.assert_copied()
+
+
+def test_each_connection_is_lost_at_the_first_question(trees: Trees, is_push: bool) -> None:
     """The copy says so; the same one, run again, is complete."""
     trees.usual()
     with pytest.raises(ConnectionLost):
-        trees.copy(is_push, Fault(0, way, nth, KILL))
+        trees.copy(is_push, *(Fault(number, TO, 0, KILL) for number in range(9)))
+    assert len(trees.bench.links) == 4
     assert not trees.arrived()
     assert trees.copy(is_push).ok
     trees.assert_copied()

@@ -11,8 +11,15 @@ import pytest
 
 from core.link import CHUNK_BYTES, FROM, HOLD, KILL, NONSENSE, STALL, TO, Bench, Fault
 from core.trees import LARGE_BYTES, Trees
-from pscp.endpoint import wire
+from pscp.connect.host_cache import Known
+from pscp.endpoint import requests, wire
 from pscp.errors import ConnectionLost, ProtocolError
+from pscp.options import Options
+from pscp.progress import Counters
+from pscp.transfer import lane_pool
+from pscp.transfer.autotune import Path
+from pscp.transfer.plan import Ask
+from pscp.transfer.worker import Worker
 
 LONG_BYTES = 16 * CHUNK_BYTES
 MANY = range(1, 40)
@@ -76,6 +83,23 @@ def test_all_lanes_misbehave(trees: Trees, is_push: bool) -> None:
     assert not trees.arrived()
     assert trees.copy(is_push).ok
     trees.assert_copied()
+
+
+def test_a_worker_that_may_connect_is_counted_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So no second one may before the first has begun to connect."""
+    monkeypatch.setattr(lane_pool, "OPENING_MAX", 1)
+    pool = lane_pool.LanePool(
+        Options(connections=2), Counters(), is_push=True, algorithm="sha256",
+        connect=lambda wanted: pytest.fail("nobody connects"), note=lambda text: None, keeps=False,
+        path=Path(0.0, 0.0, 2), known=Known(), has_early=lambda: False,
+    )  # fmt: skip
+    for _ in range(2):
+        pool.queue.add(Ask(True, requests.Ping(), print, print))
+    first, second = Worker(1, pool), Worker(2, pool)
+    assert pool.queue.run_alone(first._may_begin)
+    assert not pool.queue.run_alone(second._may_begin)
+    pool.connected(first, is_refused=False)
+    assert pool.queue.run_alone(second._may_begin)
 
 
 @pytest.mark.parametrize("do", [HOLD, STALL])
