@@ -14,8 +14,6 @@ import importlib
 
 TYPE_CHECKING = False  # for type checkers it is True; typing takes long to load
 if TYPE_CHECKING:
-    from typing import Any
-
     from pscp.api import Session as Session
     from pscp.api import copy as copy
     from pscp.cleaning import Cleaned as Cleaned
@@ -49,7 +47,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module 'pscp' has no attribute {name!r}")
     return getattr(importlib.import_module(f"pscp.{_HOMES[name]}"), name)

@@ -10,10 +10,10 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
 
 from pscp import errors
 from pscp.connect.connections import Connections
@@ -182,7 +182,7 @@ class Session:
         options = self._stream_options({"connections": 1, **fields})
         return stream.run(self.connections, options, argv)
 
-    def _stream_options(self, fields: Mapping[str, Any]) -> Options:
+    def _stream_options(self, fields: OptionFields) -> Options:
         return _options(self.options, fields).with_agent("a stream")
 
     # --- one copy
@@ -221,7 +221,7 @@ class Session:
             reporter.stop(result)
 
 
-def _is_client(value: Any) -> bool:
+def _is_client(value: object) -> bool:
     return value is not None and not isinstance(value, str)
 
 
@@ -239,7 +239,7 @@ def _is_large(froms: list[Location]) -> bool:
         return False
 
 
-def _options(options: Options | None, fields: Mapping[str, Any]) -> Options:
+def _options(options: Options | None, fields: OptionFields | SessionFields) -> Options:
     try:
         return dataclasses.replace(options or Options(), **fields)
     except TypeError as error:

@@ -11,7 +11,7 @@ import dataclasses
 import json
 import sys
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pscp import errors
 from pscp.api import Session
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _MOST = 1_000_000  # that are kept in memory; the same command finds the rest
 
-Ask = Callable[[requests.Clean], tuple[Any, bool]]
+Ask = Callable[[requests.Clean], tuple[object, bool]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,8 +87,8 @@ def clean(
 def _near_ask() -> Ask:
     end = End(0)
 
-    def ask(request: requests.Clean) -> tuple[Any, bool]:
-        found: list[tuple[Any, bool]] = []
+    def ask(request: requests.Clean) -> tuple[object, bool]:
+        found: list[tuple[object, bool]] = []
         end.answer(request, lambda answer, failed: found.append((answer, failed)))
         return found[0]
 
@@ -107,6 +107,8 @@ def _answered(ask: Ask, request: requests.Clean, by_age: bool) -> Cleaned:
             if is_failure:
                 data = failures.checked(answer)
                 raise errors.DestinationError(f"{data['path']}: {data['message']}")
+            if not isinstance(answer, dict):
+                raise TypeError("no page")
             found += map(_leftover, answer[leftovers.FOUND])
             held += map(_leftover, answer[leftovers.HELD])
             failed += map(_failure, answer[leftovers.FAILED])
@@ -117,14 +119,14 @@ def _answered(ask: Ask, request: requests.Clean, by_age: bool) -> Cleaned:
     return Cleaned(tuple(found), tuple(held), tuple(failed), removed, by_age)
 
 
-def _leftover(row: Any) -> Leftover:
+def _leftover(row: list[object]) -> Leftover:
     path, size_bytes, age_s = row
     if not isinstance(path, str) or type(size_bytes) is not int or type(age_s) is not int:
         raise TypeError("a row")
     return Leftover(path, size_bytes, age_s)
 
 
-def _failure(row: Any) -> Failure:
+def _failure(row: list[object]) -> Failure:
     path, message = row
     return Failure(str(path), errors.SystemFailure.__name__, str(message))
 

@@ -19,7 +19,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, Protocol, TextIO
+from typing import TYPE_CHECKING, Protocol, TextIO
 
 from pscp import terminal_text
 from pscp.options import Options
@@ -75,7 +75,7 @@ class Counters:
         with self._lock:
             return replace(self)
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, float | bool]:
         counted = [item.name for item in fields(self) if item.init and item.name != "nouns"]
         return {name: getattr(self, name) for name in counted}
 
@@ -263,7 +263,7 @@ class JsonLines(Ticking):
         ok = result is not None and result.ok
         self._event("end", {"ok": ok, **(asdict(result) if result else {})})
 
-    def _event(self, event: str, values: dict[str, Any]) -> None:
+    def _event(self, event: str, values: dict[str, object]) -> None:
         write_line(self._out, json.dumps({"event": event, **values}))
 
 

@@ -16,7 +16,6 @@ import os
 import re
 import stat
 import zlib
-from typing import Any
 
 _RUN_FOLDER_MAX = 50  # characters: unix(7) takes 107 for a socket, and ssh adds some of its own
 
@@ -36,14 +35,16 @@ def folder() -> str:
 Key = tuple[object, ...]  # of strings, numbers and None
 
 
-def recall_entry(folder_name: str, label: str, key: Key) -> Any:
+def recall_entry(folder_name: str, label: str, key: Key) -> object:
     """Return the value that remember_entry() kept for this key; None where there is none."""
     found = recall(_name_of(folder_name, label, key))
-    is_of_key = isinstance(found, dict) and found.get("key") == ascii(key)
-    return found.get("value") if is_of_key else None
+    if not isinstance(found, dict) or found.get("key") != ascii(key):
+        return None
+    value: object = found.get("value")
+    return value
 
 
-def remember_entry(folder_name: str, label: str, key: Key, value: Any) -> bool:
+def remember_entry(folder_name: str, label: str, key: Key, value: object) -> bool:
     """Keep a value for this key, with the key beside it. Return False where it cannot be kept."""
     return remember(_name_of(folder_name, label, key), {"key": ascii(key), "value": value})
 
@@ -57,7 +58,7 @@ def _name_of(folder_name: str, label: str, key: Key) -> str:
     return os.path.join(folder_name, f"{readable}-{number:08x}.json")
 
 
-def recall(name: str) -> Any:
+def recall(name: str) -> object:
     """Return the value of this name; None where there is none."""
     try:
         with open(os.path.join(folder(), name)) as file:
@@ -66,7 +67,7 @@ def recall(name: str) -> Any:
         return None
 
 
-def remember(name: str, value: Any) -> bool:
+def remember(name: str, value: object) -> bool:
     """Keep the value under this name. Return False where it cannot be kept.
 
     A folder that cannot be written is no reason to fail.

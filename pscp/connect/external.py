@@ -5,8 +5,6 @@ Not here: the channels themselves (transports/external.py), connections of our o
 
 from __future__ import annotations
 
-from typing import Any
-
 from pscp.connect.authenticator import Authenticator
 from pscp.connect.control_master import Master
 from pscp.options import Location, Options
@@ -20,7 +18,7 @@ class ExternalOpener:
 
     logs_in = False  # the next connection to this address may be of another kind
 
-    def __init__(self, host: Location, options: Options, client: Any) -> None:
+    def __init__(self, host: Location, options: Options, client: object) -> None:
         """Raises UsageError for what is no connection, or where it cannot be used from here."""
         check(client, options)
         self.authenticator = Authenticator(host)  # which nobody asks

@@ -13,7 +13,7 @@ Not here: the connections (connections.py).
 from __future__ import annotations
 
 import re
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pscp import state
 from pscp.options import MAX_CONNECTIONS, Location, Options
@@ -46,12 +46,12 @@ def _key(host: Location, options: Options) -> state.Key:
     )  # fmt: skip
 
 
-def _known(host: Location, options: Options) -> dict[str, Any]:
+def _known(host: Location, options: Options) -> dict[str, object]:
     found = state.recall_entry("hosts", host.login, _key(host, options))
     return found if isinstance(found, dict) else {}
 
 
-def _keep(host: Location, options: Options, values: dict[str, Any]) -> bool:
+def _keep(host: Location, options: Options, values: dict[str, object]) -> bool:
     """Add these values to what is remembered. Return False where they cannot be kept."""
     before = _known(host, options)
     after = {**before, **values}
@@ -63,9 +63,10 @@ def _keep(host: Location, options: Options, values: dict[str, Any]) -> bool:
 def recall(host: Location, options: Options, is_push: bool) -> Known:
     """Return what the last copy in this direction came to, as far as it is known."""
     found = _known(host, options)
+    kept = found.get(_way(is_push))
     try:
-        known = Known(*found[_way(is_push)])
-    except (LookupError, TypeError):
+        known = Known(*kept) if isinstance(kept, list) else Known()
+    except TypeError:
         known = Known()
     are_right = [
         isinstance(*pair) for pair in zip(known, (int, int, float, str, float), strict=True)

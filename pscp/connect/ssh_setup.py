@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from typing import Any
 
 from pscp import state
 from pscp.connect import host_cache
@@ -42,7 +41,9 @@ class Setup:
         if transport_of(options) != "openssh":  # nobody is asked, so nothing need be remembered
             return dataclasses.replace(resolve(self.host, options), advised=advised)
         try:  # --bind and the like depend on the way there, and may not be
-            kept: Any = None if asked(options) else self._recall(options)
+            kept = None if asked(options) else self._recall(options)
+            if not isinstance(kept, dict):
+                raise TypeError
             route, offered = Route(**kept["route"]), tuple(kept["offered"])
             guess = SshSetup(**{**kept, "route": route, "offered": offered, "advised": advised})
         except (TypeError, LookupError):  # nothing, or of another shape
@@ -74,7 +75,7 @@ class Setup:
             if setup is not None and setup.far_aes is None and isinstance(has_aes, bool):
                 self._setup = dataclasses.replace(setup, far_aes=has_aes)
 
-    def _recall(self, options: Options) -> Any:
+    def _recall(self, options: Options) -> object:
         return state.recall_entry("ssh", self.host.login, setup_key(self.host, options))
 
     def _remember(self, options: Options, setup: SshSetup) -> None:

@@ -18,20 +18,23 @@ import sys
 import threading
 import time
 import zlib
-from typing import Any, List, Optional
+from typing import TYPE_CHECKING, List, Optional
 
 from . import end, failures, frame_server, hashes, metadata, requests, session, source, system, wire
 from .paths import to_text
 
-TICK_S = (
-    10  # an agent that is alive says so this often; ../transfer/lane.py gives up after a minute
-)
+if TYPE_CHECKING:
+    from . import stream_server, tree
+
+TICK_S = 10  # an agent that is alive says so this often; the coordinator gives up after a minute
 
 
 class Agent:
     """One channel's far end."""
 
-    def __init__(self, read_fd: int, write_fd: int, gathering: Any = None) -> None:
+    def __init__(
+        self, read_fd: int, write_fd: int, gathering: "Optional[stream_server.Gathering]" = None
+    ) -> None:
         """With a gathering this is a lane that was handed over to it."""
         self._read_fd, self._write_fd = read_fd, write_fd
         self._write_lock = threading.Lock()  # the settler and the ticker write as well
@@ -40,6 +43,7 @@ class Agent:
         self._is_lost = False
         serve = None if self._is_guest else _serve
         self.end = end.End(metadata.current_umask(), gathering, serve)
+        self.end.gathering = gathering
         table = session.GUEST if self._is_guest else session.AGENT
         self._frames = frame_server.FrameServer(table, self, self._send)
 
@@ -99,7 +103,9 @@ class Agent:
             except OSError:
                 return
 
-    def _send(self, type_: int, id_: int, offset: int, payload: Any, flags: int = 0) -> None:
+    def _send(
+        self, type_: int, id_: int, offset: int, payload: system.Payload, flags: int = 0
+    ) -> None:
         header = wire.header(type_, payload, id_, offset, flags)
         with self._write_lock:
             if self._is_lost:
@@ -108,17 +114,18 @@ class Agent:
 
     # --- what is done about a frame, as the FrameServer asks for it
 
-    def answer(self, id_: int, request: Any) -> None:
-        _learn(getattr(request, "modules", ""))
+    def answer(self, id_: int, request: "requests.Request") -> None:
+        if isinstance(request, (requests.Clean, requests.Gather, requests.BeginStream)):
+            _learn(request.modules)
         if isinstance(request, requests.BeginStream) and self._is_of_another(request):
             self._hand_over(id_, request)
             return
         if isinstance(request, requests.Pack):
             known = [source.known(file) for file in request.files]
-            self._frames.reply_with_pack(id_, *self.end.the_source().pack(known))
+            self._frames.reply_with_pack(id_, *self.end.file_source().pack(known))
             return
         self.end.answer(request, functools.partial(self._frames.reply, id_))
-        if isinstance(request, requests.End) and self._is_guest:
+        if isinstance(request, requests.End) and self._is_guest and self.end.gathering:
             self.end.gathering.leave()
         if isinstance(request, (requests.End, *requests.BEGINNINGS)):
             self._frames.follow_role()
@@ -153,11 +160,13 @@ class Agent:
             id_, offset, length, receipt=receipt, matches=matches, failure=failure
         )
 
-    def land_pack(self, id_: int, listed: Any, rows: Any, bodies: memoryview) -> None:
+    def land_pack(
+        self, id_: int, listed: "List[tree.Entry]", rows: List[object], bodies: memoryview
+    ) -> None:
         def done(outcome: List[Optional[failures.Data]]) -> None:
             self._frames.reply(id_, failures.places(outcome))
 
-        self.end.the_sink().pack(listed, rows, bodies, done)
+        self.end.file_sink().pack(listed, rows, bodies, done)
 
 
 def _learn(text: str) -> None:
@@ -169,7 +178,9 @@ def _learn(text: str) -> None:
     getattr(package, "texts", {}).update(texts)
 
 
-def _serve(gathering: Any, read_fd: int, write_fd: int, pending: bytes) -> None:
+def _serve(
+    gathering: "stream_server.Gathering", read_fd: int, write_fd: int, pending: bytes
+) -> None:
     """A lane that another agent handed over to a gathering here."""
     lane = Agent(read_fd, write_fd, gathering)
     try:

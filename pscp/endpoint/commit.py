@@ -11,10 +11,10 @@ import os
 import stat
 import threading
 import time
-from typing import Any, Callable, List, Optional
+from typing import Callable, List, Optional
 
-from . import failures, files, metadata
-from .fence import is_named
+from . import failures, files, metadata, tree
+from .fence import AnyFence, is_named
 from .parts import Parts
 from .paths import Root
 
@@ -31,7 +31,7 @@ Done = Callable[[List[Optional[failures.Data]]], None]
 class Part:
     """A complete part, with what it is to become."""
 
-    def __init__(self, fd: int, entry: Any, strong: str, kind: int) -> None:
+    def __init__(self, fd: int, entry: tree.Entry, strong: str, kind: int) -> None:
         self.fd, self.entry, self.strong, self.kind = fd, entry, strong, kind
         self.failure: Optional[failures.Data] = None
 
@@ -50,8 +50,9 @@ class Settler:
     """A thread that settles what it is given, so that the data behind it need not wait."""
 
     def __init__(
-        self, root: Root, fence: Any, parts: Parts, policy: metadata.Policy, strong: bool
-    ) -> None:
+        self, root: Root, fence: AnyFence, parts: Parts, policy: metadata.Policy,
+        strong: bool,
+    ) -> None:  # fmt: skip
         self._root, self._fence, self._parts = root, fence, parts
         self._policy, self._strong = policy, strong
         self._changed = threading.Condition()

@@ -8,36 +8,98 @@ Not here: frames and descriptors (agent.py), what source and sink do (source.py,
 """
 
 import os
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional
+from typing import TYPE_CHECKING, Callable, Dict, List, Optional, Tuple, Union
 
 from . import failures, metadata, requests, source, system, tree, wire
 from .paths import to_bytes, to_text
 
 if TYPE_CHECKING:  # what only a sink needs is loaded with the request for one: 10 ms at a far end
-    from . import fence, sink
+    from typing import Protocol
 
-Reply = Callable[[Any, bool], None]  # (answer, or failure data; whether it failed)
+    from . import fence, files, leftovers, null_ends, sink, stream_server
+
+    class ChunkSource(Protocol):
+        """What sends chunks: of files, or of a stream."""
+
+        def know(self, id_: int, value: tree.Entry) -> None: ...
+        def forget(self, id_: int) -> None: ...
+        def send_chunk(self, id_: int, offset: int, length: int, send: wire.Send) -> None: ...
+        def close(self) -> None: ...
+
+    class ChunkSink(Protocol):
+        """What takes chunks: of files, or of a stream."""
+
+        @property
+        def place(self) -> Optional[wire.Place]: ...  # where a block may be read to
+
+        def know(self, id_: int, value: tree.Entry) -> None: ...
+        def forget(self, id_: int) -> None: ...
+        def write(self, id_: int, offset: int, block: memoryview) -> None: ...
+        def complete(
+            self, id_: int, offset: int, length: int, digest: bytes
+        ) -> Tuple[bool, int, Optional[failures.Data]]: ...
+        def abandon(self) -> None: ...
+        def close(self) -> None: ...
+
+    class Stream(Protocol):
+        """Makes the lanes of a stream, at either end of it."""
+
+        def lane(
+            self, request: requests.BeginStream
+        ) -> Tuple[Optional[ChunkSource], Optional[ChunkSink]]: ...
+
+
+Reply = Callable[[object, bool], None]  # (answer, or failure data; whether it failed)
+Failed = List[Tuple[int, failures.Data]]  # of many: the place and failure of each that failed
 
 
 class End:
     """Serves one copy after another; a Begin says what it is in the next one."""
 
-    def __init__(self, umask: int, gathering: Any = None, serve: Any = None) -> None:
-        """`gathering` has the stream, if this end is a lane of one; `serve` is for gather()."""
-        self._umask, self._serve = umask, serve
-        self.gathering: Any = gathering
-        self.source: Optional[source.Source] = None
-        self.sink: "Optional[sink.Sink]" = None
-        self._search: Any = None
+    def __init__(
+        self, umask: int, stream: "Optional[Stream]" = None,
+        serve: "Optional[stream_server.Serve]" = None,
+    ) -> None:  # fmt: skip
+        """`stream` is that of which this end is a lane, if it is; `serve` is for gather()."""
+        self._umask, self._stream, self._serve = umask, stream, serve
+        self.gathering: Optional[stream_server.Gathering] = None
+        self.source: Optional[ChunkSource] = None
+        self.sink: Optional[ChunkSink] = None
+        self._search: Optional[leftovers.Search] = None
 
-    def the_source(self) -> source.Source:
+    # --- its role; each raises WireError where it has another one
+
+    def the_source(self) -> "ChunkSource":
+        """Return the source that this end is."""
         if self.source is None:
             raise not_here("source")
         return self.source
 
-    def the_sink(self) -> "sink.Sink":
+    def the_sink(self) -> "ChunkSink":
+        """Return the sink that this end is."""
         if self.sink is None:
             raise not_here("sink")
+        return self.sink
+
+    def file_source(self) -> source.Source:
+        """Return the source of files that this end is."""
+        if not isinstance(self.source, source.Source):
+            raise not_here("source of files")
+        return self.source
+
+    def file_sink(self) -> "null_ends.NullSink":
+        """Return the sink of files that this end is, be it one that writes nothing."""
+        from . import null_ends
+
+        if not isinstance(self.sink, null_ends.NullSink):
+            raise not_here("sink of files")
+        return self.sink
+
+    def _writing_sink(self) -> "sink.Sink":
+        from . import sink
+
+        if not isinstance(self.sink, sink.Sink):
+            raise not_here("sink of files")
         return self.sink
 
     def answer(self, request: "requests.Request", reply: Reply) -> None:
@@ -45,10 +107,8 @@ class End:
         try:
             if isinstance(request, requests.Finish):
                 self._finish(request, reply)
-            elif type(request) in OF_A_STREAM:
-                if self.gathering is None:
-                    raise not_here("stream's far end")
-                OF_A_STREAM[type(request)](self, request, reply)
+            elif isinstance(request, requests.ASKED_OF_GATHERING):
+                self._ask_gathering(request, reply)
             else:
                 reply(ANSWERS[type(request)](self, request), False)
         except failures.EXPECTED as error:
@@ -58,7 +118,20 @@ class End:
         def done(outcome: List[Optional[failures.Data]]) -> None:
             reply(outcome[0], outcome[0] is not None)
 
-        self.the_sink().finish(request.entry, request.strong, request.receipt, done)
+        self.file_sink().finish(request.entry, request.strong, request.receipt, done)
+
+    def _ask_gathering(self, request: requests.OfGathering, reply: Reply) -> None:
+        gathering = self.gathering
+        if gathering is None:
+            raise not_here("stream")
+        if isinstance(request, requests.Heard):
+            gathering.heard(request, reply)
+        elif isinstance(request, requests.Drained):
+            gathering.drained(request, reply)
+        elif isinstance(request, requests.CloseInput):
+            gathering.close_input(request, reply)
+        else:
+            gathering.abort(reply)
 
     # --- what this end is
 
@@ -66,20 +139,27 @@ class End:
         """Be the source or the sink of a copy. Raises OSError where the root cannot be opened."""
         self.drop_role()
         if isinstance(request, requests.BeginStream):
-            self.source, self.sink = self.gathering.lane(request)
+            if self._stream is None:
+                raise not_here("stream")
+            self.source, self.sink = self._stream.lane(request)
         elif isinstance(request, requests.BeginSource):
-            make = _null_ends().MadeUpSource if request.test else source.Source
-            self.source = make(
-                request.tops, request.rules, request.hash, request.block_bytes, request.strong
-            )
-        elif request.test:
-            self.sink = _null_ends().NullSink(request.hash)
+            self.source = self._new_source(request)
         else:
             self.sink = self._new_sink(request)
 
-    def _new_sink(self, request: requests.BeginSink) -> "sink.Sink":
-        from . import sink
+    def _new_source(self, request: requests.BeginSource) -> source.Source:
+        make = source.Source
+        if request.test:
+            from . import null_ends
 
+            make = null_ends.MadeUpSource
+        return make(request.tops, request.rules, request.hash, request.block_bytes, request.strong)
+
+    def _new_sink(self, request: requests.BeginSink) -> "null_ends.NullSink":
+        from . import null_ends, sink
+
+        if request.test:
+            return null_ends.NullSink(request.hash, False)
         policy = metadata.Policy(request.preserve, request.archive, self._umask)
         copy = sink.Copy(request.token, request.nonce, request.lane, request.earlier)
         return sink.Sink(request.root, copy, policy, request.hash, request.strong)
@@ -89,28 +169,31 @@ class End:
         from . import stream_server
 
         self.close()
-        self.gathering = stream_server.Gathering(request, self._umask, self._serve)
-        return to_text(os.fsencode(self.gathering.path))
+        if self._serve is None:
+            raise not_here("stream")
+        gathering = stream_server.Gathering(request, self._umask, self._serve)
+        self._stream = self.gathering = gathering
+        return to_text(os.fsencode(gathering.path))
 
     def close(self) -> None:
         """The copy is over, and so is a stream that was gathered here."""
         self.drop_role()
         if self._serve is not None and self.gathering is not None:
             self.gathering.close()
-            self.gathering = None
+            self._stream = self.gathering = None
 
     def drop_role(self) -> None:
-        source_end, sink_end = self.source, self.sink
+        """Be neither source nor sink any more."""
+        roles = self.source, self.sink
         self.source = self.sink = None
-        if source_end is not None:
-            source_end.close()
-        if sink_end is not None:
-            sink_end.close()
+        for role in roles:
+            if role is not None:
+                role.close()
 
     # --- answers of either end
 
-    def expand(self, request: requests.Expand) -> List[Any]:
-        found: List[Any] = []
+    def expand(self, request: requests.Expand) -> "List[Union[List[source.Top], failures.Data]]":
+        found: List[Union[List[source.Top], failures.Data]] = []
         for path in request.paths:
             try:
                 found.append(source.expand(path, request.glob))
@@ -118,7 +201,7 @@ class End:
                 found.append(failures.from_exception(error, path))
         return found
 
-    def target(self, request: requests.Target) -> List[Any]:
+    def target(self, request: requests.Target) -> List[object]:
         from . import placing
 
         make = bool(request.nonce)
@@ -130,7 +213,7 @@ class End:
         claim = requests.Claim(found.root, request.token, request.nonce, request.known)
         return [*found, self.claim(claim)]
 
-    def claim(self, request: requests.Claim) -> "fence.State":
+    def claim(self, request: requests.Claim) -> "fence.Claim":
         from . import fence
 
         fd = os.open(to_bytes(request.root), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -139,7 +222,7 @@ class End:
         finally:
             os.close(fd)
 
-    def clean(self, request: requests.Clean) -> Any:
+    def clean(self, request: requests.Clean) -> Dict[str, object]:
         from . import leftovers
 
         if request.path is not None:
@@ -150,96 +233,83 @@ class End:
 
     # --- of a source
 
-    def walk(self, request: requests.Walk) -> Any:
-        return self.the_source().walk(request.after, request.restart, request.most)
+    def walk(self, request: requests.Walk) -> Tuple[List[tree.Entry], bool]:
+        return self.file_source().walk(request.after, request.restart, request.most)
 
-    def extents(self, request: requests.Extents) -> Any:
-        return self.the_source().extents(source.known(request.file), request.offset)
+    def extents(self, request: requests.Extents) -> "Tuple[List[files.Extent], bool]":
+        return self.file_source().extents(source.known(request.file), request.offset)
 
-    def digests(self, request: requests.Digests) -> List[Any]:
-        found: List[Any] = []
+    def digests(self, request: requests.Digests) -> List[object]:
+        found: List[object] = []
         for file, extents in request.files:
             try:
                 known = source.known(file)
-                found.append(self.the_source().digests(known, extents, request.hash))
+                found.append(self.file_source().digests(known, extents, request.hash))
             except failures.EXPECTED as error:
                 found.append(failures.from_exception(error, file.path))
         return found
 
     # --- of a sink
 
-    def extents_there(self, request: requests.ExtentsThere) -> Any:
-        return self.the_sink().extents(request.path, request.offset)
+    def extents_there(self, request: requests.ExtentsThere) -> "Tuple[List[files.Extent], bool]":
+        return self._writing_sink().extents(request.path, request.offset)
 
-    def digests_there(self, request: requests.DigestsThere) -> List[Any]:
-        found: List[Any] = []
+    def digests_there(self, request: requests.DigestsThere) -> List[object]:
+        found: List[object] = []
         for is_part, path, extents in request.files:
             try:
-                found.append(self.the_sink().digests(path, is_part, extents, request.hash))
+                found.append(self._writing_sink().digests(path, is_part, extents, request.hash))
             except failures.EXPECTED as error:
                 found.append(failures.from_exception(error, path))
         return found
 
-    def look(self, request: requests.Look) -> List[Any]:
-        return self.the_sink().look(request.paths)
+    def look(self, request: requests.Look) -> List[List[object]]:
+        return list(map(self._writing_sink().look, request.paths))
 
     def inherit(self, request: requests.Inherit) -> bool:
-        return self.the_sink().inherit(request.entry, request.nonce)
+        return self._writing_sink().inherit(request.entry, request.nonce)
 
     def make(self, request: requests.Make) -> int:
-        return self.the_sink().make(request.entry)
+        return self.file_sink().make(request.entry)
 
     def discard(self, request: requests.Discard) -> bool:
-        return self.the_sink().discard(request.path, request.nonces)
+        return self.file_sink().discard(request.path, request.nonces)
 
     def revoke(self, request: requests.Revoke) -> None:
-        self.the_sink().revoke(request.lane)
+        self.file_sink().revoke(request.lane)
 
-    def adopt(self, request: requests.Adopt) -> List[Any]:
-        return _each(request.entries, self.the_sink().adopt)
+    def adopt(self, request: requests.Adopt) -> Failed:
+        return _each(request.entries, self._writing_sink().adopt)
 
-    def hard_links(self, request: requests.HardLinks) -> List[Any]:
-        return self._each_named(request.entries, self.the_sink().hard_link)
+    def hard_links(self, request: requests.HardLinks) -> Failed:
+        return self._each_named(request.entries, self.file_sink().hard_link)
 
-    def folders(self, request: requests.Folders) -> List[Any]:
-        return self._each_named(request.entries, self.the_sink().finish_folder)
+    def folders(self, request: requests.Folders) -> Failed:
+        return self._each_named(request.entries, self.file_sink().finish_folder)
 
-    def _each_named(self, listed: List[tree.Entry], act: Callable[[tree.Entry], None]) -> List[Any]:
+    def _each_named(self, listed: List[tree.Entry], act: Callable[[tree.Entry], None]) -> Failed:
         failed = _each(listed, act)
-        self.the_sink().make_names_durable(listed)
+        self.file_sink().make_names_durable(listed)
         return failed
 
 
 def not_here(role: str) -> wire.WireError:
-    """The error of a request to an end that has another role, or none."""
+    """Return the error of a request to an end that has another role, or none."""
     return wire.WireError("a request for a %s, which this end is not" % role)
 
 
-def _null_ends() -> Any:
-    from . import null_ends
-
-    return null_ends
-
-
-def _each(listed: List[tree.Entry], act: Callable[[tree.Entry], None]) -> List[Any]:
-    """Do this with many entries; returns [place, failure] of those that failed."""
-    failed: List[Any] = []
+def _each(listed: List[tree.Entry], act: Callable[[tree.Entry], None]) -> Failed:
+    """Do this with many entries; returns the place and failure of those that failed."""
+    failed: Failed = []
     for place, entry in enumerate(listed):
         try:
             act(entry)
         except failures.EXPECTED as error:
-            failed.append([place, failures.from_exception(error, entry.path)])
+            failed.append((place, failures.from_exception(error, entry.path)))
     return failed
 
 
-OF_A_STREAM: Dict[type, Callable[[End, Any, Reply], None]] = {
-    requests.Heard: lambda end, request, reply: end.gathering.heard(request, reply),
-    requests.Drained: lambda end, request, reply: end.gathering.drained(request, reply),
-    requests.CloseInput: lambda end, request, reply: end.gathering.close_input(request, reply),
-    requests.Abort: lambda end, request, reply: end.gathering.abort(reply),
-}
-
-ANSWERS: Dict[type, Callable[[End, Any], Any]] = {
+ANSWERS: Dict[type, Callable[..., object]] = {
     requests.Ping: lambda end, request: None,
     requests.BeginSource: End.begin,
     requests.BeginSink: End.begin,
@@ -262,7 +332,7 @@ ANSWERS: Dict[type, Callable[[End, Any], Any]] = {
     requests.Make: End.make,
     requests.Discard: End.discard,
     requests.Revoke: End.revoke,
-    requests.Release: lambda end, request: end.the_sink().release(),
+    requests.Release: lambda end, request: end.file_sink().release(),
     requests.Adopt: End.adopt,
     requests.HardLinks: End.hard_links,
     requests.Folders: End.folders,

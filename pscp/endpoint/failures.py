@@ -6,7 +6,7 @@ Not here: the exceptions a user sees (../errors.py turns each KIND into one of t
 """
 
 import os
-from typing import Any, Dict, List, Optional
+from typing import TYPE_CHECKING, Dict, List, Optional, Tuple
 
 from .files import Changed
 from .wire import WireError
@@ -21,7 +21,19 @@ DESTINATION = "destination"  # the destination cannot take these sources
 SUPERSEDED = "superseded"  # another run of the same copy has taken over
 KINDS = frozenset([CHANGED, UNSUPPORTED, UNSAFE, DAMAGED, VERIFY, SYSTEM, DESTINATION, SUPERSEDED])
 
-Data = Dict[str, Any]
+if TYPE_CHECKING:
+    from typing import TypedDict
+
+    class Data(TypedDict):
+        """A failure; `errno` is 0 where there was none."""
+
+        kind: str
+        path: str
+        message: str
+        errno: int
+
+else:
+    Data = Dict[str, object]
 
 
 class Refusal(Exception):
@@ -51,10 +63,10 @@ def from_exception(error: BaseException, path: str) -> Data:
     raise error
 
 
-def checked(value: Any) -> Data:
-    """Failure data from a far end, with every field of the type it should have."""
+def checked(value: object) -> Data:
+    """Return failure data from a far end, with every field of the type it should have."""
     kind = value.get("kind") if isinstance(value, dict) else None
-    if not isinstance(kind, str) or kind not in KINDS:
+    if not isinstance(value, dict) or not isinstance(kind, str) or kind not in KINDS:
         raise WireError("a failure without a kind")
     number = value.get("errno")
     return data(
@@ -65,6 +77,6 @@ def checked(value: Any) -> Data:
     )
 
 
-def places(outcome: List[Optional[Data]]) -> List[Any]:
-    """[place, failure] for those of many that failed."""
-    return [[place, each] for place, each in enumerate(outcome) if each is not None]
+def places(outcome: List[Optional[Data]]) -> List[Tuple[int, Data]]:
+    """Return the place and the failure of those of many that failed."""
+    return [(place, each) for place, each in enumerate(outcome) if each is not None]

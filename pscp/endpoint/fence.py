@@ -22,7 +22,7 @@ import signal
 import stat
 import threading
 import time
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import TYPE_CHECKING, Dict, Iterator, List, Optional, Tuple, Union
 
 from . import system
 from .failures import DESTINATION, SUPERSEDED, Refusal
@@ -37,7 +37,26 @@ _EARLIER_MOST = 64  # runs that left parts; the parts of older ones are found by
 _CONTENT_BYTES = 1 << 20
 _FLAGS = os.O_RDWR | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
-State = Dict[str, Any]
+if TYPE_CHECKING:
+    from typing import NotRequired, TypedDict
+
+    class State(TypedDict):
+        """What a fence says."""
+
+        run: str  # that owns the copy; "": none does
+        lost: List[int]  # lanes of it
+        earlier: List[str]  # runs that may have left parts
+
+    class Claim(TypedDict):
+        """The answer to a claim."""
+
+        held: str  # the run that owns the copy and is not known; "": the copy was claimed
+        earlier: List[str]  # runs that may have left parts
+        folds: bool  # whether the root takes names that differ by case for one
+        server: NotRequired[Dict[str, object]]  # over SFTP: what was found out of it
+
+else:
+    State = Claim = Dict[str, object]
 
 
 def fence_name(token: str) -> bytes:
@@ -179,22 +198,13 @@ def private_folder(make: bool) -> int:
 
 
 @contextlib.contextmanager
-def _private(make: bool) -> Iterator[int]:
-    """The descriptor of private_folder()."""
-    fd = private_folder(make)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
-
-
-@contextlib.contextmanager
 def _places(root_fd: int, token: str) -> Iterator[List[_Place]]:
     """Where the fence may lie, the best place first."""
     with contextlib.ExitStack() as stack:
         places = [_Place(root_fd, token)]
         with contextlib.suppress(OSError):
-            places.append(_Place(stack.enter_context(_private(False)), token))
+            places.append(_Place(private_folder(False), token))
+            stack.callback(os.close, places[1].folder_fd)
         yield places
 
 
@@ -220,13 +230,11 @@ def _write(fd: int, state: State) -> None:
     os.ftruncate(fd, len(content))
 
 
-def claim(root_fd: int, token: str, nonce: str, known: List[str]) -> State:
+def claim(root_fd: int, token: str, nonce: str, known: List[str]) -> Claim:
     """Make `nonce` the run that owns the copy, unless a run owns it that is not in `known`.
 
-    Returns {"held": that run, "earlier": [runs that may have left parts], "folds": whether the root
-    takes names that differ by case for one}; "held" is "" where the copy was claimed. To ask before
-    taking over from a run that is not known tells a claim that comes late from one that is new.
-    Raises OSError, and Refusal where a holder cannot be ended.
+    To ask before taking over from a run that is not known tells a claim that comes late from one
+    that is new. Raises OSError, and Refusal where a holder cannot be ended.
     """
     try:
         return _claim_in(False, root_fd, token, nonce, known)
@@ -238,7 +246,7 @@ def claim(root_fd: int, token: str, nonce: str, known: List[str]) -> State:
         raise problem
 
 
-def decide(states: List[State], nonce: str, known: List[str]) -> Tuple[State, Optional[State]]:
+def decide(states: List[State], nonce: str, known: List[str]) -> Tuple[Claim, Optional[State]]:
     """The answer to a run that claims the copy while fences say this, and what the fence says from
     then on; None where it stays as it is.
     """
@@ -250,7 +258,7 @@ def decide(states: List[State], nonce: str, known: List[str]) -> Tuple[State, Op
         if owner not in known:
             return {"held": owner, "earlier": earlier, "folds": False}, None
     earlier = sorted(set(earlier), key=earlier.index)[-_EARLIER_MOST:]
-    answer = {"held": "", "earlier": earlier, "folds": False}
+    answer: Claim = {"held": "", "earlier": earlier, "folds": False}
     return answer, {"run": nonce, "lost": [], "earlier": earlier}
 
 
@@ -262,7 +270,7 @@ def _folds(root_fd: int, token: str) -> bool:
     return False
 
 
-def _claim_in(private: bool, root_fd: int, token: str, nonce: str, known: List[str]) -> State:
+def _claim_in(private: bool, root_fd: int, token: str, nonce: str, known: List[str]) -> Claim:
     """Claim the copy with a fence in the root, or in the private folder. Raises OSError.
 
     Both are locked before anything is written, in one order, and looked for only then: so of two
@@ -275,7 +283,9 @@ def _claim_in(private: bool, root_fd: int, token: str, nonce: str, known: List[s
     with contextlib.ExitStack() as stack:
         for is_private in (False, True):
             try:
-                folder_fd = stack.enter_context(_private(private)) if is_private else root_fd
+                folder_fd = private_folder(private) if is_private else root_fd
+                if is_private:
+                    stack.callback(os.close, folder_fd)
                 place = _Place(folder_fd, token)
                 fd = place.open_locked(is_private is private)
             except OSError:
@@ -435,3 +445,6 @@ class Fence:
     def close(self) -> None:
         os.close(self._fd)
         os.close(self._place.folder_fd)
+
+
+AnyFence = Union[Fence, NoFence]

@@ -9,14 +9,39 @@ Not here: which chunks there are (../transfer/plan.py), how parts are made, open
 Read next: source.py and sink.py, which serve many files of a copy.
 """
 
+import collections
 import errno
+import functools
 import os
-from typing import Any, Callable, Iterator, List, NamedTuple, Optional, Tuple
+from typing import (
+    TYPE_CHECKING,
+    Callable,
+    Generic,
+    Iterator,
+    List,
+    NamedTuple,
+    Optional,
+    Tuple,
+    TypeVar,
+)  # fmt: skip
 
 from . import hashes, system
 
+if TYPE_CHECKING:
+    from typing import Protocol
+
+    class Closable(Protocol):
+        """A file of one end."""
+
+        def close(self) -> None: ...
+
+
+K = TypeVar("K")
+F = TypeVar("F", bound="Closable")
+
 Extent = Tuple[int, int]  # offset, length
 EXTENTS_MOST = 4096  # in one answer
+_FILES_KEPT = 16  # open descriptors a lane
 
 _NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
 _CLOEXEC = getattr(os, "O_CLOEXEC", 0)
@@ -68,6 +93,35 @@ def read_whole(place: Place, known: Identity, follow: bool) -> bytes:
         return body
     finally:
         os.close(fd)
+
+
+class OpenFiles(Generic[K, F]):
+    """The open files of one lane, by their number; only those that were used last stay open."""
+
+    def __init__(self, opened: Callable[[K], F]) -> None:
+        self._opened = opened
+        self._files: "collections.OrderedDict[int, F]" = collections.OrderedDict()
+
+    def get(self, id_: int, value: K) -> F:
+        """Return the file `id_`, which is that of this value if it has to be opened."""
+        file = self._files.get(id_)
+        if file is None:
+            file = self._files[id_] = self._opened(value)
+            if len(self._files) > _FILES_KEPT:
+                self._files.popitem(last=False)[1].close()
+        self._files.move_to_end(id_)
+        return file
+
+    def close_file(self, id_: int) -> None:
+        """Close the file `id_`, if it is open."""
+        file = self._files.pop(id_, None)
+        if file is not None:
+            file.close()
+
+    def close(self) -> None:
+        """Close all."""
+        for id_ in list(self._files):
+            self.close_file(id_)
 
 
 class FileSource:
@@ -209,8 +263,12 @@ def _is_zero(view: memoryview) -> bool:
     return bytes(view) == bytes(len(view))
 
 
-def _load_fallocate() -> Any:
-    """fallocate(2) itself: glibc's posix_fallocate writes every block where the kernel cannot."""
+@functools.lru_cache(maxsize=None)
+def _fallocate() -> Callable[[int, int, int, int], int]:
+    """Return fallocate(2) itself, which returns 0, or the errno.
+
+    glibc's posix_fallocate writes every block where the kernel cannot.
+    """
     try:
         import ctypes
 
@@ -221,15 +279,9 @@ def _load_fallocate() -> Any:
         return lambda *asked: errno.EOPNOTSUPP
 
 
-_fallocate: Any = None
-
-
 def fallocate(fd: int, mode: int, offset: int, size: int) -> int:
-    """0, or the errno: EOPNOTSUPP where the system or the filesystem cannot."""
-    global _fallocate
-    if _fallocate is None:
-        _fallocate = _load_fallocate()
-    return int(_fallocate(fd, mode, offset, size))
+    """Return 0, or the errno: EOPNOTSUPP where the system or the filesystem cannot."""
+    return _fallocate()(fd, mode, offset, size)
 
 
 def reserve(fd: int, status: os.stat_result, size: int) -> None:

@@ -9,31 +9,55 @@ Read next: sink.py.
 """
 
 import sys
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional
+from typing import TYPE_CHECKING, Dict, List, Optional, Sequence
 
-from . import entries, failures, requests, session, source, wire
+from . import entries, failures, requests, session, source, tree, wire
 
 if TYPE_CHECKING:
     from typing import Protocol
 
+    class Role(Protocol):
+        """The sink or the source of a copy."""
+
+        def know(self, id_: int, value: tree.Entry) -> None: ...
+        def forget(self, id_: int) -> None: ...
+
+    class Sink(Role, Protocol):
+        """The sink of a copy."""
+
+        @property
+        def place(self) -> Optional[wire.Place]: ...  # where a block may be read to
+
+        def write(self, id_: int, offset: int, block: memoryview) -> None: ...
+        def abandon(self) -> None: ...
+
+    class End(Protocol):
+        """The end of a copy that a back end serves."""
+
+        @property
+        def source(self) -> Optional[Role]: ...
+        @property
+        def sink(self) -> Optional[Sink]: ...
+        def the_source(self) -> Role: ...
+        def the_sink(self) -> Sink: ...
+
     class BackEnd(Protocol):
         """What acts on the frames, and answers each through the FrameServer, now or later."""
 
-        end: Any  # an End: the sink or the source of the copy
-
-        def answer(self, id_: int, request: Any) -> None: ...
+        @property
+        def end(self) -> End: ...
+        def answer(self, id_: int, request: requests.Request) -> None: ...
         def send_chunk(self, id_: int, offset: int, length: int) -> None: ...
         def complete(self, id_: int, offset: int, length: int, digest: bytes) -> None: ...
-        def land_pack(self, id_: int, listed: Any, rows: Any, bodies: memoryview) -> None: ...
-
-
-Send = Callable[..., None]  # (type, id, offset, payload, flags)
+        def land_pack(
+            self, id_: int, listed: List[tree.Entry], rows: List[object], bodies: memoryview
+        ) -> None: ...
 
 
 class FrameServer:
     """The session and the decoder of one channel. Its frames are taken by one thread."""
 
-    def __init__(self, table: session.Table, back_end: "BackEnd", send: Send) -> None:
+    def __init__(self, table: session.Table, back_end: "BackEnd", send: "wire.Send") -> None:
         self.session = session.Session(table)
         self.decoder = wire.Decoder()
         self._back_end, self._send = back_end, send
@@ -61,25 +85,24 @@ class FrameServer:
         elif frame.type == wire.FILE:
             self._know(frame)
         elif frame.type == wire.PACK:
-            rows, bodies = wire.unpack_payload(payload)
-            listed = [entries.entry(value) for value, _ in rows]
-            back_end.land_pack(frame.id, listed, [row for _, row in rows], bodies)
+            packed, bodies = wire.unpack_payload(payload)
+            back_end.land_pack(frame.id, *entries.packed(packed), bodies)
         else:
             self._answer(frame.id, requests.from_json(frame.json()))
 
-    def _answer(self, id_: int, request: Any) -> None:
-        self._is_traced = getattr(request, "debug", self._is_traced)
+    def _answer(self, id_: int, request: "requests.Request") -> None:
+        if isinstance(request, requests.BEGINNINGS):
+            self._is_traced = request.debug
         self._trace("%s %s" % (type(request).__name__, requests.path_of(request)))
         self._back_end.answer(id_, request)
 
     def _know(self, frame: wire.Frame) -> None:
         """The file `id` is another one from now on, or none."""
         end = self._back_end.end
-        is_sink = end.sink is not None
-        role = end.the_sink() if is_sink else end.the_source()
+        role: Role = end.sink if end.sink is not None else end.the_source()
         if not frame.payload:
             role.forget(frame.id)
-        elif is_sink:
+        elif end.sink is not None:
             role.know(frame.id, entries.entry(frame.json()))
         else:
             role.know(frame.id, source.known(requests.known(frame.json())))
@@ -97,20 +120,20 @@ class FrameServer:
         end = self._back_end.end
         event = session.BEGIN_SOURCE if end.source is not None else session.END
         self.session.advance(session.BEGIN_SINK if end.sink is not None else event)
-        self.decoder.place = getattr(end.sink, "place", None)
+        self.decoder.place = end.sink.place if end.sink is not None else None
 
     # --- out
 
-    def hello(self, about: Dict[str, Any]) -> None:
+    def hello(self, about: Dict[str, object]) -> None:
         self._send(wire.HELLO, 0, 0, wire.to_json(about))
         self.session.advance(session.HELLO)
 
-    def reply(self, id_: int, answer: Any, failed: bool = False) -> None:
+    def reply(self, id_: int, answer: object, failed: bool = False) -> None:
         if failed:
             self._trace("failed: %s" % answer)
         self._send(wire.REPLY, id_, 0, wire.to_json(answer), wire.FAILED if failed else 0)
 
-    def reply_with_pack(self, id_: int, rows: List[Any], bodies: List[bytes]) -> None:
+    def reply_with_pack(self, id_: int, rows: Sequence[object], bodies: List[bytes]) -> None:
         self._send(wire.PACK, id_, 0, wire.pack_payload(rows, bodies))
 
     def acknowledge(

@@ -10,14 +10,22 @@ Not here: what a digest is compared with (sink.py). Read next: files.py.
 import hashlib
 import sys
 import time
-from typing import Any, Callable, Dict, List, Optional
+from typing import TYPE_CHECKING, Callable, Dict, List, Optional, Union
 
 STRONG = "sha256"  # what -s uses: known to everybody's sha256sum
 
-Hasher = Any  # has update(buffer) and digest() -> bytes, as in hashlib
+if TYPE_CHECKING:
+    import ctypes
+    from typing import Protocol
+
+    class Hasher(Protocol):
+        """As those of hashlib."""
+
+        def update(self, __data: Union[bytes, bytearray, memoryview]) -> None: ...
+        def digest(self) -> bytes: ...
 
 
-def _xxhash_package() -> Optional[Callable[[], Hasher]]:
+def _xxhash_package() -> "Optional[Callable[[], Hasher]]":
     try:
         if sys.flags.no_site:  # the agent's, since that starts faster
             import site
@@ -30,7 +38,7 @@ def _xxhash_package() -> Optional[Callable[[], Hasher]]:
         return None
 
 
-def _xxhash_library() -> Optional[Callable[[], Hasher]]:
+def _xxhash_library() -> "Optional[Callable[[], Hasher]]":
     """XXH3-128 of libxxhash (0.8 or later, when the algorithm was settled) through ctypes."""
     try:
         import ctypes
@@ -40,14 +48,16 @@ def _xxhash_library() -> Optional[Callable[[], Hasher]]:
         try:
             library = ctypes.CDLL(name)
             if library.XXH_versionNumber() >= 800:
-                return _ctypes_hasher(ctypes, library)
+                return _ctypes_hasher(library)
         except (OSError, AttributeError):
             continue
     return None
 
 
-def _ctypes_hasher(ctypes: Any, library: Any) -> Callable[[], Hasher]:
-    class Digest128(ctypes.Structure):  # type: ignore[misc]
+def _ctypes_hasher(library: "ctypes.CDLL") -> "Callable[[], Hasher]":
+    import ctypes
+
+    class Digest128(ctypes.Structure):
         _fields_ = [("low", ctypes.c_uint64), ("high", ctypes.c_uint64)]
 
     pointer, size = ctypes.c_void_p, ctypes.c_size_t
@@ -68,7 +78,7 @@ def _ctypes_hasher(ctypes: Any, library: Any) -> Callable[[], Hasher]:
         def __del__(self) -> None:
             library.XXH3_freeState(self._state)
 
-        def update(self, data: Any) -> None:
+        def update(self, data: Union[bytes, bytearray, memoryview]) -> None:
             view = memoryview(data)
             if view.readonly:  # ctypes takes the address of writable memory only
                 library.XXH3_128bits_update(self._state, bytes(view), len(view))
@@ -83,7 +93,7 @@ def _ctypes_hasher(ctypes: Any, library: Any) -> Callable[[], Hasher]:
     return Xxh3
 
 
-def _available() -> Dict[str, Callable[[], Hasher]]:
+def _available() -> "Dict[str, Callable[[], Hasher]]":
     found: Dict[str, Callable[[], Hasher]] = {
         "sha256": hashlib.sha256,
         "blake2b": lambda: hashlib.blake2b(digest_size=32),
@@ -97,8 +107,8 @@ def _available() -> Dict[str, Callable[[], Hasher]]:
 ALGORITHMS = _available()
 
 
-def new(name: str) -> Hasher:
-    """A hasher; KeyError when this end does not have the algorithm."""
+def new(name: str) -> "Hasher":
+    """Return a new hasher; KeyError when this end does not have the algorithm."""
     return ALGORITHMS[name]()
 
 

@@ -14,7 +14,7 @@ import os
 import re
 import stat
 import time
-from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
+from typing import Dict, Iterator, List, Optional, Set, Tuple
 
 from . import failures
 from .paths import Root, to_bytes, to_text
@@ -27,7 +27,9 @@ FOUND, HELD, FAILED = "found", "held", "failed"
 _PART = re.compile(rb"\A\..+\.([0-9a-f]{8})[0-9a-f]*\.pscp-part\Z", re.DOTALL)
 _FENCE = re.compile(rb"\A\.([0-9a-f]{8})\.pscp-run\Z")
 
-Item = Tuple[str, List[Any]]  # FOUND and HELD: [path, bytes, age in seconds]; FAILED: [path, why]
+Item = Tuple[
+    str, List[object]
+]  # FOUND and HELD: [path, bytes, age in seconds]; FAILED: [path, why]
 
 
 def part_token(name: bytes) -> bytes:
@@ -46,17 +48,22 @@ class Page:
     """One answer of a search: what was found until it is full, by number or by time."""
 
     def __init__(self) -> None:
-        self.answer: Dict[str, Any] = {FOUND: [], HELD: [], FAILED: [], "is_last": True}
+        self._rows: Dict[str, List[List[object]]] = {FOUND: [], HELD: [], FAILED: []}
+        self._is_last = True
         self._count, self._end_s = 0, time.monotonic() + PAGE_S
+
+    @property
+    def answer(self) -> Dict[str, object]:
+        """The rows of each kind, and whether they are the last."""
+        return {**self._rows, "is_last": self._is_last}
 
     def add(self, item: Optional[Item]) -> bool:
         """Take what a step of the search found, if anything; False: the page is full."""
         if item is not None:
-            self.answer[item[0]].append(item[1])
+            self._rows[item[0]].append(item[1])
             self._count += 1
-        is_full = self._count >= PAGE_ITEMS or time.monotonic() > self._end_s
-        self.answer["is_last"] = not is_full
-        return not is_full
+        self._is_last = self._count < PAGE_ITEMS and time.monotonic() <= self._end_s
+        return self._is_last
 
 
 class Search:
@@ -71,7 +78,7 @@ class Search:
         self._open: Optional[Set[Tuple[int, int]]] = None
         self._items = self._search()
 
-    def page(self) -> Dict[str, Any]:
+    def page(self) -> Dict[str, object]:
         """What the next two seconds find, and whether that was the last of it."""
         page = Page()
         self._open = open_files()

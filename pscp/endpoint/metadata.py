@@ -13,9 +13,26 @@ import grp
 import itertools
 import os
 import pwd
-from typing import Any, Callable, Dict, NamedTuple, Optional
+from typing import TYPE_CHECKING, Callable, Dict, NamedTuple, Optional, Tuple, TypeVar
 
 from . import files
+
+if TYPE_CHECKING:
+    from typing import Protocol
+
+    class Entry(Protocol):
+        """What is read here of a tree.Entry."""
+
+        @property
+        def mode(self) -> int: ...
+        @property
+        def mtime_ns(self) -> int: ...
+        @property
+        def extra(self) -> Dict[str, object]: ...
+
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 _NO_ATTRIBUTES = frozenset(
     [errno.ENOTSUP, errno.ENODATA, errno.ENOENT, errno.EACCES, errno.EPERM, errno.ELOOP]
@@ -26,9 +43,9 @@ _XATTRS_MAX_BYTES = 64 * 1024  # of one file; all of them travel in one frame
 
 def read(
     full: bytes, place: files.Place, status: os.stat_result, *, preserve: bool, archive: bool
-) -> Dict[str, Any]:
+) -> Dict[str, object]:
     """What a sink needs beyond mode and mtime: "a" atime_ns, "o" owner, "x" attributes."""
-    extra: Dict[str, Any] = {}
+    extra: Dict[str, object] = {}
     if preserve:
         extra["a"] = status.st_atime_ns
     if archive:
@@ -39,9 +56,11 @@ def read(
     return extra
 
 
-def _cached(ask: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def _cached(ask: Callable[[K], V]) -> Callable[[K], Optional[V]]:
+    """Have a function remember what it returned, and return None where there is nothing."""
+
     @functools.lru_cache(1024)
-    def look_up(key: Any) -> Any:
+    def look_up(key: K) -> Optional[V]:
         try:
             return ask(key)
         except (KeyError, OverflowError, TypeError, ValueError):
@@ -50,10 +69,24 @@ def _cached(ask: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return look_up
 
 
-_user = _cached(lambda uid: pwd.getpwuid(uid).pw_name)
-_group = _cached(lambda gid: grp.getgrgid(gid).gr_name)
-_uid = _cached(lambda name: pwd.getpwnam(name).pw_uid)
-_gid = _cached(lambda name: grp.getgrnam(name).gr_gid)
+@_cached
+def _user(uid: int) -> str:
+    return pwd.getpwuid(uid).pw_name
+
+
+@_cached
+def _group(gid: int) -> str:
+    return grp.getgrgid(gid).gr_name
+
+
+@_cached
+def _uid(name: str) -> int:
+    return pwd.getpwnam(name).pw_uid
+
+
+@_cached
+def _gid(name: str) -> int:
+    return grp.getgrnam(name).gr_gid
 
 
 def _wanted(name: str) -> bool:
@@ -111,7 +144,9 @@ def current_umask() -> int:
     return umask
 
 
-def apply_to_file(fd: int, entry: Any, policy: Policy, before: Optional[os.stat_result]) -> None:
+def apply_to_file(
+    fd: int, entry: "Entry", policy: Policy, before: Optional[os.stat_result]
+) -> None:
     """Give an open, finished part its metadata. `before` is the file it will replace, if any.
 
     As with cp, a file that is replaced keeps its mode, and its owner where we may, without -p.
@@ -130,7 +165,7 @@ def apply_to_file(fd: int, entry: Any, policy: Policy, before: Optional[os.stat_
         os.utime(fd, ns=(_atime_ns(entry), entry.mtime_ns))
 
 
-def apply_to_folder(fd: int, entry: Any, policy: Policy, is_new: bool) -> None:
+def apply_to_folder(fd: int, entry: "Entry", policy: Policy, is_new: bool) -> None:
     """Give a folder its metadata once everything in it has landed."""
     if policy.archive:
         _give_owner(fd, entry.extra)
@@ -141,7 +176,8 @@ def apply_to_folder(fd: int, entry: Any, policy: Policy, is_new: bool) -> None:
         os.utime(fd, ns=(_atime_ns(entry), entry.mtime_ns))
 
 
-def apply_to_link(folder_fd: int, name: bytes, entry: Any, policy: Policy) -> None:
+def apply_to_link(folder_fd: int, name: bytes, entry: "Entry", policy: Policy) -> None:
+    """Give a symbolic link its metadata, as far as the system has any of a link's own."""
     if policy.archive and os.geteuid() == 0:
         uid, gid = _owner(entry.extra)
         os.chown(name, uid, gid, dir_fd=folder_fd, follow_symlinks=False)
@@ -150,20 +186,20 @@ def apply_to_link(folder_fd: int, name: bytes, entry: Any, policy: Policy) -> No
         os.utime(name, ns=times, dir_fd=folder_fd, follow_symlinks=False)
 
 
-def _atime_ns(entry: Any) -> int:
+def _atime_ns(entry: "Entry") -> int:
     value = entry.extra.get("a")
-    return value if isinstance(value, int) and abs(value) <= 1 << 63 else int(entry.mtime_ns)
+    return value if isinstance(value, int) and abs(value) <= 1 << 63 else entry.mtime_ns
 
 
-def _owner(extra: Dict[str, Any]) -> "tuple[int, int]":
-    """The owner by name where this end knows the name, else by number."""
+def _owner(extra: Dict[str, object]) -> Tuple[int, int]:
+    """Return the owner by name where this end knows the name, else by number."""
     owner = extra.get("o")
     if not isinstance(owner, list) or not all(map(_is_short, owner)):
         return -1, -1
     return _owner_here(tuple(owner)) or (-1, -1)
 
 
-def _is_short(value: Any) -> bool:
+def _is_short(value: object) -> bool:
     """May it be the number or the name of somebody? It is kept."""
     if isinstance(value, str):
         return len(value) <= 256
@@ -171,7 +207,7 @@ def _is_short(value: Any) -> bool:
 
 
 @_cached
-def _owner_here(owner: Any) -> "tuple[int, int]":
+def _owner_here(owner: Tuple[int, int, str, str]) -> Tuple[int, int]:
     uid, gid, user, group = owner
     here_uid, here_gid = _uid(user), _gid(group)
     found = (uid if here_uid is None else here_uid, gid if here_gid is None else here_gid)
@@ -180,7 +216,7 @@ def _owner_here(owner: Any) -> "tuple[int, int]":
     return found
 
 
-def _give_owner(fd: int, extra: Dict[str, Any]) -> None:
+def _give_owner(fd: int, extra: Dict[str, object]) -> None:
     uid, gid = _owner(extra)
     if os.geteuid() == 0:
         os.chown(fd, uid, gid)
@@ -200,7 +236,7 @@ def _keep_owner(fd: int, before: os.stat_result) -> None:
             pass
 
 
-def _give_attributes(fd: int, extra: Dict[str, Any]) -> None:
+def _give_attributes(fd: int, extra: Dict[str, object]) -> None:
     """Extended attributes, where this end's filesystem and rights allow them."""
     attributes = extra.get("x")
     if not isinstance(attributes, dict) or not hasattr(os, "setxattr"):

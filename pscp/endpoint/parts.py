@@ -13,7 +13,7 @@ import errno
 import fcntl
 import os
 import stat
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Dict, Iterator, List, Optional, Tuple
 
 from . import fence, files, system, wire
 from .failures import SYSTEM, UNSAFE, Refusal
@@ -30,7 +30,7 @@ Facts = Tuple[int, int, int, int]  # of a file: what it is, whose, how many name
 class Parts:
     """Below one root. Take `root.lock` around nothing here: each method does it itself."""
 
-    def __init__(self, root: Root, the_fence: Any, token: str, nonce: str) -> None:
+    def __init__(self, root: Root, the_fence: fence.AnyFence, token: str, nonce: str) -> None:
         self._root, self._fence = root, the_fence
         self._token, self._nonce = token, nonce
         self._private = "%s%s%s" % (token, nonce, os.urandom(3).hex())

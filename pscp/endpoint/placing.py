@@ -5,10 +5,12 @@ Read next: sink.py.
 """
 
 import os
-from typing import Any, List, NamedTuple
+from typing import List, NamedTuple, Optional, Tuple
 
 from .failures import DESTINATION, Refusal
 from .paths import to_bytes, to_text
+
+Again = Tuple[str, List[str]]  # a root, and the names there
 
 INTO, MAKE, AS = "into", "make", "as"
 
@@ -22,17 +24,18 @@ class Target(NamedTuple):
 
 
 def resolve(
-    destination: str, names: List[str], folders: List[bool], *, make: bool, again: Any = None
-) -> Target:
-    """What DEST means at this end. Raises Refusal, OSError.
+    destination: str, names: List[str], folders: List[bool], *, make: bool,
+    again: Optional[Again] = None,
+) -> Target:  # fmt: skip
+    """Return what DEST means at this end. Raises Refusal, OSError.
 
     With `make` a folder to copy into is made where it is missing; a dry run makes none. `again`
     is what it meant to a run that was cut short: a root, and the names there.
     """
     full = os.path.realpath(os.path.expanduser(to_bytes(destination)) or b".")
     is_folder = os.path.isdir(full)
-    is_meant = may_mean(full, is_folder, names, folders, again)
-    if is_meant and os.path.isdir(to_bytes(again[0])):
+    is_meant = again is not None and may_mean(full, is_folder, names, folders, again)
+    if again is not None and is_meant and os.path.isdir(to_bytes(again[0])):
         return existing(to_bytes(again[0]), again[1])
     step = decide(destination, folders, is_folder=is_folder, exists=os.path.lexists(full))
     if step == INTO:
@@ -58,14 +61,12 @@ def existing(root: bytes, names: List[str]) -> Target:
 
 
 def may_mean(
-    full: bytes, is_folder: bool, names: List[str], folders: List[bool], again: Any
+    full: bytes, is_folder: bool, names: List[str], folders: List[bool], again: Again
 ) -> bool:
     """May DEST, which is `full`, still mean what it meant to a run that was cut short?
 
     Not where a link leads elsewhere now, or where there is a folder that no copy of a file made.
     """
-    if again is None:
-        return False
     root, there = to_bytes(again[0]), again[1]
     if root == full:
         return bool(there == names)

@@ -9,7 +9,18 @@ of the answers, which who asked checks.
 Read next: end.py.
 """
 
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Union
+from typing import (
+    TYPE_CHECKING,
+    Callable,
+    Dict,
+    List,
+    NamedTuple,
+    Optional,
+    Tuple,
+    Type,
+    TypeVar,
+    Union,
+)  # fmt: skip
 
 from . import entries, wire
 from .source import Known, Top
@@ -21,10 +32,10 @@ if TYPE_CHECKING:
     class Request(Protocol):
         """Any of the records below."""
 
-        def _asdict(self) -> Dict[str, Any]: ...
+        def _asdict(self) -> Dict[str, object]: ...
 
 else:
-    Request = Any
+    Request = object
 
 
 Pieces = List[Tuple[int, int]]  # (offset, length) of each
@@ -107,7 +118,7 @@ class BeginSink(NamedTuple):
     preserve: bool
     archive: bool
     test: bool  # whether nothing is written
-    server: Dict[str, Any]  # what the claim told of a server for SFTP
+    server: Dict[str, object]  # what the claim told of a server for SFTP
     lane: int = 0  # of the run
     debug: bool = False  # as with BeginSource
 
@@ -294,63 +305,67 @@ class Abort(NamedTuple):
     """The stream is cut short. Answer: null, once the command was ended."""
 
 
+OfGathering = Union[Heard, Drained, CloseInput, Abort]
 Begin = Union[BeginSource, BeginSink, BeginStream]
 BEGINNINGS = (BeginSource, BeginSink, BeginStream)
 
-OF_EITHER = (
-    Ping, Expand, Target, Claim, Clean, *BEGINNINGS, End, Cpu, Kernel,
-)  # fmt: skip
+OF_EITHER = (Ping, Expand, Target, Claim, Clean, *BEGINNINGS, End, Cpu, Kernel)
 OF_SOURCE = (Walk, Extents, Pack, Digests)
 OF_SINK = (
     ExtentsThere, DigestsThere, Look, Inherit, Make, Finish, Discard, Revoke, Release, Adopt,
     HardLinks, Folders,
 )  # fmt: skip
-OF_STREAM = (Gather, Heard, Drained, CloseInput, Abort)
-_KINDS: Dict[Any, Any] = {
-    kind.__name__: kind for kind in OF_EITHER + OF_SOURCE + OF_SINK + OF_STREAM
-}
+ASKED_OF_GATHERING = (Heard, Drained, CloseInput, Abort)
+OF_STREAM = (Gather, *ASKED_OF_GATHERING)
+_KINDS = {kind.__name__: kind for kind in OF_EITHER + OF_SOURCE + OF_SINK + OF_STREAM}
 
 
 def to_json(request: "Request") -> bytes:
-    """The payload of an ASK frame."""
+    """Return the payload of an ASK frame."""
     return wire.to_json(dict(request._asdict(), ask=type(request).__name__))
 
 
-def from_json(value: Any) -> Any:
-    """The record that came as JSON, with every field of its type. WireError otherwise."""
+def from_json(value: object) -> "Request":
+    """Return the record that came as JSON, with every field of its type. Raises WireError."""
     name = value.get("ask") if isinstance(value, dict) else None
     kind = _KINDS.get(name) if isinstance(name, str) else None
-    if kind is None or value.keys() != {"ask", *kind._fields}:
+    if kind is None or not isinstance(value, dict) or value.keys() != {"ask", *kind._fields}:
         raise wire.WireError("a request of no known kind")
+    make: Callable[..., "Request"] = kind
     types = kind.__annotations__
-    return kind(*[_READERS[types[field]](value[field]) for field in kind._fields])
+    return make(*[_READERS[types[field]](value[field]) for field in kind._fields])
 
 
-def path_of(request: Any) -> str:
-    """The file that a request is about; "" where it is about none, or several."""
-    return getattr(getattr(request, "entry", request), "path", None) or ""
+def path_of(request: "Request") -> str:
+    """Return the file that a request is about; "" where it is about none, or several."""
+    if isinstance(request, (Inherit, Make, Finish)):
+        return request.entry.path
+    if isinstance(request, (Target, Clean, ExtentsThere, Discard, Gather)):
+        return request.path or ""
+    return ""
 
 
 # --- the types of fields
 
-Reader = Callable[[Any], Any]  # returns the field's value; raises WireError
+Reader = Callable[[object], object]  # returns the field's value; raises WireError
+T = TypeVar("T")
 
 
 def _misfit() -> wire.WireError:
     return wire.WireError("a request with a field of another type")
 
 
-def _of(type_: type) -> Reader:
-    def read(value: Any) -> Any:
-        if type(value) is not type_:
+def _of(type_: Type[T]) -> Callable[[object], T]:
+    def read(value: object) -> T:
+        if not isinstance(value, type_) or type(value) is not type_:
             raise _misfit()
         return value
 
     return read
 
 
-def _integer(least: int, most: int) -> Reader:
-    def read(value: Any) -> Any:
+def _integer(least: int, most: int) -> Callable[[object], int]:
+    def read(value: object) -> int:
         if type(value) is not int or not least <= value <= most:
             raise _misfit()
         return value
@@ -358,57 +373,71 @@ def _integer(least: int, most: int) -> Reader:
     return read
 
 
-def _list(read: Reader) -> Reader:
-    return lambda value: [read(each) for each in _a_list(value)]
+def _list(read: Callable[[object], T]) -> Callable[[object], List[T]]:
+    return lambda value: [read(each) for each in _items(value)]
 
 
-def _row(*readers: Reader) -> Reader:
-    """A list with a value for each reader."""
+def _row(*readers: Reader) -> Callable[[object], Tuple[object, ...]]:
+    """Return what reads a list with a value for each reader."""
 
-    def read(value: Any) -> Any:
-        if len(_a_list(value)) != len(readers):
-            raise _misfit()
-        return tuple(read(each) for read, each in zip(readers, value))
+    def read(value: object) -> Tuple[object, ...]:
+        return tuple(read(each) for read, each in zip(readers, _items(value, len(readers))))
 
     return read
+
+
+def _items(value: object, count: Optional[int] = None) -> List[object]:
+    if not isinstance(value, list) or count not in (None, len(value)):
+        raise _misfit()
+    return value
 
 
 def _or_null(read: Reader) -> Reader:
     return lambda value: None if value is None else read(value)
 
 
-def _words(value: Any) -> Any:
-    return (_text if isinstance(value, str) else _texts)(value)
+def _words(value: object) -> Words:
+    return value if isinstance(value, str) else _texts(value)
 
 
-_a_list, _text, _flag = _of(list), _of(str), _of(bool)
-_number = _integer(0, (1 << 64) - 1)
+_text, _flag = _of(str), _of(bool)
+_number, _time = _integer(0, (1 << 64) - 1), _integer(-(1 << 63), 1 << 63)
 _texts, _pieces = _list(_text), _list(_row(_number, _number))
-_known_row = _row(_number, _text, _number, _integer(-(1 << 63), 1 << 63), _number)
-_top_row = _row(_text, _text, _flag)
-_rules_row = _row(_flag, _flag, _flag, _flag, _list(_row(_text, _text)))
+_filters = _list(lambda value: _texts(_items(value, 2)))
 
 
-def known(value: Any) -> Known:
-    """A file of a source's manifest that came as JSON. WireError for another shape."""
-    return Known(*_known_row(value))
+def known(value: object) -> Known:
+    """Return the file of a source's manifest that came as JSON. Raises WireError."""
+    top, path, size, mtime_ns, inode = _items(value, 5)
+    return Known(_number(top), _text(path), _number(size), _time(mtime_ns), _number(inode))
 
 
-_READERS: Dict[Any, Reader] = {
+def _top(value: object) -> Top:
+    name, path, is_folder = _items(value, 3)
+    return Top(_text(name), _text(path), _flag(is_folder))
+
+
+def _rules(value: object) -> Rules:
+    recursive, follow, preserve, archive, filters = _items(value, 5)
+    flags = (_flag(recursive), _flag(follow), _flag(preserve), _flag(archive))
+    return Rules(*flags, _filters(filters))
+
+
+_READERS: Dict[object, Reader] = {
     str: _text,
     bool: _flag,
     int: _number,
     Words: _words,
     Entry: entries.entry,
     Known: known,
-    Rules: lambda value: Rules(*_rules_row(value)),
-    Dict[str, Any]: _of(dict),
+    Rules: _rules,
+    Dict[str, object]: _of(dict),
     List[str]: _texts,
     List[bool]: _list(_flag),
     List[int]: _list(_number),
     List[Entry]: _list(entries.entry),
     List[Known]: _list(known),
-    List[Top]: _list(lambda value: Top(*_top_row(value))),
+    List[Top]: _list(_top),
     List[Tuple[Known, Pieces]]: _list(_row(known, _pieces)),
     List[Tuple[bool, str, Pieces]]: _list(_row(_flag, _text, _pieces)),
     Optional[str]: _or_null(_text),

@@ -10,21 +10,19 @@ here (entries.py), when what is sent (../transfer/lane.py).
 Read next: commit.py.
 """
 
-import collections
 import mmap
 import os
 import stat
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import Callable, List, NamedTuple, Optional, Tuple
 
-from . import commit, entries, failures, fence, files, hashes, metadata, tree, wire
+from . import commit, failures, fence, files, metadata, tree
+from .null_ends import Done, NullSink
 from .parts import Parts
 from .paths import Root, is_unfinished, to_bytes
-from .session import Arriving
 
-_FILES_KEPT = 16  # open descriptors a lane
+_KINDS = {stat.S_IFREG: tree.FILE, stat.S_IFDIR: tree.FOLDER, stat.S_IFLNK: tree.LINK}
 _CHUNK_BYTES = 1 << 22  # kept for a chunk at first; pages that are not used cost nothing
 _CHUNK_MOST_BYTES = 1 << 26  # it is doubled up to this
-Done = Callable[[List[Optional[failures.Data]]], None]
 
 
 class Copy(NamedTuple):
@@ -36,16 +34,16 @@ class Copy(NamedTuple):
     earlier: List[str]
 
 
-class Sink:
-    """Takes the files of one copy at this end."""
+class Sink(NullSink):
+    """Takes the files of one copy at this end, and writes them."""
 
     def __init__(
         self, root: str, copy: Copy, policy: metadata.Policy, algorithm: str, strong: bool
     ) -> None:
         """Raises OSError for a root that cannot be opened, Refusal where the run is superseded."""
+        super().__init__(algorithm, strong)
         self.root = Root(root)
         self._copy, self._policy = copy, policy
-        self._algorithm, self._strong = algorithm, strong
         try:
             self._fence = self._open_fence()
         except BaseException:
@@ -53,16 +51,13 @@ class Sink:
             raise
         self._parts = Parts(self.root, self._fence, copy.token, copy.nonce)
         self._settler = commit.Settler(self.root, self._fence, self._parts, policy, strong)
-        self._known: Dict[int, tree.Entry] = {}
-        self._open: collections.OrderedDict[int, Any] = collections.OrderedDict()
-        self._arriving = Arriving()
-        self._hasher = hashes.new(algorithm)
+        self._open: files.OpenFiles[tree.Entry, files.FileSink] = files.OpenFiles(self._opened)
         # What has come of the chunk that is arriving. With a bytearray, or blocks read right into
         # it, a pull of 1 GiB took 8% longer (memory-backed files, two cores).
         self._chunk = mmap.mmap(-1, _CHUNK_BYTES)
         self._room = memoryview(bytearray(1 << 18))
 
-    def _open_fence(self) -> Any:
+    def _open_fence(self) -> fence.AnyFence:
         if not self._copy.nonce:
             return fence.NoFence()
         try:
@@ -72,31 +67,11 @@ class Sink:
 
     # --- large files, by chunks
 
-    def know(self, id_: int, value: tree.Entry) -> None:
-        """From now on `id_` is this file."""
-        self._known[id_] = value
-
     def forget(self, id_: int) -> None:
-        self._known.pop(id_, None)
-        file = self._open.pop(id_, None)
-        if file is not None:
-            file.close()
+        super().forget(id_)
+        self._open.close_file(id_)
 
-    def _entry(self, id_: int) -> tree.Entry:
-        if id_ not in self._known:
-            raise wire.WireError("bytes for a file that was not announced")
-        return self._known[id_]
-
-    def _file(self, id_: int) -> Any:
-        file = self._open.get(id_)
-        if file is None:
-            file = self._open[id_] = self._opened(self._known[id_])
-            if len(self._open) > _FILES_KEPT:
-                self._open.popitem(last=False)[1].close()
-        self._open.move_to_end(id_)
-        return file
-
-    def _opened(self, value: tree.Entry) -> Any:
+    def _opened(self, value: tree.Entry) -> files.FileSink:
         try:
             fd = self._parts.open(value.path)
         except FileNotFoundError:
@@ -110,13 +85,10 @@ class Sink:
         return files.FileSink(fd, "dig" in value.extra)
 
     def write(self, id_: int, offset: int, block: memoryview) -> None:
-        """A block came. It is kept until the chunk is complete."""
-        value = self._entry(id_)
+        """Keep a block of the chunk that is arriving until that is complete."""
         begin = self._arriving.place(id_, offset)
-        if self._arriving.block(id_, offset, len(block), value.size):
-            self._hasher = hashes.new(self._algorithm)
+        super().write(id_, offset, block)
         assert begin is not None  # or this were no block of the chunk
-        self._hasher.update(block)
         end = begin + len(block)
         if end > len(self._chunk):
             self._grow(begin, end)
@@ -130,25 +102,19 @@ class Sink:
     def complete(
         self, id_: int, offset: int, length: int, digest: bytes
     ) -> Tuple[bool, int, Optional[failures.Data]]:
-        """The chunk's digest came: does it match; the receipt; what went wrong."""
-        self._arriving.complete(id_, offset, length)
-        if self._hasher.digest() != digest:
+        """Write the chunk if it matches its digest: does it; the receipt; what went wrong."""
+        if not super().complete(id_, offset, length, digest)[0]:
             return False, 0, None
-        path = self._entry(id_).path
+        value = self._entry(id_)
         try:
-            file = self._file(id_)
-            with self._parts.written(file.fd, path), memoryview(self._chunk) as chunk:
+            file = self._open.get(id_, value)
+            with self._parts.written(file.fd, value.path), memoryview(self._chunk) as chunk:
                 file.write(chunk[:length], offset)
             return True, self._parts.receipt(file.fd), None
         except (OSError, failures.Refusal) as error:
-            return False, 0, failures.from_exception(error, path)
-
-    def abandon(self) -> None:
-        """The source could not read the rest of the chunk that is arriving."""
-        self._arriving.abandon()
+            return False, 0, failures.from_exception(error, value.path)
 
     def make(self, value: tree.Entry) -> int:
-        """Make the part of a file that has no chunk, being one hole; returns its receipt."""
         file = self._opened(value)
         try:
             return self._parts.receipt(file.fd)
@@ -156,7 +122,6 @@ class Sink:
             file.close()
 
     def finish(self, value: tree.Entry, strong: str, receipt: int, done: Done) -> None:
-        """All chunks landed in the part with this receipt: make it the file, soon."""
         try:
             fd = self._to_finish(value, receipt)
         except (OSError, failures.Refusal) as error:
@@ -199,55 +164,13 @@ class Sink:
 
     # --- small files, folders and links, by packs
 
-    def pack(
-        self, listed: List[tree.Entry], rows: List[Any], bodies: memoryview, done: Done
-    ) -> None:
-        """Take a pack. `done` gets, per entry, None or its failure; it may come later."""
-        outcome: List[Optional[failures.Data]] = [None] * len(listed)
-        parts: List[commit.Part] = []
-        places: List[int] = []
-        offset = 0
-        entries.check_sizes(listed, rows, len(bodies))
-        for place, (value, row) in enumerate(zip(listed, rows)):
-            if isinstance(row, dict):
-                outcome[place] = failures.checked(row)
-                continue
-            body = bodies[offset : offset + value.size]
-            offset += len(body)
-            try:
-                part = self._small(value, row, body)
-            except (OSError, failures.Refusal) as error:
-                outcome[place] = failures.from_exception(error, value.path)
-                continue
-            if part is not None:
-                parts.append(part)
-                places.append(place)
-
-        def settled(found: List[Optional[failures.Data]]) -> None:
-            for place, failure in zip(places, found):
-                outcome[place] = failure
-            done(outcome)
-
-        self.make_names_durable([each for each in listed if each.kind == tree.LINK])
+    def _settle(self, parts: List[commit.Part], done: Done) -> None:
         if parts:
-            self._settler.add(commit.Batch(parts, settled))
+            self._settler.add(commit.Batch(parts, done))
         else:
-            done(outcome)
-
-    def _small(self, value: tree.Entry, row: Any, body: memoryview) -> Optional[commit.Part]:
-        if value.kind == tree.FOLDER:
-            self._make_folder(value)
-        elif value.kind == tree.LINK:
-            self._make_link(value)
-        else:
-            return self._make_part(value, row[1], body)
-        return None
+            done([])
 
     def _make_part(self, value: tree.Entry, digest: str, body: memoryview) -> commit.Part:
-        hasher = hashes.new(hashes.STRONG if self._strong else self._algorithm)
-        hasher.update(body)
-        if hasher.digest().hex() != digest:
-            raise failures.Refusal(failures.DAMAGED, value.path, "arrived damaged")
         self._make_way(value.path)
         with self.root.lock:
             folder_fd, name = self.root.at(value.path)
@@ -283,7 +206,7 @@ class Sink:
 
     def _make_link(self, value: tree.Entry) -> None:
         def make(part: bytes, folder_fd: int) -> None:
-            os.symlink(to_bytes(value.extra["to"]), part, dir_fd=folder_fd)
+            os.symlink(to_bytes(value.target), part, dir_fd=folder_fd)
             metadata.apply_to_link(folder_fd, part, value, self._policy)
 
         self._put(value, make)
@@ -301,16 +224,14 @@ class Sink:
                 _unlink(part, folder_fd)  # rename does nothing when both are the same file
 
     def make_names_durable(self, made: List[tree.Entry]) -> None:
-        """These folders and links were made: sync the folder of each, once."""
         for path in {value.path.rpartition("/")[0] for value in made if value.path}:
             self._settler.make_names_durable(path)
 
     # --- after all files: hard links, then folders' metadata
 
     def hard_link(self, value: tree.Entry) -> None:
-        """Make the file another name of one that was copied."""
         with self.root.lock:
-            from_fd, first = self.root.at(value.extra["to"])
+            from_fd, first = self.root.at(value.target)
             from_fd = os.dup(from_fd)  # the next at() may close it
 
         def make(part: bytes, folder_fd: int) -> None:
@@ -322,7 +243,6 @@ class Sink:
             os.close(from_fd)
 
     def finish_folder(self, value: tree.Entry) -> None:
-        """Everything in the folder has landed: give it its metadata."""
         with self._fence.held(), self.root.lock:
             fd = self.root.folder(value.path)
             # Before its metadata changes: so the first folder's fsync commits all, and the next
@@ -332,11 +252,8 @@ class Sink:
 
     # --- what is there already
 
-    def look(self, paths: List[str]) -> List[Any]:
-        """Per path [kind, size, mtime_ns, the runs that left a part]; kind "" for nothing."""
-        return [self._seen(path) for path in paths]
-
-    def _seen(self, path: str) -> List[Any]:
+    def look(self, path: str) -> List[object]:
+        """Return kind, size, mtime_ns, and the runs that left a part; kind "" for nothing."""
         if not path:
             return [tree.FOLDER, 0, 0, []]
         try:
@@ -348,7 +265,7 @@ class Sink:
             return ["", 0, 0, []]  # the attempt to write there will tell
 
     def digests(
-        self, path: str, part: bool, extents: List[Any], algorithm: str
+        self, path: str, part: bool, extents: List[files.Extent], algorithm: str
     ) -> List[Optional[str]]:
         """The hex digest of each extent of the file, or of its part; None where it is shorter."""
         try:
@@ -356,7 +273,7 @@ class Sink:
         except FileNotFoundError:
             return [None] * len(extents)
         try:
-            found = [files.digest_of(fd, (o, n), algorithm, self._room) for o, n in extents]
+            found = [files.digest_of(fd, each, algorithm, self._room) for each in extents]
             return [None if digest is None else digest.hex() for digest in found]
         finally:
             os.close(fd)
@@ -382,10 +299,6 @@ class Sink:
         return self._parts.inherit(value.path, value.size, nonce)
 
     def discard(self, path: str, nonces: List[str]) -> bool:
-        """Remove the parts of the file that these runs left, "" being this one.
-
-        False where one of them is still there.
-        """
         return all([self._parts.remove(path, nonce) for nonce in nonces])
 
     def adopt(self, value: tree.Entry) -> None:
@@ -400,17 +313,14 @@ class Sink:
             os.close(fd)
 
     def revoke(self, lane: int) -> None:
-        """A lane of this run was lost: nothing that it still has on its way is done."""
         fence.revoke(self.root.fd, self._copy.token, self._copy.nonce, lane)
 
     def release(self) -> None:
-        """The copy is complete: no run owns it any more, and late bytes find no way in."""
         fence.release(self.root.fd, self._copy.token, self._copy.nonce)
 
     def close(self) -> None:
         self._settler.close()
-        for id_ in list(self._open):
-            self.forget(id_)
+        self._open.close()
         self._fence.close()
         self.root.close()
 
@@ -422,17 +332,16 @@ def _unlink(name: bytes, folder_fd: int) -> None:
         pass
 
 
-def _kind_and_size(folder_fd: int, name: bytes) -> List[Any]:
-    """An unfinished folder counts as not there, so that it is finished."""
+def _kind_and_size(folder_fd: int, name: bytes) -> Tuple[str, int, int]:
+    """Return what has this name, its size and mtime_ns.
+
+    An unfinished folder counts as not there, so that it is finished.
+    """
     try:
         status = os.stat(name, dir_fd=folder_fd, follow_symlinks=False)
     except FileNotFoundError:
-        return ["", 0, 0]
+        return "", 0, 0
     if is_unfinished(status.st_mode):
-        return ["", 0, 0]
-    for kind, predicate in (
-        (tree.FILE, stat.S_ISREG), (tree.FOLDER, stat.S_ISDIR), (tree.LINK, stat.S_ISLNK),
-    ):  # fmt: skip
-        if predicate(status.st_mode):
-            return [kind, status.st_size, status.st_mtime_ns]
-    return ["other", 0, 0]
+        return "", 0, 0
+    kind = _KINDS.get(stat.S_IFMT(status.st_mode))
+    return (kind, status.st_size, status.st_mtime_ns) if kind else ("other", 0, 0)

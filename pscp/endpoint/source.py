@@ -8,18 +8,29 @@ Not here: the bytes of a file (files.py), the made-up ones of -t (null_ends.py),
 Read next: ../connect/bootstrap.py, by which it goes to the other end.
 """
 
-import collections
 import functools
 import glob
 import os
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import TYPE_CHECKING, Dict, Iterator, List, NamedTuple, Optional, Tuple, Union
 
 from . import failures, files, hashes, tree, wire
 from .paths import Root, is_pscps_own, to_bytes, to_text
 
-Send = Callable[..., None]  # (type, id, offset, payload, flags)
+if TYPE_CHECKING:
+    from typing import Protocol
 
-_FILES_KEPT = 16  # open descriptors a lane
+    from . import system
+
+    class ReadFile(Protocol):
+        """A file that is read, or made up."""
+
+        def blocks(self, offset: int, length: int, room: memoryview) -> Iterator[system.Block]: ...
+        def extents(self, offset: int, most: int) -> List[files.Extent]: ...
+        def close(self) -> None: ...
+
+
+Row = Union[List[object], failures.Data]  # [size, hex digest], or why the file is not in its pack
+
 _WALK_BATCH_BYTES = 512 * 1024  # of JSON in one answer, within wire.MAX_PAYLOAD_BYTES
 PACK_FILE_BYTES = 128 * 1024  # a file up to this size travels in a pack
 PACK_BYTES = 256 * 1024  # a pack's size, about
@@ -93,7 +104,7 @@ class Source:
         self._algorithm, self._strong = algorithm, strong
         self._room = memoryview(bytearray(block_bytes))
         self._known: Dict[int, tree.Entry] = {}
-        self._open: collections.OrderedDict[int, Any] = collections.OrderedDict()
+        self._open: files.OpenFiles[tree.Entry, ReadFile] = files.OpenFiles(self._opened)
         self._held: Dict[int, Root] = {}  # of the top that is read from, with -a
         self._walk: Optional[Iterator[tree.Entry]] = None
 
@@ -127,21 +138,14 @@ class Source:
         self._known[id_] = value
 
     def forget(self, id_: int) -> None:
+        """Have `id_` be no file any more."""
         self._known.pop(id_, None)
-        file = self._open.pop(id_, None)
-        if file is not None:
-            file.close()
+        self._open.close_file(id_)
 
-    def _file(self, id_: int) -> Any:
-        file = self._open.get(id_)
-        if file is None:
-            file = self._open[id_] = self._opened(self._known[id_])
-            if len(self._open) > _FILES_KEPT:
-                self._open.popitem(last=False)[1].close()
-        self._open.move_to_end(id_)
-        return file
+    def _opened(self, value: tree.Entry) -> "ReadFile":
+        return self._read(value)
 
-    def _opened(self, value: tree.Entry) -> Any:
+    def _read(self, value: tree.Entry) -> files.FileSource:
         place = functools.partial(self._place, value)
         return files.FileSource(place, identity(value), self._rules.follow)
 
@@ -163,17 +167,20 @@ class Source:
         while self._held:
             self._held.popitem()[1].close()
 
-    def send_chunk(self, id_: int, offset: int, length: int, send: Send) -> None:
+    def send_chunk(self, id_: int, offset: int, length: int, send: "wire.Send") -> None:
         """Send the chunk's blocks and its digest; or that it failed, and why."""
+        value = self._known.get(id_)
+        if value is None:
+            raise wire.WireError("a chunk of a file that was not announced")
         hasher = hashes.new(self._algorithm)
         counted = wire.COUNT.pack(length)
         try:
-            for block in self._file(id_).blocks(offset, length, self._room):
+            for block in self._open.get(id_, value).blocks(offset, length, self._room):
                 hasher.update(block.view)
                 send(wire.DATA, id_, offset, block)
                 offset += len(block)
         except (OSError, files.Changed) as error:
-            failure = failures.from_exception(error, self._known[id_].path)
+            failure = failures.from_exception(error, value.path)
             send(wire.DIGEST, id_, offset, counted + wire.to_json(failure), wire.FAILED)
             return
         send(wire.DIGEST, id_, offset - length, counted + hasher.digest())
@@ -189,9 +196,9 @@ class Source:
 
     # --- small files, by packs
 
-    def pack(self, asked: List[tree.Entry]) -> Tuple[List[Any], List[bytes]]:
-        """For each file [size, hex digest] or a failure; and the contents."""
-        rows: List[Any] = []
+    def pack(self, asked: List[tree.Entry]) -> Tuple[List[Row], List[bytes]]:
+        """Return the row of each file, and the contents of those that could be read."""
+        rows: List[Row] = []
         bodies: List[bytes] = []
         algorithm = hashes.STRONG if self._strong else self._algorithm
         for value in asked:
@@ -211,18 +218,20 @@ class Source:
 
     # --- digests, to resume and to check strongly
 
-    def digests(self, value: tree.Entry, extents: List[Any], algorithm: str) -> List[Optional[str]]:
-        """The hex digest of each extent. Raises OSError, Changed."""
-        file = self._opened(value)
+    def digests(
+        self, value: tree.Entry, extents: List[files.Extent], algorithm: str
+    ) -> List[Optional[str]]:
+        """Return the hex digest of each extent. Raises OSError, Changed."""
+        file = self._read(value)
         try:
             file.check()
-            found = [files.digest_of(file.fd, (o, n), algorithm, self._room) for o, n in extents]
+            found = [files.digest_of(file.fd, each, algorithm, self._room) for each in extents]
             file.check()
             return [None if digest is None else digest.hex() for digest in found]
         finally:
             file.close()
 
     def close(self) -> None:
-        for id_ in list(self._open):
-            self.forget(id_)
+        """Close every file and folder."""
+        self._open.close()
         self._drop_root()

@@ -12,7 +12,7 @@ Read next: source.py.
 import fnmatch
 import os
 import stat
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from . import failures, metadata
 from .files import Changed
@@ -34,7 +34,13 @@ class Entry(NamedTuple):
     inode: int
     # A link's "to" ("in" which top); "sparse", or "dig" where zeros may be a hole; metadata.py's;
     # or a failure.
-    extra: Dict[str, Any]
+    extra: Dict[str, object]
+
+    @property
+    def target(self) -> str:
+        """What a symbolic link leads to, or the file that has another name; "" for none."""
+        to = self.extra.get("to")
+        return to if isinstance(to, str) else ""
 
 
 class Rules(NamedTuple):
@@ -146,7 +152,7 @@ class Walk:
         return fd, [(prefix + to_text(name), before + name) for name in names]
 
     def _error(self, top: int, path: str, failure: failures.Data) -> Entry:
-        return Entry(ERROR, top, path, 0, 0, 0, 0, failure)
+        return Entry(ERROR, top, path, 0, 0, 0, 0, dict(failure))
 
     def _entry(
         self, top: int, path: str, full: bytes, fd: Optional[int], ancestors: List[Tuple[int, int]]
@@ -208,7 +214,7 @@ class Walk:
             return LINK, ""
         return ERROR, "is not a file, a folder or a link"
 
-    def _file(self, top: int, path: str, status: os.stat_result, extra: Dict[str, Any]) -> str:
+    def _file(self, top: int, path: str, status: os.stat_result, extra: Dict[str, object]) -> str:
         if status.st_blocks * 512 < status.st_size:
             extra["sparse"] = 1
         if self._rules.archive and status.st_nlink > 1:

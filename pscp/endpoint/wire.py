@@ -22,7 +22,30 @@ import binascii
 import json
 import struct
 import zlib
-from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import (
+    TYPE_CHECKING,
+    Callable,
+    List,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Sized,
+    Tuple,
+    Union,
+)  # fmt: skip
+
+if TYPE_CHECKING:
+    from typing import Protocol
+
+    from .system import Payload
+
+    class Send(Protocol):
+        """Sends a frame over a channel."""
+
+        def __call__(
+            self, type_: int, id_: int, offset: int, payload: Payload, flags: int = 0
+        ) -> None: ...
+
 
 HEADER = struct.Struct(">BBHIQQI")
 
@@ -76,7 +99,7 @@ class Frame(NamedTuple):
     def name(self) -> str:
         return NAMES[self.type]
 
-    def json(self) -> Any:
+    def json(self) -> object:
         """The payload as JSON; WireError when it is none."""
         try:
             return json.loads(bytes(self.payload).decode("ascii"))
@@ -84,8 +107,8 @@ class Frame(NamedTuple):
             raise WireError("a %s frame holds no JSON" % self.name)
 
 
-def header(type_: int, payload: Any, id_: int = 0, offset: int = 0, flags: int = 0) -> bytes:
-    """The 28 bytes before this payload: bytes, or for DATA whatever has a length."""
+def header(type_: int, payload: Sized, id_: int = 0, offset: int = 0, flags: int = 0) -> bytes:
+    """Return the 28 bytes before this payload: bytes, or for DATA whatever has a length."""
     fields = (len(payload), id_, offset, zlib.crc32(_covered(type_, flags, payload)))
     return HEADER.pack(type_, flags, _check(type_, flags, fields), *fields)
 
@@ -94,10 +117,11 @@ def _check(type_: int, flags: int, fields: Sequence[int]) -> int:
     return binascii.crc_hqx(HEADER.pack(type_, flags, 0, *fields), 0)
 
 
-def _covered(type_: int, flags: int, payload: Any) -> Any:
-    """The part of a payload that is believed as it comes; of the rest a digest tells."""
+def _covered(type_: int, flags: int, payload: Sized) -> Union[bytes, memoryview]:
+    """Return the part of a payload that the crc is of; a digest covers the rest."""
     if type_ == DATA or (type_ == DIGEST and not flags):
         return b""
+    assert isinstance(payload, (bytes, memoryview))
     if type_ == PACK and len(payload) >= COUNT.size:
         return payload[: COUNT.size + COUNT.unpack_from(payload)[0]]
     return payload
@@ -108,19 +132,19 @@ def frame(type_: int, payload: bytes = b"", id_: int = 0, offset: int = 0, flags
     return header(type_, payload, id_, offset, flags) + payload
 
 
-def to_json(value: Any) -> bytes:
+def to_json(value: object) -> bytes:
     """JSON in ASCII: a path's undecodable bytes (surrogateescape) travel as \\udcXX."""
     return json.dumps(value, separators=(",", ":")).encode("ascii")
 
 
-def pack_payload(entries: Any, bodies: List[bytes]) -> bytes:
+def pack_payload(entries: object, bodies: List[bytes]) -> bytes:
     """The payload of a PACK frame: what the files are, then their bytes end to end."""
     listed = to_json(entries)
     return b"".join([COUNT.pack(len(listed)), listed, *bodies])
 
 
-def unpack_payload(payload: memoryview) -> "tuple[Any, memoryview]":
-    """What pack_payload packed: the list, and the bytes as one view."""
+def unpack_payload(payload: memoryview) -> Tuple[object, memoryview]:
+    """Return what pack_payload() packed: what the files are, and their bytes as one view."""
     if len(payload) < COUNT.size:
         raise WireError("a PACK frame is cut short")
     end = COUNT.size + COUNT.unpack_from(payload)[0]

@@ -430,5 +430,5 @@ def _cpu(agents: list[RemoteAgent]) -> tuple[float | None, float | None]:
         return None, None
     [far] = agents
     answer, failed = far.ask(requests.Cpu())
-    known = isinstance(answer, float) and not failed
-    return system.cpu_seconds(far.channel.pid), answer if known else None
+    there = answer if isinstance(answer, float) and not failed else None
+    return system.cpu_seconds(far.channel.pid), there

@@ -41,9 +41,10 @@ class Destination:
         self._private = f"{self._token}{self._nonce}{os.urandom(3).hex()}"
         server = request.server
         umask = server.get("umask")
-        umask = _UMASK if umask is None else umask
+        umask = umask if isinstance(umask, int) else _UMASK
         client.is_single = bool(server.get("is_single"))
-        self._made_private: list[Any] | None = server.get("private")
+        private = server.get("private")
+        self._made_private = private if isinstance(private, list) else None
         self._policy = metadata.Policy(request.preserve, request.archive, umask)
         self._begun = tasks.start(self._begin())
 
@@ -103,7 +104,7 @@ class Destination:
         if not self._client.has(sftp.HARDLINK):
             message = "is a hard link, and this server makes none over SFTP"
             raise Refusal(failures.UNSUPPORTED, value.path, message)
-        first = await self.root.at(value.extra["to"])
+        first = await self.root.at(value.target)
         path = await self.root.at(value.path, make=True)
         replaced(await looked_at(self._client, path), value.path)
         part = self._private_part(path)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
-from pscp.endpoint import failures, requests, source
+from pscp.endpoint import failures, fence, requests, source
 from pscp.endpoint.end import not_here
 from pscp.endpoint.paths import to_bytes
 from pscp.sftp import placing
@@ -114,9 +114,9 @@ class End:
         claim = requests.Claim(found[0], request.token, request.nonce, request.known)
         return [*found, await self._claim(claim)]
 
-    async def _claim(self, request: requests.Claim) -> dict[str, Any]:
-        fence = Fence(self._client, self._tasks, to_bytes(request.root), request.token)
-        return await fence.claim(request.nonce, request.known)
+    async def _claim(self, request: requests.Claim) -> fence.Claim:
+        found = Fence(self._client, self._tasks, to_bytes(request.root), request.token)
+        return await found.claim(request.nonce, request.known)
 
     # --- of a source
 

@@ -35,7 +35,7 @@ class Fence:
         self._client, self._tasks, self._root = client, tasks, root
         self._path = joined(root, fence.fence_name(token))
 
-    async def claim(self, nonce: str, known: list[str]) -> dict[str, Any]:
+    async def claim(self, nonce: str, known: list[str]) -> fence.Claim:
         """Make `nonce` the run that owns the copy, as endpoint/fence.py's claim() does.
 
         With the answer comes "server": the umask there (None where it does not show), whether a

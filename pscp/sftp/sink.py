@@ -367,7 +367,7 @@ class Sink(Destination):
         path = await self.root.at(value.path, make=True)
         replaced(await looked_at(self._client, path), value.path)
         part = self._private_part(path)
-        await self._client.symlink(to_bytes(value.extra["to"]), part)
+        await self._client.symlink(to_bytes(value.target), part)
         try:
             if not (await self._client.lstat(part)).is_link:
                 raise Refusal(failures.UNSUPPORTED, value.path, "the server made no link of it")

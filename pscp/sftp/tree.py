@@ -123,7 +123,8 @@ class Walk:
                 try:
                     children = await self._children(here)
                 except (SftpError, failures.Refusal) as error:
-                    failure = {**failures.from_exception(error, path), "path": path}
+                    failure = failures.from_exception(error, path)
+                    failure["path"] = path
                     yield _error(number, path + "/", failure)
                     continue
                 self._read_ahead(here, children)
@@ -245,4 +246,4 @@ def _place(top: int, path: str) -> tuple[int, list[bytes]]:
 
 
 def _error(number: int, path: str, failure: failures.Data) -> Entry:
-    return Entry(tree.ERROR, number, path, 0, 0, 0, 0, failure)
+    return Entry(tree.ERROR, number, path, 0, 0, 0, 0, dict(failure))

@@ -406,7 +406,6 @@ def as_error(failure: Failure) -> errors.FileError:
 def choose_hash(far: RemoteAgent) -> str:
     """The fastest digest both ends have. Raises ProtocolError for a HELLO without one."""
     try:
-        there = {str(k): float(v) for k, v in far.hello["hashes"].items() if v > 0}
-        return hashes.fastest(hashes.speeds(), there)
-    except (ValueError, TypeError, OverflowError):
+        return hashes.fastest(hashes.speeds(), far.hashes)
+    except ValueError:
         raise errors.ProtocolError("the agent has no digest that this end has") from None

@@ -127,7 +127,7 @@ class Run:
         coordinator = Coordinator(
             self._options, self.counters, self._reporter, journal, pool,
             keep_digests=self._keep_digests, earlier=self._earlier, folds=self._folds,
-            chunk_bytes=(agents[0].is_sftp and agents[0].hello.get("chunk_bytes")) or CHUNK_BYTES,
+            chunk_bytes=_chunk_bytes(agents[0]),
         )  # fmt: skip
         self._explain(f"to {target.root}, chunks hashed with {algorithm}")
         self._explain(f"beginning with {pool.count} lanes: {pool.why}")
@@ -358,7 +358,7 @@ def make_pool(
         path=path, known=known, has_early=connections.has_early,
         is_once=connections.has_one_login, stream=stream,
     )  # fmt: skip
-    pool.algorithms |= hashes.ALGORITHMS.keys() & far.hello["hashes"].keys()
+    pool.algorithms |= hashes.ALGORITHMS.keys() & far.hashes.keys()
     pool.late = connections.late
     return pool
 
@@ -385,6 +385,12 @@ def _is_name(value: Any) -> bool:
         return True
     except failures.Refusal:
         return False
+
+
+def _chunk_bytes(far: RemoteAgent) -> int:
+    """Bytes of a chunk: over SFTP what its program has chosen."""
+    chosen = far.hello.get("chunk_bytes") if far.is_sftp else None
+    return chosen if isinstance(chosen, int) and chosen else CHUNK_BYTES
 
 
 def shared_cpus(far: RemoteAgent) -> int:

@@ -67,7 +67,7 @@ class Lane:
         """Send until there is nothing more to do; then wait for the agent's goodbye."""
         try:
             self._begin_near()
-            self._far.decoder.place = getattr(self._near.sink, "place", None)
+            self._far.decoder.place = self._near.sink.place if self._near.sink is not None else None
             is_push = self._context.is_push
             self._far.session.advance(session.BEGIN_SINK if is_push else session.BEGIN_SOURCE)
             begin = requests.to_json(self._numbered(self._context.begin_far))
@@ -211,7 +211,8 @@ class Lane:
 
         def send(type_: int, id_: int, offset: int, payload: Any, flags: int = 0) -> None:
             if type_ == wire.DIGEST and flags & wire.FAILED:
-                failure.append(wire.Frame(type_, 0, 0, 0, payload[wire.COUNT.size :]).json())
+                content = wire.Frame(type_, 0, 0, 0, payload[wire.COUNT.size :]).json()
+                failure.append(failures.checked(content))
             elif type_ == wire.DIGEST:
                 self._digests[number] = payload[wire.COUNT.size :].hex()
             self._context.limiter.wait(len(payload), self._is_cut_off)
@@ -228,7 +229,7 @@ class Lane:
         self._far.send(wire.GET, chunk.job.number, chunk.offset, length)
 
     def _send_pack(self, number: int, pack: Pack) -> None:
-        rows, bodies = self._near.the_source().pack(pack.files)
+        rows, bodies = self._near.file_source().pack(pack.files)
         pack.take_rows(rows)
         listed = [[item.entry, row] for item, row in zip(pack.items, pack.rows, strict=True)]
         payload = wire.pack_payload(listed, bodies)
@@ -381,7 +382,7 @@ class Lane:
             self._done(number, lambda: pack.then(pack, failures.places(outcome)))
 
         entries = [item.entry for item in pack.items]
-        self._near.the_sink().pack(entries, pack.rows, bodies, done)
+        self._near.file_sink().pack(entries, pack.rows, bodies, done)
 
     def _take_reply(self, frame: wire.Frame) -> bool:
         """True when it is the answer to End."""
@@ -401,6 +402,8 @@ class Lane:
         if isinstance(work, Ask):
             self._answered(frame.id, work, answer, failed)
         elif isinstance(work, Pack) and self._context.is_push:
+            if not isinstance(answer, list):
+                raise ProtocolError("an answer of another shape: no list of failures")
             places = [(int(place), failures.checked(f)) for place, f in answer]
             self._done(frame.id, lambda: work.then(work, places))
         elif not self._share.is_over:

@@ -64,6 +64,6 @@ class LaneContext:
         end = self.new_end()
         end.begin(self.begin_near)
         try:
-            yield from end.the_source().entries()
+            yield from end.file_source().entries()
         finally:
             end.close()

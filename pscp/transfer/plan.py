@@ -21,7 +21,7 @@ from pscp.endpoint.files import Extent
 from pscp.endpoint.paths import is_pscps_own, to_bytes
 from pscp.options import Options
 
-Failure = dict[str, Any]  # endpoint/failures.py
+Failure = failures.Data
 
 PACK_OVERHEAD_BYTES = 512  # of a file in a pack: what it costs beside its bytes
 # What a chunk, an entry or a question costs in a window beside its bytes. It takes 1 to 2 KB of
@@ -89,12 +89,12 @@ class Pack:
         """What the source has to read."""
         return [item.known for item in self.items if item.entry.kind == tree.FILE]
 
-    def take_rows(self, rows: list[Any]) -> None:
-        """The source's rows for its files; folders and links have none. Raises ValueError."""
-        left = iter(rows)
+    def take_rows(self, rows: object) -> None:
+        """Take the source's rows for its files; folders and links have none. Raises ValueError."""
         files = [item.entry.kind == tree.FILE for item in self.items]
-        if sum(files) != len(rows):
+        if not isinstance(rows, list) or sum(files) != len(rows):
             raise ValueError("a pack of other files than were asked for")
+        left = iter(rows)
         self.rows = [next(left) if is_file else [0, ""] for is_file in files]
 
     @functools.cached_property

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from pscp.endpoint import agent, fence, hashes, requests, source, tree, wire
+from pscp.endpoint import agent, failures, fence, hashes, requests, source, tree, wire
 
 ENDING_S = 10.0
 TOKEN, NONCE = "0" * 8, "1" * 8
@@ -109,7 +109,8 @@ def make_sink(talk: Talk, root: Path) -> None:
 def test_it_says_what_it_is_and_ends_with_its_input(talk: Talk) -> None:
     hello = talk.receive()
     assert hello is not None and hello.type == wire.HELLO
-    assert hello.json()["hashes"].keys() == hashes.speeds().keys()
+    content: Any = hello.json()
+    assert content["hashes"].keys() == hashes.speeds().keys()
     assert talk.end() is None
 
 
@@ -240,7 +241,7 @@ def test_a_failure_is_an_answer(talk: Talk, tmp_path: Path) -> None:
     talk.send(wire.ASK, requests.to_json(sink_of(tmp_path / "nowhere")), 5)
     frame = talk.receive()
     assert frame is not None and (frame.type, frame.id, frame.flags) == (wire.REPLY, 5, wire.FAILED)
-    assert frame.json()["message"]
+    assert failures.checked(frame.json())["message"]
     talk.ask(requests.Ping())
     assert talk.end() is None
 

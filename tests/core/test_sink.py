@@ -66,7 +66,7 @@ class Lane:
     def pack(self, bodies: dict[str, bytes], damaged: str = "") -> list[str]:
         """What came of each small file: "", or the kind of its failure."""
         entries = [LARGE._replace(path=name, size=len(b)) for name, b in bodies.items()]
-        rows = [[len(b), sha256(b).hex()] for b in bodies.values()]
+        rows: list[object] = [[len(b), sha256(b).hex()] for b in bodies.values()]
         sent = (b"x" * len(b) if name == damaged else b for name, b in bodies.items())
         found: queue.SimpleQueue[list[failures.Data | None]] = queue.SimpleQueue()
         self.sink.pack(entries, rows, memoryview(b"".join(sent)), found.put)

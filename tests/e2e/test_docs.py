@@ -29,7 +29,7 @@ from e2e.ways import Ran
 from e2e.world import ROOT, World, change, make_world
 from pscp import __all__ as public_names
 from pscp.cli import arguments
-from pscp.endpoint import end, failures, wire
+from pscp.endpoint import end, failures, requests, wire
 from pscp.selftest.servers import PrivateServer
 
 SCRIPT = ROOT / "scripts" / "docs"
@@ -168,7 +168,7 @@ def first_cells(page: str, heading: str) -> list[str]:
 
 def test_the_protocol_lists_every_request() -> None:
     listed = set(first_cells("protocol.md", "Requests")) - {"request"}
-    answered = {kind.__name__ for kind in (*end.ANSWERS, *end.OF_A_STREAM)}
+    answered = {kind.__name__ for kind in (*end.ANSWERS, *requests.ASKED_OF_GATHERING)}
     assert listed == answered | {"Finish", "Pack"}
 
 

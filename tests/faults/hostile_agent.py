@@ -103,7 +103,7 @@ class Far:
 
     def take(self, frame: wire.Frame) -> None:
         if frame.type == wire.ASK:
-            asked = frame.json()
+            asked: Any = frame.json()
             asked["ask"] = METHODS.get(asked["ask"], asked["ask"].lower())
             if asked["ask"] == "pack":
                 self.pack(frame.id, asked["files"])

@@ -160,7 +160,7 @@ class Lane:
         elif isinstance(asked, Chunk):
             self._chunk(asked, reply)
         elif isinstance(asked, Pack):
-            self._end.the_sink().pack(
+            self._end.file_sink().pack(
                 asked.entries, asked.rows, memoryview(asked.body),
                 lambda found: reply(found, False),
             )  # fmt: skip

@@ -131,7 +131,7 @@ def written_before_its_digest(patch: pytest.MonkeyPatch) -> None:
     complete = Sink.complete
 
     def late(self: Sink, id_: int, offset: int, length: int, digest: bytes) -> Any:
-        file = self._file(id_)
+        file = self._open.get(id_, self._entry(id_))
         with contextlib.suppress(Exception), self._parts.written(file.fd, self._entry(id_).path):
             file.write(memoryview(self._chunk)[:length], offset)
         found = complete(self, id_, offset, length, digest)
@@ -148,9 +148,9 @@ def any_part_is_the_one(patch: pytest.MonkeyPatch) -> None:
 def never_superseded(patch: pytest.MonkeyPatch) -> None:
     claim = fence.claim
 
-    def claimed(root_fd: int, token: str, nonce: str, known: list[str]) -> fence.State:
+    def claimed(root_fd: int, token: str, nonce: str, known: list[str]) -> fence.Claim:
         claim(root_fd, token, nonce, known)
-        return {"held": "", "earlier": []}
+        return {"held": "", "earlier": [], "folds": False}
 
     patch.setattr(fence, "claim", claimed)
     patch.setattr(Fence, "_find", _find_any)

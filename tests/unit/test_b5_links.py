@@ -100,6 +100,7 @@ def test_b5_what_is_put_in_a_folder_s_place_before_its_files_are_read(
     (top / where).symlink_to(moved)  # the same files, by another way
     reader = reading(top)
     [failure], bodies = reader.pack([shadow])
+    assert isinstance(failure, dict)
     assert (failure["kind"], failure["path"], bodies) == ("changed", shadow.path, [])
     sent: list[Any] = []
     reader.know(1, large)
@@ -114,6 +115,7 @@ def test_b5_a_top_that_has_become_a_link(top: Path) -> None:
     top.symlink_to("moved")
     reader = reading(top)
     [failure], _ = reader.pack([shadow])
+    assert isinstance(failure, dict)
     assert failure["kind"] == "system"
     reader.close()
 

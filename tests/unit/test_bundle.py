@@ -11,9 +11,16 @@ from pscp.connect import bootstrap
 
 
 def meaning(text: bytes) -> str:
-    """The program, without what its docstrings say."""
+    """The program, without what its docstrings say, and types that only mypy reads."""
     tree = ast.parse(text)
     for node in ast.walk(tree):
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name | ast.Constant):
+            node.test, node.body = ast.Constant(0), []
+        if isinstance(node, ast.FunctionDef):
+            node.returns = None
+            for place, step in enumerate(node.body):
+                if isinstance(step, ast.AnnAssign) and step.value is not None:
+                    node.body[place] = ast.Assign([step.target], step.value)
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             node.value.value = ""
     return ast.dump(tree)

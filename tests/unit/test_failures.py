@@ -89,4 +89,4 @@ def test_each_kind_is_an_error_that_a_user_sees(kind: str) -> None:
 
 def test_places_are_those_of_what_failed() -> None:
     no = failures.data("unsafe", "p", "m")
-    assert failures.places([None, no, None, no]) == [[1, no], [3, no]]
+    assert failures.places([None, no, None, no]) == [(1, no), (3, no)]

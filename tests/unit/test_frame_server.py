@@ -71,7 +71,7 @@ class Channel:
             self.end.be(role)
             self.server.follow_role()
 
-    def _send(self, type_: int, id_: int, offset: int, payload: bytes, flags: int = 0) -> None:
+    def _send(self, type_: int, id_: int, offset: int, payload: Any, flags: int = 0) -> None:
         self.sent.append(wire.Frame(type_, flags, id_, offset, memoryview(payload)))
 
     def came(self, *frames: bytes) -> bool:

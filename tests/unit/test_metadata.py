@@ -99,7 +99,7 @@ def test_what_is_read_is_what_the_rules_ask_for(tmp_path: Path) -> None:
     paths = full, (None, full)
     assert metadata.read(*paths, status, preserve=False, archive=False) == {}
     assert metadata.read(*paths, status, preserve=True, archive=False) == {"a": status.st_atime_ns}
-    archived = metadata.read(*paths, status, preserve=True, archive=True)
+    archived: dict[str, Any] = metadata.read(*paths, status, preserve=True, archive=True)
     assert archived["o"][:2] == [status.st_uid, status.st_gid]
 
 
@@ -111,7 +111,9 @@ def test_attributes_travel_with_an_archive(tmp_path: Path) -> None:
     except OSError as error:
         pytest.skip(f"no extended attributes here: {error}")
     full = os.fsencode(one)
-    extra = metadata.read(full, (None, full), one.stat(), preserve=True, archive=True)
+    extra: dict[str, Any] = metadata.read(
+        full, (None, full), one.stat(), preserve=True, archive=True
+    )
     applied(two, Policy(True, True, 0o022), entry(**extra))
     assert os.getxattr(two, "user.pscp") == b"\0\xffvalue"
 

@@ -161,7 +161,7 @@ def test_d1_what_is_too_long_to_be_read_ahead_is_read_when_it_is_its_turn(
     assert len(found) == 52
     [error] = [entry for entry in entries if entry.kind == tree.ERROR]
     assert (error.path, error.extra["path"]) == ("too many/", "too many")
-    assert "more names" in error.extra["message"]
+    assert "more names" in str(error.extra["message"])
 
 
 def client_of(server: subprocess.Popen[bytes]) -> tuple[Client, Loop]:

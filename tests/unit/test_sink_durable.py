@@ -56,7 +56,7 @@ def entry(kind: str, path: str, **extra: Any) -> tree.Entry:
 
 def packed(here: end.End, entries: list[tree.Entry]) -> None:
     outcomes: list[Any] = []
-    here.the_sink().pack(entries, [[0, ""]] * len(entries), memoryview(b""), outcomes.append)
+    here.file_sink().pack(entries, [[0, ""]] * len(entries), memoryview(b""), outcomes.append)
     assert outcomes == [[None] * len(entries)]
 
 
@@ -103,7 +103,7 @@ def test_a_small_file(tmp_path: Path, synced: Synced) -> None:
     done: list[object] = []
     value = entries.entry([tree.FILE, 0, "top/file", 0, 0o644, 0, 0, {}])
     digest = hashlib.sha256(b"").hexdigest()
-    here.the_sink().pack([value], [[0, digest]], memoryview(b""), done.append)
+    here.file_sink().pack([value], [[0, digest]], memoryview(b""), done.append)
     here.close()
     assert done == [[None]]
     assert synced.names[(tmp_path / "top").stat().st_ino] == {"file"}
