@@ -96,9 +96,11 @@ class Session:
     """
 
     def __init__(
-        self, host: str | Location | None = None, options: Options | None = None,
+        self,
+        host: str | Location | None = None,
+        options: Options | None = None,
         **fields: Unpack[SessionFields],
-    ) -> None:  # fmt: skip
+    ) -> None:
         client = fields.pop("transport") if _is_client(fields.get("transport")) else None
         self.options = _options(options, fields)
         if isinstance(host, str):
@@ -123,9 +125,11 @@ class Session:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None,
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
         trace: TracebackType | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.connections.close(is_cut=kind is not None)
 
     def close(self) -> None:
@@ -133,10 +137,14 @@ class Session:
         self.connections.close()
 
     def copy(
-        self, sources: Source, destination: str | Location, *,
-        reporter: Reporter | None = None, progress: Progress | None = None,
+        self,
+        sources: Source,
+        destination: str | Location,
+        *,
+        reporter: Reporter | None = None,
+        progress: Progress | None = None,
         **fields: Unpack[OptionFields],
-    ) -> Result:  # fmt: skip
+    ) -> Result:
         """As pscp.copy(), over this session's connections; the host must be this session's."""
         froms, to = _locations(sources, destination)
         host = to if to.is_remote else froms[0]
@@ -188,9 +196,15 @@ class Session:
     # --- one copy
 
     def _copy(
-        self, froms: list[Location], to: Location, options: Options,
-        reporter: Reporter | None, progress: Progress | None, *, keep_digests: bool = True,
-    ) -> Result:  # fmt: skip
+        self,
+        froms: list[Location],
+        to: Location,
+        options: Options,
+        reporter: Reporter | None,
+        progress: Progress | None,
+        *,
+        keep_digests: bool = True,
+    ) -> Result:
         if options.transfer_test:
             options = options.with_agent("-t")
         reporter = reporter or Silent()
@@ -213,9 +227,14 @@ class Session:
             if is_something:
                 connections.check_logins(options, is_push=is_push, is_small=is_small)
             result = Run(
-                connections, froms, to, options,
-                reporter=reporter, counters=counters, keep_digests=keep_digests,
-            ).run()  # fmt: skip
+                connections,
+                froms,
+                to,
+                options,
+                reporter=reporter,
+                counters=counters,
+                keep_digests=keep_digests,
+            ).run()
             return result
         finally:
             reporter.stop(result)

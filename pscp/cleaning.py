@@ -59,9 +59,13 @@ class Cleaned:
 
 
 def clean(
-    where: str | Location, options: Options | None = None, *, remove: bool = False,
-    note: Callable[[str], None] = lambda text: None, **fields: Unpack[OptionFields],
-) -> Cleaned:  # fmt: skip
+    where: str | Location,
+    options: Options | None = None,
+    *,
+    remove: bool = False,
+    note: Callable[[str], None] = lambda text: None,
+    **fields: Unpack[OptionFields],
+) -> Cleaned:
     """Find what cut copies left below a folder, "host:folder" or one here; or remove it.
 
     `fields` are fields of Options; with dry_run nothing is removed. `note` is told what the login

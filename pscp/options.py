@@ -331,8 +331,9 @@ def _check_numbers(options: Options) -> None:
 
 def _check_sockets(options: Options) -> None:
     for what, size_bytes in (
-        ("the receive buffer", options.rcvbuf_bytes), ("the send buffer", options.sndbuf_bytes),
-    ):  # fmt: skip
+        ("the receive buffer", options.rcvbuf_bytes),
+        ("the send buffer", options.sndbuf_bytes),
+    ):
         if size_bytes is not None:
             _check_range(what, size_bytes, MIN_BUFFER_BYTES, MAX_BUFFER_BYTES, show_size)
     if options.congestion is not None and not _CONGESTION.fullmatch(options.congestion):
@@ -381,9 +382,10 @@ def _check_ssh(options: Options) -> None:
         raise UsageError(f"the transport must be one of {known}, not {options.transport!r}")
     _check_argument("the ssh program", options.program)
     for what, value in (
-        ("the ssh_config file", options.config_file), ("the jump", options.jump),
+        ("the ssh_config file", options.config_file),
+        ("the jump", options.jump),
         ("the password file", options.password_file),
-    ):  # fmt: skip
+    ):
         if value is not None:
             _check_argument(what, value)
     if options.jump is not None and options.jump.startswith("-"):
@@ -410,8 +412,9 @@ def _check_words(options: Options) -> None:
         styles = ", ".join(PROGRESS_STYLES)
         raise UsageError(f"the progress must be one of {styles}, not {options.progress!r}")
     for what, value, allowed in (
-        ("the remote", options.remote, REMOTES), ("what verifies", options.verify, VERIFIES),
-    ):  # fmt: skip
+        ("the remote", options.remote, REMOTES),
+        ("what verifies", options.verify, VERIFIES),
+    ):
         if value not in allowed:
             raise UsageError(f"{what} must be one of {', '.join(allowed)}, not {value!r}")
     if options.strong and options.verify == "none":

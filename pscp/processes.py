@@ -51,6 +51,7 @@ def stat_of(pid: int) -> list[bytes]:
 
 
 def living_by_ps() -> dict[Process, int]:
+    """Return each process that lives, with its parent's number, as ps(1) tells."""
     argv = ["ps", "-A", "-o", "pid=,ppid=,stat=,lstart="]
     rows = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.splitlines()
     split = (row.split(None, 3) for row in rows)
@@ -81,6 +82,7 @@ def end_tree(process: subprocess.Popen[bytes]) -> None:
 
 
 def end_all_below(pid: int) -> None:
+    """End every process below this one: by SIGTERM, and after a while by SIGKILL."""
     seen: set[Process] = set()
     for kind, patience_s in ((signal.SIGTERM, TERM_S), (signal.SIGKILL, KILL_S)):
         for child in stop_all_below(pid, seen):
@@ -128,5 +130,6 @@ def still_there(pid: int, seen: set[Process]) -> set[Process]:
 
 
 def send(pid: int, kind: signal.Signals) -> None:
+    """Send a signal to a process, if it is still there."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, kind)

@@ -59,6 +59,7 @@ class Counters:
     )
 
     def add(self, **deltas: int) -> None:
+        """Add to these fields; verified chunks count only where digests are compared."""
         with self._lock:
             for name, delta in deltas.items():
                 if name == "chunks_verified" and not self.verified:
@@ -66,6 +67,7 @@ class Counters:
                 setattr(self, name, getattr(self, name) + delta)
 
     def set(self, **values: float) -> None:
+        """Set the fields of these names."""
         with self._lock:
             for name, value in values.items():
                 setattr(self, name, value)
@@ -76,6 +78,7 @@ class Counters:
             return replace(self)
 
     def as_dict(self) -> dict[str, float | bool]:
+        """Return the counts by their names, as a progress event has them."""
         counted = [item.name for item in fields(self) if item.init and item.name != "nouns"]
         return {name: getattr(self, name) for name in counted}
 
@@ -375,6 +378,7 @@ class Rate:
         self._samples: deque[tuple[float, int]] = deque()
 
     def per_s(self, now_s: float, bytes_done: int) -> float:
+        """Take note of how many bytes are done now; return the bytes a second."""
         samples = self._samples
         samples.append((now_s, bytes_done))
         while len(samples) > 2 and samples[1][0] <= now_s - RATE_WINDOW_S:

@@ -94,6 +94,7 @@ def kept_still() -> Iterator[None]:
 
 
 def is_still() -> bool:
+    """Return whether somebody types an answer, so that nothing is to be shown."""
     return _typing.is_set()
 
 

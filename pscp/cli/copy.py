@@ -169,9 +169,10 @@ def run_measure(command: Measure) -> int:
     options = command.options
     note = Notes().note
     with (
-        signals_raised("nothing is kept of a measurement"), log.shown(options.debug, note),
+        signals_raised("nothing is kept of a measurement"),
+        log.shown(options.debug, note),
         measure_report.doing(options) as say,
-    ):  # fmt: skip
+    ):
         found = measure(command.host, options, save=command.save, say=say, note=note)
     measure_report.show(found, options.progress == "json")
     return 0
@@ -184,9 +185,10 @@ def run_clean(command: Clean) -> int:
     where, options = command.where, command.options
     note = Notes().note
     with (
-        signals_raised("run it again for the rest"), log.shown(options.debug, note),
+        signals_raised("run it again for the rest"),
+        log.shown(options.debug, note),
         measure_report.doing(options) as say,
-    ):  # fmt: skip
+    ):
         say(f"looking below {where.text}")
         found = clean(where, options, remove=command.remove, note=note)
     show(found, where, options)
@@ -202,9 +204,12 @@ def run_copy(command: Command) -> int:
     with signals_raised(), log.shown(options.debug, reporter.note):
         try:
             result = copy(
-                command.sources, command.destination, options=options, reporter=reporter,
+                command.sources,
+                command.destination,
+                options=options,
+                reporter=reporter,
                 keep_digests=False,
-            )  # fmt: skip
+            )
         finally:
             reporter.stop(None)
     conclude(result, options)

@@ -46,9 +46,9 @@ _PACKAGE = "pscp_agent"
 _MARKER_BYTES = 16
 _BANNER_MAX_BYTES = 64 * 1024  # what a login may print before the agent speaks
 _SAID_MAX_BYTES = 8 * 1024  # what is kept of a channel's standard error
-_UNTOLD_S = 0.2  # it waits so long for the reason before it is shown
-_HEARD_BYTES = 4096  # of it at once
-_SHOWN_MAX = 200  # characters of it in an error
+_UNTOLD_S = 0.2  # standard error is shown so long after it came, unless an error repeats it
+_HEARD_BYTES = 4096  # of a channel's standard error at once
+_SHOWN_MAX = 200  # characters of a login's output in an error
 _RTT_MAX_S = 60.0  # of what a lane's program for SFTP may have measured
 SILENCE_S = 60.0  # an agent ticks every 10 s, so after this it, or the path to it, is dead
 
@@ -86,7 +86,7 @@ _ATTRIBUTE_TYPE = re.compile(rb"^( +self\.\w+): [^=]+(?= =)")
 
 @functools.cache
 def bundle() -> bytes:
-    """The endpoint folder as one compressed program: the loader and the modules, NUL between."""
+    """Return the endpoint folder as one compressed program: loader and modules, NUL between."""
     loader = _LOADER.format(package=_PACKAGE, names=MODULES, marker_bytes=_MARKER_BYTES)
     texts = [_text(name).decode("ascii") for name in MODULES]
     return zlib.compress("\0".join([loader, *texts]).encode("ascii"), _COMPRESSION)
@@ -94,13 +94,13 @@ def bundle() -> bytes:
 
 @functools.cache
 def stream_modules() -> str:
-    """What the agent needs besides for a stream; agent.py reads it."""
+    """Return the modules that an agent needs besides for a stream, as agent.py reads them."""
     return _packed(STREAM_MODULES)
 
 
 @functools.cache
 def clean_modules() -> str:
-    """What the agent needs besides for --clean."""
+    """Return the modules that an agent needs besides for --clean."""
     return _packed(CLEAN_MODULES)
 
 
@@ -163,9 +163,12 @@ class RemoteAgent:
     """An agent that is running at the far end, and the channel to it."""
 
     def __init__(
-        self, channel: Channel, notice: Callable[[str], None] | None = None, marker: bytes = b"",
+        self,
+        channel: Channel,
+        notice: Callable[[str], None] | None = None,
+        marker: bytes = b"",
         patience: Patience | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Send the agent, unless it was sent with this marker, and wait for its HELLO.
 
         `notice` gets what the login says to people; without `patience` SILENCE_S are given.
@@ -201,7 +204,7 @@ class RemoteAgent:
     # --- in
 
     def receive(self) -> wire.Frame | None:
-        """The next frame; None when the channel ended. Its payload is valid until the next call.
+        """Return the next frame, valid until the next call; None when the channel ended.
 
         Raises ConnectionLost after a minute of silence, ProtocolError for what is no frame.
         """
@@ -223,7 +226,7 @@ class RemoteAgent:
             raise errors.ProtocolError(str(error)) from None
 
     def _wait(self) -> None:
-        """Until there is output of the agent; what is said to people is kept meanwhile."""
+        """Wait until the agent has written something; keep what standard error says meanwhile."""
         while True:
             ready = dict(self._poll.poll(SILENCE_S * 1000))
             if not ready:
@@ -234,6 +237,7 @@ class RemoteAgent:
                 return
 
     def _hear(self) -> None:
+        """Read what has come of the channel's standard error."""
         data = os.read(self.channel.error_fd, _HEARD_BYTES)
         if not data:
             self._poll.unregister(self.channel.error_fd)
@@ -244,6 +248,7 @@ class RemoteAgent:
             self._untold += data.decode(errors="replace")
 
     def _log_lines(self, data: bytes) -> None:
+        """Write the whole lines of the channel's standard error to the log, if it is wanted."""
         if not _log.is_wanted:
             return
         *lines, self._line = (self._line + data)[-_SAID_MAX_BYTES:].split(b"\n")
@@ -260,7 +265,7 @@ class RemoteAgent:
                 self._notice(line)
 
     def explain(self) -> errors.PscpError:
-        """Why the channel ended."""
+        """Return why the channel ended."""
         for _ in range(_SAID_MAX_BYTES // _HEARD_BYTES * 2):  # who never stops is not listened to
             if not dict(self._poll.poll(0)).get(self.channel.error_fd):
                 break
@@ -274,6 +279,7 @@ class RemoteAgent:
         return error
 
     def _skip_banner(self, marker: bytes) -> None:
+        """Read past what a login prints, up to the marker; show it to people."""
         seen = b""
         while marker not in seen:
             self._wait_or_prompt()
@@ -289,7 +295,7 @@ class RemoteAgent:
             self._notice(banner.decode(errors="replace").rstrip("\r\n"))
 
     def _wait_or_prompt(self) -> None:
-        """As _wait(), but what is said meanwhile begins no new minute, and typing takes time."""
+        """Wait as _wait() does, but for no longer than the login's time in all."""
         while True:
             left_s = min(self._patience.left_s(), _UNTOLD_S if self._untold else math.inf)
             ready = dict(self._poll.poll(None if left_s == math.inf else left_s * 1000))
@@ -301,6 +307,7 @@ class RemoteAgent:
                 return
 
     def _ended_early(self, seen: bytes) -> errors.PscpError:
+        """Return why the channel ended before the marker came."""
         error = self.explain()
         return _no_agent(seen) if isinstance(error, errors.NoAgent) and seen.strip() else error
 
@@ -327,9 +334,13 @@ class RemoteAgent:
     # --- out
 
     def send(
-        self, type_: int, id_: int = 0, offset: int = 0, payload: system.Payload = b"",
+        self,
+        type_: int,
+        id_: int = 0,
+        offset: int = 0,
+        payload: system.Payload = b"",
         flags: int = 0,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Send one frame: its payload is bytes, or a Block of a file. Raises ConnectionLost."""
         header = wire.header(type_, payload, id_, offset, flags)
         try:
@@ -339,18 +350,20 @@ class RemoteAgent:
 
     @property
     def is_sftp(self) -> bool:
-        """Is it not an agent, but SFTP?"""
+        """Whether SFTP is at the far end, and no agent."""
         return not self.channel.needs_agent
 
     def is_closed(self) -> bool:
-        """Has the far end hung up, while nobody was listening?"""
+        """Return whether the far end has hung up while nobody was listening."""
         return bool(dict(self._poll.poll(0)).get(self.channel.read_fd, 0) & select.POLLHUP)
 
     def close(self) -> None:
         self.channel.close()
 
     def ask(self, request: requests.Request, is_slow: bool = False) -> tuple[object, bool]:
-        """Ask while no lane serves this channel: the answer, and whether it is a failure.
+        """Make a request while no lane serves this channel.
+
+        Returns the answer, and whether it is a failure. Raises ConnectError, ProtocolError.
 
         Where the answer takes time, the round trip is that of a Ping sent before.
         """
@@ -371,7 +384,7 @@ class RemoteAgent:
 
 
 def _checked_rtt_s(value: object) -> float:
-    """A round trip's seconds. NaN and infinity are numbers to JSON as Python reads it."""
+    """Return a round trip's seconds. NaN and infinity are numbers to JSON as Python reads it."""
     if not isinstance(value, float) or not 0 <= value <= _RTT_MAX_S:
         raise errors.ProtocolError(f"a HELLO with a round trip of {value!r} s")
     return value

@@ -131,9 +131,11 @@ class SharedLogin:
         return lost
 
     def wait(
-        self, note: Callable[[str], None], patience: Patience,
+        self,
+        note: Callable[[str], None],
+        patience: Patience,
         explain: Callable[[Channel, PscpError], PscpError],
-    ) -> Control:  # fmt: skip
+    ) -> Control:
         """Wait until channels of the one login can be opened. Raises why they never will be.
 
         `explain` is given its channel and error, and returns the error to raise.

@@ -37,9 +37,14 @@ class FirstLogin:
     """
 
     def __init__(
-        self, host: Location, opener: Opener, *,
-        kind: RemoteKind, shared: SharedLogin, early: EarlyLogins,
-    ) -> None:  # fmt: skip
+        self,
+        host: Location,
+        opener: Opener,
+        *,
+        kind: RemoteKind,
+        shared: SharedLogin,
+        early: EarlyLogins,
+    ) -> None:
         self.host = host
         self._opener, self._kind, self._shared, self._early = opener, kind, shared, early
         self._greeter = Greeter(host, opener)

@@ -31,9 +31,12 @@ class Greeter:
         self._opener = opener
 
     def greet(
-        self, channel: Channel, options: Options, note: Callable[[str], None] | None = None,
+        self,
+        channel: Channel,
+        options: Options,
+        note: Callable[[str], None] | None = None,
         marker: bytes = b"",
-    ) -> RemoteAgent:  # fmt: skip
+    ) -> RemoteAgent:
         """Wait for the HELLO; `marker` is that of the agent, if it was sent already.
 
         With `note` a person may be asked, and sees what the login says. Raises ConnectError.

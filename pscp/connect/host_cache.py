@@ -41,9 +41,14 @@ class Known(NamedTuple):
 def _key(host: Location, options: Options) -> state.Key:
     """Return what distinguishes the ways to a host that are remembered each by itself."""
     return (
-        host.user, host.host, host.port or options.port,
-        options.program, options.config_file, options.jump, transport_of(options),
-    )  # fmt: skip
+        host.user,
+        host.host,
+        host.port or options.port,
+        options.program,
+        options.config_file,
+        options.jump,
+        transport_of(options),
+    )
 
 
 def _known(host: Location, options: Options) -> dict[str, object]:
@@ -107,6 +112,7 @@ def advice_said(host: Location, options: Options, cipher: str) -> list[str]:
 
 
 def save_advice(host: Location, options: Options, connections: int, cipher: str) -> bool:
+    """Keep what --measure --save found best. Return False where it cannot be kept."""
     return _keep(host, options, {"connections": connections, "cipher": cipher})
 
 
@@ -116,6 +122,7 @@ def uses_sftp(host: Location, options: Options) -> bool:
 
 
 def remember_sftp(host: Location, options: Options, is_so: bool) -> None:
+    """Keep whether SFTP had to be used."""
     if uses_sftp(host, options) != is_so:
         _keep(host, options, {"remote": "sftp" if is_so else "agent"})
 
@@ -126,6 +133,7 @@ def asks(host: Location, options: Options) -> bool:
 
 
 def remember_asks(host: Location, options: Options, is_so: bool) -> None:
+    """Keep whether a login asked a person something."""
     if _known(host, options).get("asks") is not is_so:
         _keep(host, options, {"asks": is_so})
 

@@ -84,6 +84,6 @@ class Latecomers:
 
     @property
     def is_cut(self) -> bool:
-        """Are logins that go on to be ended at once?"""
+        """Whether logins that go on are to be ended at once."""
         with self._changed:
             return self._is_cut

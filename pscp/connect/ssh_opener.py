@@ -119,10 +119,14 @@ class SshOpener:
             options,
             may_prompt,
             lambda asks: self._process(
-                options, is_sftp=is_sftp, number=number, control=control, may_prompt=may_prompt,
+                options,
+                is_sftp=is_sftp,
+                number=number,
+                control=control,
+                may_prompt=may_prompt,
                 asks=asks,
             ),
-        )  # fmt: skip
+        )
 
     def open_master(self, options: Options) -> Master | None:
         """Begin the one login, with --login-once or where a second could trouble a person.
@@ -141,9 +145,15 @@ class SshOpener:
 
         def log_in(asks: Mapping[str, str] | None) -> Channel:
             return open_channel(
-                self.host, options, setup, "",
-                may_prompt=True, number=number, control=control, asks=asks,
-            )  # fmt: skip
+                self.host,
+                options,
+                setup,
+                "",
+                may_prompt=True,
+                number=number,
+                control=control,
+                asks=asks,
+            )
 
         return Master(self.authenticator.log_in(options, True, log_in), control)
 
@@ -156,22 +166,39 @@ class SshOpener:
                 os.unlink(path)
 
     def _process(
-        self, options: Options, *, is_sftp: bool, number: int, control: Control | None,
-        may_prompt: bool = False, asks: Mapping[str, str] | None = None,
-    ) -> Channel:  # fmt: skip
+        self,
+        options: Options,
+        *,
+        is_sftp: bool,
+        number: int,
+        control: Control | None,
+        may_prompt: bool = False,
+        asks: Mapping[str, str] | None = None,
+    ) -> Channel:
         """Start the process of one channel."""
         setup = self._setup.get(options)
         if is_sftp:
             from pscp.sftp.channel import open_sftp  # here: most far ends have python3
 
             return open_sftp(
-                self.host, options, setup,
-                may_prompt=may_prompt, number=number, control=control, asks=asks,
-            )  # fmt: skip
+                self.host,
+                options,
+                setup,
+                may_prompt=may_prompt,
+                number=number,
+                control=control,
+                asks=asks,
+            )
         return open_channel(
-            self.host, options, setup, command(),
-            may_prompt=may_prompt, number=number, control=control, asks=asks,
-        )  # fmt: skip
+            self.host,
+            options,
+            setup,
+            command(),
+            may_prompt=may_prompt,
+            number=number,
+            control=control,
+            asks=asks,
+        )
 
     def _new_control(self) -> Control | None:
         """Return a new path for a socket: ssh makes it there, and removes it. None: no place."""

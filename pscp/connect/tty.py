@@ -45,12 +45,12 @@ def ask(prompt: str, hint: str, is_secret: bool, until: Sequence[int]) -> str | 
 
 
 def has_person() -> bool:
-    """Is there somebody to ask, as far as one can tell?"""
+    """Return whether there seems to be somebody to ask."""
     return bool(_program()) or _has_terminal()
 
 
 def _program() -> str:
-    """The user's own, under ssh's rules; empty: the terminal."""
+    """Return the user's own program for prompts, by ssh's rules; "": the terminal is asked."""
     said = os.environ.get("SSH_ASKPASS_REQUIRE", "")
     program = os.environ.get("SSH_ASKPASS", "")
     if not program or said == "never":

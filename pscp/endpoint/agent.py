@@ -88,13 +88,15 @@ class Agent:
                 time.sleep(wire.GATHER_S)
 
     def _hello(self) -> None:
-        self._frames.hello({
-            "hashes": hashes.speeds(),
-            "python": sys.version.split()[0],
-            "system": os.uname()[0],
-            "aes": system.has_aes(),
-            "cpus": os.cpu_count() or 1,
-        })  # fmt: skip
+        self._frames.hello(
+            {
+                "hashes": hashes.speeds(),
+                "python": sys.version.split()[0],
+                "system": os.uname()[0],
+                "aes": system.has_aes(),
+                "cpus": os.cpu_count() or 1,
+            }
+        )
 
     def _tick(self) -> None:
         while not self._is_over.wait(TICK_S):

@@ -50,9 +50,13 @@ class Settler:
     """A thread that settles what it is given, so that the data behind it need not wait."""
 
     def __init__(
-        self, root: Root, fence: AnyFence, parts: Parts, policy: metadata.Policy,
+        self,
+        root: Root,
+        fence: AnyFence,
+        parts: Parts,
+        policy: metadata.Policy,
         strong: bool,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._root, self._fence, self._parts = root, fence, parts
         self._policy, self._strong = policy, strong
         self._changed = threading.Condition()

@@ -57,9 +57,11 @@ class End:
     """Serves one copy after another; a Begin says what it is in the next one."""
 
     def __init__(
-        self, umask: int, stream: "Optional[Stream]" = None,
+        self,
+        umask: int,
+        stream: "Optional[Stream]" = None,
         serve: "Optional[stream_server.Serve]" = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`stream` is that of which this end is a lane, if it is; `serve` is for gather()."""
         self._umask, self._stream, self._serve = umask, stream, serve
         self.gathering: Optional[stream_server.Gathering] = None
@@ -107,7 +109,7 @@ class End:
         try:
             if isinstance(request, requests.Finish):
                 self._finish(request, reply)
-            elif isinstance(request, requests.ASKED_OF_GATHERING):
+            elif isinstance(request, requests.OF_GATHERING):
                 self._ask_gathering(request, reply)
             else:
                 reply(ANSWERS[type(request)](self, request), False)
@@ -160,8 +162,8 @@ class End:
 
         if request.test:
             return null_ends.NullSink(request.hash, False)
-        policy = metadata.Policy(request.preserve, request.archive, self._umask)
         copy = sink.Copy(request.token, request.nonce, request.lane, request.earlier)
+        policy = metadata.Policy(request.preserve, request.archive, self._umask)
         return sink.Sink(request.root, copy, policy, request.hash, request.strong)
 
     def gather(self, request: requests.Gather) -> str:
@@ -204,9 +206,9 @@ class End:
     def target(self, request: requests.Target) -> List[object]:
         from . import placing
 
-        make = bool(request.nonce)
+        again, make = request.again, bool(request.nonce)
         found = placing.resolve(
-            request.path, request.names, request.folders, make=make, again=request.again
+            request.path, request.names, request.folders, make=make, again=again
         )
         if not request.nonce:
             return [*found, None]
@@ -299,7 +301,7 @@ def not_here(role: str) -> wire.WireError:
 
 
 def _each(listed: List[tree.Entry], act: Callable[[tree.Entry], None]) -> Failed:
-    """Do this with many entries; returns the place and failure of those that failed."""
+    """Call `act` with each entry; return the place and failure of those that failed."""
     failed: Failed = []
     for place, entry in enumerate(listed):
         try:

@@ -36,7 +36,7 @@ def _are_attributes(value: object) -> bool:
 def packed(value: object) -> Tuple[List[tree.Entry], List[object]]:
     """Return the entries of a PACK frame's list, and the row of each. Raises WireError."""
     if not isinstance(value, list) or not all(isinstance(e, list) and len(e) == 2 for e in value):
-        raise wire.WireError("a pack of another shape")
+        raise wire.WireError("no pack")
     return [entry(each) for each, _ in value], [row for _, row in value]
 
 

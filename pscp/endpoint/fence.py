@@ -179,8 +179,8 @@ def _wait_out(fd: int) -> None:
             os.kill(pid, signal.SIGKILL)
     if not lock(fd, fcntl.LOCK_EX, PATIENCE_S):
         who = " (process %s)" % ", ".join(map(str, holders)) if holders else ""
-        raise Refusal(DESTINATION, "", "an earlier run of this copy still holds it%s; end it first"
-                      % who)  # fmt: skip
+        message = "an earlier run of this copy still holds it%s; end it first" % who
+        raise Refusal(DESTINATION, "", message)
 
 
 def private_folder(make: bool) -> int:

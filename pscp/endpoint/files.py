@@ -23,7 +23,7 @@ from typing import (
     Optional,
     Tuple,
     TypeVar,
-)  # fmt: skip
+)
 
 from . import hashes, system
 
@@ -139,16 +139,12 @@ class FileSource:
         if not self._known == identity(os.fstat(self.fd)) == identity(by_name):
             raise Changed()
 
-    def read(self, view: memoryview, offset: int) -> int:
-        """Fill the view from `offset` on; returns the bytes read, fewer only at the end."""
-        return _read_at(self.fd, view, offset)
-
     def blocks(self, offset: int, length: int, room: memoryview) -> Iterator[system.Block]:
         """The chunk's blocks, each valid until the next. Raises Changed when bytes are missing."""
         end = offset + length
         while offset < end:
             view = room[: min(len(room), end - offset)]
-            if self.read(view, offset) != len(view):
+            if _read_at(self.fd, view, offset) != len(view):
                 raise Changed()
             yield system.Block(view, self.fd, offset)
             offset += len(view)
@@ -238,6 +234,7 @@ def name_new(fd: int, folder_fd: int, name: bytes) -> bool:
 
 
 def _read_at(fd: int, view: memoryview, offset: int) -> int:
+    """Fill the view from `offset` on; returns the bytes read, fewer only at the end."""
     done = 0
     while done < len(view):
         if hasattr(os, "preadv"):  # Python 3.7
@@ -311,8 +308,7 @@ def digest_of(fd: int, extent: Extent, algorithm: str, room: memoryview) -> Opti
             return None
         hasher.update(view)
         offset += len(view)
-    digest: bytes = hasher.digest()
-    return digest
+    return hasher.digest()
 
 
 def start_writing_back(fd: int) -> None:

@@ -137,9 +137,15 @@ class FrameServer:
         self._send(wire.PACK, id_, 0, wire.pack_payload(rows, bodies))
 
     def acknowledge(
-        self, id_: int, offset: int, length: int, *, receipt: int, matches: bool,
+        self,
+        id_: int,
+        offset: int,
+        length: int,
+        *,
+        receipt: int,
+        matches: bool,
         failure: Optional[failures.Data],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Say that a chunk has landed; or that its digest is another; or the failure."""
         payload, flags = wire.LANDED.pack(length, receipt), 0 if matches else wire.MISMATCH
         if failure is not None:

@@ -40,9 +40,13 @@ class MadeUpSource(source.Source):
     """The transfer test's source: real names and sizes, made-up data, no disk read."""
 
     def __init__(
-        self, tops: List[source.Top], rules: tree.Rules, algorithm: str, block_bytes: int,
+        self,
+        tops: List[source.Top],
+        rules: tree.Rules,
+        algorithm: str,
+        block_bytes: int,
         strong: bool,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(tops, rules, algorithm, block_bytes, strong)
         pattern = os.urandom(4096)  # does not compress within a packet
         self._room[:] = bytes(itertools.islice(itertools.cycle(pattern), len(self._room)))
@@ -112,8 +116,7 @@ class NullSink:
     ) -> None:
         """Take a pack. `done` gets, per entry, None or its failure; it may come later."""
         outcome: List[Optional[failures.Data]] = [None] * len(listed)
-        parts: "List[commit.Part]" = []
-        places: List[int] = []
+        parts: Dict[int, commit.Part] = {}  # by their places, in this order
         offset = 0
         checked = entries.check_sizes(listed, rows, len(bodies))
         for place, (value, row) in enumerate(zip(listed, checked)):
@@ -128,16 +131,15 @@ class NullSink:
                 outcome[place] = failures.from_exception(error, value.path)
                 continue
             if part is not None:
-                parts.append(part)
-                places.append(place)
+                parts[place] = part
 
         def settled(found: List[Optional[failures.Data]]) -> None:
-            for place, failure in zip(places, found):
+            for place, failure in zip(parts, found):
                 outcome[place] = failure
             done(outcome)
 
         self.make_names_durable([each for each in listed if each.kind == tree.LINK])
-        self._settle(parts, settled)
+        self._settle(list(parts.values()), settled)
 
     def _small(self, value: tree.Entry, digest: str, body: memoryview) -> "Optional[commit.Part]":
         if value.kind == tree.FOLDER:

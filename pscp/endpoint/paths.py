@@ -121,8 +121,8 @@ class Root:
                 raise
         except OSError as error:
             if error.errno in (errno.ENOTDIR, errno.ELOOP, getattr(errno, "EMLINK", 0)):
-                raise Refusal(UNSAFE, path, "%s is a link or a file there, not a folder"
-                              % ascii(to_text(name)))  # fmt: skip
+                message = "%s is a link or a file there, not a folder" % ascii(to_text(name))
+                raise Refusal(UNSAFE, path, message)
             raise
         try:
             os.mkdir(name, UNFINISHED, dir_fd=parent)

@@ -24,9 +24,13 @@ class Target(NamedTuple):
 
 
 def resolve(
-    destination: str, names: List[str], folders: List[bool], *, make: bool,
+    destination: str,
+    names: List[str],
+    folders: List[bool],
+    *,
+    make: bool,
     again: Optional[Again] = None,
-) -> Target:  # fmt: skip
+) -> Target:
     """Return what DEST means at this end. Raises Refusal, OSError.
 
     With `make` a folder to copy into is made where it is missing; a dry run makes none. `again`
@@ -34,9 +38,10 @@ def resolve(
     """
     full = os.path.realpath(os.path.expanduser(to_bytes(destination)) or b".")
     is_folder = os.path.isdir(full)
-    is_meant = again is not None and may_mean(full, is_folder, names, folders, again)
-    if again is not None and is_meant and os.path.isdir(to_bytes(again[0])):
-        return existing(to_bytes(again[0]), again[1])
+    if again is not None and may_mean(full, is_folder, names, folders, again):
+        root = to_bytes(again[0])
+        if os.path.isdir(root):
+            return existing(root, again[1])
     step = decide(destination, folders, is_folder=is_folder, exists=os.path.lexists(full))
     if step == INTO:
         return existing(full, names)

@@ -20,7 +20,7 @@ from typing import (
     Type,
     TypeVar,
     Union,
-)  # fmt: skip
+)
 
 from . import entries, wire
 from .source import Known, Top
@@ -315,8 +315,8 @@ OF_SINK = (
     ExtentsThere, DigestsThere, Look, Inherit, Make, Finish, Discard, Revoke, Release, Adopt,
     HardLinks, Folders,
 )  # fmt: skip
-ASKED_OF_GATHERING = (Heard, Drained, CloseInput, Abort)
-OF_STREAM = (Gather, *ASKED_OF_GATHERING)
+OF_GATHERING = (Heard, Drained, CloseInput, Abort)
+OF_STREAM = (Gather, *OF_GATHERING)
 _KINDS = {kind.__name__: kind for kind in OF_EITHER + OF_SOURCE + OF_SINK + OF_STREAM}
 
 

@@ -1,12 +1,12 @@
 """The sink end of a copy: verifies chunks and packs, writes them, makes files final.
 
 Used by the agent when it is pushed to, and by a lane when it pulls. Every name is resolved below
-the destination's root without following links (names.Root), whoever chose it. A chunk is held in
+the destination's root without following links (paths.Root), whoever chose it. A chunk is held in
 memory until its digest matched, and written only into a part that still has its name (parts.py);
 whatever has a final name is changed only while this lane's run owns the copy (fence.py).
 
-Not here: a part's way to its final name (commit.py), what is checked of entries before they come
-here (entries.py), when what is sent (../transfer/lane.py).
+Not here: what it does as the sink of a transfer test does (null_ends.py), a part's way to its final
+name (commit.py), what is checked of entries before they come here (entries.py).
 Read next: commit.py.
 """
 

@@ -32,7 +32,7 @@ from typing import (
     Sized,
     Tuple,
     Union,
-)  # fmt: skip
+)
 
 if TYPE_CHECKING:
     from typing import Protocol
@@ -248,11 +248,6 @@ class Decoder:
             return count < TRICKLE_BYTES < self._missing
         missing = self._wanted() - (self._end - self._start)
         return count < TRICKLE_BYTES < missing and self._view[self._start] == DATA
-
-    @property
-    def pending_bytes(self) -> int:
-        """Received, but not yet a whole frame."""
-        return self._end - self._start
 
     def next(self) -> Optional[Frame]:
         """The next whole frame, or None. WireError when there can never be one."""

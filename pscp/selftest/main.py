@@ -123,6 +123,7 @@ class Far:
     is_here: bool  # a private server: its files can be compared in place
 
     def at(self, name: str) -> Location:
+        """Return the place of this name in the folder."""
         return dataclasses.replace(self.folder, path=f"{self.folder.path}/{name}")
 
 
@@ -172,6 +173,7 @@ def private_server(kind: str) -> Iterator[PrivateServer]:
 
 @contextlib.contextmanager
 def far_end(arguments: argparse.Namespace, work: Path) -> Iterator[Far]:
+    """Have a folder to copy to at HOST, or on a private server here; remove it afterwards."""
     if arguments.HOST is None:
         with private_server("embedded" if arguments.embedded else "auto") as server:
             say(f"private SSH server on loopback: {server.kind}")
@@ -193,6 +195,7 @@ def far_here(server: PrivateServer, work: Path) -> Far:
 
 
 def run_at(host: Location, command: str) -> None:
+    """Have the user's shell at the host run a command. Raises ConnectError."""
     port = ["-p", str(host.port)] if host.port else []
     argv = ["ssh", *port, "--", host.login, command]
     try:

@@ -168,7 +168,7 @@ def first_cells(page: str, heading: str) -> list[str]:
 
 def test_the_protocol_lists_every_request() -> None:
     listed = set(first_cells("protocol.md", "Requests")) - {"request"}
-    answered = {kind.__name__ for kind in (*end.ANSWERS, *requests.ASKED_OF_GATHERING)}
+    answered = {kind.__name__ for kind in (*end.ANSWERS, *requests.OF_GATHERING)}
     assert listed == answered | {"Finish", "Pack"}
 
 

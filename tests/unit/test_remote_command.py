@@ -62,7 +62,7 @@ def frames_of(output: bytes) -> list[tuple[int, int, object]]:
     found = []
     while (frame := decoder.next()) is not None:
         found.append((frame.type, frame.id, frame.json()))
-    assert decoder.pending_bytes == 0
+    assert decoder.rest() == b""
     return found
 
 

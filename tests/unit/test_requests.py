@@ -157,6 +157,6 @@ def test_the_file_that_a_request_is_about() -> None:
 
 def test_either_end_answers_every_request() -> None:
     apart = {requests.Finish, requests.Pack}  # answered later, and by a frame of its own kind
-    assert {*end.ANSWERS, *requests.ASKED_OF_GATHERING} | apart == set(KINDS)
+    assert {*end.ANSWERS, *requests.OF_GATHERING} | apart == set(KINDS)
     without_sftp = {requests.Cpu, requests.Kernel, *requests.OF_STREAM}
     assert sftp_end.ANSWERS.keys() | {requests.Pack} == set(KINDS) - without_sftp

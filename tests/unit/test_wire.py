@@ -126,7 +126,7 @@ def test_garbage_is_a_wire_error_or_nothing_yet(data: bytes, places: list[int]) 
     except wire.WireError:
         return
     taken_bytes = sum(wire.HEADER.size + len(frame[4]) for frame in found)
-    assert decoder.pending_bytes == len(data) - taken_bytes
+    assert len(decoder.rest()) == len(data) - taken_bytes
 
 
 @given(frames, st.data())
