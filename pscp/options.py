@@ -31,7 +31,7 @@ MAX_CHANNELS = 64  # sshd lets in MaxSessions of them, by default 10 (sshd_confi
 MIN_BLOCK_BYTES = 4 * KIB  # below, the frame headers and calls cost more than the data
 MAX_BLOCK_BYTES = MIB  # a pipe holds no more at once (/proc/sys/fs/pipe-max-size)
 CHUNK_BYTES = 4 * MIB  # 2 to 4 MiB did best over wide-area paths; see docs/performance.md
-MAX_CHUNK_BYTES = 64 * MIB  # the sink holds a chunk of each lane in memory until it matches
+MAX_CHUNK_BYTES = 64 * MIB  # a pull over SFTP holds a chunk of each lane in memory until it matches
 MAX_SIZE_BYTES = 2**63 - 1  # off_t
 MIN_WINDOW_BYTES = 2 * MIB  # two chunks of a stream
 MAX_WINDOW_BYTES = 64 * GIB  # it is memory
@@ -115,7 +115,7 @@ class Options:
     remote: str = "auto"  # one of REMOTES: what is at the far end
     connections: int | None = None  # None is auto
     channels: int | None = None  # of each connection; None is auto
-    block_bytes: int = 256 * KIB
+    block_bytes: int = MIB
     chunk_bytes: int | None = None  # None: CHUNK_BYTES, and less toward the end
     limit_kbit_s: int | None = None
     window_bytes: int = 256 * MIB  # of a stream, at the end where it is put in order

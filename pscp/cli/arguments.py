@@ -133,7 +133,7 @@ def add_how_it_is_sent(group: argparse._ArgumentGroup) -> None:
         type=channels,
         help="the number of channels of each connection, or auto (the default)",
     )
-    size(group, "-b", "--block-size", "block_bytes", "what is read and written at once (256K)")
+    size(group, "-b", "--block-size", "block_bytes", "what is read and written at once (1M)")
     size(
         group,
         "--chunk-size",

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         @property
         def place(self) -> Optional[wire.Place]: ...  # where a block may be read to
 
-        def write(self, id_: int, offset: int, block: memoryview) -> None: ...
+        def write(self, id_: int, offset: int, block: memoryview, check: bytes) -> None: ...
         def abandon(self) -> None: ...
 
     class End(Protocol):
@@ -77,7 +77,7 @@ class FrameServer:
     def _take(self, frame: wire.Frame) -> None:
         back_end, payload = self._back_end, frame.payload
         if frame.type == wire.DATA:
-            back_end.end.the_sink().write(frame.id, frame.offset, payload)
+            back_end.end.the_sink().write(frame.id, frame.offset, *wire.block_of(frame))
         elif frame.type == wire.DIGEST:
             self._complete(frame)
         elif frame.type == wire.GET:

@@ -84,8 +84,8 @@ class NullSink:
             raise wire.WireError("bytes for a file that was not announced")
         return self._known[id_]
 
-    def write(self, id_: int, offset: int, block: memoryview) -> None:
-        """Take a block of the chunk that is arriving."""
+    def write(self, id_: int, offset: int, block: memoryview, check: bytes = b"") -> None:
+        """Take a block of the chunk that is arriving, with its check, if it has one."""
         if self._arriving.block(id_, offset, len(block), self._entry(id_).size):
             self._hasher = hashes.new(self._algorithm)
         self._hasher.update(block)

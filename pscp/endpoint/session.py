@@ -104,6 +104,11 @@ class Arriving:
     def __init__(self) -> None:
         self._extent: Optional[Tuple[int, int, int]] = None  # id, offset, next offset
 
+    @property
+    def is_over(self) -> bool:
+        """Does the next block begin a chunk?"""
+        return self._extent is None
+
     def block(self, id_: int, offset: int, length: int, size: int) -> bool:
         """A block of the file `id_`, which has `size` bytes. True when it begins a chunk."""
         if length == 0 or offset + length > size:
@@ -114,13 +119,6 @@ class Arriving:
         start = offset if self._extent is None else self._extent[1]
         self._extent = (id_, start, offset + length)
         return begins
-
-    def place(self, id_: int, offset: int) -> Optional[int]:
-        """Where in its chunk a block lies; None where it does not follow the one before."""
-        if self._extent is None:
-            return 0
-        known, begin, end = self._extent
-        return offset - begin if (id_, offset) == (known, end) else None
 
     def complete(self, id_: int, offset: int, length: int) -> None:
         """The chunk's digest is here: it must be for the blocks that came."""

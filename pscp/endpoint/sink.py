@@ -1,28 +1,26 @@
 """The sink end of a copy: verifies chunks and packs, writes them, makes files final.
 
 Used by the agent when it is pushed to, and by a lane when it pulls. Every name is resolved below
-the destination's root without following links (paths.Root), whoever chose it. A chunk is held in
-memory until its digest matched, and written only into a part that still has its name (parts.py);
-whatever has a final name is changed only while this lane's run owns the copy (fence.py).
+the destination's root without following links (paths.Root), whoever chose it. A
+block is written once the digest of its chunk up to there matched, and only into a part that still
+has its name (parts.py); blocks without such a check are held in memory until the chunk's digest
+matched. Whatever has a final name is changed only while this lane's run owns the copy (fence.py).
 
 Not here: what it does as the sink of a transfer test does (null_ends.py), a part's way to its final
 name (commit.py), what is checked of entries before they come here (entries.py).
 Read next: commit.py.
 """
 
-import mmap
 import os
 import stat
-from typing import Callable, List, NamedTuple, Optional, Tuple
+from typing import Callable, List, NamedTuple, Optional, Tuple, Union
 
-from . import commit, failures, fence, files, metadata, tree
+from . import commit, failures, fence, files, metadata, tree, wire
 from .null_ends import Done, NullSink
 from .parts import Parts
 from .paths import Root, is_unfinished, to_bytes
 
 _KINDS = {stat.S_IFREG: tree.FILE, stat.S_IFDIR: tree.FOLDER, stat.S_IFLNK: tree.LINK}
-_CHUNK_BYTES = 1 << 22  # kept for a chunk at first; pages that are not used cost nothing
-_CHUNK_MOST_BYTES = 1 << 26  # it is doubled up to this
 
 
 class Copy(NamedTuple):
@@ -52,9 +50,10 @@ class Sink(NullSink):
         self._parts = Parts(self.root, self._fence, copy.token, copy.nonce)
         self._settler = commit.Settler(self.root, self._fence, self._parts, policy, strong)
         self._open: files.OpenFiles[tree.Entry, files.FileSink] = files.OpenFiles(self._opened)
-        # What has come of the chunk that is arriving. With a bytearray, or blocks read right into
-        # it, a pull of 1 GiB took 8% longer (memory-backed files, two cores).
-        self._chunk = mmap.mmap(-1, _CHUNK_BYTES)
+        self._held: List[bytes] = []  # of the chunk that is arriving: what is not written yet
+        self._failure: Optional[failures.Data] = None  # of writing it
+        self._is_damaged = False  # a check of it did not match
+        self._receipt = 0  # of the part that it was written to
         self._room = memoryview(bytearray(1 << 18))
 
     def _open_fence(self) -> fence.AnyFence:
@@ -84,35 +83,48 @@ class Sink(NullSink):
             raise
         return files.FileSink(fd, "dig" in value.extra)
 
-    def write(self, id_: int, offset: int, block: memoryview) -> None:
-        """Keep a block of the chunk that is arriving until that is complete."""
-        begin = self._arriving.place(id_, offset)
-        super().write(id_, offset, block)
-        assert begin is not None  # or this were no block of the chunk
-        end = begin + len(block)
-        if end > len(self._chunk):
-            self._grow(begin, end)
-        self._chunk[begin:end] = block
+    def write(self, id_: int, offset: int, block: memoryview, check: bytes = b"") -> None:
+        """Write a block of the chunk that is arriving, if its check matches; without one hold it.
 
-    def _grow(self, kept_bytes: int, least_bytes: int) -> None:
-        grown = mmap.mmap(-1, max(least_bytes, min(2 * len(self._chunk), _CHUNK_MOST_BYTES)))
-        grown[:kept_bytes] = self._chunk[:kept_bytes]
-        self._chunk = grown
+        complete() tells what went wrong.
+        """
+        if self._arriving.is_over:
+            self._held, self._failure, self._is_damaged = [], None, False
+        super().write(id_, offset, block)
+        if not check:
+            self._held.append(bytes(block))
+        elif check != wire.check_of(self._hasher.digest()):
+            self._is_damaged = True
+        elif not self._is_damaged and self._failure is None:
+            self._write([*self._held, block], id_, offset + len(block))
+
+    def _write(self, blocks: "List[Union[bytes, memoryview]]", id_: int, end: int) -> None:
+        """Write verified blocks, the last of which ends there."""
+        self._held = []
+        value = self._entry(id_)
+        try:
+            file = self._open.get(id_, value)
+            with self._parts.written(file.fd, value.path):
+                offset = end - sum(len(block) for block in blocks)
+                for block in blocks:
+                    file.write(memoryview(block), offset)
+                    offset += len(block)
+            self._receipt = self._parts.receipt(file.fd)
+        except (OSError, failures.Refusal) as error:
+            self._failure = failures.from_exception(error, value.path)
 
     def complete(
         self, id_: int, offset: int, length: int, digest: bytes
     ) -> Tuple[bool, int, Optional[failures.Data]]:
-        """Write the chunk if it matches its digest: does it; the receipt; what went wrong."""
-        if not super().complete(id_, offset, length, digest)[0]:
+        """Write what is held if the chunk matches its digest: does it; the receipt; what failed."""
+        matches = super().complete(id_, offset, length, digest)[0]
+        if not matches or self._is_damaged:
             return False, 0, None
-        value = self._entry(id_)
-        try:
-            file = self._open.get(id_, value)
-            with self._parts.written(file.fd, value.path), memoryview(self._chunk) as chunk:
-                file.write(chunk[:length], offset)
-            return True, self._parts.receipt(file.fd), None
-        except (OSError, failures.Refusal) as error:
-            return False, 0, failures.from_exception(error, value.path)
+        if self._held:
+            self._write([*self._held], id_, offset + length)
+        if self._failure is not None:
+            return False, 0, self._failure
+        return True, self._receipt, None
 
     def make(self, value: tree.Entry) -> int:
         file = self._opened(value)

@@ -177,8 +177,9 @@ class Source:
         try:
             for block in self._open.get(id_, value).blocks(offset, length, self._room):
                 hasher.update(block.view)
-                send(wire.DATA, id_, offset, block)
-                offset += len(block)
+                block.check = wire.check_of(hasher.digest())
+                send(wire.DATA, id_, offset, block, wire.CHECKED)
+                offset += len(block.view)
         except (OSError, files.Changed) as error:
             failure = failures.from_exception(error, value.path)
             send(wire.DIGEST, id_, offset, counted + wire.to_json(failure), wire.FAILED)

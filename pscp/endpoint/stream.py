@@ -328,7 +328,7 @@ class PipeSink:
             self._buffer = self._reorder.room.take()
         return memoryview(self._buffer)[begin : begin + length]
 
-    def write(self, id_: int, offset: int, block: memoryview) -> None:
+    def write(self, id_: int, offset: int, block: memoryview, check: bytes = b"") -> None:
         if self._arriving.block(id_, offset, len(block), wire.MAX_OFFSET):
             self._hasher, self._begin = hashes.new(self._algorithm), offset
             if offset % SLOT_BYTES:

@@ -44,13 +44,14 @@ def write_all(fd: int, parts: Sequence[Union[bytes, memoryview]]) -> None:
 
 
 class Block:
-    """Bytes that were read from a file, with the place where they still lie."""
+    """Bytes that were read from a file, with the place where they still lie, and their check."""
 
     def __init__(self, view: memoryview, fd: int, offset: int) -> None:
         self.view, self.fd, self.offset = view, fd, offset
+        self.check = b""
 
     def __len__(self) -> int:
-        return len(self.view)
+        return len(self.view) + len(self.check)
 
 
 def send_block(fd: int, header: bytes, block: Block) -> None:
@@ -60,7 +61,7 @@ def send_block(fd: int, header: bytes, block: Block) -> None:
     0.14, a plain write 0.33 and 0.33. Should the file change in between, the digest tells.
     """
     write_all(fd, [header])
-    offset, left = block.offset, len(block)
+    offset, left = block.offset, len(block.view)
     try:
         while left:
             count = os.splice(block.fd, fd, left, offset_src=offset)
@@ -69,8 +70,7 @@ def send_block(fd: int, header: bytes, block: Block) -> None:
             offset, left = offset + count, left - count
     except OSError:  # this filesystem cannot, or the pipe is broken: the write below tells
         pass
-    if left:
-        write_all(fd, [block.view[len(block) - left :]])
+    write_all(fd, [block.view[len(block.view) - left :], block.check])
 
 
 class Lent:
@@ -141,7 +141,7 @@ def send(fd: int, header: bytes, payload: Payload) -> None:
     elif _CAN_SPLICE and payload.fd >= 0:
         send_block(fd, header, payload)
     else:
-        write_all(fd, [header, payload.view])
+        write_all(fd, [header, payload.view, payload.check])
 
 
 def widen_pipe(fd: int) -> None:

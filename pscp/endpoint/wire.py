@@ -68,6 +68,9 @@ NAMES = {
 
 FAILED = 1  # flag: the payload is an error, as JSON
 MISMATCH = 2  # flag of ACK: what arrived does not have the digest that was sent
+CHECKED = 4  # flag of DATA: the block is followed by a check
+
+CHECK_BYTES = 32  # the digest of a chunk up to here, and zeros: SHA-256 has 32, others fewer
 
 COUNT = struct.Struct(">I")
 LANDED = struct.Struct(">IQ")  # a chunk's length in bytes, and the sink's receipt for it
@@ -130,6 +133,20 @@ def _covered(type_: int, flags: int, payload: Sized) -> Union[bytes, memoryview]
 def frame(type_: int, payload: bytes = b"", id_: int = 0, offset: int = 0, flags: int = 0) -> bytes:
     """A small frame in one piece."""
     return header(type_, payload, id_, offset, flags) + payload
+
+
+def check_of(digest: bytes) -> bytes:
+    """What follows a block: the digest of its chunk up to the block's end."""
+    return digest.ljust(CHECK_BYTES, b"\0")
+
+
+def block_of(frame: Frame) -> Tuple[memoryview, bytes]:
+    """The block of a DATA frame, and its check; b"" where it has none."""
+    if not frame.flags & CHECKED:
+        return frame.payload, b""
+    if len(frame.payload) < CHECK_BYTES:
+        raise WireError("a DATA frame without its check")
+    return frame.payload[:-CHECK_BYTES], bytes(frame.payload[-CHECK_BYTES:])
 
 
 def to_json(value: object) -> bytes:

@@ -116,7 +116,7 @@ class Sink(Destination):
             if error.code != packets.OP_UNSUPPORTED:
                 raise await self._client.explained(error, self.root.full("")) from None
 
-    def write(self, id_: int, offset: int, view: memoryview) -> None:
+    def write(self, id_: int, offset: int, view: memoryview, check: bytes = b"") -> None:
         """A block came. The view is lent until it is written; what goes wrong is told later."""
         value = self._files.known.get(id_)
         if value is None:

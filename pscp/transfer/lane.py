@@ -311,12 +311,13 @@ class Lane:
 
     def _take_block(self, frame: wire.Frame) -> None:
         _, chunk = self._first_expected(frame)
-        if frame.offset + len(frame.payload) > chunk.offset + chunk.length:
+        block, check = wire.block_of(frame)
+        if frame.offset + len(block) > chunk.offset + chunk.length:
             raise ProtocolError("a block outside of its chunk")
         self._is_stale = self._is_stale or chunk.is_over
         if self._is_stale:  # it may be part of a finished file by now: leave that alone
             return
-        self._near.the_sink().write(frame.id, frame.offset, frame.payload)
+        self._near.the_sink().write(frame.id, frame.offset, block, check)
 
     def _take_digest(self, frame: wire.Frame) -> None:
         number, chunk = self._first_expected(frame)

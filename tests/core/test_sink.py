@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from pscp.endpoint import failures, fence, tree
+from pscp.endpoint import failures, fence, tree, wire
 from pscp.endpoint.metadata import Policy
 from pscp.endpoint.sink import Copy, Sink
 
@@ -73,6 +73,10 @@ class Lane:
         return [each["kind"] if each else "" for each in found.get(timeout=ENDING_S)]
 
 
+def checked(body: bytes) -> bytes:
+    return wire.check_of(sha256(body))
+
+
 MakeLane = Callable[..., Lane]
 
 
@@ -106,6 +110,33 @@ def here(root: Path) -> list[str]:
 def part(root: Path) -> Path:
     [found] = root.glob("*.pscp-part")
     return found
+
+
+def test_a_block_is_written_once_its_check_matches(root: Path, make_lane: MakeLane) -> None:
+    sink = make_lane(0).sink
+    sink.write(1, 0, memoryview(FIRST)[:300], checked(FIRST[:300]))
+    [part] = root.glob("*.pscp-part")
+    assert part.read_bytes() == FIRST[:300] + bytes(len(WHOLE) - 300)
+    sink.write(1, 300, memoryview(FIRST)[300:600])  # without a check: held
+    assert part.read_bytes() == FIRST[:300] + bytes(len(WHOLE) - 300)
+    sink.write(1, 600, memoryview(FIRST)[600:], checked(FIRST))
+    assert part.read_bytes() == FIRST + bytes(len(SECOND))
+    assert sink.complete(1, 0, len(FIRST), sha256(FIRST))[::2] == (True, None)
+
+
+def test_after_a_check_that_does_not_match_nothing_of_the_chunk_is_written(
+    root: Path, make_lane: MakeLane
+) -> None:
+    sink = make_lane(0).sink
+    sink.write(1, 0, memoryview(FIRST)[:300], checked(FIRST[:300]))
+    sink.write(1, 300, memoryview(FIRST)[300:600], checked(b"others"))
+    sink.write(1, 600, memoryview(FIRST)[600:], checked(FIRST))
+    assert sink.complete(1, 0, len(FIRST), sha256(FIRST)) == (False, 0, None)
+    [part] = root.glob("*.pscp-part")
+    assert part.read_bytes() == FIRST[:300] + bytes(len(WHOLE) - 300)
+    sink.write(1, 0, memoryview(FIRST), checked(FIRST))  # it is sent once more
+    assert sink.complete(1, 0, len(FIRST), sha256(FIRST))[::2] == (True, None)
+    assert part.read_bytes() == FIRST + bytes(len(SECOND))
 
 
 def test_chunks_of_two_lanes_become_one_file(root: Path, make_lane: MakeLane) -> None:

@@ -32,6 +32,7 @@ from pscp.endpoint import (
     sink,
     system,
     tree,
+    wire,
 )
 from pscp.endpoint import end as ends
 from pscp.endpoint import paths as names
@@ -103,11 +104,12 @@ class Overtaken(AssertionError):
 
 
 class Chunk(NamedTuple):
-    """A chunk, with its digest."""
+    """A chunk of two blocks, with the check of the first, and its digest."""
 
     entry: tree.Entry
     offset: int
     body: bytes
+    check: bytes
     digest: bytes
 
 
@@ -172,7 +174,10 @@ class Lane:
     def _chunk(self, asked: Chunk, reply: Callable[[Any, bool], None]) -> None:
         to, body, offset = self._end.the_sink(), asked.body, asked.offset
         to.know(1, asked.entry)
-        to.write(1, offset, memoryview(body))
+        half = len(body) // 2
+        if half:
+            to.write(1, offset, memoryview(body)[:half], asked.check)
+        to.write(1, offset + half, memoryview(body)[half:], wire.check_of(asked.digest))
         matches, receipt, failed = to.complete(1, offset, len(body), asked.digest)
         reply(failed if failed is not None else (matches, receipt), failed is not None)
 
@@ -342,7 +347,8 @@ class Run:
 
     def _chunk(self, offset: int) -> Chunk:
         body = self.source[BIG].data[offset : offset + CHUNK_BYTES]
-        return Chunk(self._entry(BIG), offset, body, hashlib.sha256(body).digest())
+        check = wire.check_of(hashlib.sha256(body[: len(body) // 2]).digest())
+        return Chunk(self._entry(BIG), offset, body, check, hashlib.sha256(body).digest())
 
     def _landed(self, piece: Piece) -> failures.Data | None:
         """Wait for a chunk; returns why it failed."""

@@ -80,6 +80,7 @@ class Channel:
 
 
 LENGTH = wire.COUNT.pack(10)
+CHECK = wire.check_of(b"the digest")
 PACKED = wire.pack_payload([[ENTRY, [10, "ab"]]], [b"0123456789"])
 
 
@@ -90,7 +91,9 @@ PACKED = wire.pack_payload([[ENTRY, [10, "ab"]]], [b"0123456789"])
          ("answer", 7, requests.Ping())),
         ("sink", wire.frame(wire.FILE, wire.to_json(ENTRY), 7), ("know", 7, ENTRY)),
         ("sink", wire.frame(wire.FILE, b"", 7), ("forget", 7)),
-        ("sink", wire.frame(wire.DATA, b"block", 7, 3), ("write", 7, 3, b"block")),
+        ("sink", wire.frame(wire.DATA, b"block", 7, 3), ("write", 7, 3, b"block", b"")),
+        ("sink", wire.frame(wire.DATA, b"block" + CHECK, 7, 3, wire.CHECKED),
+         ("write", 7, 3, b"block", CHECK)),
         ("sink", wire.frame(wire.DIGEST, LENGTH + b"xy", 7, 3), ("complete", 7, 3, 10, b"xy")),
         ("sink", wire.frame(wire.DIGEST, LENGTH + b"{}", 7, 3, wire.FAILED), ("abandon",)),
         ("sink", wire.frame(wire.PACK, PACKED, 7),
@@ -111,10 +114,10 @@ def test_frames_are_taken_in_order_and_none_before_it_is_whole() -> None:
     channel = Channel("sink")
     first, second = (wire.frame(wire.DATA, block, 7) for block in (b"one", b"two"))
     assert channel.came(first, second[:-1]) is True
-    assert channel.calls == [("write", 7, 0, b"one")]
+    assert channel.calls == [("write", 7, 0, b"one", b"")]
     assert channel.came() is False
     assert channel.came(second[-1:]) is True
-    assert channel.calls[1:] == [("write", 7, 0, b"two")]
+    assert channel.calls[1:] == [("write", 7, 0, b"two", b"")]
 
 
 def test_a_frame_of_another_state_does_nothing() -> None:

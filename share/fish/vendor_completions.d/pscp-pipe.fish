@@ -7,7 +7,7 @@ complete -c pscp-pipe -l window -x -d 'memory for putting chunks in order (256M)
 complete -c pscp-pipe -l remote -x -a 'auto agent sftp' -d 'what to use at the far end: agent (python3), sftp, or auto (SFTP where no agent can be)'
 complete -c pscp-pipe -s c -l connections -x -d 'the number of connections, or auto (the default)'
 complete -c pscp-pipe -l channels -x -d 'the number of channels of each connection, or auto (the default)'
-complete -c pscp-pipe -s b -l block-size -x -d 'what is read and written at once (256K)'
+complete -c pscp-pipe -s b -l block-size -x -d 'what is read and written at once (1M)'
 complete -c pscp-pipe -l chunk-size -x -d 'what is verified and resent as one (4M, less toward the end)'
 complete -c pscp-pipe -s l -l limit -x -d 'the most to send, in kbit/s'
 complete -c pscp-pipe -l congestion -x -d 'the TCP congestion control to use, such as bbr'
