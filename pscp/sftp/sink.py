@@ -60,6 +60,8 @@ class _Chunk:
 class Sink(Destination):
     """Takes the files of one copy at the far end."""
 
+    place: wire.Place | None = None  # every block is read into the decoder's own buffer
+
     def __init__(self, client: Client, hashing: Hashing, request: requests.BeginSink) -> None:
         super().__init__(client, hashing, request)
         self._algorithm, self._strong = request.hash, request.strong
