@@ -28,7 +28,7 @@ GIGA = 1_000_000_000
 
 
 class Destination:
-    """Where one copy lands."""
+    """The folder at the far end where one copy lands."""
 
     def __init__(self, client: Client, hashing: Hashing, request: requests.BeginSink) -> None:
         self.root = Root(client, request.root)

@@ -31,7 +31,7 @@ class Hashing:
     """The way one lane hashes what lies at the far end."""
 
     def __init__(self, sftp: Client, program: Program | None, is_wanted: bool) -> None:
-        """Where hashing is not wanted, nothing is verified; what a resume asks for is read back."""
+        """Unless `is_wanted` nothing is verified, and what a resume asks for is read back."""
         self._client, self._program, self.is_wanted = sftp, program, is_wanted
         self.is_trusted = False  # it has proved right once
         self._proving = Budget(1)

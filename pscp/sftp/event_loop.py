@@ -42,7 +42,7 @@ class Decoder(Protocol):
 
 
 class _Pace:
-    """When a system call is worth it again: once a quarter of the pipe will have moved.
+    """Says when a system call is worth it again: once a quarter of the pipe will have moved.
 
     ssh fills and empties its pipes by 32 KiB, and to follow each of its steps costs more than to
     move the bytes: of 1 GiB on loopback a lane makes 2,200 writes and 1,000 reads so, else 12,500

@@ -36,7 +36,8 @@ class Reading:
         self, client: Client, handle: bytes, offset: int, length: int, take: Take, *,
         budget: Budget, gate: Future[None] | None = None,
     ) -> None:  # fmt: skip
-        """Nothing is handed on, and nothing given back to the budget, before the gate is done.
+        """Hand nothing on, and give nothing back to the budget, before the gate is done.
+
         So what a gate waits for must not take from that budget.
         """
         self._client, self._handle, self._take, self._budget = client, handle, take, budget
