@@ -15,6 +15,7 @@ ended (processes.py). Read next: embedded_server.py.
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import os
 import pwd
@@ -235,6 +236,9 @@ class EmbeddedServer(PrivateServer):
     kind = "embedded"
 
     def _start(self) -> None:
+        if importlib.util.find_spec("asyncssh") is None:
+            hint = "on Debian: apt-get install openssh-server; or python3 -m pip install asyncssh"
+            raise ConnectError("neither sshd nor the Python package asyncssh is installed", hint)
         # The package's parent as the working folder: -m then finds it in a bare checkout too.
         argv = [sys.executable, "-m", "pscp.selftest.embedded_server"]
         self._start_child(argv, Path(__file__).parent.parent)

@@ -1,7 +1,7 @@
 """A channel whose far end is SFTP: sshd's subsystem, and a program here in the agent's place.
 
-The program (agent.py) is a child of its own, so each lane's SFTP has a processor of its own. To
-the coordinator the two are one Channel, with the manners of the one below.
+The program (agent.py) is a child process, so each lane's SFTP can use a processor of its own. To
+the coordinator the program and the channel below it are one Channel.
 
 Not here: the way there (../transports/), what the program does (agent.py).
 Read next: agent.py.
@@ -41,7 +41,7 @@ class SftpChannel:
     needs_agent = False
 
     def __init__(self, below: Channel, verify: str, program: Sequence[str]) -> None:
-        """`program` is the command line of a rider on the same connection, for hash programs."""
+        """`program` is the command that runs hash programs there, on this connection; or empty."""
         self._below = below
         settings = {
             "read_fd": below.read_fd, "write_fd": below.write_fd, "verify": verify,
@@ -63,7 +63,7 @@ class SftpChannel:
             system.widen_pipe(fd)
 
     def end(self) -> None:
-        """The program brings to its end what is under way, and ends; so does then what is below."""
+        """Let the program finish what is under way, and end; then the channel below ends."""
         if self._child.poll() is None:
             self._child.terminate()
             self._child.send_signal(signal.SIGCONT)  # one that was stopped takes no SIGTERM
@@ -88,12 +88,12 @@ class SftpChannel:
         raise NotImplementedError("an agent's place is taken once")
 
     def explain(self, said: str) -> PscpError:
-        """What is below ended; or the program did, and says why."""
+        """Return why the program, or the channel below it, ended."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._child.wait(_END_S)
         status = self._child.returncode
         if status is not None and status > 0:
-            words = last_line(self._heard())
+            words = last_line(self._read_errors())
             if status == NO_SFTP_STATUS:
                 return _no_sftp(words)
             if status == PROTOCOL_STATUS:
@@ -106,7 +106,7 @@ class SftpChannel:
             return _no_sftp(last_line(said))
         return error
 
-    def _heard(self) -> str:
+    def _read_errors(self) -> str:
         fd = self._files[2].fileno()
         if not select.select([fd], [], [], 0)[0]:
             return ""
@@ -121,7 +121,10 @@ def open_sftp(
     host: Location, options: Options, setup: SshSetup, *, may_prompt: bool, number: int,
     control: Control | None, asks: Mapping[str, str] | None = None,
 ) -> SftpChannel:  # fmt: skip
-    """As transports.open_channel(), with SFTP at the far end. A hash program rides on `control`."""
+    """Open a channel as transports.open_channel(), with SFTP at the far end.
+
+    Hash programs run on a further channel of `control`.
+    """
     program: list[str] = []
     if control is not None and options.verify == "auto":
         program = rider_argv(host, options, setup, control, COMMAND)

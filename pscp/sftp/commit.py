@@ -9,8 +9,7 @@ Read next: sink.py.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Coroutine
 
 from pscp.endpoint import failures, metadata, requests, tree
 from pscp.endpoint.failures import Refusal
@@ -21,21 +20,19 @@ from pscp.sftp.client import Client
 from pscp.sftp.digests import Hashing
 from pscp.sftp.fence import Fence, owner_and_access
 from pscp.sftp.packets import Attrs, SftpError
-from pscp.sftp.paths import Root, is_missing, joined, looked_at
-from pscp.sftp.tasks import Promise, Tasks, all_of, settled
+from pscp.sftp.paths import Root, is_missing, join, lookup
+from pscp.sftp.tasks import Future, Waitable, gather, outcomes, start
 
 _UMASK = 0o022  # where the server does not let us see
 GIGA = 1_000_000_000
 
 
 class Destination:
-    """Where one copy lands."""
+    """The folder at the far end where one copy lands."""
 
-    def __init__(
-        self, client: Client, tasks: Tasks, hashing: Hashing, request: requests.BeginSink
-    ) -> None:
-        self.root = Root(client, tasks, request.root)
-        self._client, self._tasks, self._hashing = client, tasks, hashing
+    def __init__(self, client: Client, hashing: Hashing, request: requests.BeginSink) -> None:
+        self.root = Root(client, request.root)
+        self._client, self._hashing = client, hashing
         self._token, self._nonce, self._earlier = request.token, request.nonce, request.earlier
         # In the names of parts that no other lane knows, as endpoint/parts.py has one.
         self._private = f"{self._token}{self._nonce}{os.urandom(3).hex()}"
@@ -43,38 +40,37 @@ class Destination:
         umask = server.get("umask")
         umask = umask if isinstance(umask, int) else _UMASK
         client.is_single = bool(server.get("is_single"))
+        # The owner and access of a file that was made private here, if known.
         private = server.get("private")
         self._made_private = private if isinstance(private, list) else None
         self._policy = metadata.Policy(request.preserve, request.archive, umask)
-        self._begun = tasks.start(self._begin())
+        self.root_checked = start(self._check_root())  # raises SftpError, Refusal
 
-    async def begun(self) -> None:
-        """Raises SftpError, Refusal where there is no such root."""
-        await self._begun
-
-    async def _begin(self) -> None:
+    async def _check_root(self) -> None:
         if not (await self._client.stat(self.root.full(""))).is_folder:
             raise Refusal(failures.DESTINATION, "", "the destination is not a folder")
 
     # --- metadata
 
-    def _describe(
-        self, handle: bytes, value: tree.Entry, before: Attrs | None
-    ) -> list[Promise[None]]:
-        """Requests that give an open file its metadata. An owner may not be ours to give."""
-        asked = []
-        owner = owner_of(value.extra) if self._policy.archive else None
-        if owner is not None:
-            asked.append(
-                _harmless(self._client.fsetstat(handle, Attrs(uid=owner[0], gid=owner[1])))
-            )
-        asked.append(self._client.fsetstat(handle, self._meta(value, before)))
-        return asked
+    async def _describe(self, handle: bytes, value: tree.Entry, before: Attrs | None) -> None:
+        """Give an open file its metadata; `before` is that of the file that it will replace.
 
-    async def _told(self, promise: Promise[None]) -> None:
-        """Where a server knows no modes, a copy that does not ask for them is right without."""
+        The requests are sent in the first step, so start() keeps their order among others.
+        """
+        owner = owner_of(value.extra) if self._policy.archive else None
+        given = []
+        if owner is not None:  # it may not be ours to give
+            given.append(self._client.fsetstat(handle, Attrs(uid=owner[0], gid=owner[1])))
+        changed = self._client.fsetstat(handle, self._meta(value, before))
+        await outcomes(*given)
+        await self._unless_modes_are_unknown(changed)
+
+    async def _unless_modes_are_unknown(self, changed: Future[None]) -> None:
+        """Wait for a change of modes. Where a server knows none, a copy that does not ask for them
+        is right without.
+        """
         try:
-            await promise
+            await changed
         except SftpError:
             if self._policy.preserve:
                 raise
@@ -88,14 +84,14 @@ class Destination:
         return Attrs(mode=mode, **times(value))
 
     def _part(self, path: bytes, nonce: str = "") -> bytes:
-        """What the part of this file is called; of an earlier run, with that run's nonce."""
+        """Return the name of this file's part; of an earlier run's with that run's nonce."""
         return _beside(path, self._token + (nonce or self._nonce))
 
     def _private_part(self, path: bytes) -> bytes:
         return _beside(path, self._private)
 
     async def _failure(self, error: Exception, path: str) -> failures.Data:
-        explained = await self._client.explained(error, self.root.full(""))
+        explained = await self._client.with_reason(error, self.root.full(""))
         return failures.from_exception(explained, path)
 
     # --- after all files: hard links, then folders' metadata
@@ -106,31 +102,34 @@ class Destination:
             raise Refusal(failures.UNSUPPORTED, value.path, message)
         first = await self.root.at(value.target)
         path = await self.root.at(value.path, make=True)
-        replaced(await looked_at(self._client, path), value.path)
+        replaced(await lookup(self._client, path), value.path)
         part = self._private_part(path)
         await self._client.hardlink(first, part)
         try:
             await self._client.rename(part, path)
         finally:
-            await settled(self._client.remove(part))  # rename does nothing when both are the same
+            await outcomes(self._client.remove(part))  # rename does nothing when both are the same
 
     async def finish_folder(self, value: tree.Entry) -> None:
         await self.root.folder(value.path, value.path)
         path = self.root.full(value.path)
         owner = owner_of(value.extra) if self._policy.archive else None
         if owner is not None:
-            await settled(self._client.setstat(path, Attrs(uid=owner[0], gid=owner[1])))
+            await outcomes(self._client.setstat(path, Attrs(uid=owner[0], gid=owner[1])))
         if self._policy.preserve:
             meta = Attrs(mode=self._policy.mode(value.mode), **times(value))
             await self._client.setstat(path, meta)
         elif "new" in value.extra:
             meta = Attrs(mode=self._policy.mode(value.mode))
-            await self._told(self._client.setstat(path, meta))
+            await self._unless_modes_are_unknown(self._client.setstat(path, meta))
 
-    async def each(self, entries: list[tree.Entry], act: Callable[[tree.Entry], Any]) -> list[Any]:
-        """[place, failure] of those that failed."""
-        found = await settled(*[self._tasks.start(act(value)) for value in entries])
-        failed = []
+    async def each(
+        self, entries: list[tree.Entry],
+        act: Callable[[tree.Entry], Coroutine[Waitable, None, None]],
+    ) -> list[object]:  # fmt: skip
+        """Do this with many entries at once; return [place, failure] of those that failed."""
+        found = await outcomes(*[act(value) for value in entries])
+        failed: list[object] = []
         for place, error in enumerate(found):
             if isinstance(error, Exception):
                 failed.append([place, await self._failure(error, entries[place].path)])
@@ -138,11 +137,11 @@ class Destination:
 
     # --- what is there already
 
-    async def look(self, paths: list[str]) -> list[Any]:
-        """Per path [kind, size, mtime_ns, the runs that left a part]; kind "" for nothing."""
-        return [await each for each in [self._tasks.start(self._seen(path)) for path in paths]]
+    async def look(self, paths: list[str]) -> list[list[object]]:
+        """Return per path [kind, size, mtime_ns, runs that left a part]; kind "" for nothing."""
+        return list(await gather(*[self._look_at(path) for path in paths]))
 
-    async def _seen(self, path: str) -> list[Any]:
+    async def _look_at(self, path: str) -> list[object]:
         if not path:
             return [tree.FOLDER, 0, 0, []]
         try:
@@ -150,44 +149,39 @@ class Destination:
         except (SftpError, Refusal):
             return ["", 0, 0, []]  # the attempt to write there will tell
         parts = [self._client.lstat(self._part(full, nonce)) for nonce in self._earlier]
-        found, *left = await settled(self._client.lstat(full), *parts)
+        found, *left = await outcomes(self._client.lstat(full), *parts)
         named = zip(self._earlier, left, strict=True)
         return [*_kind_and_size(found), [n for n, part in named if isinstance(part, Attrs)]]
 
     async def digests(
-        self, path: str, part: bool, extents: list[Any], algorithm: str
+        self, path: str, part: bool, extents: requests.Pieces, algorithm: str
     ) -> list[str | None]:
+        """Return the hex digest of each extent of a file or its part; None where it is shorter."""
         full = await self.root.at(path)
         if part:
             full = self._part(full)
-        status = await looked_at(self._client, full)
+        status = await lookup(self._client, full)
         if status is None:
             return [None] * len(extents)
         if not status.is_file:
             raise Refusal(failures.UNSAFE, path, "is not a file there")
-        found = [
-            self._tasks.start(self._hashing.of_extent(
-                full, offset, length, algorithm,
-                whole=(offset, length) == (0, status.size) and length <= PACK_FILE_BYTES,
-            ))
-            for offset, length in extents
-        ]  # fmt: skip
-        return [None if each is None else each.hex() for each in await all_of(*found)]
-
-    async def extents(self, path: str, offset: int) -> Any:
-        """SFTP tells of no holes."""
-        status = await self._client.lstat(await self.root.at(path))
         size = status.size or 0
-        return ([[offset, size - offset]] if size > offset else []), True
+        small = (0, size) if size <= PACK_FILE_BYTES else None
+        return await self._hashing.hex_digests(full, extents, algorithm, small)
+
+    async def extents(self, path: str, offset: int) -> tuple[list[list[int]], bool]:
+        """Return the extent behind an offset, and that it was the last: SFTP tells of no holes."""
+        status = await self._client.lstat(await self.root.at(path))
+        return extents_behind(offset, status.size or 0)
 
     async def inherit(self, value: tree.Entry, nonce: str) -> bool:
-        """Make an earlier run's part this run's own. False where that must not, or cannot, be."""
+        """Make an earlier run's part this run's own; return whether this run has one now."""
         path = await self.root.at(value.path)
         own, part = self._part(path), self._part(path, nonce)
-        there, left = await settled(self._client.lstat(own), self._client.lstat(part))
+        there, left = await outcomes(self._client.lstat(own), self._client.lstat(part))
         if isinstance(there, SftpError) and self._is_private(left, value.size):
-            await settled(self._client.rename_once(part, own))
-            [there] = await settled(self._client.lstat(own))
+            await outcomes(self._client.rename_if_free(part, own))
+            [there] = await outcomes(self._client.lstat(own))
         return self._is_private(there, value.size)  # it may be another lane that made it so
 
     def _is_private(self, found: Attrs | Exception, size: int) -> bool:
@@ -206,17 +200,16 @@ class Destination:
         try:
             full = await self.root.at(path)
             parts = [self._part(full, nonce) for nonce in nonces]
-            await settled(*[self._client.remove(part) for part in parts])
-            looks = [self._tasks.start(looked_at(self._client, part)) for part in parts]
-            return not any(await all_of(*looks))
+            await outcomes(*[self._client.remove(part) for part in parts])
+            return not any(await gather(*[lookup(self._client, part) for part in parts]))
         except SftpError as error:
             return is_missing(error)
         except Refusal:
             return False
 
     async def release(self) -> None:
-        """The copy is complete: no run owns it any more."""
-        fence = Fence(self._client, self._tasks, self.root.full(""), self._token)
+        """Remove the fence of a copy that is complete."""
+        fence = Fence(self._client, self.root.full(""), self._token)
         await fence.release(self._nonce)
 
     async def adopt(self, value: tree.Entry) -> None:
@@ -230,17 +223,23 @@ class Destination:
 
 def _beside(path: bytes, key: str) -> bytes:
     folder, _, name = path.rpartition(b"/")
-    return joined(folder or b"/", part_name(name, key))
+    return join(folder or b"/", part_name(name, key))
+
+
+def extents_behind(offset: int, size: int) -> tuple[list[list[int]], bool]:
+    """Return all behind this offset as one extent, if there is any, and that it is the last."""
+    return ([[offset, size - offset]] if size > offset else []), True
 
 
 def times(value: tree.Entry) -> dict[str, int]:
+    """Return what Attrs takes to set a file's times, in whole seconds."""
     atime_ns = value.extra.get("a")
     atime_ns = atime_ns if isinstance(atime_ns, int) else value.mtime_ns
     return {"atime": atime_ns // GIGA, "mtime": value.mtime_ns // GIGA}
 
 
-def owner_of(extra: dict[str, Any]) -> tuple[int, int] | None:
-    """By number: SFTP knows no names."""
+def owner_of(extra: dict[str, object]) -> tuple[int, int] | None:
+    """Return the owner and group by number, if they are told: SFTP knows no names."""
     owner = extra.get("o")
     if not isinstance(owner, list) or len(owner) < 2:
         return None
@@ -249,15 +248,8 @@ def owner_of(extra: dict[str, Any]) -> tuple[int, int] | None:
     return (uid, gid) if are_right else None
 
 
-def _harmless(promise: Promise[None]) -> Promise[None]:
-    """The same, kept whether the server did it or not."""
-    done: Promise[None] = Promise()
-    promise.then(lambda: done.keep(None))
-    return done
-
-
 def replaced(status: Attrs | None, path: str) -> Attrs | None:
-    """The file that will be replaced, if there is one. Refusal when it must not be."""
+    """Return the file that will be replaced, if there is one. Raises Refusal for a folder."""
     if status is None or status.is_link:
         return None
     if status.is_file:
@@ -266,8 +258,8 @@ def replaced(status: Attrs | None, path: str) -> Attrs | None:
     raise Refusal(failures.DESTINATION, path, f"is {what} at the destination")
 
 
-def _kind_and_size(found: Attrs | Exception) -> list[Any]:
-    """What is there; as in endpoint/sink.py, an unfinished folder counts as not there."""
+def _kind_and_size(found: Attrs | Exception) -> list[object]:
+    """Return kind, size, mtime_ns; an unfinished folder is nothing, as in endpoint/sink.py."""
     if isinstance(found, Exception) or (found.mode is not None and is_unfinished(found.mode)):
         return ["", 0, 0]
     for kind, is_so in (

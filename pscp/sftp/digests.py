@@ -10,15 +10,14 @@ Read next: remote_hash.py.
 from __future__ import annotations
 
 import hashlib
-from typing import Any
 
-from pscp.endpoint import hashes
+from pscp.endpoint import hashes, requests
 from pscp.sftp import client, packets
 from pscp.sftp.client import Client
 from pscp.sftp.packets import Cursor, SftpError
 from pscp.sftp.read_ahead import read_all
 from pscp.sftp.remote_hash import CHUNK_BYTES, NEAR_S, Program
-from pscp.sftp.tasks import Budget
+from pscp.sftp.tasks import Budget, gather
 
 # check-file's names (draft-ietf-secsh-filexfer-extensions-00), best first.
 _CHECK_FILE = ("sha256", "sha512", "sha384", "sha224", "sha1", "md5")
@@ -32,7 +31,7 @@ class Hashing:
     """The way one lane hashes what lies at the far end."""
 
     def __init__(self, sftp: Client, program: Program | None, is_wanted: bool) -> None:
-        """Unless wanted, nothing is verified; what a resume asks for is read back."""
+        """Unless `is_wanted` nothing is verified, and what a resume asks for is read back."""
         self._client, self._program, self.is_wanted = sftp, program, is_wanted
         self.is_trusted = False  # it has proved right once
         self._proving = Budget(1)
@@ -43,7 +42,7 @@ class Hashing:
 
     @property
     def name(self) -> str:
-        """For people."""
+        """The way, in words for people."""
         if not self.is_wanted:
             return "none"
         if self._check_file:
@@ -52,11 +51,11 @@ class Hashing:
 
     @property
     def algorithm(self) -> str:
-        """The far end's own; "": any, since it is computed here."""
+        """The algorithm of the far end; "" for any, since it is computed here."""
         return self._check_file or next(iter(self._tools()), "")
 
     def chunk_bytes(self, rtt_s: float) -> int | None:
-        """What pays here; None: what always does."""
+        """Return the size of chunks that pays here; None for the usual one."""
         is_near = rtt_s < NEAR_S and not self._check_file
         return CHUNK_BYTES if is_near and self._tools() else None
 
@@ -65,17 +64,17 @@ class Hashing:
         return program.tools if program is not None and not program.is_over else {}
 
     def for_chunks(self) -> dict[str, float]:
-        """What HELLO says: the algorithms that chunks may be hashed with, and their MB/s."""
+        """Return the algorithms that chunks may be hashed with, and their MB/s, for the HELLO."""
         speeds = hashes.speeds()
         return {self.algorithm: speeds[self.algorithm]} if self.algorithm in speeds else speeds
 
     def beside(self, algorithm: str) -> str:
-        """What to hash with besides, so that there is something to compare; "": nothing."""
+        """Return what else to hash with, to compare with the far end's digest; "" for nothing."""
         ours = self.algorithm
         return ours if self.is_wanted and ours not in ("", algorithm) else ""
 
     def distrust(self) -> None:
-        """It told something wrong: from now on what lies there is read back."""
+        """Read back from now on: the far end told something wrong."""
         self._check_file = ""
         if self._program is not None:
             self._program.close()
@@ -83,7 +82,7 @@ class Hashing:
     async def of_extent(
         self, path: bytes, offset: int, length: int, algorithm: str, whole: bool = False
     ) -> bytes | None:
-        """The digest of what lies there, by whichever way; None where it is shorter.
+        """Return the digest of what lies there, by whichever way; None where it is shorter.
 
         What the far end tells for the first time is compared with what is read back.
         """
@@ -102,10 +101,21 @@ class Hashing:
             return found
         return await self.read_back(path, offset, length, algorithm)
 
+    async def hex_digests(
+        self, path: bytes, extents: requests.Pieces, algorithm: str,
+        small: tuple[int, int] | None = None,
+    ) -> list[str | None]:  # fmt: skip
+        """Return each extent's digest, as of_extent(); `small` is the whole of a small file."""
+        found = await gather(*[
+            self.of_extent(path, *extent, algorithm, whole=tuple(extent) == small)
+            for extent in extents
+        ])  # fmt: skip
+        return [None if digest is None else digest.hex() for digest in found]
+
     async def by_far_end(
         self, path: bytes, offset: int, length: int, algorithm: str, whole: bool = False
     ) -> bytes | None:
-        """None where the far end cannot: then read_back() can."""
+        """Return the far end's digest; None where it cannot tell, and read_back() has to."""
         if not length or not self.is_wanted:
             return None
         if algorithm == self._check_file and _CHECK_LEAST <= length <= self._check_most:
@@ -132,25 +142,17 @@ class Hashing:
         names = (b"check-file-handle", b"check-file") if self._handle_form else (b"check-file",)
         for name in names:
             try:
-                found = await self._client.extended(
-                    name, payload, packets.EXTENDED_REPLY, self._digest
-                )
-                return bytes(found)
+                return await self._client.extended(name, payload, _check_file_digest)
             except SftpError as error:
                 if error.code != packets.OP_UNSUPPORTED:
                     return None
                 self._handle_form = False
         return None
 
-    def _digest(self, view: memoryview) -> bytes:
-        cursor = Cursor(view)
-        if cursor.text() == client.CHECK_FILE:  # some repeat what was asked
-            cursor.text()
-        return cursor.rest()
-
     async def read_back(
         self, path: bytes, offset: int, length: int, algorithm: str
     ) -> bytes | None:
+        """Return the digest of what is read from there; None where it is shorter."""
         handle = await self._client.open_in_turn(path, packets.FOR_READ)
         try:
             hasher = new(algorithm)
@@ -162,7 +164,7 @@ class Hashing:
     async def matches(
         self, path: bytes, extent: tuple[int, int], expected: dict[str, bytes], whole: bool
     ) -> bool:
-        """Does this lie there? `expected` has its digest by each algorithm that was computed."""
+        """Tell whether this lies there; `expected` has a digest for each algorithm computed."""
         ours, found = self.algorithm, None
         if ours in expected:
             found = await self.by_far_end(path, *extent, ours, whole)
@@ -177,11 +179,18 @@ class Hashing:
         return True
 
 
-def new(algorithm: str) -> Any:
-    """A hasher; check-file knows more algorithms than chunks are hashed with."""
+def new(algorithm: str) -> hashes.Hasher:
+    """Return a hasher; check-file knows more algorithms than chunks are hashed with."""
     if algorithm in hashes.ALGORITHMS:
         return hashes.new(algorithm)
     return hashlib.new(algorithm)
+
+
+def _check_file_digest(view: memoryview) -> bytes:
+    cursor = Cursor(view)
+    if cursor.text() == client.CHECK_FILE:  # some repeat what was asked
+        cursor.text()
+    return cursor.rest()
 
 
 def _offered(sftp: Client) -> str:

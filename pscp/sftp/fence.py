@@ -13,76 +13,80 @@ Read next: placing.py.
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TypedDict
 
 from pscp.endpoint import fence
 from pscp.sftp import packets
 from pscp.sftp.client import Client
 from pscp.sftp.packets import Attrs, SftpError
-from pscp.sftp.paths import joined, looked_at
+from pscp.sftp.paths import join, lookup
 from pscp.sftp.read_ahead import read_all
-from pscp.sftp.tasks import Tasks, settled
+from pscp.sftp.tasks import Future, outcomes
 
 _CONTENT_BYTES = 32 * 1024  # more than the most runs and lanes take that a fence names
-_UNKNOWN: dict[str, Any] = {"umask": None, "is_single": False, "private": None}
 _CREATE = packets.FOR_WRITE | packets.CREATE | packets.EXCLUSIVE
+
+
+class Server(TypedDict):
+    """What the making of a fence told of the server; None: unknown."""
+
+    umask: int | None
+    is_single: bool  # does a file open only once at a time?
+    private: list[int | None] | None  # owner_and_access() of a file that was made private
 
 
 class Fence:
     """The fence of one copy, in the root of its destination."""
 
-    def __init__(self, client: Client, tasks: Tasks, root: bytes, token: str) -> None:
-        self._client, self._tasks, self._root = client, tasks, root
-        self._path = joined(root, fence.fence_name(token))
+    def __init__(self, client: Client, root: bytes, token: str) -> None:
+        self._client, self._root = client, root
+        self._path = join(root, fence.fence_name(token))
 
     async def claim(self, nonce: str, known: list[str]) -> fence.Claim:
         """Make `nonce` the run that owns the copy, as endpoint/fence.py's claim() does.
 
-        With the answer comes "server": the umask there (None where it does not show), whether a
-        file opens only once at a time, and the owner and access of a file that was made private
-        (None where unknown). Where the root takes no file the copy goes on without one.
+        With the answer comes "server", a Server. Where the root takes no file the copy goes on
+        without one.
         """
-        before, handle = await settled(self._client.stat(self._root), self._make())
+        before, handle = await outcomes(self._client.stat(self._root), self._make())
         is_new = isinstance(handle, bytes)
         state = fence.state_of(b"") if is_new else await self._read()
         answer, state_then = fence.decide([state], nonce, known)
         if state_then is None:
             return answer
         if not is_new:
-            await settled(self._client.remove(self._path))
-            [handle] = await settled(self._make())
-        server = _UNKNOWN
+            await outcomes(self._client.remove(self._path))
+            [handle] = await outcomes(self._make())
+        server: Server = {"umask": None, "is_single": False, "private": None}
         if isinstance(handle, bytes):
             server = await self._fill(handle, json.dumps(state_then).encode("ascii"))
             await self._keep_times(before)
-        return {**answer, "server": server}
+        return {**answer, "server": dict(server)}
 
     async def release(self, nonce: str) -> None:
         """The copy is complete: remove the fence, if it is still this run's."""
-        before, state = await settled(
-            self._client.stat(self._root), self._tasks.start(self._read())
-        )
+        before, state = await outcomes(self._client.stat(self._root), self._read())
         if isinstance(state, dict) and state["run"] == nonce:
-            await settled(self._client.remove(self._path))
+            await outcomes(self._client.remove(self._path))
             await self._keep_times(before)
 
-    def _make(self) -> Any:
+    def _make(self) -> Future[bytes]:
         return self._client.open(self._path, _CREATE, 0o777)
 
-    async def _fill(self, handle: bytes, content: bytes) -> dict[str, Any]:
-        """Write the new fence and close it; returns what it has told of the server."""
+    async def _fill(self, handle: bytes, content: bytes) -> Server:
+        """Write the new fence and close it; return what that told of the server."""
         client = self._client
-        found, second, *written = await settled(
+        found, second, *written = await outcomes(
             client.fstat(handle), client.open(self._path, packets.FOR_WRITE),
             *client.write(handle, 0, memoryview(content)),
         )  # fmt: skip
         handles = [each for each in (handle, second) if isinstance(each, bytes)]
-        _, private, *_ = await settled(
+        _, private, *_ = await outcomes(
             client.fsetstat(handle, Attrs(mode=0o600)), client.fstat(handle),
             *[client.close(each) for each in handles],
         )  # fmt: skip
         if any(isinstance(each, Exception) for each in written):  # the disk is full, for instance
-            await settled(client.remove(self._path))
+            await outcomes(client.remove(self._path))
         mode = found.mode if isinstance(found, Attrs) else None
         return {
             "umask": None if mode is None else _umask(mode),
@@ -91,35 +95,37 @@ class Fence:
         }
 
     async def _read(self) -> fence.State:
-        """What the fence says; that nobody owns the copy, where it says nothing sensible."""
+        """Return what the fence says; that nobody owns the copy, where it says nothing sensible."""
         content = bytearray()
         try:
-            status = await looked_at(self._client, self._path)
+            status = await lookup(self._client, self._path)
             if status is not None and status.is_file:  # opening anything else might wait for ever
                 handle = await self._client.open(self._path, packets.FOR_READ)
                 count = min(status.size or 0, _CONTENT_BYTES)
                 reading = read_all(self._client, handle, 0, count, content.extend)
-                await settled(self._tasks.start(reading))
-                await settled(self._client.close(handle))
+                await outcomes(reading)
+                await outcomes(self._client.close(handle))
         except SftpError:
             pass
         return fence.state_of(bytes(content))
 
-    async def _keep_times(self, before: Any) -> None:
-        """The root keeps its times, in whole seconds: a copy that finds all there already should
-        leave no trace, and one that sets a folder's times removes its fence after that.
+    async def _keep_times(self, before: Attrs | Exception) -> None:
+        """Give the root the times that it had, in whole seconds.
+
+        A copy that finds all there already should leave no trace, and one that sets a folder's
+        times removes its fence after that.
         """
         if isinstance(before, Attrs) and before.mtime is not None:
             times = Attrs(atime=before.atime, mtime=before.mtime)
-            await settled(self._client.setstat(self._root, times))
+            await outcomes(self._client.setstat(self._root, times))
 
 
 def owner_and_access(found: Attrs) -> tuple[int | None, int]:
-    """Whose a file is, and the permissions that others have."""
+    """Return a file's owner, and the permissions that others have."""
     return found.uid, (found.mode or 0) & 0o077
 
 
 def _umask(mode: int) -> int:
-    """What was taken from 0777. Where a server takes no modes from us, it says nothing of x."""
+    """Return what was taken from 0777. A server that takes no modes from us says nothing of x."""
     missing = 0o777 & ~mode
     return missing & 0o666 | (missing & 0o444) >> 2 if missing & 0o111 == 0o111 else missing

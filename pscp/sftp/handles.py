@@ -9,32 +9,29 @@ Read next: sink.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from typing import Any
 
 from pscp.endpoint import tree
 from pscp.sftp.client import Client
-from pscp.sftp.tasks import Task, Tasks, settled
+from pscp.sftp.tasks import Task, Waitable, outcomes, start
 
 _KEPT = 16  # handles, of files that nothing is done with now
 
 
 class File:
-    """One that has a handle, or will have."""
+    """A file that has a handle, or will have one."""
 
-    def __init__(self, value: tree.Entry, opened: Task[bytes]) -> None:
-        self.value, self.opened = value, opened
+    def __init__(self, value: tree.Entry, opening: Task[bytes]) -> None:
+        self.value, self.opening = value, opening
         self.chunks = 0  # not yet complete
 
 
 class Files:
-    """By the numbers that the coordinator gave them."""
+    """The large files, by the numbers that the coordinator gave them."""
 
     def __init__(
-        self, client: Client, tasks: Tasks,
-        opening: Callable[[tree.Entry], Coroutine[Any, Any, bytes]],
-    ) -> None:  # fmt: skip
-        """`opening` gets a file's handle."""
-        self._client, self._tasks, self._opening = client, tasks, opening
+        self, client: Client, open_file: Callable[[tree.Entry], Coroutine[Waitable, None, bytes]]
+    ) -> None:
+        self._client, self._open_file = client, open_file
         self.known: dict[int, tree.Entry] = {}
         self._open: dict[int, File] = {}
 
@@ -43,34 +40,27 @@ class Files:
 
     def forget(self, id_: int) -> None:
         self.known.pop(id_, None)
-        self._close(id_)
-
-    async def closed(self, id_: int) -> None:
-        """Its handle is, where it has one."""
-        file = self._open.pop(id_, None)
-        if file is not None:
-            await self._close_handle(file)
+        start(self.close_handle(id_))
 
     def get(self, id_: int) -> File:
+        """Return the file, which is opened where it is not open."""
         file = self._open.get(id_)
         if file is None:
             idle = [known for known, each in self._open.items() if not each.chunks]
             for known in idle[: max(0, len(self._open) - _KEPT)]:
-                self._close(known)
+                start(self.close_handle(known))
             value = self.known[id_]
-            file = self._open[id_] = File(value, self._tasks.start(self._opening(value)))
+            file = self._open[id_] = File(value, start(self._open_file(value)))
         return file
+
+    async def close_handle(self, id_: int) -> None:
+        """Close the file's handle, if it is open."""
+        file = self._open.pop(id_, None)
+        if file is not None:
+            [handle] = await outcomes(file.opening)
+            if isinstance(handle, bytes):
+                await outcomes(self._client.close(handle))
 
     def close(self) -> None:
         for id_ in list(self._open):
-            self._close(id_)
-
-    def _close(self, id_: int) -> None:
-        file = self._open.pop(id_, None)
-        if file is not None:
-            self._tasks.start(self._close_handle(file))
-
-    async def _close_handle(self, file: File) -> None:
-        [handle] = await settled(file.opened)
-        if isinstance(handle, bytes):
-            await settled(self._client.close(handle))
+            start(self.close_handle(id_))

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
-from typing import Any
 
 from pscp.endpoint import failures
 from pscp.endpoint.leftovers import (
@@ -27,8 +26,8 @@ from pscp.endpoint.leftovers import (
 from pscp.endpoint.paths import to_bytes, to_text
 from pscp.sftp.client import Client
 from pscp.sftp.packets import Attrs, SftpError
-from pscp.sftp.paths import absolute, is_missing, joined, looked_at
-from pscp.sftp.tree import listed
+from pscp.sftp.paths import absolute, is_missing, join, lookup
+from pscp.sftp.tree import list_folder
 
 
 class Search:
@@ -38,8 +37,8 @@ class Search:
         self._client, self._path, self._remove = client, path, remove
         self._items = self._search()
 
-    async def page(self) -> dict[str, Any]:
-        """What the next two seconds find, and whether that was the last of it. Raises Refusal."""
+    async def page(self) -> dict[str, object]:
+        """Return what two seconds find, and whether that was the last of it. Raises Refusal."""
         page = Page()
         async for item in self._items:
             if not page.add(item):
@@ -47,16 +46,16 @@ class Search:
         return page.answer
 
     async def _search(self) -> AsyncIterator[Item | None]:
-        """Each item; None now and then. A folder comes before what is in it."""
+        """Yield each item, and None now and then. A folder comes before what is in it."""
         root = await absolute(self._client, to_bytes(self._path))
-        status = await looked_at(self._client, root, follow=True)
+        status = await lookup(self._client, root, follow=True)
         if status is None or not status.is_folder:
             raise failures.Refusal(failures.DESTINATION, self._path, "no such folder")
         pending: list[tuple[bytes, frozenset[bytes]]] = [(b"", frozenset())]
         while pending:
             path, fenced = pending.pop()
             try:
-                found = await listed(self._client, joined(root, path) if path else root)
+                found = await list_folder(self._client, join(root, path) if path else root)
             except SftpError as error:
                 if not is_missing(error):
                     yield FAILED, [to_text(path), failures.from_exception(error, "")["message"]]
@@ -67,15 +66,15 @@ class Search:
             }
             folders = []
             for name, status in found:
-                below = joined(path, name) if path else name
+                below = join(path, name) if path else name
                 if status.is_folder:
                     folders.append((below, fenced))
                 elif part_token(name) or fence_token(name):
-                    yield await self._judged(joined(root, below), below, status, fenced)
+                    yield await self._judge(join(root, below), below, status, fenced)
             pending += reversed(folders)
             yield None
 
-    async def _judged(
+    async def _judge(
         self, full: bytes, path: bytes, status: Attrs, fenced: frozenset[bytes]
     ) -> Item | None:
         name = path.rpartition(b"/")[2]
@@ -98,5 +97,5 @@ class Search:
 
 
 def _age_s(status: Attrs) -> float:
-    """Nothing is known of an age that the server does not tell: it counts as new."""
+    """Return an item's age; one whose time the server does not tell counts as new."""
     return 0 if status.mtime is None else time.time() - status.mtime

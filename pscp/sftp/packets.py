@@ -104,7 +104,7 @@ def large(value: int) -> bytes:
 
 
 def attrs(value: Attrs) -> bytes:
-    """What is to be set. Times of before 1970 or after 2106 cannot be told, so they are bounded."""
+    """Return the ATTRS to set. Times before 1970 or after 2106 are bounded by these years."""
     flags, parts = 0, []
     if value.size is not None:
         flags |= 0x01
@@ -126,7 +126,7 @@ def _second(value: int) -> int:
 
 
 def packet(type_: int, id_: int, payload: bytes, following: int = 0) -> bytes:
-    """A packet, or the begin of one that `following` more bytes belong to."""
+    """Return a packet, or the beginning of one to which `following` more bytes belong."""
     return HEADER.pack(5 + len(payload) + following, type_, id_) + payload
 
 
@@ -138,7 +138,7 @@ def init() -> bytes:
 
 
 class Cursor:
-    """Reads one payload from its begin to its end. BadPacket where it is cut short."""
+    """Reads one payload from beginning to end. Raises BadPacket where it is cut short."""
 
     def __init__(self, view: memoryview) -> None:
         self._view, self._at = view, 0
@@ -187,7 +187,7 @@ class Cursor:
 
 
 def version(view: memoryview) -> tuple[int, dict[bytes, bytes]]:
-    """The server's version, and its extensions."""
+    """Return the server's version, and its extensions."""
     cursor = Cursor(view)
     number_, found = cursor.number(), {}
     while not cursor.is_over:
@@ -197,7 +197,7 @@ def version(view: memoryview) -> tuple[int, dict[bytes, bytes]]:
 
 
 def failure(view: memoryview) -> SftpError | None:
-    """The error that a STATUS tells of; None for OK."""
+    """Return the error of a STATUS; None for OK."""
     cursor = Cursor(view)
     code = cursor.number()
     said = b"" if cursor.is_over else cursor.text()[:_SAID_MAX]
@@ -205,7 +205,7 @@ def failure(view: memoryview) -> SftpError | None:
 
 
 def names(view: memoryview) -> Iterator[tuple[bytes, Attrs]]:
-    """What a NAME lists."""
+    """Yield the names and attributes that a NAME lists."""
     cursor = Cursor(view)
     count = cursor.number()
     if count > MAX_NAMES:
@@ -232,7 +232,7 @@ class Decoder:
         self._start = self._end = 0
 
     def space(self) -> memoryview:
-        """Where the next bytes go. Packets given out before are invalid from here on."""
+        """Return where the next bytes go. Answers returned before are invalid from here on."""
         kept = self._end - self._start
         if kept == 0:
             self._start = self._end = 0
@@ -245,7 +245,7 @@ class Decoder:
         self._end += count
 
     def is_trickling(self, count: int) -> bool:
-        """As wire.Decoder's, of what was read."""
+        """Were so many bytes a small part of the DATA that is coming? As wire.Decoder's."""
         have = self._end - self._start
         if have < 5 or self._view[self._start + 4] != DATA:
             return False
@@ -253,7 +253,7 @@ class Decoder:
         return count < TRICKLE_BYTES < missing
 
     def next(self) -> Answer | None:
-        """The next whole packet, or None. BadPacket when there can never be one."""
+        """Return the next whole packet, or None. Raises BadPacket where there can never be one."""
         have = self._end - self._start
         if have < 5:
             return None

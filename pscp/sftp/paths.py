@@ -16,17 +16,21 @@ from pscp.endpoint.paths import UNFINISHED, check, is_unfinished, to_bytes, to_t
 from pscp.sftp import packets
 from pscp.sftp.client import Client
 from pscp.sftp.packets import Attrs, SftpError
-from pscp.sftp.tasks import Promise, Task, Tasks, settled
+from pscp.sftp.tasks import Task, outcomes, start
 
 _KNOWN_MOST = 4096  # folders that are remembered as looked at
 
 
-def joined(folder: bytes, name: bytes) -> bytes:
+def join(folder: bytes, name: bytes) -> bytes:
+    """Return the path of a name in a folder."""
     return folder + name if folder.endswith(b"/") else folder + b"/" + name
 
 
 async def absolute(client: Client, path: bytes) -> bytes:
-    """A path as typed, below the far user's home where it is not absolute."""
+    """Return a path as typed, below the far user's home where it is not absolute.
+
+    Raises Refusal for another user's home, SftpError.
+    """
     if path == b"~" or path.startswith(b"~/"):
         path = path[2:]
     elif path.startswith(b"~"):
@@ -35,11 +39,11 @@ async def absolute(client: Client, path: bytes) -> bytes:
     if path.startswith(b"/"):
         return path
     home = await client.realpath(b".")
-    return joined(home, path) if path else home
+    return join(home, path) if path else home
 
 
-async def looked_at(client: Client, path: bytes, follow: bool = False) -> Attrs | None:
-    """What is there; None where there is nothing."""
+async def lookup(client: Client, path: bytes, follow: bool = False) -> Attrs | None:
+    """Return the attributes of what has this name; None where nothing has it."""
     try:
         return await (client.stat(path) if follow else client.lstat(path))
     except SftpError as error:
@@ -49,71 +53,75 @@ async def looked_at(client: Client, path: bytes, follow: bool = False) -> Attrs 
 
 
 def is_missing(error: SftpError) -> bool:
+    """Does the error say that there is no such name?"""
     return error.code == packets.NO_SUCH_FILE or error.errno == errno.ENOENT
 
 
 class Root:
     """A destination folder at the far end."""
 
-    def __init__(self, client: Client, tasks: Tasks, path: str) -> None:
-        self._client, self._tasks = client, tasks
-        self._path = to_bytes(path)
-        self._known: dict[tuple[str, bool], Task[None]] = {}
+    def __init__(self, client: Client, path: str) -> None:
+        self._client, self._path = client, to_bytes(path)
+        self._checks: dict[tuple[str, bool], Task[None]] = {}  # by folder, and whether it is made
 
     async def at(self, path: str, make: bool = False) -> bytes:
-        """The full path. Its folder is looked at, and with `make` made. Refusal, SftpError."""
+        """Return the full path of `path`, once its folder is checked, or with `make` made.
+
+        Raises Refusal, SftpError.
+        """
         check(path)
         await self.folder(path.rpartition("/")[0], path, make)
         return self.full(path)
 
     def full(self, path: str) -> bytes:
-        return joined(self._path, to_bytes(path)) if path else self._path
+        return join(self._path, to_bytes(path)) if path else self._path
 
     async def folder(self, folder: str, path: str, make: bool = False) -> None:
-        """See to this folder, on the way to `path`; "" is the root. With `make` it is made, to be
-        entered by its owner alone, where it is missing.
+        """Check that a folder on the way to `path` is one, and no link; "" is the root.
+
+        With `make` one that is missing is made, to be entered by its owner alone. Raises Refusal,
+        SftpError.
         """
         if not folder:
             return
         check(folder)
-        known = self._known.get((folder, make))
-        if known is None or (known.is_settled and not _is_good(known)):
-            if len(self._known) >= _KNOWN_MOST:
-                self._known.clear()
-            known = self._tasks.start(self._see_to(folder, path, make))
-            self._known[folder, make] = known
+        checked = self._checks.get((folder, make))
+        if checked is None or (checked.done() and not _is_good(checked)):
+            if len(self._checks) >= _KNOWN_MOST:
+                self._checks.clear()
+            checked = self._checks[folder, make] = start(self._check(folder, path, make))
         try:
-            await known
+            await checked
         except failures.Refusal as error:  # it may have been another's way
             raise failures.Refusal(error.kind, path, str(error)) from None
 
-    async def _see_to(self, folder: str, path: str, make: bool) -> None:
-        above = folder.rpartition("/")[0]
-        await self.folder(above, path, make)
-        full = self.full(folder)
+    async def _check(self, folder: str, path: str, make: bool) -> None:
+        await self.folder(folder.rpartition("/")[0], path, make)
+        full, problem = self.full(folder), None
         if make:  # a folder that is there stays as it is
-            made, found = self._client.mkdir(full, UNFINISHED), self._client.lstat(full)
-            problem, status = await settled(made, found)
-            if not isinstance(problem, Exception):
-                await self._see_to_mode(full, status)
+            problem, status = await outcomes(
+                self._client.mkdir(full, UNFINISHED), self._client.lstat(full)
+            )
+            if problem is None:
+                await self._make_private(full, status)
         else:
-            problem, [status] = None, await settled(self._client.lstat(full))
+            [status] = await outcomes(self._client.lstat(full))
         if isinstance(status, Exception):
-            raise problem if isinstance(problem, Exception) else status
+            raise problem or status
         if not status.is_folder:
             what = ascii(folder.rpartition("/")[2])
             message = f"{what} is a link or a file there, not a folder"
             raise failures.Refusal(failures.UNSAFE, path, message)
 
-    async def _see_to_mode(self, folder: bytes, status: Attrs | Exception) -> None:
-        """A server may leave out the mode that a folder is made with, or the sticky bit of it."""
+    async def _make_private(self, folder: bytes, status: Attrs | Exception) -> None:
+        """Set a new folder's mode, where the server left it out, or the sticky bit of it."""
         if isinstance(status, Attrs) and status.mode is not None and not is_unfinished(status.mode):
-            await settled(self._client.setstat(folder, Attrs(mode=UNFINISHED)))
+            await outcomes(self._client.setstat(folder, Attrs(mode=UNFINISHED)))
 
 
-def _is_good(known: Promise[None]) -> bool:
+def _is_good(checked: Task[None]) -> bool:
     try:
-        known.value()
+        checked.result()
     except (failures.Refusal, SftpError):
         return False
     return True

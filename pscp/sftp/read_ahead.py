@@ -11,17 +11,18 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any
 
 from pscp.sftp import packets
 from pscp.sftp.client import Client
 from pscp.sftp.packets import SftpError
-from pscp.sftp.tasks import Budget, Promise
+from pscp.sftp.tasks import Budget, Future
 
 Take = Callable[[memoryview], None]
 
 
 class _Piece:
+    """The extent of one READ, and what came of it too early to be handed on."""
+
     def __init__(self, offset: int, length: int) -> None:
         self.offset, self.length = offset, length
         self.data: bytes | None = None
@@ -33,24 +34,28 @@ class Reading:
 
     def __init__(
         self, client: Client, handle: bytes, offset: int, length: int, take: Take, *,
-        budget: Budget, gate: Promise[Any] | None = None,
+        budget: Budget, gate: Future[None] | None = None,
     ) -> None:  # fmt: skip
-        """Nothing is handed on, and nothing given back to the budget, before the gate is settled.
+        """Hand nothing on, and give nothing back to the budget, before the gate is done.
+
         So what a gate waits for must not take from that budget.
         """
         self._client, self._handle, self._take, self._budget = client, handle, take, budget
         self._offset, self._length, self._gate = offset, length, gate
         self._pieces: deque[_Piece] = deque()
         self._error: Exception | None = None
-        self._all_sent = self._stops = self._is_over = False
-        self._done: Promise[None] = Promise()
-        self.sent: Promise[None] = Promise()  # all READs are
-        self.count = 0  # bytes that were handed on
+        self._stops = self._is_at_end = False  # asks for no more; hands on no more
+        self._done: Future[None] = Future()
+        self.sent: Future[None] = Future()  # done when every READ was sent
+        self._count = 0  # bytes that were handed on
 
     async def run(self) -> int:
-        """How many bytes there were: fewer where the file ends before. Raises SftpError."""
+        """Read it; return how many bytes there were, fewer where the file ends before.
+
+        Raises SftpError.
+        """
         if self._gate is not None:
-            self._gate.then(self._hand_on)
+            self._gate.add_done_callback(self._hand_on)
         step, end = self._client.read_bytes, self._offset + self._length
         for begin in range(self._offset, end, step):
             length = min(step, end - begin)
@@ -61,13 +66,12 @@ class Reading:
             piece = _Piece(begin, length)
             self._pieces.append(piece)
             self._send(piece, begin, length)
-        self._all_sent = True
-        self.sent.keep(None)
+        self.sent.set_result(None)
         self._hand_on()
         await self._done
         if self._error is not None:
             raise self._error
-        return self.count
+        return self._count
 
     def _send(self, piece: _Piece, offset: int, length: int) -> None:
         def landed(view: memoryview | None, error: SftpError | None) -> None:
@@ -83,7 +87,7 @@ class Reading:
         elif piece is self._pieces[0] and self._is_open() and piece.data is None:
             self._hand(view)
             if len(view) < piece.length:  # a short answer: the rest is a piece of its own
-                self._rest(piece, len(view))
+                self._ask_for_rest(piece, len(view))
                 return
             piece.data = b""
         else:
@@ -94,21 +98,21 @@ class Reading:
                 return
         self._hand_on()
 
-    def _rest(self, piece: _Piece, count: int) -> None:
+    def _ask_for_rest(self, piece: _Piece, count: int) -> None:
         piece.offset, piece.length = piece.offset + count, piece.length - count
         self._budget.give(count)
         self._send(piece, piece.offset, piece.length)
 
     def _is_open(self) -> bool:
-        return self._gate is None or self._gate.is_settled
+        return self._gate is None or self._gate.done()
 
     def _hand(self, view: memoryview) -> None:
-        if self._error is None and not self._is_over:
-            self.count += len(view)
+        if self._error is None and not self._is_at_end:
+            self._count += len(view)
             self._take(view)
 
     def _hand_on(self) -> None:
-        """What has come and is next."""
+        """Hand on what has come and is next."""
         while self._pieces and (self._is_open() or self._error is not None):
             piece = self._pieces[0]
             if not piece.is_end and (piece.data is None or 0 < len(piece.data) < piece.length):
@@ -117,10 +121,11 @@ class Reading:
                 self._hand(memoryview(piece.data))
             self._pieces.popleft()
             self._budget.give(piece.length)
-            self._is_over = self._is_over or piece.is_end  # what is behind comes to nothing
-        if self._all_sent and not self._pieces and not self._done.is_settled:
-            self._done.keep(None)
+            self._is_at_end = self._is_at_end or piece.is_end
+        if self.sent.done() and not self._pieces and not self._done.done():
+            self._done.set_result(None)
 
 
 async def read_all(client: Client, handle: bytes, offset: int, length: int, take: Take) -> int:
+    """Read an extent that is not a chunk, within the budget for those; as Reading.run()."""
     return await Reading(client, handle, offset, length, take, budget=client.checking).run()

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 
 from pscp.endpoint import hashes
 from pscp.sftp.event_loop import In, Loop, Out
-from pscp.sftp.tasks import Promise
+from pscp.sftp.tasks import Future
 
 # In the order in which they are tried, which ends with the first for SHA-256; what the script
 # calls 1, 2, ...
@@ -62,7 +62,7 @@ COMMAND = f"exec sh -c '{_SCRIPT}'"
 
 
 class _Lines:
-    """A decoder of lines, as pipes.In wants one."""
+    """A decoder of lines."""
 
     def __init__(self) -> None:
         self._room = memoryview(bytearray(64 * 1024))
@@ -79,26 +79,33 @@ class _Lines:
 
 
 class _Request:
+    """What was asked of the loop: the digest of an extent, or of a group of small files."""
+
     def __init__(
-        self, promises: Sequence[Promise[bytes | None]], is_group: bool, length: int
+        self, digests: Sequence[Future[bytes | None]], length: int, *, is_group: bool
     ) -> None:
-        self.promises, self.is_group = promises, is_group
+        self.digests, self.is_group = digests, is_group
         self.patience_s = _SILENT_S + length / _LEAST_BYTES_S
         self.found: list[bytes | None] = []
 
+    def finish(self, *, failed: bool = False) -> None:
+        is_whole = len(self.found) == len(self.digests) and not failed
+        for place, digest in enumerate(self.digests):
+            digest.set_result(self.found[place] if is_whole else None)
+
 
 class Program:
-    """The hash programs of the far end. Every digest is None where it failed, or ended."""
+    """The hash programs of the far end. A digest is None where its program failed, or ended."""
 
     def __init__(self, argv: Sequence[str], loop: Loop) -> None:
         self.tools: dict[str, tuple[int, str]] = {}  # algorithm -> number, name
-        self.ready: Promise[None] = Promise()
+        self.ready: Future[None] = Future()
         self._loop, self._lines = loop, _Lines()
         self._requests: deque[_Request] = deque()
-        self._small: dict[int, list[tuple[bytes, Promise[bytes | None]]]] = {}
+        self._small: dict[int, list[tuple[bytes, Future[bytes | None]]]] = {}
         self._trials: list[bytes] = []
         self.is_over = False
-        self._late_s = 0.0  # then the first request should have been answered
+        self._late_s = 0.0  # when the first request should have been answered
         self._child = subprocess.Popen(
             argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
             bufsize=0, start_new_session=True,
@@ -107,8 +114,8 @@ class Program:
         self._out = Out(self._child.stdin.fileno(), may_break=True)
         self._in = In(self._child.stdout.fileno(), self._lines, self._take)
         loop.outs.append(self._out)
-        loop.ins.append((self._in, lambda: True))
-        loop.later(_PATIENCE_S, self._give_up)
+        loop.ins.append(self._in)
+        loop.call_later(_PATIENCE_S, self._give_up)
         # An internal-sftp in its place takes this for the length of a packet, and ends.
         self._out.put(b"hello hello\n")
 
@@ -116,8 +123,8 @@ class Program:
 
     def of_extent(
         self, algorithm: str, path: bytes, offset: int, length: int
-    ) -> Promise[bytes | None]:
-        """The digest of so many bytes; of fewer, where the file is shorter."""
+    ) -> Future[bytes | None]:
+        """Ask for the digest of so many bytes; of fewer, where the file is shorter."""
         step = min(offset & -offset or 1 << 20, 1 << 20)
         number, name = self.tools[algorithm][0], _word(path)
         if step >= 512:
@@ -127,46 +134,48 @@ class Program:
             return self._send(*words, length=length)
         return self._send("t", number, name, offset + 1, length, length=length)
 
-    def of_file(self, algorithm: str, path: bytes) -> Promise[bytes | None]:
-        """The digest of a whole small file. Those asked for at once are hashed in one run."""
+    def of_file(self, algorithm: str, path: bytes) -> Future[bytes | None]:
+        """Ask for a small file's digest. Those asked for at once are hashed in one run."""
         number = self.tools[algorithm][0]
         if _ODD.search(path) or not path.startswith(b"/"):
             return self._send("s", number, _word(path))
-        promise: Promise[bytes | None] = Promise()
-        self._small.setdefault(number, []).append((path, promise))
-        return promise
+        digest: Future[bytes | None] = Future()
+        self._small.setdefault(number, []).append((path, digest))
+        return digest
 
     def flush(self) -> None:
-        """Send what was collected. A start of the program costs more than to hash small files:
-        what does not fill one run waits until the run before is over.
+        """Send the small files that were collected, in groups.
+
+        A start of the program costs more than to hash them, so what does not fill one run waits
+        until the run before is over.
         """
         for number, files in list(self._small.items()):
             while len(files) >= _FILES_MOST or (files and not self._is_running):
                 group = files[:_FILES_MOST]
                 del files[:_FILES_MOST]
                 line = b"f\t%d\t%s\n" % (number, b"\t".join(path for path, _ in group))
-                self._queue(line, [promise for _, promise in group], True)
+                self._queue(line, [digest for _, digest in group], is_group=True)
 
     @property
     def _is_running(self) -> bool:
-        """Over small files, or about to?"""
+        """Does a run over small files go on, or begin soon?"""
         return any(request.is_group for request in self._requests)
 
-    def _send(self, *words: str | int, length: int = 0) -> Promise[bytes | None]:
-        promise: Promise[bytes | None] = Promise()
+    def _send(self, *words: str | int, length: int = 0) -> Future[bytes | None]:
+        digest: Future[bytes | None] = Future()
         line = "\t".join(map(str, words)).encode("ascii") + b"\n"
-        self._queue(line, [promise], length=length)
-        return promise
+        self._queue(line, [digest], length)
+        return digest
 
     def _queue(
-        self, line: bytes, promises: list[Promise[bytes | None]], is_group: bool = False,
-        length: int = 0,
+        self, line: bytes, digests: list[Future[bytes | None]], length: int = 0, *,
+        is_group: bool = False,
     ) -> None:  # fmt: skip
+        request = _Request(digests, length, is_group=is_group)
         if self.is_over:
-            for promise in promises:
-                promise.keep(None)
+            request.finish(failed=True)
             return
-        self._requests.append(_Request(promises, is_group, length))
+        self._requests.append(request)
         if len(self._requests) == 1:
             self._begin_first()
         self._out.put(line)
@@ -180,24 +189,22 @@ class Program:
     def _take(self) -> None:
         while self._lines.lines:
             line = self._lines.lines.popleft()
-            if not self.ready.is_settled:
+            if not self.ready.done():
                 self._take_trial(line)
             elif line != b"." and self._requests:
                 self._requests[0].found.append(_digest(line))
             elif self._requests:
                 request = self._requests.popleft()
                 self._begin_first()
-                whole = len(request.found) == len(request.promises)
-                for place, promise in enumerate(request.promises):
-                    promise.keep(request.found[place] if whole else None)
+                request.finish()
 
     def _take_trial(self, line: bytes) -> None:
-        """What each tool made of the trial, then a "."."""
+        """Take a line of what the tools made of the trial; a "." is the last."""
         if line != b".":
             self._trials.append(line)
             return
         self._try(self._trials)
-        self.ready.keep(None)
+        self.ready.set_result(None)
 
     def _try(self, lines: list[bytes]) -> None:
         said = dict(line.split(b" ", 1) for line in lines if b" " in line)
@@ -218,16 +225,16 @@ class Program:
         return speeds["sha256"] > speeds["blake2b"]
 
     def _give_up(self) -> None:
-        if not self.ready.is_settled:
+        if not self.ready.done():
             self.close()
 
-    def look(self) -> None:
-        """Has it ended, or does it stand still?"""
-        if self._in.is_over or (self._requests and time.monotonic() > self._late_s):
+    def check(self) -> None:
+        """End it where it has ended by itself, or stands still."""
+        if self._in.is_at_end or (self._requests and time.monotonic() > self._late_s):
             self.close()
 
     def close(self) -> None:
-        """End it; what was asked comes to nothing."""
+        """End the programs; what was asked of them comes to nothing."""
         if self.is_over:
             return
         self.is_over = True
@@ -246,26 +253,25 @@ class Program:
             self._child.wait()
         requests, self._requests = self._requests, deque()
         small, self._small = self._small, {}
-        if not self.ready.is_settled:
+        if not self.ready.done():
             self.tools = {}
-            self.ready.keep(None)
+            self.ready.set_result(None)
         for request in requests:
-            for promise in request.promises:
-                promise.keep(None)
+            request.finish(failed=True)
         for files in small.values():
-            for _, promise in files:
-                promise.keep(None)
+            for _, digest in files:
+                digest.set_result(None)
 
 
 def _word(path: bytes) -> str:
-    """A path as one word of ASCII: with =, as it is; with %, each odd byte in octal."""
+    """Return a path as one word of ASCII: behind = as it is; behind % with odd bytes in octal."""
     if not _UNSAFE.search(path):
         return "=" + path.decode("ascii")
     return "%" + _UNSAFE.sub(lambda match: b"\\0%03o" % match[0][0], path).decode("ascii")
 
 
 def _digest(line: bytes) -> bytes | None:
-    """The first word of a line, without the "\\" of an escaped name; None for none."""
+    """Return the first word of a line, without the "\\" of an escaped name, if it is a digest."""
     words = line.removeprefix(b"\\").split(b" ", 1)
     try:
         return bytes.fromhex(words[0].decode("ascii")) or None

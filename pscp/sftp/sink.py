@@ -16,7 +16,6 @@ import contextlib
 import errno
 import time
 from collections.abc import Coroutine
-from typing import Any
 
 from pscp.endpoint import failures, hashes, requests, tree, wire
 from pscp.endpoint.failures import Refusal
@@ -29,22 +28,22 @@ from pscp.sftp.commit import GIGA, Destination, owner_of, replaced, times
 from pscp.sftp.digests import Hashing, new
 from pscp.sftp.handles import File, Files
 from pscp.sftp.packets import Attrs, SftpError
-from pscp.sftp.paths import is_missing, looked_at
-from pscp.sftp.tasks import Promise, Task, Tasks, all_of, settled
+from pscp.sftp.paths import is_missing, lookup
+from pscp.sftp.tasks import Future, Task, Waitable, gather, outcomes, start
 
 # Another lane takes over what one has held for a second, and may finish the file soon after.
 _LATE_S = 1.0
 _BESIDE_BYTES = 1 << 20  # that other small files, just failing as well, have made free meanwhile
-# None where the sending end's bytes arrived and were written and match; else what went wrong.
+# Of a chunk: does what lies there have the digest; what went wrong.
 Outcome = tuple[bool, failures.Data | None]
 
 
 class _Chunk:
-    """What is arriving: the writes that it became, and the blocks that are held."""
+    """A chunk that is arriving: the writes that it became, and the blocks that are held."""
 
-    def __init__(self, file: File | None, hashers: dict[str, Any]) -> None:
+    def __init__(self, file: File | None, hashers: dict[str, hashes.Hasher]) -> None:
         self.file, self.hashers = file, hashers  # no file where it is opened for each chunk
-        self.writes: list[Promise[Any]] = []
+        self.writes: list[Future[None]] = []
         self.held: list[tuple[int, bytes]] = []
         self._begun_s = time.monotonic()
 
@@ -54,20 +53,20 @@ class _Chunk:
 
     def is_open(self) -> bool:
         """Can what comes be written at once?"""
-        is_opened = self.file is not None and self.file.opened.is_settled
+        is_opened = self.file is not None and self.file.opening.done()
         return is_opened and not (self.held or self.is_late)
 
 
 class Sink(Destination):
     """Takes the files of one copy at the far end."""
 
-    def __init__(
-        self, client: Client, tasks: Tasks, hashing: Hashing, request: requests.BeginSink
-    ) -> None:
-        super().__init__(client, tasks, hashing, request)
+    place: wire.Place | None = None  # every block is read into the decoder's own buffer
+
+    def __init__(self, client: Client, hashing: Hashing, request: requests.BeginSink) -> None:
+        super().__init__(client, hashing, request)
         self._algorithm, self._strong = request.hash, request.strong
-        self._files = Files(client, tasks, self._open_part)
-        self._turns: dict[int, Promise[Any]] = {}  # the last chunk of a file that opens once
+        self._files = Files(client, self._open_part)
+        self._turns: dict[int, Task[Outcome]] = {}  # the last chunk of a file that opens once
         self._arriving = Arriving()
         self._chunk: _Chunk | None = None
         self._is_closed = False
@@ -82,27 +81,28 @@ class Sink(Destination):
         self._turns.pop(id_, None)
 
     async def _open_part(self, value: tree.Entry) -> bytes:
-        """The part's handle; the part is a file, and has its final size."""
-        await self.begun()
+        """Open the part, which is a file and has its final size from then on; return its handle."""
+        await self.root_checked
         part = self._part(await self.root.at(value.path, make=True))
         flags = packets.FOR_READ | packets.FOR_WRITE | packets.CREATE
-        status, handle, free = await settled(
+        status, handle, free = await outcomes(
             self._client.lstat(part),
-            self._tasks.start(self._client.open_in_turn(part, flags, 0o600)),
-            self._tasks.start(self._client.free_bytes(self.root.full(""))),
+            self._client.open_in_turn(part, flags, 0o600),
+            self._client.free_bytes(self.root.full("")),
         )
         if isinstance(handle, Exception):
-            raise await self._client.explained(handle, self.root.full(""))
+            raise await self._client.with_reason(handle, self.root.full(""))
         try:
             if isinstance(status, Attrs) and not status.is_file:
                 raise Refusal(failures.UNSAFE, value.path, "its part is not a file there")
             if self._is_closed and isinstance(status, Exception):  # the copy ended meanwhile
-                await settled(self._client.remove(part))
+                await outcomes(self._client.remove(part))
                 raise status
             size = None if isinstance(status, Exception) else status.size
             if not size or size != value.size:
-                await self._make_room(handle, value, None if size else free)
-            return bytes(handle)
+                known_free = free if isinstance(free, int) and not size else None
+                await self._make_room(handle, value, known_free)
+            return handle
         except BaseException:
             self._client.close(handle)
             raise
@@ -114,15 +114,18 @@ class Sink(Destination):
             await self._client.fsetstat(handle, Attrs(size=value.size))
         except SftpError as error:
             if error.code != packets.OP_UNSUPPORTED:
-                raise await self._client.explained(error, self.root.full("")) from None
+                raise await self._client.with_reason(error, self.root.full("")) from None
 
     def write(self, id_: int, offset: int, view: memoryview, check: bytes = b"") -> None:
-        """A block came. The view is lent until it is written; what goes wrong is told later."""
+        """Write a block, which is lent until then. complete() tells what went wrong.
+
+        Its check is not looked at: the chunk is hashed once it lies at the far end.
+        """
         value = self._files.known.get(id_)
         if value is None:
             raise wire.WireError("bytes for a file that was not announced")
         if self._arriving.block(id_, offset, len(view), value.size):
-            self._chunk = self._begun_chunk(id_)
+            self._chunk = self._new_chunk(id_)
         chunk = self._chunk
         assert chunk is not None
         for hasher in chunk.hashers.values():
@@ -130,10 +133,10 @@ class Sink(Destination):
         if chunk.file is None or not chunk.is_open():
             chunk.held.append((offset, bytes(view)))
             return
-        with contextlib.suppress(SftpError, Refusal):  # _landed() tells
-            chunk.writes += self._client.write(chunk.file.opened.value(), offset, view)
+        with contextlib.suppress(SftpError, Refusal):  # complete() tells
+            chunk.writes += self._client.write(chunk.file.opening.result(), offset, view)
 
-    def _begun_chunk(self, id_: int) -> _Chunk:
+    def _new_chunk(self, id_: int) -> _Chunk:
         beside, wanted = self._hashing.beside(self._algorithm), []
         if beside or not self._hashing.is_wanted:  # else the source's digest is for what lies there
             wanted = [self._algorithm, beside] if beside else [self._algorithm]
@@ -143,7 +146,7 @@ class Sink(Destination):
         return _Chunk(file, {name: new(name) for name in wanted})
 
     def complete(self, id_: int, offset: int, length: int, digest: bytes) -> Task[Outcome]:
-        """The chunk's digest came: does it match what lies there; what went wrong."""
+        """Compare what lies there with the digest that came for the chunk."""
         self._arriving.complete(id_, offset, length)
         chunk, self._chunk = self._chunk, None
         assert chunk is not None
@@ -157,13 +160,13 @@ class Sink(Destination):
         is_right = expected[self._algorithm] == digest
         if not is_right:
             chunk.held = []
-        task = self._tasks.start(self._outcome_of(value, landing, extent, expected, is_right))
+        task = start(self._outcome_of(value, landing, extent, expected, is_right))
         if chunk.file is None:
             self._turns[id_] = task
         return task
 
     async def _outcome_of(
-        self, value: tree.Entry, landing: Coroutine[Any, Any, None], extent: tuple[int, int],
+        self, value: tree.Entry, landing: Coroutine[Waitable, None, None], extent: tuple[int, int],
         expected: dict[str, bytes], is_right: bool,
     ) -> Outcome:  # fmt: skip
         try:
@@ -176,11 +179,11 @@ class Sink(Destination):
             return False, await self._failure(error, value.path)
 
     async def _landed(self, file: File, chunk: _Chunk) -> None:
-        """Everything of the chunk is written; what was held now, unless the part is gone: then the
-        file has its final name, through another lane.
+        """Wait until all of the chunk is written; write what was held, unless the part is gone:
+        then the file has its final name, through another lane.
         """
         try:
-            handle = await file.opened
+            handle = await file.opening
             if chunk.held and chunk.is_late:
                 await self._client.lstat(self._part(self.root.full(file.value.path)))
             await self._write_held(handle, chunk)
@@ -188,11 +191,11 @@ class Sink(Destination):
             file.chunks -= 1
 
     async def _landed_in_turn(
-        self, value: tree.Entry, chunk: _Chunk, before: Promise[Any] | None
+        self, value: tree.Entry, chunk: _Chunk, before: Task[Outcome] | None
     ) -> None:
-        """Where a file opens once at a time: open, write, close; then it can be verified."""
+        """Open, write and close a file that opens only once at a time; then it can be verified."""
         if before is not None:
-            await settled(before)
+            await outcomes(before)
         handle = await self._open_part(value)
         try:
             await self._write_held(handle, chunk)
@@ -203,10 +206,10 @@ class Sink(Destination):
         held, chunk.held = chunk.held, []
         for offset, data in held:
             chunk.writes += self._client.write(handle, offset, memoryview(data))
-        await all_of(*chunk.writes)
+        await gather(*chunk.writes)
 
     def abandon(self) -> None:
-        """The source could not read the rest of the chunk that is arriving."""
+        """Forget the chunk that is arriving, whose rest the source could not read."""
         self._arriving.abandon()
         if self._chunk is not None and self._chunk.file is not None:
             self._chunk.file.chunks -= 1
@@ -215,7 +218,7 @@ class Sink(Destination):
     # --- made final
 
     async def make(self, value: tree.Entry) -> int:
-        """Make the part of a file that has no chunk, being one hole; returns its receipt."""
+        """Make the part of a file that has no chunk, being one hole; return its receipt."""
         await self._client.close(await self._open_part(value))
         return wire.SOME_PART
 
@@ -228,51 +231,53 @@ class Sink(Destination):
         path = await self.root.at(value.path, make=True)
         part = self._part(path)
         try:
-            looked = self._tasks.start(looked_at(self._client, path))
+            looked = start(lookup(self._client, path))
             if not await self._is_finished(value, path, strong, looked):
                 await self._rename(value, path, await looked)
         except Exception:
-            await settled(self._client.remove(part))
+            await outcomes(self._client.remove(part))
             raise
 
     async def _rename(self, value: tree.Entry, path: bytes, there: Attrs | None) -> None:
         before, part = replaced(there, value.path), self._part(path)
         handle = await self._client.open_in_turn(part, packets.FOR_READ | packets.FOR_WRITE)
-        asked = self._describe(handle, value, before)  # requests about one file keep order
-        synced = self._tasks.start(self._client.fsync(handle))
-        await settled(self._client.close(handle))
-        for each in asked:
-            await self._told(each)
+        described = start(self._describe(handle, value, before))  # before the CLOSE, as the FSYNC
+        synced = start(self._client.fsync(handle))
+        await outcomes(self._client.close(handle))
+        await described
         await synced
         await self._client.rename(part, path)
 
     async def _is_finished(
-        self, value: tree.Entry, path: bytes, strong: str, looked: Promise[Attrs | None]
+        self, value: tree.Entry, path: bytes, strong: str, looked: Future[Attrs | None]
     ) -> bool:
-        """Was it renamed already, by a lane that died before it could say so? Raises Refusal where
-        neither the part nor the file is right.
+        """Was the part renamed already, by a lane that died before it could say so?
+
+        Raises Refusal where neither the part nor the file is right.
 
         Only this copy's lanes rename or remove its parts, and all of this one's chunks landed.
         """
         part = self._part(path)
-        status, final = await settled(self._client.lstat(part), looked)
+        status, final = await outcomes(self._client.lstat(part), looked)
         is_gone = isinstance(status, SftpError) and is_missing(status)
         if isinstance(status, Exception) and not is_gone:
             raise status
         if await self._is_whole(part, status, value, strong):
             return False
         if strong and await self._is_whole(path, final, value, strong):
-            await settled(self._client.remove(part))  # made late, if it is there at all
+            await outcomes(self._client.remove(part))  # made late, if it is there at all
             await self.adopt(value)
             return True
         if is_gone and not strong and await self._is_whole(path, final, value, ""):
-            is_of_its_time = final.mtime == value.mtime_ns // GIGA
+            is_of_its_time = isinstance(final, Attrs) and final.mtime == value.mtime_ns // GIGA
             if is_of_its_time or not self._policy.preserve:
                 return True
         what = "what lies at the destination is not what was read at the source"
         raise Refusal(failures.VERIFY, value.path, what if strong else "its part was replaced")
 
-    async def _is_whole(self, path: bytes, found: Any, value: tree.Entry, strong: str) -> bool:
+    async def _is_whole(
+        self, path: bytes, found: Attrs | Exception | None, value: tree.Entry, strong: str
+    ) -> bool:
         """Is this a file of the right size, and with the strong digest, if that is known?"""
         if not isinstance(found, Attrs) or not found.is_file or found.size != value.size:
             return False
@@ -284,23 +289,23 @@ class Sink(Destination):
     # --- small files, folders and links, by packs
 
     async def pack(
-        self, entries: list[tree.Entry], rows: list[Any], bodies: memoryview
+        self, entries: list[tree.Entry], rows: list[object], bodies: memoryview
     ) -> list[failures.Data | None]:
-        """Take a pack: per entry None or its failure. The bodies are copied before it waits."""
+        """Take a pack; return per entry None or its failure. Bodies are copied before it waits."""
         offset, work = 0, []
         for value, row in zip(entries, rows, strict=True):
             body = b""
             if not isinstance(row, dict):
                 body = bytes(bodies[offset : offset + value.size])
                 offset += len(body)
-            work.append(self._tasks.start(self._outcome(value, row, body)))
-        return [await each for each in work]
+            work.append(start(self._put(value, row, body)))
+        return list(await gather(*work))
 
-    async def _outcome(self, value: tree.Entry, row: Any, body: bytes) -> failures.Data | None:
-        if isinstance(row, dict):
+    async def _put(self, value: tree.Entry, row: object, body: bytes) -> failures.Data | None:
+        if not isinstance(row, list):
             return failures.checked(row)
         try:
-            await self.begun()
+            await self.root_checked
             if value.kind == tree.FOLDER:
                 await self.root.folder(value.path, value.path, make=True)
             elif value.kind == tree.LINK:
@@ -331,12 +336,12 @@ class Sink(Destination):
             await self._client.rename(part, path)
         except Exception as error:
             count = len(body) + _BESIDE_BYTES  # before the part is gone, and its room free again
-            explained = await self._client.explained(error, self.root.full(""), count)
-            await settled(self._client.remove(part))
+            explained = await self._client.with_reason(error, self.root.full(""), count)
+            await outcomes(self._client.remove(part))
             raise explained from None
 
     async def _write_small(self, value: tree.Entry, path: bytes, part: bytes, body: bytes) -> None:
-        """In two round trips: what is there, and a handle; then everything else at once.
+        """Write the part in two round trips: what is there, and a handle; then everything else.
 
         Where times are kept, in three: not every server writes before it does what was asked next.
         """
@@ -345,27 +350,26 @@ class Sink(Destination):
         try:
             create = packets.FOR_WRITE | packets.CREATE | packets.EXCLUSIVE
             looked, opened = self._client.lstat(path), self._client.open(part, create, 0o600)
-            status, handle = await settled(looked, opened)
+            status, handle = await outcomes(looked, opened)
             if isinstance(handle, Exception):
                 raise handle
-            asked: list[Promise[Any]] = []
+            asked: list[Future[None]] = []
             try:
                 before = replaced(status if isinstance(status, Attrs) else None, value.path)
                 asked += self._client.write(handle, 0, memoryview(body))
                 if self._policy.preserve:
-                    await settled(*asked)
-                described = self._describe(handle, value, before)
-                asked += [self._tasks.start(self._told(each)) for each in described]
-                asked.append(self._tasks.start(self._client.fsync(handle)))
+                    await outcomes(*asked)
+                asked.append(start(self._describe(handle, value, before)))
+                asked.append(start(self._client.fsync(handle)))
             finally:
                 asked.append(self._client.close(handle))
-            await all_of(*asked)
+            await gather(*asked)
         finally:
             handles.give(1)
 
     async def _make_link(self, value: tree.Entry) -> None:
         path = await self.root.at(value.path, make=True)
-        replaced(await looked_at(self._client, path), value.path)
+        replaced(await lookup(self._client, path), value.path)
         part = self._private_part(path)
         await self._client.symlink(to_bytes(value.target), part)
         try:
@@ -375,11 +379,11 @@ class Sink(Destination):
                 owner = owner_of(value.extra) if self._policy.archive else None
                 if owner is not None:
                     given = Attrs(uid=owner[0], gid=owner[1])
-                    await settled(self._client.set_of_link(part, given))
-                await settled(self._client.set_of_link(part, Attrs(**times(value))))
+                    await outcomes(self._client.lsetstat(part, given))
+                await outcomes(self._client.lsetstat(part, Attrs(**times(value))))
             await self._client.rename(part, path)
         except Exception:
-            await settled(self._client.remove(part))
+            await outcomes(self._client.remove(part))
             raise
 
     def close(self) -> None:

@@ -1,7 +1,8 @@
-"""Tasks that wait for answers without a thread each: coroutines, and what they wait for.
+"""Coroutines that wait for answers without a thread each: futures, tasks, and budgets of bytes.
 
-A Task runs until it awaits a Promise that is not kept yet, and goes on from within keep() or
-fail(). Whoever reads the answers calls those, so nothing here waits, and nothing needs a lock.
+The names are asyncio's. What differs: a task's first step runs within start(), so what it asks is
+asked in that order, and a callback runs within set_result(). Whoever reads the answers calls that,
+so nothing here waits for a descriptor, and nothing needs a lock: the process has one thread.
 
 Not here: what the answers are (client.py), and who reads them (event_loop.py).
 Read next: event_loop.py.
@@ -10,102 +11,81 @@ Read next: event_loop.py.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator
-from typing import Any, Generic, TypeVar, cast
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from typing import Generic, Protocol, TypeVar, overload
 
 T = TypeVar("T")
+A = TypeVar("A")
+B = TypeVar("B")
+C = TypeVar("C")
 
 
-class Promise(Generic[T]):
+class Waitable(Protocol):
+    """What a coroutine yields while it waits."""
+
+    def add_done_callback(self, callback: Callable[[], None]) -> None: ...
+
+
+class Future(Generic[T]):
     """A value that comes later, or the exception that comes in its place."""
 
-    __slots__ = ("is_settled", "_value", "_error", "_waiting")
+    __slots__ = ("_is_done", "_value", "_error", "_callbacks")
+    _value: T
 
     def __init__(self) -> None:
-        self.is_settled = False
-        self._value: T | None = None
+        self._is_done = False
         self._error: BaseException | None = None
-        self._waiting: list[Callable[[], None]] = []
+        self._callbacks: list[Callable[[], None]] = []
 
-    def keep(self, value: T) -> None:
+    def set_result(self, value: T) -> None:
         self._value = value
-        self._settle()
+        self._finish()
 
-    def fail(self, error: BaseException) -> None:
+    def set_exception(self, error: BaseException) -> None:
         self._error = error
-        self._settle()
+        self._finish()
 
-    def _settle(self) -> None:
-        assert not self.is_settled
-        self.is_settled = True
-        waiting, self._waiting = self._waiting, []
-        for go_on in waiting:
-            go_on()
+    def _finish(self) -> None:
+        assert not self._is_done
+        self._is_done = True
+        callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            callback()
 
-    def then(self, go_on: Callable[[], None]) -> None:
-        """Call this once settled; now if it is."""
-        if self.is_settled:
-            go_on()
+    def done(self) -> bool:
+        return self._is_done
+
+    def add_done_callback(self, callback: Callable[[], None]) -> None:
+        """Call this once the future is done; now if it is."""
+        if self._is_done:
+            callback()
         else:
-            self._waiting.append(go_on)
+            self._callbacks.append(callback)
 
-    def value(self) -> T:
-        """What came. Raises what came in its place."""
+    def result(self) -> T:
+        """Return the value of a future that is done, or raise its exception."""
         if self._error is not None:
             raise self._error
-        return cast(T, self._value)
+        return self._value
 
-    def __await__(self) -> Generator[Promise[Any], None, T]:
-        if not self.is_settled:
+    def __await__(self) -> Generator[Waitable, None, T]:
+        if not self._is_done:
             yield self
-        return self.value()
+        return self.result()
 
 
-class Task(Promise[T]):
-    """A coroutine under way; itself the promise of what it returns."""
-
-    __slots__ = ("_steps", "_group")
-
-    def __init__(self, steps: Coroutine[Any, Any, T], group: Tasks) -> None:
-        super().__init__()
-        self._steps, self._group = steps, group
-        group.alive += 1
-        group.run(self._step, now=True)
-
-    def _step(self) -> None:
-        try:
-            awaited: Promise[Any] = self._steps.send(None)
-        except StopIteration as end:
-            self._group.alive -= 1
-            self.keep(end.value)
-        except Exception as error:
-            self._group.alive -= 1
-            self.fail(error)
-        else:
-            awaited.then(self._go_on)
-
-    def _go_on(self) -> None:
-        self._group.run(self._step)
-
-
-class Tasks:
-    """All tasks of a lane. A new task's first step runs within the step that starts it, so what
-    it asks is asked in that order; later steps never run within another's.
-    """
+class _RunQueue:
+    """The steps of tasks that may run now. None but a task's first runs within another's."""
 
     def __init__(self) -> None:
-        self.alive = 0
+        self.tasks = 0  # that have not ended
         self._ready: deque[Callable[[], None]] = deque()
         self._is_running = False
 
-    def start(self, steps: Coroutine[Any, Any, T]) -> Task[T]:
-        return Task(steps, self)
-
-    def run(self, step: Callable[[], None], now: bool = False) -> None:
-        """Run it, `now` or once no other step runs."""
+    def run(self, step: Callable[[], None], *, is_first: bool) -> None:
         was_running, self._is_running = self._is_running, True
         try:
-            if now:
+            if is_first:
                 step()
             else:
                 self._ready.append(step)
@@ -115,19 +95,59 @@ class Tasks:
             self._is_running = was_running
 
 
+_run_queue = _RunQueue()
+
+
+class Task(Future[T]):
+    """A coroutine that runs; itself the future of what it returns."""
+
+    __slots__ = ("_steps",)
+
+    def __init__(self, steps: Coroutine[Waitable, None, T]) -> None:
+        super().__init__()
+        self._steps = steps
+        _run_queue.tasks += 1
+        _run_queue.run(self._step, is_first=True)
+
+    def _step(self) -> None:
+        try:
+            awaited = self._steps.send(None)
+        except StopIteration as end:
+            _run_queue.tasks -= 1
+            self.set_result(end.value)
+        except Exception as error:
+            _run_queue.tasks -= 1
+            self.set_exception(error)
+        else:
+            awaited.add_done_callback(self._go_on)
+
+    def _go_on(self) -> None:
+        _run_queue.run(self._step, is_first=False)
+
+
+def start(steps: Coroutine[Waitable, None, T]) -> Task[T]:
+    """Run a coroutine as a task: up to where it first waits now, and on from there later."""
+    return Task(steps)
+
+
+def are_alive() -> bool:
+    """Tell whether any task has not ended."""
+    return _run_queue.tasks > 0
+
+
 class Budget:
-    """So many bytes may be under way; who wants more waits, first come first served."""
+    """An amount that may be in use at once; who wants more waits, first come first served."""
 
     def __init__(self, count: int) -> None:
         self._all = self._left = count
-        self._waiting: deque[tuple[int, Promise[None]]] = deque()
+        self._waiting: deque[tuple[int, Future[None]]] = deque()
 
     async def take(self, count: int) -> None:
         count = min(count, self._all)
         if self._waiting or count > self._left:
-            turn: Promise[None] = Promise()
+            turn: Future[None] = Future()
             self._waiting.append((count, turn))
-            await turn  # who gives has taken it for us
+            await turn  # give() has taken it for us
             return
         self._left -= count
 
@@ -136,23 +156,47 @@ class Budget:
         while self._waiting and self._waiting[0][0] <= self._left:
             wanted, turn = self._waiting.popleft()
             self._left -= wanted
-            turn.keep(None)
+            turn.set_result(None)
 
 
-async def settled(*promises: Promise[Any]) -> list[Any]:
-    """Wait for all; per promise its value, or the exception."""
-    found: list[Any] = []
-    for each in promises:
+@overload
+async def outcomes(first: Awaitable[A], /) -> tuple[A | Exception]: ...
+@overload
+async def outcomes(
+    first: Awaitable[A], second: Awaitable[B], /
+) -> tuple[A | Exception, B | Exception]: ...
+@overload
+async def outcomes(
+    first: Awaitable[A], second: Awaitable[B], third: Awaitable[C], /
+) -> tuple[A | Exception, B | Exception, C | Exception]: ...
+@overload
+async def outcomes(*awaited: Awaitable[T]) -> tuple[T | Exception, ...]: ...
+async def outcomes(*awaited: Awaitable[object]) -> tuple[object, ...]:
+    """Wait for all of them; return of each its value, or the exception.
+
+    Coroutines become tasks, as with asyncio.gather(return_exceptions=True).
+    """
+    futures = [each if isinstance(each, Future) else start(_value(each)) for each in awaited]
+    found: list[object] = []
+    for each in futures:
         try:
             found.append(await each)
         except Exception as error:
             found.append(error)
-    return found
+    return tuple(found)
 
 
-async def all_of(*promises: Promise[Any]) -> list[Any]:
-    """Wait for all, then raise the first exception if there is one; else their values."""
-    found = await settled(*promises)
+async def _value(awaitable: Awaitable[T]) -> T:
+    return await awaitable
+
+
+@overload
+async def gather(first: Awaitable[A], second: Awaitable[B], /) -> tuple[A, B]: ...
+@overload
+async def gather(*awaited: Awaitable[T]) -> tuple[T, ...]: ...
+async def gather(*awaited: Awaitable[object]) -> tuple[object, ...]:
+    """Wait for all of them; then raise the first exception, if any, or return the values."""
+    found = await outcomes(*awaited)
     for each in found:
         if isinstance(each, Exception):
             raise each

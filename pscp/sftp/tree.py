@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import stat
 from collections.abc import AsyncIterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pscp.endpoint import failures, tree
 from pscp.endpoint.paths import is_pscps_own, to_bytes, to_text
@@ -21,8 +21,8 @@ from pscp.endpoint.tree import Entry, Rules
 from pscp.sftp import packets
 from pscp.sftp.client import Client
 from pscp.sftp.packets import Attrs, SftpError
-from pscp.sftp.paths import joined
-from pscp.sftp.tasks import Task, Tasks, all_of, settled
+from pscp.sftp.paths import join
+from pscp.sftp.tasks import Task, gather, outcomes, start
 
 _AT_ONCE = 4  # READDIRs in flight for one folder
 _AHEAD = 32  # folders that are listed before it is their turn
@@ -50,20 +50,20 @@ class TooLong(failures.Refusal):
         super().__init__(failures.UNSUPPORTED, to_text(path), message)
 
 
-async def listed(
+async def list_folder(
     client: Client, path: bytes, most_bytes: int = _LISTING_BYTES
 ) -> list[tuple[bytes, Attrs]]:
-    """What is in a folder, sorted by name. Raises SftpError where names cannot be looked at, and
-    TooLong.
+    """Return what is in a folder, sorted by name.
 
-    sftp-server leaves those out; of a folder that may not be searched that is all, "." as well.
+    Raises TooLong, and SftpError also where names cannot be looked at: sftp-server leaves those
+    out; of a folder that may not be searched that is all, "." as well.
     """
     handle = await client.opendir(path)
     found: list[tuple[bytes, Attrs]] = []
     size = 0
     try:
         while True:
-            answers = await settled(*[client.readdir(handle) for _ in range(_AT_ONCE)])
+            answers = await outcomes(*[client.readdir(handle) for _ in range(_AT_ONCE)])
             for each in answers:
                 if isinstance(each, list):
                     found += each
@@ -79,21 +79,21 @@ async def listed(
     finally:
         client.close(handle)
     if not found:
-        await client.lstat(joined(path, b"."))
+        await client.lstat(join(path, b"."))
     return sorted(each for each in found if each[0] not in (b".", b".."))
 
 
 class Walk:
     """The entries of several tops."""
 
-    def __init__(self, client: Client, tasks: Tasks, tops: Sequence[Top], rules: Rules) -> None:
-        self._client, self._tasks = client, tasks
+    def __init__(self, client: Client, tops: Sequence[Top], rules: Rules) -> None:
+        self._client = client
         self._tops, self._rules = tops, rules
         self._ahead: dict[bytes, Task[list[Found]]] = {}
 
-    async def entries(self, after: Sequence[Any] | None) -> AsyncIterator[Entry]:
-        """All; with `after` [top, path] only those behind it in the order."""
-        last = _place(after[0], after[1]) if after else None
+    async def entries(self, after: tuple[int, str] | None) -> AsyncIterator[Entry]:
+        """Yield all entries; with `after` (top, path) only those behind it in the order."""
+        last = _place(*after) if after else None
         for number, top in enumerate(self._tops):
             if last is not None and number < last[0]:
                 continue
@@ -102,9 +102,9 @@ class Walk:
                     yield entry
 
     async def _below(self, number: int, top: Top) -> AsyncIterator[Entry]:
-        """Depth first, without recursion."""
+        """Yield a top and all that is below it, depth first, without recursion."""
         full = to_bytes(top.path)
-        first = await self._tasks.start(self._look(full, full, None))
+        first = await self._look(full, full, None)
         pending = [(iter([first]), top.name, full)]
         ancestors = [b""]
         while pending:
@@ -115,7 +115,7 @@ class Walk:
                 continue
             is_top = len(pending) == 1
             path = top.name if is_top else _below(pending[-1][1], found.name)
-            here = full if is_top else joined(pending[-1][2], found.name)
+            here = full if is_top else join(pending[-1][2], found.name)
             for entry in self._entry(number, path, found, ancestors):
                 yield entry
                 if entry.kind != tree.FOLDER or not self._rules.recursive:
@@ -129,7 +129,7 @@ class Walk:
                     continue
                 self._read_ahead(here, children)
                 pending.append((iter(children), path, here))
-                ancestors.append(found.real or joined(ancestors[-1], found.name))
+                ancestors.append(found.real or join(ancestors[-1], found.name))
 
     # --- listings
 
@@ -140,37 +140,36 @@ class Walk:
             if len(self._ahead) >= _AHEAD:
                 return
             if isinstance(found.status, Attrs) and found.status.is_folder:
-                full = joined(folder, found.name)
+                full = join(folder, found.name)
                 if full not in self._ahead:
                     share = self._list(full, _LISTING_BYTES // _AHEAD)
-                    self._ahead[full] = self._tasks.start(share)
+                    self._ahead[full] = start(share)
 
     async def _children(self, folder: bytes) -> list[Found]:
         ahead = self._ahead.pop(folder, None)
         if ahead is not None:
             with contextlib.suppress(TooLong):
                 return await ahead
-        return await self._tasks.start(self._list(folder, _LISTING_BYTES))
+        return await self._list(folder, _LISTING_BYTES)
 
     async def _list(self, folder: bytes, most_bytes: int) -> list[Found]:
-        names = await listed(self._client, folder, most_bytes)
-        looks = [
-            self._tasks.start(self._look(joined(folder, name), name, status))
+        names = await list_folder(self._client, folder, most_bytes)
+        return list(await gather(*[
+            self._look(join(folder, name), name, status)
             for name, status in names
             if not is_pscps_own(name)
-        ]
-        return [await each for each in looks]
+        ]))  # fmt: skip
 
     async def _look(self, full: bytes, name: bytes, status: Attrs | None) -> Found:
-        """Whatever else has to be asked about one name; of a top without its status."""
+        """Ask what else has to be known of one name; of a top its status as well."""
         try:
             real = b""
             if status is None:
-                real, found = await all_of(self._client.realpath(full), self._client.lstat(full))
+                real, found = await gather(self._client.realpath(full), self._client.lstat(full))
             else:
                 found = await self._client.lstat(full) if status.mode is None else status
             if found.is_link and self._rules.follow:
-                return await self._followed(full, name)
+                return await self._follow(full, name)
             link = await self._client.readlink(full) if found.is_link else b""
             if found.size is None or found.mtime is None:
                 found = await self._client.lstat(full)
@@ -178,8 +177,8 @@ class Walk:
         except SftpError as error:
             return Found(name, failures.from_exception(error, ""), b"", b"")
 
-    async def _followed(self, full: bytes, name: bytes) -> Found:
-        status, real, target = await settled(
+    async def _follow(self, full: bytes, name: bytes) -> Found:
+        status, real, target = await outcomes(
             self._client.stat(full), self._client.realpath(full), self._client.readlink(full)
         )
         if isinstance(status, Attrs):
@@ -193,17 +192,17 @@ class Walk:
     # --- entries
 
     def _entry(self, number: int, path: str, found: Found, ancestors: list[bytes]) -> list[Entry]:
-        """The entry, or none where it is left out."""
+        """Return the entry, or none where it is left out."""
         status = found.status
         is_folder = isinstance(status, Attrs) and status.is_folder
-        if self._excluded(number, path, is_folder):
+        if tree.is_excluded(self._rules.filters, self._tops[number].name, path, is_folder):
             return []
         if isinstance(status, dict):
             return [_error(number, path, {**status, "path": path})]
         problem = self._problem(status, found, ancestors, is_top=len(ancestors) == 1)
         if problem:
             return [_error(number, path, failures.data(failures.UNSUPPORTED, path, problem))]
-        return [self._described(number, path, status, found)]
+        return [self._describe(number, path, status, found)]
 
     def _problem(self, status: Attrs, found: Found, ancestors: list[bytes], is_top: bool) -> str:
         if not is_top and (b"/" in found.name or b"\0" in found.name or not found.name):
@@ -216,8 +215,8 @@ class Walk:
             return ""
         return "is not a file, a folder or a link"
 
-    def _described(self, number: int, path: str, status: Attrs, found: Found) -> Entry:
-        extra: dict[str, Any] = {}
+    def _describe(self, number: int, path: str, status: Attrs, found: Found) -> Entry:
+        extra: dict[str, object] = {}
         mtime = status.mtime or 0
         if self._rules.preserve:
             extra["a"] = (mtime if status.atime is None else status.atime) * _NANO
@@ -231,10 +230,6 @@ class Walk:
             extra["dig"] = 1  # nobody tells where its holes are
         mode = stat.S_IMODE(status.mode or 0)
         return Entry(kind, number, path, size, mode, mtime * _NANO, 0, extra)
-
-    def _excluded(self, number: int, path: str, is_folder: bool) -> bool:
-        """As endpoint/tree.py's Walk."""
-        return tree.is_excluded(self._rules.filters, self._tops[number].name, path, is_folder)
 
 
 def _below(path: str, name: bytes) -> str:

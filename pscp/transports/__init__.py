@@ -1,4 +1,4 @@
-"""Ways to the far end: one small file each, all with the same few manners (Channel).
+"""Ways to the far end, one small file for each. All make a Channel.
 
 Not here: what is said over a channel (../connect/bootstrap.py, ../transfer/lane.py).
 Read next: openssh.py, ssh_settings.py.
@@ -33,7 +33,7 @@ class Channel(Protocol):
     needs_agent: bool  # is there nothing at its end before an agent is sent?
 
     def end(self) -> None:
-        """End it now, from any thread; whoever reads or writes the descriptors notices."""
+        """End the channel, from any thread; whoever reads or writes the descriptors notices."""
 
     def let_go(self, patience_s: float) -> None:
         """Let a login that nobody needs any more end by itself, for at most so long; then close.
@@ -42,14 +42,14 @@ class Channel(Protocol):
         """
 
     def close(self) -> None:
-        """End it and release the descriptors. Idempotent."""
+        """End the channel and close the descriptors. Idempotent."""
 
     def explain(self, said: str) -> PscpError:
-        """Why it ended, given what it said to people."""
+        """Return why the channel ended, given what came on `error_fd`."""
         ...
 
     def lent(self) -> None:
-        """A child has the command's descriptors now; here they are closed."""
+        """Close the command's descriptors here, since a child has them now."""
 
 
 def open_channel(
@@ -87,7 +87,7 @@ def open_channel(
 def rider_argv(
     host: Location, options: Options, setup: SshSetup, control: Control, command: str
 ) -> list[str]:
-    """The command line of a further channel of a connection, for somebody else to run."""
+    """Return the command line of a further channel of a connection, for somebody else to run."""
     if transport_of(options) == "openssh":
         control = Control(control.path, False)
         argv = setup.argv(host, options, may_prompt=False, number=0, control=control)
@@ -96,7 +96,7 @@ def rider_argv(
 
 
 def resolve(host: Location, options: Options) -> SshSetup:
-    """What the connections to this host will be like. Contacts nobody. Raises UsageError."""
+    """Return how to connect to this host. Contacts nobody. Raises UsageError."""
     if transport_of(options) == "openssh":
         return openssh.resolve(host, options)
     return ssh_settings.resolve(host, options)

@@ -38,7 +38,7 @@ def main(prompt: str) -> int:
 
 
 def ask(path: str, token: str, asker: int, hint: str, prompt: str) -> bytes:
-    """The reply; empty where nobody is there any more. Raises OSError."""
+    """Ask; return the reply, which is empty where nobody is there any more. Raises OSError."""
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     made.connect(path)
     made.sendall(os.fsencode("".join(f"{word}\0" for word in (token, asker, hint, prompt))))

@@ -1,4 +1,4 @@
-"""A program with the manners of ssh that makes one connection with asyncssh.
+"""A program that behaves as ssh does and makes one connection with asyncssh.
 
     python3 -c '...; main()' SETTINGS
 
@@ -15,7 +15,8 @@ import getpass
 import os
 import socket
 import tempfile
-from typing import Any
+from collections.abc import Sequence
+from typing import IO, Any
 
 import asyncssh
 
@@ -31,7 +32,7 @@ def main() -> None:
 
 
 async def _serve(settings: Settings) -> int:
-    """The connection, its own channel, and those of riders. The exit status."""
+    """Serve a connection: its own channel, and those of riders. Return the exit status."""
     connection, jumps = await connect(settings.host, settings.lines, settings)
     loop = asyncio.get_running_loop()
     riders: set[asyncio.Task[None]] = set()
@@ -54,8 +55,8 @@ async def _serve(settings: Settings) -> int:
 # --- the connection
 
 
-def _files(name: str, lines: tuple[str, ...], files: tuple[str, ...]) -> tuple[Any, list[str]]:
-    """The configuration's files, the first of which holds the lines; closed, that one is gone."""
+def _files(name: str, lines: tuple[str, ...], files: tuple[str, ...]) -> tuple[IO[str], list[str]]:
+    """Return the configuration's files: the first holds the lines, and is gone once closed."""
     own = tempfile.TemporaryFile("w+")  # noqa: SIM115 - the caller closes it
     own.write("\n".join([f"Host {name}", *lines, ""]))
     own.flush()
@@ -75,7 +76,7 @@ def _target(name: str, paths: list[str], settings: Settings) -> tuple[Target, Co
 async def connect(
     name: str, lines: tuple[str, ...], settings: Settings, depth: int = 0
 ) -> tuple[asyncssh.SSHClientConnection, list[asyncssh.SSHClientConnection]]:
-    """A connection that has logged in, and those that it goes through. Raises Failed."""
+    """Log in; return the connection, and those that it goes through. Raises Failed."""
     own, paths = _files(name, lines, settings.files)
     with own:
         target, config = _target(name, paths, settings)
@@ -159,7 +160,7 @@ class _Client(asyncssh.SSHClient):
 
     def __init__(self, target: Target, config: Config) -> None:
         self._target = target
-        self.known: Any = None
+        self.known: asyncssh.SSHKnownHosts | None = None
         self.failed: Failed | None = None
         self.tried: list[str] = []
         self._passwords_left = self._rounds_left = target.tries
@@ -169,6 +170,7 @@ class _Client(asyncssh.SSHClient):
     def validate_host_public_key(
         self, host: str, addr: str, port: int, key: asyncssh.SSHKey
     ) -> bool:
+        assert self.known is not None
         keys, authorities, *_ = self.known.match(host, "", port)
         try:
             kind = key.get_algorithm()
@@ -182,8 +184,8 @@ class _Client(asyncssh.SSHClient):
         for line in msg.splitlines():
             helper.say(line)
 
-    def public_key_auth_requested(self) -> Any:
-        """The keys that are encrypted come last, and one at a time."""
+    def public_key_auth_requested(self) -> list[asyncssh.SSHKey] | None:
+        """Return the next key that is encrypted: these come last, and one at a time."""
         self.tried = [*dict.fromkeys([*self.tried, "publickey"])]
         while self._identities:
             path = os.path.expanduser(self._identities.pop(0))
@@ -224,8 +226,8 @@ class _Client(asyncssh.SSHClient):
         return "" if self._target.may_prompt and self._rounds_left >= 0 else None
 
     def kbdint_challenge_received(
-        self, name: str, instructions: str, lang: str, prompts: Any
-    ) -> Any:
+        self, name: str, instructions: str, lang: str, prompts: Sequence[tuple[str, bool]]
+    ) -> list[str] | None:
         answers = []
         for question, is_echoed in prompts:
             answer = helper.question(self._target, question, is_echoed)
@@ -254,7 +256,7 @@ def _accept(
 
 
 async def _carry(connection: asyncssh.SSHClientConnection, rider: Rider) -> None:
-    """A rider's channel, which ends when the rider does."""
+    """Carry a rider's channel, which ends when the rider does."""
     loop = asyncio.get_running_loop()
     stdin, stdout, stderr = rider.fds
     work = loop.create_task(run_channel(connection, rider.request, (stdin, stdout, stderr)))

@@ -9,8 +9,8 @@ Not here: what asyncssh documents (asyncssh_helper.py, asyncssh_pump.py).
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
+from asyncssh import SSHClientChannel, SSHClientConnection
 from asyncssh.config import SSHClientConfig
 from asyncssh.constants import MSG_CHANNEL_WINDOW_ADJUST
 from asyncssh.packet import UInt32
@@ -47,19 +47,19 @@ class Config(SSHClientConfig):
         return [str(each) for each in value] if isinstance(value, list) else [str(value)]
 
 
-def loop_of(connection: Any) -> asyncio.AbstractEventLoop:
+def loop_of(connection: SSHClientConnection) -> asyncio.AbstractEventLoop:
     """Return the event loop in which this connection was made."""
     loop: asyncio.AbstractEventLoop = connection._loop
     return loop
 
 
-def lacks_bytes(channel: Any, window_bytes: int) -> int:
+def lacks_bytes(channel: SSHClientChannel[bytes], window_bytes: int) -> int:
     """Return how many bytes less than these the far end may send now (RFC 4254, 5.2)."""
     left_bytes: int = channel._recv_window
     return window_bytes - left_bytes
 
 
-def grant(channel: Any, window_bytes: int) -> None:
+def grant(channel: SSHClientChannel[bytes], window_bytes: int) -> None:
     """Let the far end send so many bytes from now on; asyncssh grants as many again by itself."""
     channel.send_packet(MSG_CHANNEL_WINDOW_ADJUST, UInt32(lacks_bytes(channel, window_bytes)))
     channel._recv_window = channel._init_recv_window = window_bytes

@@ -11,7 +11,6 @@ import asyncio
 import os
 import time
 from collections.abc import Callable
-from typing import Any
 
 import asyncssh
 from asyncssh.constants import EXTENDED_DATA_STDERR, OPEN_REQUEST_SESSION_FAILED
@@ -28,21 +27,25 @@ _IOV_MAX = 512  # of IOV_MAX, 1024
 async def run_channel(
     connection: asyncssh.SSHClientConnection, request: Request, fds: tuple[int, int, int]
 ) -> int:
-    """Run a command or subsystem between these descriptors. Its exit status. Raises Failed."""
+    """Run a command or subsystem between these descriptors; return its exit status.
+
+    Raises Failed.
+    """
     pump = Pump(asyncio.get_running_loop(), fds)
     try:
-        return await _carried(connection, request, pump)
+        return await _carry(connection, request, pump)
     finally:
         pump.release()  # from here on the descriptors are the caller's again
 
 
-async def _carried(connection: asyncssh.SSHClientConnection, request: Request, pump: Pump) -> int:
+async def _carry(connection: asyncssh.SSHClientConnection, request: Request, pump: Pump) -> int:
     begun_s = time.monotonic()
-    asked: Any = {"subsystem" if request.is_subsystem else "command": request.text}
+    command, subsystem = (None, request.text) if request.is_subsystem else (request.text, None)
     try:
         channel, _ = await connection.create_session(
-            lambda: pump, **asked, encoding=None, window=FIRST_BYTES, request_pty=False
-        )
+            lambda: pump, command, subsystem=subsystem, encoding=None, window=FIRST_BYTES,
+            request_pty=False,
+        )  # fmt: skip
     except asyncssh.ChannelOpenError as error:
         if error.code == OPEN_REQUEST_SESSION_FAILED:
             what = "subsystem" if request.is_subsystem else "exec"
@@ -67,6 +70,8 @@ async def _carried(connection: asyncssh.SSHClientConnection, request: Request, p
 class Pump(asyncssh.SSHClientSession[bytes]):
     """Moves bytes between a channel and three descriptors, as fast as the slower end takes them."""
 
+    _channel: asyncssh.SSHClientChannel[bytes]  # from connection_made() on
+
     def __init__(self, loop: asyncio.AbstractEventLoop, fds: tuple[int, int, int]) -> None:
         self.ended: asyncio.Future[None] = loop.create_future()
         self.why = ""
@@ -77,7 +82,6 @@ class Pump(asyncssh.SSHClientSession[bytes]):
         }
         for fd in fds:
             os.set_blocking(fd, False)
-        self._channel: Any = None
         self._window: Window | None = None
         self._is_paused = self._is_closed = False
         self._is_reading = False
@@ -92,7 +96,7 @@ class Pump(asyncssh.SSHClientSession[bytes]):
             self._read(True)
 
     def release(self) -> None:
-        """Nothing is read or written any more, whatever asyncssh may still call."""
+        """Read and write nothing any more, whatever asyncssh may still call."""
         self._is_at_end = True
         self._read(False)
         for out in self._outs.values():
@@ -100,7 +104,7 @@ class Pump(asyncssh.SSHClientSession[bytes]):
 
     # --- called by asyncssh
 
-    def connection_made(self, chan: Any) -> None:
+    def connection_made(self, chan: asyncssh.SSHClientChannel[bytes]) -> None:
         self._channel = chan
 
     def data_received(self, data: bytes, datatype: int | None) -> None:
@@ -114,7 +118,7 @@ class Pump(asyncssh.SSHClientSession[bytes]):
             self._channel.pause_reading()
 
     def _grant(self, window_bytes: int) -> None:
-        """What was read, and what the window grew by; asyncssh alone would wait for half of it."""
+        """Grant what was read and what the window grew by; asyncssh alone waits for half of it."""
         lacking_bytes = lacks_bytes(self._channel, window_bytes)
         if lacking_bytes * GRANTS >= window_bytes and not self._is_paused:
             grant(self._channel, window_bytes)
@@ -163,7 +167,7 @@ class Pump(asyncssh.SSHClientSession[bytes]):
             self._read(False)
 
     def _written(self) -> None:
-        """Something was written: is that all there was?"""
+        """Go on with the channel, or end, where all that came is written."""
         if any(out.is_full for out in self._outs.values()):
             if self._window is not None:
                 self._window.stalled()

@@ -30,7 +30,7 @@ def signal_tree(pid: int, kind: signal.Signals) -> None:
 
 
 def _children(pid: int) -> list[int]:
-    """The children of a process (proc(5), /proc/PID/task/TID/children); elsewhere none is known."""
+    """Return a process's children, by /proc/PID/task/TID/children (proc(5)); none without it."""
     try:
         with open(f"/proc/{pid}/task/{pid}/children") as listed:
             return [int(word) for word in listed.read().split()]
@@ -39,7 +39,7 @@ def _children(pid: int) -> list[int]:
 
 
 def end_input(fd: int) -> None:
-    """Have the reader of this pipe see its end, and every later write to it fail.
+    """Let the reader of this pipe see its end, and every later write to it fail.
 
     The number stays in use, since another thread may be about to write to it.
     """

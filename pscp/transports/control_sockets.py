@@ -51,7 +51,7 @@ def sweep(folder: str) -> None:
 
 
 def _is_old(path: str) -> bool:
-    """Was it made long ago, or is it not there?"""
+    """Was the file made long ago, or is it not there?"""
     try:
         return time.time() - os.lstat(path).st_mtime > _NEW_S
     except OSError:

@@ -13,7 +13,8 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, TypeGuard
 
 from pscp.endpoint import system
 from pscp.errors import PscpError, UsageError
@@ -21,6 +22,12 @@ from pscp.options import Location, Options
 from pscp.transports.control_sockets import Control
 from pscp.transports.openssh import explained
 from pscp.transports.ssh_settings import Request
+
+if TYPE_CHECKING:  # both are extras, and take long to load
+    import socket
+
+    import asyncssh
+    import paramiko
 
 _READ_BYTES = 256 * 1024
 _ENDING_S = 2.0
@@ -34,8 +41,8 @@ _OF_CONNECTIONS = (
 )  # fmt: skip
 
 
-def check(client: Any, options: Options) -> None:
-    """Raises UsageError for what no channels can be opened on, or what cannot be asked of it."""
+def check(client: object, options: Options) -> None:
+    """Raise UsageError for what is no connected client, and for options that it cannot heed."""
     default = Options()
     for name in _OF_CONNECTIONS:
         if getattr(options, name) != getattr(default, name):
@@ -43,13 +50,20 @@ def check(client: Any, options: Options) -> None:
     _check_client(client)
 
 
-def _check_client(client: Any) -> None:
-    kind = type(client).__module__.partition(".")[0]
-    if kind == "paramiko" and hasattr(client, "get_transport"):
+def _is_paramiko(client: object) -> TypeGuard[paramiko.SSHClient]:
+    return type(client).__module__.startswith("paramiko.") and hasattr(client, "get_transport")
+
+
+def _is_asyncssh(client: object) -> TypeGuard[asyncssh.SSHClientConnection]:
+    return type(client).__module__.startswith("asyncssh.") and hasattr(client, "create_session")
+
+
+def _check_client(client: object) -> None:
+    if _is_paramiko(client):
         transport = client.get_transport()
         if transport is None or not transport.is_authenticated():
             raise UsageError("transport: the paramiko.SSHClient is not connected")
-    elif kind == "asyncssh" and hasattr(client, "create_session"):
+    elif _is_asyncssh(client):
         _check_loop(client)
     else:
         raise UsageError(
@@ -58,7 +72,7 @@ def _check_client(client: Any) -> None:
         )
 
 
-def _check_loop(client: Any) -> None:
+def _check_loop(client: asyncssh.SSHClientConnection) -> None:
     try:
         running = asyncio.get_running_loop()
     except RuntimeError:
@@ -73,19 +87,20 @@ def _check_loop(client: Any) -> None:
         raise UsageError("transport: the event loop of the connection does not run")
 
 
-def _loop_of(client: Any) -> asyncio.AbstractEventLoop:
+def _loop_of(client: asyncssh.SSHClientConnection) -> asyncio.AbstractEventLoop:
     from pscp.transports.asyncssh_internals import loop_of  # asyncssh takes long to load
 
     return loop_of(client)
 
 
-def place_of(client: Any) -> Location:
-    """The other end's address. Raises UsageError for what is no connection."""
+def place_of(client: object) -> Location:
+    """Return the other end's address. Raises UsageError for what is no connection."""
     _check_client(client)
-    is_asyncssh = hasattr(client, "create_session")
-    name = (
-        client.get_extra_info("peername") if is_asyncssh else client.get_transport().getpeername()
-    )
+    name: object = None
+    if _is_asyncssh(client):
+        name = client.get_extra_info("peername")
+    elif _is_paramiko(client):
+        name = client.get_transport().getpeername()
     host, port = (str(name[0]), int(name[1])) if isinstance(name, tuple) else ("lent", None)
     return Location("", "", host=host, port=port)
 
@@ -96,7 +111,7 @@ class LentChannel:
     control: Control | None = None
     needs_agent = True
 
-    def __init__(self, client: Any, request: Request) -> None:
+    def __init__(self, client: object, request: Request) -> None:
         self.pid = 0  # there is no process but this
         self._stop: Callable[[], object] = lambda: None
         self._status, self._said = _FAILED_STATUS, ""
@@ -107,33 +122,38 @@ class LentChannel:
         for fd in (self.write_fd, self.read_fd):
             system.widen_pipe(fd)
         fds = (far_in, far_out, far_error)
-        is_asyncssh = hasattr(client, "create_session")
-        serve = self._by_asyncssh if is_asyncssh else self._by_paramiko
+        if _is_asyncssh(client):
+            serve = partial(self._by_asyncssh, client, request, fds)
+        else:
+            assert _is_paramiko(client)
+            serve = partial(self._by_paramiko, client, request, fds)
         self._thread = threading.Thread(
-            target=self._serve, args=(serve, client, request, fds), name="channel", daemon=True
+            target=self._serve, args=(serve, fds), name="channel", daemon=True
         )
         self._thread.start()
 
-    def _serve(
-        self, serve: Callable[..., int], client: Any, request: Request, fds: tuple[int, int, int]
-    ) -> None:
+    def _serve(self, serve: Callable[[], int], fds: tuple[int, int, int]) -> None:
         try:
-            self._status = serve(client, request, fds)
+            self._status = serve()
         except Exception as error:  # of a library: its words are what is known
             self._said = f"Connection closed: {error}"
         finally:
             for fd in fds:
                 os.close(fd)
 
-    def _by_paramiko(self, client: Any, request: Request, fds: tuple[int, int, int]) -> int:
-        def opened(channel: Any) -> None:
+    def _by_paramiko(
+        self, client: paramiko.SSHClient, request: Request, fds: tuple[int, int, int]
+    ) -> int:
+        def opened(channel: paramiko.Channel) -> None:
             self._stop = channel.close
             if self._is_ended:
                 channel.close()
 
         return serve_paramiko(client.get_transport(), request, fds, opened=opened)
 
-    def _by_asyncssh(self, client: Any, request: Request, fds: tuple[int, int, int]) -> int:
+    def _by_asyncssh(
+        self, client: asyncssh.SSHClientConnection, request: Request, fds: tuple[int, int, int]
+    ) -> int:
         from pscp.transports.asyncssh_pump import run_channel
 
         loop = _loop_of(client)
@@ -180,12 +200,12 @@ class LentChannel:
 
 
 def serve_paramiko(
-    transport: Any, request: Request, fds: tuple[int, int, int], rider: Any = None,
-    opened: Callable[[Any], None] | None = None,
+    transport: paramiko.Transport, request: Request, fds: tuple[int, int, int],
+    rider: socket.socket | None = None, opened: Callable[[paramiko.Channel], None] | None = None,
 ) -> int:  # fmt: skip
-    """Run a command or subsystem between these descriptors. Its exit status. Raises Failed.
+    """Run a command or subsystem between these descriptors; return its exit status.
 
-    It ends when `rider`, a socket, does.
+    It ends when `rider` does. Raises Failed.
     """
     import paramiko
 
@@ -223,8 +243,8 @@ def serve_paramiko(
     return status if status >= 0 else _FAILED_STATUS
 
 
-def _feed(channel: Any, fd: int) -> None:
-    """The command's input, to its end."""
+def _feed(channel: paramiko.Channel, fd: int) -> None:
+    """Send the command's input, to its end."""
     try:
         with contextlib.suppress(OSError):
             while data := os.read(fd, _READ_BYTES):
@@ -235,7 +255,7 @@ def _feed(channel: Any, fd: int) -> None:
 
 
 def _drain(receive: Callable[[int], bytes], fd: int) -> None:
-    """What comes, to its end; where nobody reads it any more, to nowhere."""
+    """Pass on what comes, to its end; where nobody reads it any more, to nowhere."""
     is_read = True
     while data := receive(_READ_BYTES):
         try:
@@ -245,7 +265,8 @@ def _drain(receive: Callable[[int], bytes], fd: int) -> None:
             is_read = False
 
 
-def _end_with(channel: Any, rider: Any) -> None:
+def _end_with(channel: paramiko.Channel, rider: socket.socket) -> None:
+    """Close the channel when the rider ends."""
     with contextlib.suppress(OSError):
         rider.recv(1)
     channel.close()

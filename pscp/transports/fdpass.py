@@ -48,9 +48,9 @@ def main(words: list[str]) -> int:
 def connected(
     found: _Found, timeout_s: str, address: str, *settings: str, watched_fd: int = 0
 ) -> socket.socket:
-    """The socket to the first of these addresses that answers. Raises OSError for the last.
+    """Connect a socket to the first of these addresses that answers.
 
-    And SshIsGone when the other end of `watched_fd` closes.
+    Raises OSError, of the last one, and SshIsGone when the other end of `watched_fd` closes.
     """
     until_s = None if timeout_s == "none" else monotonic() + int(timeout_s)
     failure = OSError(errno.EADDRNOTAVAIL, os.strerror(errno.EADDRNOTAVAIL))

@@ -1,4 +1,4 @@
-"""What the programs that run asyncssh and paramiko have in common: the manners of ssh.
+"""What the programs that run asyncssh and paramiko have in common: they behave as ssh does.
 
 The target as ssh_config(5) has it, the questions on the terminal, what is thought of a host key,
 the socket, the further channels of a connection, and how all of it ends.
@@ -25,7 +25,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from pscp.errors import UsageError
 from pscp.options import TIMEOUT_S, parse_location, parse_seconds
@@ -50,7 +49,7 @@ class Failed(Exception):
 
 
 class Wrong(Failed):
-    """What the configuration asks for cannot be had here."""
+    """The configuration asks for what this library cannot do."""
 
     status = WRONG_STATUS
 
@@ -106,7 +105,7 @@ class Target:
         )  # fmt: skip
 
     def known_hosts(self) -> str:
-        """The text of all its files."""
+        """Return the text of all files of known hosts."""
         texts = []
         for path in (*self.user_files, *self.global_files):
             with contextlib.suppress(OSError), open(path, errors="surrogateescape") as file:
@@ -115,7 +114,7 @@ class Target:
 
 
 def _seconds(value: str) -> str:
-    """Of a ConnectTimeout, which may be 90 or 1m30s; 0 is ssh's word for none configured."""
+    """Return a ConnectTimeout, such as 90 or 1m30s, in seconds; 0 means that none is set."""
     if value.lower() == "none":
         return "none"
     try:
@@ -132,7 +131,7 @@ def _unless_none(value: str) -> str:
 
 
 def jump_settings(target: Target, settings: Settings) -> tuple[str, tuple[str, ...]] | None:
-    """The last host to jump through, and the lines of its configuration; None: there is none."""
+    """Return the last host to jump through, and the lines of its configuration, if any."""
     if not target.jump:
         return None
     *before, last = target.jump.split(",")
@@ -142,7 +141,7 @@ def jump_settings(target: Target, settings: Settings) -> tuple[str, tuple[str, .
 
 
 def check_sockets(target: Target, settings: Settings) -> None:
-    """Where another program or connection makes the socket, it cannot be given anything."""
+    """Raise Wrong where options of a socket are set, and another program or connection makes it."""
     asked = {
         "--congestion": settings.congestion, "--rcvbuf": settings.rcvbuf_bytes,
         "--sndbuf": settings.sndbuf_bytes, "BindAddress": target.bind,
@@ -154,7 +153,7 @@ def check_sockets(target: Target, settings: Settings) -> None:
 
 
 def connected(target: Target, settings: Settings) -> socket.socket:
-    """A socket to the target, with what was asked of it. Raises Failed."""
+    """Connect a socket to the target, with the options that are set. Raises Failed."""
     family = fdpass.FAMILIES.get(target.family, 0)
     try:
         found = socket.getaddrinfo(target.host, target.port, family, socket.SOCK_STREAM)
@@ -196,7 +195,7 @@ class _Person:
         return self._taken_s + (now_s - self._asked_at_s if self._asked_at_s else 0.0)
 
     def taken_s(self) -> float:
-        """In all until now, in seconds."""
+        """Return the seconds in all until now."""
         with self._lock:
             return self._total_s()
 
@@ -234,7 +233,7 @@ def limited(target: Target) -> Iterator[None]:
 
 
 def ask(question: str, is_secret: bool = True) -> str | None:
-    """A person's answer, from the terminal; None: there is none."""
+    """Ask on the terminal; return the person's answer, None where there is none."""
     import getpass  # here: few connections ask
 
     try:
@@ -249,7 +248,7 @@ def ask(question: str, is_secret: bool = True) -> str | None:
 
 
 def prompt(target: Target, question: str, is_secret: bool = True) -> str | None:
-    """The answer to what a login asks; None: nobody may be asked. The one place of prompts."""
+    """Ask what a login needs; return None where nobody may be asked. All prompts go this way."""
     if not target.may_prompt:
         return None
     token, _, path = os.environ.get(askpass.SOCKET, "").partition(":")
@@ -264,7 +263,7 @@ def prompt(target: Target, question: str, is_secret: bool = True) -> str | None:
 
 
 def question(target: Target, text: str, is_echoed: bool) -> str | None:
-    """The answer to one of the server's own (keyboard-interactive), shown as ssh shows it."""
+    """Ask one of the server's own questions (keyboard-interactive), shown as ssh shows it."""
     return prompt(target, f"({target.user}@{target.host}) {text}", is_secret=not is_echoed)
 
 
@@ -272,7 +271,7 @@ def question(target: Target, text: str, is_echoed: bool) -> str | None:
 
 
 def judge(target: Target, kind: str, key: bytes, is_other_known: bool) -> None:
-    """Of a key that is not among the known ones. Raises Failed where it is not to be trusted.
+    """Judge a key that is not among the known ones. Raises Failed where it is not to be trusted.
 
     `key` is its wire form (RFC 4253, 6.6). Before this, no secret has been sent.
     """
@@ -307,7 +306,7 @@ def _is_accepted(target: Target, kind: str, key: bytes) -> bool:
 
 
 def _record(path: str, line: str) -> None:
-    """As ssh does: a key that cannot be written down is trusted for this once."""
+    """Add a line to known_hosts; a key that cannot be added is trusted this once, as by ssh."""
     try:
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
         with open(path, "a") as file:
@@ -323,7 +322,7 @@ class Rider:
     """Another program that wants a channel of this connection: what for, and its descriptors."""
 
     def __init__(self, sock: socket.socket) -> None:
-        """Raises OSError, ValueError for what is no rider."""
+        """Raise OSError, ValueError for what is no rider."""
         self.sock = sock
         data, fds, _, _ = socket.recv_fds(sock, _REQUEST_MAX_BYTES, 3)
         self.fds = fds
@@ -347,8 +346,8 @@ class Rider:
 
 
 @contextlib.contextmanager
-def listening(path: str) -> Any:
-    """The socket for riders, in a folder that only the user may enter; None for no path."""
+def listening(path: str) -> Iterator[socket.socket | None]:
+    """Listen for riders, in a folder that only the user may enter; None for no path."""
     if not path:
         yield None
         return
@@ -368,7 +367,7 @@ def listening(path: str) -> Any:
 
 
 def run(serve: Callable[[Settings], int]) -> None:
-    """The whole program: serves one connection, and ends as ssh would."""
+    """Run the whole program: serve one connection, and end as ssh would."""
     settings = Settings.from_json(sys.argv[1])
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # at once
     signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -390,7 +389,7 @@ def run(serve: Callable[[Settings], int]) -> None:
 
 
 def _quiet(is_debug: bool) -> None:
-    """What a library logs is for -d; what matters of it is raised, and told in a line."""
+    """Show what a library logs with -d only; what matters of it is raised, and said in a line."""
     import logging  # here: the libraries have imported it
 
     if is_debug:
@@ -400,7 +399,7 @@ def _quiet(is_debug: bool) -> None:
 
 
 def hang_up() -> None:
-    """The command ended: who reads its output is to see that, while riders go on."""
+    """Let who reads the command's output see that it ended, while riders go on."""
     nothing = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1):
         os.dup2(nothing, fd)
@@ -413,7 +412,7 @@ def say(line: str) -> None:
 
 
 def _end_with_reader() -> None:
-    """When nobody reads what is said here, whoever started this is gone: by SIGKILL, perhaps."""
+    """End when nobody reads standard error: whoever started this is gone, perhaps by SIGKILL."""
 
     def wait() -> None:
         poll = select.poll()
@@ -425,7 +424,7 @@ def _end_with_reader() -> None:
 
 
 def words_of(value: str) -> list[str]:
-    """The words of a value, of which some may be in quotes."""
+    """Return the words of a value, of which some may be in quotes."""
     try:
         return shlex.split(value) if '"' in value else value.split()
     except ValueError:

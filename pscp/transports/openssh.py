@@ -62,7 +62,7 @@ WRONG_STATUS = 96  # of our own programs: what was asked for cannot be; nobody w
 
 @dataclass(frozen=True)
 class SshSetup:
-    """What ssh resolved for this host, and what we may therefore ask for."""
+    """What ssh -G says of a host, and what pscp may therefore set itself."""
 
     ciphers_are_ours: bool = False  # the user configured none, so we may put ours in front
     alive_is_ours: bool = False
@@ -72,7 +72,7 @@ class SshSetup:
     offered: tuple[str, ...] = ()  # ciphers, by ssh here
 
     def check(self, options: Options, is_push: bool) -> list[str]:
-        """Refuse what cannot be, before anybody is contacted; returns what -v says."""
+        """Raise UsageError for what cannot be, before anybody is contacted; return notes for -v."""
         _check_cpus(options.cpus)
         return socket_options.check(options, self.route, is_push)
 
@@ -80,9 +80,9 @@ class SshSetup:
         self, host: Location, options: Options, *, may_prompt: bool, number: int,
         control: Control | None, is_answered: bool = False,
     ) -> list[str]:  # fmt: skip
-        """The ssh command line of a connection or a channel of it, up to the remote command.
+        """Return ssh's command line for a connection or a channel of it, up to the remote command.
 
-        `is_answered`: its prompts are, by SSH_ASKPASS.
+        With `is_answered` its prompts are answered by SSH_ASKPASS.
         """
         path, is_master = control or ("none", False)
         words = [options.program, *_FIXED, f"-oControlPath={path}"]
@@ -104,20 +104,20 @@ class SshSetup:
         return words + user_words(host, options) + ["--", str(host.host)]
 
     def timeout_s(self, options: Options) -> str:
-        """Seconds in which a host has to answer, as ssh takes them."""
+        """Return the seconds in which a host has to answer, as ssh takes them."""
         if options.timeout_s is None and self.route.timeout_s not in ("none", "0"):
             return self.route.timeout_s
         return str(options.timeout_s or TIMEOUT_S)
 
     def ciphers(self) -> str:
-        """The advised one; AES-GCM where both processors have AES instructions, else ChaCha20."""
+        """Return the advised cipher, else AES-GCM if both have instructions for it, or ChaCha20."""
         if self.advised:
             return self.advised
         return _CHACHA if False in (system.has_aes(), self.far_aes) else _AES_GCM
 
 
 def user_words(host: Location, options: Options) -> list[str]:
-    """The user's own ssh options, as scp passes them."""
+    """Return the user's own ssh options, as scp passes them."""
     given: list[tuple[str, object]] = [("-F", options.config_file)]
     given += [("-o", option) for option in options.ssh_options]
     given += [("-i", identity) for identity in options.identities]
@@ -180,7 +180,7 @@ def _settings(output: bytes) -> dict[str, str]:
 
 
 def _check_cpus(cpus: tuple[int, ...]) -> None:
-    """By pinning this thread to each for a moment: a container may have fewer than there are."""
+    """Pin this thread to each for a moment: a container may have fewer than the machine."""
     if not cpus:
         return
     if not hasattr(os, "sched_setaffinity"):
@@ -203,7 +203,7 @@ _log = Log("transports")
 
 
 class Child:
-    """A running ssh, or a program with its manners."""
+    """A running ssh, or a program that behaves as ssh does."""
 
     needs_agent = True
 
@@ -245,7 +245,7 @@ class Child:
                 children.end_input(self.write_fd)
 
     def _signal(self, kind: signal.Signals) -> None:
-        """Send it to ssh, and to what may stand between: a wrapper, the shell that runs it."""
+        """Send a signal to ssh, and to a wrapper or a shell that runs it."""
         if self._has_group:
             children.signal_group(self.pid, kind)
         else:
@@ -297,7 +297,7 @@ _AFTERTHOUGHT = re.compile(r"mm_receive_fd: |proxy dialer did not pass back a co
 
 
 def lines_of(said: str) -> list[str]:
-    """What is worth showing of it."""
+    """Return the lines of ssh's messages that are worth showing."""
     lines = said.splitlines()
     return [line for line in lines if line.strip() and not _AFTERTHOUGHT.match(line)]
 
@@ -331,7 +331,7 @@ _PASSING = (
 
 
 def explained(status: int, said: str) -> PscpError:
-    """An ssh's exit status, and what was said, as the error it means."""
+    """Return the error that an ssh's exit status and messages mean."""
     if status == NO_PYTHON_STATUS:
         return NoPython("the far end has no python3")
     if status == OLD_PYTHON_STATUS:

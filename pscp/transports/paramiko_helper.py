@@ -1,4 +1,4 @@
-"""A program with the manners of ssh that makes one connection with paramiko.
+"""A program that behaves as ssh does and makes one connection with paramiko.
 
     python3 -c '...; main()' SETTINGS
 
@@ -13,7 +13,7 @@ import getpass
 import os
 import socket
 import threading
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
 
 import paramiko
 from paramiko.hostkeys import HostKeyEntry
@@ -35,7 +35,7 @@ def main() -> None:
 
 
 def _serve(settings: Settings) -> int:
-    """The connection, its own channel, and those of riders. The exit status."""
+    """Serve a connection: its own channel, and those of riders. Return the exit status."""
     transport = connect(settings.host, settings.lines, settings)
     riders: list[threading.Thread] = []
     with helper.listening(settings.control) as listener:
@@ -73,7 +73,7 @@ def _accept(
 
 
 def _carry(transport: paramiko.Transport, rider: Rider) -> None:
-    """A rider's channel, which ends when the rider does."""
+    """Carry a rider's channel, which ends when the rider does."""
     stdin, stdout, stderr = rider.fds
     try:
         status = serve_paramiko(transport, rider.request, (stdin, stdout, stderr), rider.sock)
@@ -87,7 +87,7 @@ def _carry(transport: paramiko.Transport, rider: Rider) -> None:
 # --- the connection
 
 
-def _config(name: str, lines: tuple[str, ...], files: tuple[str, ...]) -> Any:
+def _config(name: str, lines: tuple[str, ...], files: tuple[str, ...]) -> paramiko.SSHConfigDict:
     text = [f"Host {name}", *lines]
     try:
         for path in files:
@@ -98,7 +98,7 @@ def _config(name: str, lines: tuple[str, ...], files: tuple[str, ...]) -> Any:
         raise Wrong(f"Bad configuration option: {error}") from None
 
 
-def _target(name: str, found: Any, settings: Settings) -> Target:
+def _target(name: str, found: paramiko.SSHConfigDict, settings: Settings) -> Target:
     def get(keyword: str) -> list[str]:
         value = found.get(keyword.lower())
         if value is None or isinstance(value, list):
@@ -114,7 +114,7 @@ def _target(name: str, found: Any, settings: Settings) -> Target:
 def connect(
     name: str, lines: tuple[str, ...], settings: Settings, depth: int = 0
 ) -> paramiko.Transport:
-    """A connection that has logged in. Raises Failed."""
+    """Connect and log in. Raises Failed."""
     found = _config(name, lines, settings.files)
     target = _target(name, found, settings)
     helper.check_sockets(target, settings)
@@ -147,8 +147,10 @@ def _failed(target: Target, error: Exception) -> Failed:
     return Failed(f"kex_exchange_identification: Connection closed by {target.host}: {said}")
 
 
-def _socket(target: Target, settings: Settings, depth: int) -> Any:
-    """A socket to the target, or what does the work of one."""
+def _socket(
+    target: Target, settings: Settings, depth: int
+) -> socket.socket | paramiko.Channel | paramiko.ProxyCommand:
+    """Return a socket to the target, or what does the work of one. Raises Failed."""
     through = helper.jump_settings(target, settings)
     if through is not None:
         if depth == helper.MAX_JUMPS:
@@ -166,8 +168,8 @@ def _socket(target: Target, settings: Settings, depth: int) -> Any:
     return helper.connected(target, settings)
 
 
-def _known_keys(target: Target) -> Any:
-    """The host's keys that are known, by their kinds."""
+def _known_keys(target: Target) -> Mapping[str, paramiko.PKey]:
+    """Return the host's keys that are known, by their kinds."""
     known = paramiko.HostKeys()
     for line in target.known_hosts().splitlines():
         _learn(known, line)
@@ -175,11 +177,15 @@ def _known_keys(target: Target) -> Any:
 
 
 def _choose(
-    transport: paramiko.Transport, kinds: list[str], found: Any, settings: Settings
+    transport: paramiko.Transport,
+    kinds: list[str],
+    found: paramiko.SSHConfigDict,
+    settings: Settings,
 ) -> None:
-    """Algorithms: the user's, else what both processors do fastest. Raises Wrong.
+    """Set the algorithms: the user's, else what both processors do fastest. Raises Wrong.
 
-    `kinds` of host keys are known.
+    Args:
+        kinds: those of the host keys that are known.
     """
     offered = transport.get_security_options()
     if "ssh-rsa" in kinds:
@@ -197,7 +203,7 @@ def _choose(
     transport.use_compression(found.get("compression", "no").lower() in ("yes", "true"))
 
 
-def _learn(known: Any, line: str) -> None:
+def _learn(known: paramiko.HostKeys, line: str) -> None:
     if not line.strip() or line.lstrip()[0] in "#@":  # an authority or a revocation: neither known
         return
     try:
@@ -209,7 +215,7 @@ def _learn(known: Any, line: str) -> None:
 
 
 def _selected(value: str, default: tuple[str, ...], keyword: str) -> tuple[str, ...]:
-    """As ssh_config(5) has it: a list, or "+", "-" or "^" and one."""
+    """Return what a value of ssh_config(5) selects: a list, or "+", "-" or "^" and one."""
     how, names = (value[0], value[1:]) if value[0] in "+-^" else ("", value)
     listed = names.split(",")
     mine = tuple(name for name in listed if name in default)
@@ -221,8 +227,10 @@ def _selected(value: str, default: tuple[str, ...], keyword: str) -> tuple[str, 
     return tuple(dict.fromkeys(chosen))
 
 
-def _check_key(transport: paramiko.Transport, target: Target, known: Any) -> None:
-    """Before any secret is sent. Raises Failed for a key that is not to be trusted."""
+def _check_key(
+    transport: paramiko.Transport, target: Target, known: Mapping[str, paramiko.PKey]
+) -> None:
+    """Check the host's key before any secret is sent. Raises Failed for one not to be trusted."""
     key = transport.get_remote_server_key()
     mine = known.get(key.get_name())
     if mine is None or mine.asbytes() != key.asbytes():
@@ -232,8 +240,11 @@ def _check_key(transport: paramiko.Transport, target: Target, known: Any) -> Non
 # --- the login
 
 
-def _log_in(transport: paramiko.Transport, target: Target, found: Any) -> None:
-    """As ssh does: keys, then what a person is asked for. Raises AuthenticationException."""
+def _log_in(transport: paramiko.Transport, target: Target, found: paramiko.SSHConfigDict) -> None:
+    """Log in as ssh does: by keys, then by what a person is asked for.
+
+    Raises AuthenticationException.
+    """
 
     def may(keyword: str) -> bool:
         return found.get(keyword, "yes").lower() in ("yes", "true")
@@ -256,8 +267,10 @@ def _log_in(transport: paramiko.Transport, target: Target, found: Any) -> None:
         raise paramiko.AuthenticationException(",".join(methods))
 
 
-def _try_keys(transport: paramiko.Transport, target: Target, found: Any) -> list[str]:
-    """What is still wanted after a key was taken; none: no key was, or nothing is."""
+def _try_keys(
+    transport: paramiko.Transport, target: Target, found: paramiko.SSHConfigDict
+) -> list[str]:
+    """Return what is still wanted after a key was taken; none where none was, or nothing is."""
     for key in _keys(target, found):
         try:
             return list(transport.auth_publickey(target.user, key))
@@ -266,8 +279,8 @@ def _try_keys(transport: paramiko.Transport, target: Target, found: Any) -> list
     return []
 
 
-def _keys(target: Target, found: Any) -> Any:
-    """Those of the agent, then those in files; the ones that need a passphrase come last."""
+def _keys(target: Target, found: paramiko.SSHConfigDict) -> Iterator[paramiko.PKey]:
+    """Yield the agent's keys, then those in files; those that need a passphrase come last."""
     agent = found.get("identityagent", "SSH_AUTH_SOCK")
     if agent not in ("SSH_AUTH_SOCK", "none"):
         os.environ["SSH_AUTH_SOCK"] = os.path.expanduser(agent)
@@ -305,9 +318,8 @@ def _decrypted(target: Target, path: str) -> paramiko.PKey | None:
         given = helper.prompt(target, f"Enter passphrase for key '{path}': ")
         if not given:
             return None
-        passphrase: Any = given.encode()  # its annotation says str, and a str would be refused
-        try:
-            return paramiko.PKey.from_path(path, passphrase)
+        try:  # its annotation says str, and a str would be refused
+            return paramiko.PKey.from_path(path, given.encode())
         except (paramiko.SSHException, ValueError):
             continue
     return None
@@ -317,7 +329,7 @@ def _try_questions(transport: paramiko.Transport, target: Target) -> None:
     class NoAnswer(Exception):
         pass
 
-    def answers(title: str, instructions: str, questions: Any) -> list[str]:
+    def answers(title: str, instructions: str, questions: Sequence[tuple[str, bool]]) -> list[str]:
         given = [helper.question(target, q, echoed) for q, echoed in questions]
         if None in given:
             raise NoAnswer

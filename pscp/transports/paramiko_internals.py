@@ -8,16 +8,12 @@ Not here: what paramiko documents (paramiko_helper.py).
 
 from __future__ import annotations
 
-from typing import Any
-
 import paramiko
 from paramiko.common import cMSG_SERVICE_REQUEST
 from paramiko.hostkeys import HostKeyEntry
 
-_Transport: Any = paramiko.Transport
 
-
-class Transport(_Transport):  # type: ignore[misc]
+class Transport(paramiko.Transport):  # type: ignore[misc]
     """A transport that asks for the service of logging in once (RFC 4252, 5), not with each method.
 
     Some servers refuse to be asked again.
@@ -25,7 +21,7 @@ class Transport(_Transport):  # type: ignore[misc]
 
     _has_service = False
 
-    def _send_message(self, data: Any) -> None:
+    def _send_message(self, data: paramiko.Message) -> None:
         if data.asbytes()[:1] != cMSG_SERVICE_REQUEST:
             super()._send_message(data)
         elif self._has_service:
@@ -38,6 +34,6 @@ class Transport(_Transport):  # type: ignore[misc]
             super()._send_message(data)
 
 
-def add_entry(known: Any, entry: HostKeyEntry) -> None:
+def add_entry(known: paramiko.HostKeys, entry: HostKeyEntry) -> None:
     """Add a line of known_hosts as it is: add() would compare it with all that are there."""
     known._entries.append(entry)

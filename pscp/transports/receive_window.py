@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from typing import Any
 
 FIRST_BYTES = 2 * 1024 * 1024  # as OpenSSH's
 GRANTS = 16  # parts of a window; of two, one would be all that is on the way at times
@@ -32,8 +31,8 @@ def most_bytes() -> int:
     return max(FIRST_BYTES, min(_MAX_BYTES, memory_bytes // _SHARE))
 
 
-def round_trip_s(sock: Any) -> float | None:
-    """The path's, as the kernel knows it (Linux); None: it does not tell."""
+def round_trip_s(sock: socket.socket | None) -> float | None:
+    """Return the path's round trip as Linux's kernel knows it; None where it does not tell."""
     option = getattr(socket, "TCP_INFO", None)
     if sock is None or option is None:
         return None
@@ -46,7 +45,7 @@ def round_trip_s(sock: Any) -> float | None:
 
 
 class Window:
-    """Of one channel, from what comes through it."""
+    """The size of one channel's receive window, from what comes through it."""
 
     def __init__(self, rtt_s: float, max_bytes: int | None = None) -> None:
         self._rtt_s = rtt_s
@@ -56,7 +55,7 @@ class Window:
         self._filled = 0  # round trips in a row that filled most of it
 
     def came(self, count: int, now_s: float) -> None:
-        """So much came, and was passed on."""
+        """Take note that so many bytes came, and were passed on."""
         self._came_bytes += count
         elapsed_s = now_s - self._begun_s
         if elapsed_s < self._rtt_s:
@@ -69,5 +68,5 @@ class Window:
             self._filled = 0
 
     def stalled(self) -> None:
-        """What came was not taken: the window is not what holds it up."""
+        """Take note that what came was not taken: then the window is not what holds it up."""
         self._filled = 0

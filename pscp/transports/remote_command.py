@@ -19,7 +19,7 @@ _PYTHONS = "python3 /usr/bin/python3 /usr/local/bin/python3 /usr/libexec/platfor
 
 
 def command() -> str:
-    """The command line. BufferedReader with a buffer of one byte reads not a byte too many."""
+    """Return the command line. A BufferedReader of one byte reads not a byte too many."""
     stage = (
         f"import sys;sys.version_info<(3,6) and sys.exit({OLD_PYTHON_STATUS});import io,zlib;"
         "r=io.BufferedReader(io.FileIO(0,closefd=False),1).read;"

@@ -24,7 +24,7 @@ _OFFERED = "/proc/sys/net/ipv4/tcp_{}_congestion_control"
 
 @dataclass(frozen=True)
 class Route:
-    """How ssh would connect, as `ssh -G` tells: what fdpass.py does in its place."""
+    """How ssh would connect, as `ssh -G` says, and as fdpass.py has to in its place."""
 
     proxy: str = ""  # "ProxyJump HOST": where there is one, the socket is not ssh's to choose
     family: str = "any"
@@ -48,7 +48,7 @@ class Route:
 
 
 def words(options: Options, route: Route, number: int) -> list[str]:
-    """The words of ssh's command line for the connection of this number, from 0 on."""
+    """Return the words of ssh's command line for the connection of this number, from 0 on."""
     address = options.bind[number % len(options.bind)] if options.bind else ""
     if not _are_ours(options):
         return ["-b", address] if address else []
@@ -64,7 +64,7 @@ def words(options: Options, route: Route, number: int) -> list[str]:
 
 
 def check(options: Options, route: Route, is_push: bool) -> list[str]:
-    """Refuse what this machine or the way to the host rules out; returns what -v says."""
+    """Raise UsageError for what this machine or the way there rules out; return notes for -v."""
     names = asked(options)
     if not names:
         return []
@@ -87,7 +87,7 @@ def _are_ours(options: Options) -> bool:
 
 
 def asked(options: Options) -> str:
-    """The options that ask something of the sockets, by name."""
+    """Return the options that ask something of the sockets, by name."""
     given = {
         "--congestion": options.congestion, "--rcvbuf": options.rcvbuf_bytes,
         "--sndbuf": options.sndbuf_bytes, "--bind": options.bind,
@@ -110,7 +110,7 @@ def _check_route(names: str, options: Options, route: Route) -> None:
 
 
 def _quoted(word: str) -> str:
-    """For the user's shell, which runs a ProxyCommand, and with no % taken for a token."""
+    """Quote a word of a ProxyCommand, which the user's shell runs, with no % taken for a token."""
     return shlex.quote(word).replace("%", "%%")
 
 
@@ -156,7 +156,7 @@ def _offered(is_reserved: bool) -> str:
 
 
 def _less(way: str, wanted_bytes: int) -> str:
-    """What the kernel makes of a buffer's size, where it is less than asked for."""
+    """Return a note where the kernel makes a buffer smaller than asked for."""
     import socket
 
     option = socket.SO_RCVBUF if way == "rcv" else socket.SO_SNDBUF

@@ -1,4 +1,4 @@
-"""What the user asks of a connection that asyncssh or paramiko makes, as its program is fields.
+"""What the user asks of a connection that asyncssh or paramiko makes, as its program gets it.
 
 The user's options become lines of ssh_config(5) for that host, read before the files: the first
 value wins, as with ssh. What a library cannot do is refused here, before anybody is contacted.
@@ -14,7 +14,7 @@ import os
 import re
 import sys
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pscp.errors import UsageError
 from pscp.options import Location, Options
@@ -22,7 +22,7 @@ from pscp.transports import socket_options
 from pscp.transports.control_sockets import Control
 from pscp.transports.openssh import SshSetup
 
-# The keywords of ssh_config(5) that a library, or the program that runs it, does what is said of.
+# The keywords of ssh_config(5) that a library, or the program around it, heeds.
 _BOTH = (
     "AddressFamily", "BatchMode", "BindAddress", "Ciphers", "Compression", "ConnectTimeout",
     "GlobalKnownHostsFile", "HostKeyAlgorithms", "HostKeyAlias", "HostName", "IdentitiesOnly",
@@ -63,7 +63,7 @@ class Request(NamedTuple):
 
 @dataclass(frozen=True)
 class Settings:
-    """What the program of a connection is fields; no secrets."""
+    """What the program of a connection gets; no secrets."""
 
     host: str  # as typed
     lines: tuple[str, ...]  # of ssh_config(5), for this host
@@ -82,13 +82,14 @@ class Settings:
 
     @classmethod
     def from_json(cls, text: str) -> Settings:
-        fields: dict[str, Any] = json.loads(text)
-        fields = {key: tuple(v) if isinstance(v, list) else v for key, v in fields.items()}
-        return cls(**{**fields, "request": Request(*fields["request"])})
+        found = json.loads(text)
+        for name in ("lines", "files", "ciphers"):
+            found[name] = tuple(found[name])
+        return cls(**{**found, "request": Request(*found["request"])})
 
 
 def transport_of(options: Options) -> str:
-    """What is to make the connections: openssh where the ssh program is there, else asyncssh."""
+    """Return what makes the connections: for auto, openssh where there is ssh, else asyncssh."""
     if options.transport != "auto":
         return options.transport
     return "openssh" if options.program != "ssh" or _has_ssh() else "asyncssh"
@@ -101,7 +102,7 @@ def _has_ssh() -> bool:
 
 
 def resolve(host: Location, options: Options) -> SshSetup:
-    """What openssh.resolve() is for ssh. Raises UsageError for what the library cannot do."""
+    """As openssh.resolve(), for a library. Raises UsageError for what it cannot do."""
     transport = transport_of(options)
     if options.program != "ssh":
         raise _refused("-S", transport, "it is the name of an ssh program")
@@ -121,7 +122,10 @@ def resolve(host: Location, options: Options) -> SshSetup:
 
 
 def program_argv(transport: str, settings: Settings) -> list[str]:
-    """The program of a connection. Raises UsageError where its library is not installed."""
+    """Return the command line of a connection's program.
+
+    Raises UsageError where its library is not installed.
+    """
     import importlib.util  # here: ssh needs nothing of this
 
     if importlib.util.find_spec(transport) is None:
@@ -138,7 +142,7 @@ def program_argv(transport: str, settings: Settings) -> list[str]:
 
 
 def ride_argv(path: str, request: Request) -> list[str]:
-    """The program of a further channel of the connection that listens there."""
+    """Return the command line of a further channel of the connection that listens there."""
     program = os.path.join(os.path.dirname(__file__), "mux_client.py")
     words = (path, request.text, "yes" if request.is_subsystem else "no")
     return [sys.executable or "python3", "-I", "-S", program, *words]
@@ -156,7 +160,7 @@ def _check_ciphers(names: str | None, transport: str) -> None:
 
 
 def _pairs(options: Options) -> list[tuple[str, str]]:
-    """The user's -o options. Raises UsageError for what is none."""
+    """Return the user's -o options. Raises UsageError for what is none."""
     found = []
     for option in options.ssh_options:
         match = _OPTION.fullmatch(option)
@@ -167,7 +171,7 @@ def _pairs(options: Options) -> list[tuple[str, str]]:
 
 
 def lines_of_options(host: Location, options: Options, number: int) -> tuple[str, ...]:
-    """The user's options as ssh takes them, before what the files say."""
+    """Return the user's options as lines of ssh_config(5), which come before the files."""
     address = options.bind[number % len(options.bind)] if options.bind else ""
     given: list[tuple[str, object]] = [("ConnectTimeout", options.timeout_s), *_pairs(options)]
     given += [("IdentityFile", _quoted(path)) for path in options.identities]
@@ -195,7 +199,7 @@ def settings_of(
     host: Location, options: Options, setup: SshSetup, request: Request, *,
     may_prompt: bool, number: int, control: Control | None,
 ) -> Settings:  # fmt: skip
-    """Of the connection of this number, from 0 on."""
+    """Return the settings of the connection of this number, from 0 on."""
     files = _USER_CONFIG if options.config_file is None else (options.config_file,)
     expanded = (os.path.expanduser(file) for file in files if file != "none")
     return Settings(

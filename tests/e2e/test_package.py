@@ -1,7 +1,7 @@
 """What is released: the sdist is whole, and the wheel that is made of it works by itself.
 
-The wheel is installed into an environment where nothing of the checkout is; asyncssh and the others
-are those of this one, so no network is needed.
+The wheel is installed into an environment where nothing of the checkout is, nor the extras
+asyncssh and paramiko. The other packages are those of this one, so no network is needed.
 
 Not here: what the completions offer (../unit/test_completions.py).
 """
@@ -24,6 +24,7 @@ from conftest import unavailable
 
 from e2e.world import ROOT
 from pscp.selftest.servers import PrivateServer
+from pscp.transports.ssh_settings import LIBRARIES
 
 COMMANDS = ("pscp", "pscp-pipe", "pscp-test", "pscp-zfs")
 BUILD = "import sys, setuptools.build_meta as s; print(getattr(s, sys.argv[1])(sys.argv[2]))"
@@ -99,7 +100,12 @@ def clean(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert ran.code == 0, ran.err
     packages = run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").out
     # Its neighbours; the .pth file of the checkout itself is not followed from there.
-    Path(packages.strip(), "others.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    others = folder / "others"
+    others.mkdir()
+    for path in Path(sysconfig.get_path("purelib")).iterdir():
+        if not path.name.startswith(LIBRARIES):
+            (others / path.name).symlink_to(path)
+    Path(packages.strip(), "others.pth").write_text(f"{others}\n")
     return folder / "bin"
 
 
@@ -158,5 +164,18 @@ def test_a_copy_with_the_wheel_alone(clean: Path, tmp_path: Path, sshd: PrivateS
     ran = run(clean / "pscp", *words, cwd=tmp_path, env=dict(os.environ))
     assert ran == (0, "", "")
     assert (tmp_path / "copied").read_text() == "contents"
+    assert run(clean / "pscp", "--remote", "sftp", *words, cwd=tmp_path) == (0, "", "")
     where = "import pscp; print(pscp.__file__)"
     assert run(clean / "python", "-c", where, cwd=tmp_path).out.startswith(str(clean.parent))
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_transport_whose_library_is_not_installed(
+    library: str, clean: Path, tmp_path: Path, sshd: PrivateServer
+) -> None:
+    (tmp_path / "source").write_text("contents")
+    words = ("--transport", library, "-qF", sshd.ssh_config, "source", f"{sshd.host}:copied")
+    code, out, err = run(clean / "pscp", *words, cwd=tmp_path)
+    said = f"pscp: --transport {library}: the Python package {library} is not installed\n"
+    assert (code, out) == (2, "") and err.startswith(said)
+    assert f"-m pip install {library}" in err and "Traceback" not in err

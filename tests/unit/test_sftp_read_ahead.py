@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pscp.sftp import packets
 from pscp.sftp.packets import SftpError
 from pscp.sftp.read_ahead import Reading
-from pscp.sftp.tasks import Budget, Promise, Tasks
+from pscp.sftp.tasks import Budget, Future, start
 
 STEP = 10
 
@@ -43,18 +43,18 @@ def read_through(client: MadeUp, length: int, draw: Any, gate: Any = None) -> tu
     reading = Reading(
         made_up, b"", 0, length, lambda v: got.append(bytes(v)), budget=client.reading, gate=gate
     )
-    task = Tasks().start(reading.run())
+    task = start(reading.run())
     while client.waiting:
-        if gate is not None and not gate.is_settled and draw(st.booleans()):
-            gate.keep(None)
+        if gate is not None and not gate.done() and draw(st.booleans()):
+            gate.set_result(None)
         place = draw(st.integers(0, len(client.waiting) - 1))
         client.answer(place, draw(st.integers(1, STEP)))
-    if gate is not None and not gate.is_settled:
+    if gate is not None and not gate.done():
         assert got == []
-        gate.keep(None)
+        gate.set_result(None)
         while client.waiting:
             client.answer(0, STEP)
-    return b"".join(got), task.value()
+    return b"".join(got), task.result()
 
 
 @given(st.binary(max_size=200), st.integers(0, 250), st.integers(STEP, 60), st.data())
@@ -72,6 +72,6 @@ def test_the_bytes_come_in_order_and_whole(
 @given(st.binary(min_size=1, max_size=100), st.data())
 def test_nothing_is_handed_on_before_its_turn(data: bytes, draws: st.DataObject) -> None:
     client = MadeUp(data, 1000)
-    gate: Promise[None] = Promise()
+    gate: Future[None] = Future()
     got, _ = read_through(client, len(data), draws.draw, gate)
     assert got == data

@@ -16,7 +16,7 @@ from conftest import unavailable
 
 from pscp.sftp.event_loop import Loop
 from pscp.sftp.remote_hash import COMMAND, TOOLS, Program
-from pscp.sftp.tasks import Promise
+from pscp.sftp.tasks import Future
 
 ODD = (
     "a b", "new\nline", "tab\t", "back\\slash", "quote'", 'double"', "$(touch EVIL)",
@@ -34,10 +34,10 @@ class Running:
 
     def _before_wait(self) -> None:
         self.program.flush()
-        self.program.look()
+        self.program.check()
 
-    def wait(self, *promises: Promise[Any]) -> None:
-        self.loop.run_until(lambda: all(each.is_settled for each in promises))
+    def wait(self, *promises: Future[Any]) -> None:
+        self.loop.run_until(lambda: all(each.done() for each in promises))
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def test_many_small_files_take_few_runs(tmp_path: Path, monkeypatch: pytest.Monk
         running.wait(*asked)
     finally:
         running.program.close()
-    found = [each.value() for each in asked]
+    found = [each.result() for each in asked]
     assert found == [expected(algorithm, b"%d" % number) for number in range(100)]
     assert len(runs.read_text().splitlines()) == 3  # of 1, 64 and 35
 
@@ -101,10 +101,10 @@ def test_files_of_any_name_are_hashed_and_nothing_is_run(running: Running, tmp_p
     }
     missing = running.program.of_file(algorithm, os.fsencode(tmp_path / "missing"))
     running.wait(*asked.values(), missing)
-    assert {name: each.value() for name, each in asked.items()} == {
+    assert {name: each.result() for name, each in asked.items()} == {
         name: expected(algorithm, data) for name, data in contents.items()
     }
-    assert missing.value() is None
+    assert missing.result() is None
     assert sorted(os.listdir(tmp_path)) == sorted(contents)
 
 
@@ -118,7 +118,7 @@ def test_extents_are_hashed(running: Running, tmp_path: Path, offset: int, lengt
         path = os.fsencode(tmp_path / name)
         found = running.program.of_extent(algorithm, path, offset, length)
         running.wait(found)
-        assert found.value() == expected(algorithm, data[offset : offset + length])
+        assert found.result() == expected(algorithm, data[offset : offset + length])
 
 
 @pytest.mark.parametrize(("tool", "algorithm"), [each for each in TOOLS if each[0] != "sha256"])
@@ -140,8 +140,8 @@ def test_each_program_tells_what_we_would(
         asked = [running.program.of_file(algorithm, path) for _ in range(2)]
         of_extent = running.program.of_extent(algorithm, path, 512, 1024)
         running.wait(*asked, of_extent)
-        assert [each.value() for each in asked] == 2 * [expected(algorithm, data)]
-        assert of_extent.value() == expected(algorithm, data[512 : 512 + 1024])
+        assert [each.result() for each in asked] == 2 * [expected(algorithm, data)]
+        assert of_extent.result() == expected(algorithm, data[512 : 512 + 1024])
     finally:
         running.program.close()
 
@@ -153,7 +153,7 @@ def test_one_that_ends_leaves_nobody_waiting(tmp_path: Path) -> None:
         running.program._child.kill()
         found = running.program.of_file(algorithm, b"/etc/passwd")
         running.wait(found)
-        assert found.value() is None
+        assert found.result() is None
     finally:
         running.program.close()
 
@@ -167,9 +167,9 @@ def test_one_that_stands_still_leaves_nobody_waiting(
             monkeypatch.setattr(f"pscp.sftp.remote_hash.{name}", value)
         os.kill(running.program._child.pid, signal.SIGSTOP)
         found = running.program.of_extent(algorithm_of(running), b"/etc/passwd", 0, 100)
-        running.loop.later(0.3, lambda: None)  # as a lane's program looks from time to time
+        running.loop.call_later(0.3, lambda: None)  # as a lane's program looks from time to time
         running.wait(found)
-        assert found.value() is None
+        assert found.result() is None
     finally:
         running.program.close()
 

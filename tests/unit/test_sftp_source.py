@@ -26,7 +26,7 @@ from pscp.sftp.event_loop import Loop
 from pscp.sftp.packets import Attrs
 from pscp.sftp.placing import expand
 from pscp.sftp.source import Source
-from pscp.sftp.tasks import Promise, Tasks
+from pscp.sftp.tasks import Future, start
 
 PATIENCE_S = 60.0
 FOLDERS = ("/usr/lib/openssh", "/usr/libexec", "/usr/libexec/openssh", "/usr/lib/ssh")
@@ -68,15 +68,15 @@ def test_chunks_that_are_read_back_do_not_wait_for_each_other(
     extents = [(id_, at * CHUNK_BYTES) for at in range(COUNT // 2) for id_ in range(2)]
     for id_, offset in extents:
         source.send_chunk(id_, offset, CHUNK_BYTES)
-    late = loop.pause(PATIENCE_S)
-    loop.run_until(lambda: len(digests) == COUNT or late.is_settled)
+    late = loop.sleep(PATIENCE_S)
+    loop.run_until(lambda: len(digests) == COUNT or late.done())
     assert list(digests) == extents
     for (id_, offset), digest in digests.items():
         assert digest == hashlib.sha256(contents[id_][offset : offset + CHUNK_BYTES]).digest()
 
 
-def settle(loop: Loop, promise: Promise[Any]) -> None:
-    loop.run_until(lambda: promise.is_settled)
+def settle(loop: Loop, future: Future[Any]) -> None:
+    loop.run_until(lambda: future.done())
 
 
 def test_a_pattern_below_a_home_that_looks_like_one(
@@ -85,11 +85,10 @@ def test_a_pattern_below_a_home_that_looks_like_one(
     for name in ("x1", "x2", "y"):
         (tmp_path / "home [a]*" / name).touch()
     client, loop = client_of(server)
-    tasks = Tasks()
     for typed in ("x*", "~/x[12]", f"{tmp_path}/home*/x?"):
-        found = tasks.start(expand(client, tasks, typed, True))
+        found = start(expand(client, typed, True))
         settle(loop, found)
-        assert [top.name for top in found.value()] == ["x1", "x2"]
+        assert [top.name for top in found.result()] == ["x1", "x2"]
 
 
 def test_b6_a_home_that_nobody_named_is_its_contents(
@@ -97,11 +96,10 @@ def test_b6_a_home_that_nobody_named_is_its_contents(
 ) -> None:
     """As with the agent: a name that the far end alone knows is none to copy to."""
     client, loop = client_of(server)
-    tasks = Tasks()
     for typed, name in (("", ""), (".", ""), ("~", "home [a]*"), ("~/.", "")):
-        found = tasks.start(expand(client, tasks, typed, True))
+        found = start(expand(client, typed, True))
         settle(loop, found)
-        [top] = found.value()
+        [top] = found.result()
         assert (top.name, top.is_folder) == (name, True)
         assert os.path.samefile(top.path, tmp_path / "home [a]*")
 
@@ -112,29 +110,29 @@ class EndlessClient:
     def __init__(self) -> None:
         self.count, self.handles = 0, 0
 
-    def _kept(self, value: Any) -> Promise[Any]:
-        promise: Promise[Any] = Promise()
-        promise.keep(value)
-        return promise
+    def _kept(self, value: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_result(value)
+        return future
 
-    def opendir(self, path: bytes) -> Promise[Any]:
+    def opendir(self, path: bytes) -> Future[Any]:
         self.handles += 1
         return self._kept(b"handle")
 
-    def readdir(self, handle: bytes) -> Promise[Any]:
+    def readdir(self, handle: bytes) -> Future[Any]:
         self.count += 100
         return self._kept([(b"n%d" % self.count, Attrs(mode=0o100644))] * 100)
 
-    def close(self, handle: bytes) -> Promise[Any]:
+    def close(self, handle: bytes) -> Future[Any]:
         self.handles -= 1
         return self._kept(None)
 
 
 def test_d1_a_listing_without_end_is_given_up() -> None:
     client: Any = EndlessClient()
-    task = Tasks().start(walk.listed(client, b"/endless", 1_000_000))
+    task = start(walk.list_folder(client, b"/endless", 1_000_000))
     with pytest.raises(walk.TooLong):
-        task.value()
+        task.result()
     assert client.handles == 0
     assert 2_000 < client.count < 4_000
 
@@ -153,9 +151,9 @@ def test_d1_what_is_too_long_to_be_read_ahead_is_read_when_it_is_its_turn(
         for number in range(count):
             (tmp_path / "t" / name / f"{number:03}").touch()
     reader, loop = pulling(server, tmp_path / "t", lambda *_: None)
-    asked = Tasks().start(reader.walk(None, True, 1000))
-    loop.run_until(lambda: asked.is_settled)
-    entries, is_last = asked.value()
+    asked = start(reader.walk(None, True, 1000))
+    loop.run_until(lambda: asked.done())
+    entries, is_last = asked.result()
     assert is_last
     found = [entry.path for entry in entries if entry.kind == tree.FILE]
     assert len(found) == 52
@@ -168,8 +166,8 @@ def client_of(server: subprocess.Popen[bytes]) -> tuple[Client, Loop]:
     assert server.stdin is not None and server.stdout is not None
     loop = Loop()
     client = Client(server.stdout.fileno(), server.stdin.fileno(), loop)
-    loop.ins, loop.outs = [(client.incoming, lambda: True)], [client.out]
-    loop.run_until(lambda: client.version.is_settled)
+    loop.ins, loop.outs = [client.incoming], [client.out]
+    loop.run_until(lambda: client.version.done())
     return client, loop
 
 
@@ -178,4 +176,4 @@ def pulling(server: subprocess.Popen[bytes], folder: Path, send: Any) -> tuple[S
     client, loop = client_of(server)
     rules = tree.Rules(True, False, True, False, [])
     request = requests.BeginSource([Top("", str(folder), True)], rules, "sha256", 1, False, False)
-    return Source(client, Tasks(), Hashing(client, None, True), request, send), loop
+    return Source(client, Hashing(client, None, True), request, send), loop
