@@ -84,7 +84,7 @@ class Sessions:
                     status = None
             if status is None or (not is_push and status):
                 program.end()  # before its input is
-            near = program.ran()
+            near = program.wait()
             if status is None and near.status == 0:
                 raise errors.ConnectionLost("the stream ended early")
         far = (-15 if status is None else status, stream.err)
