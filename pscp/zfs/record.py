@@ -17,7 +17,6 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections.abc import Iterable
-from typing import Any
 
 from pscp import state
 from pscp.zfs.inventory import Dataset, Snapshot
@@ -98,8 +97,10 @@ class Record:
         self.is_kept = state.remember(self.name, value) and self.is_kept
 
 
-def _checked(value: Any) -> tuple[set[str], dict[str, dict[str, int]]]:
-    """What the file holds, or nothing where it has another shape."""
+def _checked(value: object) -> tuple[set[str], dict[str, dict[str, int]]]:
+    """Return what the file holds, or nothing where it has another shape."""
+    if not isinstance(value, dict):
+        return set(), {}
     try:
         taken = {name for name in value["taken"] if isinstance(name, str)}
         delivered = {

@@ -284,7 +284,7 @@ class _Run:
         try:
             self.sent.append(future.result())
             self.counters.add(files_done=1)
-        except errors.FileError as error:
+        except errors.DatasetError as error:
             failed.add(name)
             self._failed(error)
 
@@ -316,7 +316,7 @@ class _Run:
             if thread.ident is not None:
                 thread.join()
 
-    def _failed(self, error: errors.FileError) -> None:
+    def _failed(self, error: errors.DatasetError) -> None:
         self.counters.add(files_failed=1)
         self.failures.append(Failure(error.path, type(error).__name__, error.message, error.hint))
         hint = f" ({error.hint})" if error.hint else ""
