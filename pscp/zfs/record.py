@@ -34,13 +34,13 @@ class Record:
         self._taken, self._delivered = _checked(state.recall(self.name))
 
     def take(self, name: str) -> None:
-        """A snapshot of this name is about to be taken at the source."""
+        """Note that a snapshot of this name is about to be taken at the source."""
         with self._lock:
             self._taken.add(name)
             self._write()
 
     def expect(self, dataset: str, there: Dataset | None, coming: Iterable[Snapshot]) -> None:
-        """Before they are sent to the dataset: write down which of the snapshots we took.
+        """Note, before they are sent to the dataset, which of the snapshots we took.
 
         One whose name or GUID is at the destination already was not delivered by us. One of a name
         that we wanted may be the user's own: it has not our mark.
@@ -65,7 +65,7 @@ class Record:
             return self._delivered.get(dataset, {}).get(snapshot.name) == snapshot.guid
 
     def trusted(self, dataset: Dataset) -> Dataset:
-        """The dataset without our mark on what is not in the record, which is kept in `strange`."""
+        """Return the dataset with our mark only on what is in the record; notes others as strange."""
         snapshots = []
         for each in dataset.snapshots:
             if each.mark == self.mark and not self.holds(dataset.name, each):
@@ -75,7 +75,7 @@ class Record:
         return dataclasses.replace(dataset, snapshots=tuple(snapshots))
 
     def settle(self, dataset: Dataset) -> None:
-        """Drop what was expected there and is not, or not any more."""
+        """Forget the snapshots that were expected at the dataset and are not there."""
         there = {each.name for each in dataset.snapshots}
         with self._lock:
             before = self._delivered.pop(dataset.name, {})
@@ -86,7 +86,7 @@ class Record:
                 self._write()
 
     def all_delivered(self) -> None:
-        """Nothing that was taken is still to be sent."""
+        """Note that nothing that was taken is still to be sent."""
         with self._lock:
             if self._taken:
                 self._taken.clear()

@@ -66,7 +66,7 @@ class Link(Protocol):
 
 
 class Here:
-    """This machine."""
+    """Runs commands on this machine."""
 
     def run(self, argv: Sequence[str]) -> Ran:
         try:

@@ -36,7 +36,7 @@ def open_link(host: Location, options: Options, note: Callable[[str], None]) -> 
 
 
 class Sessions:
-    """A Link. As many sessions to the host as there are users of it at once."""
+    """A Link: as many sessions to the host as there are users of it at once."""
 
     def __init__(self, host: Location, options: Options, note: Callable[[str], None]) -> None:
         if options.compress:
