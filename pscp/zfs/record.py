@@ -65,7 +65,7 @@ class Record:
             return self._delivered.get(dataset, {}).get(snapshot.name) == snapshot.guid
 
     def trusted(self, dataset: Dataset) -> Dataset:
-        """Return the dataset with our mark only on what is in the record; notes others as strange."""
+        """Return the dataset with our mark only on what the record has; `strange` gets the rest."""
         snapshots = []
         for each in dataset.snapshots:
             if each.mark == self.mark and not self.holds(dataset.name, each):
