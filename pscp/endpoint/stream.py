@@ -16,22 +16,19 @@ import os
 import select
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple
+from typing import Callable, Dict, List, Optional, Tuple
 
 from . import failures, hashes, requests, system, tree, wire
 from .machine import Machine
 from .session import Arriving
 from .stream_states import INPUT, OUTPUT, Input, InputEvent, Output, OutputEvent
 
-if TYPE_CHECKING:
-    from .source import Send
-
 SLOT_BYTES = 1 << 20
 _GATHER_MS = 20  # a chunk that began to come is sent when nothing more came for so long,
 _GATHER_S = 0.1  # and at the latest after this
 _STOP_MS = 100  # so soon is it noticed that nobody wants more
 
-LaneEnds = Tuple[Any, Any]  # a PipeSource and None, or None and a PipeSink
+LaneEnds = Tuple[Optional["PipeSource"], Optional["PipeSink"]]  # one of them is None
 
 
 def _canceled() -> OSError:
@@ -186,7 +183,7 @@ class PipeSource:
     def forget(self, id_: int) -> None:
         pass
 
-    def send_chunk(self, id_: int, offset: int, length: int, send: "Send") -> None:
+    def send_chunk(self, id_: int, offset: int, length: int, send: "wire.Send") -> None:
         """Send the blocks of a chunk, and its digest; or the failure to read it."""
         try:
             view = self._cutter.get(offset // SLOT_BYTES)
@@ -216,11 +213,11 @@ class AskedSource(PipeSource):
         PipeSource.__init__(self, cutter, algorithm, block_bytes)
         self._window = window
         self._changed = threading.Condition()  # whoever holds its lock owns what follows
-        self._asked: List[Tuple[int, int, int, "Send"]] = []
+        self._asked: List[Tuple[int, int, int, "wire.Send"]] = []
         self._closing = False
         self._thread: Optional[threading.Thread] = None
 
-    def send_chunk(self, id_: int, offset: int, length: int, send: "Send") -> None:
+    def send_chunk(self, id_: int, offset: int, length: int, send: "wire.Send") -> None:
         """Have the chunk sent once it was cut."""
         number = offset // SLOT_BYTES
         self._cutter.drop_below(number + 1 - self._window)

@@ -11,7 +11,6 @@ import os
 import random
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -35,9 +34,9 @@ class Frames(list[Sent]):
     """What a PipeSource sends."""
 
     def send(
-        self, type_: int, id_: int, offset: int, payload: bytes | memoryview | system.Lent,
-        flags: int = 0,
-    ) -> None:  # fmt: skip
+        self, type_: int, id_: int, offset: int, payload: system.Payload, flags: int = 0
+    ) -> None:
+        assert not isinstance(payload, system.Block)  # a stream is no file
         lies = payload.view if isinstance(payload, system.Lent) else payload
         self.append((type_, id_, offset, bytes(lies), flags))
 
@@ -285,8 +284,8 @@ def test_a_far_source_answers_in_the_order_of_the_questions(pipe: Pipe) -> None:
     cutter, frames, are_sent = Cutter(pipe.read_fd), Frames(), threading.Event()
     source = AskedSource(cutter, HASH, 4096, 4)
 
-    def send(*frame: Any) -> None:
-        frames.send(*frame)
+    def send(type_: int, id_: int, offset: int, payload: system.Payload, flags: int = 0) -> None:
+        frames.send(type_, id_, offset, payload, flags)
         if len(frames) == 5:
             are_sent.set()
 
@@ -529,6 +528,7 @@ def test_a_chunk_that_had_come_when_its_lane_was_lost(pipe: Pipe, has_come: bool
     reorder = Reorder(pipe.write_fd, 4)
     pull = Pull(reorder, WorkQueue(is_stream=True), 4, counters, lambda place, text: None)
     _, sink = reorder.lane(requests.BeginStream("", HASH, 4096, ""))
+    assert sink is not None
     if has_come:
         assert deliver(sink, 0, b"x")
     pull.failed(Chunk(pull, 0, SLOT_BYTES), failures.data(failures.SYSTEM, "", "gone"))
