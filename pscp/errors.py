@@ -6,13 +6,14 @@
     |   +-- DestinationError      the destination cannot take these sources
     |   +-- CopyRunning           the same copy is already running
     |   +-- CommandFailed         the command at the other end of a stream failed (status)
-    +-- FileError             1   one file was not copied; the rest was
-    |   +-- SourceChanged         it changed while it was copied
-    |   +-- UnsupportedFile       a dangling link, a special file, a loop of links
-    |   +-- UnsafeName            a name that must not be used here
-    |   +-- VerifyError           what landed is not what was read
-    |   +-- SystemFailure         the operating system said no (errno, path)
-    |   +-- DatasetError          one ZFS dataset was not replicated; the rest was
+    +-- ItemError             1   one of many was not done; the rest was
+    |   +-- FileError             one file was not copied
+    |   |   +-- SourceChanged         it changed while it was copied
+    |   |   +-- UnsupportedFile       a dangling link, a special file, a loop of links
+    |   |   +-- UnsafeName            a name that must not be used here
+    |   |   +-- VerifyError           what landed is not what was read
+    |   |   +-- SystemFailure         the operating system said no (errno, path)
+    |   +-- DatasetError          one ZFS dataset was not replicated
     |       +-- NoSuchDataset         it, or the parent of its destination, is not there
     |       +-- NoSnapshot            it has none that could be sent
     |       +-- SnapshotExists        one was to be taken, and its name is in use
@@ -100,12 +101,16 @@ class CommandFailed(CopyError):
         self.status = status  # 128 and the number of the signal that ended it
 
 
-class FileError(PscpError):
-    """One file was not copied, or a source is missing, at either end. The others were copied."""
+class ItemError(PscpError):
+    """One of the files or datasets that a command is about was left out; the others were not."""
 
     def __init__(self, path: str, message: str, hint: str = "") -> None:
         super().__init__(message, hint)
-        self.path = path
+        self.path = path  # or the dataset's name
+
+
+class FileError(ItemError):
+    """One file was not copied, or a source is missing, at either end. The others were copied."""
 
 
 class SourceChanged(FileError):
@@ -215,7 +220,7 @@ class Terminated(PscpError):
     hint = RUN_AGAIN
 
 
-class DatasetError(FileError):
+class DatasetError(ItemError):
     """One ZFS dataset was not replicated. The others were, but for those below it."""
 
 

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TextIO
 
-from pscp.errors import FileError, PscpError
+from pscp.errors import ItemError, PscpError
 
 _WAITING_BYTES = 8 * 1024 * 1024  # of notes that nobody has read yet
 
@@ -122,7 +122,7 @@ def write_line(stream: TextIO | None, text: str) -> None:
 
 def complain(error: PscpError, name: str = "pscp") -> None:
     """An error's last words, of the command with this name."""
-    where = f"{error.path}: " if isinstance(error, FileError) else ""
+    where = f"{error.path}: " if isinstance(error, ItemError) else ""
     write_line(sys.stderr, f"{name}: {where}{error.message}")
     if error.hint:
         write_line(sys.stderr, f"{' ' * len(name)}  {error.hint}")

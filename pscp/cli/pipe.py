@@ -97,7 +97,7 @@ def parse(argv: Sequence[str]) -> Piped:
 
 
 def file_command(source: str, destination: str, options: Options) -> Piped:
-    """Of `pscp - HOST:FILE` or `pscp HOST:FILE -`. Raises UsageError."""
+    """Read `pscp - HOST:FILE` or `pscp HOST:FILE -`. Raises UsageError."""
     is_push = source == "-"
     host = parse_location(destination if is_push else source)
     if not host.is_remote:
@@ -171,7 +171,7 @@ def move(command: Piped) -> int:
 
 
 def summary(counters: Counters) -> str:
-    """For example: 268.4 MB in 1.2 s (223.7 MB/s), 256 chunks verified."""
+    """Return, for example: 268.4 MB in 1.2 s (223.7 MB/s), 256 chunks verified."""
     passed_s = max(time.monotonic() - counters.started_s, 0.001)
     moved = counters.bytes_done
     rate = (
@@ -189,14 +189,14 @@ def is_open(fd: int) -> bool:
 
 
 def show(place: int, data: bytes) -> None:
-    """What the far command says, as it comes."""
+    """Write what the far command says to our output (place 0) or standard error, as it comes."""
     with contextlib.suppress(OSError):
         while data:
             data = data[os.write(place + 1, data) :]
 
 
 class Says:
-    """What the far command says, where there is a bar on the terminal: in whole lines above it."""
+    """Writes what the far command says in whole lines, above a bar on the terminal."""
 
     def __init__(self, host: str, reporter: Reporter) -> None:
         self._host, self._reporter, self._begun = host, reporter, b""
@@ -210,7 +210,7 @@ class Says:
             self._tell(line)
 
     def finish(self) -> None:
-        """What it said last, where that was no whole line."""
+        """Write what it said last, if that was no whole line."""
         if self._begun:
             self._tell(self._begun)
 

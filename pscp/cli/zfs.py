@@ -82,7 +82,7 @@ def run(command: Command) -> int:
 
 
 def summary(result: Replicated, options: Options) -> str:
-    """For example: 3 datasets, 5 streams, 1.2 GB in 10.4 s (115.4 MB/s), 2 snapshots pruned."""
+    """Return, for example: 3 datasets, 5 streams, 1.2 GB in 10.4 s (115.4 MB/s), 1 resumed."""
     if options.dry_run:
         return f"nothing was changed (dry run); it would have been {format_bytes(result.bytes)}"
     rate = format_bytes(result.bytes / result.seconds if result.seconds > 0 else 0)

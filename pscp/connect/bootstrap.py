@@ -35,11 +35,8 @@ MODULES = (
     "metadata", "tree", "entries", "source", "requests", "commit", "placing", "sink", "null_ends",
     "end", "frame_server", "agent",
 )  # fmt: skip
-STREAM_MODULES = (
-    "stream",
-    "stream_process",
-    "stream_server",
-)  # sent with a stream's first question
+# Sent with a stream's first question.
+STREAM_MODULES = ("machine", "stream_states", "stream", "stream_process", "stream_server")
 CLEAN_MODULES = ("leftovers",)  # sent with the first question of --clean
 
 _PACKAGE = "pscp_agent"

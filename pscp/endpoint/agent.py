@@ -148,7 +148,8 @@ class Agent:
         pending = wire.frame(wire.ASK, requests.to_json(request), id_) + frames.decoder.rest()
         with self._write_lock:  # no sign of life between two pieces of somebody's frame
             try:
-                stream_server.hand_over(request.socket, pending)
+                fds = (self._read_fd, self._write_fd)
+                stream_server.hand_over(request.socket, fds, pending)
             except OSError:
                 raise wire.WireError(stream_server.GONE)
         frames.session.advance(session.TAKE_BACK)

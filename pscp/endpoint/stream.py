@@ -5,9 +5,9 @@ fills its slot or less. A chunk without bytes is the end. Cutter (reads a descri
 (writes one) are a stream's, PipeSource and PipeSink a lane's; each exists once and runs at either
 end, as those of files do.
 
-Not here: the command at the far end (stream_server.py), which chunks travel when
-(../stream/pipe.py).
-Read next: stream_server.py.
+Not here: their states (stream_states.py), the command at the far end (stream_server.py), which
+chunks travel when (../stream/pipe.py).
+Read next: stream_states.py.
 """
 
 import errno
@@ -16,17 +16,23 @@ import os
 import select
 import threading
 import time
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Callable, Dict, List, Optional, Tuple
 
-from . import failures, hashes, system, tree, wire
+from . import failures, hashes, requests, system, tree, wire
+from .machine import Machine
 from .session import Arriving
+from .stream_states import INPUT, OUTPUT, Input, InputEvent, Output, OutputEvent
 
 SLOT_BYTES = 1 << 20
 _GATHER_MS = 20  # a chunk that began to come is sent when nothing more came for so long,
 _GATHER_S = 0.1  # and at the latest after this
 _STOP_MS = 100  # so soon is it noticed that nobody wants more
 
-Send = Callable[..., None]  # (type, id, offset, payload, flags)
+LaneEnds = Tuple[Optional["PipeSource"], Optional["PipeSink"]]  # one of them is None
+
+
+def _canceled() -> OSError:
+    return OSError(errno.ECANCELED, os.strerror(errno.ECANCELED))
 
 
 class Room:
@@ -49,41 +55,58 @@ class Cutter:
     """Cuts what comes out of a descriptor into chunks, and holds them until they have landed."""
 
     def __init__(self, fd: int) -> None:
-        self.changed = threading.Condition()
-        self.end: Optional[int] = None  # the number of the empty chunk
-        self.count = 0  # chunks that were cut
-        self.is_stopped = False
-        self.error: Optional[OSError] = None  # why it cannot be read any more
-        self._wanted = 0  # chunks that were asked for
-        self._fd, self._room = fd, Room()
-        self._held: Dict[int, Tuple[bytearray, int]] = {}
-        self._lowest = 0
+        self.fd, self._room = fd, Room()
         self._poll = select.poll()
         self._poll.register(fd, select.POLLIN)
+        self._lowest = 0  # all chunks below have landed; used with the lock held
+        self.changed = threading.Condition()  # whoever holds its lock owns what follows
+        self._life = Machine(INPUT, Input.READING)
+        self.error: Optional[OSError] = None  # why it cannot be read any more
+        self.end: Optional[int] = None  # the number of the empty chunk
+        self.count = 0  # chunks that were cut
+        self._wanted = 0  # chunks that were asked for
+        self._held: Dict[int, Tuple[bytearray, int]] = {}
+
+    @property
+    def state(self) -> Input:
+        return self._life.state
+
+    def lane(self, request: requests.BeginStream) -> LaneEnds:
+        """Return the source of a lane at the coordinator's end."""
+        return PipeSource(self, request.hash, request.block_bytes), None
 
     def cut(self) -> int:
         """Wait for the next chunk; returns its length, 0 at the end. Raises OSError."""
         buffer = self._room.take()
-        length = self._fill(memoryview(buffer))
+        try:
+            length = self._fill(memoryview(buffer))
+        except OSError as error:
+            with self.changed:
+                self._life.on(InputEvent.FAIL)
+                self.error = error
+                self.changed.notify_all()
+            raise
         with self.changed:
-            if self.is_stopped:
-                raise OSError(errno.ECANCELED, os.strerror(errno.ECANCELED))
+            if self.state is Input.STOPPED:
+                raise _canceled()
             if length:
                 self._held[self.count] = buffer, length
                 self.count += 1
             else:
+                self._life.on(InputEvent.END)
                 self.end = self.count
             self.changed.notify_all()
         return length
 
     def _fill(self, view: memoryview) -> int:
+        """Read until nothing more comes for a moment, or the buffer is full; returns the bytes."""
         filled, until_s = 0, math.inf
         while filled < len(view) and time.monotonic() < until_s:
             if not self._poll.poll(_GATHER_MS if filled else _STOP_MS):
-                if filled or self.is_stopped:
+                if filled or self.state is Input.STOPPED:
                     break
                 continue
-            count = os.readv(self._fd, [view[filled:]])
+            count = os.readv(self.fd, [view[filled:]])
             if count == 0:
                 break
             if not filled:
@@ -92,17 +115,17 @@ class Cutter:
         return filled
 
     def run(self) -> None:
-        """Cut what is asked for, until the end, an error or stop()."""
-        while self.end is None and self.error is None:
+        """Cut the chunks that are asked for, until the end, an error or stop()."""
+        while True:
             with self.changed:
-                while self.count >= self._wanted and not self.is_stopped:
+                while self.count >= self._wanted and self.state is Input.READING:
                     self.changed.wait()
+                if self.state is not Input.READING:
+                    return
             try:
                 self.cut()
-            except OSError as error:
-                with self.changed:
-                    self.error = error
-                    self.changed.notify_all()
+            except OSError:  # whoever waits for a chunk gets it as well
+                return
 
     def want(self, number: int) -> None:
         """Somebody asks for this chunk."""
@@ -117,8 +140,8 @@ class Cutter:
         """
         with self.changed:
             while number >= self.count and self.end is None:
-                if self.is_stopped or self.error is not None:
-                    raise self.error or OSError(errno.ECANCELED, os.strerror(errno.ECANCELED))
+                if self.state is not Input.READING:
+                    raise self.error or _canceled()
                 self.changed.wait()
             if number >= self.count:
                 return memoryview(b"")
@@ -130,7 +153,7 @@ class Cutter:
     def stop(self) -> None:
         """Whoever waits for more gets an OSError."""
         with self.changed:
-            self.is_stopped = True
+            self._life.on(InputEvent.STOP)
             self.changed.notify_all()
 
     def drop(self, number: int) -> None:
@@ -154,13 +177,14 @@ class PipeSource:
     def __init__(self, cutter: Cutter, algorithm: str, block_bytes: int) -> None:
         self._cutter, self._algorithm, self._block_bytes = cutter, algorithm, block_bytes
 
-    def know(self, id_: int, value: Any) -> None:
-        """A stream is no file that would be opened."""
+    def know(self, id_: int, value: object) -> None:
+        """Do nothing: a stream is no file that would be opened."""
 
     def forget(self, id_: int) -> None:
         pass
 
-    def send_chunk(self, id_: int, offset: int, length: int, send: Send) -> None:
+    def send_chunk(self, id_: int, offset: int, length: int, send: "wire.Send") -> None:
+        """Send the blocks of a chunk, and its digest; or the failure to read it."""
         try:
             view = self._cutter.get(offset // SLOT_BYTES)
         except OSError as error:
@@ -188,12 +212,13 @@ class AskedSource(PipeSource):
     def __init__(self, cutter: Cutter, algorithm: str, block_bytes: int, window: int) -> None:
         PipeSource.__init__(self, cutter, algorithm, block_bytes)
         self._window = window
-        self._changed = threading.Condition()
-        self._asked: List[Tuple[int, int, int, Send]] = []
+        self._changed = threading.Condition()  # whoever holds its lock owns what follows
+        self._asked: List[Tuple[int, int, int, "wire.Send"]] = []
         self._closing = False
         self._thread: Optional[threading.Thread] = None
 
-    def send_chunk(self, id_: int, offset: int, length: int, send: Send) -> None:
+    def send_chunk(self, id_: int, offset: int, length: int, send: "wire.Send") -> None:
+        """Have the chunk sent once it was cut."""
         number = offset // SLOT_BYTES
         self._cutter.drop_below(number + 1 - self._window)
         self._cutter.want(number)
@@ -218,10 +243,14 @@ class AskedSource(PipeSource):
                 return
 
     def close(self) -> None:
+        """Send nothing more."""
         with self._changed:
             self._closing = True
             self._asked.clear()
             self._changed.notify_all()
+
+
+_TAKING = (Output.WRITING, Output.DEAF)
 
 
 class Reorder:
@@ -230,24 +259,34 @@ class Reorder:
     Holds at most `window` chunks; who sends must not be further ahead of `written` than that.
     """
 
-    def __init__(self, fd: int, window: int, notify: Callable[[], None]) -> None:
-        """`notify` is called, by the thread that writes, after each chunk."""
-        self.changed = threading.Condition()
-        self.room = Room()
-        self.written = 0  # chunks, from the first on without a gap
-        self.arrived_bytes = 0
-        self.end: Optional[int] = None  # the number of the empty chunk
-        self.is_deaf = False  # nobody reads: what still comes is dropped
-        self.error: Optional[OSError] = None  # why it cannot be written
-        self._fd, self._window, self._notify = fd, window, notify
-        self._waiting: Dict[int, Tuple[bytearray, int]] = {}
-        self._stopped = False
+    def __init__(self, fd: int, window: int) -> None:
+        self.fd, self.room, self._window = fd, Room(), window
         self._poll = select.poll()
         self._poll.register(fd, select.POLLOUT)
+        self.changed = threading.Condition()  # whoever holds its lock owns what follows
+        self._life = Machine(OUTPUT, Output.WRITING)
+        self.error: Optional[OSError] = None  # why it cannot be written
+        self.written = 0  # chunks, from the first on without a gap; dropped ones count
+        self.arrived_bytes = 0
+        self.end: Optional[int] = None  # the number of the empty chunk
+        self._waiting: Dict[int, Tuple[bytearray, int]] = {}
+
+    @property
+    def state(self) -> Output:
+        return self._life.state
 
     @property
     def is_complete(self) -> bool:
-        return self.end is not None and self.written >= self.end
+        return self.state in (Output.COMPLETE, Output.DROPPED)
+
+    @property
+    def is_deaf(self) -> bool:
+        """Is what comes not written any more?"""
+        return self.state in (Output.DEAF, Output.DROPPED, Output.FAILED)
+
+    def lane(self, request: requests.BeginStream) -> LaneEnds:
+        """Return the sink of a lane."""
+        return None, PipeSink(self, request.hash)
 
     def has(self, number: int) -> bool:
         """Has this chunk come?"""
@@ -255,12 +294,16 @@ class Reorder:
             return number < self.written or number in self._waiting
 
     def put(self, number: int, buffer: bytearray, length: int) -> None:
-        """A verified chunk. What came before is dropped. WireError beyond the window."""
+        """Take a verified chunk, or drop it if it has come already; one without bytes is the end.
+
+        Raises WireError for one beyond the window.
+        """
         with self.changed:
             if number >= self.written + self._window:
                 raise wire.WireError("a chunk beyond the window")
             if not length:
                 self.end = number if self.end is None else min(self.end, number)
+                self._note_end()
             elif number >= self.written and number not in self._waiting:
                 self._waiting[number] = buffer, length
                 self.arrived_bytes += length
@@ -269,37 +312,47 @@ class Reorder:
             self.room.give(buffer)
             self.changed.notify_all()
 
-    def run(self) -> None:
-        """Write, in order, until the end, an error or stop()."""
-        while self.error is None:
+    def _note_end(self) -> None:
+        """With the lock held: was all written?"""
+        if self.state in _TAKING and self.end is not None and self.written >= self.end:
+            self._life.on(OutputEvent.FINISH)
+
+    def run(self, notify: Callable[[], None] = lambda: None) -> None:
+        """Write, in order, until the end, an error or stop(). Calls `notify` after each chunk."""
+        while True:
             with self.changed:
-                while self.written not in self._waiting:
-                    if self._stopped or self.is_complete:
-                        return
+                while self.written not in self._waiting and self.state in _TAKING:
                     self.changed.wait()
+                if self.state not in _TAKING:
+                    return
                 buffer, length = self._waiting.pop(self.written)
             self._write(memoryview(buffer)[:length])
             with self.changed:
-                if self._stopped:  # in the middle of it, maybe
-                    return
-                self.written += 1
-                self.room.give(buffer)
-            self._notify()
+                if self.state in _TAKING:  # else maybe it was stopped in the middle of the chunk
+                    self.written += 1
+                    self.room.give(buffer)
+                    self._note_end()
+            notify()
 
     def _write(self, view: memoryview) -> None:
         try:
-            while len(view) and not (self.is_deaf or self._stopped):
+            while len(view) and self.state is Output.WRITING:
                 try:
-                    view = view[os.write(self._fd, view) :]
+                    view = view[os.write(self.fd, view) :]
                 except BlockingIOError:  # who shares it made it so
                     self._poll.poll(_STOP_MS)
+        except BrokenPipeError:
+            with self.changed:
+                self._life.on(OutputEvent.LEAVE)
         except OSError as error:
-            self.error = None if isinstance(error, BrokenPipeError) else error
-            self.is_deaf = True
+            with self.changed:
+                self._life.on(OutputEvent.FAIL)
+                self.error = error
 
     def stop(self) -> None:
+        """Write nothing more."""
         with self.changed:
-            self._stopped = True
+            self._life.on(OutputEvent.STOP)
             self.changed.notify_all()
 
 
@@ -314,13 +367,13 @@ class PipeSink:
         self._begin = 0  # of the chunk that is arriving
 
     def know(self, id_: int, value: tree.Entry) -> None:
-        """A stream is no file that would be opened."""
+        """Do nothing: a stream is no file that would be opened."""
 
     def forget(self, id_: int) -> None:
         pass
 
     def place(self, id_: int, offset: int, length: int) -> Optional[memoryview]:
-        """Where a block may be read to, before write() is told of it."""
+        """Return where a block may be read to, before write() gets it; None where it may not."""
         begin = offset % SLOT_BYTES
         if begin + length > SLOT_BYTES:
             return None
@@ -329,6 +382,7 @@ class PipeSink:
         return memoryview(self._buffer)[begin : begin + length]
 
     def write(self, id_: int, offset: int, block: memoryview, check: bytes = b"") -> None:
+        """Take the next block of a chunk. Raises WireError for one that does not follow."""
         if self._arriving.block(id_, offset, len(block), wire.MAX_OFFSET):
             self._hasher, self._begin = hashes.new(self._algorithm), offset
             if offset % SLOT_BYTES:
@@ -345,7 +399,7 @@ class PipeSink:
     def complete(
         self, id_: int, offset: int, length: int, digest: bytes
     ) -> Tuple[bool, int, Optional[failures.Data]]:
-        """Does the chunk match its digest; the receipt: chunks written, from the first on."""
+        """End a chunk: does it match its digest, and how many were written, from the first on?"""
         if length:
             self._arriving.complete(id_, offset, length)
         else:
@@ -359,6 +413,7 @@ class PipeSink:
         return True, self._reorder.written, None
 
     def abandon(self) -> None:
+        """Forget the chunk that is arriving: its source gave it up."""
         self._arriving.abandon()
 
     def close(self) -> None:

@@ -1,8 +1,7 @@
 """What is at the far end of a stream: a command, or a file that is read or written.
 
-Each has `fd`, a descriptor for the stream, and the same few methods. A command sees the end of
-its input only after close_input(); in any other case it is ended first, while its input is still
-open. A file has its name only after close_input().
+Each is a Program. A command sees the end of its input only after close_input(); in any other case
+it is ended first, while its input is still open. A file has its name only after close_input().
 
 Not here: the stream (stream.py), its lanes (stream_server.py).
 """
@@ -15,44 +14,69 @@ import stat
 import subprocess
 import threading
 import time
-from typing import Any, Callable, List
+from typing import IO, TYPE_CHECKING, Callable, List
 
-from . import failures, files, system
+from . import failures, files, requests, system
 from .paths import part_name, to_bytes
+
+if TYPE_CHECKING:
+    from typing import Protocol
+
+    class Program(Protocol):
+        """The other side of a stream's descriptor at the far end."""
+
+        fd: int  # what the stream is written to, or read from
+        said: "List[Said]"  # (output, errors) of a command that is a sink, (errors,) of a source
+
+        def close_input(self) -> None:
+            """Let it have the end of its input: all was written. Raises OSError."""
+
+        def close(self) -> None:
+            """Close `fd`, which nobody writes or reads any more."""
+
+        def wait(self) -> int:
+            """Wait for its end; returns its exit status."""
+
+        def kill(self) -> None:
+            """End it, and only then let it have the end of its input."""
+
 
 TERM_S = 5.0  # from SIGTERM to SIGKILL
 _KILL_S = 60.0  # then it hangs in the kernel
 _POLL_S = 0.02
 _SILENT_S = 1.0
-_SAID_BYTES = 64 * 1024  # of what a command says, kept until it was heard
+_SAID_BYTES = 64 * 1024  # of what a command says, kept until the coordinator has it
 _LET_GO = b"."
 
 
 class Said:
-    """What comes out of a descriptor, kept until it was heard."""
+    """What comes out of a descriptor, kept until the coordinator has it."""
 
-    def __init__(self, file: Any, notify: Callable[[], None]) -> None:
+    def __init__(self, file: "IO[bytes]", notify: Callable[[], None]) -> None:
         """`notify` is called when there is more."""
         self._file, self._notify = file, notify
-        self._changed = threading.Condition()
-        self._text = b""
-        self._heard = 0  # bytes, from the first on
-        self._is_closed = False
         self._poll = select.poll()
         self._poll.register(file, select.POLLIN)
+        self._changed = threading.Condition()  # whoever holds its lock owns what follows
+        self._text = b""
+        self._gone = 0  # bytes before `_text`, which the coordinator has
+        self._is_closed = False
         self._thread = threading.Thread(target=self._run, name="said", daemon=True)
         self._thread.start()
 
     def after(self, count: int) -> bytes:
-        """What came after so many bytes; those are forgotten."""
+        """Return what came after the first `count` bytes, and forget those."""
         with self._changed:
-            self._text = self._text[max(count - self._heard, 0) :]
-            self._heard = max(self._heard, count)
+            self._text = self._text[max(count - self._gone, 0) :]
+            self._gone = max(self._gone, count)
             self._changed.notify_all()
             return self._text
 
     def wait(self) -> None:
-        """Until all was heard; a child of the command may keep it open, and say nothing."""
+        """Wait until the descriptor has ended and the coordinator has all that came out of it.
+
+        A child of the command may keep it open, and say nothing: that is not waited for.
+        """
         while self._thread.is_alive():
             self._thread.join(_SILENT_S)
             with self._changed:
@@ -60,7 +84,7 @@ class Said:
                     return
 
     def close(self) -> None:
-        """Nobody hears it any more."""
+        """Read no more."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
@@ -82,12 +106,15 @@ class Command:
     """A program at this end. The stream is its standard input (sink) or output (source)."""
 
     def __init__(
-        self, argv: Any, is_sink: bool, notify: Callable[[], None], tidy: Callable[[], None]
-    ) -> None:
-        """`argv` is a list, executed as it is, or a text for the user's shell. `tidy` is for who
-        outlives this process.
+        self, argv: requests.Words, is_sink: bool, notify: Callable[[], None],
+        tidy: Callable[[], None],
+    ) -> None:  # fmt: skip
+        """Start it. Raises Refusal where that is not possible.
 
-        Raises Refusal where it cannot be started.
+        Args:
+            argv: a list, executed as it is, or a text for the user's shell.
+            notify: called when it has said something.
+            tidy: called in the process that outlives this one, where this one is killed.
         """
         if isinstance(argv, str):
             argv = [os.environ.get("SHELL") or "/bin/sh", "-c", argv]
@@ -108,27 +135,26 @@ class Command:
         finally:
             os.close(its_fd)
         outputs = [each for each in (self._process.stdout, self._process.stderr) if each]
-        self.said: List[Said] = [Said(each, notify) for each in outputs]  # (output,) errors
+        self.said = [Said(each, notify) for each in outputs]
         self._tidy = tidy
         self._keeper = Keeper(self.fd, self._orphaned) if is_sink else None
 
     def close_input(self) -> None:
-        """All of it was written: the command may see the end, once close() was called as well."""
+        """Let the command see the end of its input, once close() was called as well."""
         self._let_go()
 
     def close(self) -> None:
-        """Nobody reads or writes the stream any more."""
         os.close(self.fd)
 
     def wait(self) -> int:
-        """Its exit status; of one that a signal ended, 128 and its number, as in a shell."""
+        """Return its exit status; of one that a signal ended, 128 and its number, as a shell."""
         status = self._process.wait()
         for said in self.said:  # what it said last comes before its status
             said.wait()
         return 128 - status if status < 0 else status
 
     def kill(self) -> None:
-        """End it and what it started; its input stays open until all of that is gone."""
+        """End it and all that it started; its input stays open until that is gone."""
         _end_group(self._process.pid, self._process.poll)
         self._process.wait()
         self._let_go()
@@ -149,24 +175,27 @@ class Keeper:
     leaves would stay.
     """
 
-    def __init__(self, kept_fd: int, orphaned: Callable[[], Any]) -> None:
+    def __init__(self, kept_fd: int, orphaned: Callable[[], None]) -> None:
+        """`orphaned` is called in the new process when this one has died."""
         read_fd, self._fd = os.pipe()
         self._lock = threading.Lock()
-        self._pid = os.fork()
+        self._pid = os.fork()  # 0 once it was let go; used with the lock held
         if self._pid:
             os.close(read_fd)
             return
         try:
             os.setsid()
-            kept = sorted((read_fd, kept_fd))
-            for low, high in zip([0, kept[0] + 1, kept[1] + 1], [*kept, 65536]):
-                os.closerange(low, high)
+            low, high = sorted((read_fd, kept_fd))
+            os.closerange(0, low)
+            os.closerange(low + 1, high)
+            os.closerange(high + 1, 65536)
             if os.read(read_fd, 1) != _LET_GO:
                 orphaned()
         finally:
             os._exit(0)
 
     def let_go(self) -> None:
+        """Have the process end; a second time does nothing."""
         with self._lock:
             pid, self._pid = self._pid, 0
         if pid:
@@ -178,8 +207,8 @@ class Keeper:
             os.waitpid(pid, 0)
 
 
-def _end_group(pid: int, reap: Callable[[], Any]) -> None:
-    """End the command and what it started, all of it."""
+def _end_group(pid: int, reap: Callable[[], object]) -> None:
+    """End a process group, by SIGTERM and later by SIGKILL; `reap` waits for its leader."""
     try:
         for kind, patience_s in ((signal.SIGTERM, TERM_S), (signal.SIGKILL, _KILL_S)):
             is_ours = _sent(pid, kind)  # else it runs as somebody else, and has to end by itself
@@ -193,7 +222,7 @@ def _end_group(pid: int, reap: Callable[[], Any]) -> None:
 
 
 def _sent(pid: int, kind: int) -> bool:
-    """Send the group a signal. False: that is not allowed. Raises ProcessLookupError."""
+    """Send a process group a signal. False: that is not allowed. Raises ProcessLookupError."""
     try:
         os.killpg(pid, kind)
         return True
@@ -215,6 +244,9 @@ class FromFile:
 
     def wait(self) -> int:
         return 0
+
+    def close_input(self) -> None:
+        pass
 
     def kill(self) -> None:
         pass
@@ -244,8 +276,8 @@ class ToFile:
         self._part = part_name(self._name, os.urandom(4).hex())
         flags = files.PART_FLAGS | os.O_CREAT | os.O_EXCL
         self.fd = os.open(self._part, flags, 0o600, dir_fd=self._folder_fd)
-        self._ended = threading.Event()
-        self._status = 1
+        self._ended = threading.Event()  # `_status` stays as it is
+        self._status = 1  # the writer's
         self._tidy = tidy
         self._keeper = Keeper(self._folder_fd, self._orphaned)
 
@@ -254,7 +286,7 @@ class ToFile:
         return self._status
 
     def close_input(self) -> None:
-        """All of it was written. Raises OSError."""
+        """Give the part the file's name: all of it was written. Raises OSError."""
         try:
             os.fchmod(self.fd, self._mode)
             os.fsync(self.fd)
@@ -266,7 +298,7 @@ class ToFile:
             self.kill()
 
     def kill(self) -> None:
-        """What was written so far is of no use."""
+        """Remove the part, if it has not the file's name."""
         if self._status:
             self._drop()
         self._ended.set()

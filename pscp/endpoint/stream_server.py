@@ -4,7 +4,8 @@ Each connection brings an agent, and one of them is the gatherer: it runs the co
 hand it their descriptors over a Unix socket (SCM_RIGHTS) and wait until they get them back, so
 that one process has all lanes and puts the chunks in order.
 
-Not here: the chunks (stream.py), the command (stream_process.py), the frames of a lane (agent.py).
+Not here: the chunks (stream.py), the command (stream_process.py), the states (stream_states.py),
+the frames of a lane (agent.py).
 Read next: stream_process.py.
 """
 
@@ -16,10 +17,12 @@ import struct
 import tempfile
 import threading
 import time
-from typing import Any, Callable, Optional, Tuple
+from typing import Callable, Dict, Optional, Tuple
 
 from . import failures, requests, stream, stream_process, wire
+from .machine import Machine
 from .paths import to_bytes, to_text
+from .stream_states import FAR, Far, FarEvent
 
 GRACE_S = 60.0  # without a lane; then nobody comes any more, and the command is ended
 PATIENCE_S = 1.0  # then a question is answered without news
@@ -29,7 +32,7 @@ _WHY_MAX = 1024
 _FOLDER_MAX = 90  # characters: unix(7) takes 107 for a socket, other systems 103
 GONE = "the far end of the stream is gone"
 
-Reply = Callable[[Any, bool], None]
+Reply = Callable[[object, bool], None]  # (answer, or failure data; whether it failed)
 Serve = Callable[["Gathering", int, int, bytes], None]  # read_fd, write_fd, what was read already
 
 
@@ -38,32 +41,30 @@ class Gathering:
 
     def __init__(self, request: requests.Gather, umask: int, serve: Serve) -> None:
         """Raises OSError and Refusal where the command or the file cannot be opened."""
-        self._serve = serve
-        self.changed = threading.Condition()
-        self._window = request.window
+        self._serve, self._window = serve, request.window
+        self._reorder: Optional[stream.Reorder] = None  # a sink has this, a source `_cutter`
+        self._cutter: Optional[stream.Cutter] = None
+        self.changed = threading.Condition()  # whoever holds its lock owns what follows
+        self._life = Machine(FAR, Far.RUNNING)
+        self._status: Optional[int] = None  # the command's, once it has ended
+        self._failure: Optional[failures.Data] = None  # why the stream could not be written
+        self._wake_at = math.inf  # chunks written: somebody asks for that
+        self._lanes = 1  # that are served; the first is the gatherer's own
         self._listening = _Listening()
         self.path = self._listening.path
         try:
-            self._command = self._opened(request, umask)
+            self._program = self._opened(request, umask)
         except BaseException:
             self._listening.close()
             raise
-        self._reorder: Optional[stream.Reorder] = None
-        self._cutter: Optional[stream.Cutter] = None
         if request.is_sink:
-            self._reorder = stream.Reorder(self._command.fd, self._window, self._wrote)
+            self._reorder = stream.Reorder(self._program.fd, self._window)
         else:
-            self._cutter = stream.Cutter(self._command.fd)
-        self._status: Optional[int] = None
-        self._failure: Optional[failures.Data] = None
-        self._is_left = False  # no lane comes any more
-        self._is_closed = False
-        self._wake_at = math.inf  # chunks written: somebody asks for that
-        self._lanes = 1  # the gatherer's own
+            self._cutter = stream.Cutter(self._program.fd)
         for run in (self._move, self._watch, self._accept):
             threading.Thread(target=run, name=run.__name__.strip("_"), daemon=True).start()
 
-    def _opened(self, request: requests.Gather, umask: int) -> Any:
+    def _opened(self, request: requests.Gather, umask: int) -> "stream_process.Program":
         is_sink, tidy = request.is_sink, self._listening.remove
         if request.path is None:
             return stream_process.Command(request.command, is_sink, self._notify, tidy)
@@ -71,57 +72,33 @@ class Gathering:
             return stream_process.ToFile(request.path, umask, tidy)
         return stream_process.FromFile(request.path)
 
-    def lane(self, request: requests.BeginStream) -> Tuple[Any, Any]:
-        """A lane's source and sink; one of them is None."""
+    def lane(self, request: requests.BeginStream) -> stream.LaneEnds:
+        """Return the source and the sink of a lane."""
         if self._reorder is not None:
-            return None, stream.PipeSink(self._reorder, request.hash)
+            return self._reorder.lane(request)
         assert self._cutter is not None
         made = stream.AskedSource(self._cutter, request.hash, request.block_bytes, self._window)
         return made, None
 
     # --- requests; each is answered once there is news, or after a while without
 
-    def _when(self, answer: Callable[[bool], Any], reply: Reply) -> None:
-        """Reply with what `answer` returns once it is not None; later it is told that it is late.
-
-        So who hears nothing for longer knows that the lane stands still, and asks over another. A
-        thread of its own waits, as nobody reads what is said on a lane that stands still.
-        """
-        args = (answer, reply)
-        threading.Thread(target=self._answer, args=args, name="answer", daemon=True).start()
-
-    def _answer(self, answer: Callable[[bool], Any], reply: Reply) -> None:
-        until_s = time.monotonic() + PATIENCE_S
-        with self.changed:
-            found = answer(False)
-            while found is None:
-                if self._is_closed:
-                    return
-                left_s = until_s - time.monotonic()
-                self.changed.wait(max(left_s, 0))
-                found = answer(left_s <= 0)
-        try:
-            reply(found, False)
-        except OSError:  # the lane is lost
-            pass
-
     def drained(self, request: requests.Drained, reply: Reply) -> None:
-        """How many chunks were written, once that is more than `past`, or no more will be."""
+        """Reply how many chunks were written, once that is more than `past`, or never will be."""
         reorder, past = self._the_reorder(), request.past
         self._wake_at = past + 1
 
-        def answer(is_late: bool) -> Any:
+        def news(is_late: bool) -> Optional[int]:
             is_news = reorder.written > past or self._status is not None
             return reorder.written if is_news or is_late else None
 
-        self._when(answer, reply)
+        self._when(news, reply)
 
     def heard(self, request: requests.Heard, reply: Reply) -> None:
-        """What the command said after so many bytes, its exit status, and whether it listens."""
+        """Reply what the command has said since, its exit status, and whether it reads no more."""
         after, was_deaf = request.after, request.deaf
 
-        def answer(is_late: bool) -> Any:
-            texts = [said.after(count) for said, count in zip(self._command.said, after)]
+        def news(is_late: bool) -> Optional[Dict[str, object]]:
+            texts = [said.after(count) for said, count in zip(self._program.said, after)]
             is_deaf = self._reorder is not None and self._reorder.is_deaf
             is_news = any(texts) or self._status is not None or is_deaf != was_deaf
             if not (is_news or is_late):
@@ -130,20 +107,43 @@ class Gathering:
             listed = [[to_text(text), len(text)] for text in texts]
             return {"said": listed, "status": status, "deaf": is_deaf, "failure": self._failure}
 
-        self._when(answer, reply)
+        self._when(news, reply)
 
     def close_input(self, request: requests.CloseInput, reply: Reply) -> None:
-        """That was all: `total` chunks."""
-        reorder, total = self._the_reorder(), request.total
-        reorder.put(total, reorder.room.take(), 0)
+        """Note how many chunks there are in all; the command sees its end once it has them."""
+        reorder = self._the_reorder()
+        reorder.put(request.total, reorder.room.take(), 0)
         reply(None, False)
 
     def abort(self, reply: Reply) -> None:
-        """The stream is cut short: end the command."""
-        if self._status is None:
-            self._command.kill()
+        """End the command: the stream is cut short."""
+        self._end_program()
         self.leave()
         reply(None, False)
+
+    def _when(self, news: Callable[[bool], object], reply: Reply) -> None:
+        """Reply with what `news` returns, once that is not None; later it gets True: it is late.
+
+        So who hears nothing for longer knows that the lane stands still, and asks over another. A
+        thread of its own waits, as nobody reads what is said on a lane that stands still.
+        """
+        args = (news, reply)
+        threading.Thread(target=self._wait_for, args=args, name="answer", daemon=True).start()
+
+    def _wait_for(self, news: Callable[[bool], object], reply: Reply) -> None:
+        until_s = time.monotonic() + PATIENCE_S
+        with self.changed:
+            found = news(False)
+            while found is None:
+                if self._life.state is Far.CLOSED:
+                    return
+                left_s = until_s - time.monotonic()
+                self.changed.wait(max(left_s, 0))
+                found = news(left_s <= 0)
+        try:
+            reply(found, False)
+        except OSError:  # the lane is lost
+            pass
 
     def _the_reorder(self) -> stream.Reorder:
         if self._reorder is None:
@@ -156,38 +156,47 @@ class Gathering:
         with self.changed:
             self.changed.notify_all()
 
+    def _report(self, event: FarEvent) -> None:
+        with self.changed:
+            self._life.on(event)
+            self.changed.notify_all()
+
     def _wrote(self) -> None:
         reorder = self._the_reorder()
         if reorder.written >= self._wake_at or reorder.is_deaf:
             self._notify()
 
     def _move(self) -> None:
-        """The stream, until it ends; a clean end of the input only where all was written."""
+        """Move the stream until it ends; its end is the input's only where all was written."""
         try:
             if self._cutter is not None:
                 self._cutter.run()
             else:
                 self._write(self._the_reorder())
         finally:
-            self._command.close()
+            self._program.close()
 
     def _write(self, reorder: stream.Reorder) -> None:
-        reorder.run()
+        reorder.run(self._wrote)
         try:
             if reorder.error is not None:
                 raise reorder.error
             if reorder.is_complete:
-                self._command.close_input()
+                self._program.close_input()
                 return
         except OSError as error:
             self._failure = failures.from_exception(error, "")
-        self._command.kill()
+        self._program.kill()
 
     def _watch(self) -> None:
-        status = self._command.wait()
+        status = self._program.wait()
         with self.changed:
             self._status = status
-            self.changed.notify_all()
+            self._report(FarEvent.EXIT)
+
+    def _end_program(self) -> None:
+        if self._life.state in (Far.RUNNING, Far.LEAVING):
+            self._program.kill()
 
     # --- lanes
 
@@ -221,32 +230,32 @@ class Gathering:
             self.changed.notify_all()
 
     def leave(self) -> None:
-        """All is said: no lane comes any more, and who has none left may end."""
-        with self.changed:
-            self._is_left = True
-            self.changed.notify_all()
+        """Expect no lane any more: who has none left may end."""
+        self._report(FarEvent.LEAVE)
 
     def outlive(self) -> None:
-        """The gatherer's own lane is lost: stay while others come, or may come again."""
+        """Wait while other lanes are here, or may come: the gatherer's own lane is lost."""
         self._lane_gone()
         with self.changed:
             alone_s = time.monotonic()
-            while time.monotonic() < alone_s + GRACE_S and (self._lanes or not self._is_left):
+            while self._lanes or self._may_come(alone_s):
                 if self._lanes:
                     alone_s = time.monotonic()
                 self.changed.wait(1.0)
 
+    def _may_come(self, alone_s: float) -> bool:
+        is_left = self._life.state in (Far.LEAVING, Far.LEFT)
+        return not is_left and time.monotonic() < alone_s + GRACE_S
+
     def close(self) -> None:
-        """The stream is over, well or not: no command is left, nor a socket."""
-        if self._status is None:
-            self._command.kill()
+        """End the command if it still runs, answer nothing more, and remove the socket."""
+        self._end_program()
         for part in (self._reorder, self._cutter):
             if part is not None:
                 part.stop()
-        for said in self._command.said:
+        for said in self._program.said:
             said.close()
-        self._is_closed = True
-        self._notify()
+        self._report(FarEvent.CLOSE)
         self._listening.close()
 
 
@@ -265,7 +274,7 @@ class _Listening:
         self._is_closed = False
 
     def accept(self) -> Optional[socket.socket]:
-        """The next one that comes; None after close()."""
+        """Wait for the next agent that hands a lane over; None after close()."""
         try:
             handed, _ = self._socket.accept()
         except OSError:
@@ -293,11 +302,14 @@ class _Listening:
                 pass
 
 
-def hand_over(path: str, pending: bytes) -> None:
-    """Give descriptors 0 and 1 to the gatherer; wait until it lets go. WireError if it does not."""
+def hand_over(path: str, fds: Tuple[int, int], pending: bytes) -> None:
+    """Give a lane's descriptors to the gatherer, with what was read already; wait until it lets go.
+
+    Raises OSError where it is gone, and WireError for what it says against the lane.
+    """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as to:
         to.connect(to_bytes(path))
-        rights = array.array("i", [0, 1]).tobytes()
+        rights = array.array("i", fds).tobytes()
         to.sendmsg([_HANDED.pack(len(pending))], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
         to.sendall(pending)
         said = to.recv(_WHY_MAX)
@@ -313,7 +325,7 @@ def _tell_why(handed: socket.socket, error: BaseException) -> None:
 
 
 def _received(handed: socket.socket, fds: "array.array[int]") -> bytes:
-    """What was read of the lane already; its descriptors go to `fds`."""
+    """Return what was read of the lane already, and put its descriptors into `fds`."""
     header, ancillary, _, _ = handed.recvmsg(_HANDED.size, socket.CMSG_SPACE(2 * fds.itemsize))
     for level, kind, data in ancillary:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):

@@ -15,13 +15,13 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
 
 from pscp import errors
 from pscp.connect.bootstrap import stream_modules
 from pscp.connect.connections import Connections
 from pscp.endpoint import failures, requests, system
-from pscp.endpoint.stream import SLOT_BYTES
+from pscp.endpoint.stream import SLOT_BYTES, Cutter, Reorder
 from pscp.options import Options
 from pscp.progress import Counters, format_bytes
 from pscp.stream.pipe import Out, Pipe, Pull, Push, Target
@@ -42,7 +42,7 @@ _SAID_MAX_BYTES = 64 * 1024  # of what a program said on its standard error, kep
 
 @dataclass(frozen=True)
 class Ran:
-    """What came of a program that was run."""
+    """A program that has ended."""
 
     status: int  # its exit status; 128 and the signal's number where a signal ended it
     out: bytes  # its standard output
@@ -57,14 +57,15 @@ class Stream:
         counters: Counters | None = None, out: Out | None = None,
         note: Callable[[str], None] | None = None,
     ) -> None:  # fmt: skip
+        """`out` gets what the far program says; without it the end of that is kept in `err`."""
         self.counters = counters or Counters()
-        self.err = b""  # what the far program said on its standard error, the end of it
+        self.err = b""  # the end of what it said on its standard error; written by its listener
         self._connections, self._is_push = connections, is_push
         self._options = options.with_agent("a stream")
         self._target, self._out = target, out or self._keep
         self._note = note or (lambda text: None)
-        self._pipe: Pipe | None = None
-        self._is_cut_short = False
+        self._pipe: Pipe | None = None  # set once, by run()
+        self._is_cut_short = False  # any thread sets it; then it looks for the pipe
         self.ended_well: Callable[[], bool] = lambda: not self._is_cut_short
 
     def run(self, fd: int) -> int:
@@ -87,21 +88,20 @@ class Stream:
 
     def _run(self, fd: int, agents: list[RemoteAgent]) -> int:
         try:
-            pool, begin = self._prepared(fd, agents[0])
+            pipe, pool, begin = self._prepared(fd, agents[0])
         except BaseException:
-            _ended_there(agents[0])
+            _end_there(agents[0])
             raise
-        assert self._pipe is not None
         first = [agents.pop(0) for _ in range(min(len(agents), pool.count))]
         try:
-            status = self._pipe.run(pool, begin, first)
+            status = pipe.run(pool, begin, first)
         finally:
             agents += pool.kept
         self._connections.remember(self._options, self._is_push, pool.lesson())
         return status
 
-    def _prepared(self, fd: int, far: RemoteAgent) -> tuple[LanePool, requests.BeginStream]:
-        """Have the far program started; the lanes for it, and what tells them to begin."""
+    def _prepared(self, fd: int, far: RemoteAgent) -> tuple[Pipe, LanePool, requests.BeginStream]:
+        """Have the far program started; returns the pipe to it, its lanes, and how they begin."""
         options, is_push, connections = self._options, self._is_push, self._connections
         algorithm, window = choose_hash(far), max(options.window_bytes // SLOT_BYTES, 2)
         request = self._target.request(is_push, window, stream_modules())
@@ -111,33 +111,35 @@ class Stream:
             raise errors.DestinationError(f"{failure['path']}: {failure['message']}".lstrip(": "))
         if not isinstance(answer, str):
             raise errors.ProtocolError("an answer of another shape: no socket")
-        pipe = self._new_pipe(os.dup(fd), window)
+        end = Cutter(os.dup(fd)) if is_push else Reorder(os.dup(fd), window)
         pool = make_pool(
             connections, options, self.counters, far,
-            is_push=is_push, algorithm=algorithm, note=self._note, stream=pipe.near,
+            is_push=is_push, algorithm=algorithm, note=self._note, stream=end,
         )  # fmt: skip
-        pipe.queue = pool.queue
-        self._pipe = pipe
+        self._pipe = pipe = self._new_pipe(end, pool, window)
         if self._is_cut_short:
             pipe.cut_short()
         begin = requests.BeginStream(
             answer, algorithm, options.block_bytes, stream_modules(), options.debug
         )
-        return pool, begin
+        return pipe, pool, begin
 
-    def _new_pipe(self, fd: int, window: int) -> Pipe:
-        if self._is_push:
-            return Push(fd, window, self.counters, self._out, lambda: self.ended_well())
-        return Pull(fd, window, self.counters, self._out)
+    def _new_pipe(self, end: Cutter | Reorder, pool: LanePool, window: int) -> Pipe:
+        if isinstance(end, Reorder):
+            return Pull(end, pool.queue, window, self.counters, self._out)
+        return Push(
+            end, pool.queue, window, self.counters, self._out,
+            ended_well=lambda: self.ended_well(),
+        )  # fmt: skip
 
     def cut_short(self) -> None:
-        """What came so far is not all: have run() end the far program and raise."""
+        """Have run() end the far program and raise: what came so far is not all."""
         self._is_cut_short = True
         if self._pipe is not None:
             self._pipe.cut_short()
 
     def interrupt(self, error: errors.PscpError) -> bool:
-        """Have run() end the far program and raise this. False: it is not so far yet."""
+        """Have run() end the far program and raise this; False if that was not started yet."""
         if self._pipe is None:
             return False
         self._pipe.cut_short(error)
@@ -147,15 +149,15 @@ class Stream:
         self.err = (self.err + data)[-_SAID_MAX_BYTES:]
 
 
-def _ended_there(far: RemoteAgent) -> None:
-    """No lane has begun: end what was started. The first answer may be to what was asked before."""
+def _end_there(far: RemoteAgent) -> None:
+    """End what was started, if no lane has begun. The first answer may be to another request."""
     with contextlib.suppress(errors.PscpError):
         far.ask(requests.End())
         far.ask(requests.Ping())
 
 
-def _failed(program: object, status: int, err: bytes) -> errors.CommandFailed:
-    name = program if isinstance(program, str) else " ".join(map(str, list(program)[:2]))  # type: ignore[call-overload]
+def _failed(program: str | Sequence[str], status: int, err: bytes) -> errors.CommandFailed:
+    name = program if isinstance(program, str) else " ".join(map(str, program[:2]))
     said = err.decode(errors="replace").strip().rpartition("\n")[2]
     return errors.CommandFailed(f"{name}: exit status {status}{': ' if said else ''}{said}", status)
 
@@ -249,19 +251,21 @@ def _too_much(argv: Sequence[str]) -> errors.CopyError:
 
 
 class Program:
-    """A program here, at one end of a stream. Its input ends cleanly only with ran()."""
+    """A program here, at one end of a stream. Its input ends cleanly only with wait()."""
 
     def __init__(
         self, words: Sequence[str] | str, is_producer: bool, *, keeps_err: bool = True
     ) -> None:
-        """A list is executed as it is, a text by sh. Raises OSError."""
+        """Start it: a list is executed as it is, a text by sh. Raises OSError."""
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(
             words, shell=isinstance(words, str), stderr=pipe if keeps_err else None,
             stdin=subprocess.DEVNULL if is_producer else pipe,
             stdout=pipe if is_producer else subprocess.DEVNULL, bufsize=0,
         )  # fmt: skip
-        self._file: Any = self._process.stdout if is_producer else self._process.stdin
+        file = self._process.stdout if is_producer else self._process.stdin
+        assert file is not None
+        self._file: IO[bytes] = file
         self._err = b""
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -276,16 +280,15 @@ class Program:
 
     @property
     def fd(self) -> int:
-        """What the stream reads or writes."""
-        found: int = self._file.fileno()
-        return found
+        """The descriptor that the stream reads or writes."""
+        return self._file.fileno()
 
     def ended_well(self) -> bool:
-        """Its output has ended: wait for its status."""
+        """Wait for its end, once its output has ended: was its exit status 0?"""
         return self._process.wait() == 0
 
     def has_ended(self, patience_s: float) -> bool:
-        """By itself, or is about to."""
+        """Has it ended by itself, or does it within this time?"""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(patience_s)
         return self._process.poll() is not None
@@ -295,8 +298,8 @@ class Program:
             while data := file.read(4096):
                 self._err = (self._err + data)[-_SAID_MAX_BYTES:]
 
-    def ran(self) -> Ran:
-        """Nobody reads its output any more, or its input has come to its end: wait for it."""
+    def wait(self) -> Ran:
+        """Close this end of its pipe, and wait for it to end."""
         self._file.close()
         status = self._process.wait()
         self._reader.join(1.0)

@@ -328,7 +328,9 @@ class Lane:
         if self._is_stale or chunk.is_over:
             self._is_stale = False
             self._near.the_sink().abandon()
-            self._done(number, lambda: None)
+            # Nothing, if another lane has finished it. It may also have found it damaged, just
+            # while these blocks came and were dropped: then it is to be sent once more.
+            self._done(number, lambda: self._queue.add(chunk))
             return
         if frame.flags & wire.FAILED:
             self._near.the_sink().abandon()

@@ -1,7 +1,6 @@
 """What a lane and a file's copy can be, and which event leads from one state to another.
 
-Each is a table. An event that the table does not have in a state is a bug of pscp's: it raises, and
-the copy stops. What a far end does wrong is no event; it is refused before (lane.py).
+Each is a table of a Machine (endpoint/machine.py).
 
 Not here: who reports events, with which lock held (lane.py, file_job.py).
 """
@@ -10,10 +9,8 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from typing import Generic, TypeVar
 
-_S = TypeVar("_S", bound=enum.Enum)
-_E = TypeVar("_E", bound=enum.Enum)
+from pscp.endpoint.machine import Machine as Machine
 
 
 class Lane(enum.Enum):
@@ -95,17 +92,3 @@ FILE: Mapping[File, Mapping[FileEvent, File]] = {
     File.DISCARDING: {FileEvent.CLOSE: File.CLOSED},
     File.CLOSED: {},
 }
-
-
-class Machine(Generic[_S, _E]):
-    """Something that is in one state of a table at a time."""
-
-    def __init__(self, table: Mapping[_S, Mapping[_E, _S]], state: _S) -> None:
-        self._table, self.state = table, state
-
-    def on(self, event: _E) -> None:
-        """Go where this event leads. Raises RuntimeError for one that must not come now."""
-        after = self._table[self.state].get(event)
-        if after is None:
-            raise RuntimeError(f"{event} in the state {self.state}")
-        self.state = after

@@ -21,7 +21,7 @@ _GUID = re.compile(r"0x[0-9a-f]{1,16}", re.ASCII)
 
 @dataclass(frozen=True)
 class Speech:
-    """How these two ends are spoken to."""
+    """Makes the words of each zfs command, as these two ends understand them."""
 
     settings: Settings
     common: Common
@@ -32,7 +32,7 @@ class Speech:
         return ("send", *self._flags(), *_range(stream))
 
     def size(self, stream: Stream) -> Words:
-        """Asks how large the stream will be."""
+        """Return the command that says how large the stream will be."""
         if stream.is_resumed:
             return ("send", "-nvP", "-t", stream.token)
         return ("send", "-nvP", *self._flags(), *_range(stream))
@@ -60,7 +60,7 @@ class Speech:
         return (*words, stream.dest)
 
     def _left(self) -> Words:
-        """The properties that are not taken from the stream, which may hold any, asked or not."""
+        """Return the properties that are not taken from the stream, which may hold any."""
         named = self.settings.leave_properties
         if self.settings.keep_mountpoints or not self.common.leaves:
             return named
@@ -89,18 +89,18 @@ def set_mark(dataset: str, snapshots: Sequence[Snapshot], mark: str) -> Words:
 
 
 def placing_of(dataset: str) -> Words:
-    """Asks where a dataset is seen, and which of that came in a stream."""
+    """Return the command that says where a dataset is mounted, and what of that was received."""
     names = ",".join(("type", "mounted", *PLACING))
     return ("get", "-Hp", "-o", "property,value,source", names, dataset)
 
 
 def unmounted(dataset: str) -> tuple[Words, ...]:
-    """To be as zfs receive -u leaves it, also after the machine's next start."""
+    """Return the commands that leave a dataset as zfs receive -u does, also after a reboot."""
     return ("set", "canmount=noauto", dataset), ("unmount", dataset)
 
 
 def not_received(dataset: str, name: str) -> Words:
-    """Have the property's value, which came in a stream, count no more."""
+    """Return the command that undoes a property's value, which came in a stream."""
     if name == "canmount":  # nothing inherits it
         return ("set", "canmount=noauto", dataset)
     return ("inherit", name, dataset)
@@ -115,13 +115,13 @@ def release(dataset: str, snapshots: Sequence[Snapshot], tag: str) -> Words:
 
 
 def destroy(dataset: str, snapshot: Snapshot) -> Words:
-    """Of one snapshot; without -r, -R and -f, so that what depends on it or holds it forbids it."""
+    """Return the command that destroys one snapshot, unless something depends on it or holds it."""
     assert snapshot.name and not snapshot.is_bookmark
     return ("destroy", f"{dataset}@{snapshot.name}")
 
 
 def check_abilities(settings: Settings, source: Abilities, dest: Abilities) -> None:
-    """Refuse what was asked for where zfs at an end does not know it."""
+    """Raise NoZfs for an option that the zfs of an end does not know."""
     for wanted, known, what in (
         (settings.raw, "w" in source.send, "--raw: the source's zfs has no send -w"),
         (settings.properties, "p" in source.send, "-p: the source's zfs has no send -p"),
@@ -144,7 +144,7 @@ class Foreseen:
     from_guids: tuple[int, ...] = ()  # and of what its increment begins with
 
     def is_of(self, source: Dataset) -> bool:
-        """Is what a token would have sent a snapshot of the source, since one of its own?
+        """Would the token send a snapshot of the source, from one of its own on?
 
         What zfs says of a token has each fact once; more of them come from a text in the token.
         """
@@ -183,5 +183,5 @@ def parse_foreseen(text: str) -> Foreseen:
 
 
 def _guids(texts: Sequence[str]) -> tuple[int, ...]:
-    """As zfs prints them, in hexadecimal; 0 for what is no number."""
+    """Parse GUIDs as zfs prints them, in hexadecimal; 0 stands for what is no number."""
     return tuple(int(each, 16) if _GUID.fullmatch(each) else 0 for each in texts)

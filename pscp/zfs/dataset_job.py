@@ -77,7 +77,7 @@ class Job:
         )  # fmt: skip
 
     def foresee(self, source: Dataset, stream: Stream) -> Foreseen:
-        """What its zfs send says that it would send. Raises what forbids to send it."""
+        """Ask zfs send what it would send for a stream. Raises the error that forbids it."""
         if not self.speech.common.sizes:
             return Foreseen()
         ran = self.source.run(*self.speech.size(stream))
@@ -91,7 +91,7 @@ class Job:
     def _check_token(
         self, source: Dataset, stream: Stream, foreseen: Foreseen, is_found: bool
     ) -> None:
-        """Raise ResumeRefused for a token that is not of the source. It comes from the receiver.
+        """Raise ResumeRefused for a receiver's token that is not of the source.
 
         zfs send -t takes the name in a token for a hint, and finds the snapshot by its GUID in
         the whole pool (guid_to_name in libzfs_sendrecv.c), so it is asked what it has found.
@@ -109,7 +109,7 @@ class Job:
     # --- one dataset
 
     def replicate(self, source: Dataset, dest_name: str, dest: Dataset | None) -> Sent:
-        """Raises the DatasetError or ConnectError that hindered it."""
+        """Send and receive one dataset. Raises the DatasetError or ConnectError that forbids it."""
         tally, attempt = _Tally(), 1
         while True:
             try:
@@ -166,7 +166,7 @@ class Job:
         return plan
 
     def _may_resume(self, source: Dataset, plan: Plan) -> bool:
-        """False where the snapshot that was being sent is no more: nobody can go on with that.
+        """Can a cut receive be resumed? Not if the snapshot that was being sent is gone.
 
         Raises ResumeRefused for a cut receive of something else: it is not ours to throw away.
         """
@@ -209,7 +209,7 @@ class Job:
             self.note(f"{dest_name}: this increment starts over; there is nothing to resume")
 
     def _confirmed(self, source: Dataset, dest_name: str, dest: Dataset | None, plan: Plan) -> str:
-        """The newest snapshot's name there: what was sent is at the destination, by its GUID."""
+        """Return the newest snapshot's name at the destination, which must have it, by its GUID."""
         there = {each.guid: each for each in dest.snapshots} if dest else {}
         target = plan.target or source.snapshots[-1]
         if plan.streams and target.guid not in there:
@@ -220,7 +220,7 @@ class Job:
     # --- holds
 
     def _hold(self, stream: Stream, tally: _Tally) -> None:
-        """What is being sent, and what the next increment begins with, is not to be destroyed."""
+        """Hold the snapshots of a stream, so that nobody destroys them before it was received."""
         if not self.speech.common.holds or stream.snapshot is None:
             return
         wanted = [
@@ -240,13 +240,13 @@ class Job:
         self.note(f"{stream.source}: going on without a hold: {error.message}")
 
     def _let_go(self, source: str, tally: _Tally) -> None:
-        """After a failure: only who can go on with a cut stream needs its snapshots kept."""
+        """Release the holds after a failure, unless the cut stream can be resumed with them."""
         if not self.speech.common.resume:
             with contextlib.suppress(errors.ConnectError):
                 self._release(source, tally.held)
 
     def _release(self, dataset: str, snapshots: Sequence[Snapshot]) -> None:
-        """Ours, and such as an earlier run of this replication left; others' holds stay."""
+        """Release the holds of this replication, an earlier run's included; others' stay."""
         if snapshots and self.speech.common.holds:
             self.source.run(*commands.release(dataset, snapshots, self.tag))
 
@@ -265,7 +265,7 @@ class Job:
         return tuple(gone)
 
     def _marked(self, dest: Dataset) -> Dataset:
-        """The destination with our mark on what is in the record: zfs send leaves it out."""
+        """Mark what is in the record at the destination, since zfs send leaves the mark out."""
         new = [
             each
             for each in dest.snapshots

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 
 from pscp import errors
-from pscp.zfs.runner import Piped
+from pscp.zfs.runner import Piped, Ran
 
 # In this order: a complaint may name several things, and the first here is the cause.
 _MEANINGS: tuple[tuple[str, type[errors.DatasetError]], ...] = (
@@ -53,7 +53,7 @@ _MOST = 400  # characters of zfs's words that are shown
 
 
 def complaint(err: bytes) -> str:
-    """What zfs said, in one line."""
+    """Return what zfs said, in one line."""
     lines = err.decode("utf-8", "replace").splitlines()
     words = [line.strip() for line in lines if line.strip() and not _NOISE.match(line)]
     text = " ".join(words)
@@ -61,7 +61,7 @@ def complaint(err: bytes) -> str:
 
 
 def meaning(dataset: str, err: bytes) -> errors.DatasetError:
-    """The error that this complaint means."""
+    """Return the error that this complaint means."""
     said = complaint(err)
     for pattern, kind in _MEANINGS:
         if re.search(pattern, said, re.IGNORECASE):
@@ -70,24 +70,20 @@ def meaning(dataset: str, err: bytes) -> errors.DatasetError:
 
 
 def of_stream(source: str, dest: str, piped: Piped) -> errors.DatasetError | None:
-    """Why a stream failed; None for one that was sent and received whole."""
-    if piped.producer_status == 0 and piped.consumer_status == 0:
+    """Return why a stream failed; None if it was sent and received whole."""
+    if piped.producer.status == 0 and piped.consumer.status == 0:
         return None
-    for dataset, status, err in (
-        (dest, piped.consumer_status, piped.consumer_err),
-        (source, piped.producer_status, piped.producer_err),
-    ):
-        said = complaint(err)
-        if status != 0 and said and not _CONSEQUENCE.search(said):
-            return meaning(dataset, err)
-    if piped.producer_status != 0:
-        how = complaint(piped.producer_err) or _ended(piped.producer_status)
-        return errors.StreamCut(source, f"zfs send did not finish: {how}")
-    how = complaint(piped.consumer_err) or _ended(piped.consumer_status)
-    return errors.StreamCut(dest, f"zfs receive did not finish: {how}")
+    for dataset, ran in ((dest, piped.consumer), (source, piped.producer)):
+        said = complaint(ran.err)
+        if ran.status != 0 and said and not _CONSEQUENCE.search(said):
+            return meaning(dataset, ran.err)
+    if piped.producer.status != 0:
+        return errors.StreamCut(source, f"zfs send did not finish: {_how(piped.producer)}")
+    return errors.StreamCut(dest, f"zfs receive did not finish: {_how(piped.consumer)}")
 
 
-def _ended(status: int) -> str:
-    """A negative status is a signal, as is one beyond 128."""
-    signal = -status if status < 0 else status - 128
-    return f"ended by signal {signal}" if 0 < signal < 65 else f"exit status {status}"
+def _how(ran: Ran) -> str:
+    """Say how a program failed; a negative status is a signal, as is one beyond 128."""
+    signal = -ran.status if ran.status < 0 else ran.status - 128
+    ended = f"ended by signal {signal}" if 0 < signal < 65 else f"exit status {ran.status}"
+    return complaint(ran.err) or ended

@@ -17,7 +17,7 @@ _LETTERS = re.compile(r"\[-([A-Za-z]+)\]")
 
 @dataclass(frozen=True)
 class Abilities:
-    """One end's. `features` is what its pool says of each of its features; empty: unknown."""
+    """What the zfs of one end can do. `features` are its pool's, with their state, if known."""
 
     send: frozenset[str] = frozenset()  # letters
     receive: frozenset[str] = frozenset()
@@ -74,7 +74,7 @@ def parse_features(text: str) -> dict[str, str]:
 
 
 def together(source: Abilities, dest: Abilities) -> Common:
-    """What may be used between these two. An end that sends with a letter receives its streams."""
+    """Return what may be used between two ends. An end can receive what it can send."""
     letters = [
         letter
         for letter, feature in _FASTER.items()

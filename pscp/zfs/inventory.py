@@ -59,7 +59,7 @@ class Dataset:
 
 
 class Zfs:
-    """The zfs of one end."""
+    """Runs the zfs command of one end."""
 
     def __init__(self, end: End, commands: Sequence[Sequence[str]], where: str) -> None:
         self.end, self.where = end, where
@@ -74,7 +74,7 @@ class Zfs:
         return self.end.run(self.argv(*words))
 
     def do(self, dataset: str, *words: str) -> str:
-        """Runs it and returns what it said; raises the error that its complaint means."""
+        """Run a zfs command and return its output; raises the error that its complaint means."""
         ran = self.run(*words)
         if ran.status != 0:
             raise meaning(dataset, ran.err)
@@ -102,7 +102,7 @@ class Zfs:
             self.can = dataclasses.replace(self.can, features=self._features(dataset))
 
     def _features(self, dataset: str) -> dict[str, str]:
-        """Of the dataset's pool; nothing where zpool is not there or not allowed."""
+        """Return the features of the dataset's pool; empty if zpool is not there or not allowed."""
         program = self.command[-1]
         if os.path.basename(program) != "zfs":
             return {}
@@ -113,7 +113,7 @@ class Zfs:
         return parse_features(ran.out.decode("utf-8", "replace")) if ran.status == 0 else {}
 
     def datasets(self, top: str, recursive: bool) -> dict[str, Dataset]:
-        """The dataset, and what is below it, parents first; empty where it is not there."""
+        """Return the dataset and those below it, parents first; empty if it is not there."""
         properties = [*_PROPERTIES, *([TOKEN] if "s" in self.can.receive else [])]
         kinds = ("-t", "filesystem,volume,snapshot,bookmark") if self.can.bookmarks else ()
         depth = ("-r",) if recursive else ("-d", "1")
@@ -147,7 +147,7 @@ def parse_datasets(text: str, top: str) -> dict[str, Dataset]:
 
 
 def _values(text: str) -> dict[str, dict[str, str]]:
-    """The values of each name's properties, by the names.
+    """Return the properties of each name, by the names.
 
     A mark that the name only inherits, or that came in a stream, is left out: whoever sets a
     property of the dataset, or sends it, would mark its snapshots.

@@ -19,7 +19,7 @@ from pscp.zfs.plan import Stream
 def settle(
     zfs: Zfs, speech: Speech, stream: Stream, is_new: bool, note: Callable[[str], None]
 ) -> None:  # fmt: skip
-    """Do it for the dataset that this stream was received into, and, if it is new, made by it."""
+    """Unmount a dataset that this stream made, and undo the placing properties that it brought."""
     unmount = is_new and not (speech.common.unmounted or speech.settings.mount)
     take_back = not (speech.common.leaves or speech.settings.keep_mountpoints)
     if not unmount and not take_back:
@@ -44,7 +44,7 @@ def settle(
 
 
 def _properties(text: str) -> dict[str, tuple[str, str]]:
-    """The value and the source of each that zfs was asked for."""
+    """Return the value and the source of each property that zfs was asked for."""
     found = {"type": ("", ""), "mounted": ("", "")}
     for line in text.splitlines():
         name, *rest = line.split("\t")

@@ -67,7 +67,7 @@ def is_dataset(name: str) -> bool:
 
 
 def is_snapshot_name(name: str) -> bool:
-    """May this stand behind the "@"?"""
+    """May a snapshot have this name, behind the "@"?"""
     return bool(_SNAPSHOT.fullmatch(name)) and len(name) < MAX_NAME
 
 
@@ -96,14 +96,14 @@ def check_property(name: str) -> None:
 
 
 def relative(name: str, top: str) -> str | None:
-    """What follows `top/` in the name; "" for the top itself, None for what is not below it."""
+    """Return what follows `top/` in the name; "" for the top itself, None if it is not below."""
     if name == top:
         return ""
     return name[len(top) + 1 :] if name.startswith(f"{top}/") else None
 
 
 def moved(name: str, top: str, new_top: str) -> str:
-    """The name below another top."""
+    """Return the name with another top in place of its own."""
     return new_top + name[len(top) :]
 
 

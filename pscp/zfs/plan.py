@@ -32,7 +32,7 @@ class Stream:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is done for one dataset, in this order."""
+    """The streams to send for one dataset, and the rollback before them."""
 
     source: str
     dest: str
@@ -42,17 +42,17 @@ class Plan:
 
     @property
     def target(self) -> Snapshot | None:
-        """The newest snapshot that the destination then has."""
+        """The newest snapshot that the destination has once all was sent."""
         return self.streams[-1].snapshot if self.streams else None
 
     @property
     def goes_on(self) -> bool:
-        """With a cut receive: only afterwards is it known what else there is to send."""
+        """Must another plan be made afterwards? After a cut receive only that finds the rest."""
         return any(stream.is_resumed for stream in self.streams)
 
     @property
     def describes(self) -> str:
-        """In words, for people."""
+        """The plan in words, for people."""
         if not self.streams:
             return "nothing to send"
         first, last = self.streams[0], self.streams[-1]
@@ -67,7 +67,7 @@ def make_plan(
     source: Dataset, dest_name: str, dest: Dataset | None, *,
     all_between: bool = True, force_rollback: bool = False, can_resume: bool = False,
 ) -> Plan:  # fmt: skip
-    """The plan for one dataset. Raises the DatasetError that forbids it."""
+    """Return the plan for one dataset. Raises the DatasetError that forbids it."""
     plan = Plan(source.name, dest_name)
     if dest is not None and dest.token:
         if not can_resume:
@@ -95,7 +95,7 @@ def make_plan(
 
 
 def common(source: Dataset, dest: Dataset) -> tuple[Snapshot, Snapshot]:
-    """The newest snapshot of the destination that the source has too, or a bookmark of it."""
+    """Return the source's snapshot, or bookmark, of the newest one that both ends have."""
     bases = {each.guid: each for each in (*source.bookmarks, *source.snapshots) if each.guid}
     for there in reversed(dest.snapshots):
         if there.guid in bases:
@@ -132,6 +132,6 @@ def _since(source: Dataset, dest: str, base: Snapshot, all_between: bool) -> tup
 
 
 def of_ours_to_prune(snapshots: tuple[Snapshot, ...], mark: str, keep_last: int) -> list[Snapshot]:
-    """Those with our mark, but for the newest; never the newest of all, which the next needs."""
+    """Return all with our mark but the newest of these; never the last, the next stream's base."""
     ours = [each for each in snapshots if each.mark == mark]
     return [each for each in ours[:-keep_last] if each != snapshots[-1]]

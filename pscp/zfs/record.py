@@ -17,7 +17,6 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections.abc import Iterable
-from typing import Any
 
 from pscp import state
 from pscp.zfs.inventory import Dataset, Snapshot
@@ -35,13 +34,13 @@ class Record:
         self._taken, self._delivered = _checked(state.recall(self.name))
 
     def take(self, name: str) -> None:
-        """A snapshot of this name is about to be taken at the source."""
+        """Note that a snapshot of this name is about to be taken at the source."""
         with self._lock:
             self._taken.add(name)
             self._write()
 
     def expect(self, dataset: str, there: Dataset | None, coming: Iterable[Snapshot]) -> None:
-        """Before they are sent to the dataset: write down which of the snapshots we took.
+        """Note, before they are sent to the dataset, which of the snapshots we took.
 
         One whose name or GUID is at the destination already was not delivered by us. One of a name
         that we wanted may be the user's own: it has not our mark.
@@ -66,7 +65,7 @@ class Record:
             return self._delivered.get(dataset, {}).get(snapshot.name) == snapshot.guid
 
     def trusted(self, dataset: Dataset) -> Dataset:
-        """The dataset without our mark on what is not in the record, which is kept in `strange`."""
+        """Return the dataset with our mark only on what the record has; `strange` gets the rest."""
         snapshots = []
         for each in dataset.snapshots:
             if each.mark == self.mark and not self.holds(dataset.name, each):
@@ -76,7 +75,7 @@ class Record:
         return dataclasses.replace(dataset, snapshots=tuple(snapshots))
 
     def settle(self, dataset: Dataset) -> None:
-        """Drop what was expected there and is not, or not any more."""
+        """Forget the snapshots that were expected at the dataset and are not there."""
         there = {each.name for each in dataset.snapshots}
         with self._lock:
             before = self._delivered.pop(dataset.name, {})
@@ -87,7 +86,7 @@ class Record:
                 self._write()
 
     def all_delivered(self) -> None:
-        """Nothing that was taken is still to be sent."""
+        """Note that nothing that was taken is still to be sent."""
         with self._lock:
             if self._taken:
                 self._taken.clear()
@@ -98,8 +97,10 @@ class Record:
         self.is_kept = state.remember(self.name, value) and self.is_kept
 
 
-def _checked(value: Any) -> tuple[set[str], dict[str, dict[str, int]]]:
-    """What the file holds, or nothing where it has another shape."""
+def _checked(value: object) -> tuple[set[str], dict[str, dict[str, int]]]:
+    """Return what the file holds, or nothing where it has another shape."""
+    if not isinstance(value, dict):
+        return set(), {}
     try:
         taken = {name for name in value["taken"] if isinstance(name, str)}
         delivered = {

@@ -170,7 +170,7 @@ class _Run:
             )
 
     def _tell_of_the_record(self) -> None:
-        """One line where --prune left something at the destination for want of a record."""
+        """Tell the user, in one line, that --prune left what is in no record at the destination."""
         if not self.failures:
             self.record.all_delivered()
         if self.settings.keep_last is None or self.settings.prune == "source":
@@ -187,7 +187,7 @@ class _Run:
     # --- the sources
 
     def _sources(self) -> tuple[list[str], dict[str, Dataset]]:
-        """The datasets to replicate, parents first, with the snapshot that was asked for."""
+        """Take the snapshot that was asked for, and return the datasets, parents first."""
         found = self.source.datasets(self.top, self.settings.recursive)
         if self.top not in found:
             raise errors.NoSuchDataset(self.top, f"{self.source.where}: there is no such dataset")
@@ -204,7 +204,7 @@ class _Run:
         return names, self.source.datasets(self.top, self.settings.recursive)
 
     def _take(self, names: list[str], snapshot: str, is_all: bool) -> None:
-        """At one moment where zfs can: for all below the top, or for several that are named."""
+        """Take a snapshot of all, at one moment if zfs can: below the top, or of several names."""
         words = commands.take(names, snapshot, self.mark)
         if is_all and self.settings.recursive:
             words = commands.take([self.top], snapshot, self.mark)
@@ -233,7 +233,7 @@ class _Run:
                 self.reporter.line(f"  {text}")
 
     def _commands(self, job: Job, source: Dataset, plan: Plan) -> Iterator[str]:
-        """As they would be run, with the end that runs them before each."""
+        """Yield the commands as they would be run, with the end that runs them before each."""
         if plan.rollback_to:
             yield self._spoken(self.dest, commands.rollback(plan))
         for stream in plan.streams:
@@ -284,7 +284,7 @@ class _Run:
         try:
             self.sent.append(future.result())
             self.counters.add(files_done=1)
-        except errors.FileError as error:
+        except errors.DatasetError as error:
             failed.add(name)
             self._failed(error)
 
@@ -292,7 +292,7 @@ class _Run:
     def _estimating(
         self, job: Job, names: list[str], sources: dict[str, Dataset], dests: dict[str, Dataset]
     ) -> Iterator[None]:
-        """For the bar, the sizes of all streams, found while the first of them are sent."""
+        """Find the sizes of all streams, for the bar, while the first of them are sent."""
 
         def estimate() -> None:
             for name in names:
@@ -316,7 +316,7 @@ class _Run:
             if thread.ident is not None:
                 thread.join()
 
-    def _failed(self, error: errors.FileError) -> None:
+    def _failed(self, error: errors.DatasetError) -> None:
         self.counters.add(files_failed=1)
         self.failures.append(Failure(error.path, type(error).__name__, error.message, error.hint))
         hint = f" ({error.hint})" if error.hint else ""
@@ -336,7 +336,7 @@ class _Run:
 
 
 def _mark(source: Place, dest: Place) -> str:
-    """The same for the same two datasets at the same two ends."""
+    """Return a replication's mark, the same for the same two datasets at the same two ends."""
     here = os.uname().nodename
     ends = [(each.location.host or here, each.dataset) for each in (source, dest)]
     return hashlib.sha256(repr(ends).encode()).hexdigest()[:16]
@@ -344,7 +344,7 @@ def _mark(source: Place, dest: Place) -> str:
 
 @contextlib.contextmanager
 def _alone(mark: str) -> Iterator[None]:
-    """Two of the same replication would be in each other's way. Without a state folder: hope."""
+    """Raise CopyRunning if the same replication runs; not noticed without a state folder."""
     folder = os.path.join(state.folder(), "zfs")
     try:
         os.makedirs(folder, exist_ok=True, mode=0o700)

@@ -15,33 +15,26 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from pscp.log import Log
+from pscp.stream.stream import Ran as Ran
 
 _log = Log("zfs")
 NOT_FOUND = 127  # what a shell says of a program that is not there; so do we
 
 
-class Ran(NamedTuple):
-    """A command that ended."""
-
-    status: int
-    out: bytes
-    err: bytes
-
-
 class Piped(NamedTuple):
     """A producer and a consumer that ended. A negative status is the signal that ended it."""
 
-    producer_status: int
-    consumer_status: int
-    producer_err: bytes
-    consumer_err: bytes
-    bytes: int
+    producer: Ran
+    consumer: Ran
+    bytes: int  # that went from one to the other
 
 
 class End(Protocol):
     """Runs commands; no shell reads them. Any thread may call."""
 
-    def run(self, argv: Sequence[str]) -> Ran: ...
+    def run(self, argv: Sequence[str]) -> Ran:
+        """Run a command and wait for it."""
+        ...
 
 
 class Link(Protocol):
@@ -51,7 +44,9 @@ class Link(Protocol):
     is closed. Raises ConnectError where the connection is lost.
     """
 
-    def run(self, argv: Sequence[str]) -> Ran: ...
+    def run(self, argv: Sequence[str]) -> Ran:
+        """Run a command at the far end and wait for it."""
+        ...
 
     def pipe(
         self,
@@ -60,16 +55,18 @@ class Link(Protocol):
         is_push: bool,
         progress: Callable[[int], object],
     ) -> Piped:
-        """Runs the producer (push: here) and the consumer at the other end; `progress` gets the
-        bytes that went over since it was called last."""
+        """Run the producer (push: here), and the consumer at the other end.
+
+        `progress` gets the bytes that went over since it was called last.
+        """
         ...
 
     def close(self) -> None:
-        """Ends what runs over it."""
+        """End what runs over it."""
 
 
 class Here:
-    """This machine."""
+    """Runs commands on this machine."""
 
     def run(self, argv: Sequence[str]) -> Ran:
         try:

@@ -61,18 +61,18 @@ class Settings:
                 split_command(command)
 
     def commands(self, is_far: bool) -> tuple[tuple[str, ...], ...]:
-        """The ways to call zfs, of which the first that is there is taken."""
+        """Return the ways to call zfs, of which the first that is there is taken."""
         given = self.far_zfs_command if is_far else self.zfs_command
         return USUAL_COMMANDS if given is None else (split_command(given),)
 
     def snapshot_now(self) -> str | None:
-        """The name of the snapshot to take first."""
+        """Return the name of the snapshot to take first, with the time in it; None: none."""
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         return self.snapshot_name and self.snapshot_name.replace(TIME, now)
 
 
 def split_command(text: str) -> tuple[str, ...]:
-    """Words as a shell would split them; none reads them."""
+    """Split a command into words as a shell would; none reads them. Raises UsageError."""
     try:
         words = tuple(shlex.split(text))
     except ValueError as error:

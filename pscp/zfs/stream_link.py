@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import shlex
+import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 
@@ -21,20 +22,21 @@ from pscp.log import Log
 from pscp.options import Location, Options
 from pscp.progress import Counters
 from pscp.stream.pipe import Target
-from pscp.stream.stream import Program, Stream
-from pscp.zfs.runner import NOT_FOUND, Link, Piped, Ran
+from pscp.stream.stream import Program, Ran, Stream
+from pscp.zfs.runner import NOT_FOUND, Link, Piped
 
 _log = Log("zfs")
 _ENDS_S = 1.0  # for a program that closed its end of the stream
+_ENDED_BY_US = -signal.SIGTERM  # the status of a far program whose stream was cut short
 
 
 def open_link(host: Location, options: Options, note: Callable[[str], None]) -> Link:
-    """Connects when it is first used."""
+    """Return a link to the host, which connects when it is first used."""
     return Sessions(host, options, note)
 
 
 class Sessions:
-    """A Link. As many sessions to the host as there are users of it at once."""
+    """A Link: as many sessions to the host as there are users of it at once."""
 
     def __init__(self, host: Location, options: Options, note: Callable[[str], None]) -> None:
         if options.compress:
@@ -58,7 +60,7 @@ class Sessions:
             except errors.DestinationError as error:  # there is no such program
                 return Ran(NOT_FOUND, b"", error.message.encode())
             _log.debug("there, status %d: %s", ran.status, shlex.join(argv))
-            return Ran(ran.status, ran.out, ran.err)
+            return ran
 
     def pipe(
         self, producer: Sequence[str], consumer: Sequence[str], is_push: bool,
@@ -66,7 +68,7 @@ class Sessions:
     ) -> Piped:  # fmt: skip
         _log.debug("stream from %s to %s", shlex.join(producer), shlex.join(consumer))
         here, there = (producer, consumer) if is_push else (consumer, producer)
-        counters = Told(progress)
+        counters = ReportingCounters(progress)
         with self._session() as session, Program(list(here), is_push) as program:
             options = session.options
             stream = Stream(
@@ -84,12 +86,12 @@ class Sessions:
                     status = None
             if status is None or (not is_push and status):
                 program.end()  # before its input is
-            near = program.ran()
+            near = program.wait()
             if status is None and near.status == 0:
                 raise errors.ConnectionLost("the stream ended early")
-        far = (-15 if status is None else status, stream.err)
-        ends = [(near.status, near.err), far][:: 1 if is_push else -1]
-        return Piped(ends[0][0], ends[1][0], ends[0][1], ends[1][1], counters.bytes_done)
+        far = Ran(_ENDED_BY_US if status is None else status, b"", stream.err)
+        sender, receiver = (near, far) if is_push else (far, near)
+        return Piped(sender, receiver, counters.bytes_done)
 
     def close(self) -> None:
         with self._changed:
@@ -129,7 +131,7 @@ class Sessions:
                 session.close()
 
     def _taken(self) -> Session:
-        """One that nobody uses. Raises ConnectError where none can be had."""
+        """Return a session that nobody uses. Raises ConnectError where none can be had."""
         while True:
             with self._changed:
                 if self._is_closed:
@@ -150,7 +152,7 @@ class Sessions:
                 return session
 
     def _logs_in(self, session: Session) -> bool:
-        """A further one may not prompt: can it log in without?"""
+        """Can a further session log in without a prompt? Else it is closed, and none is tried."""
         try:
             session.run(["true"])
             return True
@@ -160,8 +162,8 @@ class Sessions:
             return False
 
 
-class Told(Counters):
-    """Counts a stream, and tells what has landed."""
+class ReportingCounters(Counters):
+    """Counts a stream, and passes on the bytes that have landed."""
 
     def __init__(self, progress: Callable[[int], object]) -> None:
         super().__init__()

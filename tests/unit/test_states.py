@@ -6,7 +6,7 @@ import enum
 import json
 import queue as standard_queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -100,18 +100,39 @@ class FakeAgent:
             pass
 
 
+class FakeSink:
+    """A near end that takes what comes."""
+
+    def __init__(self) -> None:
+        self.landed: list[int] = []  # offsets
+        self.before_it_settles: Callable[[], None] = lambda: None
+
+    def write(self, id_: int, offset: int, block: memoryview) -> None:
+        self.landed.append(offset)
+
+    def complete(self, *chunk: Any) -> tuple[bool, int, None]:
+        return True, 0, None
+
+    def abandon(self) -> None:
+        self.before_it_settles()
+
+    def know(self, *file: Any) -> None:
+        pass
+
+
 class Running:
     """A lane at work in a thread."""
 
-    def __init__(self) -> None:
-        self.queue, self.agent = WorkQueue(), FakeAgent()
+    def __init__(self, is_push: bool = True) -> None:
+        self.queue, self.agent, self.sink = WorkQueue(), FakeAgent(), FakeSink()
         near = SimpleNamespace(
-            begin=lambda request: None, close=lambda: None, source=None, sink=None
-        )
+            begin=lambda request: None, close=lambda: None, source=None,
+            sink=None if is_push else self.sink, the_sink=lambda: self.sink,
+        )  # fmt: skip
         pool: Any = SimpleNamespace(
-            queue=self.queue, is_push=True, begin_near=requests.Ping(), begin_far=requests.Ping(),
-            rtt_s=0.0, window_bytes=WINDOW_BYTES, is_stream=False, limiter=RateLimiter(None),
-            keeps=True, new_end=lambda: near, next_number=lambda: 1,
+            queue=self.queue, is_push=is_push, begin_near=requests.Ping(),
+            begin_far=requests.Ping(), rtt_s=0.0, window_bytes=WINDOW_BYTES, is_stream=False,
+            limiter=RateLimiter(None), keeps=True, new_end=lambda: near, next_number=lambda: 1,
         )  # fmt: skip
         agent: Any = self.agent
         self.lane = Lane("lane 1", pool, agent)
@@ -172,6 +193,37 @@ def test_a_goodbye_that_nobody_asked_for_is_none(running: Running) -> None:
     running.agent.inbox.put(None)
     running.wait()
     assert running.lane.has_worked and not running.lane.ended_well
+
+
+def test_a_chunk_dropped_while_another_lane_finds_it_damaged_is_sent_again() -> None:
+    """While the other lane says so, the chunk is over for a moment."""
+    running, landed = Running(is_push=False), threading.Event()
+    entry = tree.Entry(tree.FILE, 0, "file", 4, 0o644, 0, 1, {})
+    job: Any = SimpleNamespace(
+        number=7, item=Placed(entry, entry), may_be_short=False, is_closed=False, was_shared=False,
+        landed=lambda *chunk: landed.set(),
+    )  # fmt: skip
+    chunk = Chunk(job, 0, 4)
+    running.queue.add(chunk)
+
+    def send() -> None:
+        for type_, payload in ((wire.DATA, b"some"), (wire.DIGEST, wire.COUNT.pack(4) + b"digest")):
+            running.agent.inbox.put(wire.Frame(type_, 0, 7, 0, memoryview(payload)))
+
+    def await_get() -> None:
+        while running.agent.sent.get(timeout=WAIT_S) != (wire.GET, 7):
+            pass
+
+    await_get()
+    chunk.is_over = True
+    running.sink.before_it_settles = lambda: setattr(chunk, "is_over", False)
+    send()
+    await_get()
+    send()
+    assert landed.wait(WAIT_S) and running.sink.landed == [0]
+    running.queue.close()
+    running.agent.inbox.put(None)
+    running.wait()
 
 
 # --- a file's copy

@@ -11,7 +11,6 @@ import os
 import random
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -22,6 +21,7 @@ from pscp.endpoint.stream import SLOT_BYTES, AskedSource, Cutter, PipeSink, Pipe
 from pscp.progress import Counters
 from pscp.stream.pipe import Pull
 from pscp.transfer.plan import Chunk
+from pscp.transfer.work_queue import WorkQueue
 
 SENT_S = 20.0  # for what takes a moment
 BLOCK_BYTES = 256 * 1024
@@ -34,9 +34,9 @@ class Frames(list[Sent]):
     """What a PipeSource sends."""
 
     def send(
-        self, type_: int, id_: int, offset: int, payload: bytes | memoryview | system.Lent,
-        flags: int = 0,
-    ) -> None:  # fmt: skip
+        self, type_: int, id_: int, offset: int, payload: system.Payload, flags: int = 0
+    ) -> None:
+        assert not isinstance(payload, system.Block)  # a stream is no file
         lies = payload.view if isinstance(payload, system.Lent) else payload
         self.append((type_, id_, offset, bytes(lies), flags))
 
@@ -284,8 +284,8 @@ def test_a_far_source_answers_in_the_order_of_the_questions(pipe: Pipe) -> None:
     cutter, frames, are_sent = Cutter(pipe.read_fd), Frames(), threading.Event()
     source = AskedSource(cutter, HASH, 4096, 4)
 
-    def send(*frame: Any) -> None:
-        frames.send(*frame)
+    def send(type_: int, id_: int, offset: int, payload: system.Payload, flags: int = 0) -> None:
+        frames.send(type_, id_, offset, payload, flags)
         if len(frames) == 5:
             are_sent.set()
 
@@ -352,14 +352,14 @@ def test_the_bytes_come_out_in_order(
     """Whatever the order, the lanes, the blocks and the window; a chunk twice counts once."""
     window, chunks, order = arrived
     pipe, written = Pipe(), Written()
-    reorder = Reorder(pipe.write_fd, window, written)
+    reorder = Reorder(pipe.write_fd, window)
     sinks = [PipeSink(reorder, HASH) for _ in range(lanes)]
     seen: set[int] = set()
 
     def end() -> None:
         assert deliver(sinks[0], len(chunks), b"")
 
-    with running(reorder.run):
+    with running(lambda: reorder.run(written)):
         if end_first and len(chunks) < window:
             end()
         for turn, number in enumerate(order):
@@ -380,9 +380,9 @@ def test_the_bytes_come_out_in_order(
 
 def test_nothing_is_written_before_what_is_missing(pipe: Pipe) -> None:
     written = Written()
-    reorder = Reorder(pipe.write_fd, 4, written)
+    reorder = Reorder(pipe.write_fd, 4)
     sink = PipeSink(reorder, HASH)
-    with running(reorder.run):
+    with running(lambda: reorder.run(written)):
         for number in (1, 2, 3):
             assert deliver(sink, number, b"%d" % number)
         os.set_blocking(pipe.read_fd, False)
@@ -399,7 +399,7 @@ def test_stop_while_nobody_reads(pipe: Pipe) -> None:
     """All has arrived, the end as well: but not all was written."""
     fcntl.fcntl(pipe.write_fd, 1031, 4096)  # F_SETPIPE_SZ
     os.set_blocking(pipe.write_fd, False)
-    reorder = Reorder(pipe.write_fd, 4, lambda: None)
+    reorder = Reorder(pipe.write_fd, 4)
     sink = PipeSink(reorder, HASH)
     assert deliver(sink, 0, bytes(100_000)) and deliver(sink, 1, b"")
     with running(reorder.run):
@@ -410,7 +410,7 @@ def test_stop_while_nobody_reads(pipe: Pipe) -> None:
 
 def test_a_descriptor_that_does_not_block(pipe: Pipe) -> None:
     os.set_blocking(pipe.write_fd, False)
-    reorder = Reorder(pipe.write_fd, 4, lambda: None)
+    reorder = Reorder(pipe.write_fd, 4)
     out: list[bytes] = []
     sink, data = PipeSink(reorder, HASH), os.urandom(3 * SLOT_BYTES)
     for number in range(3):
@@ -428,7 +428,7 @@ def test_a_descriptor_that_does_not_block(pipe: Pipe) -> None:
 
 @pytest.mark.parametrize("window", [1, 2, 7])
 def test_a_chunk_beyond_the_window_is_refused(pipe: Pipe, window: int) -> None:
-    reorder = Reorder(pipe.write_fd, window, lambda: None)
+    reorder = Reorder(pipe.write_fd, window)
     sink = PipeSink(reorder, HASH)
     assert deliver(sink, window - 1, b"x")
     for data in (b"x", b""):
@@ -441,18 +441,18 @@ def test_a_damaged_chunk_is_refused_and_may_come_again(data: bytes, draw: st.Dat
     place, bit = draw.draw(st.integers(0, len(data) - 1)), draw.draw(st.integers(0, 7))
     damaged = bytearray(data)
     damaged[place] ^= 1 << bit
-    reorder = Reorder(os.open(os.devnull, os.O_WRONLY), 4, lambda: None)
+    reorder = Reorder(os.open(os.devnull, os.O_WRONLY), 4)
     sink = PipeSink(reorder, HASH)
     sink.write(1, 0, memoryview(bytes(damaged)))
     assert sink.complete(1, 0, len(data), digest(data)) == (False, 0, None)
     assert not reorder._waiting and reorder.arrived_bytes == 0
     assert deliver(sink, 0, data)
     assert reorder.arrived_bytes == len(data)
-    os.close(reorder._fd)
+    os.close(reorder.fd)
 
 
 def test_a_digest_of_nothing_with_another_digest_is_no_end(pipe: Pipe) -> None:
-    reorder = Reorder(pipe.write_fd, 4, lambda: None)
+    reorder = Reorder(pipe.write_fd, 4)
     sink = PipeSink(reorder, HASH)
     assert not sink.complete(1, 0, 0, digest(b"x"))[0]
     assert reorder.end is None
@@ -469,7 +469,7 @@ MISPLACED = {
 
 @pytest.mark.parametrize("case", MISPLACED)
 def test_a_block_outside_of_its_place_is_refused(pipe: Pipe, case: str) -> None:
-    reorder = Reorder(pipe.write_fd, 4, lambda: None)
+    reorder = Reorder(pipe.write_fd, 4)
     sink = PipeSink(reorder, HASH)
     *before, (offset, block) = MISPLACED[case]
     for begin, data in before:
@@ -480,14 +480,14 @@ def test_a_block_outside_of_its_place_is_refused(pipe: Pipe, case: str) -> None:
 
 
 def test_a_digest_for_other_bytes_than_came_is_refused(pipe: Pipe) -> None:
-    sink = PipeSink(Reorder(pipe.write_fd, 4, lambda: None), HASH)
+    sink = PipeSink(Reorder(pipe.write_fd, 4), HASH)
     sink.write(1, 0, memoryview(b"some"))
     with pytest.raises(wire.WireError, match="digest"):
         sink.complete(1, 0, 3, digest(b"som"))
 
 
 def test_an_abandoned_chunk_leaves_nothing_in_the_next(pipe: Pipe) -> None:
-    reorder = Reorder(pipe.write_fd, 4, lambda: None)
+    reorder = Reorder(pipe.write_fd, 4)
     sink = PipeSink(reorder, HASH)
     sink.write(1, 0, memoryview(b"long and abandoned"))
     sink.abandon()
@@ -499,7 +499,7 @@ def test_an_abandoned_chunk_leaves_nothing_in_the_next(pipe: Pipe) -> None:
 def test_who_does_not_read_any_more_holds_up_nothing(pipe: Pipe) -> None:
     """A command may end before its input does: the rest is dropped, and the end still comes."""
     os.close(pipe.read_fd)
-    reorder = Reorder(pipe.write_fd, 4, lambda: None)
+    reorder = Reorder(pipe.write_fd, 4)
     sink = PipeSink(reorder, HASH)
     for number, data in enumerate([b"a", b"b", b""]):
         assert deliver(sink, number, data)
@@ -511,7 +511,7 @@ def test_who_does_not_read_any_more_holds_up_nothing(pipe: Pipe) -> None:
 def test_what_cannot_be_written_is_an_error_and_ends_it() -> None:
     """Nothing that comes later is taken for written."""
     fd = os.open("/dev/full", os.O_WRONLY)
-    reorder = Reorder(fd, 4, lambda: None)
+    reorder = Reorder(fd, 4)
     sink = PipeSink(reorder, HASH)
     for number in range(2):
         assert deliver(sink, number, b"x")
@@ -525,8 +525,10 @@ def test_what_cannot_be_written_is_an_error_and_ends_it() -> None:
 def test_a_chunk_that_had_come_when_its_lane_was_lost(pipe: Pipe, has_come: bool) -> None:
     """It is asked for again, and the far end has it no more: that is no failure."""
     counters = Counters()
-    pull = Pull(pipe.write_fd, 4, counters, lambda place, text: None)
-    _, sink = pull.near.lane(requests.BeginStream("", HASH, 4096, ""))
+    reorder = Reorder(pipe.write_fd, 4)
+    pull = Pull(reorder, WorkQueue(is_stream=True), 4, counters, lambda place, text: None)
+    _, sink = reorder.lane(requests.BeginStream("", HASH, 4096, ""))
+    assert sink is not None
     if has_come:
         assert deliver(sink, 0, b"x")
     pull.failed(Chunk(pull, 0, SLOT_BYTES), failures.data(failures.SYSTEM, "", "gone"))
@@ -537,9 +539,9 @@ def test_a_chunk_that_had_come_when_its_lane_was_lost(pipe: Pipe, has_come: bool
 def test_buffers_are_used_again(pipe: Pipe) -> None:
     """As many as the window holds, however long the stream is."""
     written = Written()
-    reorder = Reorder(pipe.write_fd, 3, written)
+    reorder = Reorder(pipe.write_fd, 3)
     sink = PipeSink(reorder, HASH)
-    with running(reorder.run):
+    with running(lambda: reorder.run(written)):
         for number in range(50):
             assert deliver(sink, number, b"x")
             written.wait(number + 1)

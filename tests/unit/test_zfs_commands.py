@@ -237,11 +237,13 @@ def test_who_is_to_blame_for_a_stream() -> None:
     cut = b"cannot receive: failed to read from stream"
 
     def blamed(sent: int, received: int, sender: bytes, receiver: bytes) -> tuple[str, str]:
-        error = error_messages.of_stream("t", "v", Piped(sent, received, sender, receiver, 0))
+        ran = Ran(sent, b"", sender), Ran(received, b"", receiver)
+        error = error_messages.of_stream("t", "v", Piped(*ran, 0))
         assert error is not None
         return type(error).__name__, error.path
 
-    assert error_messages.of_stream("t", "v", Piped(0, 0, b"", b"noise", 1)) is None
+    well = Piped(Ran(0, b"", b""), Ran(0, b"", b"noise"), 1)
+    assert error_messages.of_stream("t", "v", well) is None
     assert blamed(1, 1, broken, b"cannot receive: out of space") == ("NoSpace", "v")
     assert blamed(1, -9, b"cannot open 't@a': dataset does not exist", b"") == (
         "NoSuchDataset", "t",

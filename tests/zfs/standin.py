@@ -56,8 +56,11 @@ class Standin:
                 for each in said:  # before what it reads is closed
                     each.join()
                 raise
-            statuses = (sender.wait(), receiver.wait())
-            return Piped(*statuses, said[0].whole(), said[1].whole(), count)
+            ran = [
+                Ran(process.wait(), b"", each.whole())
+                for process, each in zip((sender, receiver), said, strict=True)
+            ]
+            return Piped(ran[0], ran[1], count)
 
     def _started(self, argv: Sequence[str], stdin: int) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(
