@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
+import hypothesis
 import matrix
 import pytest
 from servers import (
@@ -36,6 +37,10 @@ from servers import (
 
 from pscp.processes import Process, descendants, living
 from pscp.selftest.servers import EmbeddedServer, PrivateServer, SshdServer, find_sshd
+
+# An example may take long on a busy machine; that says nothing about what is tested.
+hypothesis.settings.register_profile("pscp", deadline=None)
+hypothesis.settings.load_profile("pscp")
 
 # Every process that a test starts, here or through a private server, inherits this: so it is
 # found again even where its parent died before it and it is nobody's descendant any more.
