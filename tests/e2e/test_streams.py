@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, Any, Unpack
 
 import pytest
-from conftest import MakeServer, far_environment, require_sshd, shared
+from conftest import QUICK_LOGINS, MakeServer, far_environment, require_sshd, shared
 
 import pscp
 from e2e.conftest import ShellThat
@@ -108,7 +108,8 @@ def far(
     require_sshd()
     tmp = tmp_path_factory.mktemp("t")
     environment = far_environment(far_home, tmp_path_factory.mktemp("far-bin"), sys.executable)
-    with shared(lambda: SshdServer(environment={**environment, "TMPDIR": str(tmp)})) as server:
+    environment["TMPDIR"] = str(tmp)
+    with shared(lambda: SshdServer(QUICK_LOGINS, environment=environment)) as server:
         yield server, tmp
 
 
