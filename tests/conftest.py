@@ -23,8 +23,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
+import forked
 import matrix
 import pytest
+import workers
 from servers import (
     GoServer,
     LoginServer,
@@ -46,7 +48,7 @@ PYENV_VERSIONS = Path("~/.pyenv/versions").expanduser()  # before HOME is change
 SHELLS = ("sh", "bash", "csh", "fish")
 # sshd's own choice (sntrup761 in 9.2) takes 0.12 CPU-s more of each login than all else of it does.
 # Servers that ask for passwords, and those of the self-test, keep it.
-QUICK_LOGINS = ("KexAlgorithms curve25519-sha256",)
+QUICK_LOGINS = ("KexAlgorithms curve25519-sha256,curve25519-sha256@libssh.org",)
 
 
 def unavailable(what: str) -> NoReturn:
@@ -63,11 +65,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--all-ways", action="store_true", help="every test over every transport (matrix.py)"
     )
+    parser.addoption("--queue", metavar="FOLDER", help="take files from a queue (workers.py)")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     for line in matrix.MARKS.values():
         config.addinivalue_line("markers", line)
+    if folder := config.getoption("--queue"):
+        config.pluginmanager.register(workers.Worker(workers.Queue(Path(folder))))
     # What a test starts would ignore what we were started to ignore (nohup, &), and tests send it.
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -98,6 +103,7 @@ def isolated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         for name in ("SSH_AUTH_SOCK", "SSH_ASKPASS", "DISPLAY"):
             patch.delenv(name, raising=False)
         yield home
+        forked.close()
 
 
 # --- servers

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Unpack
 
+import forked
 import pytest
 from conftest import QUICK_LOGINS, MakeServer, far_environment, require_sshd, shared
 
@@ -71,7 +72,7 @@ class World:
     def start(self, *words: str, **popen: Any) -> subprocess.Popen[bytes]:
         popen = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, **popen}
         argv = self.argv(*words, program=popen.pop("program", PIPE))
-        return subprocess.Popen(argv, stderr=subprocess.PIPE, bufsize=0, **popen)
+        return forked.start(argv, stderr=subprocess.PIPE, bufsize=0, **popen)
 
     def run(
         self, *words: str, data: bytes | None = b"", **popen: Any

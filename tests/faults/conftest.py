@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Unpack
 
+import forked
 import matrix
 import pytest
 
@@ -212,7 +213,7 @@ class Way:
             popen["env"] = {**popen.get("env", os.environ), FOLDER: str(breaking.folder)}
         with open(out, "wb") as to_out, open(err, "wb") as to_err:
             argv = self.argv(*words, name=name)
-            process = subprocess.Popen(
+            process = forked.start(
                 argv, stdin=subprocess.DEVNULL, stdout=to_out, stderr=to_err, **popen
             )
         return Running(process, out, err)

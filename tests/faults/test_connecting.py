@@ -20,6 +20,7 @@ import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import forked
 import pytest
 from conftest import MakeServer
 
@@ -75,7 +76,7 @@ def silent_port() -> Iterator[int]:
 
 def command(*words: str, environment: dict[str, str] | None = None) -> tuple[int, str]:
     """A command's exit code, and what it said on standard error."""
-    done = subprocess.run(
+    done = forked.run(
         words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
         timeout=COMMAND_S, check=False, text=True, env={**os.environ, **(environment or {})},
     )  # fmt: skip
