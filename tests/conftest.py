@@ -13,6 +13,7 @@ import functools
 import os
 import re
 import secrets
+import shlex
 import shutil
 import signal
 import subprocess
@@ -48,6 +49,30 @@ PYENV_VERSIONS = Path("~/.pyenv/versions").expanduser()  # before HOME is change
 SHELLS = ("sh", "bash", "csh", "fish")
 # sshd's own choice (sntrup761 in 9.2) takes 0.12 CPU-s more of each login than all else of it does.
 # Servers that ask for passwords, and those of the self-test, keep it.
+# Half of what an agent's start takes is to compile what it was sent. The interpreter that runs the
+# tests keeps that in the home folder, as for modules; others do not.
+KEEPING = """import sys;
+import builtins, marshal, os, zlib
+def kept(text, name, mode, compile=compile):
+    if len(text) < 500:
+        return compile(text, name, mode)
+    raw = text if isinstance(text, bytes) else text.encode()
+    path = "%s/%08x-%d" % ({folder!r}, zlib.crc32(raw), len(raw))
+    try:
+        with open(path, "rb") as file:
+            return marshal.load(file)
+    except (OSError, EOFError, ValueError, TypeError):
+        code = compile(text, name, mode)
+    try:
+        with open("%s.%d" % (path, os.getpid()), "wb") as file:
+            marshal.dump(code, file)
+        os.rename(file.name, path)
+    except OSError:
+        pass
+    return code
+builtins.compile = kept
+exec(sys.argv.pop(1))
+"""
 QUICK_LOGINS = ("KexAlgorithms curve25519-sha256,curve25519-sha256@libssh.org",)
 
 
@@ -251,7 +276,11 @@ def far_environment(home: Path, folder: Path, python: str | None) -> dict[str, s
     else:
         # A script, not a link: an interpreter finds its libraries by where it itself lies.
         script = folder / "python3"
-        script.write_text(f'#!/bin/sh\nexec "{python}" "$@"\n')
+        agent = f'exec "{python}" "$@"'
+        if python == sys.executable:
+            kept = shlex.quote(KEEPING.format(folder=os.environ["HOME"]))
+            agent = f'[ "$1" = -IS ] && shift 2 && exec "{python}" -IS -c {kept} "$@"\n{agent}'
+        script.write_text(f"#!/bin/sh\n{agent}\n")
         script.chmod(0o755)
         path = f"{folder}:/usr/local/bin:/usr/bin:/bin"
     return {"HOME": str(home), "PATH": path, "PSCP_TEST_RUN": RUN_TOKEN}
