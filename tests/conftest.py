@@ -37,7 +37,7 @@ from servers import (
     why_no_mounts,
 )
 
-from pscp.processes import Process, descendants, living
+from pscp.processes import Process, descendants, living, stat_of
 from pscp.selftest.servers import EmbeddedServer, PrivateServer, SshdServer, find_sshd
 
 # Every process that a test starts, here or through a private server, inherits this: so it is
@@ -351,10 +351,35 @@ class Held(NamedTuple):
 
 
 SHARED: list[Held] = []  # what is held for the whole run
+# Only after these can there be processes that were not there when they were looked for last.
+STARTS = {
+    "subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", "socket.connect",
+}  # fmt: skip
+
+
+class Looks:
+    """The processes of this run, looked for where there may be new ones: it reads all of /proc."""
+
+    def __init__(self) -> None:
+        self._found: frozenset[Process] = frozenset()
+        self.is_old = True
+        sys.addaudithook(self._hear)
+
+    def _hear(self, event: str, arguments: tuple[object, ...]) -> None:
+        self.is_old = self.is_old or event in STARTS
+
+    def processes(self) -> frozenset[Process]:
+        if self.is_old:
+            self.is_old = False
+            self._found = started_processes()
+        return frozenset(process for process in self._found if is_there(process))
+
+
+LOOKS = Looks()
 
 
 def held_now() -> Held:
-    return Held(frozenset(threading.enumerate()), open_descriptors(), started_processes())
+    return Held(frozenset(threading.enumerate()), open_descriptors(), LOOKS.processes())
 
 
 def held_beyond(*known: Held) -> Held:
@@ -376,6 +401,13 @@ def started_processes() -> frozenset[Process]:
     return frozenset({*descendants(os.getpid()), *marked})
 
 
+def is_there(process: Process) -> bool:
+    with contextlib.suppress(OSError):
+        fields = stat_of(process.pid)
+        return fields[0] not in (b"Z", b"X") and fields[19].decode() == process.started
+    return False
+
+
 def is_marked(pid: int) -> bool:
     with contextlib.suppress(OSError), open(f"/proc/{pid}/environ", "rb") as environ:
         return RUN_TOKEN.encode() in environ.read()
@@ -387,9 +419,16 @@ def no_leaks(isolated: Path) -> Iterator[None]:
     before = held_now()
     yield
     deadline_s = time.monotonic() + ENDING_S
-    while any(left := held_beyond(before, *SHARED)) and time.monotonic() < deadline_s:
-        time.sleep(0.02)
-    if any(left):
+    is_all = True  # what there was at the first look, without what may have come of it since
+    while (has_left := any(left := held_beyond(before, *SHARED))) or not is_all:
+        if time.monotonic() > deadline_s:
+            break
+        if has_left:
+            is_all = False
+            time.sleep(0.01)
+        else:
+            is_all = LOOKS.is_old = True
+    if has_left:
         report(left)
 
 

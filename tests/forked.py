@@ -53,6 +53,7 @@ class _Forked(subprocess.Popen[Any]):
             "env": dict(os.environ if env is None else env), "umask": call["umask"],
             "cwd": os.fsdecode(cwd), "session": call["start_new_session"],
         }  # fmt: skip
+        sys.audit("subprocess.Popen", asked["argv"][0], asked["argv"], asked["cwd"], None)
         self.pid = _ask(asked, fds)
         self._child_created = True
         pipes = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")

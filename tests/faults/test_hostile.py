@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 from compare import tree_digest
 
-from faults.conftest import HERE, MIB, PATIENCE_S, PROGRAM, Ended
+from faults.conftest import HERE, MIB, PATIENCE_S, PEAK, PROGRAM, Ended
 from faults.hostile_agent import EVIL, LARGE
 from faults.hostile_channel import HostileChannel
 from pscp.cli import copy
@@ -442,7 +442,7 @@ def peak_kib(victim: Victim, words: list[str]) -> tuple[int, int]:
     """Exit code and peak memory of a pull in a process of its own."""
     peak = victim.beside.parent / "tmp" / "peak"
     argv = [sys.executable, "-c", PROGRAM, *words]
-    environment = {**os.environ, "PSCP_TEST_PEAK": str(peak)}
+    environment = {**os.environ, PEAK: str(peak)}
     done = subprocess.run(
         argv, env=environment, timeout=2 * PATIENCE_S, capture_output=True, check=False
     )
