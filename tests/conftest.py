@@ -13,6 +13,7 @@ import functools
 import os
 import re
 import secrets
+import shlex
 import shutil
 import signal
 import subprocess
@@ -23,9 +24,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
+import forked
 import hypothesis
 import matrix
 import pytest
+import workers
 from servers import (
     GoServer,
     LoginServer,
@@ -35,7 +38,7 @@ from servers import (
     why_no_mounts,
 )
 
-from pscp.processes import Process, descendants, living
+from pscp.processes import Process, descendants, living, stat_of
 from pscp.selftest.servers import EmbeddedServer, PrivateServer, SshdServer, find_sshd
 
 # An example may take long on a busy machine; that says nothing about what is tested.
@@ -49,6 +52,33 @@ ENDING_S = 5.0  # sshd notices a connection's end, and its agent an end of stdin
 OLDEST_MINOR, NEWEST_MINOR = 6, 14
 PYENV_VERSIONS = Path("~/.pyenv/versions").expanduser()  # before HOME is changed
 SHELLS = ("sh", "bash", "csh", "fish")
+# sshd's own choice (sntrup761 in 9.2) takes 0.12 CPU-s more of each login than all else of it does.
+# Servers that ask for passwords, and those of the self-test, keep it.
+# Half of what an agent's start takes is to compile what it was sent. The interpreter that runs the
+# tests keeps that in the home folder, as for modules; others do not.
+KEEPING = """import sys;
+import builtins, marshal, os, zlib
+def kept(text, name, mode, compile=compile):
+    if len(text) < 500:
+        return compile(text, name, mode)
+    raw = text if isinstance(text, bytes) else text.encode()
+    path = "%s/%08x-%d" % ({folder!r}, zlib.crc32(raw), len(raw))
+    try:
+        with open(path, "rb") as file:
+            return marshal.load(file)
+    except (OSError, EOFError, ValueError, TypeError):
+        code = compile(text, name, mode)
+    try:
+        with open("%s.%d" % (path, os.getpid()), "wb") as file:
+            marshal.dump(code, file)
+        os.rename(file.name, path)
+    except OSError:
+        pass
+    return code
+builtins.compile = kept
+exec(sys.argv.pop(1))
+"""
+QUICK_LOGINS = ("KexAlgorithms curve25519-sha256,curve25519-sha256@libssh.org",)
 
 
 def unavailable(what: str) -> NoReturn:
@@ -65,11 +95,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--all-ways", action="store_true", help="every test over every transport (matrix.py)"
     )
+    parser.addoption("--queue", metavar="FOLDER", help="take files from a queue (workers.py)")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     for line in matrix.MARKS.values():
         config.addinivalue_line("markers", line)
+    if folder := config.getoption("--queue"):
+        config.pluginmanager.register(workers.Worker(workers.Queue(Path(folder))))
     # What a test starts would ignore what we were started to ignore (nohup, &), and tests send it.
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -100,6 +133,7 @@ def isolated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         for name in ("SSH_AUTH_SOCK", "SSH_ASKPASS", "DISPLAY"):
             patch.delenv(name, raising=False)
         yield home
+        forked.close()
 
 
 # --- servers
@@ -119,7 +153,7 @@ def sshd(far_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[P
     """One sshd for the whole run; its python3 is the one that runs the tests."""
     environment = far_environment(far_home, tmp_path_factory.mktemp("far-bin"), sys.executable)
     require_sshd()
-    with shared(lambda: SshdServer(environment=environment)) as server:
+    with shared(lambda: SshdServer(QUICK_LOGINS, environment=environment)) as server:
         yield server
 
 
@@ -197,8 +231,9 @@ def make_sshd(far_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
             require_sshd()
             far = far_environment(far_home, tmp_path_factory.mktemp("far-bin"), python)
             server = SshdServer(
-                extra_config, environment={**far, **(environment or {})}, shell=shell
-            )
+                (*extra_config, *QUICK_LOGINS),
+                environment={**far, **(environment or {})}, shell=shell,
+            )  # fmt: skip
             return stack.enter_context(server)
 
         yield make
@@ -246,7 +281,11 @@ def far_environment(home: Path, folder: Path, python: str | None) -> dict[str, s
     else:
         # A script, not a link: an interpreter finds its libraries by where it itself lies.
         script = folder / "python3"
-        script.write_text(f'#!/bin/sh\nexec "{python}" "$@"\n')
+        agent = f'exec "{python}" "$@"'
+        if python == sys.executable:
+            kept = shlex.quote(KEEPING.format(folder=os.environ["HOME"]))
+            agent = f'[ "$1" = -IS ] && shift 2 && exec "{python}" -IS -c {kept} "$@"\n{agent}'
+        script.write_text(f"#!/bin/sh\n{agent}\n")
         script.chmod(0o755)
         path = f"{folder}:/usr/local/bin:/usr/bin:/bin"
     return {"HOME": str(home), "PATH": path, "PSCP_TEST_RUN": RUN_TOKEN}
@@ -317,10 +356,35 @@ class Held(NamedTuple):
 
 
 SHARED: list[Held] = []  # what is held for the whole run
+# Only after these can there be processes that were not there when they were looked for last.
+STARTS = {
+    "subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", "socket.connect",
+}  # fmt: skip
+
+
+class Looks:
+    """The processes of this run, looked for where there may be new ones: it reads all of /proc."""
+
+    def __init__(self) -> None:
+        self._found: frozenset[Process] = frozenset()
+        self.is_old = True
+        sys.addaudithook(self._hear)
+
+    def _hear(self, event: str, arguments: tuple[object, ...]) -> None:
+        self.is_old = self.is_old or event in STARTS
+
+    def processes(self) -> frozenset[Process]:
+        if self.is_old:
+            self.is_old = False
+            self._found = started_processes()
+        return frozenset(process for process in self._found if is_there(process))
+
+
+LOOKS = Looks()
 
 
 def held_now() -> Held:
-    return Held(frozenset(threading.enumerate()), open_descriptors(), started_processes())
+    return Held(frozenset(threading.enumerate()), open_descriptors(), LOOKS.processes())
 
 
 def held_beyond(*known: Held) -> Held:
@@ -342,6 +406,13 @@ def started_processes() -> frozenset[Process]:
     return frozenset({*descendants(os.getpid()), *marked})
 
 
+def is_there(process: Process) -> bool:
+    with contextlib.suppress(OSError):
+        fields = stat_of(process.pid)
+        return fields[0] not in (b"Z", b"X") and fields[19].decode() == process.started
+    return False
+
+
 def is_marked(pid: int) -> bool:
     with contextlib.suppress(OSError), open(f"/proc/{pid}/environ", "rb") as environ:
         return RUN_TOKEN.encode() in environ.read()
@@ -353,9 +424,16 @@ def no_leaks(isolated: Path) -> Iterator[None]:
     before = held_now()
     yield
     deadline_s = time.monotonic() + ENDING_S
-    while any(left := held_beyond(before, *SHARED)) and time.monotonic() < deadline_s:
-        time.sleep(0.02)
-    if any(left):
+    is_all = True  # what there was at the first look, without what may have come of it since
+    while (has_left := any(left := held_beyond(before, *SHARED))) or not is_all:
+        if time.monotonic() > deadline_s:
+            break
+        if has_left:
+            is_all = False
+            time.sleep(0.01)
+        else:
+            is_all = LOOKS.is_old = True
+    if has_left:
         report(left)
 
 

@@ -33,6 +33,8 @@ CONTENT = os.urandom(10_000)  # three blocks
 ENDING_MS = 10_000
 
 Start = Callable[..., RemoteAgent]
+# What an agent answers is the same over each way once frames of each kind come through.
+ONE_WAY = pytest.mark.parametrize("open_channel", ["local"], indirect=True)
 
 
 @pytest.fixture(params=WAYS)
@@ -135,6 +137,7 @@ def test_a_question_is_answered(start: Start, tmp_path: Path) -> None:
     assert answer[1]["kind"] == "destination" and answer[1]["path"] == asked[1]
 
 
+@ONE_WAY
 def test_a_question_that_fails_is_answered_too(start: Start, tmp_path: Path) -> None:
     far = start()
     answer: Any
@@ -183,6 +186,7 @@ def test_a_command_that_ends_at_once_tells_why(
 # --- whose the copy is
 
 
+@ONE_WAY
 def test_a_run_that_is_not_known_holds_the_copy_until_it_is_named(
     start: Start, tmp_path: Path
 ) -> None:
@@ -218,6 +222,7 @@ def test_a_chunk_is_pushed_acknowledged_and_made_a_file(start: Start, tmp_path: 
     assert (tmp_path / "file").read_bytes() == CONTENT
 
 
+@ONE_WAY
 def test_a_digest_that_does_not_match_is_a_mismatch_and_the_chunk_can_be_sent_again(
     start: Start, tmp_path: Path
 ) -> None:
@@ -231,6 +236,7 @@ def test_a_digest_that_does_not_match_is_a_mismatch_and_the_chunk_can_be_sent_ag
     assert push(far, 1, 0, CONTENT, digest(CONTENT)).flags == 0
 
 
+@ONE_WAY
 def test_a_chunk_that_cannot_be_written_is_refused_with_the_reason(
     start: Start, tmp_path: Path
 ) -> None:
@@ -244,6 +250,7 @@ def test_a_chunk_that_cannot_be_written_is_refused_with_the_reason(
     assert (failure["kind"], failure["path"]) == ("unsafe", "taken/file")
 
 
+@ONE_WAY
 def test_a_pack_is_answered_by_its_place(start: Start, tmp_path: Path) -> None:
     far = start()
     become_sink(far, tmp_path)
@@ -279,6 +286,7 @@ def test_a_chunk_is_pulled_with_its_digest(start: Start, tmp_path: Path) -> None
     assert frame.payload[wire.COUNT.size :] == digest(blocks)
 
 
+@ONE_WAY
 def test_a_file_that_changed_is_a_digest_that_says_so(start: Start, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(CONTENT)
     far = start()
@@ -305,6 +313,7 @@ def test_a_frame_that_is_not_allowed_ends_the_agent_which_says_why(start: Start)
     assert "a GET frame in state ready" in error.message
 
 
+@ONE_WAY
 def test_what_the_agent_may_not_send_is_a_protocol_error(start: Start) -> None:
     far = start()
     far.session = session.Session(session.COORDINATOR)  # as if its HELLO were still to come
@@ -413,6 +422,7 @@ def test_an_agent_serves_one_copy_after_another(start: Start, tmp_path: Path) ->
         far.session.advance(session.END)
 
 
+@ONE_WAY
 def test_errors_are_for_people(open_channel: Open) -> None:
     with pytest.raises(PscpError) as caught:
         RemoteAgent(open_channel("exit 97"))

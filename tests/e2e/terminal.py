@@ -9,19 +9,24 @@ import contextlib
 import os
 import re
 import select
-import subprocess
 import sys
 import termios
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
+import forked
+
 from e2e.ways import COMMAND_S
 
-_OWN = (
-    "import fcntl, os, sys, termios\n"
-    "fcntl.ioctl(0, termios.TIOCSCTTY, 0)\n"
-    "os.execvp(sys.argv[1], sys.argv[1:])"
-)
+_OWN = """
+import fcntl, os, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+if sys.argv[1:3] != [sys.executable, "-c"]:
+    os.execvp(sys.argv[1], sys.argv[1:])
+program = sys.argv[3]
+sys.argv[:] = ["-c", *sys.argv[4:]]
+exec(program)
+"""
 _CODES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 
 
@@ -31,7 +36,7 @@ class Terminal:
     def __init__(self, argv: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
         self._ours, self._its = os.openpty()
         self.shown = ""
-        self.child = subprocess.Popen(
+        self.child = forked.start(
             [sys.executable, "-c", _OWN, *argv], stdin=self._its, stdout=self._its,
             stderr=self._its, start_new_session=True, env={**os.environ, **(environment or {})},
         )  # fmt: skip

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+import forked
 import pytest
 from servers import LoginServer, PasswordSshd
 
@@ -59,7 +60,7 @@ def argv(server: PrivateServer, source: Path, *words: str) -> list[str]:
 
 def ran(argv: list[str], environment: Mapping[str, str] | None = None) -> Ran:
     """Without a terminal."""
-    done = subprocess.run(
+    done = forked.run(
         argv, capture_output=True, stdin=subprocess.DEVNULL, timeout=COMMAND_S, check=False,
         start_new_session=True, env={**os.environ, **(environment or {})}, text=True,
     )  # fmt: skip

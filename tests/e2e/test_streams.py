@@ -21,8 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Unpack
 
+import forked
 import pytest
-from conftest import MakeServer, far_environment, require_sshd, shared
+from conftest import QUICK_LOGINS, MakeServer, far_environment, require_sshd, shared
 
 import pscp
 from e2e.conftest import ShellThat
@@ -71,7 +72,7 @@ class World:
     def start(self, *words: str, **popen: Any) -> subprocess.Popen[bytes]:
         popen = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, **popen}
         argv = self.argv(*words, program=popen.pop("program", PIPE))
-        return subprocess.Popen(argv, stderr=subprocess.PIPE, bufsize=0, **popen)
+        return forked.start(argv, stderr=subprocess.PIPE, bufsize=0, **popen)
 
     def run(
         self, *words: str, data: bytes | None = b"", **popen: Any
@@ -108,7 +109,8 @@ def far(
     require_sshd()
     tmp = tmp_path_factory.mktemp("t")
     environment = far_environment(far_home, tmp_path_factory.mktemp("far-bin"), sys.executable)
-    with shared(lambda: SshdServer(environment={**environment, "TMPDIR": str(tmp)})) as server:
+    environment["TMPDIR"] = str(tmp)
+    with shared(lambda: SshdServer(QUICK_LOGINS, environment=environment)) as server:
         yield server, tmp
 
 

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Unpack
 
+import forked
+
 import pscp
 from pscp.api import Progress
 from pscp.option_fields import OptionFields
@@ -95,7 +97,7 @@ class Way:
     def typed(self, *words: str, cwd: Path | None = None) -> Ran:
         """The command with exactly these words, but for how the server is reached."""
         argv = self.argv(*words)
-        done = subprocess.run(
+        done = forked.run(
             argv, capture_output=True, stdin=subprocess.DEVNULL, timeout=COMMAND_S, check=False,
             cwd=cwd, umask=self.umask,
         )  # fmt: skip

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Unpack
 
+import forked
 import matrix
 import pytest
 
@@ -34,8 +35,9 @@ from pscp.transfer import worker
 HERE = Path(__file__).parent
 MIB = 1024 * 1024
 PATIENCE_S = 60.0  # for what happens within a second on a machine that is not busy
-# In a command's environment: where the rules for its calls are (calls.py); its copy's token.
-CALLS, TOKEN = "PSCP_TEST_CALLS", "PSCP_TEST_TOKEN"
+# In a command's environment: where the rules for its calls are (calls.py); its copy's token; where
+# it tells its peak memory.
+CALLS, TOKEN, PEAK = "PSCP_TEST_CALLS", "PSCP_TEST_TOKEN", "PSCP_TEST_PEAK"
 # Leaves its peak memory behind, as the kernel counts it for this very program (proc(5)).
 PROGRAM = f"""
 import os, sys
@@ -53,8 +55,8 @@ if "{TOKEN}" in os.environ:
     from pscp.transfer.copy import Run
     Run._token = lambda run: os.environ["{TOKEN}"]
 code = main()
-if "PSCP_TEST_PEAK" in os.environ:
-    with open("/proc/self/status") as lines, open(os.environ["PSCP_TEST_PEAK"], "w") as peak:
+if "{PEAK}" in os.environ:
+    with open("/proc/self/status") as lines, open(os.environ["{PEAK}"], "w") as peak:
         peak.write(next(line for line in lines if line.startswith("VmHWM")).split()[1])
 from pscp.signals import leave
 leave(code)
@@ -210,11 +212,11 @@ class Way:
             words = (*words, "-S", breaking.program)
         elif breaking is not None:
             popen["env"] = {**popen.get("env", os.environ), FOLDER: str(breaking.folder)}
+        # The memory of a fork would be that of what it is forked from as well.
+        begin = subprocess.Popen if PEAK in popen.get("env", ()) else forked.start
         with open(out, "wb") as to_out, open(err, "wb") as to_err:
             argv = self.argv(*words, name=name)
-            process = subprocess.Popen(
-                argv, stdin=subprocess.DEVNULL, stdout=to_out, stderr=to_err, **popen
-            )
+            process = begin(argv, stdin=subprocess.DEVNULL, stdout=to_out, stderr=to_err, **popen)
         return Running(process, out, err)
 
     def run(self, *words: str, **more: Any) -> Ended:

@@ -4,7 +4,8 @@
 are what it answers otherwise than an honest agent with a small tree would. VICTIM in the
 environment is a folder beside the destination, which no copy may touch.
 
-Runs the same wire.py as everybody. Not here: what must come of each scenario (test_hostile.py).
+Runs the same wire.py as everybody. Not here: what must come of each scenario (test_hostile.py), a
+scenario in the test's own process (hostile_channel.py).
 """
 
 import base64
@@ -26,7 +27,6 @@ if __name__ == "__main__":
 
 from pscp.endpoint import hashes, wire  # noqa: E402
 
-VICTIM = os.environ.get("VICTIM", "/nowhere")
 EVIL = b"from the far end\n"
 EVIL_BYTES = len(EVIL)
 LARGE = 300_000  # more than travels in a pack
@@ -35,8 +35,11 @@ METHODS = {
     "BeginSource": "begin", "BeginSink": "begin", "BeginStream": "begin",
     "CloseInput": "close_input", "ExtentsThere": "extents", "DigestsThere": "digests",
 }  # fmt: skip
-ARGUMENT = ""  # what SCENARIO has after its colon
 ESCAPES = "\x1b]0;owned\x07\x1b[2J\r\u202e\x9b31m"
+
+
+def victim() -> str:
+    return os.environ.get("VICTIM", "/nowhere")
 
 
 def entry(
@@ -66,11 +69,18 @@ def content(size: int, offset: int = 0) -> bytes:
 
 
 class Far:
-    """An honest one, with a folder `tree` that has a small and a large file."""
+    """An honest one, with a folder `tree` that has a small and a large file.
+
+    `argument` is what SCENARIO has after its colon; `fds` are its input, output and error.
+    """
+
+    def __init__(self, argument: str, fds: tuple[int, int, int] = (0, 1, 2)) -> None:
+        self.argument = argument
+        self.fd_in = open(fds[0], "rb", closefd=False)  # noqa: SIM115
+        self.fd_out, self.fd_error = fds[1:]
+        self.known: dict[int, Any] = {}
 
     def main(self) -> None:
-        self.fd_in = sys.stdin.buffer
-        self.known: dict[int, Any] = {}
         self.start(self.read_agent())
         self.send(wire.HELLO, payload=wire.to_json(self.hello()))
         while header := self.fd_in.read(wire.HEADER.size):
@@ -91,7 +101,7 @@ class Far:
     def raw(self, data: bytes) -> None:
         view = memoryview(data)
         while view:
-            view = view[os.write(1, view) :]
+            view = view[os.write(self.fd_out, view) :]
 
     def send(
         self, type_: int, id_: int = 0, offset: int = 0, payload: bytes = b"", flags: int = 0
@@ -183,7 +193,7 @@ class Honest(Far):
 
 class Names(Far):
     names = [
-        "tree/../../evil", "tree/..", "..", "../evil", "/" + VICTIM + "/evil", VICTIM + "/evil", "",
+        "tree/../../evil", "tree/..", "..", "../evil", "//VICTIM/evil", "/VICTIM/evil", "",
         "tree//evil", "tree/./evil", "tree/", "tree/a\0b", "other/evil", "tree/\ud800", "tree/../x",
         "tree/a/../../../evil", ".", "./tree/evil", "tree2", "tre", "tree/" + "n" * 300,
     ]  # fmt: skip
@@ -191,13 +201,16 @@ class Names(Far):
     def bad(self) -> list[Any]:
         kinds: list[Callable[[str], list[Any]]]
         kinds = [file, folder, lambda path: file(path, LARGE), lambda path: file(path, 0)]
-        return [kind(name) for name in self.names for kind in kinds]
+        return [kind(name) for name in self.all_names() for kind in kinds]
+
+    def all_names(self) -> list[str]:
+        return [name.replace("/VICTIM", victim()) for name in self.names]
 
 
 class NamesOfLinks(Names):
     def bad(self) -> list[Any]:
-        return [entry("link", name, to="x") for name in self.names] + [
-            hard_link(name, "tree/good") for name in self.names
+        return [entry("link", name, to="x") for name in self.all_names()] + [
+            hard_link(name, "tree/good") for name in self.all_names()
         ]
 
 
@@ -206,7 +219,7 @@ class ThroughALink(Far):
 
     def bad(self) -> list[Any]:
         return [
-            entry("link", "tree/l", to=VICTIM),
+            entry("link", "tree/l", to=victim()),
             file("tree/l/evil"),
             file("tree/l/evil large", LARGE),
             folder("tree/l/evil folder"),
@@ -219,7 +232,7 @@ class LateLink(Far):
 
     def bad(self) -> list[Any]:
         return [
-            folder("tree/l"), file("tree/l/honest"), entry("link", "tree/l", to=VICTIM),
+            folder("tree/l"), file("tree/l/honest"), entry("link", "tree/l", to=victim()),
             file("tree/l/evil"), file("tree/l/evil large", LARGE),
         ]  # fmt: skip
 
@@ -231,7 +244,8 @@ class ThroughTheUsersLink(Far):
 
 class HardLinks(Far):
     def bad(self) -> list[Any]:
-        targets = ["tree/users/secret", "tree/../secret", VICTIM + "/secret", "../secret", 5, None]
+        outside = victim() + "/secret"
+        targets = ["tree/users/secret", "tree/../secret", outside, "../secret", 5, None]
         return [hard_link(f"tree/h{number}", target) for number, target in enumerate(targets)] + [
             entry("hardlink", "tree/i1", to="tree/good"),
             hard_link("tree/i2", "tree/good", 7),
@@ -242,7 +256,7 @@ class HardLinks(Far):
 class UnaskedLinks(Far):
     def bad(self) -> list[Any]:
         return [
-            entry("link", "tree/l", to=VICTIM),
+            entry("link", "tree/l", to=victim()),
             hard_link("tree/h", "tree/good"),
         ]
 
@@ -284,10 +298,10 @@ class Tops(Far):
     """As many tops as SCENARIO names after a colon."""
 
     def expand(self, asked: dict[str, Any]) -> object:
-        return [json.loads(ARGUMENT)]
+        return [json.loads(self.argument)]
 
     def entries(self) -> list[Any]:
-        return [file(top[0]) for top in json.loads(ARGUMENT)]
+        return [file(top[0]) for top in json.loads(self.argument)]
 
 
 # --- numbers and shapes
@@ -297,7 +311,7 @@ class Entries(Far):
     """One entry, given after the colon."""
 
     def bad(self) -> list[Any]:
-        return [json.loads(ARGUMENT)]
+        return [json.loads(self.argument)]
 
 
 class Answers(Far):
@@ -307,11 +321,11 @@ class Answers(Far):
         return [*super().entries(), file("tree/sparse", 1 << 20, sparse=1)]
 
     def hello(self) -> Any:
-        question, answer, _ = json.loads(ARGUMENT)
+        question, answer, _ = json.loads(self.argument)
         return answer if question == "hello" else super().hello()
 
     def answer(self, id_: int, asked: dict[str, Any]) -> None:
-        question, answer, failed = json.loads(ARGUMENT)
+        question, answer, failed = json.loads(self.argument)
         if asked["ask"] == question:
             self.reply(id_, answer, failed)
         else:
@@ -320,7 +334,7 @@ class Answers(Far):
 
 class DeepAnswer(Far):
     def answer(self, id_: int, asked: dict[str, Any]) -> None:
-        if asked["ask"] == ARGUMENT:
+        if asked["ask"] == self.argument:
             half = wire.MAX_PAYLOAD_BYTES // 2
             self.send(wire.REPLY, id_, 0, b"[" * half + b"]" * half)
         else:
@@ -331,7 +345,7 @@ class RoundTrip(Far):
     """RoundTrip:nan: a HELLO with a round trip's time, which only SFTP's programs tell."""
 
     def hello(self) -> Any:
-        return {**super().hello(), "rtt_s": float(ARGUMENT)}
+        return {**super().hello(), "rtt_s": float(self.argument)}
 
 
 class DeepHello(Far):
@@ -448,7 +462,7 @@ class Chunks(Far):
     """What a chunk is answered with: a method's name after the colon."""
 
     def chunk(self, id_: int, offset: int, length: int) -> None:
-        getattr(self, ARGUMENT)(id_, offset, length)
+        getattr(self, self.argument)(id_, offset, length)
 
     def behind(self, id_: int, offset: int, length: int) -> None:
         self.data(id_, offset + length + 10, EVIL)
@@ -502,7 +516,7 @@ class Packs(Far):
     def pack(self, id_: int, files: list[Any]) -> None:
         bodies = [content(size) for _, _, size, _, _ in files]
         rows = [[len(body), self.digest(body).hex()] for body in bodies]
-        rows, bodies = getattr(self, ARGUMENT)(rows, bodies)
+        rows, bodies = getattr(self, self.argument)(rows, bodies)
         self.send(wire.PACK, id_, 0, wire.pack_payload(rows, bodies))
 
     def wrong_digests(self, rows: list[Any], bodies: list[bytes]) -> tuple[object, list[bytes]]:
@@ -573,7 +587,8 @@ class Heard(Far):
         return "/nowhere"
 
     def heard(self, asked: dict[str, Any]) -> object:
-        return {"said": [], "status": None, "deaf": False, "failure": None, **json.loads(ARGUMENT)}
+        honest: dict[str, Any] = {"said": [], "status": None, "deaf": False, "failure": None}
+        return {**honest, **json.loads(self.argument)}
 
     def abort(self, asked: dict[str, Any]) -> object:
         return None
@@ -588,7 +603,7 @@ class Frames(Far):
     """Bytes in hex after the colon, in the place of an answer."""
 
     def begin(self, asked: dict[str, Any]) -> None:
-        self.raw(bytes.fromhex(ARGUMENT))
+        self.raw(bytes.fromhex(self.argument))
 
 
 class LongFrame(Far):
@@ -610,17 +625,17 @@ class Banner(Far):
 
 class SaysAndEnds(Far):
     def start(self, marker: bytes) -> None:
-        os.write(2, (ESCAPES + " is what I say\n").encode())
-        os._exit(ord(ARGUMENT))
+        os.write(self.fd_error, (ESCAPES + " is what I say\n").encode())
+        os._exit(ord(self.argument))
 
 
 class EndlessTalk(Far):
     """On standard error, while the connection is up and when it has ended."""
 
     def begin(self, asked: dict[str, Any]) -> None:
-        os.close(1)
+        os.close(self.fd_out)
         while True:
-            os.write(2, b"blah " * 1000 + b"\n")
+            os.write(self.fd_error, b"blah " * 1000 + b"\n")
 
 
 # --- without an end
@@ -629,7 +644,8 @@ class EndlessTalk(Far):
 class EndlessFailures(Far):
     """A walk that goes on and on; here it ends, so that the test does."""
 
-    def __init__(self) -> None:
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
         self.number = itertools.count()
 
     def walk(self, asked: dict[str, Any]) -> object:
@@ -644,7 +660,8 @@ class EndlessFailures(Far):
 class EndlessOwners(Far):
     """Each with a long name of its own; here they end, as above."""
 
-    def __init__(self) -> None:
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
         self.number = itertools.count()
 
     def walk(self, asked: dict[str, Any]) -> object:
@@ -659,7 +676,8 @@ class EndlessOwners(Far):
 class EndlessExtents(Far):
     """Of one byte each, and told much faster than they are sent."""
 
-    def __init__(self) -> None:
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
         self.asked = self.sent = 0
 
     def entries(self) -> list[Any]:
@@ -680,11 +698,16 @@ class EndlessExtents(Far):
             self.send(wire.DIGEST, id_, offset, payload, wire.FAILED)
 
 
+def scenario(text: str, *fds: Any) -> Far:
+    """Make the far end that SCENARIO, with its argument, stands for."""
+    name, _, argument = text.partition(":")
+    found: Far = globals()[name](argument, *fds)
+    return found
+
+
 def main() -> None:
-    global ARGUMENT
-    scenario, _, ARGUMENT = sys.argv[1].partition(":")
     try:
-        globals()[scenario]().main()
+        scenario(sys.argv[1]).main()
     except BrokenPipeError:
         os._exit(0)
 

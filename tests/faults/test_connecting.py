@@ -20,6 +20,7 @@ import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import forked
 import pytest
 from conftest import MakeServer
 
@@ -75,7 +76,7 @@ def silent_port() -> Iterator[int]:
 
 def command(*words: str, environment: dict[str, str] | None = None) -> tuple[int, str]:
     """A command's exit code, and what it said on standard error."""
-    done = subprocess.run(
+    done = forked.run(
         words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
         timeout=COMMAND_S, check=False, text=True, env={**os.environ, **(environment or {})},
     )  # fmt: skip
@@ -399,7 +400,8 @@ def test_a7_the_greeting_of_a_forced_command(
     remote: str, make_sshd: MakeServer, file: Path
 ) -> None:
     """A7: no broken protocol, but what it is, with its hint."""
-    server = make_sshd(["ForceCommand echo Welcome, no shell here"])
+    # It ends when something has come to it: who writes to one that has ended hears nothing of it.
+    server = make_sshd(["ForceCommand echo Welcome, no shell here; head -c 1 >/dev/null"])
     with pytest.raises(NoSftp if remote == "sftp" else NoAgent) as raised:
         pscp.copy(
             str(file), f"{server.host}:", batch=True, remote=remote, config_file=server.ssh_config

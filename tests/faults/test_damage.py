@@ -4,7 +4,8 @@ file.
 SSH itself ends a connection whose bytes were changed on the network, so what is damaged here is
 what faulty memory damages: the bytes between ssh and the programs at its ends.
 
-Not here: connections that die (test_lanes_lost.py), a far end that lies (test_hostile.py).
+Not here: each field of each header (../core/test_damage.py), connections that die
+(test_lanes_lost.py), a far end that lies (test_hostile.py).
 """
 
 from __future__ import annotations
@@ -109,8 +110,9 @@ def assert_no_wrong_file(way: Way, breaking: Breaking) -> None:
     assert not complete or arrived == wanted
 
 
-@pytest.mark.parametrize("field", FIELDS)
-@pytest.mark.parametrize("name", ["DATA", "DIGEST", "PACK"])
+@pytest.mark.parametrize(
+    ("name", "field"), [("DATA", "length"), ("DIGEST", "id"), ("PACK", "type")]
+)
 @pytest.mark.timeout(40)
 def test_a_bit_of_a_header_of_the_source(
     way: Way, quick_retries: None, name: str, field: str
@@ -121,8 +123,7 @@ def test_a_bit_of_a_header_of_the_source(
     assert_no_wrong_file(way, breaking)
 
 
-@pytest.mark.parametrize("field", FIELDS)
-@pytest.mark.parametrize("name", ["to ASK", "to FILE", "from ACK"])
+@pytest.mark.parametrize(("name", "field"), [("to ASK", "length"), ("from ACK", "offset")])
 @pytest.mark.timeout(40)
 def test_a_bit_of_another_header_of_a_push(
     push: Way, quick_retries: None, name: str, field: str
@@ -130,8 +131,7 @@ def test_a_bit_of_another_header_of_a_push(
     assert_no_wrong_file(push, another_header(push, name, field))
 
 
-@pytest.mark.parametrize("field", FIELDS)
-@pytest.mark.parametrize("name", ["to GET", "from REPLY"])
+@pytest.mark.parametrize(("name", "field"), [("to GET", "length"), ("from REPLY", "flags")])
 @pytest.mark.timeout(40)
 def test_a_bit_of_another_header_of_a_pull(
     pull: Way, quick_retries: None, name: str, field: str
@@ -148,8 +148,7 @@ def another_header(way: Way, name: str, field: str) -> Breaking:
     return way.breaking().rule("flip", way=direction, type=type_, at=at, bit=bit, after=1)
 
 
-@pytest.mark.parametrize("at", [HEADER_BYTES + 9, -5])
-@pytest.mark.parametrize("name", ["to ASK", "to FILE", "from REPLY", "from ACK"])
+@pytest.mark.parametrize(("name", "at"), [("to ASK", HEADER_BYTES + 9), ("from ACK", -5)])
 @pytest.mark.timeout(40)
 def test_a_bit_of_what_is_said(push: Way, quick_retries: None, name: str, at: int) -> None:
     fill_all(push)
@@ -169,9 +168,8 @@ def test_a_name_changes(way: Way, quick_retries: None) -> None:
 
 def test_the_hello_changes(push: Way) -> None:
     fill_all(push)
-    for at in (0, 7, HEADER_BYTES + 3, -3):
-        breaking = push.breaking().rule("flip", way="from", type=wire.HELLO, at=at)
-        assert_no_wrong_file(push, breaking)
+    breaking = push.breaking().rule("flip", way="from", type=wire.HELLO, at=7)
+    assert_no_wrong_file(push, breaking)
 
 
 def test_a_copy_over_several_connections_goes_on(way: Way, quick_retries: None) -> None:

@@ -1,7 +1,8 @@
 """A far end that lies, when it is pulled from: it writes nowhere else, and there is a clear end.
 
 What the scenarios do is in hostile_agent.py. After each of them: nothing beside the destination
-has changed, no traceback, one of the documented exit codes, and no part is left.
+has changed, no traceback, one of the documented exit codes, and no part is left. They run in
+threads of this process; one of each kind, and those that end it, are the ssh of a lane.
 
 Not here: damage by accident (test_damage.py).
 """
@@ -14,15 +15,18 @@ import shlex
 import stat
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from compare import tree_digest
 
-from faults.conftest import HERE, MIB, PATIENCE_S, PROGRAM, Ended
+from faults.conftest import HERE, MIB, PATIENCE_S, PEAK, PROGRAM, Ended
 from faults.hostile_agent import EVIL, LARGE
+from faults.hostile_channel import HostileChannel
 from pscp.cli import copy
+from pscp.connect import ssh_opener
 from pscp.transfer import lane_pool
 from pscp.transports import openssh
 
@@ -54,13 +58,24 @@ class Victim:
         return ["-BS", str(program), "--remote", "agent", "--progress", "json", *words, "--",
                 f"far:{name}", str(self.destination)]  # fmt: skip
 
-    def pull(self, scenario: str, *words: str, name: str = "tree") -> Ended:
+    def pull(
+        self, scenario: str, *words: str, name: str = "tree", is_process: bool = False
+    ) -> Ended:
         """In this process, so that a traceback is this test's own."""
         before = self.outside()
-        code = copy.main(self.words(scenario, *words, name=name))
+        argv = self.words(scenario, *words, name=name)
+        code = copy.main(argv) if is_process else self.main(scenario, argv)
         ended = Ended(code, *self._capfd.readouterr())
         self.check(ended, before)
         return ended
+
+    def main(
+        self, scenario: str, argv: list[str], command: Callable[[list[str]], int] = copy.main
+    ) -> int:
+        """Run the command with this scenario at the end of each channel, in this process."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(ssh_opener, "open_channel", lambda *_, **fields: HostileChannel(scenario))
+            return command(argv)
 
     def check(self, ended: Ended, before: dict[bytes, Any]) -> None:
         assert self.outside() == before
@@ -91,13 +106,26 @@ def victim(own_home: Path, capfd: pytest.CaptureFixture[str]) -> Victim:
 GOOD = {"tree/good", "tree/large good"}
 
 
-def test_an_honest_one_is_copied(victim: Victim) -> None:
+@pytest.mark.parametrize("is_process", [False, True], ids=["thread", "process"])
+def test_an_honest_one_is_copied(victim: Victim, is_process: bool) -> None:
     """Or nothing of what follows would mean anything."""
-    assert victim.pull("Honest").code == 0
+    assert victim.pull("Honest", is_process=is_process).code == 0
     assert victim.there() == GOOD
     assert (victim.destination / "tree" / "good").read_bytes() == EVIL
     assert (victim.destination / "tree" / "large good").stat().st_size == LARGE
     assert victim.pull("Honest", "--no-resume").code == 0
+
+
+@pytest.mark.parametrize(
+    ("scenario", "code"),
+    [("Names", 1), ("Entries:[]", 4), ('Answers:["walk", 5, false]', 4),
+     ("DeepHello", 4), ("UnaskedData", 4), ("Chunks:longer", 4), ("Packs:fewer_rows", 4),
+     ("Chunks:wrong_digest", 1), ("Frames:" + "00" * 28, 4), ("Failures", 1)],
+)  # fmt: skip
+def test_of_each_kind_one_is_a_process(victim: Victim, scenario: str, code: int) -> None:
+    ended = victim.pull(scenario, "-a", is_process=True)
+    assert ended.code == code
+    assert victim.there() <= GOOD
 
 
 # --- names
@@ -151,9 +179,10 @@ def test_links_that_were_not_asked_for(victim: Victim) -> None:
 def test_a_folder_where_a_file_was_asked_for(victim: Victim) -> None:
     """`pscp far:tree .` without -r: a folder of that name that is here is not written into."""
     (victim.destination / "tree").mkdir()
-    words = [w for w in victim.words("AFolderForAFile") if w != "-rc"]
+    scenario = "AFolderForAFile"
+    words = [w for w in victim.words(scenario) if w not in ("-rc", "2")]
     before = victim.outside()
-    assert copy.main(words[: words.index("2")] + words[words.index("2") + 1 :]) == 1
+    assert victim.main(scenario, words) == 1
     assert victim.outside() == before and victim.there() == set()
 
 
@@ -167,7 +196,7 @@ def test_b6_no_name_is_for_the_far_end_to_choose(
     scenario = "Unasked" if is_folder is None else f"Tops:{top}"
     words = [w for w in victim.words(scenario, name=name) if w not in ("-rc", "2")]
     before = victim.outside()
-    assert copy.main(words) in (1, 4)
+    assert victim.main(scenario, words) in (1, 4)
     assert victim.outside() == before and victim.there() == set()
 
 
@@ -346,7 +375,7 @@ def test_escapes_are_spelled_out(victim: Victim, scenario: str, style: str) -> N
 
 @pytest.mark.parametrize("status", ["\1", "\x61", "\x62", "\x63", "\x7f"], ids=ascii)
 def test_what_it_says_at_its_end(victim: Victim, status: str) -> None:
-    ended = victim.pull(f"SaysAndEnds:{status}", "--progress", "none")
+    ended = victim.pull(f"SaysAndEnds:{status}", "--progress", "none", is_process=True)
     assert ended.code in (3, 4)
 
 
@@ -401,7 +430,7 @@ def test_who_talks_without_end_is_not_listened_to(
 ) -> None:
     monkeypatch.setattr(lane_pool, "_ATTEMPTS_ALONE", 2)
     monkeypatch.setattr(openssh, "_END_S", 0.2)
-    ended = victim.pull(scenario, "--progress", "none")
+    ended = victim.pull(scenario, "--progress", "none", is_process=True)
     assert ended.code in (1, 3, 4)
     assert len(ended.err) < 2000
 
@@ -413,7 +442,7 @@ def peak_kib(victim: Victim, words: list[str]) -> tuple[int, int]:
     """Exit code and peak memory of a pull in a process of its own."""
     peak = victim.beside.parent / "tmp" / "peak"
     argv = [sys.executable, "-c", PROGRAM, *words]
-    environment = {**os.environ, "PSCP_TEST_PEAK": str(peak)}
+    environment = {**os.environ, PEAK: str(peak)}
     done = subprocess.run(
         argv, env=environment, timeout=2 * PATIENCE_S, capture_output=True, check=False
     )

@@ -27,8 +27,10 @@ def piped(own_home: Path, capfd: pytest.CaptureFixture[str]) -> Piped:
 
     def pipe(answer: dict[str, Any], *words: str) -> tuple[int, str]:
         """Exit code and words of a stream whose command is said to have said, or ended as, this."""
-        victim.words(f"Heard:{json.dumps(answer)}")
-        code = pipecli.main(["-BS", str(own_home / "ssh"), "-c", "1", *words, "far", "true"])
+        scenario = f"Heard:{json.dumps(answer)}"
+        victim.words(scenario)
+        argv = ["-BS", str(own_home / "ssh"), "-c", "1", *words, "far", "true"]
+        code = victim.main(scenario, argv, pipecli.main)
         return code, capfd.readouterr().err
 
     return pipe

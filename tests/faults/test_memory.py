@@ -11,7 +11,7 @@ import os
 import pytest
 from compare import allocated_bytes, assert_same_tree
 
-from faults.conftest import MIB, Ended, Way, fill
+from faults.conftest import MIB, PEAK, Ended, Way, fill
 
 EVERY_WAY = True
 
@@ -22,7 +22,7 @@ FILES = 20_000
 def run(way: Way, *words: str) -> tuple[Ended, int]:
     """What came of a copy over eight lanes, and the peak of its memory in KiB."""
     path = way.home / "peak"
-    ended = way.run("-c", "8", *words, env={**os.environ, "PSCP_TEST_PEAK": str(path)})
+    ended = way.run("-c", "8", *words, env={**os.environ, PEAK: str(path)})
     return ended, int(path.read_text())
 
 

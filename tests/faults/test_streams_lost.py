@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import forked
 import pytest
 
 import pscp
@@ -250,7 +251,7 @@ def is_living(pid: int) -> bool:
 def start(way: Way, *words: str) -> subprocess.Popen[bytes]:
     argv = [sys.executable, "-c", PROGRAM, "-F", way.server.ssh_config, "-B", "-c", "2", *words]
     pipe = subprocess.PIPE
-    return subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0)
+    return forked.start(argv, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0)
 
 
 def started(way: Way) -> subprocess.Popen[bytes]:
