@@ -25,8 +25,9 @@ from pscp.endpoint.stream import SLOT_BYTES
 from pscp.options import Options
 from pscp.progress import Counters, format_bytes
 from pscp.stream.pipe import Out, Pipe, Pull, Push, Target
-from pscp.transfer.coordinator import choose_hash
-from pscp.transfer.copy import make_pool, replace_dead
+from pscp.transfer.begin import choose_hash
+from pscp.transfer.copy import make_pool
+from pscp.transfer.negotiation import replace_dead
 from pscp.transports.openssh import reap
 
 if TYPE_CHECKING:
@@ -92,11 +93,11 @@ class Stream:
             _ended_there(agents[0])
             raise
         assert self._pipe is not None
-        first = [agents.pop(0) for _ in range(min(len(agents), pool.count))]
+        first = [agents.pop(0) for _ in range(min(len(agents), pool.layout.count))]
         try:
             status = self._pipe.run(pool, begin, first)
         finally:
-            agents += pool.kept
+            agents += pool.kept.agents
         self._connections.remember(self._options, self._is_push, pool.lesson())
         return status
 
@@ -114,7 +115,7 @@ class Stream:
         pipe = self._new_pipe(os.dup(fd), window)
         pool = make_pool(
             connections, options, self.counters, far,
-            is_push=is_push, algorithm=algorithm, note=self._note, stream=pipe.near,
+            is_push=is_push, note=self._note, stream=pipe.near,
         )  # fmt: skip
         pipe.queue = pool.queue
         self._pipe = pipe
