@@ -4,8 +4,9 @@ A reporter gets the Counters once, reads them from a thread of its own while the
 them, and is told by name of nothing but notes (failures, warnings) and lines (a dry run's
 list). One that cannot write any more falls silent; it never ends a copy, and a note never waits.
 
-Not here: who counts (transfer/coordinator.py), the closing words (cli/copy.py), records for who
-looks for a cause (log.py), and how a line is written (terminal_text.py).
+Not here: the numbers (counters.py), who counts (transfer/coordinator.py), the closing words
+(cli/copy.py), records for who looks for a cause (log.py), and how a line is written
+(terminal_text.py).
 Read next: transfer/journal.py.
 """
 
@@ -18,10 +19,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Protocol, TextIO
 
 from pscp import terminal_text
+from pscp.counters import Counters as Counters
 from pscp.options import Options
 from pscp.terminal_text import printable, write_line
 
@@ -30,57 +32,6 @@ if TYPE_CHECKING:
     from rich.live import Live
 
 RATE_WINDOW_S = 10.0  # long enough to be steady, short enough to show a lane that died
-
-
-@dataclass(slots=True)
-class Counters:
-    """Where a copy stands. Any thread may add; a single field may be read at any time."""
-
-    bytes_total: int = 0  # planned so far
-    plan_complete: bool = False
-    bytes_done: int = 0  # landed and verified in this run
-    bytes_resumed: int = 0  # there already and verified, not sent
-    bytes_sent: int = 0  # put on the wire, resends included
-    files_total: int = 0
-    files_done: int = 0  # finished in this run
-    files_resumed: int = 0
-    files_skipped: int = 0
-    files_failed: int = 0
-    chunks_verified: int = 0  # a small file sent whole counts as one
-    verified: bool = True  # else there are no such chunks (--verify none)
-    chunks_resent: int = 0
-    lanes_alive: int = 0
-    lanes_wanted: int = 0
-    connections_lost: int = 0
-    started_s: float = field(default_factory=time.monotonic)
-    nouns: tuple[str, str] = ("file", "lane")  # what is counted, for people
-    _lock: threading.Lock = field(
-        default_factory=threading.Lock, init=False, repr=False, compare=False
-    )
-
-    def add(self, **deltas: int) -> None:
-        """Add to these fields; verified chunks count only where digests are compared."""
-        with self._lock:
-            for name, delta in deltas.items():
-                if name == "chunks_verified" and not self.verified:
-                    continue
-                setattr(self, name, getattr(self, name) + delta)
-
-    def set(self, **values: float) -> None:
-        """Set the fields of these names."""
-        with self._lock:
-            for name, value in values.items():
-                setattr(self, name, value)
-
-    def snapshot(self) -> Counters:
-        """A copy whose fields belong together and stay as they are."""
-        with self._lock:
-            return replace(self)
-
-    def as_dict(self) -> dict[str, float | bool]:
-        """Return the counts by their names, as a progress event has them."""
-        counted = [item.name for item in fields(self) if item.init and item.name != "nouns"]
-        return {name: getattr(self, name) for name in counted}
 
 
 @dataclass(frozen=True)
@@ -257,8 +208,10 @@ class JsonLines(Ticking):
         self._event("line", {"text": text})
 
     def tick(self) -> None:
-        counted = self._counters.snapshot().as_dict()
-        elapsed_s = self._clock() - counted.pop("started_s")
+        now = self._counters.snapshot()
+        counted = now.as_dict()
+        del counted["started_s"]
+        elapsed_s = self._clock() - now.started_s
         self._event("progress", {"elapsed_s": round(elapsed_s, 3), **counted})
 
     def finish(self, result: Result | None) -> None:
@@ -390,13 +343,12 @@ class Rate:
 def describe(now: Counters, bytes_per_s: float) -> tuple[list[str], list[str]]:
     """What there is to say: amount, rate and time left; then files, lanes and the rest."""
     there = now.bytes_done + now.bytes_resumed
-    missing = now.bytes_total - there
     first = [format_bytes(there), f"{format_bytes(bytes_per_s)}/s"]
     if now.bytes_total:
         first[0] += f" of {format_bytes(now.bytes_total)}{'' if now.plan_complete else '+'}"
-    is_out = now.connections_lost > 0 and now.lanes_alive == 0 and missing > 0
-    if now.plan_complete and bytes_per_s >= 1 and missing > 0 and not is_out:
-        first.append(f"{format_duration(missing / bytes_per_s)} left")
+    is_out = now.connections_lost > 0 and now.lanes_alive == 0 and now.left_bytes > 0
+    if now.plan_complete and bytes_per_s >= 1 and now.left_bytes > 0 and not is_out:
+        first.append(f"{format_duration(now.left_bytes / bytes_per_s)} left")
     finished = now.files_done + now.files_resumed + now.files_skipped
     second = [
         *([f"{finished} of {count(now.files_total, now.nouns[0])}"] if now.files_total else []),

@@ -38,7 +38,7 @@ LADDER = (
     ("transports",),
     ("progress", "signals"),
     ("processes", "options", "option_fields"),
-    ("state", "terminal_text"),
+    ("state", "terminal_text", "counters"),
     ("errors", "log"),
     ("endpoint",),
 )

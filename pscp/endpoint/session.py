@@ -1,4 +1,4 @@
-"""Which frame is legal when, and how many bytes may be in flight. No input or output.
+"""Which frame is legal when. No input or output.
 
 The conversation is a table for each end: per state the frames that may be received in it, and per
 event the state that follows. Nothing else changes a state.
@@ -129,23 +129,3 @@ class Arriving:
     def abandon(self) -> None:
         """The source gave the chunk up."""
         self._extent = None
-
-
-class Window:
-    """Bytes allowed unacknowledged on a lane, and bytes now in flight."""
-
-    def __init__(self, capacity_bytes: int) -> None:
-        self.capacity_bytes = capacity_bytes
-        self.in_flight_bytes = 0
-
-    def has_room(self, count: int) -> bool:
-        """May `count` bytes more be sent? One chunk always may, however large."""
-        return self.in_flight_bytes == 0 or self.in_flight_bytes + count <= self.capacity_bytes
-
-    def take(self, count: int) -> None:
-        self.in_flight_bytes += count
-
-    def credit(self, count: int) -> None:
-        if count > self.in_flight_bytes:
-            raise wire.WireError("more was acknowledged than was sent")
-        self.in_flight_bytes -= count

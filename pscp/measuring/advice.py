@@ -51,7 +51,7 @@ class Point:
         return self.push.bytes_per_s, self.pull.bytes_per_s
 
     def cpu_s_per_gib(self) -> float:
-        """Of both ends and directions together; unknown is none."""
+        """Return the CPU-seconds a GiB of both ends and directions together; unknown is 0."""
         ways = (self.push, self.pull)
         return sum((way.near_cpu_s_per_gib or 0) + (way.far_cpu_s_per_gib or 0) for way in ways)
 
@@ -118,7 +118,7 @@ class Measurement:
 
 
 def rate_between(samples: Samples, from_s: float, to_s: float) -> float:
-    """Bytes a second in this time: the line that fits the arrivals best, as they come in bursts."""
+    """Return the bytes a second in this time: of the line that fits the arrivals best."""
     times, counts = [], []
     for at_s, count in samples:
         if from_s <= at_s <= to_s:
@@ -131,7 +131,7 @@ def rate_between(samples: Samples, from_s: float, to_s: float) -> float:
 
 
 def counts_up_to(most: int, step: int = 2) -> list[int]:
-    """The numbers of connections to try: 1, 2, 4, ... and the most itself."""
+    """Return the numbers of connections to try: 1, 2, 4, ... and the most itself."""
     counts = [1]
     while counts[-1] * step < most:
         counts.append(counts[-1] * step)
@@ -139,7 +139,7 @@ def counts_up_to(most: int, step: int = 2) -> list[int]:
 
 
 def may_gain(points: Sequence[Point]) -> bool:
-    """Is it of use to try more connections? Not once two steps up brought under 5 percent."""
+    """Return whether more connections may help: not once two steps up brought under 5 percent."""
     if len(points) < 3:
         return True
     before, *after = points[-3:]
@@ -154,14 +154,14 @@ def may_gain(points: Sequence[Point]) -> bool:
 
 
 def best_cipher(points: Sequence[Point]) -> Point:
-    """The fastest over one connection; of those within 5 percent, the cheapest."""
+    """Return the fastest cipher over one connection; of those within 5 percent, the cheapest."""
     most = max(sum(point.rates()) for point in points)
     close = [point for point in points if sum(point.rates()) >= ENOUGH * most]
     return min(close, key=Point.cpu_s_per_gib)
 
 
 def enough_connections(points: Sequence[Point]) -> Point:
-    """The fewest connections that bring 0.95 of the best rate, in both directions."""
+    """Return the fewest connections that bring 0.95 of the best rate, in both directions."""
     best = [max(rates) for rates in zip(*(point.rates() for point in points), strict=True)]
     enough = (
         point
@@ -196,7 +196,7 @@ def advise(
 
 
 def raised(end: str, kernel: Kernel, send_bytes: int, receive_bytes: int) -> tuple[Setting, ...]:
-    """The settings of an end that are lower than its sockets need."""
+    """Return the settings of an end that are lower than its sockets need."""
     rules = _RULES.get(kernel.system)
     if rules is None:
         return ()
@@ -205,7 +205,9 @@ def raised(end: str, kernel: Kernel, send_bytes: int, receive_bytes: int) -> tup
 
 
 def _linux(now: dict[str, str], send_bytes: int, receive_bytes: int) -> Iterable[tuple[str, str]]:
-    """The third number of tcp_wmem and tcp_rmem is the most a buffer grows to by itself.
+    """Yield Linux's settings to be raised, with their new values.
+
+    The third number of tcp_wmem and tcp_rmem is the most a buffer grows to by itself.
 
     net.core's limits are for programs that ask for a size of their own; they go along, so that
     who asks gets no less than who does not.
@@ -223,7 +225,9 @@ def _linux(now: dict[str, str], send_bytes: int, receive_bytes: int) -> Iterable
 
 
 def _freebsd(now: dict[str, str], send_bytes: int, receive_bytes: int) -> Iterable[tuple[str, str]]:
-    """maxsockbuf bounds both; of it, 8/9 are for data, the rest for the kernel's mbufs."""
+    """Yield FreeBSD's settings to be raised, with their new values.
+
+    maxsockbuf bounds both; of it, 8/9 are for data, the rest for the kernel's mbufs."""
     wanted = (
         ("kern.ipc.maxsockbuf", _needed_bytes(max(send_bytes, receive_bytes) * 9 / 8 / _ROOM)),
         ("net.inet.tcp.sendbuf_max", send_bytes),
@@ -238,7 +242,7 @@ _RULES = {"Linux": _linux, "FreeBSD": _freebsd}
 
 
 def _needed_bytes(in_flight_bytes: float) -> int:
-    """Twice what is in flight, in whole MiB."""
+    """Return the size of a buffer that holds so much in flight: twice that, in whole MiB."""
     return math.ceil(_ROOM * in_flight_bytes / MIB) * MIB
 
 
@@ -247,7 +251,7 @@ def _is_number(text: str) -> bool:
 
 
 def windows_of(one: Point, rtt_s: float, near: Kernel, far: Kernel) -> Windows:
-    """Of one connection's faster direction."""
+    """Return what the windows of one connection allow, in its faster direction."""
     push, pull = one.rates()
     buffers = buffer_bytes(near, far) if push >= pull else buffer_bytes(far, near)
     return Windows(
@@ -257,7 +261,7 @@ def windows_of(one: Point, rtt_s: float, near: Kernel, far: Kernel) -> Windows:
 
 
 def buffer_bytes(sender: Kernel, receiver: Kernel) -> int | None:
-    """The most that two sockets let a connection have in flight; None where that is unknown.
+    """Return the most that two sockets let a connection have in flight; None if unknown.
 
     Linux shows data and bookkeeping together, for the receiver half and half.
     """
@@ -277,7 +281,7 @@ def buffer_bytes(sender: Kernel, receiver: Kernel) -> int | None:
 
 
 def mib(bytes_: float) -> str:
-    """In MiB, to three figures where it is small."""
+    """Return a number of bytes in MiB, to three figures where it is small."""
     number = bytes_ / MIB
     return f"{number:.2f}" if number < 10 else f"{number:.1f}" if number < 100 else f"{number:.0f}"
 
@@ -292,42 +296,42 @@ def _about_cipher(best: Point, points: Sequence[Point]) -> Iterable[str]:
         return
     fastest = max(points, key=lambda point: sum(point.rates()))
     push, pull = map(mib, best.rates())
-    said = f"{best.cipher} pushes {push} and pulls {pull} MiB/s over one connection"
+    text = f"{best.cipher} pushes {push} and pulls {pull} MiB/s over one connection"
     if fastest is best:
-        yield f"{said}, and no cipher more than that"
+        yield f"{text}, and no cipher more than that"
     else:
-        yield f"{said}, within 5 percent of {fastest.cipher}, and costs the processors less"
+        yield f"{text}, within 5 percent of {fastest.cipher}, and costs the processors less"
 
 
 def _about_windows(found: Windows) -> str:
-    said = (
+    text = (
         f"one connection moves {mib(found.bytes_per_s)} MiB/s; in a round trip a channel of "
         f"OpenSSH moves {mib(found.channel_bytes)} MiB, so {mib(found.channel_bytes_per_s)} "
         "MiB/s at most"
     )
     limits = [(found.channel_bytes_per_s, "the channel's window")]
     if found.buffer_bytes is not None and found.buffer_bytes_per_s is not None:
-        said += (
+        text += (
             f", and the sockets' buffers {mib(found.buffer_bytes)} MiB, so "
             f"{mib(found.buffer_bytes_per_s)} MiB/s"
         )
         limits.append((found.buffer_bytes_per_s, "the sockets' buffers"))
     least, name = min(limits)
     if found.bytes_per_s < NEAR_A_LIMIT * least:
-        return f"{said}: neither holds it back"
+        return f"{text}: neither holds it back"
     verb = "hold" if name.endswith("s") else "holds"
-    return f"{said}: {name} {verb} it back, and more connections help"
+    return f"{text}: {name} {verb} it back, and more connections help"
 
 
 def _about_connections(best: Point, points: Sequence[Point]) -> str:
     most = [max(rates) for rates in zip(*(point.rates() for point in points), strict=True)]
-    said = " and ".join(
+    text = " and ".join(
         f"{way} {mib(rate)} MiB/s (the most was {mib(top)})"
         for way, rate, top in zip(("push", "pull"), best.rates(), most, strict=True)
     )
     if best.connections == 1:
-        return f"1 connection is enough: {said}"
-    return f"{best.connections} connections {said}"
+        return f"1 connection is enough: {text}"
+    return f"{best.connections} connections {text}"
 
 
 def _about_buffers(
@@ -340,12 +344,12 @@ def _about_buffers(
     far: Kernel,
 ) -> Iterable[str]:
     rate = max(best.rates())
-    each = bdp_bytes / best.connections
+    each_bytes = bdp_bytes / best.connections
     product = f"{mib(rate)} MiB/s x {shown_ms(rtt_s)} = {mib(bdp_bytes)} MiB"
     yield (
         f"the bandwidth-delay product is {product}: "
-        f"so much is in flight, {mib(each)} MiB for each connection, and a socket's buffer "
-        f"needs twice that, {mib(_needed_bytes(each))} MiB"
+        f"so much is in flight, {mib(each_bytes)} MiB for each connection, and a socket's buffer "
+        f"needs twice that, {mib(_needed_bytes(each_bytes))} MiB"
     )
     if not settings:
         yield "no buffer that is known is smaller: nothing has to be changed in either kernel"
@@ -360,5 +364,5 @@ def _about_buffers(
 
 
 def per_gib(cpu_s: float | None, moved_bytes: int) -> float | None:
-    """CPU-seconds a GiB; None where the seconds are not known, or nothing moved."""
+    """Return the CPU-seconds a GiB; None if the seconds are unknown, or nothing moved."""
     return cpu_s * GIB / moved_bytes if cpu_s is not None and moved_bytes else None

@@ -25,8 +25,9 @@ from pscp.endpoint.stream import SLOT_BYTES, Cutter, Reorder
 from pscp.options import Options
 from pscp.progress import Counters, format_bytes
 from pscp.stream.pipe import Out, Pipe, Pull, Push, Target
-from pscp.transfer.coordinator import choose_hash
-from pscp.transfer.copy import make_pool, replace_dead
+from pscp.transfer.begin import choose_hash
+from pscp.transfer.copy import make_pool
+from pscp.transfer.negotiation import replace_dead
 from pscp.transports.openssh import reap
 
 if TYPE_CHECKING:
@@ -92,11 +93,11 @@ class Stream:
         except BaseException:
             _end_there(agents[0])
             raise
-        first = [agents.pop(0) for _ in range(min(len(agents), pool.count))]
+        first = [agents.pop(0) for _ in range(min(len(agents), pool.layout.count))]
         try:
             status = pipe.run(pool, begin, first)
         finally:
-            agents += pool.kept
+            agents += pool.kept.agents
         self._connections.remember(self._options, self._is_push, pool.lesson())
         return status
 
@@ -114,7 +115,7 @@ class Stream:
         end = Cutter(os.dup(fd)) if is_push else Reorder(os.dup(fd), window)
         pool = make_pool(
             connections, options, self.counters, far,
-            is_push=is_push, algorithm=algorithm, note=self._note, stream=end,
+            is_push=is_push, note=self._note, stream=end,
         )  # fmt: skip
         self._pipe = pipe = self._new_pipe(end, pool, window)
         if self._is_cut_short:

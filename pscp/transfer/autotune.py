@@ -73,7 +73,7 @@ class Start(NamedTuple):
 
 
 def start(path: Path) -> Start:
-    """How many lanes a copy begins with.
+    """Return how many lanes a copy begins with, and why.
 
     A far path needs as many channel windows as fill it in a round trip; a near one as many
     connections as there are processors to encrypt them, at the end that has fewer. A login that
@@ -107,12 +107,57 @@ def is_far_and_unattended(path: Path) -> bool:
 
 
 def is_worth_a_login(path: Path, lanes: int, left_bytes: float, passed_s: float) -> bool:
-    """Would these lanes, none of them measured yet, take longer than one more needs to log in?
+    """Return whether so many lanes would take longer than one more lane needs to log in.
+
+    None of them was measured yet.
 
     `left_bytes` is what is known of the work so far; the walk that finds more runs for `passed_s`.
     """
-    each = min(CHANNEL_BYTES / max(path.rtt_s, 1e-6), _LANE_BYTES_S)
-    return left_bytes > lanes * each * path.login_s or passed_s > 2 * path.login_s
+    lane_bytes_s = min(CHANNEL_BYTES / max(path.rtt_s, 1e-6), _LANE_BYTES_S)
+    return left_bytes > lanes * lane_bytes_s * path.login_s or passed_s > 2 * path.login_s
+
+
+class Measured(NamedTuple):
+    """What a number of lanes came to, while it did not change."""
+
+    bytes_per_s: float
+    is_busy: bool  # this machine's processors were, with the copy
+
+
+class Meter:
+    """Measures what lanes move, once their number has stayed the same for a while."""
+
+    def __init__(self, rtt_s: float) -> None:
+        self.settle_s = _SETTLE_S + _SETTLE_TRIPS * rtt_s
+        self.look_s = _LOOK_S + _LOOK_TRIPS * rtt_s
+        self._alive, self._alive_s = 0, 0.0  # lanes, and since when nothing changed
+        self._begin: Seen | None = None  # of what is being measured
+
+    def steady_s(self, seen: Seen) -> float:
+        """Return for how long there have been as many lanes as now."""
+        if seen.alive != self._alive:
+            self._alive, self._alive_s, self._begin = seen.alive, seen.now_s, None
+        return seen.now_s - self._alive_s
+
+    def restart(self, now_s: float) -> None:
+        """Have nothing measured until lanes have settled again."""
+        self._alive_s = now_s
+
+    def measured(self, seen: Seen, lanes: int) -> Measured | None:
+        """Return what these lanes came to since it was last asked; None while that says little."""
+        begin = self._begin
+        if begin is None:
+            self._begin = seen
+            return None
+        taken_s = seen.now_s - begin.now_s
+        pieces = seen.done_pieces - begin.done_pieces
+        if taken_s < self.look_s or pieces < _LOOK_PIECES * math.sqrt(lanes):
+            return None
+        idle = (seen.idle_s - begin.idle_s) / taken_s if seen.idle_s < math.inf else 1.0
+        used = (seen.used_s - begin.used_s) / taken_s
+        self._begin = None
+        bytes_per_s = (seen.done_bytes - begin.done_bytes) / taken_s
+        return Measured(bytes_per_s, idle < _SPARE and used > _OURS)
 
 
 class Tuner:
@@ -127,72 +172,56 @@ class Tuner:
         self.congestion = congestion  # the congestion control of lanes that are added
         # What the next copy over this path should begin with, and its `enough_bytes_s`.
         self.lesson = count, congestion, enough_bytes_s
-        self._has_bbr = path.has_bbr and path.rtt_s > LOSSY_S and not congestion
-        self._rtt_s = min(path.rtt_s, 1.0)
-        self._settle_s = _SETTLE_S + _SETTLE_TRIPS * self._rtt_s
-        self._look_s = _LOOK_S + _LOOK_TRIPS * self._rtt_s
-        self._step_s = path.login_s + self._settle_s + self._look_s
-        self._alive, self._alive_s = 0, 0.0  # lanes, and since when nothing changed
-        self._begin: Seen | None = None  # of what is being measured
-        self._before: tuple[int, float] | None = None  # lanes, and their rate, before the last step
-        self._of_cpus = _of_cpus(path) if path.rtt_s < _FAR_S else count
         self.has_judged = False  # else the lesson is but what this copy began with
         self.is_done = False
+        self._has_bbr = path.has_bbr and path.rtt_s > LOSSY_S and not congestion
+        self._path, self._meter = path, Meter(min(path.rtt_s, 1.0))
+        self._before: tuple[int, float] | None = None  # lanes, and their rate, before the last step
 
     def look(self, seen: Seen) -> str | None:
-        """A sentence when `count` changed, or will not change any more."""
+        """Return a sentence when `count` changed, or will not change any more."""
         if self.is_done:
             return None
-        if seen.alive != self._alive:
-            self._alive, self._alive_s, self._begin = seen.alive, seen.now_s, None
-        since_s = seen.now_s - self._alive_s
+        since_s = self._meter.steady_s(seen)
         if 0 < seen.alive < self.count and since_s > _PATIENCE_S:
             wanted, self.count = self.count, seen.alive
             return f"of {wanted} lanes {seen.alive} came: going on with these"
-        if seen.alive < self.count or since_s < self._settle_s:
+        if seen.alive < self.count or since_s < self._meter.settle_s:
             return None
-        if self._begin is None:
-            self._begin = seen
-            return None
-        taken_s = seen.now_s - self._begin.now_s
-        pieces = seen.done_pieces - self._begin.done_pieces
-        if taken_s < self._look_s or pieces < _LOOK_PIECES * math.sqrt(self.count):
-            return None
-        rate = (seen.done_bytes - self._begin.done_bytes) / taken_s
-        idle = (seen.idle_s - self._begin.idle_s) / taken_s if seen.idle_s < math.inf else 1.0
-        used = (seen.used_s - self._begin.used_s) / taken_s
-        self._begin = None
-        return self._judged(seen, rate, idle < _SPARE and used > _OURS)
+        found = self._meter.measured(seen, self.count)
+        return None if found is None else self._judged(seen, *found)
 
     def _judged(self, seen: Seen, rate: float, is_busy: bool) -> str | None:
-        said = f"{self.count} lanes move {_mb(rate)}"
+        moved = f"{self.count} lanes move {_mb(rate)}"
         self.has_judged = True
-        if is_busy and self._before is None and self.count > self._of_cpus:
-            self.count, self.is_done = self._of_cpus, True
+        of_cpus = _of_cpus(self._path) if self._path.rtt_s < _FAR_S else self.count
+        if is_busy and self._before is None and self.count > of_cpus:
+            self.count, self.is_done = of_cpus, True
             self.lesson = self.count, *self.lesson[1:]
-            return f"{said} and keep the processors here busy: going on with {self.count}"
+            return f"{moved} and keep the processors here busy: going on with {self.count}"
         if self._before is None and self._is_enough(rate):
             self.is_done = True
-            return f"{said}, as the last time, when more brought nothing"
+            return f"{moved}, as the last time, when more brought nothing"
         if self._before is not None:
             count, slower = self._before
             if rate < _WORTH * slower:
                 self.count, self.congestion, self.is_done = count, "", True
                 self.lesson = *self.lesson[:2], slower
-                return f"{said}, and {count} moved {_mb(slower)}: back to {count}"
+                return f"{moved}, and {count} moved {_mb(slower)}: back to {count}"
             fair = 1 + _FAIR * (self.count / count - 1)
             is_trial = self.congestion != self.lesson[1]  # then all can have it the next time
             self.lesson = count if is_trial else self.count, self.congestion, 0.0
             if rate < fair * slower:
                 self.is_done = True
                 self.lesson = *self.lesson[:2], rate
-                return f"{said}, and {count} moved {_mb(slower)}: enough"
+                return f"{moved}, and {count} moved {_mb(slower)}: enough"
         reason = self._reason_to_stop(seen, rate, is_busy)
         if reason:
             self.is_done = True
-            return f"{said}; no more are tried: {reason}"
-        self._before, self._alive_s = (self.count, rate), seen.now_s
-        return f"{said}{self._step(seen, rate)}"
+            return f"{moved}; no more are tried: {reason}"
+        self._before = self.count, rate
+        self._meter.restart(seen.now_s)
+        return f"{moved}{self._step(seen, rate)}"
 
     def _is_enough(self, rate: float) -> bool:
         *_, enough = self.lesson
@@ -203,7 +232,8 @@ class Tuner:
 
     def _step(self, seen: Seen, rate: float) -> str:
         """Want more lanes. Returns what for."""
-        under_way = rate / self.count * self._rtt_s / CHANNEL_BYTES  # of a lane's window
+        rtt_s = min(self._path.rtt_s, 1.0)
+        under_way = rate / self.count * rtt_s / CHANNEL_BYTES  # of a lane's window
         if self._has_bbr and under_way < _LOSSY:
             self._has_bbr, self.congestion = False, "bbr"
             self.count = min(LANES_MOST, 2 * self.count)
@@ -216,15 +246,19 @@ class Tuner:
     def _reason_to_stop(self, seen: Seen, rate: float, is_busy: bool) -> str:
         if self.count >= LANES_MOST:
             return "that is the most"
-        if seen.left_bytes < _STEPS_LEFT * self._step_s * rate:
+        if seen.left_bytes < _STEPS_LEFT * self._step_s() * rate:
             return "the copy ends soon"
         if is_busy:
             return "the processors here are busy with it"
         return ""
 
+    def _step_s(self) -> float:
+        """Return how long it takes until a lane is added and measured."""
+        return self._path.login_s + self._meter.settle_s + self._meter.look_s
+
     def _next_count(self, seen: Seen, rate: float) -> int:
-        """The longer the copy still takes, the larger the step."""
-        if seen.left_bytes > _MANY_STEPS * self._step_s * rate:
+        """Return how many lanes to try: the longer the copy still takes, the more."""
+        if seen.left_bytes > _MANY_STEPS * self._step_s() * rate:
             return max(2 * self.count, _START_MANY)
         return math.ceil(1.5 * self.count)
 

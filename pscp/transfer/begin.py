@@ -1,4 +1,4 @@
-"""The requests that make an end the source or the sink of a copy.
+"""The requests that make an end the source or the sink of a copy, and the copy's digest.
 
 Not here: what an end makes of them (endpoint/end.py), who sends them (lane.py).
 """
@@ -6,16 +6,25 @@ Not here: what an end makes of them (endpoint/end.py), who sends them (lane.py).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-from pscp.endpoint import requests, source, tree
+from pscp import errors
+from pscp.connect.bootstrap import RemoteAgent
+from pscp.endpoint import hashes, requests, source, tree
 from pscp.options import Options
+
+
+def choose_hash(far: RemoteAgent) -> str:
+    """Return the fastest digest that both ends have. ProtocolError for a HELLO without one."""
+    try:
+        return hashes.fastest(hashes.speeds(), far.hashes)
+    except ValueError:
+        raise errors.ProtocolError("the agent has no digest that this end has") from None
 
 
 def source_request(
     tops: list[source.Top], options: Options, algorithm: str
 ) -> requests.BeginSource:
-    """The request that makes an end the source of this copy."""
+    """Return the request that makes an end the source of this copy."""
     rules = tree.Rules(
         recursive=options.recursive, follow=not options.archive, preserve=options.preserve,
         archive=options.archive, filters=options.filters,
@@ -28,9 +37,9 @@ def source_request(
 
 def sink_request(
     root: str, token: str, options: Options, algorithm: str, nonce: str = "", *,
-    earlier: Sequence[str] = (), server: Mapping[str, Any] | None = None,
+    earlier: Sequence[str] = (), server: Mapping[str, object] | None = None,
 ) -> requests.BeginSink:  # fmt: skip
-    """The request that makes an end the sink of this copy, for the run with this nonce.
+    """Return the request that makes an end the sink of this copy, for the run with this nonce.
 
     Without a nonce the sink changes nothing. The `earlier` runs may have left parts. `server` is
     what the claim has told of a server for SFTP (sftp/fence.py).

@@ -15,7 +15,7 @@ from pscp.endpoint import system
 
 
 def idle_s() -> float:
-    """How long a processor here has been idle since it started, on average; inf: not known."""
+    """Return how many seconds a processor was idle since its start, on average; inf: unknown."""
     with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/stat") as stat:
         # "cpu  user nice system idle iowait ...", in ticks, of all processors
         ticks = int(stat.readline().split()[4])
@@ -24,6 +24,6 @@ def idle_s() -> float:
 
 
 def used_s(pids: Iterable[int]) -> float:
-    """What this process and these have used of each processor here, on average."""
+    """Return the seconds that this process and these used of each processor, on average."""
     of_others = sum(system.cpu_seconds(pid) or 0.0 for pid in pids)
     return (time.process_time() + of_others) / (os.cpu_count() or 1)

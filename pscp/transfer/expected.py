@@ -1,6 +1,6 @@
 """The chunks whose frames a lane awaits from its channel, in the order in which they will come.
 
-Not here: what is done with a frame (lane.py).
+Not here: what is done with a frame (lane_receiver.py).
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ class ExpectedChunks:
     def __init__(self) -> None:
         self._lock = threading.Lock()  # guards what follows
         self._chunks: deque[Expectation] = deque()
+        # By the work's number, of chunks that were sent: the sender puts it here before the
+        # chunk's last frame goes, and the receiver takes it when that is acknowledged.
+        self.digests: dict[int, str] = {}
 
     def add(self, number: int, chunk: Chunk) -> None:
         with self._lock:

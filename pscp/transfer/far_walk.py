@@ -6,12 +6,12 @@ Not here: the walk itself (endpoint/tree.py), what becomes of an entry (coordina
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from pscp import errors
 from pscp.endpoint import requests, tree
 from pscp.endpoint.entries import entry as checked_entry
-from pscp.transfer.plan import Ask, Failure
+from pscp.transfer import answers
+from pscp.transfer.plan import Ask, Failure, Taker
 from pscp.transfer.work_queue import WorkQueue
 
 # Entries in the far walk's first answer, and the most in one. A long first one would keep the
@@ -20,14 +20,16 @@ _WALK_FIRST, _WALK_MOST = 200, 2000
 
 
 class FarWalk:
-    """The walk at the far end, answer by answer, over whichever lane lives."""
+    """The walk at the far end. What the queue runs changes it while a request is under way, and
+    the walk's thread otherwise.
+    """
 
     def __init__(self, queue: WorkQueue) -> None:
         self._queue = queue
         self._batch: list[tree.Entry] | None = None
         self._is_last = False
         self._after: tuple[int, str] | None = None
-        self._share: Any = None  # of the lane whose agent walks
+        self._share: Taker | None = None  # of the lane whose agent walks
         self._most = _WALK_FIRST
 
     def entries(self) -> Iterator[tree.Entry]:
@@ -47,18 +49,19 @@ class FarWalk:
         ask.share = self._share
         self._queue.add(ask)
 
-    def _request(self, share: Any) -> requests.Walk:
+    def _request(self, share: Taker | None) -> requests.Walk:
         restart = share is not self._share
         self._share = share
         return requests.Walk(self._after, restart, self._most)
 
-    def _then(self, answer: Any) -> None:
-        batch = [checked_entry(value) for value in answer[0]]
+    def _then(self, answer: object) -> None:
+        listed, is_last = answers.items(answer)
+        batch = [checked_entry(value) for value in answers.items(listed)]
         for entry in batch:
             entry.extra.pop("new", None)  # what is new at the destination is not for it to say
         if batch:
             self._after = batch[-1].top, batch[-1].path
-        self._batch, self._is_last = batch, bool(answer[1])
+        self._batch, self._is_last = batch, bool(is_last)
         self._most = min(4 * self._most, _WALK_MOST)
         if not batch and not self._is_last:
             raise ValueError("a walk that goes on without an entry")

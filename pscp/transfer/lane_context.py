@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING
 
 from pscp.endpoint import metadata, requests, tree
 from pscp.endpoint.end import End
 from pscp.transfer.rate_limiter import RateLimiter
+from pscp.transfer.window import Window
 from pscp.transfer.work_queue import WorkQueue
+
+if TYPE_CHECKING:
+    from pscp.endpoint.end import Stream
 
 # Unacknowledged bytes a lane: the channel's window (2 MiB), a socket buffer (4 MiB with Linux's
 # default tcp_wmem), the pipes, and what waits to be made durable, with room to spare.
@@ -24,27 +28,31 @@ STREAM_WINDOW_BYTES = 6 * 1024 * 1024
 
 
 class LaneContext:
-    """The same object for every lane of a copy, a stream or a measurement. Any thread may use it,
-    once set_ends() was called.
+    """The same object for every lane of a copy, a stream or a measurement.
+
+    Any thread may use it, once set_ends() was called; nothing changes afterwards.
     """
+
+    begin_near: requests.Begin  # the requests that make each end what it is
+    begin_far: requests.Begin
 
     def __init__(
         self, queue: WorkQueue, *, is_push: bool, rtt_s: float, keeps: bool,
-        bytes_per_s: float | None = None, stream: Any = None,
+        bytes_per_s: float | None = None, stream: Stream | None = None,
     ) -> None:  # fmt: skip
         """With `keeps` a lane's connection is for the next copy when this one is done.
 
         `bytes_per_s` limits all lanes together. `stream` is this end of a stream; its lanes have a
         smaller window, which grows.
         """
-        self.queue, self.is_push, self.rtt_s, self.keeps = queue, is_push, rtt_s, keeps
+        self.queue, self.is_push, self.keeps = queue, is_push, keeps
         self.limiter = RateLimiter(bytes_per_s)
-        self.is_stream = stream is not None
-        self.window_bytes = STREAM_WINDOW_BYTES if self.is_stream else WINDOW_BYTES
-        self.begin_near: requests.Begin  # what makes each end what it is
-        self.begin_far: requests.Begin
-        self._stream, self._umask = stream, metadata.current_umask()
+        self._rtt_s, self._stream, self._umask = rtt_s, stream, metadata.current_umask()
         self._numbers = itertools.count(1)
+
+    @property
+    def is_stream(self) -> bool:
+        return self._stream is not None
 
     def set_ends(self, of_source: requests.Begin, of_sink: requests.Begin) -> None:
         """Say what each end of a lane is asked to be."""
@@ -54,6 +62,12 @@ class LaneContext:
     def next_number(self) -> int:
         """Return the number of the lane that begins, of all lanes that the copy ever has."""
         return next(self._numbers)
+
+    def new_window(self) -> Window:
+        """Return the window of a lane that begins."""
+        if self.is_stream:
+            return Window(STREAM_WINDOW_BYTES, self._rtt_s, begins_small=True)
+        return Window(WINDOW_BYTES, self._rtt_s)
 
     def new_end(self) -> End:
         """Return this end of a lane, which has not begun yet."""

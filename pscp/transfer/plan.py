@@ -14,7 +14,7 @@ import fnmatch
 import functools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from pscp.endpoint import failures, paths, requests, source, tree
 from pscp.endpoint.files import Extent
@@ -57,16 +57,28 @@ class Job(Protocol):
     def failed(self, chunk: Chunk, failure: Failure) -> None: ...
 
 
+class Taker(Protocol):
+    """What a request has to know of a lane's share (lane_share.py)."""
+
+    is_over: bool  # the lane has ended
+
+
+@dataclass(eq=False, kw_only=True)
+class Piece:
+    """A piece of work. The queue's lock guards what is here."""
+
+    takers: int = 0  # lanes that have it in flight: two, when one took it over from a slower one
+    is_over: bool = False  # one of them brought it to its end
+
+
 @dataclass(eq=False)
-class Chunk:
+class Chunk(Piece):
     """An extent of one file: unit of scheduling, hashing, journaling and retry."""
 
     job: Job
     offset: int
     length: int
     mismatches: int = 0
-    takers: int = 0  # lanes that have it in flight: two, when one took it over from a slower one
-    is_over: bool = False  # one of them brought it to its end
 
     @property
     def cost_bytes(self) -> int:
@@ -74,19 +86,17 @@ class Chunk:
 
 
 @dataclass(eq=False)
-class Pack:
+class Pack(Piece):
     """Small files, folders and links that travel in one frame."""
 
     items: list[Placed]
-    then: Callable[[Pack, list[Any]], None]  # gets [place, failure] of those that failed
+    then: Packed
     is_again: bool = False
-    rows: list[Any] = field(default_factory=list)  # per item [size, hex digest] or failure
-    takers: int = 0  # as a chunk's
-    is_over: bool = False
+    rows: list[object] = field(default_factory=list)  # per item [size, hex digest] or a failure
 
     @property
     def files(self) -> list[tree.Entry]:
-        """What the source has to read."""
+        """The files that the source has to read."""
         return [item.known for item in self.items if item.entry.kind == tree.FILE]
 
     def take_rows(self, rows: object) -> None:
@@ -102,25 +112,25 @@ class Pack:
         return sum(item.entry.size for item in self.items) + MEMORY_BYTES * len(self.items)
 
 
+Packed = Callable[[Pack, list[tuple[int, Failure]]], None]  # gets (place, failure) of what failed
+
+
 @dataclass(eq=False)
-class Ask:
-    """A request to one end of the copy. When a lane dies it is asked again, or `lost` called."""
+class Ask(Piece):
+    """A request to one end of the copy. When a lane dies it is made again, or `lost` called."""
 
     of_source: bool  # else of the sink
-    request: requests.Request | Callable[[Any], requests.Request]  # or what makes it, for a share
-    then: Callable[[Any], None]
+    request: requests.Request | Callable[[Taker | None], requests.Request]  # or what makes it
+    then: Callable[[object], None]  # gets the answer
     failed: Callable[[Failure], None]
-    share: Any = None  # of the lane that must ask it, while that one lives
-    lost: Callable[[], None] | None = None  # instead of asking it again, when a lane dies
+    share: Taker | None = None  # of the lane that must make it, while that one lives
+    lost: Callable[[], None] | None = None
     is_prompt: bool = False  # answered within a second, or its lane stands still
     is_exclusive: bool = False  # a lost lane must not do it late, once another one has done it
-    asked_s: float = 0.0
-    takers: int = 0  # as a chunk's
-    is_over: bool = False
     cost_bytes: int = MEMORY_BYTES
 
-    def request_for(self, share: Any) -> requests.Request:
-        """The request, as the lane with this share sends it."""
+    def request_for(self, share: Taker | None) -> requests.Request:
+        """Return the request, as the lane with this share sends it."""
         return self.request(share) if callable(self.request) else self.request
 
 
@@ -135,7 +145,7 @@ def cut(extents: Iterable[Extent], chunk_bytes: int) -> Iterator[Extent]:
 
 
 def subtract(extents: Iterable[Extent], landed: Iterable[Extent]) -> Iterator[Extent]:
-    """What of `extents` is not in `landed`; both in ascending order, neither overlapping."""
+    """Yield what of `extents` is not in `landed`; both ascend, and neither overlaps itself."""
     taken = iter(landed)
     gap = next(taken, None)
     for offset, length in extents:
@@ -167,13 +177,13 @@ def batches(extents: Iterable[Extent], batch_bytes: int) -> Iterator[list[Extent
 
 
 def weight_bytes(entry: tree.Entry) -> int:
-    """At most what an entry takes as JSON: a character may become six."""
+    """Return at most what an entry takes as JSON: a character may become six bytes."""
     weight = PACK_OVERHEAD_BYTES + 6 * len(entry.path)
     return weight if entry.extra.keys() <= _SHORT else weight + 6 * len(repr(entry.extra))
 
 
 def groups(entries: Iterable[tree.Entry]) -> Iterator[list[tree.Entry]]:
-    """Entries in groups that fit into a question each."""
+    """Group entries so that each group fits into a request."""
     group: list[tree.Entry] = []
     total = 0
     for entry in entries:
@@ -187,8 +197,13 @@ def groups(entries: Iterable[tree.Entry]) -> Iterator[list[tree.Entry]]:
         yield group
 
 
+def as_new(item: Placed) -> Placed:
+    """Return the item, marked as new at the destination: its mode is this copy's to set."""
+    return Placed(item.known, item.entry._replace(extra={**item.entry.extra, "new": 1}))
+
+
 def goes_in_pack(entry: tree.Entry) -> bool:
-    """Small files travel whole; so do folders and links, which have no bytes."""
+    """Return whether an entry travels whole: a small file, a folder or a link."""
     return entry.size <= source.PACK_FILE_BYTES
 
 
@@ -196,12 +211,12 @@ def goes_in_pack(entry: tree.Entry) -> bool:
 class PackBuilder:
     """Collects items until they make a pack."""
 
-    then: Callable[[Pack, list[Any]], None]
+    then: Packed
     _items: list[Placed] = field(default_factory=list)
     _bytes: int = 0
 
     def add(self, item: Placed) -> Pack | None:
-        """The pack that is full with this item, if it is."""
+        """Add an item. Return the pack that is full with it, if one is."""
         self._items.append(item)
         self._bytes += item.entry.size + weight_bytes(item.entry)
         if self._bytes >= source.PACK_BYTES or len(self._items) >= source.PACK_FILES:
@@ -209,7 +224,7 @@ class PackBuilder:
         return None
 
     def flush(self) -> Pack | None:
-        """What was collected so far, if anything."""
+        """Return what was collected so far as a pack, if there is anything."""
         if not self._items:
             return None
         pack, self._items, self._bytes = Pack(self._items, self.then), [], 0
@@ -237,8 +252,8 @@ class Placement:
         moved = (*entry[:2], path, *entry[3:])
         return Placed(entry, tree.Entry._make(moved))  # _replace() takes three times as long
 
-    def _first_name(self, top: Any, path: Any) -> str:
-        """Where the file landed that a hard link is another name of, maybe from another source."""
+    def _first_name(self, top: object, path: object) -> str:
+        """Return where a hard link's file landed, which may be of another source."""
         if not isinstance(top, int) or not isinstance(path, str):
             raise ValueError("a hard link of another shape")
         return self._path(top, path)
@@ -258,7 +273,7 @@ class Placement:
         return f"{target}/{rest}" if target and rest else target or rest
 
 
-class Asked:
+class SourceRules:
     """What a copy asks its source for: no other kinds of things, and nothing that it leaves out."""
 
     def __init__(self, tops: list[source.Top], options: Options, is_pull: bool) -> None:
@@ -285,7 +300,7 @@ class Asked:
             raise ValueError("is sent, though --exclude leaves it out")
 
     def _is_left_out(self, entry: tree.Entry, name: str) -> bool:
-        """Is it excluded, or in a folder that is, and so not to be entered?"""
+        """Return whether it is excluded, or in a folder that is, and so not to be entered."""
         if tree.is_excluded(self._filters, name, entry.path, entry.kind == tree.FOLDER):
             return True
         folder = entry.path.rpartition("/")[0]
@@ -298,12 +313,12 @@ class Asked:
         return False
 
     def _is_entered(self, top: int, folder: str) -> bool:
-        """Is it the folder that was entered last, or on the way to that one?"""
+        """Return whether it is the folder that was entered last, or one above that."""
         return self._entered[0] == top and (self._entered[1] + "/").startswith(folder + "/")
 
 
 def expected_top(pattern: str, top: source.Top) -> bool:
-    """May a far end have found this for a pattern? As scp checks it, without -T, and glob(3)."""
+    """Return whether a far end may have found this for a pattern, as scp and glob(3) have it."""
     typed, name = pattern.rstrip("/"), top.name
     wanted = typed.rpartition("/")[2]
     if wanted in ("", ".", ".."):  # the contents of a folder

@@ -25,16 +25,16 @@ class RateLimiter:
         self._turns = condition or threading.Condition()  # guards what follows; nobody notifies
         self._free_at_s = 0.0
 
-    def wait(self, count: int, is_over: Callable[[], bool]) -> None:
-        """Wait until `count` bytes more may go, or until `is_over()`, which is asked each 0.1 s."""
+    def wait(self, size_bytes: int, is_over: Callable[[], bool]) -> None:
+        """Wait until so many bytes more may go, or until `is_over()`, which is asked each 0.1 s."""
         if self._rate is None:
             return
-        most = self._rate * _TURN_S
-        left = float(count)
+        most_bytes = self._rate * _TURN_S
+        left_bytes = float(size_bytes)
         with self._turns:
-            while left > 0 and not is_over():
-                self._wait_for_turn(min(left, most) / self._rate, is_over)
-                left -= most
+            while left_bytes > 0 and not is_over():
+                self._wait_for_turn(min(left_bytes, most_bytes) / self._rate, is_over)
+                left_bytes -= most_bytes
 
     def _wait_for_turn(self, length_s: float, is_over: Callable[[], bool]) -> None:
         self._free_at_s = turn_s = max(self._free_at_s, time.monotonic()) + length_s

@@ -9,51 +9,64 @@ Not here: the copying of what is missing (file_job.py, coordinator.py).
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, Protocol
 
 from pscp.endpoint import failures, hashes, requests, source, tree, wire
 from pscp.endpoint.files import Extent
-from pscp.options import Options
-from pscp.transfer.file_job import CHECK_BYTES, checked_extents
-from pscp.transfer.journal import AnyJournal, Landed
-from pscp.transfer.plan import MEMORY_BYTES, Ask, Placed, batches, cut, goes_in_pack
-from pscp.transfer.work_queue import WorkQueue
-
-LOOK_ITEMS = 256  # in one question
+from pscp.transfer import answers
+from pscp.transfer.copy_terms import CopyTerms
+from pscp.transfer.ending import Ending
+from pscp.transfer.file_job import CHECK_BYTES
+from pscp.transfer.journal import Landed
+from pscp.transfer.plan import (
+    MEMORY_BYTES,
+    Ask,
+    Failure,
+    Placed,
+    as_new,
+    batches,
+    cut,
+    goes_in_pack,
+)
 
 
 class Copy(Protocol):
     """What the look at the destination needs of the copy."""
 
-    queue: WorkQueue
-    journal: AnyJournal
-    options: Options
-    algorithm: str
-    algorithms: set[str]  # that both ends have
-    chunk_bytes: int
+    terms: CopyTerms
+    ending: Ending
 
     def send(self, item: Placed, landed: Landed | None = None, compare: bool = False) -> None: ...
 
-    def skipped(self, item: Placed) -> None: ...
+    def already_there(self, items: list[Placed], digests: list[str], size_bytes: int) -> None: ...
 
-    def unwanted(self, path: str, nonces: list[str]) -> None: ...
 
-    def already_there(self, items: list[Placed], digests: list[str], size: int) -> None: ...
+class There(NamedTuple):
+    """What is at the destination under a file's name, as the sink answers."""
+
+    kind: str  # "": nothing
+    size_bytes: int
+    mtime_ns: int
+    left: list[str]  # the runs that have left a part
+
+
+OfFile = answers.Digests | Failure
+Decide = Callable[[list[OfFile], list[OfFile]], None]  # gets what both ends answer, per file
 
 
 class Look:
-    """Decides for each entry of a destination that is not new."""
+    """Decides for each entry of a destination that is not new. Only what the queue runs uses it."""
 
     def __init__(self, copy: Copy) -> None:
-        self._copy, self._queue = copy, copy.queue
+        self._copy, self._terms, self._queue = copy, copy.terms, copy.terms.queue
 
     def request(self, items: list[Placed]) -> Ask:
-        """The request that begins it, for at most LOOK_ITEMS items."""
+        """Return the request that begins it, for some hundred items."""
         paths = [item.entry.path for item in items]
 
-        def then(answer: Any) -> None:
-            self._decide(items, answer)
+        def then(answer: object) -> None:
+            self._decide(items, [_there(row) for row in answers.items(answer)])
 
         ask = Ask(False, requests.Look(paths), then, self._bug)
         ask.cost_bytes = len(items) * MEMORY_BYTES
@@ -62,62 +75,62 @@ class Look:
     def _bug(self, failure: failures.Data) -> None:
         raise ValueError(failure["message"])
 
-    def _decide(self, items: list[Placed], seen: list[Any]) -> None:
+    def _decide(self, items: list[Placed], found: list[There]) -> None:
         same_size: list[Placed] = []
-        for item, (kind, size, mtime_ns, left) in zip(items, seen, strict=True):
+        for item, there in zip(items, found, strict=True):
             entry = item.entry
-            if left and not self._goes_on(item, kind, size, mtime_ns):
-                self._copy.unwanted(entry.path, left)
+            if there.left and not self._goes_on(item, there):
+                self._copy.ending.add_unwanted(entry.path, there.left)
             if entry.kind != tree.FILE:
-                self._copy.send(_as_new(item) if kind == "" else item)
-            elif self._is_not_wanted(entry, kind, size, mtime_ns):
-                self._copy.skipped(item)
-            elif self._may_be_same(entry, kind, size):
+                self._copy.send(as_new(item) if there.kind == "" else item)
+            elif self._is_not_wanted(entry, there):
+                self._terms.counters.add(files_skipped=1)
+            elif self._may_be_same(entry, there):
                 same_size.append(item)
             else:
-                self._send(item, left)
+                self._send(item, there.left)
         for item in [each for each in same_size if self._by_data(each)]:
             self._compare_data(item)
         for group in _groups([each for each in same_size if not self._by_data(each)]):
             self._compare(group)
 
-    def _is_not_wanted(self, entry: tree.Entry, kind: str, size: int, mtime_ns: int) -> bool:
-        """--update: what is newer there, or as new and as large, stays."""
-        if not self._copy.options.update or kind != tree.FILE:
+    def _is_not_wanted(self, entry: tree.Entry, there: There) -> bool:
+        """Return whether a file stays as it is there (--update): newer, or as new and as large."""
+        if not self._terms.options.update or there.kind != tree.FILE:
             return False
-        return mtime_ns > entry.mtime_ns or (mtime_ns, size) == (entry.mtime_ns, entry.size)
+        is_same = there[1:3] == (entry.size, entry.mtime_ns)
+        return there.mtime_ns > entry.mtime_ns or is_same
 
-    def _may_be_same(self, entry: tree.Entry, kind: str, size: int) -> bool:
-        """Worth hashing at both ends?"""
-        return (kind, size) == (tree.FILE, entry.size) and self._copy.options.resume
+    def _may_be_same(self, entry: tree.Entry, there: There) -> bool:
+        """Return whether the file is worth hashing at both ends."""
+        return there[:2] == (tree.FILE, entry.size) and self._terms.options.resume
 
     def _by_data(self, item: Placed) -> bool:
-        """A sparse file: holes that both ends have are not hashed. With -s the whole file is."""
+        """Return whether only data is hashed, not holes: of a sparse file, without -s."""
         is_large = not goes_in_pack(item.entry)
-        return is_large and "sparse" in item.entry.extra and not self._copy.options.strong
+        return is_large and "sparse" in item.entry.extra and not self._terms.options.strong
 
-    def _goes_on(self, item: Placed, kind: str, size: int, mtime_ns: int) -> bool:
-        """Will _send() see to what earlier runs left of this file?"""
-        is_sent = item.entry.kind == tree.FILE and not goes_in_pack(item.entry)
-        return is_sent and not (
-            self._is_not_wanted(item.entry, kind, size, mtime_ns)
-            or self._may_be_same(item.entry, kind, size)
-        )
+    def _goes_on(self, item: Placed, there: There) -> bool:
+        """Return whether _send() will see to what earlier runs left of this file."""
+        entry = item.entry
+        is_sent = entry.kind == tree.FILE and not goes_in_pack(entry)
+        stays = self._is_not_wanted(entry, there) or self._may_be_same(entry, there)
+        return is_sent and not stays
 
     def _send(self, item: Placed, left: list[str]) -> None:
         """Copy a file, going on with what the last of the runs in `left` has left of it."""
-        if not left or goes_in_pack(item.entry) or self._copy.options.dry_run:
+        if not left or goes_in_pack(item.entry) or self._terms.options.dry_run:
             self._copy.send(item)
             return
         file = item.entry.path, source.identity(item.known)
-        is_anothers = self._copy.journal.knows_another(*file)
-        landed = self._copy.journal.landed(*file)
-        if landed is not None and landed.algorithm not in self._copy.algorithms:
+        is_anothers = self._terms.journal.knows_another(*file)
+        landed = self._terms.journal.landed(*file)
+        if landed is not None and landed.algorithm not in self._terms.algorithms:
             landed = None  # an end cannot check it any more
         # Nothing looks at what lies in its holes, so the part has to be one of this very file.
         is_sparse = "sparse" in item.entry.extra
         is_unknown = is_sparse and (landed is None or left[-1] not in landed.runs)
-        if not self._copy.options.resume or is_anothers or is_unknown:
+        if not self._terms.options.resume or is_anothers or is_unknown:
             self._discard(item, left)
             self._copy.send(item)
             return
@@ -127,9 +140,9 @@ class Look:
     def _discard(self, item: Placed, left: list[str]) -> None:
         path = item.entry.path
 
-        def then(is_gone: Any) -> None:
+        def then(is_gone: object) -> None:
             if not is_gone:  # once more when the copy is complete
-                self._copy.unwanted(path, left)
+                self._copy.ending.add_unwanted(path, left)
 
         if left:
             discard = requests.Discard(path, left)
@@ -138,7 +151,7 @@ class Look:
     def _inherit(self, item: Placed, nonce: str, landed: Landed | None) -> None:
         """Have the sink make an earlier run's part this run's own, and send what it lacks."""
 
-        def then(is_ours: Any) -> None:
+        def then(is_ours: object) -> None:
             if not is_ours:
                 self._discard(item, [nonce])
                 self._copy.send(item)
@@ -153,26 +166,32 @@ class Look:
     # --- files of the same size: hashed at both ends
 
     def _compare(self, group: list[Placed], offset: int = 0) -> None:
-        """Either several small files, or a stretch of one large file."""
-        strong = self._copy.options.strong
-        chunk_bytes = wire.MAX_OFFSET if strong else self._copy.chunk_bytes
+        """Hash several small files at both ends, or a stretch of one large file."""
+        strong = self._terms.options.strong
+        chunk_bytes = wire.MAX_OFFSET if strong else self._terms.chunk_bytes
         extents = [_stretch(item, offset, chunk_bytes) for item in group]
-        algorithm = hashes.STRONG if strong else self._copy.algorithm
+        algorithm = hashes.STRONG if strong else self._terms.algorithm
 
-        def decide(here: list[Any], there: list[Any]) -> None:
+        def decide(here: list[OfFile], there: list[OfFile]) -> None:
             self._decide_same(group, offset, extents, here, there)
 
         self._hash_both(group, extents, algorithm, decide)
 
     def _hash_both(
         self, group: list[Placed], extents: list[list[Extent]], algorithm: str,
-        decide: Callable[[list[Any], list[Any]], None],
+        decide: Decide,
     ) -> None:  # fmt: skip
-        def ask(of_source: bool, request: requests.Request, then: Callable[[Any], None]) -> None:
+        def ask(
+            of_source: bool, request: requests.Request, then: Callable[[list[OfFile]], None]
+        ) -> None:
             cost_bytes = len(group) * MEMORY_BYTES
-            self._queue.add(Ask(of_source, request, then, self._bug, cost_bytes=cost_bytes))
 
-        def then_source(there: list[Any]) -> None:
+            def checked(answer: object) -> None:
+                then(answers.digests(answer))
+
+            self._queue.add(Ask(of_source, request, checked, self._bug, cost_bytes=cost_bytes))
+
+        def then_source(there: list[OfFile]) -> None:
             known = [(source.listed(item.known), each) for item, each in pairs]
             ask(True, requests.Digests(known, algorithm), lambda here: decide(here, there))
 
@@ -182,19 +201,19 @@ class Look:
 
     def _decide_same(
         self, group: list[Placed], offset: int, extents: list[list[Extent]],
-        here: list[Any], there: list[Any],
+        here: list[OfFile], there: list[OfFile],
     ) -> None:  # fmt: skip
         same: list[Placed] = []
         digests: list[str] = []
         for item, stretch, mine, theirs in zip(group, extents, here, there, strict=True):
             end = sum(stretch[-1])
-            if not _are_same(mine, theirs):
+            if isinstance(mine, dict) or not _are_same(mine, theirs):
                 self._send(item, [])
             elif end < item.entry.size:
                 self._compare([item], end)
             else:
                 same.append(item)
-                digests.append(mine[0])
+                digests.append(answers.text(mine[0]))
         if same:
             size = sum(item.entry.size for item in same)
             self._copy.already_there(same, digests, size)
@@ -202,15 +221,15 @@ class Look:
     # --- sparse files: hashed where either end has data
 
     def _compare_data(self, item: Placed, offset: int = 0, before: int = 0) -> None:
-        """What lies from `offset` on; `before` that there were so many bytes, all the same."""
+        """Hash the data from `offset` on; before that there were `before` bytes, all the same."""
 
-        def ask(of_source: bool, request: requests.Request, then: Callable[[Any], None]) -> None:
+        def ask(of_source: bool, request: requests.Request, then: Callable[[object], None]) -> None:
             self._queue.add(Ask(of_source, request, then, lambda _: self._send(item, [])))
 
-        def then_source(there: Any) -> None:
-            def then(here: Any) -> None:
+        def then_source(there: object) -> None:
+            def then(here: object) -> None:
                 extents, end = data_of_both([here, there], offset, item.entry.size)
-                pieces = batches(cut(extents, self._copy.chunk_bytes), CHECK_BYTES)
+                pieces = batches(cut(extents, self._terms.chunk_bytes), CHECK_BYTES)
                 self._compare_pieces(item, pieces, end, before)
 
             ask(True, requests.Extents(source.listed(item.known), offset), then)
@@ -220,7 +239,7 @@ class Look:
     def _compare_pieces(
         self, item: Placed, pieces: Iterator[list[Extent]], end: int, before: int
     ) -> None:
-        """Piece after piece; then what comes after `end`, as long as all is the same."""
+        """Hash piece after piece, then what comes after `end`, as long as all is the same."""
         piece = next(pieces, None)
         if piece is None and end < item.entry.size:
             self._compare_data(item, end, before)
@@ -229,21 +248,21 @@ class Look:
         else:
             same = before + sum(length for _, length in piece)
 
-            def decide(here: list[Any], there: list[Any]) -> None:
+            def decide(here: list[OfFile], there: list[OfFile]) -> None:
                 if _are_same(here[0], there[0]):
                     self._compare_pieces(item, pieces, end, same)
                 else:
                     self._send(item, [])
 
-            self._hash_both([item], [piece], self._copy.algorithm, decide)
+            self._hash_both([item], [piece], self._terms.algorithm, decide)
 
 
-def data_of_both(answers: list[Any], offset: int, size: int) -> tuple[list[Extent], int]:
-    """Where either end has data from `offset` on, and up to where both have told."""
-    told = [(checked_extents(found, offset, size), is_last) for found, is_last in answers]
-    end = min([size, *(sum(found[-1]) for found, is_last in told if not is_last)])
+def data_of_both(both: Sequence[object], offset: int, size: int) -> tuple[list[Extent], int]:
+    """Return where either end has data from `offset` on, and how far both have answered."""
+    answered = [answers.extents(answer, offset, size) for answer in both]
+    end = min([size, *(sum(found[-1]) for found, is_last in answered if not is_last)])
     union: list[Extent] = []
-    for begin, length in sorted(itertools.chain(*(found for found, _ in told))):
+    for begin, length in sorted(itertools.chain(*(found for found, _ in answered))):
         first, last = max(begin, offset), min(begin + length, end)
         if first < last:
             union.append((first, last - first))
@@ -251,18 +270,21 @@ def data_of_both(answers: list[Any], offset: int, size: int) -> tuple[list[Exten
     return union, end
 
 
-def _are_same(mine: Any, theirs: Any) -> bool:
-    """Digests of the same extents at both ends; or why there are none."""
+def _there(row: object) -> There:
+    kind, size_bytes, mtime_ns, left = answers.items(row)
+    return There(
+        answers.text(kind), answers.integer(size_bytes), answers.integer(mtime_ns),
+        answers.texts(left),
+    )  # fmt: skip
+
+
+def _are_same(mine: OfFile, theirs: OfFile) -> bool:
+    """Return whether both ends have the same digests of the same extents, and not why none."""
     return not isinstance(mine, dict) and None not in mine and mine == theirs
 
 
-def _as_new(item: Placed) -> Placed:
-    """Marked as not at the destination before this copy: its mode is ours to set."""
-    return Placed(item.known, item.entry._replace(extra={**item.entry.extra, "new": 1}))
-
-
 def _groups(items: list[Placed]) -> list[list[Placed]]:
-    """Small files together, each large one alone."""
+    """Group small files together, and each large one alone."""
     small = [item for item in items if goes_in_pack(item.entry)]
     return ([small] if small else []) + [[i] for i in items if not goes_in_pack(i.entry)]
 

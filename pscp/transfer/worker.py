@@ -1,11 +1,13 @@
 """Keeps one lane going: connects when there is work, connects again when the channel was lost.
 
-Not here: the work itself (lane.py), how many workers there are (lane_pool.py).
+Not here: the work itself (lane.py), how many workers there are (lane_pool.py), what becomes of
+connections afterwards (kept.py).
 Read next: lane.py.
 """
 
 from __future__ import annotations
 
+import enum
 import random
 import threading
 from typing import Protocol
@@ -14,6 +16,7 @@ from pscp.connect.bootstrap import RemoteAgent
 from pscp.connect.connections import Wanted
 from pscp.errors import ConnectionLost, PscpError
 from pscp.log import Log
+from pscp.transfer.kept import KeptConnections
 from pscp.transfer.lane import Lane
 from pscp.transfer.lane_context import LaneContext
 from pscp.transports import Channel
@@ -26,10 +29,20 @@ _log = Log("transfer")
 _OVER = "the copy was over before it had connected"
 
 
+class Phase(enum.Enum):
+    """What a worker is doing."""
+
+    IDLE = enum.auto()  # it has not begun, or waits to connect again
+    CONNECTING = enum.auto()
+    UP = enum.auto()  # its channel carries work
+    GONE = enum.auto()  # it has given up connecting
+
+
 class WorkerContext(Protocol):
     """What a worker needs of the pool it belongs to."""
 
     context: LaneContext
+    kept: KeptConnections
 
     def connect(self, wanted: Wanted, /) -> RemoteAgent: ...
 
@@ -43,16 +56,12 @@ class WorkerContext(Protocol):
 
     def may_try_again(self, worker: Worker, error: PscpError, attempt: int) -> bool: ...
 
-    def keep(self, far: RemoteAgent) -> None: ...
-
-    def come_late(self, far: RemoteAgent) -> None: ...
-
 
 class Worker(threading.Thread):
     """Runs until the queue is closed, or connecting makes no sense any more.
 
-    The pool changes its attributes without an underscore, with the pool's lock held, but for
-    `channel`; whoever waits for one of them is woken afterwards.
+    What has no underscore the pool changes, with its lock held, but for `channel`, which its own
+    thread does; whoever waits for it is woken afterwards.
     """
 
     def __init__(
@@ -63,17 +72,20 @@ class Worker(threading.Thread):
         super().__init__(name=f"lane {number}", daemon=True)
         self.master = master
         self.congestion = congestion  # the congestion control of its connection; "": any
-        self.is_connecting = False
-        self.is_up = False  # its channel carries work
-        self.up_at_s = 0.0  # since when, or since when it last did
-        self.stays_away = False  # it has given up connecting
+        self.phase = Phase.IDLE
+        self.up_at_s = 0.0  # since when its channel carries work, or when that last began
         self.is_parked = False  # it takes no more work, and keeps what connection it has
         self.channel: Channel | None = None  # while there is one, so that abort() can end it
-        self._pool, self._queue, self._far = pool, pool.context.queue, far
+        self._pool, self._queue = pool, pool.context.queue
+        self._far = far  # a connection that is open already; its own thread's, once it was started
+
+    @property
+    def is_up(self) -> bool:
+        return self.phase is Phase.UP
 
     @property
     def gave_up(self) -> bool:
-        return self.stays_away or (self.master is not None and self.master.gave_up)
+        return self.phase is Phase.GONE or (self.master is not None and self.master.gave_up)
 
     @property
     def has_connection(self) -> bool:
@@ -112,13 +124,11 @@ class Worker(threading.Thread):
     def give_up_unused(self) -> None:
         """Give back the connection that it was made with, where all was over before it began."""
         unused, self._far = self._far, None
-        if unused is not None and self._pool.context.keeps:
-            self._pool.keep(unused)
-        elif unused is not None:
-            unused.close()
+        if unused is not None:
+            self._pool.kept.keep(unused)
 
     def _may_begin(self) -> bool:
-        """A lane that has no connection yet opens one only when there is work for it."""
+        """Return whether it has a connection, or may open one: only when there is work for it."""
         if self._far is not None or self.gave_up:
             return True
         return not self.is_parked and self._queue.has_work() and self._pool.may_connect(self)
@@ -140,7 +150,7 @@ class Worker(threading.Thread):
         finally:
             self._pool.connected(self, is_refused)
         if self._queue.is_finished:
-            self._pool.come_late(far)
+            self._pool.kept.keep_late(far)
             raise ConnectionLost(_OVER)
         return far
 
@@ -148,13 +158,13 @@ class Worker(threading.Thread):
         self.channel = channel
 
     def _pause(self, attempt: int) -> None:
-        """Growing, and different for each lane, so that they do not all knock at once."""
+        """Wait before the next attempt: longer each time, and differently for each lane."""
         pause_s = min(_PAUSE_S[0] * 2 ** (attempt - 1), _PAUSE_S[1]) * random.uniform(0.5, 1.0)
         _log.debug("connects again in %.1f s", pause_s)
         self._queue.wait_for_end(pause_s)
 
     def _serve(self, lane: Lane, far: RemoteAgent) -> None:
-        """Work over one connection until the queue is closed. Raises why it ended before."""
+        """Send work over one connection until the queue is closed. Raises why it ended before."""
         self._far, self.channel = None, far.channel
         _log.debug("works over process %d", far.channel.pid)
         self._pool.lane_up(self)
@@ -162,8 +172,8 @@ class Worker(threading.Thread):
             lane.run()
         finally:
             self.channel = None
-            if lane.ended_well and self._pool.context.keeps:
-                self._pool.keep(far)
+            if lane.ended_well:
+                self._pool.kept.keep(far)
             else:
                 far.close()
             self._pool.lane_down(self, lane.error)

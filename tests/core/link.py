@@ -31,7 +31,7 @@ from pscp.endpoint import agent, wire
 from pscp.errors import PscpError
 from pscp.options import Location, Options
 from pscp.progress import Silent
-from pscp.transfer import copy, lane_pool, work_queue, worker
+from pscp.transfer import in_flight, lane_pool, negotiation, worker
 from pscp.transports import Control
 from pscp.transports.openssh import PROTOCOL_STATUS, explained
 
@@ -53,10 +53,10 @@ QUICK: tuple[tuple[Any, str, Any], ...] = (
     (agent, "TICK_S", 0.04),
     (bootstrap, "SILENCE_S", SILENCE_S),
     (connections, "_PAUSE_MAX_S", 0.002),
-    (copy, "_PAUSES_S", (0.001, 0.002, 0.004)),
+    (negotiation, "_PAUSES_S", (0.001, 0.002, 0.004)),
     (worker, "_PAUSE_S", (0.001, 0.004)),
-    (work_queue, "_PATIENCE_S", 0.03),
-    (work_queue, "_ANSWER_S", 0.1),
+    (in_flight, "_PATIENCE_S", 0.03),
+    (in_flight, "_ANSWER_S", 0.1),
     (lane_pool, "_END_S", 0.3),
     (lane_pool, "LET_GO_S", 0.3),
     (os, "fsync", lambda fd: None),

@@ -6,19 +6,25 @@ Not here: where in a lane's work it is lost (test_lane.py).
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from core.link import CHUNK_BYTES, FROM, HOLD, KILL, NONSENSE, STALL, TO, Bench, Fault
 from core.trees import LARGE_BYTES, Trees
 from pscp.connect.host_cache import Known
+from pscp.connect.latecomers import Latecomers
 from pscp.endpoint import requests, wire
 from pscp.errors import ConnectionLost, ProtocolError
 from pscp.options import Options
 from pscp.progress import Counters
-from pscp.transfer import lane_pool
+from pscp.transfer import lane_pool, logins
 from pscp.transfer.autotune import Path
+from pscp.transfer.lane_context import LaneContext
 from pscp.transfer.plan import Ask
+from pscp.transfer.pool_terms import PoolTerms
+from pscp.transfer.work_queue import WorkQueue
 from pscp.transfer.worker import Worker
 
 LONG_BYTES = 16 * CHUNK_BYTES
@@ -87,11 +93,16 @@ def test_all_lanes_misbehave(trees: Trees, is_push: bool) -> None:
 
 def test_a_worker_that_may_connect_is_counted_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """So no second one may before the first has begun to connect."""
-    monkeypatch.setattr(lane_pool, "OPENING_MAX", 1)
+    monkeypatch.setattr(logins, "OPENING_MAX", 1)
+    connections: Any = SimpleNamespace(
+        connect=lambda *wanted: pytest.fail("nobody connects"), keeps=False, late=Latecomers(),
+        has_one_login=False, has_early=lambda: False,
+    )  # fmt: skip
     pool = lane_pool.LanePool(
-        Options(connections=2), Counters(), is_push=True, algorithm="sha256",
-        connect=lambda wanted: pytest.fail("nobody connects"), note=lambda text: None, keeps=False,
-        path=Path(0.0, 0.0, 2), known=Known(), has_early=lambda: False,
+        PoolTerms(
+            LaneContext(WorkQueue(), is_push=True, rtt_s=0.0, keeps=False), connections,
+            Options(connections=2), Counters(), Path(0.0, 0.0, 2), Known(), lambda text: None,
+        )
     )  # fmt: skip
     for _ in range(2):
         pool.queue.add(Ask(True, requests.Ping(), print, print))

@@ -33,7 +33,7 @@ from pscp.option_fields import OptionFields
 from pscp.processes import descendants
 from pscp.progress import Counters
 from pscp.selftest.servers import ADDRESS, PrivateServer, free_port
-from pscp.transfer import lane_pool
+from pscp.transfer import logins
 from pscp.transports import control_sockets
 
 COMMAND_S = 60.0
@@ -364,7 +364,7 @@ def test_a15_an_outage_is_ridden_out(
     way: Way, make_sshd: MakeServer, quick_retries: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A15: with --retry-for no number of attempts is too many; its time is the only end."""
-    monkeypatch.setattr(lane_pool, "_ATTEMPTS_ALONE", 2)
+    monkeypatch.setattr(logins, "_ATTEMPTS_ALONE", 2)
     fill(way.source / "big", 8 * MIB)
     object.__setattr__(way, "server", make_sshd())
     closed = threading.Event()

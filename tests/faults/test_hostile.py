@@ -27,7 +27,7 @@ from faults.hostile_agent import EVIL, LARGE
 from faults.hostile_channel import HostileChannel
 from pscp.cli import copy
 from pscp.connect import ssh_opener
-from pscp.transfer import lane_pool
+from pscp.transfer import logins
 from pscp.transports import openssh
 
 pytestmark = pytest.mark.timeout(60)
@@ -428,7 +428,7 @@ def test_a_frame_that_is_too_long(victim: Victim) -> None:
 def test_who_talks_without_end_is_not_listened_to(
     victim: Victim, scenario: str, quick_retries: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lane_pool, "_ATTEMPTS_ALONE", 2)
+    monkeypatch.setattr(logins, "_ATTEMPTS_ALONE", 2)
     monkeypatch.setattr(openssh, "_END_S", 0.2)
     ended = victim.pull(scenario, "--progress", "none", is_process=True)
     assert ended.code in (1, 3, 4)

@@ -23,7 +23,7 @@ from pscp.endpoint import wire
 from pscp.errors import ConnectError
 from pscp.processes import descendants
 from pscp.progress import Counters
-from pscp.transfer import lane_pool
+from pscp.transfer import logins
 
 EVERY_WAY = True
 
@@ -156,7 +156,7 @@ def test_the_server_goes_for_good(
     way: Way, make_sshd: MakeServer, quick_retries: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is tried again for a while, and another day's run goes on where this one ended."""
-    monkeypatch.setattr(lane_pool, "_ATTEMPTS_ALONE", 3)
+    monkeypatch.setattr(logins, "_ATTEMPTS_ALONE", 3)
     fill(way.source / "big", BIG_BYTES)
     object.__setattr__(way, "server", make_sshd())
     at_half = AtHalf(way.server.close)

@@ -25,7 +25,7 @@ from pscp.endpoint import requests, wire
 from pscp.errors import ConnectError, ProtocolError, PscpError
 from pscp.processes import descendants
 from pscp.stream import stream
-from pscp.transfer import lane_pool
+from pscp.transfer import logins
 
 BIG_BYTES = 24 * MIB + 7
 SHORT = (b"GRACE_S = 60.0", b"GRACE_S = 1.0")  # how long a far end waits for lanes to come again
@@ -217,7 +217,7 @@ def test_the_connections_are_lost_for_good(
     way: Way, quick_retries: None, short_grace: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a busy machine the second may come when the far end has given up already."""
-    monkeypatch.setattr(lane_pool, "_ATTEMPTS_ALONE", 3)
+    monkeypatch.setattr(logins, "_ATTEMPTS_ALONE", 3)
     breaking = way.breaking().rule("kill", connections=[0, 1], after=2 * MIB)
     breaking.rule("refuse", connections=everyone[2:])
     with session(way, 2, breaking) as one, pytest.raises((ConnectError, ProtocolError)):

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from pscp.endpoint import failures, files, wire
 from pscp.errors import FileError, SystemFailure
-from pscp.transfer.coordinator import as_error
+from pscp.transfer.results import as_error
 
 kinds = st.sampled_from(sorted(failures.KINDS))
 anything = st.recursive(

@@ -44,6 +44,7 @@ def run(landing: list[tuple[str, int]], digest: str, keep: bool = True) -> None:
     numbers = {path: journal.file(path, ONE, "sha256") for path in PATHS}
     for path, offset in landing:
         journal.chunk(numbers[path], offset, 100, digest)
+    assert journal._fd is not None
     os.close(journal._fd)
 
 

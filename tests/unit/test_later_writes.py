@@ -13,6 +13,7 @@ from pscp.transfer import later_writes
 from pscp.transfer.lane_share import LaneShare
 from pscp.transfer.later_writes import LaterWrites
 from pscp.transfer.plan import Ask
+from pscp.transfer.window import Window
 from pscp.transfer.work_queue import WorkQueue
 
 WAIT_S = 20.0
@@ -133,7 +134,8 @@ def test_who_adds_much_waits(disk: SlowDisk, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_lanes_go_on_while_the_journal_hangs(disk: SlowDisk) -> None:
     """The queue's lock is free while one of them writes what came of its piece."""
-    queue, slow, other = WorkQueue(), LaneShare(1 << 40, 0.0), LaneShare(1 << 40, 0.0)
+    queue = WorkQueue()
+    slow, other = (LaneShare(Window(1 << 40, 0.0)) for _ in range(2))
     for share in (slow, other):
         queue.join(share)
         queue.put(Ask(True, requests.Ping(), lambda answer: None, lambda failure: None))

@@ -17,6 +17,8 @@ from pscp.endpoint import failures, requests, source, tree
 from pscp.endpoint.files import Extent
 from pscp.options import Options
 from pscp.transfer import plan
+from pscp.transfer.lane_share import LaneShare
+from pscp.transfer.window import Window
 
 LAST = 400
 
@@ -135,9 +137,10 @@ def test_a_small_file_goes_in_a_pack_and_a_larger_one_does_not() -> None:
 
 def test_a_request_is_made_for_the_lane_that_asks_it() -> None:
     ready = plan.Ask(True, requests.Release(), print, print)
-    made = plan.Ask(True, lambda lane: requests.Revoke(lane), print, print)
-    assert ready.request_for(1) == requests.Release()
-    assert made.request_for(1) == requests.Revoke(1)
+    one, two = (LaneShare(Window(1, 0.0)) for _ in range(2))
+    made = plan.Ask(True, lambda share: requests.Revoke(int(share is two)), print, print)
+    assert ready.request_for(one) == requests.Release()
+    assert made.request_for(two) == requests.Revoke(1)
 
 
 # --- where entries land
@@ -304,7 +307,7 @@ FILE = source.Top("top", "/top", False)
 def test_b6_what_is_asked_for_without_r(
     top: source.Top, kind: str, path: str, is_asked: bool
 ) -> None:
-    assert passes(plan.Asked([top], Options(), True), kind, path) is is_asked
+    assert passes(plan.SourceRules([top], Options(), True), kind, path) is is_asked
 
 
 @pytest.mark.parametrize(
@@ -337,15 +340,15 @@ def test_b6_filters_hold_at_this_end_too(
     filters = [("include", "kept*"), ("exclude", ".ssh"), ("exclude", "build/"), ("exclude", "*.o")]
     options = Options(archive=True, filters=tuple(filters))
     for before in ("", "top/a/x", ".sshx/x", "top/build", path):
-        asked = plan.Asked([top], options, True)
+        asked = plan.SourceRules([top], options, True)
         if before:
             passes(asked, tree.FILE, before)
         assert passes(asked, kind, path) is is_asked
     is_pull = False  # on a push the walk at this end has seen to it
-    assert passes(plan.Asked([FOLDER], options, is_pull), tree.FILE, "top/x.o")
+    assert passes(plan.SourceRules([FOLDER], options, is_pull), tree.FILE, "top/x.o")
 
 
-def passes(asked: plan.Asked, kind: str, path: str) -> bool:
+def passes(asked: plan.SourceRules, kind: str, path: str) -> bool:
     try:
         asked.check(tree.Entry(kind, 0, path, 0, 0, 0, 0, {}))
         return True

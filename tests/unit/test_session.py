@@ -1,4 +1,4 @@
-"""session.py: every frame in every state, blocks that follow each other, bytes in flight.
+"""session.py: every frame in every state, blocks that follow each other.
 
 Read next: pscp/endpoint/session.py, whose tables these tests write out a second time.
 """
@@ -181,36 +181,3 @@ def test_after_a_chunk_that_was_given_up_another_begins(
     arriving.abandon()
     assert arrive(arriving, *second)[0] is True
     arriving.complete(second[0], second[1], sum(second[2]))
-
-
-# --- Window
-
-
-@given(
-    st.integers(1, 100),
-    st.lists(st.integers(1, 150).map(lambda n: ("take", n)) | st.just(("credit", 0)), max_size=40),
-)
-def test_a_window_is_never_overdrawn_but_by_one_chunk(
-    capacity: int, steps: list[tuple[str, int]]
-) -> None:
-    window, taken = session.Window(capacity), [0] * 0
-    for step, count in steps:
-        if step == "credit" and taken:
-            window.credit(taken.pop(0))
-        elif step == "take":
-            fits = not taken or sum(taken) + count <= capacity
-            assert window.has_room(count) is fits
-            if fits:
-                window.take(count)
-                taken.append(count)
-        assert window.in_flight_bytes == sum(taken)
-        assert window.in_flight_bytes <= max([capacity, *taken])
-
-
-def test_no_more_credit_than_was_taken() -> None:
-    window = session.Window(10)
-    window.take(4)
-    with pytest.raises(wire.WireError):
-        window.credit(5)
-    window.credit(4)
-    assert window.in_flight_bytes == 0

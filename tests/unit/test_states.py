@@ -18,14 +18,14 @@ from pscp.options import Options
 from pscp.progress import Counters
 from pscp.transfer import lane as lane_module
 from pscp.transfer.file_job import FileJob
-from pscp.transfer.journal import NoJournal
+from pscp.transfer.journal import Journal
 from pscp.transfer.lane import Lane
-from pscp.transfer.lane_context import WINDOW_BYTES
 from pscp.transfer.lane_share import LaneShare
 from pscp.transfer.plan import Ask, Chunk, Placed
 from pscp.transfer.rate_limiter import RateLimiter
 from pscp.transfer.states import FILE, LANE, File, FileEvent, LaneEvent, Machine
 from pscp.transfer.states import Lane as State
+from pscp.transfer.window import Window
 from pscp.transfer.work_queue import WorkQueue
 
 TABLES: list[tuple[Any, enum.Enum]] = [(LANE, State.OPENING), (FILE, File.COPYING)]
@@ -131,7 +131,7 @@ class Running:
         )  # fmt: skip
         pool: Any = SimpleNamespace(
             queue=self.queue, is_push=is_push, begin_near=requests.Ping(),
-            begin_far=requests.Ping(), rtt_s=0.0, window_bytes=WINDOW_BYTES, is_stream=False,
+            begin_far=requests.Ping(), new_window=lambda: Window(1 << 40, 0.0),
             limiter=RateLimiter(None), keeps=True, new_end=lambda: near, next_number=lambda: 1,
         )  # fmt: skip
         agent: Any = self.agent
@@ -233,15 +233,20 @@ class Copying:
     """The copy of one file of two chunks, with one lane that the test plays."""
 
     def __init__(self, is_strong: bool = False) -> None:
-        self.queue, self.share = WorkQueue(), LaneShare(1 << 40, 0.0)
+        self.queue, self.share = WorkQueue(), LaneShare(Window(1 << 40, 0.0))
         self.queue.join(self.share)
         self.ends: list[str] = []
+        terms = SimpleNamespace(
+            queue=self.queue, counters=Counters(), journal=Journal(None), algorithm="sha256",
+            chunk_bytes=4, options=Options(strong=is_strong),
+        )  # fmt: skip
         copy: Any = SimpleNamespace(
-            queue=self.queue, counters=Counters(), journal=NoJournal(), algorithm="sha256",
-            chunk_bytes=4, strong=is_strong, options=Options(), next_chunk_bytes=lambda: 4,
-            file_done=lambda item, digest: self.ends.append("done"),
-            file_failed=lambda item, failure: self.ends.append("failed"),
-            unwanted=lambda path, nonces: None,
+            terms=terms, next_chunk_bytes=lambda: 4,
+            results=SimpleNamespace(
+                file_done=lambda item, digest: self.ends.append("done"),
+                failed=lambda failure: self.ends.append("failed"),
+            ),
+            ending=SimpleNamespace(add_unwanted=lambda path, nonces: None),
         )  # fmt: skip
         entry = tree.Entry(tree.FILE, 0, "file", 8, 0o644, 0, 1, {})
         self.job = FileJob(copy, Placed(entry, entry))

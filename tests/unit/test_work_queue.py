@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pscp.endpoint import requests, tree
-from pscp.transfer import work_queue as queue_module
+from pscp.transfer import in_flight
 from pscp.transfer.lane_share import LaneShare
 from pscp.transfer.plan import Ask, Chunk, Pack, Work
+from pscp.transfer.window import Window
 from pscp.transfer.work_queue import WorkQueue
 
 WAIT_S = 20.0
@@ -24,7 +25,7 @@ WAIT_S = 20.0
 class Lane:
     def __init__(self, queue: WorkQueue) -> None:
         self.is_parked = False
-        self.share = LaneShare(1 << 40, 0.0, is_parked=lambda: self.is_parked)
+        self.share = LaneShare(Window(1 << 40, 0.0), is_parked=lambda: self.is_parked)
         queue.join(self.share)
 
 
@@ -57,7 +58,7 @@ def finish(queue: WorkQueue, lane: Lane, number: int) -> bool:
 
 @pytest.fixture
 def queue(monkeypatch: pytest.MonkeyPatch) -> WorkQueue:
-    monkeypatch.setattr(queue_module, "_PATIENCE_S", -1.0)  # every chunk has been held for long
+    monkeypatch.setattr(in_flight, "_PATIENCE_S", -1.0)  # every chunk has been held for long
     return WorkQueue()
 
 
@@ -98,7 +99,7 @@ def test_a_lost_lane_is_told_off_before_another_finishes_a_file(queue: WorkQueue
     one, two = Lane(queue), Lane(queue)
     told = Ask(False, requests.Revoke(1), lambda _: None, lambda _: None)
     asked: list[list[Work]] = []
-    queue.revocation = lambda lane, works: asked.append(works) or told  # type: ignore[func-returns-value]
+    queue.when_lost(lambda lane, works: asked.append(works) or told)  # type: ignore[func-returns-value]
     one_file = tree.Entry(tree.FILE, 0, "file", 1, 0o644, 0, 1, {})
     look = Ask(False, requests.Look([]), lambda _: None, lambda _: None)
     finishing = Ask(
@@ -264,7 +265,7 @@ def test_a_question_that_should_be_answered_is_asked_once_more(
     queue: WorkQueue, monkeypatch: pytest.MonkeyPatch, is_prompt: bool
 ) -> None:
     """By a busy lane too; what is answered first counts, also once both lanes were lost."""
-    monkeypatch.setattr(queue_module, "_ANSWER_S", -1.0)
+    monkeypatch.setattr(in_flight, "_ANSWER_S", -1.0)
     still, busy, third = (Lane(queue) for _ in range(3))
     ask = Ask(True, requests.Ping(), lambda answer: None, lambda failure: None, is_prompt=is_prompt)
     queue.add(ask)
@@ -288,10 +289,10 @@ def test_the_question_that_goes_before_lost_packs_is_asked_once_more(
     queue: WorkQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The lane that has to ask it may stand still as well."""
-    monkeypatch.setattr(queue_module, "_ANSWER_S", -1.0)
+    monkeypatch.setattr(in_flight, "_ANSWER_S", -1.0)
     lost, still, other = (Lane(queue) for _ in range(3))
     ask = Ask(False, requests.Ping(), lambda answer: None, lambda failure: None, is_prompt=True)
-    queue.revocation = lambda lane, packs: ask
+    queue.when_lost(lambda lane, packs: ask)
     queue.add(Pack([], lambda pack, failed: None))
     take(queue, lost)
     queue.give_back(lost.share)
@@ -349,7 +350,7 @@ def step(queue: WorkQueue, lanes: list[Lane], job: Job, action: str, which: int,
 @given(st.lists(st.tuples(st.sampled_from("tfdm"), st.integers(0, 2), st.integers(0, 9))))
 def test_every_chunk_ends_exactly_once(steps: list[tuple[str, int, int]]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(queue_module, "_PATIENCE_S", -1.0)
+        patch.setattr(in_flight, "_PATIENCE_S", -1.0)
         queue, job = WorkQueue(), Job()
         lanes = [Lane(queue) for _ in range(3)]
         for offset in range(5):
@@ -364,19 +365,3 @@ def test_every_chunk_ends_exactly_once(steps: list[tuple[str, int, int]]) -> Non
             step(queue, lanes, job, "f", 0, 0)
     assert job.ends == 5
     assert queue.is_idle()
-
-
-def test_the_window_follows_the_pace(monkeypatch: pytest.MonkeyPatch) -> None:
-    now_s = [100.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now_s[0])
-    share = LaneShare(16 << 20, 0.1)
-    for number in range(50):  # 4 MiB each 0.2 s: 20 MiB/s
-        share.take(number, Chunk(Job(), 0, 4 << 20))
-        now_s[0] += 0.2
-        share.pop(number)
-    assert 6 << 20 < share.window.capacity_bytes < 12 << 20
-    for number in range(50, 60):  # a tenth of that
-        share.take(number, Chunk(Job(), 0, 4 << 20))
-        now_s[0] += 2.0
-        share.pop(number)
-    assert share.window.capacity_bytes == 2 << 20

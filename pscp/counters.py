@@ -1,0 +1,97 @@
+"""Where a copy stands, in numbers.
+
+Not here: who counts (transfer/coordinator.py), how it is shown (progress.py).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, TypedDict
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+
+class Deltas(TypedDict, total=False):
+    """How much each of the counters changes that count."""
+
+    bytes_total: int
+    bytes_done: int
+    bytes_resumed: int
+    bytes_sent: int
+    files_total: int
+    files_done: int
+    files_resumed: int
+    files_skipped: int
+    files_failed: int
+    chunks_verified: int
+    chunks_resent: int
+    lanes_alive: int
+    lanes_wanted: int
+    connections_lost: int
+
+
+class Values(TypedDict, total=False):
+    """New values of the counters that are set."""
+
+    bytes_total: int
+    plan_complete: bool
+    verified: bool
+    lanes_alive: int
+    lanes_wanted: int
+    connections_lost: int
+
+
+@dataclass(slots=True)
+class Counters:
+    """Where a copy stands. Any thread may add; a single field may be read at any time."""
+
+    bytes_total: int = 0  # planned so far
+    plan_complete: bool = False
+    bytes_done: int = 0  # landed and verified in this run
+    bytes_resumed: int = 0  # there already and verified, not sent
+    bytes_sent: int = 0  # put on the wire, resends included
+    files_total: int = 0
+    files_done: int = 0  # finished in this run
+    files_resumed: int = 0
+    files_skipped: int = 0
+    files_failed: int = 0
+    chunks_verified: int = 0  # a small file sent whole counts as one
+    verified: bool = True  # else there are no such chunks (--verify none)
+    chunks_resent: int = 0
+    lanes_alive: int = 0
+    lanes_wanted: int = 0
+    connections_lost: int = 0
+    started_s: float = field(default_factory=time.monotonic)
+    nouns: tuple[str, str] = ("file", "lane")  # what is counted, for people
+    _lock: threading.Lock = field(
+        default_factory=threading.Lock, init=False, repr=False, compare=False
+    )
+
+    @property
+    def left_bytes(self) -> int:
+        # Bytes that have not landed yet, of what is planned so far.
+        return self.bytes_total - self.bytes_done - self.bytes_resumed
+
+    def add(self, **deltas: Unpack[Deltas]) -> None:
+        # Chunks that nothing verifies are not counted.
+        with self._lock:
+            for name, delta in deltas.items():
+                if name != "chunks_verified" or self.verified:
+                    setattr(self, name, getattr(self, name) + delta)
+
+    def set(self, **values: Unpack[Values]) -> None:
+        with self._lock:
+            for name, value in values.items():
+                setattr(self, name, value)
+
+    def snapshot(self) -> Counters:
+        """A copy whose fields belong together and stay as they are."""
+        with self._lock:
+            return replace(self)
+
+    def as_dict(self) -> dict[str, object]:
+        counted = [item.name for item in fields(self) if item.init and item.name != "nouns"]
+        return {name: getattr(self, name) for name in counted}

@@ -1,0 +1,164 @@
+"""One trial: made-up data over some lanes, in one direction, and the rate at which it lands.
+
+Not here: which trials there are (measure.py), the rate from the samples (advice.py), the lanes
+(../transfer/lane.py).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+from pscp import errors
+from pscp.connect.bootstrap import RemoteAgent
+from pscp.endpoint import tree
+from pscp.measuring import advice
+from pscp.options import CHUNK_BYTES, KIB, Options
+from pscp.transfer.begin import sink_request, source_request
+from pscp.transfer.lane import Lane
+from pscp.transfer.lane_context import LaneContext
+from pscp.transfer.plan import Chunk, Failure, Placed
+from pscp.transfer.work_queue import WorkQueue
+
+_LANDINGS = 4  # that a rate is made from; a slow path gets longer for them
+_LONGER_S = 5.0
+_LEAST_CHUNK_BYTES = 256 * KIB
+_CHUNK_S = 0.05  # of a lane's rate: small chunks on slow paths, or their arrivals tell no rate
+_FILE_BYTES = 1 << 60  # more than any trial moves
+
+
+class MadeUpFile:
+    """The file whose chunks are moved; it ends once `is_over`.
+
+    Only what the queue runs changes it, but for `is_over`, which is the main thread's.
+    """
+
+    number, is_closed, may_be_short, was_shared = 1, False, False, False
+
+    def __init__(self, queue: WorkQueue, lanes: int) -> None:
+        entry = tree.Entry(tree.FILE, 0, "made-up", _FILE_BYTES, 0, 0, 0, {})
+        self.item = Placed(entry, entry)
+        self.is_over = False
+        self.landed_bytes = 0
+        self.samples: list[tuple[float, int]] = []  # when, and how many bytes had landed by then
+        self._queue, self._lanes, self._begun_s = queue, lanes, time.monotonic()
+
+    def chunks(self) -> Iterator[Chunk]:
+        offset = 0
+        while not self.is_over:
+            length = self._chunk_bytes()
+            yield Chunk(self, offset, length)
+            offset += length
+
+    def _chunk_bytes(self) -> int:
+        passed_s = max(time.monotonic() - self._begun_s, 0.001)
+        fair = self.landed_bytes / passed_s / self._lanes * _CHUNK_S
+        return min(max(int(fair), _LEAST_CHUNK_BYTES), CHUNK_BYTES)
+
+    def landed(self, chunk: Chunk, digest: str, receipt: int) -> None:
+        self.landed_bytes += chunk.length
+        self.samples.append((time.monotonic(), self.landed_bytes))
+        self._queue.wake()
+
+    def landings(self, since_s: float) -> int:
+        return sum(at_s >= since_s for at_s, _ in self.samples)
+
+    def mismatched(self, chunk: Chunk) -> None:
+        raise ValueError("it arrived damaged")
+
+    def failed(self, chunk: Chunk, failure: Failure) -> None:
+        raise ValueError(failure["message"])
+
+
+class Trial:
+    """Made-up data over these connections, in one direction. For the main thread."""
+
+    def __init__(
+        self, agents: list[RemoteAgent], is_push: bool, rtt_s: float, algorithm: str
+    ) -> None:
+        self.queue, self._rtt_s = WorkQueue(), rtt_s
+        test = Options(transfer_test=True)
+        context = LaneContext(self.queue, is_push=is_push, rtt_s=rtt_s, keeps=True)
+        of_source = source_request([], test, algorithm)
+        context.set_ends(of_source, sink_request("", "", test, algorithm))
+        self.file = MadeUpFile(self.queue, len(agents))
+        self._agents = agents
+        self._lanes = [Lane(f"lane {n}", context, far) for n, far in enumerate(agents, 1)]
+        self._threads = [
+            threading.Thread(target=self._serve, args=(lane,), name=f"lane {n}", daemon=True)
+            for n, lane in enumerate(self._lanes, 1)
+        ]
+
+    def run(self, warm_s: float, seconds: float, patience_s: float) -> float:
+        """Return the bytes a second over so many seconds, once warm. Raises why it ended before."""
+        from_s = time.monotonic() + warm_s
+        to_s = from_s + seconds
+        try:
+            self.queue.add(self.file.chunks())
+            for thread in self._threads:
+                thread.start()
+            self._wait(lambda: False, to_s)
+            self._wait(lambda: self.file.landings(from_s) >= _LANDINGS, to_s + _LONGER_S)
+            to_s = time.monotonic()
+            self.file.is_over = True
+            rate = advice.rate_between(self.file.samples, from_s, to_s)
+            # Else there is no use in waiting.
+            if self.queue.in_flight_bytes() <= 2 * rate * patience_s:
+                self._wait(self.queue.is_idle, time.monotonic() + patience_s)
+            self._finish()
+            return rate
+        except BaseException as error:
+            self.queue.stop(error)
+            self._abort()
+            raise
+
+    def lost(self) -> list[str]:
+        """Return why lanes were lost."""
+        return [lane.error.message for lane in self._lanes if lane.error is not None]
+
+    def alive(self) -> list[RemoteAgent]:
+        """Return the connections that the next trial can use; close the others.
+
+        A slow path's still have data in flight.
+        """
+        kept = []
+        for far, lane in zip(self._agents, self._lanes, strict=True):
+            if lane.ended_well:
+                kept.append(far)
+            else:
+                far.close()
+        return kept
+
+    def _serve(self, lane: Lane) -> None:
+        try:
+            lane.run()
+        except BaseException as error:  # a bug: the main thread raises it
+            self.queue.stop(error)
+
+    def _wait(self, is_so: Callable[[], bool], until_s: float) -> None:
+        def is_over() -> bool:
+            if is_so():
+                return True
+            if all(lane.error is not None for lane in self._lanes):
+                raise self._lanes[0].error or errors.ConnectionLost("the connection closed")
+            return False
+
+        self.queue.wait_until(is_over, until_s - time.monotonic())
+        self.queue.check()
+
+    def _finish(self) -> None:
+        """Have lanes with nothing in flight say goodbye, and end the others."""
+        self.queue.close()
+        until_s = time.monotonic() + 1 + 5 * self._rtt_s
+        for thread in self._threads:
+            thread.join(max(until_s - time.monotonic(), 0))
+        self._abort()
+
+    def _abort(self) -> None:
+        for far, thread in zip(self._agents, self._threads, strict=True):
+            if thread.is_alive():
+                far.channel.end()
+        for thread in self._threads:
+            if thread.ident is not None:
+                thread.join()

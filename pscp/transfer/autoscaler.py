@@ -1,0 +1,81 @@
+"""The thread that follows a copy with -c auto, and has the tuner decide how many lanes it has.
+
+Not here: the decision (autotune.py), opening and parking lanes (lane_pool.py).
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Iterable
+
+from pscp.connect.host_cache import Known
+from pscp.transfer import cpu_load
+from pscp.transfer.autotune import Seen, Tuner
+from pscp.transfer.pool_terms import PoolTerms
+
+_LOOK_S = 0.25  # between two looks at how the copy goes
+
+
+class Autoscaler:
+    """Changes the number of lanes of one copy, unless that was asked for."""
+
+    def __init__(
+        self, terms: PoolTerms, count: int, resize: Callable[[int, bool], None],
+        pids: Callable[[], Iterable[int]],
+    ) -> None:  # fmt: skip
+        """`count` lanes begin. `resize` gets how many there are to be, and whether they need a
+        larger window than a channel has; `pids` returns the processes that encrypt.
+        """
+        self._terms, self._resize, self._pids = terms, resize, pids
+        self._tuner: Tuner | None = None  # once start() was called, only its thread changes it
+        if terms.is_tuned:
+            known = terms.known
+            congestion = known.congestion if terms.path.has_bbr else ""
+            enough_bytes_s = known.enough_bytes_s if known.lanes == count else 0.0
+            self._tuner = Tuner(terms.path, count, congestion, enough_bytes_s)
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._look, name="tuner", daemon=True)
+
+    def start(self) -> None:
+        if self._tuner is not None:
+            self._thread.start()
+
+    def stop(self) -> None:
+        self._ended.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    @property
+    def congestion(self) -> str:
+        """The congestion control of connections that are still to come; "": any."""
+        return self._tuner.congestion if self._tuner is not None else ""
+
+    def lesson(self, known: Known) -> Known:
+        """Return what the next copy should know, with what this one has learned."""
+        if self._tuner is None or not self._tuner.has_judged:
+            return known
+        lanes, congestion, enough_bytes_s = self._tuner.lesson
+        return known._replace(lanes=lanes, congestion=congestion, enough_bytes_s=enough_bytes_s)
+
+    def _look(self) -> None:
+        """Have the tuner decide, until it has or the copy ends."""
+        tuner = self._tuner
+        assert tuner is not None
+        while not (self._ended.wait(_LOOK_S) or tuner.is_done):
+            before = tuner.count
+            sentence = tuner.look(self._seen())
+            if sentence:
+                self._terms.explain(sentence)
+            if tuner.count != before:
+                self._resize(tuner.count, tuner.needs_window)
+
+    def _seen(self) -> Seen:
+        counters = self._terms.counters
+        done_bytes, done_pieces = self._terms.context.queue.done()
+        return Seen(
+            time.monotonic(), counters.lanes_alive, done_bytes, done_pieces,
+            counters.left_bytes if counters.plan_complete else math.inf,
+            cpu_load.idle_s(), cpu_load.used_s(self._pids()),
+        )  # fmt: skip

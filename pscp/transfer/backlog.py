@@ -1,0 +1,68 @@
+"""Work that waits for a lane: pieces, and iterators over the chunks of files.
+
+Not here: what lanes have taken (in_flight.py), who may look here and when (work_queue.py).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+
+from pscp.transfer.lane_share import LaneShare
+from pscp.transfer.plan import Ask, Work
+
+
+class Backlog:
+    """What no lane has taken yet. The queue's lock guards it."""
+
+    def __init__(self, iterator_ended: Callable[[], None]) -> None:
+        self._iterator_ended = iterator_ended  # is called when an iterator has
+        self._first: deque[Work] = deque()  # what lanes gave back, and what follows from answers
+        self._waiting: deque[Work | Iterator[Work]] = deque()
+        self.reserve: Callable[[], Work | None] = lambda: None  # asked when nothing else waits
+
+    def __len__(self) -> int:
+        """Return how many pieces and iterators wait."""
+        return len(self._waiting) + len(self._first)
+
+    def put(self, work: Work | Iterator[Work]) -> None:
+        """Add what is taken after all that waits already."""
+        self._waiting.append(work)
+
+    def put_first(self, work: Work) -> None:
+        """Add a piece that is taken before what the walk found."""
+        work.is_over = False
+        self._first.append(work)
+
+    def next(self, share: LaneShare) -> Work | None:
+        """Remove and return the next piece for this lane."""
+        first = self.next_first(share)
+        while first is None and self._waiting:
+            waiting = self._waiting[0]
+            if not isinstance(waiting, Iterator):
+                self._waiting.popleft()
+                return waiting
+            piece = next(waiting, None)
+            if piece is not None:
+                return piece
+            self._waiting.remove(waiting)
+            self._iterator_ended()
+            first = self.next_first(share)  # its end may have added what follows from it
+        return first or self.reserve()
+
+    def next_first(self, share: LaneShare) -> Work | None:
+        """Remove and return the next piece of those that go first.
+
+        A parked lane gets only requests that must be its own."""
+        for place, work in enumerate(self._first):
+            pinned = work.share if isinstance(work, Ask) else None
+            is_free = pinned is None or pinned.is_over
+            if pinned is share or (is_free and not share.is_parked()):
+                del self._first[place]
+                return work
+        return None
+
+    def known_pieces(self, uncut_pieces: int) -> int:
+        """Return how many pieces wait; iterators have `uncut_pieces` together, if there are any."""
+        whole = sum(not isinstance(each, Iterator) for each in self._waiting)
+        return len(self._first) + whole + (uncut_pieces if whole < len(self._waiting) else 0)

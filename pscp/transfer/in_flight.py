@@ -1,0 +1,151 @@
+"""What lanes have taken and not finished, and which of it goes over another lane as well.
+
+Not here: one lane's share (lane_share.py), what waits to be taken (backlog.py), who may look here
+and when (work_queue.py).
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable
+
+from pscp.transfer.lane_share import LaneShare
+from pscp.transfer.plan import Ask, Chunk, Pack, Work
+
+_PATIENCE_S = 1.0  # with a chunk in flight elsewhere, before an idle lane takes it over
+_ANSWER_S = 3.0  # to a request that takes a second; then another lane makes it as well
+# A stream's chunks wait for each other: so many times as long as they take lately, at the least
+# so long, and the first of them goes over another lane as well.
+_OVERDUE, _OVERDUE_S = 2, 0.25
+_FLIGHTS = 16  # chunks over which that time is averaged
+
+# Makes the request that keeps the lane of this number from doing these pieces late.
+Revocation = Callable[[int, list[Work]], Ask]
+
+
+class InFlight:
+    """The shares of all lanes, and what was finished. The queue's lock guards it."""
+
+    def __init__(self, is_stream: bool) -> None:
+        self.pieces = 0  # taken and not finished
+        self.done_bytes = 0  # of all pieces that were finished, by their cost
+        self.done_pieces = 0
+        self.revocation: Revocation | None = None
+        self._is_stream = is_stream
+        self._shares: list[LaneShare] = []
+        self._numbers = itertools.count(1)
+        self._prompt: dict[Ask, float] = {}  # those to be answered at once; when each was asked
+        self._flight_s = _PATIENCE_S / _OVERDUE  # of a chunk, lately
+
+    def join(self, share: LaneShare) -> None:
+        self._shares.append(share)
+
+    @property
+    def window_bytes(self) -> int:
+        """The bytes that all lanes together have in flight."""
+        return sum(share.window.in_flight_bytes for share in self._shares)
+
+    # --- taking and finishing
+
+    def take(self, share: LaneShare, work: Work) -> tuple[int, Work]:
+        """Count a piece as taken by this lane; return it with its number there."""
+        number = next(self._numbers)
+        work.takers += 1
+        if work.takers == 1:
+            self.pieces += 1
+        elif isinstance(work, Chunk):
+            work.job.was_shared = True
+        if isinstance(work, Ask) and work.is_prompt:
+            self._prompt[work] = time.monotonic()
+        share.take(number, work)
+        return number, work
+
+    def reopen(self, work: Work) -> None:
+        """Count a piece as not finished after all, since another lane is still at it."""
+        work.is_over = False
+        self.pieces += 1
+
+    def finish(self, work: Work, age_s: float) -> bool:
+        """Count a piece as finished after so long by one lane. False: another one was first."""
+        if isinstance(work, Chunk):
+            self._flight_s += (age_s - self._flight_s) / _FLIGHTS
+        work.takers -= 1
+        if work.is_over:
+            return False
+        work.is_over = True
+        self.pieces -= 1
+        if isinstance(work, Ask):
+            self._prompt.pop(work, None)
+        self.done_bytes += work.cost_bytes
+        self.done_pieces += 1
+        return True
+
+    def leave(self, share: LaneShare) -> list[Work]:
+        """Forget the lane, which has ended; return what others have to do in its place."""
+        if share in self._shares:
+            self._shares.remove(share)
+        again: list[Work] = []
+        exclusive: list[Work] = []
+        for number in list(share.work):
+            work = share.pop(number)
+            assert work is not None
+            work.takers -= 1
+            if isinstance(work, Chunk):
+                work.job.was_shared = True
+            if work.is_over or work.takers:
+                continue
+            self.pieces -= 1
+            if isinstance(work, Ask) and work.lost is not None:
+                work.lost()
+            elif _is_exclusive(work) and self.revocation is not None:
+                exclusive.append(work)
+            else:
+                again.append(work)
+        if exclusive and self.revocation is not None:
+            again.append(self.revocation(share.lane, exclusive))
+        return again
+
+    # --- what goes over another lane as well
+
+    def patience_s(self) -> float:
+        """Return how long a chunk may be in flight before another lane takes it over."""
+        if not self._is_stream:
+            return _PATIENCE_S
+        return max(_OVERDUE * self._flight_s, _OVERDUE_S)
+
+    def unanswered(self, share: LaneShare) -> Ask | None:
+        """Return a request that should have been answered: the lane that made it stands still."""
+        before_s = time.monotonic() - _ANSWER_S
+        for ask, asked_s in self._prompt.items():
+            if ask.takers == 1 and asked_s < before_s and ask not in share.work.values():
+                return ask
+        return None
+
+    def overdue(self, share: LaneShare) -> Chunk | None:
+        """Return the chunk of a stream that others wait for, if another lane is slow with it."""
+        if not self._is_stream:
+            return None
+        found = [(each, each.oldest_chunk()) for each in self._shares]
+        firsts = [(*oldest, each) for each, oldest in found if oldest is not None]
+        number, chunk, holder = min(
+            firsts, key=lambda first: first[1].offset, default=(0, None, share)
+        )
+        if chunk is None or holder is share or chunk.takers > 1 or chunk.is_over:
+            return None
+        return chunk if holder.age_s(number) > self.patience_s() else None
+
+    def straggler(self, share: LaneShare) -> Chunk | None:
+        """Return, for a lane with nothing else to do, what a slower one has held for long.
+
+        Both send the same bytes to the same place; what comes second is ignored.
+        """
+        if not share.is_idle:
+            return None
+        before_s = time.monotonic() - self.patience_s()
+        found = (each.held_since(before_s) for each in self._shares if each is not share)
+        return next((chunk for chunk in found if chunk is not None), None)
+
+
+def _is_exclusive(work: Work) -> bool:
+    return isinstance(work, Pack) or (isinstance(work, Ask) and work.is_exclusive)

@@ -1,0 +1,99 @@
+"""When a worker may log in, and for how long a copy without lanes tries again.
+
+Not here: what an error means for its worker (lane_pool.py), the login itself (connect/).
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+
+from pscp.options import CHUNK_BYTES
+from pscp.transfer.autotune import is_worth_a_login
+from pscp.transfer.plan import MEMORY_BYTES
+from pscp.transfer.pool_terms import PoolTerms
+from pscp.transfer.worker import OPENING_MAX
+
+_ATTEMPTS_ALONE = 8  # connecting again, with no lane alive: one to one and a half minutes of pauses
+_OUTAGE_S = 180.0  # with no lane alive, where each attempt may take as long as its timeout
+_STEADY_S = 10.0  # a connection that lived for so long ends an outage
+
+
+class Logins:
+    """Counts the logins of a copy's workers. Any thread may use it."""
+
+    def __init__(self, terms: PoolTerms) -> None:
+        self._terms = terms
+        self._begun_s = time.monotonic()
+        self._lock = threading.Lock()  # guards what follows
+        self._opening = 0  # that go on
+        self._may_open = OPENING_MAX  # at once; fewer once the server has closed one
+        self._outage = -1, 0.0  # the pieces done when it began, and when that was
+
+    def begin(self, connected: int) -> bool:
+        """Return whether one more worker may log in, where so many have a connection; count it.
+
+        With the queue's lock held, whose pieces of work are counted: there are no more logins.
+        """
+        with self._lock:
+            lanes = self._opening + connected
+            may_begin = self._opening < self._may_open and (
+                not lanes
+                or self._terms.connections.has_early()
+                or (self._has_pieces_for_more(lanes) and self._is_worth_it(lanes))
+            )
+            self._opening += may_begin
+            return may_begin
+
+    def _has_pieces_for_more(self, lanes: int) -> bool:
+        context, counters = self._terms.context, self._terms.counters
+        if context.is_stream:
+            return True
+        # At the start a chunk is a fourth of a later one (coordinator.py).
+        chunk_bytes = self._terms.options.chunk_bytes or CHUNK_BYTES // 4
+        return lanes < context.queue.pieces_known(counters.left_bytes, chunk_bytes)
+
+    def _is_worth_it(self, lanes: int) -> bool:
+        if not self._terms.is_tuned:
+            return True
+        counters = self._terms.counters
+        left_bytes: float = counters.left_bytes
+        left_bytes += MEMORY_BYTES * (counters.files_total - counters.files_done)
+        if self._terms.context.is_stream and not counters.plan_complete:
+            left_bytes = math.inf
+        passed_s = 0.0 if counters.plan_complete else time.monotonic() - self._begun_s
+        return is_worth_a_login(self._terms.path, lanes, left_bytes, passed_s)
+
+    def end(self, is_refused: bool) -> None:
+        """Count one that has passed or failed: `is_refused` where the server closed it."""
+        with self._lock:
+            self._opening -= 1
+            if is_refused:
+                self._may_open = max(1, self._may_open // 2)
+
+    # --- with no lane alive
+
+    def lane_ended(self, lived_s: float) -> None:
+        """Take it that an outage is over, if a lane lived for long: a stream's may have no work."""
+        if lived_s > _STEADY_S:
+            with self._lock:
+                self._outage = -1, 0.0
+
+    def may_try_alone(self, attempt: int, error: BaseException) -> bool:
+        """Return whether to try again though no lane is alive; end a copy that took too long.
+
+        An outage begins with the first failure after a piece of work was done.
+        """
+        queue, retry_for_s = self._terms.context.queue, self._terms.options.retry_for_s
+        _, done_pieces = queue.done()
+        with self._lock:
+            if self._outage[0] != done_pieces:
+                self._outage = done_pieces, time.monotonic()
+            left_s = self._outage[1] + (retry_for_s or _OUTAGE_S) - time.monotonic()
+            is_over = left_s <= 0 and not self._opening
+        if left_s > 0:
+            return retry_for_s is not None or attempt < _ATTEMPTS_ALONE
+        if is_over:
+            queue.stop(error)
+        return False

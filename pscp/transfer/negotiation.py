@@ -1,0 +1,267 @@
+"""What is settled with both ends before a copy has lanes: its sources, and where they land.
+
+Not here: the copy's story (copy.py), the answers (endpoint/end.py), how DEST is read
+(endpoint/placing.py), who owns a copy (endpoint/fence.py).
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from pscp import errors
+from pscp.connect.bootstrap import RemoteAgent
+from pscp.connect.connections import Connections
+from pscp.endpoint import failures, metadata, placing, requests, source
+from pscp.endpoint.end import End
+from pscp.endpoint.paths import check
+from pscp.endpoint.wire import WireError
+from pscp.log import Log
+from pscp.options import Location, Options
+from pscp.progress import Counters, Reporter
+from pscp.progress import Failure as Reported
+from pscp.transfer import answers
+from pscp.transfer.journal import Journal
+from pscp.transfer.plan import expected_top
+from pscp.transfer.results import as_error
+
+_log = Log("transfer")
+_NONCE = re.compile("[0-9a-f]{8}")
+_EARLIER_MOST = 64  # as endpoint/fence.py keeps
+_PAUSES_S = (1.0, 2.0, 4.0)  # before a request is made again, whose connection was lost
+
+_SEVERAL = "the contents of two folders may have the same names: copy one folder after the other"
+
+
+@dataclass(frozen=True)
+class CopyRequest:
+    """What was asked for, by a command or a call."""
+
+    connections: Connections
+    froms: Sequence[Location]
+    to: Location
+    options: Options
+    reporter: Reporter
+    counters: Counters
+    keep_digests: bool
+
+    @property
+    def is_push(self) -> bool:
+        return self.to.is_remote
+
+    def explain(self, text: str) -> None:
+        """Log what was decided, and show it with -v."""
+        _log.debug("%s", text)
+        if self.options.verbose:
+            self.reporter.note(text)
+
+
+class Claimed(NamedTuple):
+    """The sink's answer to the request to own the copy (endpoint/requests.py, Claim)."""
+
+    held: str = ""  # the run that owns it and is not known
+    earlier: Sequence[str] = ()  # runs that may have left parts
+    folds: bool = False  # names at the destination do not differ by case
+    server: Mapping[str, object] = {}  # what was found of a server for SFTP
+
+
+class Agreement(NamedTuple):
+    """What both ends have agreed to."""
+
+    target: placing.Target
+    nonce: str = ""  # of this run; "": it changes nothing
+    claimed: Claimed = Claimed()
+
+
+class Negotiation:
+    """Asks both ends of a copy. For the main thread."""
+
+    def __init__(self, request: CopyRequest) -> None:
+        self._request, self._options = request, request.options
+        self._near = End(metadata.current_umask())
+        self.missing: list[Reported] = []  # sources that are not there
+
+    # --- the sources
+
+    def near_tops(self) -> list[source.Top]:
+        """Return the sources here. One that is missing is reported, as a far end's is."""
+        tops: list[source.Top] = []
+        for location in self._request.froms:
+            try:
+                tops += source.expand(location.literal_path, False)
+            except failures.Refusal as error:
+                self._report_missing(failures.data(error.kind, location.path, str(error)))
+        return tops
+
+    def far_tops(self, agents: list[RemoteAgent]) -> list[source.Top]:
+        """Return the sources at the far end."""
+        paths = [location.path for location in self._request.froms]
+        answer = self._ask(False, agents, requests.Expand(paths, glob=True))
+        tops: list[source.Top] = []
+        try:
+            for path, found in zip(paths, answers.items(answer), strict=True):
+                if isinstance(found, dict):
+                    self._report_missing(_checked_failure(found))
+                else:
+                    tops += [self._checked_top(path, row) for row in answers.items(found)]
+        except (TypeError, ValueError) as error:
+            raise errors.ProtocolError(f"sources of another shape: {error}") from None
+        return tops
+
+    def _checked_top(self, path: str, row: object) -> source.Top:
+        """Return a source that a far end names: only what was asked for (-T: any name)."""
+        name, top_path, is_folder = answers.items(row)
+        top = source.Top(_checked_name(name), answers.text(top_path), bool(is_folder))
+        if self._options.strict_names and not expected_top(path, top):
+            raise errors.ProtocolError(f"the far end sends {top.name!a} for {path!a}")
+        return top
+
+    def _report_missing(self, failure: failures.Data) -> None:
+        error = as_error(failure)
+        self._request.counters.add(files_total=1, files_failed=1)
+        self.missing.append(Reported(error.path, type(error).__name__, error.message))
+        self._request.reporter.note(f"{error.path}: {error.message}")
+
+    # --- the destination
+
+    def agree(
+        self,
+        agents: list[RemoteAgent],
+        tops: list[source.Top],
+        token: str,
+        nonce: str,
+        journal: Journal,
+    ) -> Agreement:
+        """Find where the copy lands, which from here on is this run's to change, by its nonce."""
+        names = [top.name for top in tops]
+        for name, times in Counter(names).items():
+            if times > 1:
+                what = f"{name}: several sources have this name"
+                raise errors.DestinationError(what if name else _SEVERAL)
+        if self._options.transfer_test:
+            self._ask_far(agents, requests.Ping())  # for the round trip's time
+            return Agreement(placing.Target("", names, []))
+        to = self._request.to
+        path = to.path if self._request.is_push else to.literal_path
+        request = requests.Target(
+            path, names, [top.is_folder for top in tops], journal.again(names), token,
+            nonce, journal.runs,
+        )  # fmt: skip
+        answer = self._ask(not self._request.is_push, agents, request)
+        try:
+            root, there, existing, claim = answers.items(answer)
+            target = placing.Target(
+                answers.text(root), answers.texts(there), answers.texts(existing)
+            )
+            if len(target.names) != len(names):
+                raise ValueError("names")
+            if claim is None:
+                return Agreement(target, nonce)
+            request_to_claim = requests.Claim(target.root, token, nonce, journal.runs)
+            claimed = self._claim(agents, request_to_claim, _checked_claim(claim))
+        except (TypeError, ValueError, LookupError) as error:
+            raise errors.ProtocolError(f"a destination of another shape: {error}") from None
+        journal.run(nonce)
+        journal.to(target.root, names, target.names)
+        if claimed.earlier:  # what a run was about to copy may have a part, and nothing else
+            target = target._replace(existing=target.names)
+        return Agreement(target, nonce, claimed)
+
+    def _claim(
+        self, agents: list[RemoteAgent], request: requests.Claim, claimed: Claimed
+    ) -> Claimed:
+        """See that this run owns the copy. Raises CopyRunning.
+
+        A run that is not known is taken over from as well: that it was asked about tells this claim
+        from one that comes late.
+        """
+        if claimed.held:
+            known = [*request.known, claimed.held]
+            answer = self._ask(not self._request.is_push, agents, request._replace(known=known))
+            claimed = _checked_claim(answer)
+        if claimed.held:
+            raise errors.CopyRunning("the same copy has just begun elsewhere")
+        if not all(_NONCE.fullmatch(run) for run in claimed.earlier):
+            raise ValueError("a run's name")
+        _log.debug("run %s owns the copy; earlier runs: %s", request.nonce, claimed.earlier)
+        return claimed
+
+    def _ask_far(self, agents: list[RemoteAgent], request: requests.Request) -> tuple[object, bool]:
+        """Ask the first agent: return its answer, and whether it is a failure.
+
+        Over another connection where that one is lost: each of these requests may be made twice.
+        Raises ConnectError.
+        """
+        connections = self._request.connections
+        for pause_s in (*_PAUSES_S, None):
+            try:
+                return agents[0].ask(request)
+            except (errors.ConnectionLost, errors.Unreachable) as error:
+                if pause_s is None or connections.has_one_login:  # nobody is asked again
+                    raise
+                _log.debug("asks again in %.0f s: %s", pause_s, error.message)
+            self._request.counters.add(connections_lost=1)
+            agents.pop(0).close()
+            time.sleep(pause_s)
+            replace_dead(agents, connections, self._options, self._request.reporter.note)
+        raise AssertionError("the last attempt returns or raises")
+
+    def _ask(self, of_near: bool, agents: list[RemoteAgent], request: requests.Request) -> object:
+        """Ask one end. Raises DestinationError for its refusal."""
+        found: list[tuple[object, bool]] = []
+        if of_near:
+            self._near.answer(request, lambda answer, failed: found.append((answer, failed)))
+        else:
+            found.append(self._ask_far(agents, request))
+        answer, is_failed = found[0]
+        if is_failed:
+            failure = _checked_failure(answer)
+            raise errors.DestinationError(f"{failure['path']}: {failure['message']}")
+        return answer
+
+
+def replace_dead(
+    agents: list[RemoteAgent],
+    connections: Connections,
+    options: Options,
+    note: Callable[[str], None],
+) -> None:
+    """Close connections kept from the last copy that have died since; open one if none is left."""
+    while agents and agents[0].was_kept:
+        try:
+            agents[0].ask(requests.Ping())
+            return
+        except errors.ConnectError:
+            agents.pop(0).close()
+    if not agents:
+        agents += connections.take(options, note)
+
+
+def _checked_claim(answer: object) -> Claimed:
+    if not isinstance(answer, dict) or not isinstance(server := answer.get("server", {}), dict):
+        raise TypeError("no claim")
+    held, earlier = answers.text(answer["held"]), answers.texts(answer["earlier"])
+    return Claimed(held, earlier[-_EARLIER_MOST:], answer.get("folds") is True, server)
+
+
+def _checked_failure(answer: object) -> failures.Data:
+    try:
+        return failures.checked(answer)
+    except WireError as error:
+        raise errors.ProtocolError(str(error)) from None
+
+
+def _checked_name(value: object) -> str:
+    """Return the name of a source; "" is for the contents of a folder. Raises ProtocolError."""
+    try:
+        if isinstance(value, str) and "/" not in value:
+            if value:
+                check(value)
+            return value
+    except failures.Refusal:
+        pass
+    raise errors.ProtocolError(f"the far end sends what is no name: {value!a}")

@@ -1,0 +1,73 @@
+"""What became of a copy's files: those that failed, and the digests of those that landed.
+
+Not here: what a user gets of it (progress.py), what failed at an end (endpoint/failures.py).
+"""
+
+from __future__ import annotations
+
+import sys
+
+from pscp import errors
+from pscp.endpoint import failures
+from pscp.log import Log
+from pscp.progress import Failure as Reported
+from pscp.transfer.copy_terms import CopyTerms
+from pscp.transfer.plan import Failure, Placed
+
+_log = Log("transfer")
+
+# What failures may take up in memory, some ten thousand of them. What comes after is noted and
+# counted, and is in no Result.
+_FAILURES_BYTES = 8 * 1024 * 1024
+
+_ERRORS: dict[str, type[errors.FileError]] = {
+    failures.CHANGED: errors.SourceChanged,
+    failures.UNSUPPORTED: errors.UnsupportedFile,
+    failures.UNSAFE: errors.UnsafeName,
+    failures.DAMAGED: errors.VerifyError,
+    failures.VERIFY: errors.VerifyError,
+    failures.SYSTEM: errors.SystemFailure,
+    failures.DESTINATION: errors.FileError,
+    failures.SUPERSEDED: errors.FileError,
+}
+
+
+class Results:
+    """Collects what became of each file. Only what the queue runs changes it."""
+
+    def __init__(self, terms: CopyTerms) -> None:
+        self._terms = terms
+        self.failures: list[Reported] = []
+        self.digests: dict[str, str] = {}  # by path, in hex
+        self._failures_bytes = 0
+
+    def file_done(self, item: Placed, digest: str) -> None:
+        """Count a file that has its final name; `digest` is its own where it was compared."""
+        self._terms.counters.add(files_done=1)
+        self.keep_digest(item.entry.path, digest)
+
+    def keep_digest(self, path: str, digest: str) -> None:
+        if digest and self._terms.keep_digests:
+            self.digests[path] = digest
+
+    def failed(self, failure: Failure) -> None:
+        """Count and report a file that was not copied; stop if another run owns the copy now."""
+        if failure["kind"] == failures.SUPERSEDED:
+            self._terms.queue.stop(errors.CopyRunning(failure["message"]))
+            return
+        error = as_error(failure)
+        _log.debug("failed: %s: %s", error.path, failure)
+        self._terms.counters.add(files_failed=1)
+        self._failures_bytes += sys.getsizeof(error.path) + sys.getsizeof(error.message) + 200
+        if self._failures_bytes < _FAILURES_BYTES or not self.failures:
+            kind = type(error).__name__
+            self.failures.append(Reported(error.path, kind, error.message, error.hint))
+        self._terms.reporter.note(f"{error.path}: {error.message}")
+
+
+def as_error(failure: Failure) -> errors.FileError:
+    """Return the error that failure data means."""
+    path, message = failure["path"], failure["message"]
+    if failure["kind"] == failures.SYSTEM:
+        return errors.SystemFailure(path, message, failure["errno"])
+    return _ERRORS[failure["kind"]](path, message)

@@ -1,0 +1,59 @@
+"""Small files, folders and links of a copy: collected into packs, and what becomes of those.
+
+Not here: large files (file_job.py), how a pack is filled (plan.py).
+"""
+
+from __future__ import annotations
+
+from pscp.endpoint import failures, tree
+from pscp.transfer.copy_terms import CopyTerms
+from pscp.transfer.plan import Failure, Pack, PackBuilder, Placed
+from pscp.transfer.results import Results
+
+
+class SmallFiles:
+    """Puts packs on the queue. Only what the queue runs uses it."""
+
+    def __init__(self, terms: CopyTerms, results: Results) -> None:
+        self._terms, self._results = terms, results
+        self._builder = PackBuilder(self._packed)
+        terms.queue.when_idle(self._builder.flush)
+
+    def add(self, item: Placed) -> None:
+        """Have this item travel in a pack."""
+        self._terms.counters.add(bytes_total=item.entry.size)
+        pack = self._builder.add(item)
+        if pack is not None:
+            self._terms.queue.add(pack)
+
+    def flush(self) -> bool:
+        """Put what was collected on the queue. Return whether there was anything."""
+        pack = self._builder.flush()
+        if pack is not None:
+            self._terms.queue.add(pack)
+        return pack is not None
+
+    def _packed(self, pack: Pack, failed: list[tuple[int, Failure]]) -> None:
+        failure_at = dict(failed)
+        damaged: list[Placed] = []
+        landed: list[tree.Entry] = []
+        counters = self._terms.counters
+        for place, (item, row) in enumerate(zip(pack.items, pack.rows, strict=True)):
+            failure = failure_at.get(place)
+            if failure is None:
+                landed.append(item.entry)
+                if self._terms.options.strong and isinstance(row, list):
+                    self._results.keep_digest(item.entry.path, row[1])
+            elif failure["kind"] == failures.DAMAGED and not pack.is_again:
+                damaged.append(item)
+                counters.add(chunks_resent=1, bytes_sent=item.entry.size)
+            else:
+                self._results.failed(failure)
+        size = sum(entry.size for entry in landed)
+        kinds = [entry.kind for entry in landed]
+        counters.add(
+            bytes_done=size, bytes_sent=size, chunks_verified=kinds.count(tree.FILE),
+            files_done=len(kinds) - kinds.count(tree.FOLDER),
+        )  # fmt: skip
+        if damaged:
+            self._terms.queue.add(Pack(damaged, self._packed, is_again=True))
