@@ -30,6 +30,7 @@ MAX_CONNECTIONS = 256  # each is an ssh process here and one or two at the far e
 MAX_CHANNELS = 64  # sshd lets in MaxSessions of them, by default 10 (sshd_config(5))
 MIN_BLOCK_BYTES = 4 * KIB  # below, the frame headers and calls cost more than the data
 MAX_BLOCK_BYTES = MIB  # a pipe holds no more at once (/proc/sys/fs/pipe-max-size)
+MIN_CHUNK_BYTES = 256 * KIB  # where blocks are no smaller
 CHUNK_BYTES = 4 * MIB  # 2 to 4 MiB did best over wide-area paths; see docs/performance.md
 MAX_CHUNK_BYTES = 64 * MIB  # a pull over SFTP holds a chunk of each lane in memory until it matches
 MAX_SIZE_BYTES = 2**63 - 1  # off_t
@@ -313,7 +314,8 @@ def _check_numbers(options: Options) -> None:
     block_bytes = options.block_bytes
     _check_range("the block size", block_bytes, MIN_BLOCK_BYTES, MAX_BLOCK_BYTES, show_size)
     chunk_bytes = CHUNK_BYTES if options.chunk_bytes is None else options.chunk_bytes
-    _check_range("the chunk size", chunk_bytes, block_bytes, MAX_CHUNK_BYTES, show_size)
+    least_bytes = min(block_bytes, MIN_CHUNK_BYTES)
+    _check_range("the chunk size", chunk_bytes, least_bytes, MAX_CHUNK_BYTES, show_size)
     _check_range("the window", options.window_bytes, MIN_WINDOW_BYTES, MAX_WINDOW_BYTES, show_size)
     if options.limit_kbit_s is not None:
         _check_range("the limit in kbit/s", options.limit_kbit_s, 1, MAX_LIMIT_KBIT_S)

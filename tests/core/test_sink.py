@@ -113,7 +113,7 @@ def part(root: Path) -> Path:
 
 
 def test_a_block_is_written_once_its_check_matches(root: Path, make_lane: MakeLane) -> None:
-    sink = make_lane(0).sink
+    sink = make_lane().sink
     sink.write(1, 0, memoryview(FIRST)[:300], checked(FIRST[:300]))
     [part] = root.glob("*.pscp-part")
     assert part.read_bytes() == FIRST[:300] + bytes(len(WHOLE) - 300)
@@ -127,7 +127,7 @@ def test_a_block_is_written_once_its_check_matches(root: Path, make_lane: MakeLa
 def test_after_a_check_that_does_not_match_nothing_of_the_chunk_is_written(
     root: Path, make_lane: MakeLane
 ) -> None:
-    sink = make_lane(0).sink
+    sink = make_lane().sink
     sink.write(1, 0, memoryview(FIRST)[:300], checked(FIRST[:300]))
     sink.write(1, 300, memoryview(FIRST)[300:600], checked(b"others"))
     sink.write(1, 600, memoryview(FIRST)[600:], checked(FIRST))

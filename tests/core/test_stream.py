@@ -43,7 +43,7 @@ from pscp.endpoint.paths import is_pscps_own
 from pscp.stream import pipe, stream
 from pscp.stream.pipe import Target
 from pscp.stream.stream import Stream
-from pscp.transfer import work_queue
+from pscp.transfer import in_flight
 
 KIB = 1024
 SLOT_BYTES = 32 * KIB
@@ -73,7 +73,7 @@ def small() -> Iterator[None]:
         patch.setattr(endpoint_stream, "_STOP_MS", 5)
         patch.setattr(stream_server, "PATIENCE_S", 0.03)
         patch.setattr(stream_server, "GRACE_S", 2.0)
-        patch.setattr(work_queue, "_OVERDUE_S", 0.03)
+        patch.setattr(in_flight, "_OVERDUE_S", 0.03)
         patch.setattr(stream_process, "Keeper", NoKeeper)
         patch.setattr(agent, "_close_standard", lambda: None)  # an agent's; here they are pytest's
         yield

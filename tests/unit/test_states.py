@@ -103,11 +103,13 @@ class FakeAgent:
 class FakeSink:
     """A near end that takes what comes."""
 
+    place = None
+
     def __init__(self) -> None:
         self.landed: list[int] = []  # offsets
         self.before_it_settles: Callable[[], None] = lambda: None
 
-    def write(self, id_: int, offset: int, block: memoryview) -> None:
+    def write(self, id_: int, offset: int, block: memoryview, check: bytes) -> None:
         self.landed.append(offset)
 
     def complete(self, *chunk: Any) -> tuple[bool, int, None]:
