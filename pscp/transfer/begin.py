@@ -10,7 +10,9 @@ from collections.abc import Mapping, Sequence
 from pscp import errors
 from pscp.connect.bootstrap import RemoteAgent
 from pscp.endpoint import hashes, requests, source, tree
-from pscp.options import Options
+from pscp.options import KIB, Options
+
+_LIMITED_BLOCK_BYTES = 256 * KIB  # a block goes at once: larger ones would make -l a row of bursts
 
 
 def choose_hash(far: RemoteAgent) -> str:
@@ -29,8 +31,11 @@ def source_request(
         recursive=options.recursive, follow=not options.archive, preserve=options.preserve,
         archive=options.archive, filters=options.filters,
     )  # fmt: skip
+    block_bytes = options.block_bytes
+    if options.limit_kbit_s is not None:
+        block_bytes = min(block_bytes, _LIMITED_BLOCK_BYTES)
     return requests.BeginSource(
-        tops, rules, algorithm, options.block_bytes, options.strong, options.transfer_test,
+        tops, rules, algorithm, block_bytes, options.strong, options.transfer_test,
         options.debug,
     )  # fmt: skip
 

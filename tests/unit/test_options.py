@@ -232,6 +232,7 @@ def test_archive_sets_recursive_and_preserve() -> None:
         {"block_bytes": 4 * KIB},
         {"block_bytes": MIB, "chunk_bytes": MIB},
         {"chunk_bytes": 64 * MIB},
+        {"chunk_bytes": 256 * KIB},  # less than a block, which is then shorter
         {"limit_kbit_s": 1},
         {"port": 65535},
         {"address_family": 6},
