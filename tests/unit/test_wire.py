@@ -238,3 +238,17 @@ def test_a_pack_that_is_cut_anywhere_in_its_list_is_a_wire_error() -> None:
     for length in range(len(whole)):
         with pytest.raises(wire.WireError):
             wire.unpack_payload(memoryview(whole)[:length])
+
+
+def a_block(payload: bytes, flags: int) -> tuple[bytes, bytes]:
+    block, check = wire.block_of(wire.Frame(wire.DATA, flags, 7, 0, memoryview(payload)))
+    return bytes(block), check
+
+
+def test_a_block_may_be_followed_by_its_check() -> None:
+    check = wire.check_of(b"the digest so far")
+    assert (len(check), check.rstrip(b"\0")) == (wire.CHECK_BYTES, b"the digest so far")
+    assert a_block(b"block", 0) == (b"block", b"")
+    assert a_block(b"block" + check, wire.CHECKED) == (b"block", check)
+    with pytest.raises(wire.WireError, match="without its check"):
+        a_block(check[1:], wire.CHECKED)
