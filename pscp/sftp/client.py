@@ -44,7 +44,7 @@ class Client:
     """One channel's SFTP."""
 
     def __init__(self, read_fd: int, write_fd: int, loop: Loop) -> None:
-        self._loop, self.out = loop, Out(write_fd)
+        self._loop, self.out = loop, Out(write_fd, may_break=True)
         self.is_single = False  # does the server open a file only once at a time?
         self._decoder = packets.Decoder()
         self.incoming = In(read_fd, self._decoder, self._take_all, self._may_rest)
