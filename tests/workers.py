@@ -84,6 +84,9 @@ class Worker:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._seconds[report.nodeid] += report.duration
+        if report.failed:  # at once: the worker's own report comes when all is over
+            with (self._queue.folder / "failed").open("a") as failed:
+                failed.write(f"{report.nodeid}\n{report.longreprtext}\n")
 
     def pytest_sessionfinish(self) -> None:
         told = self._queue.folder / f"seconds-{os.getpid()}.json"
