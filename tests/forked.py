@@ -95,6 +95,7 @@ def _can_be_forked(argv: Sequence[str], popen: Mapping[str, Any]) -> bool:
         and sys.version_info[:2] >= (3, 11)
         and list(argv[:2]) == [sys.executable, "-c"]
         and popen.keys() <= _UNDERSTOOD
+        and signal.getsignal(signal.SIGINT) != signal.SIG_IGN  # else a child is to inherit that
         and _of_start(env) == _of_start(os.environ)
     )
 
