@@ -50,8 +50,8 @@ LATER = {
 # What a reader who follows "Read next" from the package on passes, in this order.
 WAY_OF_A_CHUNK = (
     "api.py", "transfer/copy.py", "transfer/coordinator.py", "transfer/file_job.py",
-    "transfer/lane.py", "endpoint/source.py", "connect/bootstrap.py", "endpoint/agent.py",
-    "endpoint/sink.py", "endpoint/commit.py",
+    "transfer/lane_sender.py", "endpoint/source.py", "connect/bootstrap.py",
+    "endpoint/agent.py", "endpoint/sink.py", "endpoint/commit.py",
 )  # fmt: skip
 SAYS_WHAT_IT_IS_NOT = re.compile(r"Not here: |[Nn]othing (else|here)\b")
 
