@@ -88,6 +88,10 @@ def run(
     return done
 
 
+# A child that is executed goes on ignoring these where its parent does.
+_INHERITED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
 def _can_be_forked(argv: Sequence[str], popen: Mapping[str, Any]) -> bool:
     env = popen.get("env") or os.environ
     return (
@@ -95,7 +99,7 @@ def _can_be_forked(argv: Sequence[str], popen: Mapping[str, Any]) -> bool:
         and sys.version_info[:2] >= (3, 11)
         and list(argv[:2]) == [sys.executable, "-c"]
         and popen.keys() <= _UNDERSTOOD
-        and signal.getsignal(signal.SIGINT) != signal.SIG_IGN  # else a child is to inherit that
+        and not any(signal.getsignal(each) == signal.SIG_IGN for each in _INHERITED)
         and _of_start(env) == _of_start(os.environ)
     )
 

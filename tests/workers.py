@@ -1,10 +1,9 @@
 """Runs all tests in several workers, which take files of tests from one queue: `python workers.py`.
 
 Those of a folder that took longest in the last run come first, and the quick folders last, so that
-the workers end together. There are
-more workers than processors, since many tests wait for logins. What fails is tried once more,
-alone; twice is a failure. What passes then is named in the last lines: it has a cause, in the test
-or in pscp. Before them come the tests that took longest.
+the workers end together. There are more workers than processors, since many tests wait for logins.
+What fails is tried once more, alone; twice is a failure. What passes then is named in the last
+lines: it has a cause, in the test or in pscp. Before them come the tests that took longest.
 
 Not here: what scripts/test checks besides. Read next: conftest.py.
 """

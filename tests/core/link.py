@@ -19,9 +19,11 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import pytest
 
 import pscp
 from pscp.connect import bootstrap, connections
@@ -85,6 +87,22 @@ class Fault(NamedTuple):
 def asking(request: type) -> str:
     """Return what a fault's `contains` is for frames that make this request."""
     return f'"ask":"{request.__name__}"'
+
+
+Step = tuple[str, int, str]  # the way, a frame's type, and what it contains
+
+
+def at_steps(steps: Mapping[str, Sequence[Step]]) -> pytest.MarkDecorator:
+    """Run a test, which takes is_push and step, at each step of a push and of a pull."""
+    return pytest.mark.parametrize(
+        ("is_push", "step"),
+        [(name == "push", step) for name, found in steps.items() for step in found],
+        ids=lambda value: (
+            f"{value[0]}-{wire.NAMES[value[1]]}-{value[2]}"
+            if isinstance(value, tuple)
+            else ("pull", "push")[value]
+        ),
+    )
 
 
 class Bench:

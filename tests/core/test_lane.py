@@ -27,6 +27,7 @@ from core.link import (
     TWICE,
     Fault,
     asking,
+    at_steps,
 )
 from core.trees import Trees
 from pscp.endpoint import requests, wire
@@ -71,15 +72,7 @@ STEPS = {
         (FROM, wire.DIGEST, ""), (FROM, wire.PACK, ""),
     ],
 }  # fmt: skip
-AT_STEPS = pytest.mark.parametrize(
-    ("is_push", "step"),
-    [(name == "push", step) for name, steps in STEPS.items() for step in steps],
-    ids=lambda value: (
-        f"{value[0]}-{wire.NAMES[value[1]]}-{value[2]}"
-        if isinstance(value, tuple)
-        else ("pull", "push")[value]
-    ),
-)
+AT_STEPS = at_steps(STEPS)
 
 
 @AT_STEPS

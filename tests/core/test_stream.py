@@ -35,6 +35,7 @@ from core.link import (
     Bench,
     Fault,
     asking,
+    at_steps,
 )
 from pscp import errors
 from pscp.endpoint import agent, requests, stream_process, stream_server, wire
@@ -245,15 +246,7 @@ STEPS = {
         (FROM, wire.REPLY, '"status":0'),
     ],
 }  # fmt: skip
-AT_STEPS = pytest.mark.parametrize(
-    ("is_push", "step"),
-    [(name == "push", step) for name, steps in STEPS.items() for step in steps],
-    ids=lambda value: (
-        f"{value[0]}-{wire.NAMES[value[1]]}-{value[2]}"
-        if isinstance(value, tuple)
-        else ("pull", "push")[value]
-    ),
-)
+AT_STEPS = at_steps(STEPS)
 
 
 @AT_STEPS

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from state_tables import assert_no_other_event_may_come, reached
 
 from pscp.endpoint import failures, requests, session, tree, wire
 from pscp.errors import ConnectionLost, PscpError
@@ -23,7 +24,7 @@ from pscp.transfer.lane import Lane
 from pscp.transfer.lane_share import LaneShare
 from pscp.transfer.plan import Ask, Chunk, Placed
 from pscp.transfer.rate_limiter import RateLimiter
-from pscp.transfer.states import FILE, LANE, File, FileEvent, LaneEvent, Machine
+from pscp.transfer.states import FILE, LANE, File, FileEvent, LaneEvent
 from pscp.transfer.states import Lane as State
 from pscp.transfer.window import Window
 from pscp.transfer.work_queue import WorkQueue
@@ -37,27 +38,13 @@ WAIT_S = 20.0
 def test_every_state_has_a_row_and_can_be_reached(which: int) -> None:
     table, first = TABLES[which]
     assert list(table) == list(type(first))
-    reached, found = {first}, [first]
-    while found:
-        new = set(table[found.pop()].values()) - reached
-        reached |= new
-        found += new
-    assert reached == set(table)
+    assert reached(table, first) == set(table)
 
 
 @pytest.mark.parametrize("which", [0, 1])
 def test_an_event_leads_where_the_table_says_and_no_other_may_come(which: int) -> None:
     table, _ = TABLES[which]
-    for state, row in table.items():
-        for event in EVENTS[which]:
-            machine = Machine(table, state)
-            if event in row:
-                machine.on(event)
-                assert machine.state is row[event]
-            else:
-                with pytest.raises(RuntimeError, match=event.name):
-                    machine.on(event)
-                assert machine.state is state
+    assert_no_other_event_may_come(table, EVENTS[which])
 
 
 def test_a_lane_may_break_and_be_closed_at_any_time() -> None:

@@ -6,12 +6,10 @@ Not here: streams over lanes that fail (../core/test_stream.py). Read next: pscp
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
-from typing import Any
 
 import pytest
+from state_tables import Table, assert_no_other_event_may_come, reached
 
-from pscp.endpoint.machine import Machine
 from pscp.endpoint.stream_states import (
     FAR,
     INPUT,
@@ -25,8 +23,6 @@ from pscp.endpoint.stream_states import (
 )
 from pscp.stream.states import PULL, PUSH, Near, NearEvent
 
-Table = Mapping[Any, Mapping[Any, Any]]
-
 # Each table with the state that it begins in, and the states of its enum that it does not have.
 TABLES: dict[str, tuple[Table, enum.Enum, type[enum.Enum], set[enum.Enum]]] = {
     "input": (INPUT, Input.READING, InputEvent, set()),
@@ -36,16 +32,6 @@ TABLES: dict[str, tuple[Table, enum.Enum, type[enum.Enum], set[enum.Enum]]] = {
     "pull": (PULL, Near.MOVING, NearEvent, {Near.LANDING, Near.CLOSING, Near.DEAF}),
 }
 EACH = pytest.mark.parametrize("name", TABLES)
-
-
-def reached(table: Table, first: enum.Enum) -> set[enum.Enum]:
-    """Return the states that events lead to from this one, itself included."""
-    seen, found = {first}, [first]
-    while found:
-        new = set(table[found.pop()].values()) - seen
-        seen |= new
-        found += new
-    return seen
 
 
 @EACH
@@ -58,16 +44,7 @@ def test_every_state_has_a_row_and_can_be_reached(name: str) -> None:
 @EACH
 def test_an_event_leads_where_the_table_says_and_no_other_may_come(name: str) -> None:
     table, _, events, _ = TABLES[name]
-    for state, row in table.items():
-        for event in events:
-            machine = Machine(table, state)
-            if event in row:
-                machine.on(event)
-                assert machine.state is row[event]
-            else:
-                with pytest.raises(RuntimeError, match=event.name):
-                    machine.on(event)
-                assert machine.state is state
+    assert_no_other_event_may_come(table, events)
 
 
 @pytest.mark.parametrize("table", [PUSH, PULL])
