@@ -121,12 +121,11 @@ class Settler:
         if len(parts) > 1:
             for part in parts:
                 files.start_writing_back(part.fd)
-        for part in parts:
-            _try(part, self._make_durable)
+        _try(parts, self._make_durable)
         self._name_small([part for part in parts if part.kind != SHARED and not part.failure])
         for part in parts:
             if part.kind == SHARED and not part.failure:
-                _try(part, self._name_large)
+                _try([part], self._name_large)
             if part.failure and part.kind != SHARED:  # the run's part is the coordinator's to drop
                 self._drop(part)
             os.close(part.fd)
@@ -151,8 +150,7 @@ class Settler:
     def _name_small(self, parts: List[Part]) -> None:
         try:
             with self._fence.held():
-                for part in parts:
-                    _try(part, self._name)
+                _try(parts, self._name)
         except failures.Refusal as error:
             for part in parts:
                 part.failure = failures.from_exception(error, part.entry.path)
@@ -206,11 +204,13 @@ class Settler:
             raise failures.Refusal(failures.VERIFY, part.entry.path, message)
 
 
-def _try(part: Part, act: Callable[[Part], None]) -> None:
-    try:
-        act(part)
-    except (OSError, failures.Refusal) as error:
-        part.failure = failures.from_exception(error, part.entry.path)
+def _try(parts: List[Part], act: Callable[[Part], None]) -> None:
+    """Do this to each part, which keeps why it failed."""
+    for part in parts:
+        try:
+            act(part)
+        except (OSError, failures.Refusal) as error:
+            part.failure = failures.from_exception(error, part.entry.path)
 
 
 def unlink_private(root: Root, parts: Parts, path: str) -> None:

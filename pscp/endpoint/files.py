@@ -88,7 +88,8 @@ def read_whole(place: Place, known: Identity, follow: bool) -> bytes:
             if not more:
                 break
             body += more
-        if len(body) != known.size or identity(os.fstat(fd)) != known:
+        now = os.fstat(fd)
+        if len(body) != known.size or (now.st_size, now.st_mtime_ns, now.st_ino) != known:
             raise Changed()
         return body
     finally:

@@ -194,26 +194,30 @@ def _atime_ns(entry: "Entry") -> int:
 def _owner(extra: Dict[str, object]) -> Tuple[int, int]:
     """Return the owner by name where this end knows the name, else by number."""
     owner = extra.get("o")
-    if not isinstance(owner, list) or not all(map(_is_short, owner)):
+    try:
+        return _owner_here(tuple(owner)) if isinstance(owner, list) else (-1, -1)
+    except (TypeError, ValueError):
         return -1, -1
-    return _owner_here(tuple(owner)) or (-1, -1)
 
 
-def _is_short(value: object) -> bool:
-    """May it be the number or the name of somebody? It is kept."""
-    if isinstance(value, str):
-        return len(value) <= 256
-    return value is None or (isinstance(value, int) and abs(value) <= _NOBODYS_ID)
-
-
-@_cached
+@functools.lru_cache(1024)  # keeps what it was given, but nothing of what is refused
 def _owner_here(owner: Tuple[int, int, str, str]) -> Tuple[int, int]:
+    """Return the owner's and the group's number here. Raises ValueError, TypeError."""
+    if not all(map(_is_short, owner)):
+        raise ValueError("no owner")
     uid, gid, user, group = owner
     here_uid, here_gid = _uid(user), _gid(group)
     found = (uid if here_uid is None else here_uid, gid if here_gid is None else here_gid)
     if not all(isinstance(each, int) and 0 <= each < _NOBODYS_ID for each in found):
         raise ValueError("no owner")
     return found
+
+
+def _is_short(value: object) -> bool:
+    """May it be the number or the name of somebody?"""
+    if isinstance(value, str):
+        return len(value) <= 256
+    return value is None or (isinstance(value, int) and abs(value) <= _NOBODYS_ID)
 
 
 def _give_owner(fd: int, extra: Dict[str, object]) -> None:

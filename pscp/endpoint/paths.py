@@ -14,7 +14,7 @@ import os
 import re
 import stat
 import threading
-from typing import Tuple
+from typing import Iterable, List, Tuple
 
 from .failures import UNSAFE, Refusal
 
@@ -39,12 +39,12 @@ def to_text(path: bytes) -> str:
     return path.decode("utf-8", "surrogateescape")
 
 
-def check(path: str) -> None:
-    """Refusal when a component could lead elsewhere, or names nothing."""
+def check(path: str) -> bytes:
+    """Return the path as bytes. Refusal when a component could lead elsewhere, or names nothing."""
     if _UNSAFE.search(path):
         raise Refusal(UNSAFE, path, "a name that could lead outside of the destination")
     try:
-        to_bytes(path)
+        return path.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
         raise Refusal(UNSAFE, path, "a name that is no file's")
 
@@ -70,7 +70,12 @@ def is_pscps_own(name: bytes) -> bool:
 
     By all of its form: what only ends like one is the user's.
     """
-    return name[:1] == b"." and _OWN.fullmatch(name) is not None
+    return not without_own([name])
+
+
+def without_own(names: Iterable[bytes]) -> List[bytes]:
+    """Those names that are not pscp's own."""
+    return [name for name in names if name[:1] != b"." or not _OWN.fullmatch(name)]
 
 
 class Root:
@@ -88,9 +93,8 @@ class Root:
         With `make`, folders that are missing on the way are made, UNFINISHED. Raises OSError,
         Refusal.
         """
-        check(path)
-        folder, _, name = path.rpartition("/")
-        return self._folder(folder, path, make), to_bytes(name)
+        name = check(path).rpartition(b"/")[2]
+        return self._folder(path.rpartition("/")[0], path, make), name
 
     def folder(self, path: str, make: bool = False) -> int:
         """The descriptor of the folder `path` itself; "" is the root."""

@@ -183,14 +183,12 @@ class Sink(NullSink):
             done([])
 
     def _make_part(self, value: tree.Entry, digest: str, body: memoryview) -> commit.Part:
-        self._make_way(value.path)
-        with self.root.lock:
-            folder_fd, name = self.root.at(value.path)
-            fd = files.new_small(folder_fd)
-            kind = commit.PRIVATE if fd is None else commit.NAMELESS
-            if fd is None:
-                flags = files.PART_FLAGS | os.O_CREAT | os.O_EXCL
-                fd = os.open(self._parts.private_name(name), flags, 0o600, dir_fd=folder_fd)
+        try:
+            fd, kind = self._new_small(value.path)
+        except FileNotFoundError:
+            with self._fence.held(), self.root.lock:
+                self.root.at(value.path, make=True)
+            fd, kind = self._new_small(value.path)
         try:
             written = os.write(fd, body) if body else 0
             while written < len(body):
@@ -202,14 +200,19 @@ class Sink(NullSink):
             raise
         return commit.Part(fd, value, digest, kind)
 
-    def _make_way(self, path: str) -> None:
-        """Make the folders on the way to `path` that are missing."""
-        try:
-            with self.root.lock:
-                self.root.at(path)
-        except FileNotFoundError:
-            with self._fence.held(), self.root.lock:
-                self.root.at(path, make=True)
+    def _new_small(self, path: str) -> Tuple[int, int]:
+        """Make the part of a small file: its descriptor, and whose name it has.
+
+        Raises FileNotFoundError while a folder on the way is missing.
+        """
+        with self.root.lock:
+            folder_fd, name = self.root.at(path)
+            fd = files.new_small(folder_fd)
+            if fd is not None:
+                return fd, commit.NAMELESS
+            flags = files.PART_FLAGS | os.O_CREAT | os.O_EXCL
+            name = self._parts.private_name(name)
+            return os.open(name, flags, 0o600, dir_fd=folder_fd), commit.PRIVATE
 
     def _make_folder(self, value: tree.Entry) -> None:
         """Make the folder, unfinished until finish_folder()."""

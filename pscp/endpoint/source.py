@@ -201,14 +201,14 @@ class Source:
         """Return the row of each file, and the contents of those that could be read."""
         rows: List[Row] = []
         bodies: List[bytes] = []
-        algorithm = hashes.STRONG if self._strong else self._algorithm
+        new_hasher = hashes.ALGORITHMS[hashes.STRONG if self._strong else self._algorithm]
         for value in asked:
             try:
                 body = self._whole(value)
             except (OSError, files.Changed) as error:
                 rows.append(failures.from_exception(error, value.path))
                 continue
-            hasher = hashes.new(algorithm)
+            hasher = new_hasher()
             hasher.update(body)
             rows.append([len(body), hasher.digest().hex()])
             bodies.append(body)

@@ -14,9 +14,9 @@ import os
 import stat
 from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
-from . import failures, metadata
+from . import failures, files, metadata
 from .files import Changed
-from .paths import FOLDER_FLAGS, is_pscps_own, to_bytes, to_text
+from .paths import FOLDER_FLAGS, to_bytes, to_text, without_own
 
 FILE, FOLDER, LINK, HARDLINK, ERROR = "file", "folder", "link", "hardlink", "error"
 KINDS = frozenset([FILE, FOLDER, LINK, HARDLINK, ERROR])
@@ -143,8 +143,8 @@ class Walk:
                 fd = os.open(_name(full, above), FOLDER_FLAGS, dir_fd=above)
                 if _key(os.fstat(fd)) != key:
                     raise Changed()
-            found = map(os.fsencode, os.listdir(full if fd is None else fd))
-            names = sorted(name for name in found if not is_pscps_own(name))
+            found = os.listdir(full if fd is None else fd)
+            names = sorted(without_own(map(os.fsencode, found)))
         except BaseException:
             _close(fd)
             raise
@@ -176,27 +176,27 @@ class Walk:
         if is_folder and key in ancestors:
             failure = failures.data(failures.UNSUPPORTED, path, "a loop of links")
             return self._error(top, path, failure), None
-        entry = self._described(top, path, full, fd, status)
+        entry = self._described(top, path, full, (fd, name), status)
         return entry, key if is_folder and self._rules.recursive else None
 
     def _excluded(self, top: int, path: str, is_folder: bool) -> bool:
-        return is_excluded(self._rules.filters, self._tops[top][0], path, is_folder)
+        filters = self._rules.filters
+        return bool(filters) and is_excluded(filters, self._tops[top][0], path, is_folder)
 
     def _described(
-        self, top: int, path: str, full: bytes, fd: Optional[int], status: os.stat_result
+        self, top: int, path: str, full: bytes, place: files.Place, status: os.stat_result
     ) -> Entry:
         kind, problem = self._kind(status.st_mode)
         if problem:
             failure = failures.data(failures.UNSUPPORTED, path, problem)
             return self._error(top, path, failure)
         try:
-            place = fd, _name(full, fd)
             rules = self._rules
             extra = metadata.read(
                 full, place, status, preserve=rules.preserve, archive=rules.archive
             )
             if kind == LINK:
-                extra["to"] = to_text(os.readlink(place[1], dir_fd=fd))
+                extra["to"] = to_text(os.readlink(place[1], dir_fd=place[0]))
         except OSError as error:
             return self._error(top, path, failures.from_exception(error, path))
         if kind == FILE:

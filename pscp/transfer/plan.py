@@ -108,8 +108,12 @@ class Pack(Piece):
         self.rows = [next(left) if is_file else [0, ""] for is_file in files]
 
     @functools.cached_property
+    def size_bytes(self) -> int:
+        return sum([item.entry.size for item in self.items])
+
+    @property
     def cost_bytes(self) -> int:
-        return sum(item.entry.size for item in self.items) + MEMORY_BYTES * len(self.items)
+        return self.size_bytes + MEMORY_BYTES * len(self.items)
 
 
 Packed = Callable[[Pack, list[tuple[int, Failure]]], None]  # gets (place, failure) of what failed
@@ -215,13 +219,11 @@ class PackBuilder:
     _items: list[Placed] = field(default_factory=list)
     _bytes: int = 0
 
-    def add(self, item: Placed) -> Pack | None:
-        """Add an item. Return the pack that is full with it, if one is."""
+    def add(self, item: Placed) -> bool:
+        """Add an item. Return whether the pack is full with it."""
         self._items.append(item)
         self._bytes += item.entry.size + weight_bytes(item.entry)
-        if self._bytes >= source.PACK_BYTES or len(self._items) >= source.PACK_FILES:
-            return self.flush()
-        return None
+        return self._bytes >= source.PACK_BYTES or len(self._items) >= source.PACK_FILES
 
     def flush(self) -> Pack | None:
         """Return what was collected so far as a pack, if there is anything."""
@@ -293,9 +295,10 @@ class SourceRules:
             raise ValueError("is a folder, or in one, which only -r asks for")
         if top.is_folder and entry.path == top.name and entry.kind in (tree.FILE, tree.HARDLINK):
             raise ValueError("is a file now, and was a folder")
-        name = to_bytes(entry.path.rpartition("/")[2])
-        if self._is_pull and entry.path != top.name and is_pscps_own(name):
-            raise ValueError("has a name of pscp's own, which no walk finds")
+        if self._is_pull and entry.path != top.name:
+            name = entry.path.rpartition("/")[2]
+            if name.startswith(".") and is_pscps_own(to_bytes(name)):
+                raise ValueError("has a name of pscp's own, which no walk finds")
         if self._filters and self._is_left_out(entry, top.name):
             raise ValueError("is sent, though --exclude leaves it out")
 

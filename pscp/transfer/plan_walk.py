@@ -104,9 +104,8 @@ class PlanWalk(threading.Thread):
             if not self._terms.options.dry_run:
                 self._copy.ending.links.add(item.entry)
         elif entry.top in self._new_tops:
-            self._queue.wait_for_room()
             new = as_new(item) if entry.kind == tree.FOLDER else item
-            self._queue.run_alone(lambda: self._copy.send(new))
+            self._queue.run_with_room(self._copy.send, new)
         else:
             self._looking.append(item)
             self._looking_bytes += weight_bytes(item.entry)

@@ -17,21 +17,26 @@ class SmallFiles:
     def __init__(self, terms: CopyTerms, results: Results) -> None:
         self._terms, self._results = terms, results
         self._builder = PackBuilder(self._packed)
-        terms.queue.when_idle(self._builder.flush)
+        terms.queue.when_idle(self._collected)
 
     def add(self, item: Placed) -> None:
         """Have this item travel in a pack."""
-        self._terms.counters.add(bytes_total=item.entry.size)
-        pack = self._builder.add(item)
-        if pack is not None:
-            self._terms.queue.add(pack)
+        if self._builder.add(item):
+            self.flush()
 
     def flush(self) -> bool:
         """Put what was collected on the queue. Return whether there was anything."""
-        pack = self._builder.flush()
+        pack = self._collected()
         if pack is not None:
             self._terms.queue.add(pack)
         return pack is not None
+
+    def _collected(self) -> Pack | None:
+        """Return what was collected so far as a pack, and count it, if there is anything."""
+        pack = self._builder.flush()
+        if pack is not None:
+            self._terms.counters.add(bytes_total=pack.size_bytes)
+        return pack
 
     def _packed(self, pack: Pack, failed: list[tuple[int, Failure]]) -> None:
         failure_at = dict(failed)

@@ -30,6 +30,7 @@ from pscp.transfer.plan import Work
 _WAITING_MAX = 32  # pieces or files put and not begun; the walk waits while there are more
 SIGNAL_S = 1.0  # Python sees a signal that came just before a wait when that is over
 
+_A = TypeVar("_A")
 _T = TypeVar("_T")
 
 
@@ -51,19 +52,22 @@ class WorkQueue:
 
     # --- putting
 
-    def wait_for_room(self) -> None:
-        """Have the walk wait while much is waiting already, or is still to be written."""
+    def run_with_room(self, step: Callable[[_A], object], argument: _A) -> None:
+        """As run_alone(), once less waits: to be sent, and to be written. For the walk."""
         self._writes.keep_short()
         with self._lock:
             while len(self._backlog) >= _WAITING_MAX and self.error is None:
                 self._has_room.wait()
+            self._run(step, argument)
+        self._writes.start()
 
     def put(self, work: Work) -> None:
         """Add a piece that the walk found, once there is room."""
-        self.wait_for_room()
-        with self._lock:
-            self._backlog.put(work)
-            self._changed.notify_all()
+        self.run_with_room(self._put, work)
+
+    def _put(self, work: Work) -> None:
+        self._backlog.put(work)
+        self._changed.notify_all()
 
     def add(self, work: Work | Iterator[Work]) -> None:
         """Add what follows from an answer: it goes before what the walk found. Never waits."""
@@ -163,13 +167,13 @@ class WorkQueue:
         self._writes.start()
         return result
 
-    def _run(self, given: Callable[[], _T]) -> _T:
+    def _run(self, given: Callable[..., _T], *arguments: object) -> _T:
         """Run what was handed in, which does not have the queue run something else."""
         if self._is_running:
             raise RuntimeError("a step of the work queue within another")
         self._is_running = True
         try:
-            return given()
+            return given(*arguments)
         finally:
             self._is_running = False
 

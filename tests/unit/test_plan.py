@@ -103,7 +103,8 @@ def nothing(pack: plan.Pack, failed: list[Any]) -> None:
 def test_a_pack_builder_loses_nothing_and_keeps_packs_small(sizes: list[int]) -> None:
     builder = plan.PackBuilder(nothing)
     items = [placed(entry(path=str(n), size=size)) for n, size in enumerate(sizes)]
-    packs = [pack for item in items if (pack := builder.add(item)) is not None]
+    found = [builder.flush() for item in items if builder.add(item)]
+    packs = [pack for pack in found if pack is not None]
     full = len(packs)
     packs += [pack for pack in [builder.flush()] if pack is not None]
     assert [item for pack in packs for item in pack.items] == items

@@ -168,8 +168,8 @@ def test_an_end_lets_go_of_whoever_waits(folder: Path) -> None:
         peer.connect(path)
         peer.sendall(b"0\0")  # half a question
         prompts.close()
-        with pytest.raises(ConnectionResetError):
-            peer.recv(100)
+        with contextlib.suppress(ConnectionResetError):  # where the question was not read yet
+            assert peer.recv(100) == b""
 
 
 # --- the program that ssh runs
