@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from compare import assert_same_tree, tree_digest
 from conftest import MakeServer, unavailable
+from servers import ParamikoServer
 from sftp_servers import MadeUpServer
 
 import pscp
@@ -24,15 +25,18 @@ from pscp.option_fields import OptionFields
 from pscp.options import MIB
 from pscp.selftest.servers import PrivateServer, find_sftp_server
 
-MakeMadeUp = Callable[..., MadeUpServer]
+MakeMadeUp = Callable[..., PrivateServer]
 
 
 @pytest.fixture
 def make_made_up() -> Iterator[MakeMadeUp]:
     with contextlib.ExitStack() as stack:
 
-        def make(library: str = "asyncssh", fault: str = "") -> MadeUpServer:
-            return stack.enter_context(MadeUpServer(library, fault))
+        def make(library: str = "asyncssh", fault: str = "") -> PrivateServer:
+            bare = library == "paramiko"
+            return stack.enter_context(
+                ParamikoServer(is_bare=True) if bare else MadeUpServer(fault)
+            )
 
         yield make
 

@@ -25,12 +25,19 @@ GO_CACHE = Path("~/.cache/go-build").expanduser()  # before HOME is changed
 
 
 class ParamikoServer(PrivateServer):
-    """Made with paramiko: commands, and SFTP."""
+    """Made with paramiko: commands, and SFTP. With `is_bare` no commands, and no posix-rename."""
 
     kind = "paramiko"
 
+    def __init__(
+        self, *, environment: Mapping[str, str] | None = None, is_bare: bool = False
+    ) -> None:
+        self._is_bare = is_bare
+        super().__init__(environment=environment)
+
     def _start(self) -> None:
-        self._start_child([sys.executable, str(HERE / "paramiko_server.py")])
+        argv = [sys.executable, str(HERE / "paramiko_server.py")]
+        self._start_child(argv, is_bare=self._is_bare)
 
 
 class GoServer(PrivateServer):

@@ -26,7 +26,7 @@ BLOCK_BYTES = 32 * 1024
 
 class Server(paramiko.ServerInterface):
     def __init__(self, allowed: str, shell: str) -> None:
-        self._allowed, self._shell = allowed, shell
+        self._allowed, self._shell = allowed, shell  # without a shell there are no commands
 
     def get_allowed_auths(self, username: str) -> str:
         return "publickey"
@@ -46,6 +46,8 @@ class Server(paramiko.ServerInterface):
         return True
 
     def check_channel_exec_request(self, channel: paramiko.Channel, command: bytes) -> bool:
+        if not self._shell:
+            return False
         threading.Thread(target=run, args=(channel, self._shell, command), daemon=True).start()
         return True
 
@@ -141,9 +143,6 @@ class Files(paramiko.SFTPServerInterface):
             return paramiko.SFTP_FAILURE
         return done(lambda: os.rename(oldpath, newpath))
 
-    def posix_rename(self, oldpath: str, newpath: str) -> int:
-        return done(lambda: os.rename(oldpath, newpath))
-
     def mkdir(self, path: str, attr: paramiko.SFTPAttributes) -> int:
         return done(lambda: os.mkdir(path, 0o777 if attr.st_mode is None else attr.st_mode))
 
@@ -163,6 +162,11 @@ class Files(paramiko.SFTPServerInterface):
         return os.path.normpath(os.path.join(os.getcwd(), path))
 
 
+class FilesAndMore(Files):
+    def posix_rename(self, oldpath: str, newpath: str) -> int:
+        return done(lambda: os.rename(oldpath, newpath))
+
+
 def tried(act: Any) -> Any:
     """What it returns, or the SFTP status that its OSError means."""
     try:
@@ -179,7 +183,8 @@ def done(act: Any) -> int:
 def serve(sock: socket.socket, key: paramiko.PKey, allowed: str, shell: str) -> None:
     transport = paramiko.Transport(sock)
     transport.add_server_key(key)
-    transport.set_subsystem_handler("sftp", paramiko.SFTPServer, Files)
+    files = FilesAndMore if shell else Files
+    transport.set_subsystem_handler("sftp", paramiko.SFTPServer, files)
     with contextlib.suppress(paramiko.SSHException, EOFError, OSError):
         transport.start_server(server=Server(allowed, shell))
 
@@ -188,6 +193,7 @@ def main(folder: Path) -> None:
     settings = json.loads((folder / "settings.json").read_text())
     os.environ.update(settings["environment"])
     os.chdir(os.environ["HOME"])
+    shell = "" if settings["is_bare"] else settings["shell"] or "/bin/sh"
     key = paramiko.Ed25519Key.from_private_key_file(str(folder / "host_key"))
     allowed = (folder / "authorized_keys").read_text().split()[1]
     listener = socket.create_server((settings["address"], 0), backlog=64)
@@ -196,7 +202,7 @@ def main(folder: Path) -> None:
     def accept() -> None:
         while True:
             sock, _ = listener.accept()
-            serve(sock, key, allowed, settings["shell"] or "/bin/sh")
+            serve(sock, key, allowed, shell)
 
     threading.Thread(target=accept, daemon=True).start()
     sys.stdin.read()
