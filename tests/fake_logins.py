@@ -69,14 +69,13 @@ class FakeRemoteAgent:
         self.channel.close()
 
 
-class FakeOpener:
-    """Opens the channels that a test has planned, then channels whose logins succeed."""
+class BareOpener:
+    """What an opener says where nothing is configured (pscp.connect.ssh_opener.Opener)."""
 
-    def __init__(self, host: Location, *planned: FakeChannel) -> None:
+    logs_in = True
+
+    def __init__(self, host: Location) -> None:
         self.authenticator = Authenticator(host)
-        self.logs_in = True
-        self.planned = list(planned)
-        self.opened: list[FakeChannel] = []
         self.changes = 0  # how often the configuration will have changed
 
     def check(self, options: Options, is_push: bool) -> list[str]:
@@ -95,6 +94,21 @@ class FakeOpener:
     def learn_aes(self, has_aes: object) -> None:
         pass
 
+    def open_master(self, options: Options) -> Master | None:
+        return None
+
+    def close(self) -> None:
+        self.authenticator.close()
+
+
+class FakeOpener(BareOpener):
+    """Opens the channels that a test has planned, then channels whose logins succeed."""
+
+    def __init__(self, host: Location, *planned: FakeChannel) -> None:
+        super().__init__(host)
+        self.planned = list(planned)
+        self.opened: list[FakeChannel] = []
+
     def open(
         self, options: Options, *, is_sftp: bool, may_prompt: bool, shared: Control | None = None
     ) -> FakeChannel:
@@ -102,12 +116,6 @@ class FakeOpener:
         channel.needs_agent = not is_sftp
         self.opened.append(channel)
         return channel
-
-    def open_master(self, options: Options) -> Master | None:
-        return None
-
-    def close(self) -> None:
-        self.authenticator.close()
 
 
 class FakePrompts:

@@ -21,13 +21,13 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import pytest
+from fake_logins import BareOpener
 
 import pscp
 from pscp.connect import bootstrap, connections
-from pscp.connect.authenticator import Authenticator
 from pscp.connect.connections import Connections
 from pscp.endpoint import agent, wire
 from pscp.errors import PscpError
@@ -37,6 +37,7 @@ from pscp.transfer import in_flight, lane_pool, negotiation, worker
 from pscp.transports import Control
 from pscp.transports.openssh import PROTOCOL_STATUS, explained
 
+T = TypeVar("T")
 KIB = 1024
 MARKER_BYTES = 16  # of what tells an agent's output from a login's (pscp.connect.bootstrap)
 CHUNK_BYTES, BLOCK_BYTES = 64 * KIB, 16 * KIB
@@ -144,9 +145,12 @@ class Bench:
 
         return self.ends(run)
 
-    def ends(self, run: Callable[[], pscp.Result]) -> pscp.Result:
-        """Call this in a thread, and return or raise what comes of it; fail if nothing does."""
-        found: list[pscp.Result | BaseException] = []
+    def ends(self, run: Callable[[], T], held_s: float = 0.0) -> T:
+        """Call this in a thread, and return or raise what comes of it; fail if nothing does.
+
+        With `held_s` the frames that stand still go on after so many seconds.
+        """
+        found: list[T | BaseException] = []
 
         def call() -> None:
             try:
@@ -154,13 +158,16 @@ class Bench:
             except BaseException as error:
                 found.append(error)
 
-        thread = threading.Thread(target=call, name="copy", daemon=True)
+        thread = threading.Thread(target=call, name="bench", daemon=True)
         thread.start()
+        if held_s:
+            thread.join(held_s)
+            self.release()
         thread.join(PATIENCE_S)
         if not found:
             stacks = shown_stacks(self._before)
             self.kill_all()
-            raise AssertionError(f"the copy does not end:\n{stacks}")
+            raise AssertionError(f"it does not end:\n{stacks}")
         if isinstance(found[0], BaseException):
             raise found[0]
         return found[0]
@@ -233,41 +240,23 @@ class Notes(Silent):
         self._notes.append(text)
 
 
-class MemoryOpener:
-    """Opens a session's channels as links of a bench (pscp.connect.ssh_opener.Opener)."""
+class MemoryOpener(BareOpener):
+    """Opens a session's channels as links of a bench."""
 
     logs_in = False
 
     def __init__(self, bench: Bench, host: Location) -> None:
-        self.authenticator = Authenticator(host)  # which nobody asks
+        super().__init__(host)
         self._bench = bench
-
-    def check(self, options: Options, is_push: bool) -> list[str]:
-        return []
-
-    def has_bbr(self, options: Options) -> bool:
-        return False
-
-    def has_changed(self, options: Options) -> bool:
-        return False
 
     def timeout_s(self, options: Options) -> str:
         return "1"  # so a login has two seconds, however busy the machine is
-
-    def learn_aes(self, has_aes: object) -> None:
-        pass
 
     def open(
         self, options: Options, *, is_sftp: bool, may_prompt: bool, shared: Control | None = None
     ) -> MemoryChannel:
         assert not is_sftp
         return self._bench.connect().channel
-
-    def open_master(self, options: Options) -> None:
-        return None
-
-    def close(self) -> None:
-        pass
 
 
 class MemoryChannel:

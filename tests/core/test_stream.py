@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import random
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -28,7 +27,6 @@ from core.link import (
     LATE,
     NONSENSE,
     NONSENSES,
-    PATIENCE_S,
     STALL,
     TO,
     TWICE,
@@ -37,7 +35,7 @@ from core.link import (
     asking,
     at_steps,
 )
-from pscp import errors
+from pscp import errors, options
 from pscp.endpoint import agent, requests, stream_process, stream_server, wire
 from pscp.endpoint import stream as endpoint_stream
 from pscp.endpoint.paths import is_pscps_own
@@ -45,10 +43,14 @@ from pscp.stream import pipe, stream
 from pscp.stream.pipe import Target
 from pscp.stream.stream import Stream
 from pscp.transfer import in_flight
+from pscp.transfer import window as lane_window
 
 KIB = 1024
 SLOT_BYTES = 32 * KIB
 DATA = random.Random(1).randbytes(3 * SLOT_BYTES + 7)
+WINDOW_BYTES = 12 * SLOT_BYTES  # a pull asks for all of it at once, whatever the stream's length,
+LANE_BYTES = 2 * SLOT_BYTES  # over several lanes, as this is less
+HELD_S = 1.0  # after which a frame that stands still goes on: far more than another lane takes
 QUESTIONS = {TO: 2, FROM: 3}  # frames of the first connection before it is a lane, HELLO included
 BOTH = pytest.mark.parametrize("way", [TO, FROM])
 EACH_LANE = pytest.mark.parametrize("lane", [0, 1], ids=["gatherer", "guest"])
@@ -70,10 +72,12 @@ def small() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for module in (endpoint_stream, pipe, stream):
             patch.setattr(module, "SLOT_BYTES", SLOT_BYTES)
+        patch.setattr(options, "MIN_WINDOW_BYTES", WINDOW_BYTES)
+        patch.setattr(lane_window, "_LEAST_BYTES", LANE_BYTES)
         patch.setattr(endpoint_stream, "_GATHER_MS", 1)
         patch.setattr(endpoint_stream, "_STOP_MS", 5)
         patch.setattr(stream_server, "PATIENCE_S", 0.03)
-        patch.setattr(stream_server, "GRACE_S", 2.0)
+        patch.setattr(stream_server, "GRACE_S", 1.0)
         patch.setattr(in_flight, "_OVERDUE_S", 0.03)
         patch.setattr(stream_process, "Keeper", NoKeeper)
         patch.setattr(agent, "_close_standard", lambda: None)  # an agent's; here they are pytest's
@@ -91,31 +95,16 @@ class Streams:
     def run(self, is_push: bool, *faults: Fault, connections: int = 2) -> int:
         """Move the stream; returns the far end's exit status. Raises what run() raises."""
         self.bench = bench = Bench(*faults)
-        found: list[int | BaseException] = []
-
-        def call() -> None:
-            try:
-                found.append(self._move(bench, is_push, connections))
-            except BaseException as error:
-                found.append(error)
-
-        thread = threading.Thread(target=call, name="stream", daemon=True)
-        thread.start()
-        thread.join(PATIENCE_S)
-        bench.release()
-        thread.join(PATIENCE_S)
-        is_over = bool(found)
-        if not is_over:
-            bench.kill_all()
-        bench.close()
-        assert is_over, "the stream does not end"
-        if isinstance(found[0], BaseException):
-            raise found[0]
-        return found[0]
+        try:
+            return bench.ends(lambda: self._move(bench, is_push, connections), HELD_S)
+        finally:
+            bench.close()
 
     def _move(self, bench: Bench, is_push: bool, connections: int) -> int:
         far = self.to if is_push else self.source
-        with bench.session(connections=connections, block_bytes=SLOT_BYTES) as session:
+        with bench.session(
+            connections=connections, block_bytes=SLOT_BYTES, window_bytes=WINDOW_BYTES
+        ) as session:
             one = Stream(
                 session.connections, session.options, is_push=is_push, target=Target(path=str(far))
             )
@@ -264,6 +253,7 @@ def test_a_path_stands_still(
 def test_one_frame_stands_still(
     streams: Streams, is_push: bool, step: tuple[str, int, str]
 ) -> None:
+    """Another lane does its work, or it comes late."""
     way, type_, contains = step
     streams.assert_arrives(is_push, Fault(0, way, 0, HOLD, 0, type_, contains))
 
