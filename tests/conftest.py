@@ -41,8 +41,10 @@ from servers import (
 from pscp.processes import Process, descendants, living, stat_of
 from pscp.selftest.servers import EmbeddedServer, PrivateServer, SshdServer, find_sshd
 
-# An example may take long on a busy machine; that says nothing about what is tested.
-hypothesis.settings.register_profile("pscp", deadline=None)
+# An example may take long on a busy machine; that says nothing about what is tested. They are
+# others in every run, so that fewer than hypothesis' 100 find as much.
+EXAMPLES = int(os.environ.get("PSCP_CORE_EXAMPLES", 40))
+hypothesis.settings.register_profile("pscp", deadline=None, max_examples=EXAMPLES)
 hypothesis.settings.load_profile("pscp")
 
 # Every process that a test starts, here or through a private server, inherits this: so it is
@@ -86,6 +88,14 @@ def unavailable(what: str) -> NoReturn:
     if os.environ.get("PSCP_REQUIRE_ALL"):
         pytest.fail(what)
     pytest.skip(what)
+
+
+def until(is_so: Callable[[], object], patience_s: float = 20.0) -> None:
+    """Wait for something that takes a moment."""
+    deadline_s = time.monotonic() + patience_s
+    while not is_so():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.002)
 
 
 # --- which tests
@@ -136,10 +146,18 @@ def isolated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         forked.close()
 
 
+@pytest.fixture
+def own_state(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The state folder, which is the test's own."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    return tmp_path / "pscp"
+
+
 # --- servers
 
 T = TypeVar("T")
 MakeServer = Callable[..., PrivateServer]
+MakeFar = Callable[..., dict[str, str]]
 
 
 @pytest.fixture(scope="session")
@@ -149,117 +167,115 @@ def far_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def sshd(far_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrivateServer]:
+def make_far(far_home: Path, tmp_path_factory: pytest.TempPathFactory) -> MakeFar:
+    """make_far(python): what the sessions of a server get; python3 is this one, or none."""
+
+    def make(python: str | None = sys.executable) -> dict[str, str]:
+        return far_environment(far_home, tmp_path_factory.mktemp("far-bin"), python)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def sshd(make_far: MakeFar) -> Iterator[PrivateServer]:
     """One sshd for the whole run; its python3 is the one that runs the tests."""
-    environment = far_environment(far_home, tmp_path_factory.mktemp("far-bin"), sys.executable)
     require_sshd()
-    with shared(lambda: SshdServer(QUICK_LOGINS, environment=environment)) as server:
+    with shared(lambda: SshdServer(QUICK_LOGINS, environment=make_far())) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
-def embedded(far_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrivateServer]:
+def embedded(make_far: MakeFar) -> Iterator[PrivateServer]:
     """One asyncssh server for the whole run."""
-    environment = far_environment(far_home, tmp_path_factory.mktemp("far-bin"), sys.executable)
-    with shared(lambda: EmbeddedServer(environment=environment)) as server:
+    with shared(lambda: EmbeddedServer(environment=make_far())) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
-def paramiko_server(
-    far_home: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[PrivateServer]:
+def paramiko_server(make_far: MakeFar) -> Iterator[PrivateServer]:
     """One server made with paramiko: commands and SFTP."""
-    environment = far_environment(far_home, tmp_path_factory.mktemp("far-bin"), sys.executable)
-    with shared(lambda: ParamikoServer(environment=environment)) as server:
+    with shared(lambda: ParamikoServer(environment=make_far())) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
-def go_server(far_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrivateServer]:
+def go_server(make_far: MakeFar) -> Iterator[PrivateServer]:
     """One server made with Go's ssh and sftp packages."""
     if why := why_no_go():
         unavailable(why)
-    environment = far_environment(far_home, tmp_path_factory.mktemp("far-bin"), sys.executable)
-    with shared(lambda: GoServer(environment=environment)) as server:
+    with shared(lambda: GoServer(environment=make_far())) as server:
         yield server
+
+
+@pytest.fixture
+def until_end() -> Iterator[contextlib.ExitStack]:
+    """What is entered here is left when the test is over."""
+    with contextlib.ExitStack() as stack:
+        yield stack
 
 
 @pytest.fixture
 def make_login_server(
-    far_home: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Callable[..., LoginServer]]:
+    make_far: MakeFar, until_end: contextlib.ExitStack
+) -> Callable[..., LoginServer]:
     """make_login_server(password=..., asks=..., codes=(...), question=..., max_sessions=...)."""
-    with contextlib.ExitStack() as stack:
 
-        def make(**settings: Any) -> LoginServer:
-            far = far_environment(far_home, tmp_path_factory.mktemp("far-bin"), sys.executable)
-            return stack.enter_context(LoginServer(environment=far, **settings))
+    def make(**settings: Any) -> LoginServer:
+        return until_end.enter_context(LoginServer(environment=make_far(), **settings))
 
-        yield make
+    return make
 
 
 @pytest.fixture
 def make_password_sshd(
-    far_home: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Callable[..., PasswordSshd]]:
+    make_far: MakeFar, until_end: contextlib.ExitStack
+) -> Callable[..., PasswordSshd]:
     """make_password_sshd(PASSWORD, has_pam): a real sshd."""
     require_sshd()
     if why := why_no_mounts():
         unavailable(why)
-    with contextlib.ExitStack() as stack:
 
-        def make(password: str, has_pam: bool) -> PasswordSshd:
-            far = far_environment(far_home, tmp_path_factory.mktemp("far-bin"), sys.executable)
-            return stack.enter_context(PasswordSshd(password, has_pam, environment=far))
+    def make(password: str, has_pam: bool) -> PasswordSshd:
+        return until_end.enter_context(PasswordSshd(password, has_pam, environment=make_far()))
 
-        yield make
+    return make
 
 
 @pytest.fixture
-def make_sshd(far_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MakeServer]:
+def make_sshd(make_far: MakeFar, until_end: contextlib.ExitStack) -> MakeServer:
     """make_sshd(["MaxStartups 1"], python=PATH, environment={...}, shell=PATH): an sshd."""
-    with contextlib.ExitStack() as stack:
 
-        def make(
-            extra_config: Sequence[str] = (),
-            *,
-            python: str | None = sys.executable,
-            environment: Mapping[str, str] | None = None,
-            shell: str | None = None,
-        ) -> PrivateServer:
-            require_sshd()
-            far = far_environment(far_home, tmp_path_factory.mktemp("far-bin"), python)
-            server = SshdServer(
-                (*extra_config, *QUICK_LOGINS),
-                environment={**far, **(environment or {})}, shell=shell,
-            )  # fmt: skip
-            return stack.enter_context(server)
+    def make(
+        extra_config: Sequence[str] = (),
+        *,
+        python: str | None = sys.executable,
+        environment: Mapping[str, str] | None = None,
+        shell: str | None = None,
+    ) -> PrivateServer:
+        require_sshd()
+        lines = (*extra_config, *QUICK_LOGINS)
+        its = {**make_far(python), **(environment or {})}
+        return until_end.enter_context(SshdServer(lines, environment=its, shell=shell))
 
-        yield make
+    return make
 
 
 @pytest.fixture
-def make_embedded(far_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MakeServer]:
-    """make_embedded(python=PATH, environment={...}, shell=PATH): an asyncssh server."""
-    with contextlib.ExitStack() as stack:
+def make_embedded(make_far: MakeFar, until_end: contextlib.ExitStack) -> MakeServer:
+    """make_embedded(environment={...}, shell=PATH): an asyncssh server."""
 
-        def make(
-            *,
-            python: str | None = sys.executable,
-            environment: Mapping[str, str] | None = None,
-            shell: str | None = None,
-        ) -> PrivateServer:
-            far = far_environment(far_home, tmp_path_factory.mktemp("far-bin"), python)
-            server = EmbeddedServer(environment={**far, **(environment or {})}, shell=shell)
-            return stack.enter_context(server)
+    def make(
+        *, environment: Mapping[str, str] | None = None, shell: str | None = None
+    ) -> PrivateServer:
+        its = {**make_far(), **(environment or {})}
+        return until_end.enter_context(EmbeddedServer(environment=its, shell=shell))
 
-        yield make
+    return make
 
 
 @contextlib.contextmanager
 def shared(start: Callable[[], contextlib.AbstractContextManager[T]]) -> Iterator[T]:
-    """A server that outlives the test that was the first to ask for it."""
+    """Have a server that outlives the test that was the first to ask for it."""
     before = held_now()
     with start() as server:
         SHARED.append(held_now().beyond(before))

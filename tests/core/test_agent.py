@@ -122,12 +122,6 @@ def test_it_ticks_while_nothing_is_asked(talk: Talk) -> None:
     assert wire.HEADER.unpack(data)[0] == wire.TICK
 
 
-@pytest.mark.parametrize("type_", sorted(wire.NAMES.keys() - {wire.ASK}))
-def test_a_new_one_takes_nothing_but_questions(talk: Talk, type_: int) -> None:
-    talk.send(type_)
-    assert isinstance(talk.end(), wire.WireError)
-
-
 @pytest.mark.parametrize(
     "raw",
     [

@@ -5,6 +5,7 @@ Not here: large files (test_file_job.py), connections as such (test_lane_pool.py
 
 from __future__ import annotations
 
+import hashlib
 import os
 
 import pytest
@@ -100,9 +101,11 @@ def test_the_last_lane_is_lost_when_the_copy_has_let_go(trees: Trees) -> None:
 
 def test_a_tree_of_all_kinds(trees: Trees, is_push: bool) -> None:
     tree_of_all_kinds(trees)
-    result = trees.copy(is_push, archive=True)
+    result = trees.copy(is_push, archive=True, strong=True)
     assert result.ok, result.failures
     assert (result.files, result.connections_lost) == (6, 0)
+    large = (trees.source / "large").read_bytes()
+    assert result.digests["folder/the same"] == hashlib.sha256(large).hexdigest()
     trees.assert_copied()
 
 

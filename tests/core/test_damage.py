@@ -38,21 +38,24 @@ def assert_no_wrong_file(
 
 
 @pytest.mark.parametrize("field", FIELDS)
-@pytest.mark.parametrize("type_", [wire.DATA, wire.DIGEST, wire.PACK], ids=wire.NAMES.get)
-def test_a_header_of_the_source(trees: Trees, is_push: bool, type_: int, field: str) -> None:
-    assert_no_wrong_file(trees, is_push, TO if is_push else FROM, type_, 0, *FIELDS[field])
+def test_a_header_of_a_block(trees: Trees, is_push: bool, field: str) -> None:
+    assert_no_wrong_file(trees, is_push, TO if is_push else FROM, wire.DATA, 0, *FIELDS[field])
 
 
-@pytest.mark.parametrize("field", FIELDS)
-@pytest.mark.parametrize(("way", "type_"), [(TO, "ASK"), (TO, "FILE"), (FROM, "ACK")])
-def test_another_header_of_a_push(trees: Trees, way: str, type_: str, field: str) -> None:
-    assert_no_wrong_file(trees, True, way, getattr(wire, type_), 1, *FIELDS[field])
-
-
-@pytest.mark.parametrize("field", FIELDS)
-@pytest.mark.parametrize(("way", "type_"), [(TO, "GET"), (FROM, "REPLY")])
-def test_another_header_of_a_pull(trees: Trees, way: str, type_: str, field: str) -> None:
-    assert_no_wrong_file(trees, False, way, getattr(wire, type_), 1, *FIELDS[field])
+@pytest.mark.parametrize("field", ["type", "length"])
+@pytest.mark.parametrize(
+    ("is_push", "way", "type_", "nth"),
+    [
+        (True, TO, "DIGEST", 0), (True, TO, "PACK", 0), (True, TO, "ASK", 1), (True, TO, "FILE", 1),
+        (True, FROM, "ACK", 1), (False, FROM, "DIGEST", 0), (False, FROM, "PACK", 0),
+        (False, TO, "GET", 1), (False, FROM, "REPLY", 1),
+    ],
+)  # fmt: skip
+def test_another_header(
+    trees: Trees, is_push: bool, way: str, type_: str, nth: int, field: str
+) -> None:
+    """All of a header is under one check, so what shows for each field of a block holds here."""
+    assert_no_wrong_file(trees, is_push, way, getattr(wire, type_), nth, *FIELDS[field])
 
 
 @pytest.mark.parametrize("at", [HEADER_BYTES + 9, -5])

@@ -6,12 +6,14 @@ Not here: a lane that fails at each of its steps (test_lane.py), small files (te
 from __future__ import annotations
 
 import os
+from functools import partial
 
 import pytest
+from conftest import until
 
 import pscp
 from core.link import CALL, CHUNK_BYTES, FLIP, FROM, KILL, TO, Fault, asking
-from core.trees import LARGE_BYTES, Trees, journals
+from core.trees import LARGE_BYTES, Trees
 from pscp.endpoint import requests, wire
 from pscp.errors import ConnectionLost
 
@@ -81,19 +83,35 @@ def test_a_part_that_somebody_removes_fails_its_file(trees: Trees) -> None:
     assert_failed(trees, result, failed(result)[0][1])
 
 
+def has_landed(trees: Trees, count: int) -> bool:
+    """Does the journal of the copy name so many chunks?"""
+    return sum(each.read_bytes().count(b'["chunk"') for each in trees.new_journals()) >= count
+
+
+def test_a_file_that_cannot_be_finished_leaves_nothing(trees: Trees, is_push: bool) -> None:
+    """All of it has landed, and then a folder has its name."""
+    trees.usual()
+    fault = Fault(0, FROM, 3, CALL, 0, wire.ACK if is_push else wire.DIGEST)
+    result = trees.copy(is_push, fault, call=(trees.to / "large").mkdir, connections=1)
+    assert_failed(trees, result, "FileError")
+
+
 @pytest.mark.parametrize("has_journal", [True, False])
 def test_what_landed_before_all_was_lost_is_not_sent_again(
     trees: Trees, is_push: bool, has_journal: bool
 ) -> None:
+    """The connection is lost with the last of four answers, once the others are in the journal."""
     trees.file("large", LARGE_BYTES)
     type_ = wire.ACK if is_push else wire.DIGEST
-    faults = [Fault(number, FROM, 0, KILL) for number in MANY]
-    with pytest.raises(ConnectionLost):  # at the last of four, when nothing more is sent
-        trees.copy(is_push, Fault(0, FROM, 3, KILL, 0, type_), *faults, connections=1)
+    wait, *faults = (Fault(0, FROM, 3, do, 0, type_) for do in (CALL, KILL))
+    faults += [Fault(number, FROM, 0, KILL) for number in MANY]
+    with pytest.raises(ConnectionLost):
+        landed = partial(until, partial(has_landed, trees, 3))
+        trees.copy(is_push, wait, *faults, call=landed, connections=1)
     assert not trees.arrived()
     assert trees.left()
     if not has_journal:
-        for path in journals() - trees.earlier_journals:
+        for path in trees.new_journals():
             path.unlink()
     result = trees.copy(is_push)
     assert result.ok, result.failures

@@ -33,7 +33,7 @@ class Trees:
         self.to = folder / "there" / "to"
         self.source.mkdir()
         self.to.mkdir(parents=True)
-        self.earlier_journals = journals()
+        self._earlier_journals = journals()
         self.bench = Bench()  # of the last copy
 
     def file(self, name: str, size: int, hole_bytes: int = 0) -> Path:
@@ -109,7 +109,11 @@ class Trees:
         """All has arrived, and nothing else is there."""
         assert_same_tree(self.source, self.to, hard_links=True)
         assert os.listdir(self.to.parent) == [self.to.name]
-        assert journals() <= self.earlier_journals
+        assert not self.new_journals()
+
+    def new_journals(self) -> frozenset[Path]:
+        """The journals of the copies of this test."""
+        return journals() - self._earlier_journals
 
     def assert_whole(self) -> None:
         """What has arrived is whole, and is what was copied."""

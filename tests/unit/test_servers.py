@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from conftest import MakeServer, until
 
 from pscp import processes
 from pscp.errors import ConnectError
 from pscp.processes import descendants, living, living_by_ps
 from pscp.selftest import servers
 from pscp.selftest.servers import EmbeddedServer, PrivateServer, SshdServer, start_private_server
-
-MakeServer = Callable[..., PrivateServer]
 
 
 @pytest.fixture(params=["sshd", "embedded"])
@@ -51,24 +47,10 @@ def client_of(server: PrivateServer, command: str) -> subprocess.Popen[bytes]:
     )
 
 
-def wait_until(condition: Callable[[], object]) -> None:
-    deadline_s = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)
-
-
 def test_runs_a_command(server: PrivateServer, far_home: Path) -> None:
     done = ssh(server, "pwd; echo complaint >&2; exit 7")
     assert (done.stdout, done.stderr) == (f"{far_home}\n".encode(), b"complaint\n")
     assert done.returncode == 7
-
-
-def test_bytes_pass_both_ways(server: PrivateServer) -> None:
-    data = os.urandom(1 << 20) * 8 + b"the end"
-    assert ssh(server, "cat", data).stdout == data
-    # The end of stdin comes only after everything before it, also when the reader is slow.
-    assert ssh(server, "sleep 0.2; wc -c", data).stdout.split() == [b"%d" % len(data)]
 
 
 def test_stdout_goes_on_after_stderr_ended(server: PrivateServer) -> None:
@@ -83,19 +65,12 @@ def test_a_signal_is_an_error(server: PrivateServer) -> None:
     assert ssh(server, "kill -9 $$").returncode == 255
 
 
-def test_connections_at_once(server: PrivateServer) -> None:
-    with contextlib.ExitStack() as stack:
-        clients = [stack.enter_context(client_of(server, "echo up; cat")) for _ in range(6)]
-        assert [client.stdout.readline() for client in clients if client.stdout] == [b"up\n"] * 6
-        assert [client.communicate(b"x")[0] for client in clients] == [b"x"] * 6
-
-
 @pytest.mark.parametrize("command", ["cat /dev/zero", "cat"])
 def test_a_lost_client_ends_its_command(server: PrivateServer, command: str) -> None:
     with client_of(server, f"echo; exec {command}") as client:
         assert client.stdout and client.stdout.read(1)
         client.kill()
-    wait_until(lambda: not descendants(server.pid))
+    until(lambda: not descendants(server.pid))
 
 
 def test_a_process_that_stopped_is_waited_for() -> None:
@@ -141,27 +116,9 @@ def test_lets_nobody_else_in(make: MakeServer, tmp_path: Path) -> None:
     assert done.returncode == 255 and b"Permission denied" in done.stderr
 
 
-def test_shell_and_environment(make_sshd: MakeServer, login_shell: str) -> None:
-    server = make_sshd(shell=login_shell, environment={"WORDS": "two words"})
-    done = ssh(server, "printenv WORDS")
-    assert done.stdout == b"two words\n"
-
-
-def test_far_python(make_sshd: MakeServer, far_pythons: list[str]) -> None:
-    if not far_pythons:
-        pytest.skip("none found")
-    command = "python3 -c 'import sys, os; print(os.path.realpath(sys.executable))'"
-    said = ssh(make_sshd(python=far_pythons[0]), command).stdout
-    assert said == os.fsencode(os.path.realpath(far_pythons[0])) + b"\n"
-
-
 def test_embedded_shell_and_environment(make_embedded: MakeServer) -> None:
     server = make_embedded(shell="/bin/echo", environment={"WORDS": "two words"})
     assert ssh(server, "a command").stdout == b"-c a command\n"
-
-
-def test_no_python(make_sshd: MakeServer) -> None:
-    assert ssh(make_sshd(python=None), "exec python3").returncode == 127
 
 
 def test_extra_config_wins(make_sshd: MakeServer, tmp_path: Path) -> None:
@@ -229,7 +186,7 @@ def test_embedded_ends_with_whoever_started_it() -> None:
         assert starter.stdout
         pid, folder = starter.stdout.readline().split()
         starter.send_signal(signal.SIGKILL)
-    wait_until(lambda: int(pid) not in {process.pid for process in living()})
+    until(lambda: int(pid) not in {process.pid for process in living()})
     subprocess.run(["rm", "-rf", folder], check=True)
 
 

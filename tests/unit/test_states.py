@@ -1,4 +1,7 @@
-"""The states of a lane and of a file's copy: the tables, and that both sides keep to them."""
+"""The states of a lane and of a file's copy: the tables, and what a lane's far end may do.
+
+Not here: lanes and files through all of their states (../core/test_lane.py, test_file_job.py).
+"""
 
 from __future__ import annotations
 
@@ -13,15 +16,10 @@ from typing import Any
 import pytest
 from state_tables import assert_no_other_event_may_come, reached
 
-from pscp.endpoint import failures, requests, session, tree, wire
+from pscp.endpoint import requests, session, tree, wire
 from pscp.errors import ConnectionLost, PscpError
-from pscp.options import Options
-from pscp.progress import Counters
 from pscp.transfer import lane as lane_module
-from pscp.transfer.file_job import FileJob
-from pscp.transfer.journal import Journal
 from pscp.transfer.lane import Lane
-from pscp.transfer.lane_share import LaneShare
 from pscp.transfer.plan import Ask, Chunk, Placed
 from pscp.transfer.rate_limiter import RateLimiter
 from pscp.transfer.states import FILE, LANE, File, FileEvent, LaneEvent
@@ -148,30 +146,6 @@ def running() -> Iterator[Running]:
     running.wait()
 
 
-def test_a_lane_whose_agent_said_goodbye_can_be_used_again(running: Running) -> None:
-    running.queue.close()
-    running.agent.await_sent(lane_module._END)
-    running.agent.reply(lane_module._END)
-    running.wait()
-    assert running.lane.ended_well and running.lane.error is None
-
-
-def test_a_channel_that_ends_instead_of_a_goodbye_is_no_loss(running: Running) -> None:
-    running.queue.close()
-    running.agent.await_sent(lane_module._END)
-    running.agent.inbox.put(None)
-    running.wait()
-    assert not running.lane.ended_well and running.lane.error is None
-
-
-def test_a_lost_lane_gives_its_work_back(running: Running) -> None:
-    running.ask()
-    running.agent.inbox.put(None)
-    running.wait()
-    assert isinstance(running.lane.error, ConnectionLost) and not running.lane.ended_well
-    assert running.queue.has_work() and running.queue.error is None
-
-
 def test_a_goodbye_that_nobody_asked_for_is_none(running: Running) -> None:
     number = running.ask()
     running.agent.reply(lane_module._END)
@@ -213,99 +187,3 @@ def test_a_chunk_dropped_while_another_lane_finds_it_damaged_is_sent_again() -> 
     running.queue.close()
     running.agent.inbox.put(None)
     running.wait()
-
-
-# --- a file's copy
-
-
-class Copying:
-    """The copy of one file of two chunks, with one lane that the test plays."""
-
-    def __init__(self, is_strong: bool = False) -> None:
-        self.queue, self.share = WorkQueue(), LaneShare(Window(1 << 40, 0.0))
-        self.queue.join(self.share)
-        self.ends: list[str] = []
-        terms = SimpleNamespace(
-            queue=self.queue, counters=Counters(), journal=Journal(None), algorithm="sha256",
-            chunk_bytes=4, options=Options(strong=is_strong),
-        )  # fmt: skip
-        copy: Any = SimpleNamespace(
-            terms=terms, next_chunk_bytes=lambda: 4,
-            results=SimpleNamespace(
-                file_done=lambda item, digest: self.ends.append("done"),
-                failed=lambda failure: self.ends.append("failed"),
-            ),
-            ending=SimpleNamespace(add_unwanted=lambda path, nonces: None),
-        )  # fmt: skip
-        entry = tree.Entry(tree.FILE, 0, "file", 8, 0o644, 0, 1, {})
-        self.job = FileJob(copy, Placed(entry, entry))
-        self.queue.run_alone(lambda: self.job.start(None, False))
-
-    def land(self) -> None:
-        for _ in range(2):
-            number, chunk = self._take()
-            assert isinstance(chunk, Chunk)
-            self._settle(number, lambda chunk=chunk: self.job.landed(chunk, "digest", 7))
-
-    def answer(self, answer: Any) -> requests.Request:
-        """Answer the next question; returns it."""
-        number, ask = self._take()
-        assert isinstance(ask, Ask)
-        self._settle(number, lambda: ask.then(answer))
-        return ask.request_for(None)
-
-    def fail(self) -> None:
-        number, work = self._take()
-        failure = failures.data(failures.SYSTEM, "file", "no")
-        if isinstance(work, Chunk):
-            self._settle(number, lambda: self.job.failed(work, failure))
-        else:
-            self._settle(number, lambda: work.failed(failure))
-
-    def _take(self) -> tuple[int, Any]:
-        taken = self.queue.try_take(self.share)
-        assert taken is not None
-        return taken
-
-    def _settle(self, number: int, outcome: Any) -> None:
-        assert self.queue.settle(self.share, number, outcome)
-        self.queue.check()
-
-
-def test_a_file_whose_chunks_have_landed_is_finished() -> None:
-    copying = Copying()
-    copying.land()
-    assert not copying.job.is_closed
-    assert isinstance(copying.answer(None), requests.Finish)
-    assert copying.job.is_closed and copying.ends == ["done"] and copying.queue.is_idle()
-
-
-def test_with_strong_the_whole_file_is_compared_first() -> None:
-    copying = Copying(is_strong=True)
-    copying.land()
-    assert isinstance(copying.answer([["digest"]]), requests.Digests)
-    assert isinstance(copying.answer(None), requests.Finish)
-    assert copying.ends == ["done"]
-
-
-def test_a_file_that_failed_is_discarded() -> None:
-    copying = Copying()
-    copying.fail()
-    assert isinstance(copying.answer(None), requests.Discard)
-    assert copying.job.is_closed and copying.ends == ["failed"]
-
-
-def test_a_file_that_cannot_be_finished_is_discarded() -> None:
-    copying = Copying()
-    copying.land()
-    copying.fail()
-    assert isinstance(copying.answer(None), requests.Discard)
-    assert copying.ends == ["failed"]
-
-
-def test_a_chunk_that_ends_after_its_file_was_closed_is_a_bug() -> None:
-    copying = Copying()
-    copying.land()
-    copying.answer(None)
-    with pytest.raises(RuntimeError, match="PIECE"):
-        copying.job.landed(Chunk(copying.job, 0, 4), "digest", 7)
