@@ -209,20 +209,22 @@ def test_another_kernel_is_said_to_be_unknown() -> None:
 # --- windows
 
 
-def test_one_connection_is_held_back_by_the_channel() -> None:
-    found = advice.advise(0.1, [point(19.5)], over(19.5, 39), LINUX, LINUX)
-    assert any("the channel's window holds it back" in reason for reason in found.reasons)
+SMALL = Kernel("Linux", {**LINUX.settings, "net.ipv4.tcp_wmem": "4096 16384 1048576"})
 
 
-def test_one_connection_is_held_back_by_the_buffers() -> None:
-    small = Kernel("Linux", {**LINUX.settings, "net.ipv4.tcp_wmem": "4096 16384 1048576"})
-    found = advice.advise(0.1, [point(9.8)], over(9.8, 19), small, LINUX)
-    assert any("the sockets' buffers hold it back" in reason for reason in found.reasons)
-
-
-def test_one_connection_is_held_back_by_neither() -> None:
-    found = advice.advise(0.001, [point(300)], over(300, 400), OTHER, OTHER)
-    assert any("neither holds it back" in reason for reason in found.reasons)
+@pytest.mark.parametrize(
+    ("rtt_s", "rates", "kernel", "said"),
+    [
+        (0.1, (19.5, 39), LINUX, "the channel's window holds it back"),
+        (0.1, (9.8, 19), SMALL, "the sockets' buffers hold it back"),
+        (0.001, (300, 400), OTHER, "neither holds it back"),
+    ],
+)
+def test_what_holds_one_connection_back(
+    rtt_s: float, rates: tuple[float, ...], kernel: Kernel, said: str
+) -> None:
+    found = advice.advise(rtt_s, [point(rates[0])], over(*rates), kernel, kernel)
+    assert any(said in reason for reason in found.reasons)
 
 
 def test_the_windows_are_those_of_the_faster_direction() -> None:

@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass, replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pscp.transfer.autotune import (
@@ -272,7 +272,6 @@ def test_lanes_that_never_come_are_not_waited_for() -> None:
     assert tuner.count == 3
 
 
-@settings(deadline=None, max_examples=60)
 @given(
     rtt_s=st.floats(0.0001, 0.3),
     login_s=st.floats(0.1, 3.0),

@@ -27,8 +27,7 @@ OPTIONS = Options(batch=True)
 
 
 @pytest.fixture(autouse=True)
-def fakes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+def fakes(monkeypatch: pytest.MonkeyPatch, own_state: Path) -> None:
     monkeypatch.setattr(bootstrap, "RemoteAgent", FakeRemoteAgent)
     monkeypatch.setattr(bootstrap, "send_agent", lambda channel: b"marker")
 
@@ -136,7 +135,7 @@ def test_a_login_that_ends_after_the_copy_is_for_the_next_one() -> None:
     session, opener = made()
     far = session.connect(OPTIONS, wanted())
     session.late.accept(far)
-    assert take(session) == [far] and len(opener.opened) == 1
+    assert take(session) == [far] and far.was_kept and len(opener.opened) == 1
 
 
 def test_a_login_that_ends_after_the_session_is_closed() -> None:

@@ -48,11 +48,3 @@ def test_no_two_lanes_take_one_login() -> None:
     with ThreadPoolExecutor(8) as pool:
         taken = list(pool.map(lambda _: early.take(), range(250)))
     assert {found[0] for found in taken if found} == {*channels} and taken.count(None) == 50
-
-
-def test_those_that_nobody_took_end() -> None:
-    early, channels = filled(3)
-    early.take()
-    early.end(is_cut=True)
-    assert [channel.is_closed for channel in channels] == [False, True, True]
-    assert len(early) == 0

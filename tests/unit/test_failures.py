@@ -10,7 +10,7 @@ import json
 import os
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pscp.endpoint import failures, files, wire
@@ -36,7 +36,6 @@ def test_a_failure_survives_the_wire(kind: str, path: str, message: str, number:
     assert travelled(data) == json.loads(json.dumps(data))
 
 
-@settings(deadline=None)
 @given(
     anything
     | st.fixed_dictionaries(

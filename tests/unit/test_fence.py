@@ -10,7 +10,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier, Event
 
 import pytest
 
@@ -220,3 +222,56 @@ def test_where_modes_are_not_kept_nobody_waits_for_turns(
     with contextlib.closing(fence.Fence(root, TOKEN, FIRST, 1)) as mine, mine.held():
         pass
     assert not pauses
+
+
+# --- at the same time, and what others put in its place
+
+
+def test_of_two_claims_at_the_same_time_one_finds_the_other(root: int) -> None:
+    """A5: descriptors of one process exclude each other as those of two machines' agents do."""
+
+    def claim(nonce: str) -> str:
+        together.wait()
+        return str(fence.claim(root, TOKEN, nonce, [])["held"])
+
+    with ThreadPoolExecutor(2) as both:
+        for _ in range(100):
+            together = Barrier(2)
+            held = list(both.map(claim, (FIRST, SECOND)))
+            assert sorted(map(bool, held)) == [False, True]
+            for nonce in (FIRST, SECOND):
+                fence.release(root, TOKEN, nonce)
+            assert not os.listdir(root)
+
+
+def test_a_file_of_ours_that_another_user_linked_there_stays(root: int, tmp_path: Path) -> None:
+    """B2: whoever may write to the folder makes a hard link; the fence then lies elsewhere."""
+    precious = tmp_path / "precious"
+    precious.write_text("precious")
+    os.link(precious, tmp_path / os.fsdecode(fence.fence_name(TOKEN)))
+    assert fence.claim(root, TOKEN, FIRST, []) == {"held": "", "earlier": [], "folds": False}
+    fence.Fence(root, TOKEN, FIRST, 0).close()
+    fence.release(root, TOKEN, FIRST)
+    assert precious.read_text() == "precious"
+
+
+def test_lanes_that_hold_it_in_turn_leave_a_gap(root: int) -> None:
+    """A lost lane is told off, and none of the others ended, while sixteen are at work."""
+    fence.claim(root, TOKEN, FIRST, [])
+    is_over = Event()
+
+    def work(lane: int) -> None:
+        with contextlib.closing(fence.Fence(root, TOKEN, FIRST, lane)) as mine:
+            while not is_over.is_set():
+                with mine.held():
+                    is_over.wait(0.01)  # as the renames of a pack may take
+
+    with ThreadPoolExecutor(16) as lanes:
+        working = [lanes.submit(work, lane) for lane in range(16)]
+        try:
+            fence.revoke(root, TOKEN, FIRST, 99)
+        finally:
+            is_over.set()
+        for each in working:
+            each.result()
+    fence.release(root, TOKEN, FIRST)

@@ -58,8 +58,7 @@ class MasterOpener(FakeOpener):
 
 
 @pytest.fixture(autouse=True)
-def fakes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+def fakes(monkeypatch: pytest.MonkeyPatch, own_state: Path) -> None:
     monkeypatch.setattr(bootstrap, "RemoteAgent", FakeRemoteAgent)
 
 

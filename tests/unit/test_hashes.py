@@ -10,7 +10,7 @@ import hashlib
 import pytest
 import xxhash
 from conftest import unavailable
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pscp.endpoint import hashes
@@ -35,7 +35,6 @@ def pieces_of(data: bytes, places: list[int]) -> list[bytes]:
     return [data[a:b] for a, b in zip([0, *cuts], [*cuts, len(data)], strict=True)]
 
 
-@settings(deadline=None)
 @given(data=contents, places=st.lists(st.integers(0, 5000), max_size=5))
 def test_the_c_library_agrees_with_the_package(
     by_ctypes: type, data: bytes, places: list[int]

@@ -14,11 +14,7 @@ from pscp.state import folder as state_folder
 from pscp.transports import transport_of
 
 HOST = parse_location("someone@host:")
-
-
-@pytest.fixture(autouse=True)
-def state(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+pytestmark = pytest.mark.usefixtures("own_state")
 
 
 def damage(value: str) -> None:

@@ -17,15 +17,6 @@ def far() -> Any:
     return FakeRemoteAgent(FakeChannel())
 
 
-def test_each_connection_is_given_once() -> None:
-    late, agents = Latecomers(), [far(), far(), far()]
-    for each in agents:
-        late.accept(each)
-    assert late.next() is agents[0]
-    assert late.take() == agents[1:] and all(each.was_kept for each in agents)
-    assert late.take() == [] and late.next() is None
-
-
 def test_a_lane_waits_for_a_login_that_goes_on() -> None:
     late, one = Latecomers(), far()
     late.expect(1)

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pscp.endpoint import failures, requests, source, tree
@@ -98,7 +98,6 @@ def nothing(pack: plan.Pack, failed: list[Any]) -> None:
     raise AssertionError("nobody said that the pack is done")
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(0, source.PACK_FILE_BYTES), max_size=200))
 def test_a_pack_builder_loses_nothing_and_keeps_packs_small(sizes: list[int]) -> None:
     builder = plan.PackBuilder(nothing)
@@ -189,7 +188,6 @@ def test_an_entry_outside_of_its_source_is_refused(top: int, path: str) -> None:
         land(top, path)
 
 
-@settings(deadline=None)
 @given(st.sampled_from([0, 1, 2]), st.text("adir./\0~\udc80", max_size=12) | st.text())
 def test_no_path_leads_out_of_the_destination(top: int, path: str) -> None:
     try:

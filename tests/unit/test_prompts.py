@@ -31,15 +31,18 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
+def password_file(folder: Path, content: bytes = b"secret\n", mode: int = 0o600) -> str:
+    file = folder / "file"
+    file.write_bytes(content)
+    file.chmod(mode)
+    return str(file)
+
+
 @pytest.fixture
 def prompts(folder: Path, tmp_path: Path) -> Iterator[Prompts]:
     """With a password file: nobody is at a terminal here."""
-    file = tmp_path / "file"
-    file.write_text("secret\n")
-    file.chmod(0o600)
-    made = Prompts(str(folder), str(file))
-    yield made
-    made.close()
+    with contextlib.closing(Prompts(str(folder), password_file(tmp_path))) as made:
+        yield made
 
 
 def place(prompts: Prompts, may_ask: bool = False) -> tuple[str, str]:
@@ -135,14 +138,11 @@ def test_what_is_not_a_question_gets_no_answer(prompts: Prompts) -> None:
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
 def test_another_user_gets_no_answer(tmp_path: Path) -> None:
     """Not even where the folder would let one in."""
-    file = tmp_path / "file"
-    file.write_text("secret")
-    file.chmod(0o600)
     asks = "import os, sys; from pscp.transports import askpass; os.setuid(int(sys.argv[1]))\n"
     asks += "try: print(askpass.ask(sys.argv[2], sys.argv[3], 1, '', sys.argv[4]))\n"
     asks += "except (BrokenPipeError, ConnectionResetError): print(b'')"
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
-        prompts = stack.enter_context(contextlib.closing(Prompts(folder, str(file))))
+        prompts = stack.enter_context(contextlib.closing(Prompts(folder, password_file(tmp_path))))
         token, path = place(prompts)
         os.chmod(folder, 0o755)
         os.chmod(path, 0o777)
@@ -213,28 +213,19 @@ def test_the_program_where_nobody_answers(folder: Path) -> None:
     ],
 )  # fmt: skip
 def test_a_password_is_the_first_line(tmp_path: Path, content: bytes, password: str) -> None:
-    file = tmp_path / "file"
-    file.write_bytes(content)
-    file.chmod(0o400)
-    assert read_password(str(file)) == password
+    assert read_password(password_file(tmp_path, content, 0o400)) == password
 
 
 @pytest.mark.parametrize("mode", [0o604, 0o640, 0o610, 0o602, 0o777])
 def test_a_file_that_others_can_use(tmp_path: Path, mode: int) -> None:
-    file = tmp_path / "file"
-    file.write_text("secret")
-    file.chmod(mode)
     with pytest.raises(UsageError, match="others can read it"):
-        read_password(str(file))
+        read_password(password_file(tmp_path, mode=mode))
 
 
 @pytest.mark.parametrize("content", [b"", b"\n", b"\r\n", b"x" * 1024, b"x" * 5000])
 def test_a_file_without_a_password(tmp_path: Path, content: bytes) -> None:
-    file = tmp_path / "file"
-    file.write_bytes(content)
-    file.chmod(0o600)
     with pytest.raises(UsageError, match="its first line is"):
-        read_password(str(file))
+        read_password(password_file(tmp_path, content))
 
 
 def test_a_folder_is_no_file(tmp_path: Path) -> None:

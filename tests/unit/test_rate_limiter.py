@@ -9,7 +9,9 @@ import threading
 
 import pytest
 
+from pscp.options import KIB, MIB, Options
 from pscp.transfer import rate_limiter as limiter_module
+from pscp.transfer.begin import source_request
 from pscp.transfer.rate_limiter import RateLimiter
 
 
@@ -72,3 +74,15 @@ def test_a_lane_that_is_lost_leaves_and_takes_nobodys_time(clock: Clock) -> None
     assert clock.now_s < 3.2
     limiter.wait(25, never)
     assert clock.now_s < 3.6
+
+
+@pytest.mark.parametrize(
+    ("options", "block_bytes"),
+    [
+        (Options(), MIB),
+        (Options(limit_kbit_s=1_000_000), 256 * KIB),
+        (Options(limit_kbit_s=1, block_bytes=4 * KIB), 4 * KIB),
+    ],
+)
+def test_under_a_limit_blocks_are_small(options: Options, block_bytes: int) -> None:
+    assert source_request([], options, "sha256").block_bytes == block_bytes

@@ -9,7 +9,6 @@ Read next: pscp/transports/remote_command.py.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -28,7 +27,7 @@ from conftest import (
 )
 
 from pscp.connect import bootstrap
-from pscp.endpoint import requests, session, wire
+from pscp.endpoint import requests, wire
 from pscp.transports import remote_command as remote
 
 MARKER = b"a marker of 16 B"
@@ -71,8 +70,9 @@ def check_conversation(done: subprocess.CompletedProcess[bytes], version: str) -
     (hello, _, facts), *answers = frames_of(done.stdout)
     assert hello == wire.HELLO
     assert isinstance(facts, dict)
-    assert facts["python"].startswith(version)
-    assert "sha256" in facts["hashes"] and facts["system"] == os.uname().sysname
+    assert facts.keys() == {"hashes", "python", "system", "aes", "cpus"}
+    assert facts["python"].startswith(version) and facts["system"] == os.uname().sysname
+    assert "sha256" in facts["hashes"] and all(speed > 0 for speed in facts["hashes"].values())
     assert answers == [(wire.REPLY, 1, None), (wire.REPLY, 2, None)]
 
 
@@ -86,18 +86,27 @@ def link(tmp_path: Path) -> Path:
     return tmp_path / "bin" / "python3"
 
 
+@pytest.fixture
+def here(tmp_path: Path) -> dict[str, str]:
+    """An environment in which python3 is the one that runs the tests."""
+    return far_environment(tmp_path, tmp_path, sys.executable)
+
+
+def path_of(link: Path) -> dict[str, str]:
+    """An environment in which python3 is this link."""
+    return {"PATH": f"{link.parent}:/usr/bin:/bin", "PSCP_TEST_RUN": RUN_TOKEN}
+
+
 def test_every_interpreter_is_started_by_sh(far_python: str, link: Path) -> None:
     link.symlink_to(far_python)
-    environment = {"PATH": f"{link.parent}:/usr/bin:/bin", "PSCP_TEST_RUN": RUN_TOKEN}
     version = next(v for v, path in find_far_pythons().items() if path == far_python)
-    check_conversation(run("sh", remote.command(), environment, CONVERSATION), version)
+    check_conversation(run("sh", remote.command(), path_of(link), CONVERSATION), version)
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_every_login_shell_understands_the_command(shell: str, tmp_path: Path) -> None:
-    environment = far_environment(tmp_path, tmp_path, sys.executable)
+def test_every_login_shell_understands_the_command(shell: str, here: dict[str, str]) -> None:
     version = ".".join(map(str, sys.version_info[:3]))
-    check_conversation(run(shell, remote.command(), environment, CONVERSATION), version)
+    check_conversation(run(shell, remote.command(), here, CONVERSATION), version)
 
 
 def test_the_command_holds_nothing_that_differs_between_two_copies() -> None:
@@ -107,12 +116,13 @@ def test_the_command_holds_nothing_that_differs_between_two_copies() -> None:
     assert text.count("'") == 2 and len(text) < 1000
 
 
-def test_what_lies_around_at_the_far_end_is_not_imported(tmp_path: Path) -> None:
+def test_what_lies_around_at_the_far_end_is_not_imported(
+    here: dict[str, str], tmp_path: Path
+) -> None:
     for name in ("io", "zlib", "json", "sys", "types"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('this is not the one')")
-    environment = far_environment(tmp_path, tmp_path, sys.executable)
-    environment |= {"PYTHONPATH": str(tmp_path), "PYTHONSTARTUP": str(tmp_path / "io.py")}
-    done = run("sh", remote.command(), environment, CONVERSATION, cwd=tmp_path)
+    here |= {"PYTHONPATH": str(tmp_path), "PYTHONSTARTUP": str(tmp_path / "io.py")}
+    done = run("sh", remote.command(), here, CONVERSATION, cwd=tmp_path)
     check_conversation(done, "3.")
 
 
@@ -139,8 +149,7 @@ def test_a_python_that_is_too_old_is_status_98(link: Path) -> None:
     older = "import sys; sys.version_info = (3, 5, 9); exec(sys.argv[1])"
     link.write_text(f'#!/bin/sh\nexec "{sys.executable}" -c "{older}" "$3"\n')
     link.chmod(0o755)
-    environment = {"PATH": f"{link.parent}:/usr/bin:/bin", "PSCP_TEST_RUN": RUN_TOKEN}
-    done = run("sh", remote.command(), environment, CONVERSATION)
+    done = run("sh", remote.command(), path_of(link), CONVERSATION)
     assert (done.returncode, done.stdout) == (remote.OLD_PYTHON_STATUS, b"")
 
 
@@ -155,39 +164,25 @@ def test_the_stage_is_python_that_the_oldest_can_read() -> None:
     assert done.returncode == remote.OLD_PYTHON_STATUS
 
 
-def test_an_agent_ends_with_its_input_wherever_that_ends(tmp_path: Path) -> None:
+def test_an_agent_ends_with_its_input_wherever_that_ends(here: dict[str, str]) -> None:
     """As when a connection is lost: no status but 0, and nothing said, once it was running."""
-    environment = far_environment(tmp_path, tmp_path, sys.executable)
-    whole = CONVERSATION
     for cut in (1, 20, len(asking(requests.End(), 2)) + 5):
-        done = run("sh", remote.command(), environment, whole[:-cut])
+        done = run("sh", remote.command(), here, CONVERSATION[:-cut])
         assert (done.returncode, done.stderr) == (0, b"")
         assert frames_of(done.stdout)[0][0] == wire.HELLO
 
 
-@pytest.mark.parametrize("type_", sorted(set(wire.NAMES) - session.AGENT["ready"].frames))
-def test_a_frame_that_is_not_allowed_ends_the_agent_with_status_99(
-    type_: int, tmp_path: Path
+@pytest.mark.parametrize(
+    ("frame", "said"),
+    [
+        (wire.frame(wire.DATA, b"{}"), "a DATA frame in state ready"),
+        (b"\xff" * wire.HEADER.size, "these bytes are no frame"),
+    ],
+)
+def test_what_is_not_allowed_ends_the_agent_with_status_99(
+    here: dict[str, str], frame: bytes, said: str
 ) -> None:
-    environment = far_environment(tmp_path, tmp_path, sys.executable)
-    said = agent_input(wire.frame(type_, b"{}"), asking(ROLE, 1))
-    done = run("sh", remote.command(), environment, said)
+    done = run("sh", remote.command(), here, agent_input(frame, asking(ROLE, 1)))
     assert done.returncode == 99
-    assert done.stderr.decode() == f"pscp agent: a {wire.NAMES[type_]} frame in state ready\n"
+    assert done.stderr.decode().startswith(f"pscp agent: {said}")
     assert [frame[0] for frame in frames_of(done.stdout)] == [wire.HELLO]
-
-
-def test_bytes_that_are_no_frame_end_the_agent_with_status_99(tmp_path: Path) -> None:
-    environment = far_environment(tmp_path, tmp_path, sys.executable)
-    done = run("sh", remote.command(), environment, agent_input(b"\xff" * wire.HEADER.size))
-    assert done.returncode == 99
-    assert done.stderr.startswith(b"pscp agent: these bytes are no frame")
-
-
-def test_an_agent_tells_what_it_is_as_json(tmp_path: Path) -> None:
-    environment = far_environment(tmp_path, tmp_path, sys.executable)
-    done = run("sh", remote.command(), environment, agent_input())
-    [(_, _, hello)] = frames_of(done.stdout)
-    assert isinstance(hello, dict) and json.dumps(hello)
-    assert hello.keys() == {"hashes", "python", "system", "aes", "cpus"}
-    assert all(speed > 0 for speed in hello["hashes"].values())

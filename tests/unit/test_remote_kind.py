@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,12 +12,8 @@ from pscp.connect.remote_kind import RemoteKind
 from pscp.options import Options, parse_location
 
 HOST = parse_location("host:")
+pytestmark = pytest.mark.usefixtures("own_state")
 AUTO, AGENT, SFTP = (Options(remote=remote) for remote in ("auto", "agent", "sftp"))
-
-
-@pytest.fixture(autouse=True)
-def state(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
 
 
 def far(is_sftp: bool, verify: str = "auto") -> Any:
@@ -40,14 +35,6 @@ def test_a_session_stays_with_what_it_has_found() -> None:
     assert not kind.uses_sftp(AUTO)
     kind.forget()
     assert kind.uses_sftp(AUTO)
-
-
-def test_switch_there_and_back() -> None:
-    kind = RemoteKind(HOST)
-    kind.switch(AUTO)
-    assert kind.uses_sftp(AUTO) and not kind.uses_sftp(AGENT)
-    kind.switch(AUTO)
-    assert not kind.uses_sftp(AUTO)
 
 
 def test_only_a_connection_of_the_same_kind_suits() -> None:

@@ -36,15 +36,20 @@ class Running:
         self.program.flush()
         self.program.check()
 
+    def __enter__(self) -> Running:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.program.close()
+
     def wait(self, *promises: Future[Any]) -> None:
         self.loop.run_until(lambda: all(each.done() for each in promises))
 
 
 @pytest.fixture
 def running(login_shell: str) -> Iterator[Running]:
-    made = Running([login_shell, "-c", COMMAND])
-    yield made
-    made.program.close()
+    with Running([login_shell, "-c", COMMAND]) as made:
+        yield made
 
 
 def algorithm_of(running: Running) -> str:
@@ -74,8 +79,7 @@ def test_many_small_files_take_few_runs(tmp_path: Path, monkeypatch: pytest.Monk
             (programs / name).write_text(counted)
             (programs / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
-    running = Running(["sh", "-c", COMMAND])
-    try:
+    with Running(["sh", "-c", COMMAND]) as running:
         algorithm, asked = algorithm_of(running), []
         runs.unlink()  # of the trial
         for number in range(100):
@@ -84,8 +88,6 @@ def test_many_small_files_take_few_runs(tmp_path: Path, monkeypatch: pytest.Monk
             asked.append(running.program.of_file(algorithm, path))
             running.program.flush()
         running.wait(*asked)
-    finally:
-        running.program.close()
     found = [each.result() for each in asked]
     assert found == [expected(algorithm, b"%d" % number) for number in range(100)]
     assert len(runs.read_text().splitlines()) == 3  # of 1, 64 and 35
@@ -134,35 +136,28 @@ def test_each_program_tells_what_we_would(
     data = os.urandom(5000)
     (tmp_path / "file").write_bytes(data)
     path = os.fsencode(tmp_path / "file")
-    running = Running(["/bin/sh", "-c", COMMAND])
-    try:
+    with Running(["/bin/sh", "-c", COMMAND]) as running:
         assert {name: made[1] for name, made in running.program.tools.items()} == {algorithm: tool}
         asked = [running.program.of_file(algorithm, path) for _ in range(2)]
         of_extent = running.program.of_extent(algorithm, path, 512, 1024)
         running.wait(*asked, of_extent)
         assert [each.result() for each in asked] == 2 * [expected(algorithm, data)]
         assert of_extent.result() == expected(algorithm, data[512 : 512 + 1024])
-    finally:
-        running.program.close()
 
 
 def test_one_that_ends_leaves_nobody_waiting(tmp_path: Path) -> None:
-    running = Running(["/bin/sh", "-c", COMMAND])
-    try:
+    with Running(["/bin/sh", "-c", COMMAND]) as running:
         algorithm = algorithm_of(running)
         running.program._child.kill()
         found = running.program.of_file(algorithm, b"/etc/passwd")
         running.wait(found)
         assert found.result() is None
-    finally:
-        running.program.close()
 
 
 def test_one_that_stands_still_leaves_nobody_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    running = Running(["/bin/sh", "-c", COMMAND])
-    try:
+    with Running(["/bin/sh", "-c", COMMAND]) as running:
         for name, value in (("_SILENT_S", 0.2), ("_END_S", 0.1)):
             monkeypatch.setattr(f"pscp.sftp.remote_hash.{name}", value)
         os.kill(running.program._child.pid, signal.SIGSTOP)
@@ -170,8 +165,6 @@ def test_one_that_stands_still_leaves_nobody_waiting(
         running.loop.call_later(0.3, lambda: None)  # as a lane's program looks from time to time
         running.wait(found)
         assert found.result() is None
-    finally:
-        running.program.close()
 
 
 @pytest.mark.parametrize("argv", [["false"], ["cat"], ["/nonexistent-program"]])
@@ -181,9 +174,8 @@ def test_what_is_no_such_loop_offers_nothing(
     monkeypatch.setattr("pscp.sftp.remote_hash._PATIENCE_S", 0.2)
     if shutil.which(argv[0]) is None:
         argv = ["sh", "-c", "exec " + argv[0]]
-    running = Running(argv)
-    running.program.close()
-    assert running.program.tools == {}
+    with Running(argv) as running:
+        assert running.program.tools == {}
 
 
 def test_the_command_has_no_text_that_a_login_shell_would_change() -> None:

@@ -28,8 +28,7 @@ class Ssh:
 
 
 @pytest.fixture
-def ssh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Ssh:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+def ssh(monkeypatch: pytest.MonkeyPatch, own_state: Path) -> Ssh:
     made = Ssh()
     monkeypatch.setattr(ssh_setup, "resolve", made.resolve)
     return made

@@ -11,11 +11,7 @@ from pscp import state
 
 KEY = ("someone", "host", 22, None)
 
-
-@pytest.fixture(autouse=True)
-def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    return tmp_path / "pscp"
+pytestmark = pytest.mark.usefixtures("own_state")
 
 
 def test_a_value_is_kept_for_its_key() -> None:
@@ -25,12 +21,12 @@ def test_a_value_is_kept_for_its_key() -> None:
     assert state.recall_entry("hosts", "host", (*KEY[:3], "jump")) is None
 
 
-def test_a_file_of_another_key_is_not_taken_for_this_one(folder: Path) -> None:
+def test_a_file_of_another_key_is_not_taken_for_this_one(own_state: Path) -> None:
     """Two keys may get one name: its number has 32 bits."""
     state.remember_entry("hosts", "host", KEY, 1)
     state.remember_entry("hosts", "other", ("other",), 2)
-    [file] = (folder / "hosts").glob("host-*")
-    [other] = (folder / "hosts").glob("other-*")
+    [file] = (own_state / "hosts").glob("host-*")
+    [other] = (own_state / "hosts").glob("other-*")
     other.replace(file)
     assert state.recall_entry("hosts", "host", KEY) is None
     state.remember_entry("hosts", "host", KEY, 3)
@@ -38,16 +34,16 @@ def test_a_file_of_another_key_is_not_taken_for_this_one(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", "7", '{"value": 1}', '{"key": null, "value": 1}'])
-def test_a_damaged_file_has_no_value(folder: Path, text: str) -> None:
+def test_a_damaged_file_has_no_value(own_state: Path, text: str) -> None:
     state.remember_entry("hosts", "host", KEY, 1)
-    [file] = (folder / "hosts").iterdir()
+    [file] = (own_state / "hosts").iterdir()
     file.write_text(text)
     assert state.recall_entry("hosts", "host", KEY) is None
 
 
 @pytest.mark.parametrize("label", ["a/b", "..", "../../etc", "h\udcffst", "\n", "x" * 1000, ""])
-def test_any_label_makes_a_name_in_the_folder(folder: Path, label: str) -> None:
+def test_any_label_makes_a_name_in_the_folder(own_state: Path, label: str) -> None:
     assert state.remember_entry("hosts", label, (label,), label)
     assert state.recall_entry("hosts", label, (label,)) == label
-    [file] = (folder / "hosts").iterdir()
+    [file] = (own_state / "hosts").iterdir()
     assert json.loads(file.read_text())["value"] == label

@@ -41,7 +41,7 @@ def piped(write: Callable[[int], None]) -> bytes:
     return b"".join(found)
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(st.lists(st.integers(0, 100_000).map(lambda n: CONTENT[:n]), min_size=1, max_size=4))
 def test_all_parts_are_written_in_order(parts: list[bytes]) -> None:
     assert piped(lambda fd: system.write_all(fd, list(parts))) == b"".join(parts)

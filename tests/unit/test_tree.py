@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pscp.endpoint import tree
@@ -138,7 +138,6 @@ paths = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=60)
 @given(paths, st.lists(st.integers(0, 9), max_size=6), st.sampled_from([PLAIN, LINKING]))
 def test_a_walk_goes_on_after_any_of_its_entries(
     grow: list[tuple[str, ...]], links: list[int], rules: tree.Rules
@@ -150,7 +149,6 @@ def test_a_walk_goes_on_after_any_of_its_entries(
             assert rest == whole[place:]
 
 
-@settings(deadline=None, max_examples=60)
 @given(paths)
 def test_a_walk_has_every_path_once_and_in_order(grow: list[tuple[str, ...]]) -> None:
     with grown(grow, []) as tops:

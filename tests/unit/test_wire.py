@@ -68,7 +68,6 @@ def split(data: bytes, places: Iterable[int]) -> list[bytes]:
     return [data[a:b] for a, b in zip([0, *cuts], [*cuts, len(data)], strict=True)]
 
 
-@settings(deadline=None)
 @given(st.lists(frames, max_size=8), st.lists(st.integers(0, 2**20), max_size=20), st.booleans())
 def test_any_split_of_the_stream_gives_the_same_frames(
     sent: list[Copied], places: list[int], has_place: bool
@@ -96,7 +95,7 @@ def test_the_frames_come_byte_by_byte() -> None:
     assert decoded(data[n : n + 1] for n in range(len(data))) == sent
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(st.lists(st.integers(0, wire.MAX_PAYLOAD_BYTES), min_size=3, max_size=5), st.data())
 def test_large_frames_share_the_decoder_room(lengths: list[int], data: st.DataObject) -> None:
     """Their bytes reach the end of the room, so the front of a frame moves to its beginning."""
@@ -115,7 +114,6 @@ def test_the_largest_frame_fits_and_a_larger_one_is_refused() -> None:
         decoded([wire.header(wire.DATA, bytes(wire.MAX_PAYLOAD_BYTES + 1))])
 
 
-@settings(deadline=None, max_examples=300)
 @given(st.binary(max_size=400), st.lists(st.integers(0, 400), max_size=4))
 @example(b"Last login: Mon Nov 17 from 192.0.2.1\r\n", [])
 @example(bytes(24), [])
@@ -130,7 +128,6 @@ def test_garbage_is_a_wire_error_or_nothing_yet(data: bytes, places: list[int]) 
 
 
 @given(frames, st.data())
-@settings(deadline=None)
 def test_a_frame_with_a_wrong_byte_in_its_header_is_no_other_exception(
     frame: Copied, data: st.DataObject
 ) -> None:
@@ -179,7 +176,6 @@ def frame_of(payload: bytes) -> wire.Frame:
     return wire.Frame(wire.REPLY, 0, 0, 0, memoryview(payload))
 
 
-@settings(deadline=None)
 @given(json_values)
 def test_json_survives_whatever_the_names_are(value: object) -> None:
     payload = wire.to_json(value)
@@ -196,7 +192,6 @@ def test_a_path_of_any_bytes_survives(name: bytes) -> None:
     assert found.encode("utf-8", "surrogateescape") == name
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=60))
 @example(b"[" * 100_000)
 @example(b"9" * 10_000)
@@ -212,7 +207,6 @@ def test_what_is_no_json_is_a_wire_error(payload: bytes) -> None:
 # --- packs
 
 
-@settings(deadline=None)
 @given(json_values, st.lists(st.binary(max_size=50), max_size=6))
 def test_a_pack_survives(entries: object, bodies: list[bytes]) -> None:
     found, rest = wire.unpack_payload(memoryview(wire.pack_payload(entries, bodies)))
@@ -220,7 +214,6 @@ def test_a_pack_survives(entries: object, bodies: list[bytes]) -> None:
     assert bytes(rest) == b"".join(bodies)
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=80))
 @example(wire.COUNT.pack(2**32 - 1) + b"[]")
 @example(wire.COUNT.pack(100_000) + b"[" * 100_000)

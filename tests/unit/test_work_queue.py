@@ -20,6 +20,7 @@ from pscp.transfer.window import Window
 from pscp.transfer.work_queue import WorkQueue
 
 WAIT_S = 20.0
+PING = requests.Ping()
 
 
 class Lane:
@@ -44,6 +45,11 @@ class Job:
     def mismatched(self, chunk: Chunk) -> None: ...
 
     def failed(self, chunk: Chunk, failure: Any) -> None: ...
+
+
+def question(request: requests.Request = PING, **more: Any) -> Ask:
+    """Something that is asked of the source, and whose answer nobody needs."""
+    return Ask(True, request, lambda answer: None, lambda failure: None, **more)
 
 
 def take(queue: WorkQueue, lane: Lane) -> tuple[int, Any]:
@@ -97,14 +103,12 @@ def test_what_a_dead_lane_had_goes_to_another(queue: WorkQueue) -> None:
 def test_a_lost_lane_is_told_off_before_another_finishes_a_file(queue: WorkQueue) -> None:
     """A4: where inodes tell nothing, the lost lane's finish could find another part later."""
     one, two = Lane(queue), Lane(queue)
-    told = Ask(False, requests.Revoke(1), lambda _: None, lambda _: None)
+    told = question(requests.Revoke(1))
     asked: list[list[Work]] = []
     queue.when_lost(lambda lane, works: asked.append(works) or told)  # type: ignore[func-returns-value]
     one_file = tree.Entry(tree.FILE, 0, "file", 1, 0o644, 0, 1, {})
-    look = Ask(False, requests.Look([]), lambda _: None, lambda _: None)
-    finishing = Ask(
-        False, requests.Finish(one_file, "", 1), lambda _: None, lambda _: None, is_exclusive=True
-    )
+    look = question(requests.Look([]))
+    finishing = question(requests.Finish(one_file, "", 1), is_exclusive=True)
     queue.add(look)
     queue.add(finishing)
     take(queue, one)
@@ -253,7 +257,7 @@ def test_the_first_chunk_of_a_stream_goes_over_another_lane_once_it_is_overdue(
 
 def test_a_question_waits_for_its_lane_while_that_lives(queue: WorkQueue) -> None:
     one, two = Lane(queue), Lane(queue)
-    ask = Ask(True, requests.Ping(), lambda answer: None, lambda failure: None, share=one.share)
+    ask = question(share=one.share)
     queue.add(ask)
     assert queue.try_take(two.share) is None
     queue.give_back(one.share)
@@ -267,7 +271,7 @@ def test_a_question_that_should_be_answered_is_asked_once_more(
     """By a busy lane too; what is answered first counts, also once both lanes were lost."""
     monkeypatch.setattr(in_flight, "_ANSWER_S", -1.0)
     still, busy, third = (Lane(queue) for _ in range(3))
-    ask = Ask(True, requests.Ping(), lambda answer: None, lambda failure: None, is_prompt=is_prompt)
+    ask = question(is_prompt=is_prompt)
     queue.add(ask)
     take(queue, still)
     queue.put(Chunk(Job(), 0, 10))
@@ -291,7 +295,7 @@ def test_the_question_that_goes_before_lost_packs_is_asked_once_more(
     """The lane that has to ask it may stand still as well."""
     monkeypatch.setattr(in_flight, "_ANSWER_S", -1.0)
     lost, still, other = (Lane(queue) for _ in range(3))
-    ask = Ask(False, requests.Ping(), lambda answer: None, lambda failure: None, is_prompt=True)
+    ask = question(is_prompt=True)
     queue.when_lost(lambda lane, packs: ask)
     queue.add(Pack([], lambda pack, failed: None))
     take(queue, lost)
@@ -301,7 +305,7 @@ def test_the_question_that_goes_before_lost_packs_is_asked_once_more(
 
 def test_who_has_but_a_question_left_hears_of_what_may_be_taken_over(queue: WorkQueue) -> None:
     lane = Lane(queue)
-    queue.add(Ask(True, requests.Ping(), lambda answer: None, lambda failure: None))
+    queue.add(question())
     queue.put(Chunk(Job(), 0, 10))
     number = next(
         n for n, work in (take(queue, lane), take(queue, lane)) if isinstance(work, Chunk)
@@ -316,8 +320,8 @@ def test_a_parked_lane_takes_only_what_must_be_its_own(queue: WorkQueue) -> None
     parked, other = Lane(queue), Lane(queue)
     parked.is_parked = True
     queue.put(Chunk(Job(), 0, 10))
-    own = Ask(True, requests.Ping(), lambda answer: None, lambda failure: None, share=parked.share)
-    anyones = Ask(True, requests.Ping(), lambda answer: None, lambda failure: None)
+    own = question(share=parked.share)
+    anyones = question()
     queue.add(anyones)
     queue.add(own)
     assert take(queue, parked)[1] is own
