@@ -417,7 +417,7 @@ class Fence:
         is_wanted = self._keeps_modes and status.st_mode & _WANTED
         if is_wanted and time.time() - status.st_ctime < 2 * PATIENCE_S:
             time.sleep(_GAP_S)
-        # A process that has the exclusive lock waits for another place's no longer than this.
+        # A claim that has the exclusive lock may wait 2 * PATIENCE_S for that of the other place.
         if not lock(self._fd, fcntl.LOCK_SH, 4 * PATIENCE_S):
             raise Refusal(DESTINATION, "", "another run of this copy holds the destination")
         if not self._is_ours():

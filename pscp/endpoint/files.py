@@ -307,7 +307,7 @@ def digest_of(fd: int, extent: Extent, algorithm: str, room: memoryview) -> Opti
 def digests_of(
     fd: int, extents: List[Extent], algorithm: str, room: memoryview
 ) -> List[Optional[str]]:
-    """Return the hex digest of each extent of the file; None for one that ends behind its end."""
+    """Return the hex digest of each extent of the file; None for one beyond the file's end."""
     digests = [digest_of(fd, extent, algorithm, room) for extent in extents]
     return [None if digest is None else digest.hex() for digest in digests]
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         """Whatever reads or writes the stream at the far end."""
 
         fd: int  # the descriptor that the stream is written to, or read from
-        outputs: "List[Output]"  # (output, errors) of a command that reads, (errors,) of another
+        outputs: "List[CommandOutput]"  # (output, errors) of a command that reads, else (errors,)
 
         def close_input(self) -> None:
             """Let it see the end of its input: all was written. Raises OSError."""
@@ -50,7 +50,7 @@ _OUTPUT_BYTES = 64 * 1024  # of a command's output, kept until the coordinator h
 _LET_GO = b"."
 
 
-class Output:
+class CommandOutput:
     """Reads a command's output, and keeps it until the coordinator has it."""
 
     def __init__(self, file: "IO[bytes]", notify: Callable[[], None]) -> None:
@@ -141,7 +141,7 @@ class Command:
         finally:
             os.close(its_fd)
         pipes = (self._process.stdout, self._process.stderr)
-        self.outputs = [Output(pipe, notify) for pipe in pipes if pipe]
+        self.outputs = [CommandOutput(pipe, notify) for pipe in pipes if pipe]
         self._tidy = tidy
         self._keeper = Keeper(self.fd, self._orphaned) if is_sink else None
 
@@ -238,7 +238,7 @@ class FromFile:
     """A file that is the stream's source."""
 
     def __init__(self, path: str) -> None:
-        self.outputs: List[Output] = []
+        self.outputs: List[CommandOutput] = []
         self.fd = os.open(os.path.expanduser(to_bytes(path)), files.READ_FLAGS)
         mode = os.fstat(self.fd).st_mode
         if stat.S_ISDIR(mode) or stat.S_ISFIFO(mode):
@@ -263,7 +263,7 @@ class ToFile:
     """A file that the stream is written to: as a part, which is synced and then renamed."""
 
     def __init__(self, path: str, umask: int, tidy: Callable[[], None]) -> None:
-        self.outputs: List[Output] = []
+        self.outputs: List[CommandOutput] = []
         full = os.path.realpath(os.path.expanduser(to_bytes(path)))
         if path.endswith("/") or os.path.isdir(full):
             raise failures.Refusal(failures.DESTINATION, path, "is a folder: name a file in it")
