@@ -1,11 +1,10 @@
 """The loop at the far end: frames in on descriptor 0, frames out on descriptor 1.
 
-An agent serves one channel. A request says what it is (BeginSink, BeginSource, BeginStream):
-the sink or the source of a copy, or a lane of a stream. It ends when its input ends, whatever the
-reason.
+An agent serves one channel. A request makes it the sink or the source of a copy, or a lane of a
+stream (BeginSink, BeginSource, BeginStream). It ends when its input ends, whatever the reason.
 
-Not here: how it got here (../connect/bootstrap.py), which frame means what (frame_server.py), its
-answers (end.py), what it serves (source.py, sink.py), system calls (system.py).
+Not here: how it is sent (../connect/bootstrap.py), which frame means what (frame_server.py), the
+answers (end.py), files (source.py, sink.py), system calls (system.py).
 Read next: frame_server.py.
 """
 
@@ -26,18 +25,18 @@ from .paths import to_text
 if TYPE_CHECKING:
     from . import stream_server, tree
 
-TICK_S = 10  # an agent that is alive says so this often; the coordinator gives up after a minute
+TICK_S = 10  # an agent sends a TICK this often; the coordinator gives up after a minute without
 
 
 class Agent:
-    """One channel's far end."""
+    """The far end of one channel."""
 
     def __init__(
         self, read_fd: int, write_fd: int, gathering: "Optional[stream_server.Gathering]" = None
     ) -> None:
-        """With a gathering this is a lane that was handed over to it."""
+        """With a `gathering` the channel is a lane that was handed over to it."""
         self._read_fd, self._write_fd = read_fd, write_fd
-        self._write_lock = threading.Lock()  # the settler and the ticker write as well
+        self._write_lock = threading.Lock()  # the threads "settler" and "tick" write as well
         self._is_guest = gathering is not None
         self._is_over = threading.Event()
         self._is_lost = False
@@ -56,12 +55,14 @@ class Agent:
         finally:
             if self.end.gathering is not None:
                 self.lose()
-                _close_standard()  # or its connection would seem to be alive
+                _close_standard()  # else its connection would seem to be alive
                 self.end.gathering.outlive()
-            self.end.close()  # what has landed becomes files, so that no part is left
+            self.end.close()  # what has landed becomes files, so that no part is left over
 
     def serve(self, pending: bytes) -> None:
-        """Until the input ends; a guest, until its lane's work has ended."""
+        """Serve until the input ends; a guest, until its lane's work has ended. `pending` was read
+        of the input already.
+        """
         threading.Thread(target=self._tick, name="tick", daemon=True).start()
         try:
             self._listen(pending)
@@ -69,7 +70,7 @@ class Agent:
             self._is_over.set()
 
     def lose(self) -> None:
-        """Send nothing more: the descriptors are about to be closed, their numbers used again."""
+        """Send nothing more: the descriptors are about to be closed, and may become others."""
         with self._write_lock:
             self._is_lost = True
         self.end.drop_role()
@@ -114,7 +115,7 @@ class Agent:
                 raise BrokenPipeError
             system.send(self._write_fd, header, payload)
 
-    # --- what is done about a frame, as the FrameServer asks for it
+    # --- called by the FrameServer for a frame
 
     def answer(self, id_: int, request: "requests.Request") -> None:
         if isinstance(request, (requests.Clean, requests.Gather, requests.BeginStream)):
@@ -133,20 +134,20 @@ class Agent:
             self._frames.follow_role()
 
     def _is_of_another(self, request: requests.BeginStream) -> bool:
-        """Is this channel to be a lane of a stream that another agent gathers?"""
+        """Does another agent gather the stream that this channel is to be a lane of?"""
         if self._is_guest:
             return False
         gathering = self.end.gathering
         return gathering is None or to_text(os.fsencode(gathering.path)) != request.socket
 
     def _hand_over(self, id_: int, request: requests.BeginStream) -> None:
-        """Give this channel away, with what came on it, until the stream is over."""
+        """Give this channel, and what was read of it, to another agent until the stream is over."""
         from . import stream_server
 
         frames = self._frames
         frames.session.advance(session.HAND_OVER)
         pending = wire.frame(wire.ASK, requests.to_json(request), id_) + frames.decoder.rest()
-        with self._write_lock:  # no sign of life between two pieces of somebody's frame
+        with self._write_lock:  # no TICK between two pieces of the other agent's frame
             try:
                 fds = (self._read_fd, self._write_fd)
                 stream_server.hand_over(request.socket, fds, pending)
@@ -166,14 +167,14 @@ class Agent:
     def land_pack(
         self, id_: int, listed: "List[tree.Entry]", rows: List[object], bodies: memoryview
     ) -> None:
-        def done(outcome: List[Optional[failures.Data]]) -> None:
+        def done(outcome: failures.Outcome) -> None:
             self._frames.reply(id_, failures.places(outcome))
 
         self.end.file_sink().pack(listed, rows, bodies, done)
 
 
 def _learn(text: str) -> None:
-    """What only streams, or --clean, need comes with the first request about one."""
+    """Add the modules that only streams or --clean need; they come with the first request."""
     if not text:
         return
     package = sys.modules[__package__ or ""]
@@ -184,7 +185,7 @@ def _learn(text: str) -> None:
 def _serve(
     gathering: "stream_server.Gathering", read_fd: int, write_fd: int, pending: bytes
 ) -> None:
-    """A lane that another agent handed over to a gathering here."""
+    """Serve a lane that another agent handed over to a gathering here."""
     lane = Agent(read_fd, write_fd, gathering)
     try:
         lane.serve(pending)
@@ -193,7 +194,7 @@ def _serve(
 
 
 def _close_standard() -> None:
-    """Let go of what the connection's other end waits for the end of."""
+    """Close descriptors 0 to 2, so that the other end of the connection sees their end."""
     nothing = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
         os.dup2(nothing, fd)
@@ -201,7 +202,7 @@ def _close_standard() -> None:
 
 
 def main(marker_bytes: int) -> None:
-    """Say the marker that comes first, which tells our output from a login's; then serve."""
+    """Echo the marker that tells our output from a login's; then serve the channel."""
     for fd in (0, 1):
         system.widen_pipe(fd)
     system.raise_descriptor_limit()

@@ -1,53 +1,47 @@
-"""Makes parts final, in batches: durable first, then given metadata, then renamed.
+"""Makes complete parts final, in batches: fsync, then metadata, then the rename.
 
-Every part that waits is handed to the kernel for writing before the first fsync, so that the
-batch costs about one wait for the disk, not one a file. A file has its final name only when it
-is whole, verified and on the disk.
+The kernel is told to write all parts of a batch before the first fsync, so that the batch waits
+for the disk about once, not once a file. A file gets its final name only when it is whole,
+verified and on the disk.
 
 Not here: what is written into a part (files.py, sink.py).
 """
 
+import contextlib
 import os
 import stat
 import threading
 import time
-from typing import Callable, List, Optional
+from typing import Callable, List, Optional, Tuple
 
 from . import failures, files, metadata, tree
 from .fence import AnyFence, is_named
 from .parts import Parts
 from .paths import Root
 
-_PARTS_WAITING = 128  # open descriptors; adding waits when so many are not settled yet
+_PARTS_WAITING = 128  # open descriptors; add() waits while so many are not settled yet
 
 # Where making a file durable takes less than this, a thread for it costs more than it saves:
 # two threads that each make many short system calls hand CPython's lock back and forth. On
 # tmpfs the sink of a pack took 70 microseconds a file with the thread and 38 without.
 _QUICK_S = 100e-6
 
-Done = Callable[[List[Optional[failures.Data]]], None]
+NAMELESS, PRIVATE, SHARED = 1, 2, 3  # whose name a part has: none, this lane's, the run's
 
 
 class Part:
-    """A complete part, with what it is to become."""
+    """A complete part, and the entry that it becomes."""
 
     def __init__(self, fd: int, entry: tree.Entry, strong: str, kind: int) -> None:
         self.fd, self.entry, self.strong, self.kind = fd, entry, strong, kind
         self.failure: Optional[failures.Data] = None
 
 
-NAMELESS, PRIVATE, SHARED = 1, 2, 3  # whose name a part has: none, this lane's, the run's
-
-
-class Batch:
-    """Parts that are settled together, and who wants to know."""
-
-    def __init__(self, parts: List[Part], done: Done) -> None:
-        self.parts, self.done = parts, done
+Batch = Tuple[List[Part], failures.Done]  # settled together; called with what became of each
 
 
 class Settler:
-    """A thread that settles what it is given, so that the data behind it need not wait."""
+    """Settles batches, in a thread where that takes long, so that no data waits for the disk."""
 
     def __init__(
         self,
@@ -63,28 +57,28 @@ class Settler:
         self._waiting: List[Batch] = []
         self._unsettled = 0
         self._closing = False
-        self._error: Optional[BaseException] = None  # nobody hears any more; or a bug
+        self._error: Optional[BaseException] = None  # of the thread: the lane is lost, or a bug
         self._thread: Optional[threading.Thread] = None
         self._room: Optional[memoryview] = None
-        self._is_quick = True  # until a batch shows otherwise
+        self._is_quick = True  # until a batch has taken long
 
-    def add(self, batch: Batch) -> None:
-        """Settle the batch: now where that is quick, else soon, in the thread.
+    def add(self, parts: List[Part], done: failures.Done) -> None:
+        """Settle the parts at once where that is quick, else in the thread, then call `done`.
 
-        Waits while too much is waiting already. Raises what telling of an earlier one raised;
-        this one is settled all the same, so that no part is left.
+        Waits while too many parts are waiting. Raises what the `done` of an earlier batch raised;
+        these parts are settled nevertheless, so that none is left over.
         """
         # Not while the thread is at work: a read-back (-s) has one buffer.
-        if self._is_quick and len(batch.parts) > 1 and not self._unsettled:
+        if self._is_quick and len(parts) > 1 and not self._unsettled:
             begun_s = time.perf_counter()
-            self._settle([batch])
-            self._is_quick = time.perf_counter() - begun_s < _QUICK_S * len(batch.parts)
+            self._settle([(parts, done)])
+            self._is_quick = time.perf_counter() - begun_s < _QUICK_S * len(parts)
             return
         with self._changed:
             while self._unsettled >= _PARTS_WAITING and self._error is None:
                 self._changed.wait()
-            self._unsettled += len(batch.parts)
-            self._waiting.append(batch)
+            self._unsettled += len(parts)
+            self._waiting.append((parts, done))
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="settler", daemon=True)
                 self._thread.start()
@@ -93,7 +87,7 @@ class Settler:
                 raise self._error
 
     def close(self) -> None:
-        """Settle what waits, then end."""
+        """Settle what waits, and end the thread."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -113,11 +107,11 @@ class Settler:
             except BaseException as error:  # raised again where the next batch is added
                 self._error = error
             with self._changed:
-                self._unsettled -= sum(len(batch.parts) for batch in batches)
+                self._unsettled -= sum(len(parts) for parts, _ in batches)
                 self._changed.notify_all()
 
     def _settle(self, batches: List[Batch]) -> None:
-        parts = [part for batch in batches for part in batch.parts]
+        parts = [part for batch, _ in batches for part in batch]
         if len(parts) > 1:
             for part in parts:
                 files.start_writing_back(part.fd)
@@ -126,21 +120,19 @@ class Settler:
         for part in parts:
             if part.kind == SHARED and not part.failure:
                 _try([part], self._name_large)
-            if part.failure and part.kind != SHARED:  # the run's part is the coordinator's to drop
-                self._drop(part)
+            if part.failure and part.kind != SHARED:  # the coordinator discards the run's part
+                with contextlib.suppress(OSError, failures.Refusal):
+                    unlink_private(self._root, self._parts, part.entry.path)
             os.close(part.fd)
         for folder in {part.entry.path.rpartition("/")[0] for part in parts}:
             self.make_names_durable(folder)
-        for batch in batches:
-            batch.done([part.failure for part in batch.parts])
+        for batch, done in batches:
+            done([part.failure for part in batch])
 
     def make_names_durable(self, folder: str) -> None:
-        """Without this, a power cut could undo the renames in this folder."""
-        try:
-            with self._root.lock:
-                os.fsync(self._root.folder(folder))
-        except (OSError, failures.Refusal):
-            pass  # the files are there; not every filesystem lets a folder be synced
+        """Sync a folder where its filesystem can, so that no power cut undoes a rename in it."""
+        with contextlib.suppress(OSError, failures.Refusal), self._root.lock:
+            os.fsync(self._root.folder(folder))
 
     def _make_durable(self, part: Part) -> None:
         os.fsync(part.fd)
@@ -156,14 +148,14 @@ class Settler:
                 part.failure = failures.from_exception(error, part.entry.path)
 
     def _name(self, part: Part) -> None:
-        """Give a part that only this lane knows its final name. With the fence held."""
+        """Give a part that only this lane knows its final name. The caller holds the fence."""
         with self._root.lock:
             folder_fd, name = self._root.at(part.entry.path)
             if part.kind == NAMELESS:  # most often nothing is called so yet
                 metadata.apply_to_file(part.fd, part.entry, self._policy, None)
                 if files.name_new(part.fd, folder_fd, name):
                     return
-            before = replaced(folder_fd, name, part.entry.path)
+            before = file_to_replace(folder_fd, name, part.entry.path)
             metadata.apply_to_file(part.fd, part.entry, self._policy, before)
             temporary = self._parts.private_name(name)
             if part.kind == NAMELESS:
@@ -173,7 +165,7 @@ class Settler:
             os.rename(temporary, name, src_dir_fd=folder_fd, dst_dir_fd=folder_fd)
 
     def _name_large(self, part: Part) -> None:
-        """Give a part that all lanes know its final name, unless another lane has."""
+        """Give a part that all lanes know its final name, unless another lane did so."""
         path = part.entry.path
         with self._parts.claimed(part.fd, path), self._fence.held(), self._root.lock:
             folder_fd, name = self._root.at(path)
@@ -182,19 +174,12 @@ class Settler:
                 if is_named(part.fd, folder_fd, name):
                     return
                 raise failures.Refusal(failures.VERIFY, path, "its part was replaced")
-            before = replaced(folder_fd, name, path)
+            before = file_to_replace(folder_fd, name, path)
             metadata.apply_to_file(part.fd, part.entry, self._policy, before)
             os.rename(temporary, name, src_dir_fd=folder_fd, dst_dir_fd=folder_fd)
 
-    def _drop(self, part: Part) -> None:
-        """Remove a part that will be no file, and that no other lane knows."""
-        try:
-            unlink_private(self._root, self._parts, part.entry.path)
-        except (OSError, failures.Refusal):
-            pass  # the first failure is the one that tells
-
     def _read_back(self, part: Part) -> None:
-        """-s: what lies on the disk has the digest of the source."""
+        """Raise Refusal unless what lies on the disk has the source's digest (-s)."""
         if self._room is None:
             self._room = memoryview(bytearray(1 << 18))
         files.start_writing_back(part.fd)  # clean by now, so this drops it from memory
@@ -205,7 +190,7 @@ class Settler:
 
 
 def _try(parts: List[Part], act: Callable[[Part], None]) -> None:
-    """Do this to each part, which keeps why it failed."""
+    """Call `act` with each part; a failure is kept in the part."""
     for part in parts:
         try:
             act(part)
@@ -215,16 +200,15 @@ def _try(parts: List[Part], act: Callable[[Part], None]) -> None:
 
 def unlink_private(root: Root, parts: Parts, path: str) -> None:
     """Remove the part of a small file that only this lane knows, if there is one."""
-    try:
-        with root.lock:
-            folder_fd, name = root.at(path)
-            os.unlink(parts.private_name(name), dir_fd=folder_fd)
-    except FileNotFoundError:
-        pass
+    with contextlib.suppress(FileNotFoundError), root.lock:
+        folder_fd, name = root.at(path)
+        os.unlink(parts.private_name(name), dir_fd=folder_fd)
 
 
-def replaced(folder_fd: int, name: bytes, path: str) -> Optional[os.stat_result]:
-    """The file that `name` is now, if it is one. Refusal when it must not be replaced."""
+def file_to_replace(folder_fd: int, name: bytes, path: str) -> Optional[os.stat_result]:
+    """Return the status of the file that has this name, if one has. Raises Refusal for a folder
+    or a special file.
+    """
     try:
         status = os.stat(name, dir_fd=folder_fd, follow_symlinks=False)
     except FileNotFoundError:

@@ -1,44 +1,36 @@
-"""One end of a copy: the source or the sink of it, and its answers to the coordinator's requests.
+"""One end of a copy: its source or its sink, and the answers to the coordinator's requests.
 
-The coordinator asks both ends with the same records (requests.py): the far one through its
-agent (agent.py), the near one directly (../transfer/lane.py). So push and pull are one story with
-the ends swapped.
+The coordinator asks both ends with the same records (requests.py): the far one through its agent
+(agent.py), the near one directly (../transfer/lane.py). So push and pull differ only in which end
+is which.
 
 Not here: frames and descriptors (agent.py), what source and sink do (source.py, sink.py).
 """
 
+import functools
 import os
-from typing import TYPE_CHECKING, Callable, Dict, List, Optional, Tuple, Union
+from typing import TYPE_CHECKING, Callable, Dict, Iterable, List, Optional, Tuple, TypeVar, Union
 
 from . import failures, metadata, requests, source, system, tree, wire
 from .paths import to_bytes, to_text
 
-if TYPE_CHECKING:  # what only a sink needs is loaded with the request for one: 10 ms at a far end
+if TYPE_CHECKING:  # the modules of a sink are loaded when it begins: they take 10 ms at a far end
     from typing import Protocol
 
-    from . import fence, files, leftovers, null_ends, sink, stream_server
+    from . import fence, files, frame_server, leftovers, null_ends, sink, stream_server
 
-    class ChunkSource(Protocol):
-        """What sends chunks: of files, or of a stream."""
+    class ChunkSource(frame_server.Role, Protocol):
+        """Sends chunks of files, or of a stream."""
 
-        def know(self, id_: int, value: tree.Entry) -> None: ...
-        def forget(self, id_: int) -> None: ...
         def send_chunk(self, id_: int, offset: int, length: int, send: wire.Send) -> None: ...
         def close(self) -> None: ...
 
-    class ChunkSink(Protocol):
-        """What takes chunks: of files, or of a stream."""
+    class ChunkSink(frame_server.Sink, Protocol):
+        """Takes chunks of files, or of a stream."""
 
-        @property
-        def place(self) -> Optional[wire.Place]: ...  # where a block may be read to
-
-        def know(self, id_: int, value: tree.Entry) -> None: ...
-        def forget(self, id_: int) -> None: ...
-        def write(self, id_: int, offset: int, block: memoryview, check: bytes = b"") -> None: ...
         def complete(
             self, id_: int, offset: int, length: int, digest: bytes
         ) -> Tuple[bool, int, Optional[failures.Data]]: ...
-        def abandon(self) -> None: ...
         def close(self) -> None: ...
 
     class Stream(Protocol):
@@ -49,12 +41,13 @@ if TYPE_CHECKING:  # what only a sink needs is loaded with the request for one: 
         ) -> Tuple[Optional[ChunkSource], Optional[ChunkSink]]: ...
 
 
+T = TypeVar("T")
 Reply = Callable[[object, bool], None]  # (answer, or failure data; whether it failed)
-Failed = List[Tuple[int, failures.Data]]  # of many: the place and failure of each that failed
+Failed = List[Tuple[int, failures.Data]]  # the place and the failure of each item that failed
 
 
 class End:
-    """Serves one copy after another; a Begin says what it is in the next one."""
+    """Serves one copy after another: a Begin makes it the source or the sink of the next one."""
 
     def __init__(
         self,
@@ -62,14 +55,14 @@ class End:
         stream: "Optional[Stream]" = None,
         serve: "Optional[stream_server.Serve]" = None,
     ) -> None:
-        """`stream` is that of which this end is a lane, if it is; `serve` is for gather()."""
+        """`stream` is given where this end is a lane of one; `serve` is what gather() needs."""
         self._umask, self._stream, self._serve = umask, stream, serve
         self.gathering: Optional[stream_server.Gathering] = None
         self.source: Optional[ChunkSource] = None
         self.sink: Optional[ChunkSink] = None
         self._search: Optional[leftovers.Search] = None
 
-    # --- its role; each raises WireError where it has another one
+    # --- the role; each raises WireError where the end has another one
 
     def the_source(self) -> "ChunkSource":
         """Return the source that this end is."""
@@ -90,7 +83,7 @@ class End:
         return self.source
 
     def file_sink(self) -> "null_ends.NullSink":
-        """Return the sink of files that this end is, be it one that writes nothing."""
+        """Return the sink of files that this end is; it may be one that writes nothing."""
         from . import null_ends
 
         if not isinstance(self.sink, null_ends.NullSink):
@@ -105,22 +98,21 @@ class End:
         return self.sink
 
     def answer(self, request: "requests.Request", reply: Reply) -> None:
-        """Answer with reply(), now or (Finish, and some of a stream) once there is an answer."""
+        """Call `reply` with the answer: at once, or later (Finish, and some of a stream)."""
         try:
             if isinstance(request, requests.Finish):
-                self._finish(request, reply)
+
+                def done(outcome: failures.Outcome) -> None:
+                    reply(outcome[0], outcome[0] is not None)
+
+                entry, strong, receipt = request
+                self.file_sink().finish(entry, strong, receipt, done)
             elif isinstance(request, requests.OF_GATHERING):
                 self._ask_gathering(request, reply)
             else:
                 reply(ANSWERS[type(request)](self, request), False)
         except failures.EXPECTED as error:
             reply(failures.from_exception(error, requests.path_of(request)), True)
-
-    def _finish(self, request: requests.Finish, reply: Reply) -> None:
-        def done(outcome: List[Optional[failures.Data]]) -> None:
-            reply(outcome[0], outcome[0] is not None)
-
-        self.file_sink().finish(request.entry, request.strong, request.receipt, done)
 
     def _ask_gathering(self, request: requests.OfGathering, reply: Reply) -> None:
         gathering = self.gathering
@@ -135,10 +127,10 @@ class End:
         else:
             gathering.abort(reply)
 
-    # --- what this end is
+    # --- the change of the role
 
     def begin(self, request: requests.Begin) -> None:
-        """Be the source or the sink of a copy. Raises OSError where the root cannot be opened."""
+        """Become the source or the sink of a copy. Raises OSError for a root that does not open."""
         self.drop_role()
         if isinstance(request, requests.BeginStream):
             if self._stream is None:
@@ -167,7 +159,7 @@ class End:
         return sink.Sink(request.root, copy, policy, request.hash, request.strong)
 
     def gather(self, request: requests.Gather) -> str:
-        """Be the far end of a stream; returns where other lanes are handed over."""
+        """Become the far end of a stream; return the path where other lanes are handed over."""
         from . import stream_server
 
         self.close()
@@ -178,14 +170,14 @@ class End:
         return to_text(os.fsencode(gathering.path))
 
     def close(self) -> None:
-        """The copy is over, and so is a stream that was gathered here."""
+        """End the copy, and the stream that is gathered here, if there is one."""
         self.drop_role()
         if self._serve is not None and self.gathering is not None:
             self.gathering.close()
             self._stream = self.gathering = None
 
     def drop_role(self) -> None:
-        """Be neither source nor sink any more."""
+        """Close the source or the sink; be neither from now on."""
         roles = self.source, self.sink
         self.source = self.sink = None
         for role in roles:
@@ -195,25 +187,17 @@ class End:
     # --- answers of either end
 
     def expand(self, request: requests.Expand) -> "List[Union[List[source.Top], failures.Data]]":
-        found: List[Union[List[source.Top], failures.Data]] = []
-        for path in request.paths:
-            try:
-                found.append(source.expand(path, request.glob))
-            except failures.EXPECTED as error:
-                found.append(failures.from_exception(error, path))
-        return found
+        act = functools.partial(source.expand, pattern=request.glob)
+        return _results((path, functools.partial(act, path)) for path in request.paths)
 
     def target(self, request: requests.Target) -> List[object]:
         from . import placing
 
-        again, make = request.again, bool(request.nonce)
-        found = placing.resolve(
-            request.path, request.names, request.folders, make=make, again=again
-        )
-        if not request.nonce:
-            return [*found, None]
-        claim = requests.Claim(found.root, request.token, request.nonce, request.known)
-        return [*found, self.claim(claim)]
+        path, names, folders, again, token, nonce, known = request
+        target = placing.resolve(path, names, folders, make=bool(nonce), again=again)
+        if not nonce:
+            return [*target, None]
+        return [*target, self.claim(requests.Claim(target.root, token, nonce, known))]
 
     def claim(self, request: requests.Claim) -> "fence.Claim":
         from . import fence
@@ -242,14 +226,11 @@ class End:
         return self.file_source().extents(source.known(request.file), request.offset)
 
     def digests(self, request: requests.Digests) -> List[object]:
-        found: List[object] = []
-        for file, extents in request.files:
-            try:
-                known = source.known(file)
-                found.append(self.file_source().digests(known, extents, request.hash))
-            except failures.EXPECTED as error:
-                found.append(failures.from_exception(error, file.path))
-        return found
+        act = self.file_source().digests
+        return _results(
+            (file.path, functools.partial(act, source.known(file), extents, request.hash))
+            for file, extents in request.files
+        )
 
     # --- of a sink
 
@@ -257,13 +238,11 @@ class End:
         return self._writing_sink().extents(request.path, request.offset)
 
     def digests_there(self, request: requests.DigestsThere) -> List[object]:
-        found: List[object] = []
-        for is_part, path, extents in request.files:
-            try:
-                found.append(self._writing_sink().digests(path, is_part, extents, request.hash))
-            except failures.EXPECTED as error:
-                found.append(failures.from_exception(error, path))
-        return found
+        act = self._writing_sink().digests
+        return _results(
+            (path, functools.partial(act, path, is_part, extents, request.hash))
+            for is_part, path, extents in request.files
+        )
 
     def look(self, request: requests.Look) -> List[List[object]]:
         return list(map(self._writing_sink().look, request.paths))
@@ -281,34 +260,42 @@ class End:
         self.file_sink().revoke(request.lane)
 
     def adopt(self, request: requests.Adopt) -> Failed:
-        return _each(request.entries, self._writing_sink().adopt)
+        return _failed(request.entries, self._writing_sink().adopt)
 
     def hard_links(self, request: requests.HardLinks) -> Failed:
-        return self._each_named(request.entries, self.file_sink().hard_link)
+        return self._failed_and_named(request.entries, self.file_sink().hard_link)
 
     def folders(self, request: requests.Folders) -> Failed:
-        return self._each_named(request.entries, self.file_sink().finish_folder)
+        return self._failed_and_named(request.entries, self.file_sink().finish_folder)
 
-    def _each_named(self, listed: List[tree.Entry], act: Callable[[tree.Entry], None]) -> Failed:
-        failed = _each(listed, act)
-        self.file_sink().make_names_durable(listed)
+    def _failed_and_named(
+        self, entries: List[tree.Entry], act: Callable[[tree.Entry], None]
+    ) -> Failed:
+        failed = _failed(entries, act)
+        self.file_sink().make_names_durable(entries)
         return failed
 
 
 def not_here(role: str) -> wire.WireError:
-    """Return the error of a request to an end that has another role, or none."""
+    """Return the error of a request that an end without this role cannot answer."""
     return wire.WireError("a request for a %s, which this end is not" % role)
 
 
-def _each(listed: List[tree.Entry], act: Callable[[tree.Entry], None]) -> Failed:
-    """Call `act` with each entry; return the place and failure of those that failed."""
-    failed: Failed = []
-    for place, entry in enumerate(listed):
+def _results(calls: "Iterable[Tuple[str, Callable[[], T]]]") -> "List[Union[T, failures.Data]]":
+    """Make the call beside each path; return per path the result, or the failure as data."""
+    results: List[Union[T, failures.Data]] = []
+    for path, call in calls:
         try:
-            act(entry)
+            results.append(call())
         except failures.EXPECTED as error:
-            failed.append((place, failures.from_exception(error, entry.path)))
-    return failed
+            results.append(failures.from_exception(error, path))
+    return results
+
+
+def _failed(entries: List[tree.Entry], act: Callable[[tree.Entry], None]) -> Failed:
+    """Call `act` with each entry; return the place and the failure of those that failed."""
+    calls = ((entry.path, functools.partial(act, entry)) for entry in entries)
+    return failures.places(_results(calls))
 
 
 ANSWERS: Dict[type, Callable[..., object]] = {

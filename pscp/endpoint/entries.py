@@ -1,4 +1,4 @@
-"""Entries and packs as they came over the wire: every field is looked at before it is used.
+"""Checks of entries and packs that came over the wire, before any field of theirs is used.
 
 Not here: names, which are checked where they are resolved (paths.py).
 """
@@ -12,45 +12,45 @@ _ENTRY_TYPES = (str, int, str, int, int, int, int, dict)
 
 
 def entry(value: object) -> tree.Entry:
-    """Return the Entry that came over the wire, with every field of its type. Raises WireError."""
+    """Return the Entry that came as JSON, with every field of its type. Raises WireError."""
     if not isinstance(value, (list, tuple)) or len(value) != len(_ENTRY_TYPES):
         raise wire.WireError("an entry of another shape")
-    made = tree.Entry(*value)
+    result = tree.Entry(*value)
     if (
-        tuple(map(type, made)) != _ENTRY_TYPES
-        or made.kind not in tree.KINDS
-        or not 0 <= made.size <= (wire.MAX_OFFSET if made.kind == tree.FILE else 0)
-        or not 0 <= made.mode <= 0o7777
-        or abs(made.mtime_ns) > 1 << 63
-        or ("x" in made.extra and not _are_attributes(made.extra["x"]))
+        tuple(map(type, result)) != _ENTRY_TYPES
+        or result.kind not in tree.KINDS
+        or not 0 <= result.size <= (wire.MAX_OFFSET if result.kind == tree.FILE else 0)
+        or not 0 <= result.mode <= 0o7777
+        or abs(result.mtime_ns) > 1 << 63
+        or ("x" in result.extra and not _are_attributes(result.extra["x"]))
     ):
         raise wire.WireError("an entry with a field out of bounds")
-    return made
+    return result
 
 
 def _are_attributes(value: object) -> bool:
-    """As metadata.py reads them: name -> base64."""
-    return isinstance(value, dict) and all(isinstance(each, str) for each in value.values())
+    """Is it a dictionary of base64 texts by name, as metadata.py makes them?"""
+    return isinstance(value, dict) and all(isinstance(text, str) for text in value.values())
 
 
 def packed(value: object) -> Tuple[List[tree.Entry], List[object]]:
     """Return the entries of a PACK frame's list, and the row of each. Raises WireError."""
     if not isinstance(value, list) or not all(isinstance(e, list) and len(e) == 2 for e in value):
         raise wire.WireError("no pack")
-    return [entry(each) for each, _ in value], [row for _, row in value]
+    return [entry(item) for item, _ in value], [row for _, row in value]
 
 
 def check_sizes(
-    entries: List[tree.Entry], rows: List[object], count: int
+    entries: List[tree.Entry], rows: List[object], count_bytes: int
 ) -> List[Union[str, failures.Data]]:
-    """Check, before anything is opened, that the rows are for these entries, and for so many bytes.
+    """Return the hex digest of each entry, or its failure, as the rows of the pack have them.
 
-    Returns the digest of each in hex, or its failure. Raises WireError.
+    Raises WireError where a row does not fit its entry, or the pack has another number of bytes.
     """
-    found: List[Union[str, failures.Data]] = []
+    digests: List[Union[str, failures.Data]] = []
     for value, row in zip(entries, rows):
         if isinstance(row, dict):
-            found.append(failures.checked(row))
+            digests.append(failures.checked(row))
             continue
         if not isinstance(row, list) or len(row) != 2 or row[0] != value.size:
             raise wire.WireError("a pack's row that does not fit its entry")
@@ -58,15 +58,15 @@ def check_sizes(
             raise wire.WireError("a pack with an entry of kind %s" % ascii(value.kind))
         if value.kind == tree.LINK and not _is_target(value.target):
             raise wire.WireError("a link without a target")
-        found.append(str(row[1]))
-        count -= value.size
-    if count:
+        digests.append(str(row[1]))
+        count_bytes -= value.size
+    if count_bytes:
         raise wire.WireError("a PACK frame with other bytes than its list says")
-    return found
+    return digests
 
 
 def _is_target(path: str) -> bool:
-    """Return whether a symbolic link can lead there."""
+    """Can a symbolic link lead to this path?"""
     try:
         return b"\0" not in to_bytes(path) and path != ""
     except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""What went wrong with one file, as data that travels: never a pickle, never a class name.
+"""A failure of one file as data that travels in JSON: no pickle, and no name of a class.
 
     {"kind": KIND, "path": PATH, "message": TEXT, "errno": NUMBER}
 
@@ -6,7 +6,7 @@ Not here: the exceptions a user sees (../errors.py turns each KIND into one of t
 """
 
 import os
-from typing import TYPE_CHECKING, Dict, List, Optional, Tuple
+from typing import TYPE_CHECKING, Callable, Dict, List, Optional, Tuple
 
 from .files import Changed
 from .wire import WireError
@@ -36,8 +36,12 @@ else:
     Data = Dict[str, object]
 
 
+Outcome = List[Optional[Data]]  # of several items: why each failed, None where it did not
+Done = Callable[[Outcome], None]  # is called once the outcome is known
+
+
 class Refusal(Exception):
-    """This end will not do it; says why, and for which path."""
+    """Raised where this end will not do what it was asked: why, and for which path."""
 
     def __init__(self, kind: str, path: str, message: str) -> None:
         Exception.__init__(self, message)
@@ -52,7 +56,7 @@ def data(kind: str, path: str, message: str, errno: int = 0) -> Data:
 
 
 def from_exception(error: BaseException, path: str) -> Data:
-    """An exception met while working on `path`, as data. Any other exception is a bug: raised."""
+    """Return the failure data of an exception met at `path`. Raises one that is not EXPECTED."""
     if isinstance(error, Refusal):
         return data(error.kind, error.path or path, str(error))
     if isinstance(error, Changed):
@@ -64,7 +68,7 @@ def from_exception(error: BaseException, path: str) -> Data:
 
 
 def checked(value: object) -> Data:
-    """Return failure data from a far end, with every field of the type it should have."""
+    """Return failure data from a far end, each field of its type. Raises WireError."""
     kind = value.get("kind") if isinstance(value, dict) else None
     if not isinstance(value, dict) or not isinstance(kind, str) or kind not in KINDS:
         raise WireError("a failure without a kind")
@@ -77,6 +81,6 @@ def checked(value: object) -> Data:
     )
 
 
-def places(outcome: List[Optional[Data]]) -> List[Tuple[int, Data]]:
-    """Return the place and the failure of those of many that failed."""
-    return [(place, each) for place, each in enumerate(outcome) if each is not None]
+def places(outcome: Outcome) -> List[Tuple[int, Data]]:
+    """Return the place and the failure of those items that failed."""
+    return [(place, failure) for place, failure in enumerate(outcome) if failure is not None]

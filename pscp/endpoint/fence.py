@@ -1,16 +1,15 @@
 """The fence of a copy: a file at the destination that says which run of the copy may change it.
 
-`.TOKEN.pscp-run` lies in the destination's root from the first question on until the copy is
-complete. It names the run that owns the copy, the lanes of it that were lost, and the runs before
-it, which may have left parts. Whoever gives a file its name, or changes one that has it, holds a
-shared flock(2) on the fence meanwhile and looks first whether its run owns the copy and its lane is
-not lost (Fence.held). A later run takes the copy over under an exclusive lock (claim). So what an
-earlier run, or a lost lane, still has on its way changes nothing, however late it comes.
+`.TOKEN.pscp-run` lies in the destination's root from a run's claim until the copy is complete. It
+names the run that owns the copy, the lanes of it that were lost, and the runs before it, which may
+have left parts. Whoever gives a file its name, or changes one that has it, holds a shared flock(2)
+on the fence meanwhile, and checks first that its run owns the copy and its lane is not lost
+(Fence.held). A later run takes the copy over under an exclusive lock (claim). So what an earlier
+run, or a lost lane, still has on its way changes nothing, however late it comes.
 
-Where the root takes no such file, or its filesystem no locks, the fence lies in a private folder in
-/tmp.
+The fence lies in a private folder in /tmp where the root takes no such file, or has no locks.
 
-Not here: the lock on a part (files.py), who asks (end.py), who is asked when (../transfer/copy.py).
+Not here: the lock on a part (parts.py), the requests to claim a copy (../transfer/negotiation.py).
 """
 
 import contextlib
@@ -30,8 +29,8 @@ from .failures import DESTINATION, SUPERSEDED, Refusal
 FENCE_SUFFIX = b".pscp-run"
 # A holder needs microseconds. One that keeps the lock for so long is stopped, or its disk is.
 PATIENCE_S = 5.0
-# Set while somebody wants the exclusive lock: lanes that hold the fence in turn, without a gap
-# between them, then leave one.
+# A bit of the fence's mode, set while somebody waits for the exclusive lock: lanes that hold the
+# fence in turn without a gap then leave one.
 _WANTED, _GAP_S = 0o100, 0.1
 _EARLIER_MOST = 64  # runs that left parts; the parts of older ones are found by --clean
 _CONTENT_BYTES = 1 << 20
@@ -41,19 +40,19 @@ if TYPE_CHECKING:
     from typing import NotRequired, TypedDict
 
     class State(TypedDict):
-        """What a fence says."""
+        """The contents of a fence."""
 
-        run: str  # that owns the copy; "": none does
-        lost: List[int]  # lanes of it
+        run: str  # the run that owns the copy; "" where none does
+        lost: List[int]  # lanes of that run
         earlier: List[str]  # runs that may have left parts
 
     class Claim(TypedDict):
         """The answer to a claim."""
 
-        held: str  # the run that owns the copy and is not known; "": the copy was claimed
+        held: str  # the run that owns the copy and is not known; "" where the copy was claimed
         earlier: List[str]  # runs that may have left parts
         folds: bool  # whether the root takes names that differ by case for one
-        server: NotRequired[Dict[str, object]]  # over SFTP: what was found out of it
+        server: NotRequired[Dict[str, object]]  # what was found out about an SFTP server
 
 else:
     State = Claim = Dict[str, object]
@@ -64,7 +63,7 @@ def fence_name(token: str) -> bytes:
 
 
 def lock(fd: int, kind: int, patience_s: float) -> bool:
-    """Take a lock (LOCK_SH, LOCK_EX) on the file; False where others held it for too long.
+    """Lock the file (LOCK_SH, LOCK_EX); False where others hold it for longer than `patience_s`.
 
     Raises OSError where the filesystem has no locks.
     """
@@ -81,7 +80,7 @@ def lock(fd: int, kind: int, patience_s: float) -> bool:
 
 
 def is_named(fd: int, folder_fd: int, name: bytes) -> bool:
-    """Is `name` in this folder the open file?"""
+    """Is the open file the one that has this name in the folder?"""
     try:
         return os.path.samestat(
             os.fstat(fd), os.stat(name, dir_fd=folder_fd, follow_symlinks=False)
@@ -92,8 +91,10 @@ def is_named(fd: int, folder_fd: int, name: bytes) -> bool:
 
 @contextlib.contextmanager
 def keeping_times(folder_fd: int) -> Iterator[None]:
-    """The folder keeps its times, where they are ours to set: a copy that finds all there already
-    should leave no trace, and one that sets a folder's times removes its fence after that.
+    """Set the folder's times back afterwards, where they are ours to set.
+
+    A copy that finds everything there already should leave no trace; and one that sets the times of
+    a folder removes its fence after that.
     """
     before = os.fstat(folder_fd)
     yield
@@ -108,14 +109,17 @@ class _Place:
         self.folder_fd, self.name = fd, fence_name(token)
 
     def open(self, make: bool) -> int:
-        """The fence's descriptor. Raises OSError where there is none that is ours and locks."""
+        """Open the fence. Raises OSError where there is none that is ours and can be locked."""
         is_new = False
         try:
             fd = os.open(self.name, _FLAGS, dir_fd=self.folder_fd)
         except FileNotFoundError:
             if not make:
                 raise
-            fd, is_new = self._make(), True
+            is_new = True
+            with keeping_times(self.folder_fd):
+                flags = _FLAGS | os.O_CREAT | os.O_EXCL
+                fd = os.open(self.name, flags, 0o600, dir_fd=self.folder_fd)
         try:
             _check_usable(fd)
             return fd
@@ -125,13 +129,10 @@ class _Place:
                 self.remove()
             raise
 
-    def _make(self) -> int:
-        flags = _FLAGS | os.O_CREAT | os.O_EXCL
-        with keeping_times(self.folder_fd):
-            return os.open(self.name, flags, 0o600, dir_fd=self.folder_fd)
-
     def open_locked(self, make: bool) -> int:
-        """The same, with an exclusive lock. Raises Refusal where a holder cannot be ended."""
+        """Open the fence and lock it exclusively. Raises as open(), and Refusal where a process
+        that holds it cannot be ended.
+        """
         while True:
             fd = self.open(make)
             try:
@@ -141,7 +142,7 @@ class _Place:
             except BaseException:
                 os.close(fd)
                 raise
-            os.close(fd)  # whoever held it has removed it
+            os.close(fd)  # the process that held it has removed it
 
     def remove(self) -> None:
         with contextlib.suppress(OSError), keeping_times(self.folder_fd):
@@ -149,10 +150,10 @@ class _Place:
 
 
 def _check_usable(fd: int) -> None:
-    """Raises OSError for a file that is another's (as root's on some NFS), or that has no locks."""
+    """Raise OSError for a file of another user (root's is, on some NFS), or without locks."""
     status = os.fstat(fd)
     is_ours = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
-    if not is_ours or status.st_nlink > 1:  # it may be a file of ours with another name
+    if not is_ours or status.st_nlink > 1:  # with two names it may be any file of ours
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     with contextlib.suppress(BlockingIOError):
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -160,7 +161,7 @@ def _check_usable(fd: int) -> None:
 
 
 def _lock_out(fd: int) -> None:
-    """Take the exclusive lock; a process that never lets go of the fence is ended."""
+    """Take the exclusive lock; kill a process that never lets go of the fence."""
     if not lock(fd, fcntl.LOCK_EX, 0.0):
         with contextlib.suppress(OSError):
             os.fchmod(fd, 0o600 | _WANTED)
@@ -184,7 +185,7 @@ def _wait_out(fd: int) -> None:
 
 
 def private_folder(make: bool) -> int:
-    """The descriptor of a folder in /tmp that is this user's alone. Raises OSError."""
+    """Open a folder in /tmp that is this user's alone. Raises OSError."""
     path = "/tmp/pscp-%d" % os.geteuid()
     if make:
         with contextlib.suppress(FileExistsError):
@@ -199,7 +200,7 @@ def private_folder(make: bool) -> int:
 
 @contextlib.contextmanager
 def _places(root_fd: int, token: str) -> Iterator[List[_Place]]:
-    """Where the fence may lie, the best place first."""
+    """Yield the places where the fence may lie, the best first."""
     with contextlib.ExitStack() as stack:
         places = [_Place(root_fd, token)]
         with contextlib.suppress(OSError):
@@ -209,12 +210,11 @@ def _places(root_fd: int, token: str) -> Iterator[List[_Place]]:
 
 
 def _read(fd: int) -> State:
-    """What the fence says; that nobody owns the copy, where it says nothing sensible."""
     return state_of(os.pread(fd, _CONTENT_BYTES, 0))
 
 
 def state_of(content: bytes) -> State:
-    """What a fence with this content says, as _read() does."""
+    """Return the state in a fence's content; where there is none, that nobody owns the copy."""
     try:
         value = json.loads(content.decode("ascii"))
         run, lost, earlier = value["run"], value["lost"], value["earlier"]
@@ -233,8 +233,8 @@ def _write(fd: int, state: State) -> None:
 def claim(root_fd: int, token: str, nonce: str, known: List[str]) -> Claim:
     """Make `nonce` the run that owns the copy, unless a run owns it that is not in `known`.
 
-    To ask before taking over from a run that is not known tells a claim that comes late from one
-    that is new. Raises OSError, and Refusal where a holder cannot be ended.
+    So a claim that comes late does not take the copy over from a run that began after it. Raises
+    OSError, and Refusal where a process that holds the fence cannot be ended.
     """
     try:
         return _claim_in(False, root_fd, token, nonce, known)
@@ -247,12 +247,12 @@ def claim(root_fd: int, token: str, nonce: str, known: List[str]) -> Claim:
 
 
 def decide(states: List[State], nonce: str, known: List[str]) -> Tuple[Claim, Optional[State]]:
-    """The answer to a run that claims the copy while fences say this, and what the fence says from
-    then on; None where it stays as it is.
+    """Return the answer to a run that claims the copy while fences have these states, and the
+    fence's new state; None where it keeps its own.
     """
-    owners = [each["run"] for each in states if each["run"] not in ("", nonce)]
-    earlier = [run for each in states for run in each["earlier"]] + owners
-    if not any(each["run"] for each in states):  # the fence was lost, if there was one
+    owners = [state["run"] for state in states if state["run"] not in ("", nonce)]
+    earlier = [run for state in states for run in state["earlier"]] + owners
+    if not any(state["run"] for state in states):  # the fence was lost, if there was one
         earlier += known
     for owner in owners:
         if owner not in known:
@@ -273,13 +273,10 @@ def _folds(root_fd: int, token: str) -> bool:
 def _claim_in(private: bool, root_fd: int, token: str, nonce: str, known: List[str]) -> Claim:
     """Claim the copy with a fence in the root, or in the private folder. Raises OSError.
 
-    Both are locked before anything is written, in one order, and looked for only then: so of two
-    runs that claim at the same time the second one finds the first, and no fence that somebody
-    holds is written.
+    Both are locked, in one order, before either is written. So of two runs that claim at the same
+    time the second one finds the first, and no fence is written while another process holds it.
     """
-    states: List[State] = []
-    chosen: List[Tuple[_Place, int, bool]] = []  # one, and whether nobody's run was in it
-    others: List[_Place] = []
+    fences: Dict[bool, Tuple[_Place, int, State]] = {}  # by whether it is in the private folder
     with contextlib.ExitStack() as stack:
         for is_private in (False, True):
             try:
@@ -293,26 +290,22 @@ def _claim_in(private: bool, root_fd: int, token: str, nonce: str, known: List[s
                     raise
                 continue
             stack.callback(os.close, fd)
-            states.append(_read(fd))
-            if is_private is private:
-                chosen.append((place, fd, not states[-1]["run"]))
-            else:
-                others.append(place)
-        answer, state = decide(states, nonce, known)
-        [(own, own_fd, is_new)] = chosen
+            fences[is_private] = place, fd, _read(fd)
+        answer, state = decide([before for _, _, before in fences.values()], nonce, known)
+        place, fd, before = fences.pop(private)
         if state is None:
-            if is_new:
-                own.remove()
+            if not before["run"]:
+                place.remove()
             return answer
-        _write(own_fd, state)
-        for place in others:
-            place.remove()
+        _write(fd, state)
+        for other, _, _ in fences.values():
+            other.remove()
         answer["folds"] = _folds(root_fd, token)
         return answer
 
 
 def release(root_fd: int, token: str, nonce: str) -> None:
-    """The copy is complete: remove the fence, if it is still this run's."""
+    """Remove the fence of a complete copy, if it is still this run's."""
     with _places(root_fd, token) as places:
         for place in places:
             with contextlib.suppress(OSError):
@@ -325,7 +318,10 @@ def release(root_fd: int, token: str, nonce: str) -> None:
 
 
 def revoke(root_fd: int, token: str, nonce: str, lane: int) -> None:
-    """A lane of this run is lost: nothing that it still has on its way is done any more."""
+    """Note in the fence that a lane of this run is lost, so that it may change nothing any more.
+
+    Raises Refusal where the run does not own the copy, OSError where the fence cannot be read.
+    """
     problem: Exception = superseded()
     with _places(root_fd, token) as places:
         for place in places:
@@ -352,31 +348,28 @@ def superseded() -> Refusal:
 
 
 class NoFenceLeft(Refusal):
-    """The copy is complete, and nobody owns it any more."""
+    """Raised where no run owns the copy any more: it is complete."""
 
 
 class NoFence:
-    """In a fence's place where nothing is changed: a dry run."""
+    """Takes the fence's place in a dry run, and where no run owns the copy any more (is_lost)."""
+
+    def __init__(self, is_lost: bool = False) -> None:
+        self._is_lost = is_lost
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
+        """Do nothing in a dry run. Raises Refusal where the fence is lost."""
+        if self._is_lost:
+            raise superseded()
         yield
 
     def close(self) -> None:
         pass
 
 
-class LostFence(NoFence):
-    """In a fence's place where the copy has let go of the destination: nothing is changed."""
-
-    @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
-        raise superseded()
-        yield
-
-
 class Fence:
-    """The fence as one lane of a run sees it. Any thread of the lane may hold it."""
+    """One lane's view of the fence. Any thread of the lane may hold it."""
 
     def __init__(self, root_fd: int, token: str, nonce: str, lane: int) -> None:
         """Raises Refusal where the run does not own the copy any more, or the lane is lost."""
@@ -406,7 +399,7 @@ class Fence:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """While this is held, no other run takes the copy over. Raises Refusal once one has."""
+        """Keep other runs from taking the copy over meanwhile. Raises Refusal once one has."""
         with self._lock:
             if not self._holders:
                 self._take()
@@ -424,7 +417,7 @@ class Fence:
         is_wanted = self._keeps_modes and status.st_mode & _WANTED
         if is_wanted and time.time() - status.st_ctime < 2 * PATIENCE_S:
             time.sleep(_GAP_S)
-        # Who has the exclusive lock waits for others no longer than this, twice.
+        # A claim that has the exclusive lock may wait 2 * PATIENCE_S for that of the other place.
         if not lock(self._fd, fcntl.LOCK_SH, 4 * PATIENCE_S):
             raise Refusal(DESTINATION, "", "another run of this copy holds the destination")
         if not self._is_ours():

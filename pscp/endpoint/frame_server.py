@@ -1,10 +1,10 @@
-"""The frames of one channel at its far end: checks each that comes, and packs those that answer.
+"""The frames of one channel at its far end: checks those that arrive, and makes those that answer.
 
 An agent (agent.py) and a lane's program for SFTP (../sftp/agent.py) are each the back end of a
-FrameServer. The agent acts at once, in the thread that reads; over SFTP most of it is a task, and
-the answer comes later.
+FrameServer. The agent acts at once, in the thread that reads; over SFTP most requests become a
+task, and are answered later.
 
-Not here: reading and writing (agent.py, ../sftp/event_loop.py), the answers themselves (end.py).
+Not here: reading and writing (agent.py, ../sftp/event_loop.py), the answers (end.py).
 Read next: sink.py.
 """
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
         def the_sink(self) -> Sink: ...
 
     class BackEnd(Protocol):
-        """What acts on the frames, and answers each through the FrameServer, now or later."""
+        """Acts on the frames, and answers each through the FrameServer, at once or later."""
 
         @property
         def end(self) -> End: ...
@@ -55,18 +55,18 @@ if TYPE_CHECKING:
 
 
 class FrameServer:
-    """The session and the decoder of one channel. Its frames are taken by one thread."""
+    """The session and the decoder of one channel. One thread takes its frames."""
 
     def __init__(self, table: session.Table, back_end: "BackEnd", send: "wire.Send") -> None:
         self.session = session.Session(table)
         self.decoder = wire.Decoder()
         self._back_end, self._send = back_end, send
-        self._is_traced = False  # by -d: requests and failures are written to standard error
+        self._is_traced = False  # with -d: write requests and failures to standard error
 
     # --- in
 
     def take_all(self) -> bool:
-        """Act on the frames that have come. False when none has come whole. Raises WireError."""
+        """Act on the frames that have arrived. False where none is whole. Raises WireError."""
         frame = first = self.decoder.next()
         while frame is not None:
             self.session.check(frame)
@@ -97,7 +97,7 @@ class FrameServer:
         self._back_end.answer(id_, request)
 
     def _know(self, frame: wire.Frame) -> None:
-        """The file `id` is another one from now on, or none."""
+        """Have the source or the sink learn which file an id is from now on, or that it is none."""
         end = self._back_end.end
         role: Role = end.sink if end.sink is not None else end.the_source()
         if not frame.payload:
@@ -116,7 +116,7 @@ class FrameServer:
         self._back_end.complete(frame.id, frame.offset, length, digest)
 
     def follow_role(self) -> None:
-        """The end has become a sink or a source, or is neither any more."""
+        """Bring the session and the decoder in step with the role that the end has now."""
         end = self._back_end.end
         event = session.BEGIN_SOURCE if end.source is not None else session.END
         self.session.advance(session.BEGIN_SINK if end.sink is not None else event)
@@ -146,7 +146,7 @@ class FrameServer:
         matches: bool,
         failure: Optional[failures.Data],
     ) -> None:
-        """Say that a chunk has landed; or that its digest is another; or the failure."""
+        """Send that a chunk has landed, that its digest is another, or why it failed."""
         payload, flags = wire.LANDED.pack(length, receipt), 0 if matches else wire.MISMATCH
         if failure is not None:
             self._trace("failed: %s" % failure)
@@ -154,7 +154,7 @@ class FrameServer:
         self._send(wire.ACK, id_, offset, payload, flags)
 
     def _trace(self, text: str) -> None:
-        """With -d: write a line; the other end knows which lane it is of (../log.py)."""
+        """With -d, write a line to standard error; the other end adds the lane (../log.py)."""
         if self._is_traced:
             sys.stderr.write("pscp agent: %s\n" % text.rstrip())
             sys.stderr.flush()

@@ -1,10 +1,10 @@
 """Digests of chunks: which algorithms this end has, how fast each is, and how to compute one.
 
-XXH3-128 comes from the `xxhash` package where it is installed, else from the C library of the
-same name through ctypes (apt, rsync and others bring it along), so that most far ends have it
-without installing anything. Everything else is in hashlib.
+XXH3-128 comes from the package xxhash where it is installed, else from the C library libxxhash
+through ctypes, which apt, rsync and others depend on: so most far ends have it. All others are in
+hashlib.
 
-Not here: what a digest is compared with (sink.py). Read next: files.py.
+Not here: the comparison of digests (sink.py). Read next: files.py.
 """
 
 import hashlib
@@ -12,14 +12,14 @@ import sys
 import time
 from typing import TYPE_CHECKING, Callable, Dict, List, Optional, Union
 
-STRONG = "sha256"  # what -s uses: known to everybody's sha256sum
+STRONG = "sha256"  # of -s, so that a user can compare with sha256sum
 
 if TYPE_CHECKING:
     import ctypes
     from typing import Protocol
 
     class Hasher(Protocol):
-        """As those of hashlib."""
+        """Computes one digest, as the objects of hashlib do."""
 
         def update(self, __data: Union[bytes, bytearray, memoryview]) -> None: ...
         def digest(self) -> bytes: ...
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 def _xxhash_package() -> "Optional[Callable[[], Hasher]]":
     try:
-        if sys.flags.no_site:  # the agent's, since that starts faster
+        if sys.flags.no_site:  # an agent's python3 -S, which starts faster
             import site
 
             sys.path += site.getsitepackages()
@@ -39,7 +39,7 @@ def _xxhash_package() -> "Optional[Callable[[], Hasher]]":
 
 
 def _xxhash_library() -> "Optional[Callable[[], Hasher]]":
-    """XXH3-128 of libxxhash (0.8 or later, when the algorithm was settled) through ctypes."""
+    """Return XXH3-128 of libxxhash 0.8 or later (before, the algorithm was another), or None."""
     try:
         import ctypes
     except ImportError:
@@ -69,7 +69,7 @@ def _ctypes_hasher(library: "ctypes.CDLL") -> "Callable[[], Hasher]":
     library.XXH3_128bits_digest.restype = Digest128
 
     class Xxh3:
-        """The same interface, and the same (canonical, big-endian) digest, as xxhash.xxh3_128."""
+        """Computes the same (canonical, big-endian) digest as xxhash.xxh3_128."""
 
         def __init__(self) -> None:
             self._state = library.XXH3_createState()
@@ -94,41 +94,41 @@ def _ctypes_hasher(library: "ctypes.CDLL") -> "Callable[[], Hasher]":
 
 
 def _available() -> "Dict[str, Callable[[], Hasher]]":
-    found: Dict[str, Callable[[], Hasher]] = {
+    algorithms: Dict[str, Callable[[], Hasher]] = {
         "sha256": hashlib.sha256,
         "blake2b": lambda: hashlib.blake2b(digest_size=32),
     }
     xxh3 = _xxhash_package() or _xxhash_library()
     if xxh3:
-        found["xxh3-128"] = xxh3
-    return found
+        algorithms["xxh3-128"] = xxh3
+    return algorithms
 
 
 ALGORITHMS = _available()
 
 
 def new(name: str) -> "Hasher":
-    """Return a new hasher; KeyError when this end does not have the algorithm."""
+    """Return a new hasher. Raises KeyError where this end does not have the algorithm."""
     return ALGORITHMS[name]()
 
 
 def speeds() -> Dict[str, float]:
-    """MB/s of each algorithm here, measured in about a millisecond in all."""
+    """Return the MB/s of each algorithm here, measured in about a millisecond in all."""
     sample = bytearray(1 << 16)
-    found = {}
+    measured = {}
     for name, make in ALGORITHMS.items():
-        best = 1.0
+        best_s = 1.0
         for _ in range(3):
-            begun = time.perf_counter()
+            begun_s = time.perf_counter()
             hasher = make()
             hasher.update(sample)
             hasher.digest()
-            best = min(best, time.perf_counter() - begun)
-        found[name] = round(len(sample) / max(best, 1e-7) / 1e6, 1)
-    return found
+            best_s = min(best_s, time.perf_counter() - begun_s)
+        measured[name] = round(len(sample) / max(best_s, 1e-7) / 1e6, 1)
+    return measured
 
 
 def fastest(here: Dict[str, float], there: Dict[str, float]) -> str:
-    """The algorithm both ends have that takes the two of them the least time together."""
+    """Return the algorithm that takes the two ends, which both have it, the least time in sum."""
     shared: List[str] = sorted(set(here) & set(there))
     return min(shared, key=lambda name: 1 / here[name] + 1 / there[name])

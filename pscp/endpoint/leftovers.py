@@ -1,10 +1,10 @@
-"""Finds the parts and fence files that cut copies left below a folder, and removes them.
+"""Finds the parts and fences that copies which were cut short left below a folder; removes them.
 
-A part may be one that a copy still works on. It counts as held while another process has it locked
-or open, and while the fence of its run, a file `.TOKEN.pscp-run` in a folder at or above it, is
-open or younger than a day: the run may be on another machine that shares the folder.
+A part that a copy may still work on counts as held: while another process has it locked or open,
+and while the fence of its run, `.TOKEN.pscp-run` in a folder at or above it, is open or younger
+than a day, as the run may be on another machine that shares the folder.
 
-Not here: how parts are called (paths.py), what a user sees of it (../cleaning.py).
+Not here: the names of parts (paths.py), what a user sees of this (../cleaning.py).
 Read next: end.py.
 """
 
@@ -21,31 +21,30 @@ from .paths import Root, to_bytes, to_text
 
 DAY_S = 24 * 3600
 PAGE_ITEMS = 500
-PAGE_S = 2.0  # then there is an answer, so that a search whose asker has gone ends soon
+PAGE_S = 2.0  # then the page is sent, so that a search ends soon once nobody asks for more
 FOUND, HELD, FAILED = "found", "held", "failed"
-# Parts of this and of earlier versions: the token is the first eight digits.
+# A part of this or an earlier version; the token is the first eight digits.
 _PART = re.compile(rb"\A\..+\.([0-9a-f]{8})[0-9a-f]*\.pscp-part\Z", re.DOTALL)
 _FENCE = re.compile(rb"\A\.([0-9a-f]{8})\.pscp-run\Z")
 
-Item = Tuple[
-    str, List[object]
-]  # FOUND and HELD: [path, bytes, age in seconds]; FAILED: [path, why]
+# FOUND and HELD with [path, bytes, age in seconds]; FAILED with [path, why]
+Item = Tuple[str, List[object]]
 
 
 def part_token(name: bytes) -> bytes:
-    """The token in a part's name; empty where the name is no part's."""
+    """Return the token in a part's name; b"" where the name is no part's."""
     match = _PART.match(name)
     return match.group(1) if match else b""
 
 
 def fence_token(name: bytes) -> bytes:
-    """The token in the name of a run's fence; empty where the name is none's."""
+    """Return the token in a fence's name; b"" where the name is no fence's."""
     match = _FENCE.match(name)
     return match.group(1) if match else b""
 
 
 class Page:
-    """One answer of a search: what was found until it is full, by number or by time."""
+    """One answer of a search; it is full at a number of rows, or after a time."""
 
     def __init__(self) -> None:
         self._rows: Dict[str, List[List[object]]] = {FOUND: [], HELD: [], FAILED: []}
@@ -54,11 +53,11 @@ class Page:
 
     @property
     def answer(self) -> Dict[str, object]:
-        """The rows of each kind, and whether they are the last."""
+        """Return the rows of each kind, and whether they are the last."""
         return {**self._rows, "is_last": self._is_last}
 
     def add(self, item: Optional[Item]) -> bool:
-        """Take what a step of the search found, if anything; False: the page is full."""
+        """Add what a step of the search found, if anything. False where the page is full."""
         if item is not None:
             self._rows[item[0]].append(item[1])
             self._count += 1
@@ -70,7 +69,7 @@ class Search:
     """A search below one folder, which goes on from page to page."""
 
     def __init__(self, path: str, remove: bool) -> None:
-        """Raises Refusal, OSError."""
+        """Raises Refusal and OSError for a folder that cannot be opened."""
         self._full = os.path.realpath(os.path.expanduser(to_bytes(path)) or b".")
         if not os.path.isdir(self._full):
             raise failures.Refusal(failures.DESTINATION, path, "no such folder")
@@ -79,7 +78,7 @@ class Search:
         self._items = self._search()
 
     def page(self) -> Dict[str, object]:
-        """What the next two seconds find, and whether that was the last of it."""
+        """Return what the search finds in the next two seconds, and whether that is the last."""
         page = Page()
         self._open = open_files()
         for item in self._items:
@@ -88,7 +87,7 @@ class Search:
         return page.answer
 
     def _search(self) -> Iterator[Optional[Item]]:
-        """Each item; None now and then. A folder comes before what is in it."""
+        """Yield per name the item, or None for what is no part. A folder comes before its items."""
         with contextlib.closing(self._root):
             pending = [""]
             while pending:
@@ -107,7 +106,7 @@ class Search:
                 pending += reversed(folders)
 
     def _item(self, fd: int, name: bytes, folder: str, folders: List[str]) -> Optional[Item]:
-        """What is to be said of a name in this folder. A folder goes to `folders`."""
+        """Return the item of a name in this folder, if it has one; add a folder to `folders`."""
         path = folder + "/" + to_text(name) if folder else to_text(name)
         try:
             status = os.stat(name, dir_fd=fd, follow_symlinks=False)
@@ -121,21 +120,21 @@ class Search:
         return None
 
     def _judged(self, fd: int, name: bytes, path: str, status: os.stat_result) -> Optional[Item]:
-        """What is to be said of this name: None where it is no part, or another user's."""
+        """Return the item of a file or link: None where it is no part, or another user's."""
         token = part_token(name) or fence_token(name)
         kind = stat.S_IFMT(status.st_mode)
         if not token or kind not in (stat.S_IFREG, stat.S_IFLNK) or status.st_uid != os.geteuid():
             return None
         age_s = time.time() - status.st_mtime
         row = [path, status.st_size, max(int(age_s), 0)]
-        # Who has a link open nobody can tell, and some systems tell it of nothing.
+        # A link cannot be seen to be open, and on some systems no file can.
         is_young = age_s < DAY_S and (kind == stat.S_IFLNK or self._open is None)
         if is_young or self._is_open(status) or self._is_fenced(token, path):
             return HELD, row
         return FOUND if self._take(fd, name, status) else HELD, row
 
     def _take(self, fd: int, name: bytes, status: os.stat_result) -> bool:
-        """Lock the file and, if that is asked for, remove it. False where somebody holds it."""
+        """Lock the file and, with `remove`, remove it. False where another process holds it."""
         lock_fd = -1
         try:
             if stat.S_ISREG(status.st_mode):
@@ -145,7 +144,7 @@ class Search:
                     return False
             now = os.stat(name, dir_fd=fd, follow_symlinks=False)
             if _identity(now) != _identity(status):
-                return False  # another file since just now, or a copy goes on with it
+                return False  # it is another file by now, or a copy goes on with it
             if self._remove:
                 os.unlink(name, dir_fd=fd)
             return True
@@ -157,7 +156,7 @@ class Search:
         return self._open is not None and (status.st_dev, status.st_ino) in self._open
 
     def _is_fenced(self, token: bytes, path: str) -> bool:
-        """Does the run with this token seem to go on? Its fence is beside the file, or above it."""
+        """Is a fence with this token, beside the file or above it, open or younger than a day?"""
         folder = os.path.join(self._full, to_bytes(path))
         while folder != os.path.dirname(folder):
             folder = os.path.dirname(folder)
@@ -175,24 +174,24 @@ def _identity(status: os.stat_result) -> Tuple[int, int, int]:
 
 
 def _is_locked(fd: int, status: os.stat_result) -> bool:
-    """Lock the file for us alone. False where another has it locked."""
+    """Lock the file exclusively. False where another process has it locked."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return True
     except BlockingIOError:
         return False
-    except OSError:  # this filesystem has no locks: so only by its age
+    except OSError:  # this filesystem has no locks: its age decides
         return time.time() - status.st_mtime > DAY_S
 
 
 def open_files() -> Optional[Set[Tuple[int, int]]]:
-    """Device and inode of each file that a process here has open, of those that may be looked at.
+    """Return device and inode of each file that a process here has open, as far as we may see it.
 
     None where the system does not tell.
     """
     if not os.path.isdir("/proc/self/fd"):
         return None
-    found: Set[Tuple[int, int]] = set()
+    files: Set[Tuple[int, int]] = set()
     for pid in os.listdir("/proc"):
         folder = "/proc/%s/fd" % pid
         try:
@@ -205,5 +204,5 @@ def open_files() -> Optional[Set[Tuple[int, int]]]:
             except OSError:
                 continue
             if stat.S_ISREG(status.st_mode):
-                found.add((status.st_dev, status.st_ino))
-    return found
+                files.add((status.st_dev, status.st_ino))
+    return files

@@ -1,12 +1,13 @@
 """Modes, times, owners and extended attributes: read at the source, applied at the sink.
 
-Without preserve a file's mode is its source's, without setuid, setgid and sticky, cut by the
-umask; with it, mode and times are the source's. Archive adds owner (when root) and attributes.
+With preserve (-p) a file gets its source's mode and times; without, the mode less the umask,
+setuid, setgid and sticky. Archive (-a) adds the owner, where we are root, and the attributes.
 
 Not here: contents (files.py). Read next: sink.py.
 """
 
 import base64
+import contextlib
 import errno
 import functools
 import grp
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     class Entry(Protocol):
-        """What is read here of a tree.Entry."""
+        """The fields of a tree.Entry that are read here."""
 
         @property
         def mode(self) -> int: ...
@@ -38,13 +39,13 @@ _NO_ATTRIBUTES = frozenset(
     [errno.ENOTSUP, errno.ENODATA, errno.ENOENT, errno.EACCES, errno.EPERM, errno.ELOOP]
 )
 _NOBODYS_ID = (1 << 32) - 1  # chown(2) takes it for "leave it as it is"
-_XATTRS_MAX_BYTES = 64 * 1024  # of one file; all of them travel in one frame
+_XATTRS_MAX_BYTES = 64 * 1024  # of one file: all of its attributes travel in one frame
 
 
 def read(
     full: bytes, place: files.Place, status: os.stat_result, *, preserve: bool, archive: bool
 ) -> Dict[str, object]:
-    """What a sink needs beyond mode and mtime: "a" atime_ns, "o" owner, "x" attributes."""
+    """Return what a sink needs beyond mode and mtime: "a" atime_ns, "o" owner, "x" attributes."""
     extra: Dict[str, object] = {}
     if preserve:
         extra["a"] = status.st_atime_ns
@@ -56,66 +57,54 @@ def read(
     return extra
 
 
-def _cached(ask: Callable[[K], V]) -> Callable[[K], Optional[V]]:
-    """Have a function remember what it returned, and return None where there is nothing."""
+def _cached(find: Callable[[K], V]) -> Callable[[K], Optional[V]]:
+    """Have a function remember what it returned, and return None where it finds nothing."""
 
     @functools.lru_cache(1024)
     def look_up(key: K) -> Optional[V]:
         try:
-            return ask(key)
+            return find(key)
         except (KeyError, OverflowError, TypeError, ValueError):
             return None
 
     return look_up
 
 
-@_cached
-def _user(uid: int) -> str:
-    return pwd.getpwuid(uid).pw_name
+_user: Callable[[int], Optional[str]] = _cached(lambda uid: pwd.getpwuid(uid).pw_name)
+_group: Callable[[int], Optional[str]] = _cached(lambda gid: grp.getgrgid(gid).gr_name)
+_uid: Callable[[str], Optional[int]] = _cached(lambda name: pwd.getpwnam(name).pw_uid)
+_gid: Callable[[str], Optional[int]] = _cached(lambda name: grp.getgrnam(name).gr_gid)
 
 
-@_cached
-def _group(gid: int) -> str:
-    return grp.getgrgid(gid).gr_name
-
-
-@_cached
-def _uid(name: str) -> int:
-    return pwd.getpwnam(name).pw_uid
-
-
-@_cached
-def _gid(name: str) -> int:
-    return grp.getgrnam(name).gr_gid
-
-
-def _wanted(name: str) -> bool:
-    """user.*, POSIX ACLs, and, for root, capabilities and trusted.*"""
+def _is_copied(name: str) -> bool:
+    """Is it an attribute of user.*, a POSIX ACL, or, for root, capabilities or trusted.*?"""
     if name.startswith(("user.", "system.posix_acl_")):
         return True
     return os.geteuid() == 0 and name.startswith(("security.capability", "trusted."))
 
 
 def _read_attributes(full: bytes, place: files.Place) -> Dict[str, str]:
-    """Its whole path tells quickly whether it has any; they are read without following links."""
+    """Return a file's attributes in base64, read without following links. Most files have none,
+    which a look at the whole path tells at once. Raises OSError.
+    """
     if not hasattr(os, "listxattr"):
         return {}
     try:
-        if not any(map(_wanted, os.listxattr(full, follow_symlinks=False))):
+        if not any(map(_is_copied, os.listxattr(full, follow_symlinks=False))):
             return {}
-        fd = files.opened(place, False)
+        fd = files.open_for_reading(place, False)
         try:
-            names = filter(_wanted, os.listxattr(fd))
-            found = {n: base64.b64encode(os.getxattr(fd, n)).decode("ascii") for n in names}
+            names = filter(_is_copied, os.listxattr(fd))
+            values = {n: base64.b64encode(os.getxattr(fd, n)).decode("ascii") for n in names}
         finally:
             os.close(fd)
     except OSError as error:
         if error.errno in _NO_ATTRIBUTES:
             return {}
         raise
-    if found and sum(map(len, itertools.chain(*found.items()))) > _XATTRS_MAX_BYTES:
+    if values and sum(map(len, itertools.chain(*values.items()))) > _XATTRS_MAX_BYTES:
         raise OSError(errno.E2BIG, os.strerror(errno.E2BIG))
-    return found
+    return values
 
 
 class Policy(NamedTuple):
@@ -126,19 +115,16 @@ class Policy(NamedTuple):
     umask: int
 
     def mode(self, mode: int) -> int:
-        """The mode of something new whose source has `mode`."""
+        """Return the mode of something new whose source has `mode`."""
         return mode & 0o7777 if self.preserve else mode & 0o777 & ~self.umask
 
 
 def current_umask() -> int:
-    """This process's umask: from Linux, which tells it, else by setting it for a moment."""
-    try:
-        with open("/proc/self/status") as lines:
-            for line in lines:
-                if line.startswith("Umask:"):
-                    return int(line.split()[1], 8)
-    except OSError:
-        pass
+    """Return this process's umask: from /proc, else by setting another for a moment."""
+    with contextlib.suppress(OSError), open("/proc/self/status") as lines:
+        for line in lines:
+            if line.startswith("Umask:"):
+                return int(line.split()[1], 8)
     umask = os.umask(0o077)
     os.umask(umask)
     return umask
@@ -149,16 +135,14 @@ def apply_to_file(
 ) -> None:
     """Give an open, finished part its metadata. `before` is the file it will replace, if any.
 
-    As with cp, a file that is replaced keeps its mode, and its owner where we may, without -p.
+    Without -p the new file gets the old one's mode, and its owner where we may, as with cp(1).
     """
+    keeps = before if not policy.preserve else None
     if policy.archive:
         _give_owner(fd, entry.extra)
-    elif before is not None and not policy.preserve:
-        _keep_owner(fd, before)
-    if before is not None and not policy.preserve:
-        os.fchmod(fd, before.st_mode & 0o777)
-    else:
-        os.fchmod(fd, policy.mode(entry.mode))
+    elif keeps is not None:
+        _keep_owner(fd, keeps)
+    os.fchmod(fd, policy.mode(entry.mode) if keeps is None else keeps.st_mode & 0o777)
     if policy.archive:
         _give_attributes(fd, entry.extra)
     if policy.preserve:
@@ -177,7 +161,7 @@ def apply_to_folder(fd: int, entry: "Entry", policy: Policy, is_new: bool) -> No
 
 
 def apply_to_link(folder_fd: int, name: bytes, entry: "Entry", policy: Policy) -> None:
-    """Give a symbolic link its metadata, as far as the system has any of a link's own."""
+    """Give a symbolic link the metadata that the system keeps of links."""
     if policy.archive and os.geteuid() == 0:
         uid, gid = _owner(entry.extra)
         os.chown(name, uid, gid, dir_fd=folder_fd, follow_symlinks=False)
@@ -192,7 +176,7 @@ def _atime_ns(entry: "Entry") -> int:
 
 
 def _owner(extra: Dict[str, object]) -> Tuple[int, int]:
-    """Return the owner by name where this end knows the name, else by number."""
+    """Return the user's and the group's number here, -1 for each where the entry has no owner."""
     owner = extra.get("o")
     try:
         return _owner_here(tuple(owner)) if isinstance(owner, list) else (-1, -1)
@@ -200,21 +184,23 @@ def _owner(extra: Dict[str, object]) -> Tuple[int, int]:
         return -1, -1
 
 
-@functools.lru_cache(1024)  # keeps what it was given, but nothing of what is refused
+@functools.lru_cache(1024)  # what raises is not kept
 def _owner_here(owner: Tuple[int, int, str, str]) -> Tuple[int, int]:
-    """Return the owner's and the group's number here. Raises ValueError, TypeError."""
+    """Find the owner by name where this end knows the name, else by number. Raises ValueError,
+    TypeError.
+    """
     if not all(map(_is_short, owner)):
         raise ValueError("no owner")
     uid, gid, user, group = owner
     here_uid, here_gid = _uid(user), _gid(group)
-    found = (uid if here_uid is None else here_uid, gid if here_gid is None else here_gid)
-    if not all(isinstance(each, int) and 0 <= each < _NOBODYS_ID for each in found):
+    ids = (uid if here_uid is None else here_uid, gid if here_gid is None else here_gid)
+    if not all(isinstance(number, int) and 0 <= number < _NOBODYS_ID for number in ids):
         raise ValueError("no owner")
-    return found
+    return ids
 
 
 def _is_short(value: object) -> bool:
-    """May it be the number or the name of somebody?"""
+    """Is it short enough for the number or the name of a user or group?"""
     if isinstance(value, str):
         return len(value) <= 256
     return value is None or (isinstance(value, int) and abs(value) <= _NOBODYS_ID)
@@ -225,33 +211,29 @@ def _give_owner(fd: int, extra: Dict[str, object]) -> None:
     if os.geteuid() == 0:
         os.chown(fd, uid, gid)
     elif gid != -1:
-        try:  # a group that we are in is ours to give
+        with contextlib.suppress(PermissionError):  # only a group that we are in is ours to give
             os.chown(fd, -1, gid)
-        except PermissionError:
-            pass
 
 
 def _keep_owner(fd: int, before: os.stat_result) -> None:
     now = os.fstat(fd)
     if (now.st_uid, now.st_gid) != (before.st_uid, before.st_gid):
-        try:
+        with contextlib.suppress(PermissionError):
             os.chown(fd, before.st_uid, before.st_gid)
-        except PermissionError:
-            pass
 
 
 def _give_attributes(fd: int, extra: Dict[str, object]) -> None:
-    """Extended attributes, where this end's filesystem and rights allow them."""
+    """Set the extended attributes that this end's filesystem and rights allow."""
     attributes = extra.get("x")
     if not isinstance(attributes, dict) or not hasattr(os, "setxattr"):
         return
     for name, value in attributes.items():
-        if not _wanted(name):
+        if not _is_copied(name):
             continue
         try:
             os.setxattr(fd, name, base64.b64decode(value))
         except (TypeError, ValueError):
-            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))  # no name, or no value, of one
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))  # no valid name, or value
         except OSError as error:
             if error.errno not in (errno.ENOTSUP, errno.EPERM, errno.EACCES):
                 raise

@@ -1,6 +1,6 @@
 """The two ends of a transfer test (-t): made-up data, and a sink that verifies and writes nothing.
 
-What this sink does with frames, every sink does; sink.py has the one that writes.
+The sink that writes (sink.py) is made of this one, and takes frames in the same way.
 
 Not here: what every source does (source.py).
 Read next: sink.py.
@@ -8,7 +8,7 @@ Read next: sink.py.
 
 import itertools
 import os
-from typing import TYPE_CHECKING, Callable, Dict, Iterator, List, Optional, Tuple
+from typing import TYPE_CHECKING, Dict, Iterator, List, Optional, Tuple
 
 from . import entries, failures, files, hashes, source, system, tree, wire
 from .session import Arriving
@@ -16,11 +16,9 @@ from .session import Arriving
 if TYPE_CHECKING:
     from . import commit
 
-Done = Callable[[List[Optional[failures.Data]]], None]
-
 
 class _MadeUp:
-    """A file that is not read: its blocks are whatever is in the room."""
+    """A file that is not read: its blocks are what the buffer holds."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -37,7 +35,7 @@ class _MadeUp:
 
 
 class MadeUpSource(source.Source):
-    """The transfer test's source: real names and sizes, made-up data, no disk read."""
+    """The transfer test's source: real names and sizes, but data that no disk was read for."""
 
     def __init__(
         self,
@@ -51,41 +49,28 @@ class MadeUpSource(source.Source):
         pattern = os.urandom(4096)  # does not compress within a packet
         self._room[:] = bytes(itertools.islice(itertools.cycle(pattern), len(self._room)))
 
-    def _opened(self, value: tree.Entry) -> _MadeUp:
+    def _open_file(self, value: tree.Entry) -> _MadeUp:
         return _MadeUp(value.size)
 
     def _whole(self, value: tree.Entry) -> bytes:
         return bytes(value.size)
 
 
-class NullSink:
-    """The transfer test's sink: verifies what comes, writes nothing."""
+class NullSink(source.Announced):
+    """The transfer test's sink: verifies what arrives, and writes nothing."""
 
-    place: Optional[wire.Place] = None  # a block is read where it is, and looked at there
+    place: Optional[wire.Place] = None  # a block stays in the Decoder's buffer
 
     def __init__(self, algorithm: str, strong: bool) -> None:
+        super().__init__()
         self._algorithm, self._strong = algorithm, strong
-        self._known: Dict[int, tree.Entry] = {}
         self._arriving = Arriving()
         self._hasher = hashes.new(algorithm)
 
     # --- large files, by chunks
 
-    def know(self, id_: int, value: tree.Entry) -> None:
-        """From now on `id_` is this file."""
-        self._known[id_] = value
-
-    def forget(self, id_: int) -> None:
-        """Have `id_` be no file any more."""
-        self._known.pop(id_, None)
-
-    def _entry(self, id_: int) -> tree.Entry:
-        if id_ not in self._known:
-            raise wire.WireError("bytes for a file that was not announced")
-        return self._known[id_]
-
     def write(self, id_: int, offset: int, block: memoryview, check: bytes = b"") -> None:
-        """Take a block of the chunk that is arriving, with its check, if it has one."""
+        """Hash a block of the chunk that is arriving; `check` is b"" where it has none."""
         if self._arriving.block(id_, offset, len(block), self._entry(id_).size):
             self._hasher = hashes.new(self._algorithm)
         self._hasher.update(block)
@@ -93,30 +78,30 @@ class NullSink:
     def complete(
         self, id_: int, offset: int, length: int, digest: bytes
     ) -> Tuple[bool, int, Optional[failures.Data]]:
-        """Take a chunk's digest: does it match; the receipt; what went wrong."""
+        """End a chunk. Returns whether its digest matches, the receipt, and a failure if any."""
         self._arriving.complete(id_, offset, length)
         return self._hasher.digest() == digest, wire.SOME_PART, None
 
     def abandon(self) -> None:
-        """The source could not read the rest of the chunk that is arriving."""
+        """Forget the chunk that is arriving: the source could not read the rest of it."""
         self._arriving.abandon()
 
     def make(self, value: tree.Entry) -> int:
-        """Make the part of a file that has no chunk, being one hole; returns its receipt."""
+        """Make the part of a file that is one hole and so has no chunk. Returns its receipt."""
         return wire.SOME_PART
 
-    def finish(self, value: tree.Entry, strong: str, receipt: int, done: Done) -> None:
-        """All chunks landed in the part with this receipt: make it the file, soon."""
+    def finish(self, value: tree.Entry, strong: str, receipt: int, done: failures.Done) -> None:
+        """Make the part with this receipt the file, as all chunks have landed; then call `done`."""
         done([None])
 
     # --- small files, folders and links, by packs
 
     def pack(
-        self, listed: List[tree.Entry], rows: List[object], bodies: memoryview, done: Done
+        self, listed: List[tree.Entry], rows: List[object], bodies: memoryview, done: failures.Done
     ) -> None:
-        """Take a pack. `done` gets, per entry, None or its failure; it may come later."""
-        outcome: List[Optional[failures.Data]] = [None] * len(listed)
-        parts: Dict[int, commit.Part] = {}  # by their places, in this order
+        """Write the files, folders and links of a pack; call `done`, now or later."""
+        outcome: failures.Outcome = [None] * len(listed)
+        parts: Dict[int, commit.Part] = {}  # by place in the pack, in its order
         offset = 0
         checked = entries.check_sizes(listed, rows, len(bodies))
         for place, (value, row) in enumerate(zip(listed, checked)):
@@ -133,12 +118,12 @@ class NullSink:
             if part is not None:
                 parts[place] = part
 
-        def settled(found: List[Optional[failures.Data]]) -> None:
-            for place, failure in zip(parts, found):
+        def settled(of_parts: failures.Outcome) -> None:
+            for place, failure in zip(parts, of_parts):
                 outcome[place] = failure
             done(outcome)
 
-        self.make_names_durable([each for each in listed if each.kind == tree.LINK])
+        self.make_names_durable([value for value in listed if value.kind == tree.LINK])
         self._settle(list(parts.values()), settled)
 
     def _small(self, value: tree.Entry, digest: str, body: memoryview) -> "Optional[commit.Part]":
@@ -165,32 +150,29 @@ class NullSink:
     def _make_link(self, value: tree.Entry) -> None:
         pass
 
-    def _settle(self, parts: "List[commit.Part]", done: Done) -> None:
+    def _settle(self, parts: "List[commit.Part]", done: failures.Done) -> None:
         done([])
 
-    def make_names_durable(self, made: List[tree.Entry]) -> None:
+    def make_names_durable(self, values: List[tree.Entry]) -> None:
         """Sync the folder of each of these folders and links, once."""
 
     # --- after all files
 
     def hard_link(self, value: tree.Entry) -> None:
-        """Make the file another name of one that was copied."""
+        """Make this entry another name of a file that was copied."""
 
     def finish_folder(self, value: tree.Entry) -> None:
-        """Everything in the folder has landed: give it its metadata."""
+        """Give the folder its metadata: everything in it has landed."""
 
     def discard(self, path: str, nonces: List[str]) -> bool:
-        """Remove the parts of the file that these runs left, "" being this one.
-
-        False where one of them is still there.
-        """
+        """Remove the file's parts of these runs ("": this one). False where one is still there."""
         return True
 
     def revoke(self, lane: int) -> None:
-        """A lane of this run was lost: nothing that it still has on its way is done."""
+        """Have nothing done any more that a lost lane of this run still has on its way."""
 
     def release(self) -> None:
-        """The copy is complete: no run owns it any more, and late bytes find no way in."""
+        """Have no run own the copy any more: it is complete, and late bytes are refused."""
 
     def close(self) -> None:
-        """Close what is open, once all that was requested is done."""
+        """Finish what was requested, then close all files and folders."""

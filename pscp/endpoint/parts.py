@@ -1,9 +1,9 @@
 """The parts of one run: how they are made, opened, locked, recognised and removed.
 
-A part is a file that is incomplete: `.NAME.HASH.KEY.pscp-part` beside its place, where the key is
-the copy's token and the run's nonce, so that no two runs write into one file. It is written only
-under a shared flock(2), while it has its name (`written`); it gets another name, or none, only
-under an exclusive one (`claimed`). So whoever still has it open after that can change nothing.
+A part is an incomplete file, `.NAME.HASH.KEY.pscp-part` beside the place of the file. The key is
+the copy's token and the run's nonce, so that no two runs write into one part. It is written only
+under a shared flock(2) and while it has its name (Parts.written); it is renamed only under an
+exclusive one (Parts.claimed). So a lane that still has it open after that can change nothing.
 
 Not here: what is written (sink.py), which run may change final names (fence.py).
 """
@@ -13,49 +13,48 @@ import errno
 import fcntl
 import os
 import stat
-from typing import Dict, Iterator, List, Optional, Tuple
+from typing import ContextManager, Dict, Iterator, List, Optional, Tuple
 
 from . import fence, files, system, wire
 from .failures import SYSTEM, UNSAFE, Refusal
 from .paths import Root, part_name
 
-# A writer holds a part for one pwrite of a chunk. A stopped one is waited for so long.
+# A writer locks a part for one pwrite(2) of a chunk. One that is stopped is waited for so long.
 _PATIENCE_S = 30.0
 _NO_LOCKS = frozenset([errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL])
 
-
-Facts = Tuple[int, int, int, int]  # of a file: what it is, whose, how many names, others' rights
+Facts = Tuple[int, int, int, int]  # of a file: its kind, its owner, its links, others' rights
 
 
 class Parts:
-    """Below one root. Take `root.lock` around nothing here: each method does it itself."""
+    """The parts of one run below one root. Its methods take `root.lock` themselves."""
 
     def __init__(self, root: Root, the_fence: fence.AnyFence, token: str, nonce: str) -> None:
         self._root, self._fence = root, the_fence
         self._token, self._nonce = token, nonce
         self._private = "%s%s%s" % (token, nonce, os.urandom(3).hex())
-        # By device: do inode numbers tell files apart; what is a new private file like?
-        self._stable: Dict[int, bool] = {}
-        self._made: Dict[int, Optional[Facts]] = {}
+        self._stable: Dict[int, bool] = {}  # by device: whether inode numbers tell files apart
+        self._made: Dict[int, Optional[Facts]] = {}  # by device: a new private file's facts
 
     def name(self, name: bytes, nonce: str = "") -> bytes:
-        """What the part of this file is called; of an earlier run, with that run's nonce."""
+        """Return the name of this file's part; an earlier run's with that run's nonce."""
         return part_name(name, self._token + (nonce or self._nonce))
 
     def private_name(self, name: bytes) -> bytes:
-        """A name for a part that no other lane knows."""
+        """Return a name for this file's part that no other lane uses."""
         return part_name(name, self._private)
 
     def open(self, path: str, nonce: str = "", receipt: int = 0) -> int:
-        """The descriptor of a part that is there: of the one with this receipt, if that is known.
+        """Open a part that is there, and return its descriptor.
 
-        Raises OSError, and Refusal for another's file.
+        Raises OSError, and Refusal for a file that is not as this user makes parts, unless it has
+        this receipt.
         """
         with self._root.lock:
-            fd, folder_fd = self._opened(path, nonce)
+            fd, folder_fd = self._open(path, nonce)
             try:
                 is_known = receipt and receipt == self.receipt(fd)
-                # One that is known may have its final mode already.
+                # A part that is known may have its final owner and mode already.
                 if not is_known and not self._is_ours(folder_fd, os.fstat(fd)):
                     raise Refusal(UNSAFE, path, "what has its part's name is not ours")
             except BaseException:
@@ -63,8 +62,10 @@ class Parts:
                 raise
             return fd
 
-    def _opened(self, path: str, nonce: str) -> Tuple[int, int]:
-        """What has the part's name, and the descriptor of its folder. With the root's lock held."""
+    def _open(self, path: str, nonce: str) -> Tuple[int, int]:
+        """Open what has the part's name; return its descriptor and the folder's. The caller holds
+        the root's lock.
+        """
         folder_fd, name = self._root.at(path)
         return os.open(self.name(name, nonce), files.PART_FLAGS, dir_fd=folder_fd), folder_fd
 
@@ -79,7 +80,7 @@ class Parts:
             return self.open(path)
 
     def receipt(self, fd: int) -> int:
-        """What tells this part from others: its inode, where the filesystem has reliable ones."""
+        """Return the part's inode number, SOME_PART where the filesystem has no reliable ones."""
         status = os.fstat(fd)
         if status.st_dev not in self._stable:
             self._stable[status.st_dev] = system.has_stable_inodes(status.st_dev)
@@ -87,7 +88,7 @@ class Parts:
 
     @contextlib.contextmanager
     def written(self, fd: int, path: str) -> Iterator[None]:
-        """While this is held the part has its name. Raises Refusal when it has not any more."""
+        """Keep the part from being renamed meanwhile. Raises Refusal where it lost its name."""
         with self._locked(fd, path, fcntl.LOCK_SH):
             with self._root.lock:
                 folder_fd, name = self._root.at(path)
@@ -97,11 +98,9 @@ class Parts:
                     raise Refusal(SYSTEM, path, "its part was replaced meanwhile")
             yield
 
-    @contextlib.contextmanager
-    def claimed(self, fd: int, path: str) -> Iterator[None]:
-        """While this is held nobody else writes the part, renames or removes it."""
-        with self._locked(fd, path, fcntl.LOCK_EX):
-            yield
+    def claimed(self, fd: int, path: str) -> ContextManager[None]:
+        """Keep everybody else from writing and renaming the part meanwhile."""
+        return self._locked(fd, path, fcntl.LOCK_EX)
 
     @contextlib.contextmanager
     def _locked(
@@ -113,7 +112,7 @@ class Parts:
         except OSError as error:
             if error.errno not in _NO_LOCKS:
                 raise
-            beside = self._one_for_all()
+            beside = self._open_common_lock()
             is_locked = fence.lock(beside, kind, patience_s)
         try:
             if not is_locked:
@@ -125,8 +124,10 @@ class Parts:
             else:
                 fcntl.flock(fd, fcntl.LOCK_UN)
 
-    def _one_for_all(self) -> int:
-        """Where a filesystem has no locks: a file on this machine, for all parts of the copy."""
+    def _open_common_lock(self) -> int:
+        """Open a file of this machine that stands for all parts of the copy, where those have no
+        locks.
+        """
         folder_fd = fence.private_folder(True)
         try:
             name = b".%s.pscp-lock" % self._token.encode("ascii")
@@ -137,58 +138,58 @@ class Parts:
     # --- what earlier runs left
 
     def left(self, folder_fd: int, name: bytes, nonces: List[str]) -> List[str]:
-        """The runs of which the file has a part. With the root's lock held."""
-        found = []
+        """Return those runs that left a part of the file. The caller holds the root's lock."""
+        runs = []
         for nonce in nonces:
             with contextlib.suppress(OSError):
                 os.stat(self.name(name, nonce), dir_fd=folder_fd, follow_symlinks=False)
-                found.append(nonce)
-        return found
+                runs.append(nonce)
+        return runs
 
-    def inherit(self, path: str, size: int, nonce: str) -> bool:
-        """Make an earlier run's part this run's own. False where that must not, or cannot, be.
+    def inherit(self, path: str, size_bytes: int, nonce: str) -> bool:
+        """Make an earlier run's part this run's own. False where there is none of this size.
 
         Raises Refusal where another process holds it, or the run is superseded.
         """
         try:
             fd = self.open(path, nonce)
         except (OSError, Refusal):
-            return self._has_own(path, size)
+            return self._has_own(path, size_bytes)
         try:
             status = os.fstat(fd)
-            if not _is_private(status) or status.st_size != size:
+            if not _is_private(status) or status.st_size != size_bytes:
                 return False
-            is_free = self._locked(fd, path, fcntl.LOCK_EX, 0.0)  # nobody writes it now
-            with is_free, self._fence.held(), self._root.lock:
+            alone = self._locked(fd, path, fcntl.LOCK_EX, 0.0)
+            with alone, self._fence.held(), self._root.lock:
                 folder_fd, name = self._root.at(path)
                 before = self.name(name, nonce)
                 if not fence.is_named(fd, folder_fd, before):
-                    return self._has_own(path, size)
+                    return self._has_own(path, size_bytes)
                 os.rename(before, self.name(name), src_dir_fd=folder_fd, dst_dir_fd=folder_fd)
                 return True
         finally:
             os.close(fd)
 
-    def _has_own(self, path: str, size: int) -> bool:
-        """Was it inherited already, by a lane that died before it could say so?"""
+    def _has_own(self, path: str, size_bytes: int) -> bool:
+        """Was the part inherited already, by a lane that died before it could report that?"""
         try:
             fd = self.open(path)
         except (OSError, Refusal):
             return False
         try:
-            return os.fstat(fd).st_size == size
+            return os.fstat(fd).st_size == size_bytes
         finally:
             os.close(fd)
 
     def remove(self, path: str, nonce: str = "") -> bool:
-        """Remove a file's part, if it has one, whoever holds it: what is written then is nowhere.
+        """Remove a file's part, if it has one. False where it does not open or cannot be removed.
 
-        That is also one which has its final owner and mode already, but not its final name. False
-        where it does not open, or cannot be removed.
+        It may be held, for what is written to it then is in no file; and it may have its final
+        owner and mode already, if not its final name.
         """
         try:
             with self._root.lock:
-                fd = self._opened(path, nonce)[0]
+                fd = self._open(path, nonce)[0]
         except FileNotFoundError:
             return True
         except (OSError, Refusal):
@@ -204,7 +205,7 @@ class Parts:
             os.close(fd)
 
     def _is_ours(self, folder_fd: int, status: os.stat_result) -> bool:
-        """Is it a part as this user makes them, with no other name and nobody else's access?"""
+        """Is it like a part that this user makes: with one name, and private?"""
         if _is_private(status):
             return True
         if status.st_dev not in self._made:
@@ -222,7 +223,7 @@ def _facts(status: os.stat_result) -> Facts:
 
 
 def _as_made_here(folder_fd: int, name: bytes) -> Optional[Facts]:
-    """What a new private file is like on a filesystem that keeps no owners, or no modes."""
+    """Return the facts of a new private file, which a filesystem may give others' owner or mode."""
     flags = files.PART_FLAGS | os.O_CREAT | os.O_EXCL
     try:
         fd = os.open(name, flags, 0o600, dir_fd=folder_fd)

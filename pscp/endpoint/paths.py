@@ -1,13 +1,14 @@
-"""Names: which are safe, how a part is called, and folders below a root reached without links.
+"""Names: which are safe, those of parts, and folders below a root reached without links.
 
-Paths here are relative, "/" between components, as str with undecodable bytes as surrogates
-(UTF-8, surrogateescape), whatever the locale. No component is ever resolved through a symbolic
-link: each folder is opened relative to its parent's descriptor with O_NOFOLLOW.
+A path here is relative, with "/" between its components, and a str in UTF-8 whatever the locale
+(surrogateescape keeps bytes that are none). No component is ever resolved through a symbolic link:
+each folder is opened relative to its parent's descriptor with O_NOFOLLOW.
 
-Not here: what is done with a name (sink.py), the walk of a source (tree.py).
+Not here: the files that get these names (sink.py), the walk of a source (tree.py).
 """
 
 import collections
+import contextlib
 import errno
 import hashlib
 import os
@@ -21,12 +22,12 @@ from .failures import UNSAFE, Refusal
 PART_SUFFIX = b".pscp-part"
 NAME_MAX = 255  # bytes, on every filesystem that matters
 FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# A component that is empty, "." or "..", or a NUL.
-# part_name(), an older version's parts too, and a fence.
+# A name that part_name() makes, or made in an older version, or a fence's.
 _OWN = re.compile(rb"\..+\.[0-9a-f]{8,22}\.pscp-part|\.[0-9a-f]{8}\.pscp-run", re.DOTALL)
+# A component that is empty, "." or "..", or a NUL.
 _UNSAFE = re.compile(r"(?:\A|/)\.{0,2}(?:/|\Z)|\0")
-# The mode of a folder that a copy makes, until all in it has landed: it is its owner's alone, and
-# the sticky bit tells it from a private folder of the user's, so that a later run finishes it.
+# The mode of a folder that a copy makes, until all in it has landed: for its owner alone. The
+# sticky bit tells it from a private folder of the user's, so that a later run finishes it.
 UNFINISHED = 0o1700
 _FOLDERS_KEPT = 32  # open descriptors; a tree is walked folder by folder, so few are needed
 
@@ -40,7 +41,7 @@ def to_text(path: bytes) -> str:
 
 
 def check(path: str) -> bytes:
-    """Return the path as bytes. Refusal when a component could lead elsewhere, or names nothing."""
+    """Return the path as bytes. Raises Refusal where it could lead elsewhere, or names nothing."""
     if _UNSAFE.search(path):
         raise Refusal(UNSAFE, path, "a name that could lead outside of the destination")
     try:
@@ -50,10 +51,10 @@ def check(path: str) -> bytes:
 
 
 def part_name(name: bytes, key: str) -> bytes:
-    """What NAME is called while it is incomplete: .NAME.HASH.KEY.pscp-part, within NAME_MAX.
+    """Return a file's name while it is incomplete: .NAME.HASH.KEY.pscp-part, within NAME_MAX.
 
-    The key tells one run's part from another's. The hash is of the exact name: a filesystem that
-    folds case, or normalises names, takes two names for one.
+    The key tells one run's part from another's. The hash is of the exact name, for a filesystem
+    that folds case, or normalises names, takes two names for one.
     """
     digest = hashlib.sha256(name).hexdigest()[:16]
     suffix = (".%s.%s" % (digest, key)).encode("ascii") + PART_SUFFIX
@@ -61,50 +62,48 @@ def part_name(name: bytes, key: str) -> bytes:
 
 
 def is_unfinished(mode: int) -> bool:
-    """Is it that of a folder that a copy made and did not finish? Setgid is inherited."""
+    """Is it the mode of a folder that a copy made and did not finish? Setgid does not count."""
     return stat.S_ISDIR(mode) and mode & 0o1777 == UNFINISHED
 
 
 def is_pscps_own(name: bytes) -> bool:
-    """Is this the name of a part or of a run's fence file? A walk leaves those out.
-
-    By all of its form: what only ends like one is the user's.
+    """Is it the whole name of a part or a fence? A walk leaves those out, but not what only ends
+    like one.
     """
     return not without_own([name])
 
 
 def without_own(names: Iterable[bytes]) -> List[bytes]:
-    """Those names that are not pscp's own."""
+    """Return those names that are not pscp's own."""
     return [name for name in names if name[:1] != b"." or not _OWN.fullmatch(name)]
 
 
 class Root:
-    """A folder and what is below. Hold `lock` from at() until the descriptor it gave was used."""
+    """A folder and what is below it. Hold `lock` from at() until its descriptor was used."""
 
     def __init__(self, path: str, follow: bool = True) -> None:
-        # The root is the user's own word, so links in it are followed.
+        # The user has named the root, so links in its path are followed.
         self.fd = os.open(to_bytes(path), FOLDER_FLAGS & ~os.O_NOFOLLOW if follow else FOLDER_FLAGS)
         self.lock = threading.RLock()
         self._folders: collections.OrderedDict[str, int] = collections.OrderedDict()
 
     def at(self, path: str, make: bool = False) -> Tuple[int, bytes]:
-        """The descriptor of the folder that holds `path`, and the last name.
+        """Return the descriptor of the folder that holds `path`, and the last name.
 
-        With `make`, folders that are missing on the way are made, UNFINISHED. Raises OSError,
-        Refusal.
+        With `make`, makes folders that are missing on the way, UNFINISHED. Raises OSError, Refusal.
         """
         name = check(path).rpartition(b"/")[2]
         return self._folder(path.rpartition("/")[0], path, make), name
 
     def folder(self, path: str, make: bool = False) -> int:
-        """The descriptor of the folder `path` itself; "" is the root."""
+        """Return the descriptor of the folder `path` itself; "" is the root."""
         if path:
             check(path)
         return self._folder(path, path, make)
 
     def _folder(self, folder: str, path: str, make: bool) -> int:
-        """The descriptor of `folder`, on the way to `path`; "" is the root."""
-        known = folder  # how much of the way is open already
+        """Return the descriptor of `folder`, which is on the way to `path`; "" is the root."""
+        known = folder  # the longest part of the way that is open already
         while known and known not in self._folders:
             known = known.rpartition("/")[0]
         fd = self._folders[known] if known else self.fd
@@ -130,14 +129,12 @@ class Root:
             raise
         try:
             os.mkdir(name, UNFINISHED, dir_fd=parent)
-        except FileExistsError:  # another lane was first
+        except FileExistsError:  # another lane made it first
             return self._open(parent, name, path, False)
         fd = os.open(name, FOLDER_FLAGS, dir_fd=parent)
         if not os.fstat(fd).st_mode & stat.S_ISVTX:  # BSD's mkdir takes no sticky bit
-            try:
+            with contextlib.suppress(OSError):  # not every filesystem has such modes
                 os.fchmod(fd, UNFINISHED)
-            except OSError:
-                pass  # not every filesystem has such modes
         return fd
 
     def _keep(self, key: str, fd: int) -> None:

@@ -4,6 +4,7 @@ Not here: how SFTP finds out what lies at DEST (../sftp/placing.py).
 Read next: sink.py.
 """
 
+import contextlib
 import os
 from typing import List, NamedTuple, Optional, Tuple
 
@@ -16,11 +17,11 @@ INTO, MAKE, AS = "into", "make", "as"
 
 
 class Target(NamedTuple):
-    """Where a copy lands: the folder, each source's name in it, and which of them exist there."""
+    """Where a copy lands."""
 
-    root: str
-    names: List[str]
-    existing: List[str]
+    root: str  # the folder
+    names: List[str]  # of the sources, in the folder
+    existing: List[str]  # those names that exist there
 
 
 def resolve(
@@ -31,10 +32,10 @@ def resolve(
     make: bool,
     again: Optional[Again] = None,
 ) -> Target:
-    """Return what DEST means at this end. Raises Refusal, OSError.
+    """Return where these sources land at this end. Raises Refusal, OSError.
 
-    With `make` a folder to copy into is made where it is missing; a dry run makes none. `again`
-    is what it meant to a run that was cut short: a root, and the names there.
+    With `make` a folder to copy into is made where it is missing; a dry run makes none. `again` is
+    where they landed in a run that was cut short.
     """
     full = os.path.realpath(os.path.expanduser(to_bytes(destination)) or b".")
     is_folder = os.path.isdir(full)
@@ -52,15 +53,13 @@ def resolve(
         return existing(parent, [to_text(name)])
     if not make:
         return Target(to_text(parent), below(to_text(name), names), [])
-    try:
+    with contextlib.suppress(FileExistsError):  # another copy made it first
         os.mkdir(full)
-    except FileExistsError:  # another copy was first
-        pass
     return existing(full, names)
 
 
 def existing(root: bytes, names: List[str]) -> Target:
-    """The target that these names in this folder are."""
+    """Return the target with these names in this folder."""
     there = [n for n in names if not n or os.path.lexists(os.path.join(root, to_bytes(n)))]
     return Target(to_text(root), names, there)
 
@@ -68,7 +67,7 @@ def existing(root: bytes, names: List[str]) -> Target:
 def may_mean(
     full: bytes, is_folder: bool, names: List[str], folders: List[bool], again: Again
 ) -> bool:
-    """May DEST, which is `full`, still mean what it meant to a run that was cut short?
+    """May the destination `full` still mean what it meant to a run that was cut short (`again`)?
 
     Not where a link leads elsewhere now, or where there is a folder that no copy of a file made.
     """
@@ -80,9 +79,9 @@ def may_mean(
 
 
 def decide(destination: str, folders: List[bool], *, is_folder: bool, exists: bool) -> str:
-    """Copy INTO the folder that is there, into one to MAKE, or AS what DEST names?
+    """Return whether to copy INTO the folder that is there, into one to MAKE, or AS a new name.
 
-    `folders` says of each source whether it is a folder. Raises Refusal.
+    `folders` has for each source whether it is a folder. Raises Refusal.
     """
     if is_folder:
         return INTO
@@ -93,5 +92,5 @@ def decide(destination: str, folders: List[bool], *, is_folder: bool, exists: bo
 
 
 def below(folder: str, names: List[str]) -> List[str]:
-    """The sources' names, seen from the place where this folder would be made."""
+    """Return the sources' names as seen from the parent of this folder."""
     return [folder + "/" + name if name else folder for name in names]

@@ -1,11 +1,11 @@
 """The requests of the coordinator to an end of a copy: a record for each, and their JSON.
 
-The payload of an ASK frame is {"ask": the record's name, and its fields}. The end at the
-coordinator's own side is given the record itself. docs/protocol.md's table is made from this
-module: from each docstring, and from the comment behind a field.
+The payload of an ASK frame is {"ask": the record's name, and its fields}. The near end is given the
+record itself. The table in docs/protocol.md is made from this module: from the docstrings, and from
+the comments behind the fields.
 
-Not here: what an end does for a request (end.py, ../sftp/agent.py), the frame (wire.py), the shape
-of the answers, which who asked checks.
+Not here: what an end does for a request (end.py, ../sftp/end.py), the frame (wire.py), the checks
+of answers (../transfer/answers.py).
 Read next: end.py.
 """
 
@@ -46,11 +46,11 @@ Words = Union[str, List[str]]
 
 
 class Ping(NamedTuple):
-    """Nothing: the answer tells that the end is there. Answer: null."""
+    """Nothing: the answer shows that the end is there. Answer: null."""
 
 
 class Expand(NamedTuple):
-    """What sources as typed stand for. Answer: per path `[[name, path, is_folder], ...]`,
+    """Which files sources as typed stand for. Answer: per path `[[name, path, is_folder], ...]`,
     or a failure.
     """
 
@@ -59,23 +59,23 @@ class Expand(NamedTuple):
 
 
 class Target(NamedTuple):
-    """Where a copy lands, which then is this run's. Answer: `[root, names there, those that exist,
+    """Where a copy lands; this run claims it. Answer: `[root, names there, those that exist,
     claim]`; *claim* is the answer to Claim, null for a dry run.
     """
 
     path: str  # as typed
     names: List[str]  # of the sources
-    folders: List[bool]  # which of them are
+    folders: List[bool]  # which sources are folders
     again: Optional[Tuple[str, List[str]]]  # (`[root, names]` of a run that was cut short, or null)
     token: str  # of the copy
     nonce: str  # of this run ("": a dry run)
-    known: List[str]  # runs
+    known: List[str]  # runs that it may take the copy over from
 
 
 class Claim(NamedTuple):
-    """Make a run the one that owns the copy. Answer: `{"held": the run that owns the copy and is
-    not known, or "", "earlier": [runs that may have left parts], "folds": whether names there
-    differ by case}`.
+    """Have this run own the copy. Answer: `{"held": the run that owns the copy and is not known, or
+    "", "earlier": [runs that may have left parts], "folds": whether names that differ by case are
+    one there}`.
     """
 
     root: str
@@ -85,13 +85,13 @@ class Claim(NamedTuple):
 
 
 class Clean(NamedTuple):
-    """What cut copies left below a folder. Answer: a page: `found` and `held` rows `[path, bytes,
-    age in seconds]`, `failed` rows `[path, why]`, `is_last`.
+    """What copies that were cut short left below a folder. Answer: a page: `found` and `held` rows
+    `[path, bytes, age in seconds]`, `failed` rows `[path, why]`, `is_last`.
     """
 
     path: Optional[str]  # as typed (null: the next page of the same search)
     remove: bool
-    modules: str = ""  # that an agent needs for it besides
+    modules: str = ""  # those that the agent lacks for it
 
 
 class BeginSource(NamedTuple):
@@ -118,8 +118,8 @@ class BeginSink(NamedTuple):
     preserve: bool
     archive: bool
     test: bool  # whether nothing is written
-    server: Dict[str, object]  # what the claim told of a server for SFTP
-    lane: int = 0  # of the run
+    server: Dict[str, object]  # what the answer to the claim had on an SFTP server
+    lane: int = 0  # the lane's number in the run
     debug: bool = False  # as with BeginSource
 
 
@@ -134,13 +134,13 @@ class BeginStream(NamedTuple):
 
 
 class End(NamedTuple):
-    """The copy is over, and so is a stream that was gathered there. Answer: null; the agent is new
-    again.
+    """End the copy, and the stream that is gathered there. Answer: null; the agent can begin
+    another.
     """
 
 
 class Cpu(NamedTuple):
-    """What the connection has cost at the far end. Answer: CPU-seconds that the agent's parent,
+    """What the connection costs at the far end. Answer: the CPU-seconds that the agent's parent,
     sshd, has used; null where unknown.
     """
 
@@ -170,7 +170,7 @@ class Extents(NamedTuple):
 
 
 class Pack(NamedTuple):
-    """Small files, whole. Answer: a PACK frame; only over the wire."""
+    """Small files, whole. Answer: a PACK frame. Only an agent is asked for it."""
 
     files: List[Known]  # (known of each)
 
@@ -186,15 +186,15 @@ class Digests(NamedTuple):
 
 
 class ExtentsThere(NamedTuple):
-    """The same as Extents, of what is at the destination already. Answer: as to Extents."""
+    """Where a sparse file at the destination has data. Answer: as to Extents."""
 
     path: str
     offset: int
 
 
 class DigestsThere(NamedTuple):
-    """The same as Digests, of what is at the destination already. Answer: per file the digests in
-    hex (null: shorter than that), or a failure.
+    """The digests of extents of files or parts at the destination. Answer: per file the digests in
+    hex (null: the file is shorter), or a failure.
     """
 
     files: List[Tuple[bool, str, Pieces]]  # (`[whether it is the part, path, extents]`)
@@ -202,15 +202,15 @@ class DigestsThere(NamedTuple):
 
 
 class Look(NamedTuple):
-    """What is there already. Answer: per path `[kind, size, mtime_ns, [earlier runs with a
-    part]]`; kind "" for nothing.
+    """What is at the destination already. Answer: per path `[kind, size, mtime_ns, [earlier runs
+    with a part]]`; kind "" for nothing.
     """
 
     paths: List[str]
 
 
 class Inherit(NamedTuple):
-    """Go on with an earlier run's part. Answer: whether it is this run's now."""
+    """Take over an earlier run's part. Answer: whether it is this run's now."""
 
     entry: Entry
     nonce: str  # of the earlier run
@@ -227,24 +227,24 @@ class Finish(NamedTuple):
 
     entry: Entry
     strong: str  # (SHA-256 or "")
-    receipt: int  # of the chunks, which all have the same
+    receipt: int  # which all chunks have
 
 
 class Discard(NamedTuple):
-    """Remove the parts of a file. Answer: whether they are gone; false where one is held."""
+    """Remove the parts of a file. Answer: whether all are gone; false where one is held."""
 
     path: str
     nonces: List[str]  # of runs ("": this one)
 
 
 class Revoke(NamedTuple):
-    """What a lost lane still has on its way is not to be done. Answer: null."""
+    """Refuse whatever a lost lane still has on its way. Answer: null."""
 
     lane: int  # of this run
 
 
 class Release(NamedTuple):
-    """The copy is complete. Answer: null; nobody owns the copy any more."""
+    """End the ownership of the copy, which is complete. Answer: null."""
 
 
 class Adopt(NamedTuple):
@@ -271,38 +271,40 @@ class Folders(NamedTuple):
 
 
 class Gather(NamedTuple):
-    """Start the far end of a stream. Answer: the socket where other lanes are handed over."""
+    """Start the far end of a stream. Answer: the path of the socket for its other lanes."""
 
     is_sink: bool  # else the stream's source
     window: int  # in chunks
     command: Words  # (a list, or a text for the shell)
     path: Optional[str]  # of a file in the command's place, or null
-    modules: str  # that an agent needs for it besides
+    modules: str  # those that the agent lacks for it
 
 
 class Heard(NamedTuple):
-    """What the command said. Answer: `said`: `[[text, bytes], ...]`, `status` or null, `deaf` (it
-    reads no more), `failure`; after a second also without news.
+    """What the command has written. Answer: `said`: `[[text, bytes], ...]`, `status` or null,
+    `deaf` (it reads no more), `failure`; after a second also without news.
     """
 
-    after: List[int]  # bytes that are known of each output
-    deaf: bool  # whether that is known already
+    after: List[int]  # bytes of each output that the coordinator has
+    deaf: bool  # whether it knows that the command reads no more
 
 
 class Drained(NamedTuple):
-    """How much was written. Answer: how many chunks, once that is more, or after a second."""
+    """How many chunks were written. Answer: their number, once it is above `past`, or after a
+    second.
+    """
 
     past: int  # chunks
 
 
 class CloseInput(NamedTuple):
-    """That was all. Answer: null; the command sees the end of its input once it has them all."""
+    """End the command's input after the last chunk. Answer: null."""
 
     total: int  # chunks
 
 
 class Abort(NamedTuple):
-    """The stream is cut short. Answer: null, once the command was ended."""
+    """End the command, as the stream is cut short. Answer: null, once it has ended."""
 
 
 OfGathering = Union[Heard, Drained, CloseInput, Abort]
@@ -311,10 +313,8 @@ BEGINNINGS = (BeginSource, BeginSink, BeginStream)
 
 OF_EITHER = (Ping, Expand, Target, Claim, Clean, *BEGINNINGS, End, Cpu, Kernel)
 OF_SOURCE = (Walk, Extents, Pack, Digests)
-OF_SINK = (
-    ExtentsThere, DigestsThere, Look, Inherit, Make, Finish, Discard, Revoke, Release, Adopt,
-    HardLinks, Folders,
-)  # fmt: skip
+_OF_PARTS = (Inherit, Make, Finish, Discard)
+OF_SINK = (ExtentsThere, DigestsThere, Look, *_OF_PARTS, Revoke, Release, Adopt, HardLinks, Folders)
 OF_GATHERING = (Heard, Drained, CloseInput, Abort)
 OF_STREAM = (Gather, *OF_GATHERING)
 _KINDS = {kind.__name__: kind for kind in OF_EITHER + OF_SOURCE + OF_SINK + OF_STREAM}
@@ -337,7 +337,7 @@ def from_json(value: object) -> "Request":
 
 
 def path_of(request: "Request") -> str:
-    """Return the file that a request is about; "" where it is about none, or several."""
+    """Return the path of the file that a request is about; "" for none, or several."""
     if isinstance(request, (Inherit, Make, Finish)):
         return request.entry.path
     if isinstance(request, (Target, Clean, ExtentsThere, Discard, Gather)):
@@ -374,14 +374,14 @@ def _integer(least: int, most: int) -> Callable[[object], int]:
 
 
 def _list(read: Callable[[object], T]) -> Callable[[object], List[T]]:
-    return lambda value: [read(each) for each in _items(value)]
+    return lambda value: [read(item) for item in _items(value)]
 
 
 def _row(*readers: Reader) -> Callable[[object], Tuple[object, ...]]:
     """Return what reads a list with a value for each reader."""
 
     def read(value: object) -> Tuple[object, ...]:
-        return tuple(read(each) for read, each in zip(readers, _items(value, len(readers))))
+        return tuple(read(item) for read, item in zip(readers, _items(value, len(readers))))
 
     return read
 

@@ -1,15 +1,16 @@
 """Which frame is legal when. No input or output.
 
-The conversation is a table for each end: per state the frames that may be received in it, and per
-event the state that follows. Nothing else changes a state.
+Each end has a table: per state the frames that it may receive, and per event the state that
+follows. Nothing else changes a state.
 
     agent        new --hello--> ready --begin--> sink | source --end--> ready
     coordinator  new --hello--> ready --begin--> push | pull   --end--> ready
 
-A lane of a stream is handed over to the agent that gathers the stream. It is "lent" until it comes
-back, and who gathers serves it by the table GUEST, without a hello and to the end of one copy.
+A lane of a stream is handed over to the agent that gathers the stream. Its own agent has it "lent"
+until it comes back; the other one serves it by the table GUEST, without a hello and to the end of
+one copy.
 
-Not here: the bytes of a frame (wire.py), and what is done about one (frame_server.py,
+Not here: the bytes of a frame (wire.py), what either end does for one (frame_server.py,
 ../transfer/lane.py).
 Read next: files.py.
 """
@@ -19,19 +20,19 @@ from typing import Dict, FrozenSet, NamedTuple, Optional, Tuple
 from . import wire
 
 # The events. A Begin that fails makes the agent as free as End does.
-HELLO = "hello"  # the agent has sent it; the coordinator has received it
+HELLO = "hello"  # the agent has sent its HELLO; the coordinator has received it
 BEGIN_SINK = "begin sink"  # the far end is the sink of a copy from now on
 BEGIN_SOURCE = "begin source"
-END = "end"  # the far end is neither
-HAND_OVER = "hand over"  # the channel is another agent's for a while
-TAKE_BACK = "take back"
+END = "end"  # the far end is neither sink nor source
+HAND_OVER = "hand over"  # another agent serves the channel from now on
+TAKE_BACK = "take back"  # the channel's own agent serves it again
 
 
 class State(NamedTuple):
-    """What may happen to one end in this state."""
+    """What may happen to one end in a state."""
 
-    frames: FrozenSet[int]  # those that it may receive
-    events: Dict[str, str]  # and the state that each leads to
+    frames: FrozenSet[int]  # the types of frames that it may receive
+    events: Dict[str, str]  # the state that each event leads to
 
 
 Table = Dict[str, State]
@@ -93,7 +94,7 @@ class Session:
         self._enter(state)
 
     def check(self, frame: wire.Frame) -> None:
-        """Raise WireError for a frame that may not come now."""
+        """Raise WireError for a frame that this end may not receive in this state."""
         if frame.type not in self._frames:
             raise wire.WireError("a %s frame in state %s" % (frame.name, self._state))
 
@@ -110,7 +111,9 @@ class Arriving:
         return self._extent is None
 
     def block(self, id_: int, offset: int, length: int, size: int) -> bool:
-        """A block of the file `id_`, which has `size` bytes. True when it begins a chunk."""
+        """Note a block of `length` bytes of a file of `size` bytes; return whether it begins a
+        chunk. Raises WireError for one that does not follow the block before, or ends too late.
+        """
         if length == 0 or offset + length > size:
             raise wire.WireError("a block outside of its file")
         begins = self._extent is None
@@ -121,11 +124,11 @@ class Arriving:
         return begins
 
     def complete(self, id_: int, offset: int, length: int) -> None:
-        """The chunk's digest is here: it must be for the blocks that came."""
+        """End the chunk. Raises WireError where its digest is for other bytes than arrived."""
         if self._extent != (id_, offset, offset + length):
             raise wire.WireError("a digest for other bytes than those that came")
         self._extent = None
 
     def abandon(self) -> None:
-        """The source gave the chunk up."""
+        """Forget the chunk: its source gave it up."""
         self._extent = None

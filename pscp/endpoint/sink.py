@@ -1,22 +1,24 @@
 """The sink end of a copy: verifies chunks and packs, writes them, makes files final.
 
 Used by the agent when it is pushed to, and by a lane when it pulls. Every name is resolved below
-the destination's root without following links (paths.Root), whoever chose it. A
-block is written once the digest of its chunk up to there matched, and only into a part that still
+the destination's root without following links (paths.Root), whoever chose it. A block is
+written once the digest of its chunk up to the block's end matched, and only into a part that still
 has its name (parts.py); blocks without such a check are held in memory until the chunk's digest
-matched. Whatever has a final name is changed only while this lane's run owns the copy (fence.py).
+matched. A file with its final name is changed only while this lane's run owns the copy (fence.py).
 
-Not here: what it does as the sink of a transfer test does (null_ends.py), a part's way to its final
-name (commit.py), what is checked of entries before they come here (entries.py).
+Not here: what every sink does (null_ends.py), how a part gets its final name (commit.py), the
+checks of entries that came over the wire (entries.py).
 Read next: commit.py.
 """
 
+import contextlib
 import os
 import stat
 from typing import Callable, List, NamedTuple, Optional, Tuple, Union
 
 from . import commit, failures, fence, files, metadata, tree, wire
-from .null_ends import Done, NullSink
+from .failures import Done
+from .null_ends import NullSink
 from .parts import Parts
 from .paths import Root, is_unfinished, to_bytes
 
@@ -24,21 +26,21 @@ _KINDS = {stat.S_IFREG: tree.FILE, stat.S_IFDIR: tree.FOLDER, stat.S_IFLNK: tree
 
 
 class Copy(NamedTuple):
-    """Which copy, run and lane a sink works for; and the runs before that may have left parts."""
+    """The copy, the run and the lane that a sink works for."""
 
     token: str
-    nonce: str  # "": a dry run, which changes nothing
+    nonce: str  # of the run; "" in a dry run, which changes nothing
     lane: int
-    earlier: List[str]
+    earlier: List[str]  # nonces of runs that may have left parts
 
 
 class Sink(NullSink):
-    """Takes the files of one copy at this end, and writes them."""
+    """Writes the files of one copy at this end."""
 
     def __init__(
         self, root: str, copy: Copy, policy: metadata.Policy, algorithm: str, strong: bool
     ) -> None:
-        """Raises OSError for a root that cannot be opened, Refusal where the run is superseded."""
+        """Raises OSError where the root cannot be opened, Refusal where the run is superseded."""
         super().__init__(algorithm, strong)
         self.root = Root(root)
         self._copy, self._policy = copy, policy
@@ -49,10 +51,11 @@ class Sink(NullSink):
             raise
         self._parts = Parts(self.root, self._fence, copy.token, copy.nonce)
         self._settler = commit.Settler(self.root, self._fence, self._parts, policy, strong)
-        self._open: files.OpenFiles[tree.Entry, files.FileSink] = files.OpenFiles(self._opened)
-        self._held: List[bytes] = []  # of the chunk that is arriving: what is not written yet
-        self._failure: Optional[failures.Data] = None  # of writing it
-        self._is_damaged = False  # a check of it did not match
+        self._open: files.OpenFiles[tree.Entry, files.FileSink] = files.OpenFiles(self._open_part)
+        # Of the chunk that is arriving:
+        self._held: List[bytes] = []  # blocks that are not written yet
+        self._failure: Optional[failures.Data] = None  # why a block could not be written
+        self._is_damaged = False  # a check did not match
         self._receipt = 0  # of the part that it was written to
         self._room = memoryview(bytearray(1 << 18))
 
@@ -61,8 +64,8 @@ class Sink(NullSink):
             return fence.NoFence()
         try:
             return fence.Fence(self.root.fd, self._copy.token, self._copy.nonce, self._copy.lane)
-        except fence.NoFenceLeft:  # a lane may begin late: it may remove parts, and no more
-            return fence.LostFence()
+        except fence.NoFenceLeft:  # the lane began late: it may remove parts, and no more
+            return fence.NoFence(is_lost=True)
 
     # --- large files, by chunks
 
@@ -70,13 +73,13 @@ class Sink(NullSink):
         super().forget(id_)
         self._open.close_file(id_)
 
-    def _opened(self, value: tree.Entry) -> files.FileSink:
+    def _open_part(self, value: tree.Entry) -> files.FileSink:
         try:
             fd = self._parts.open(value.path)
         except FileNotFoundError:
             fd = self._parts.make(value.path)
         try:
-            with self._parts.written(fd, value.path):  # or it might be the file by now
+            with self._parts.written(fd, value.path):  # else it might be the file by now
                 files.make_room(fd, value.size, "sparse" in value.extra)
         except BaseException:
             os.close(fd)
@@ -84,10 +87,7 @@ class Sink(NullSink):
         return files.FileSink(fd, "dig" in value.extra)
 
     def write(self, id_: int, offset: int, block: memoryview, check: bytes = b"") -> None:
-        """Write a block of the chunk that is arriving, if its check matches; without one hold it.
-
-        complete() tells what went wrong.
-        """
+        """Write a block if its check matches; hold one without a check. complete() has failures."""
         if self._arriving.is_over:
             self._held, self._failure, self._is_damaged = [], None, False
         super().write(id_, offset, block)
@@ -99,7 +99,7 @@ class Sink(NullSink):
             self._write([*self._held, block], id_, offset + len(block))
 
     def _write(self, blocks: "List[Union[bytes, memoryview]]", id_: int, end: int) -> None:
-        """Write verified blocks, the last of which ends there."""
+        """Write verified blocks that follow each other, the last up to the offset `end`."""
         self._held = []
         value = self._entry(id_)
         try:
@@ -116,7 +116,7 @@ class Sink(NullSink):
     def complete(
         self, id_: int, offset: int, length: int, digest: bytes
     ) -> Tuple[bool, int, Optional[failures.Data]]:
-        """Write what is held if the chunk matches its digest: does it; the receipt; what failed."""
+        """Write the held blocks if the chunk's digest matches; returns as NullSink.complete()."""
         matches = super().complete(id_, offset, length, digest)[0]
         if not matches or self._is_damaged:
             return False, 0, None
@@ -127,7 +127,7 @@ class Sink(NullSink):
         return True, self._receipt, None
 
     def make(self, value: tree.Entry) -> int:
-        file = self._opened(value)
+        file = self._open_part(value)
         try:
             return self._parts.receipt(file.fd)
         finally:
@@ -139,15 +139,14 @@ class Sink(NullSink):
         except (OSError, failures.Refusal) as error:
             done([failures.from_exception(error, value.path)])
             return
-        if fd is None:  # by a lane that died, maybe before the new name was durable
+        if fd is None:  # a lane that died renamed it, maybe before the new name was durable
             self._settler.make_names_durable(value.path.rpartition("/")[0])
             done([None])
             return
-        whole = commit.Part(fd, value, strong, commit.SHARED)
-        self._settler.add(commit.Batch([whole], done))
+        self._settler.add([commit.Part(fd, value, strong, commit.SHARED)], done)
 
     def _to_finish(self, value: tree.Entry, receipt: int) -> Optional[int]:
-        """The part's descriptor; None where the file has its final name already."""
+        """Return the part's descriptor; None where the file has its final name already."""
         replaced = failures.Refusal(failures.VERIFY, value.path, "its part was replaced")
         try:
             fd = self._parts.open(value.path, receipt=receipt)
@@ -159,14 +158,14 @@ class Sink(NullSink):
         if self._parts.receipt(fd) == receipt:
             return fd
         os.close(fd)
-        if self._is_finished(value, receipt):  # this part was made late, and is removed at the end
+        if self._is_finished(value, receipt):  # this part came late; it is removed at the end
             return None
         raise replaced
 
     def _is_finished(self, value: tree.Entry, receipt: int) -> bool:
-        """Was it renamed already, by a lane that died before it could say so?"""
+        """Was the part renamed already, by a lane that died before it could report that?"""
         try:
-            fd = self._opened_there(value.path)
+            fd = self._open_file(value.path)
         except OSError:
             return False
         try:
@@ -178,7 +177,7 @@ class Sink(NullSink):
 
     def _settle(self, parts: List[commit.Part], done: Done) -> None:
         if parts:
-            self._settler.add(commit.Batch(parts, done))
+            self._settler.add(parts, done)
         else:
             done([])
 
@@ -201,9 +200,9 @@ class Sink(NullSink):
         return commit.Part(fd, value, digest, kind)
 
     def _new_small(self, path: str) -> Tuple[int, int]:
-        """Make the part of a small file: its descriptor, and whose name it has.
+        """Make the part of a small file; return its descriptor, and whose name it has.
 
-        Raises FileNotFoundError while a folder on the way is missing.
+        Raises FileNotFoundError where a folder on the way is missing.
         """
         with self.root.lock:
             folder_fd, name = self.root.at(path)
@@ -227,19 +226,20 @@ class Sink(NullSink):
         self._put(value, make)
 
     def _put(self, value: tree.Entry, make: Callable[[bytes, int], None]) -> None:
-        """Make something under a name that only this lane knows, then give it its own."""
+        """Call `make` with a name that only this lane knows, and rename what that made."""
         with self._fence.held(), self.root.lock:
             folder_fd, name = self.root.at(value.path, make=True)
-            commit.replaced(folder_fd, name, value.path)
+            commit.file_to_replace(folder_fd, name, value.path)
             part = self._parts.private_name(name)
             try:
                 make(part, folder_fd)
                 os.rename(part, name, src_dir_fd=folder_fd, dst_dir_fd=folder_fd)
             finally:
-                _unlink(part, folder_fd)  # rename does nothing when both are the same file
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(part, dir_fd=folder_fd)  # rename(2) left it if both are one file
 
-    def make_names_durable(self, made: List[tree.Entry]) -> None:
-        for path in {value.path.rpartition("/")[0] for value in made if value.path}:
+    def make_names_durable(self, values: List[tree.Entry]) -> None:
+        for path in {value.path.rpartition("/")[0] for value in values if value.path}:
             self._settler.make_names_durable(path)
 
     # --- after all files: hard links, then folders' metadata
@@ -260,8 +260,8 @@ class Sink(NullSink):
     def finish_folder(self, value: tree.Entry) -> None:
         with self._fence.held(), self.root.lock:
             fd = self.root.folder(value.path)
-            # Before its metadata changes: so the first folder's fsync commits all, and the next
-            # ones find nothing to wait for.
+            # Before the metadata changes: so the first folder's fsync commits all, and the next
+            # ones wait for nothing.
             os.fsync(fd)
             metadata.apply_to_folder(fd, value, self._policy, "new" in value.extra)
 
@@ -277,50 +277,49 @@ class Sink(NullSink):
                 left = self._parts.left(folder_fd, name, self._copy.earlier)
                 return [*_kind_and_size(folder_fd, name), left]
         except (OSError, failures.Refusal):
-            return ["", 0, 0, []]  # the attempt to write there will tell
+            return ["", 0, 0, []]  # writing there will fail for the same reason
 
     def digests(
         self, path: str, part: bool, extents: List[files.Extent], algorithm: str
     ) -> List[Optional[str]]:
-        """The hex digest of each extent of the file, or of its part; None where it is shorter."""
+        """Return the hex digest of each extent of the file or its part; None past its end."""
         try:
-            fd = self._parts.open(path) if part else self._opened_there(path)
+            fd = self._parts.open(path) if part else self._open_file(path)
         except FileNotFoundError:
             return [None] * len(extents)
         try:
-            found = [files.digest_of(fd, each, algorithm, self._room) for each in extents]
-            return [None if digest is None else digest.hex() for digest in found]
+            return files.digests_of(fd, extents, algorithm, self._room)
         finally:
             os.close(fd)
 
-    def _opened_there(self, path: str) -> int:
-        """A descriptor of the file."""
+    def _open_file(self, path: str) -> int:
+        """Open a file that is at the destination; return its descriptor."""
         with self.root.lock:
             folder_fd, name = self.root.at(path)
             return os.open(name, files.READ_FLAGS | os.O_NOFOLLOW, dir_fd=folder_fd)
 
     def extents(self, path: str, offset: int) -> Tuple[List[files.Extent], bool]:
-        """The file's next stretches of data, and whether these were the last."""
-        fd = self._opened_there(path)
+        """Return the file's next stretches of data, and whether these were the last."""
+        fd = self._open_file(path)
         try:
-            size = os.fstat(fd).st_size
-            found = files.data_extents(fd, size, offset, files.EXTENTS_MOST)
+            size_bytes = os.fstat(fd).st_size
+            extents = files.data_extents(fd, size_bytes, offset, files.EXTENTS_MOST)
         finally:
             os.close(fd)
-        return found, len(found) < files.EXTENTS_MOST
+        return extents, len(extents) < files.EXTENTS_MOST
 
     def inherit(self, value: tree.Entry, nonce: str) -> bool:
-        """Go on with what an earlier run left of the file; False where that cannot be."""
+        """Make an earlier run's part of the file this run's; False where that cannot be."""
         return self._parts.inherit(value.path, value.size, nonce)
 
     def discard(self, path: str, nonces: List[str]) -> bool:
         return all([self._parts.remove(path, nonce) for nonce in nonces])
 
     def adopt(self, value: tree.Entry) -> None:
-        """The file is here already and verified: with -p give it its source's metadata."""
+        """With -p, give a file that was here already, and is verified, its source's metadata."""
         if not self._policy.preserve:
             return
-        fd = self._opened_there(value.path)
+        fd = self._open_file(value.path)
         try:
             with self._fence.held():
                 metadata.apply_to_file(fd, value, self._policy, None)
@@ -340,17 +339,10 @@ class Sink(NullSink):
         self.root.close()
 
 
-def _unlink(name: bytes, folder_fd: int) -> None:
-    try:
-        os.unlink(name, dir_fd=folder_fd)
-    except FileNotFoundError:
-        pass
-
-
 def _kind_and_size(folder_fd: int, name: bytes) -> Tuple[str, int, int]:
-    """Return what has this name, its size and mtime_ns.
+    """Return the kind, the size in bytes and the mtime_ns of what has this name; kind "" for none.
 
-    An unfinished folder counts as not there, so that it is finished.
+    An unfinished folder counts as none, so that it is finished.
     """
     try:
         status = os.stat(name, dir_fd=folder_fd, follow_symlinks=False)

@@ -1,7 +1,7 @@
 """The source end of a copy: walks, reads chunks and packs, computes digests.
 
-A pack is a frame of small files, whole; a chunk is a run of DATA frames and a DIGEST. Used by
-a lane when it pushes, and by the agent when it is pulled from.
+A pack is a frame of small files, whole; a chunk is a run of DATA frames and a DIGEST. A lane that
+pushes uses this, and the agent that is pulled from.
 
 Not here: the bytes of a file (files.py), the made-up ones of -t (null_ends.py), what is sent when
 (../transfer/lane.py).
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from . import system
 
     class ReadFile(Protocol):
-        """A file that is read, or made up."""
+        """A file whose chunks can be sent."""
 
         def blocks(self, offset: int, length: int, room: memoryview) -> Iterator[system.Block]: ...
         def extents(self, offset: int, most: int) -> List[files.Extent]: ...
@@ -38,7 +38,7 @@ PACK_FILES = 64
 
 
 class Known(NamedTuple):
-    """What a source needs to find a file of its manifest again."""
+    """What a source needs to know to find a file of its manifest again."""
 
     top: int
     path: str
@@ -48,12 +48,12 @@ class Known(NamedTuple):
 
 
 def listed(entry: tree.Entry) -> Known:
-    """The file as its source is asked for it; known() is the way back."""
+    """Return what a request to the source has of this file; known() is the way back."""
     return Known(entry.top, entry.path, entry.size, entry.mtime_ns, entry.inode)
 
 
 def known(file: Known) -> tree.Entry:
-    """A file of the manifest, as far as listed() tells of it."""
+    """Return a file's entry, with what listed() kept of it."""
     return tree.Entry(tree.FILE, file.top, file.path, file.size, 0, file.mtime_ns, file.inode, {})
 
 
@@ -70,20 +70,19 @@ class Top(NamedTuple):
 
 
 def expand(path: str, pattern: bool) -> List[Top]:
-    """What a source as typed stands for: "~", and with `pattern` *, ? and [...].
+    """Return what a source as typed stands for: "~", and with `pattern` *, ? and [...].
 
-    A name that exists is taken literally, whatever characters it has. A pattern means no parts.
-    Refusal when there is none.
+    A name that exists is taken literally. A pattern never means parts. Raises Refusal where
+    nothing matches.
     """
     full = os.path.expanduser(to_bytes(path)) or b"."
     if os.path.lexists(full):
         return [_top(full)]
-    found = sorted(glob.glob(full)) if pattern else []
-    found = [each for each in found if not is_pscps_own(os.path.basename(each))]
-    if not found:
-        message = "no such file or folder"
-        raise failures.Refusal(failures.DESTINATION, path, message)
-    return [_top(each) for each in found]
+    matching = sorted(glob.glob(full)) if pattern else []
+    tops = [_top(match) for match in matching if not is_pscps_own(os.path.basename(match))]
+    if not tops:
+        raise failures.Refusal(failures.DESTINATION, path, "no such file or folder")
+    return tops
 
 
 def _top(full: bytes) -> Top:
@@ -93,19 +92,39 @@ def _top(full: bytes) -> Top:
     return Top(to_text(name), to_text(full), os.path.isdir(full))
 
 
-class Source:
+class Announced:
+    """The files of one copy that have an id at this end."""
+
+    def __init__(self) -> None:
+        self._known: Dict[int, tree.Entry] = {}
+
+    def know(self, id_: int, value: tree.Entry) -> None:
+        """Have `id_` be this file from now on."""
+        self._known[id_] = value
+
+    def forget(self, id_: int) -> None:
+        """Have `id_` be no file any more."""
+        self._known.pop(id_, None)
+
+    def _entry(self, id_: int) -> tree.Entry:
+        if id_ not in self._known:
+            raise wire.WireError("bytes for a file that was not announced")
+        return self._known[id_]
+
+
+class Source(Announced):
     """Serves the files of one copy from this end. One thread at a time may use it."""
 
     def __init__(
         self, tops: List[Top], rules: tree.Rules, algorithm: str, block_bytes: int, strong: bool
     ) -> None:
+        super().__init__()
         self._tops, self._rules = tops, rules
         self._roots = [to_bytes(top.path) for top in tops]
         self._algorithm, self._strong = algorithm, strong
         self._room = memoryview(bytearray(block_bytes))
-        self._known: Dict[int, tree.Entry] = {}
-        self._open: files.OpenFiles[tree.Entry, ReadFile] = files.OpenFiles(self._opened)
-        self._held: Dict[int, Root] = {}  # of the top that is read from, with -a
+        self._open: files.OpenFiles[tree.Entry, ReadFile] = files.OpenFiles(self._open_file)
+        self._held: Dict[int, Root] = {}  # with -a: the root of the top that is read from
         self._walk: Optional[Iterator[tree.Entry]] = None
 
     # --- the manifest
@@ -113,36 +132,30 @@ class Source:
     def walk(
         self, after: Optional[Tuple[int, str]], restart: bool, most: int
     ) -> Tuple[List[tree.Entry], bool]:
-        """The next entries, at most so many, and whether these were the last."""
+        """Return the next entries, at most so many, and whether these were the last."""
         if restart or self._walk is None:
-            tops = [(top.name, to_bytes(top.path)) for top in self._tops]
-            self._walk = tree.Walk(tops, self._rules).entries(after)
+            self._walk = self.entries(after)
         batch: List[tree.Entry] = []
-        total = 0
+        batch_bytes = 0
         for entry in self._walk:
             batch.append(entry)
-            total += len(wire.to_json(entry))
-            if total >= _WALK_BATCH_BYTES or len(batch) >= most:
+            batch_bytes += len(wire.to_json(entry))
+            if batch_bytes >= _WALK_BATCH_BYTES or len(batch) >= most:
                 return batch, False
         return batch, True
 
-    def entries(self) -> Iterator[tree.Entry]:
-        """The whole walk, for a source at this end."""
+    def entries(self, after: Optional[Tuple[int, str]] = None) -> Iterator[tree.Entry]:
+        """Walk all sources; with `after` (top, path), from behind that entry on."""
         tops = [(top.name, to_bytes(top.path)) for top in self._tops]
-        return tree.Walk(tops, self._rules).entries()
+        return tree.Walk(tops, self._rules).entries(after)
 
     # --- large files, by chunks
 
-    def know(self, id_: int, value: tree.Entry) -> None:
-        """From now on `id_` is this file."""
-        self._known[id_] = value
-
     def forget(self, id_: int) -> None:
-        """Have `id_` be no file any more."""
-        self._known.pop(id_, None)
+        super().forget(id_)
         self._open.close_file(id_)
 
-    def _opened(self, value: tree.Entry) -> "ReadFile":
+    def _open_file(self, value: tree.Entry) -> "ReadFile":
         return self._read(value)
 
     def _read(self, value: tree.Entry) -> files.FileSource:
@@ -150,12 +163,15 @@ class Source:
         return files.FileSource(place, identity(value), self._rules.follow)
 
     def _place(self, value: tree.Entry) -> files.Place:
-        """Where a file is: with -a no link below its top leads there. Raises OSError, Changed."""
+        """Return where a file is. With -a no link below its top is followed on the way there.
+
+        Raises OSError, and Changed where there is a link by now.
+        """
         top, path, root = value.top, value.path, self._roots[value.top]
         rest = path.partition("/")[2] if self._tops[top].name else path
         if self._rules.follow or not rest:
             return None, b"%s/%s" % (root, to_bytes(rest)) if rest else root
-        if top not in self._held:  # one at a time: there may be any number, read in order
+        if top not in self._held:  # only one is held: there may be many, and they come in order
             self._drop_root()
             self._held[top] = Root(to_text(root), follow=False)
         try:
@@ -168,10 +184,8 @@ class Source:
             self._held.popitem()[1].close()
 
     def send_chunk(self, id_: int, offset: int, length: int, send: "wire.Send") -> None:
-        """Send the chunk's blocks and its digest; or that it failed, and why."""
-        value = self._known.get(id_)
-        if value is None:
-            raise wire.WireError("a chunk of a file that was not announced")
+        """Send a chunk's blocks and its digest, or the failure to read it."""
+        value = self._entry(id_)
         hasher = hashes.new(self._algorithm)
         counted = wire.COUNT.pack(length)
         try:
@@ -187,22 +201,22 @@ class Source:
         send(wire.DIGEST, id_, offset - length, counted + hasher.digest())
 
     def extents(self, value: tree.Entry, offset: int) -> Tuple[List[files.Extent], bool]:
-        """The file's next stretches of data, and whether these were the last."""
-        file = self._opened(value)
+        """Return the file's next stretches of data, and whether these were the last."""
+        file = self._open_file(value)
         try:
-            found = file.extents(offset, files.EXTENTS_MOST)
+            extents = file.extents(offset, files.EXTENTS_MOST)
         finally:
             file.close()
-        return found, len(found) < files.EXTENTS_MOST
+        return extents, len(extents) < files.EXTENTS_MOST
 
     # --- small files, by packs
 
-    def pack(self, asked: List[tree.Entry]) -> Tuple[List[Row], List[bytes]]:
+    def pack(self, values: List[tree.Entry]) -> Tuple[List[Row], List[bytes]]:
         """Return the row of each file, and the contents of those that could be read."""
         rows: List[Row] = []
         bodies: List[bytes] = []
         new_hasher = hashes.ALGORITHMS[hashes.STRONG if self._strong else self._algorithm]
-        for value in asked:
+        for value in values:
             try:
                 body = self._whole(value)
             except (OSError, files.Changed) as error:
@@ -226,9 +240,9 @@ class Source:
         file = self._read(value)
         try:
             file.check()
-            found = [files.digest_of(file.fd, each, algorithm, self._room) for each in extents]
+            digests = files.digests_of(file.fd, extents, algorithm, self._room)
             file.check()
-            return [None if digest is None else digest.hex() for digest in found]
+            return digests
         finally:
             file.close()
 

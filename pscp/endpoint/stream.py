@@ -1,12 +1,12 @@
-"""A stream over several lanes: cut into numbered chunks at one end, in order again at the other.
+"""A stream over several lanes: cut into numbered chunks at one end, put in order at the other.
 
 A stream has no offsets, so each chunk gets a slot of SLOT_BYTES: chunk K lies at K * SLOT_BYTES and
-fills its slot or less. A chunk without bytes is the end. Cutter (reads a descriptor) and Reorder
-(writes one) are a stream's, PipeSource and PipeSink a lane's; each exists once and runs at either
-end, as those of files do.
+fills its slot or less. A chunk without bytes is the end. A stream has one Cutter, which reads a
+descriptor, and one Reorder, which writes one; a lane has a PipeSource or a PipeSink. Each runs at
+either end.
 
-Not here: their states (stream_states.py), the command at the far end (stream_server.py), which
-chunks travel when (../stream/pipe.py).
+Not here: the states (stream_states.py), the command at the far end (stream_server.py), which chunks
+travel when (../stream/pipe.py).
 Read next: stream_states.py.
 """
 
@@ -24,9 +24,9 @@ from .session import Arriving
 from .stream_states import INPUT, OUTPUT, Input, InputEvent, Output, OutputEvent
 
 SLOT_BYTES = 1 << 20
-_GATHER_MS = 20  # a chunk that began to come is sent when nothing more came for so long,
-_GATHER_S = 0.1  # and at the latest after this
-_STOP_MS = 100  # so soon is it noticed that nobody wants more
+_GATHER_MS = 20  # a chunk that is not full is cut when no byte came for so long,
+_GATHER_S = 0.1  # and at the latest so long after its first byte
+_STOP_MS = 100  # a thread that reads or writes notices stop() within this time
 
 LaneEnds = Tuple[Optional["PipeSource"], Optional["PipeSink"]]  # one of them is None
 
@@ -36,7 +36,7 @@ def _canceled() -> OSError:
 
 
 class Room:
-    """Buffers of a slot each, used again: freshly allocated ones cost a page fault each 4 KiB."""
+    """Buffers of a slot each, kept for reuse: a new one costs a page fault each 4 KiB."""
 
     def __init__(self) -> None:
         self._free: List[bytearray] = []
@@ -52,7 +52,7 @@ class Room:
 
 
 class Cutter:
-    """Cuts what comes out of a descriptor into chunks, and holds them until they have landed."""
+    """Cuts what it reads from a descriptor into chunks, and holds them until they have landed."""
 
     def __init__(self, fd: int) -> None:
         self.fd, self._room = fd, Room()
@@ -61,10 +61,10 @@ class Cutter:
         self._lowest = 0  # all chunks below have landed; used with the lock held
         self.changed = threading.Condition()  # whoever holds its lock owns what follows
         self._life = Machine(INPUT, Input.READING)
-        self.error: Optional[OSError] = None  # why it cannot be read any more
+        self.error: Optional[OSError] = None  # why the descriptor cannot be read any more
         self.end: Optional[int] = None  # the number of the empty chunk
         self.count = 0  # chunks that were cut
-        self._wanted = 0  # chunks that were asked for
+        self._wanted = 0  # chunks that run() is to cut
         self._held: Dict[int, Tuple[bytearray, int]] = {}
 
     @property
@@ -76,7 +76,7 @@ class Cutter:
         return PipeSource(self, request.hash, request.block_bytes), None
 
     def cut(self) -> int:
-        """Wait for the next chunk; returns its length, 0 at the end. Raises OSError."""
+        """Wait for the next chunk; return its bytes, 0 at the end. Raises OSError."""
         buffer = self._room.take()
         try:
             length = self._fill(memoryview(buffer))
@@ -99,7 +99,7 @@ class Cutter:
         return length
 
     def _fill(self, view: memoryview) -> int:
-        """Read until nothing more comes for a moment, or the buffer is full; returns the bytes."""
+        """Read until the buffer is full, or a moment passes without a byte; return the bytes."""
         filled, until_s = 0, math.inf
         while filled < len(view) and time.monotonic() < until_s:
             if not self._poll.poll(_GATHER_MS if filled else _STOP_MS):
@@ -115,7 +115,7 @@ class Cutter:
         return filled
 
     def run(self) -> None:
-        """Cut the chunks that are asked for, until the end, an error or stop()."""
+        """Cut the chunks that want() names, until the end, an error or stop()."""
         while True:
             with self.changed:
                 while self.count >= self._wanted and self.state is Input.READING:
@@ -124,19 +124,19 @@ class Cutter:
                     return
             try:
                 self.cut()
-            except OSError:  # whoever waits for a chunk gets it as well
+            except OSError:  # get() raises it as well
                 return
 
     def want(self, number: int) -> None:
-        """Somebody asks for this chunk."""
+        """Have run() cut the chunks up to this one."""
         with self.changed:
             self._wanted = max(self._wanted, number + 1)
             self.changed.notify_all()
 
     def get(self, number: int) -> memoryview:
-        """The chunk's bytes, once they were cut; b"" from the end on.
+        """Wait until a chunk was cut, and return its bytes; b"" from the end on.
 
-        Raises OSError when it could not be read, or landed already, by another lane.
+        Raises OSError where it could not be read, or has landed already over another lane.
         """
         with self.changed:
             while number >= self.count and self.end is None:
@@ -151,20 +151,20 @@ class Cutter:
             return memoryview(buffer)[:length]
 
     def stop(self) -> None:
-        """Whoever waits for more gets an OSError."""
+        """Read no more; who waits for a chunk gets an OSError."""
         with self.changed:
             self._life.on(InputEvent.STOP)
             self.changed.notify_all()
 
     def drop(self, number: int) -> None:
-        """The chunk has landed."""
+        """Forget a chunk that has landed."""
         with self.changed:
             held = self._held.pop(number, None)
             if held is not None:
                 self._room.give(held[0])
 
     def drop_below(self, number: int) -> None:
-        """All chunks before this one have landed."""
+        """Forget all chunks before this one: they have landed."""
         with self.changed:
             while self._lowest < min(number, self.count):
                 self.drop(self._lowest)
@@ -172,7 +172,7 @@ class Cutter:
 
 
 class PipeSource:
-    """A lane's source of a stream: sends the chunks it is asked for."""
+    """A lane's source of a stream: sends the chunks that are asked of it."""
 
     def __init__(self, cutter: Cutter, algorithm: str, block_bytes: int) -> None:
         self._cutter, self._algorithm, self._block_bytes = cutter, algorithm, block_bytes
@@ -184,7 +184,7 @@ class PipeSource:
         pass
 
     def send_chunk(self, id_: int, offset: int, length: int, send: "wire.Send") -> None:
-        """Send the blocks of a chunk, and its digest; or the failure to read it."""
+        """Send a chunk's blocks and its digest, or the failure to read it."""
         try:
             view = self._cutter.get(offset // SLOT_BYTES)
         except OSError as error:
@@ -203,27 +203,27 @@ class PipeSource:
 
 
 class AskedSource(PipeSource):
-    """The same at the far end, where a chunk may be asked for before it was cut.
+    """A PipeSource at the far end, where a chunk may be asked for before it was cut.
 
-    A thread of the lane's own waits for it, so that the lane hears other questions meanwhile.
-    `window` chunks behind the one asked for last, all have landed.
+    A thread waits for the chunk, so that the lane answers other requests meanwhile. The chunks that
+    are `window` or more behind the one asked for last have landed.
     """
 
     def __init__(self, cutter: Cutter, algorithm: str, block_bytes: int, window: int) -> None:
         PipeSource.__init__(self, cutter, algorithm, block_bytes)
         self._window = window
         self._changed = threading.Condition()  # whoever holds its lock owns what follows
-        self._asked: List[Tuple[int, int, int, "wire.Send"]] = []
+        self._waiting: List[Tuple[int, int, int, "wire.Send"]] = []
         self._closing = False
         self._thread: Optional[threading.Thread] = None
 
     def send_chunk(self, id_: int, offset: int, length: int, send: "wire.Send") -> None:
-        """Have the chunk sent once it was cut."""
+        """Have the thread send a chunk once it was cut."""
         number = offset // SLOT_BYTES
         self._cutter.drop_below(number + 1 - self._window)
         self._cutter.want(number)
         with self._changed:
-            self._asked.append((id_, offset, length, send))
+            self._waiting.append((id_, offset, length, send))
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="sender", daemon=True)
                 self._thread.start()
@@ -232,13 +232,13 @@ class AskedSource(PipeSource):
     def _run(self) -> None:
         while True:
             with self._changed:
-                while not self._asked:
+                while not self._waiting:
                     if self._closing:
                         return
                     self._changed.wait()
-                asked = self._asked.pop(0)
+                chunk = self._waiting.pop(0)
             try:
-                PipeSource.send_chunk(self, *asked)
+                PipeSource.send_chunk(self, *chunk)
             except OSError:  # the lane is lost
                 return
 
@@ -246,7 +246,7 @@ class AskedSource(PipeSource):
         """Send nothing more."""
         with self._changed:
             self._closing = True
-            self._asked.clear()
+            self._waiting.clear()
             self._changed.notify_all()
 
 
@@ -254,9 +254,9 @@ _TAKING = (Output.WRITING, Output.DEAF)
 
 
 class Reorder:
-    """Chunks that arrive in any order become one stream again, on a descriptor.
+    """Writes chunks to a descriptor in their order, whatever order they arrive in.
 
-    Holds at most `window` chunks; who sends must not be further ahead of `written` than that.
+    It holds at most `window` chunks; a sender must not be further ahead of `written` than that.
     """
 
     def __init__(self, fd: int, window: int) -> None:
@@ -265,8 +265,8 @@ class Reorder:
         self._poll.register(fd, select.POLLOUT)
         self.changed = threading.Condition()  # whoever holds its lock owns what follows
         self._life = Machine(OUTPUT, Output.WRITING)
-        self.error: Optional[OSError] = None  # why it cannot be written
-        self.written = 0  # chunks, from the first on without a gap; dropped ones count
+        self.error: Optional[OSError] = None  # why the descriptor cannot be written
+        self.written = 0  # chunks that were written in order, or dropped as nobody reads them
         self.arrived_bytes = 0
         self.end: Optional[int] = None  # the number of the empty chunk
         self._waiting: Dict[int, Tuple[bytearray, int]] = {}
@@ -281,7 +281,7 @@ class Reorder:
 
     @property
     def is_deaf(self) -> bool:
-        """Is what comes not written any more?"""
+        """Are chunks not written any more?"""
         return self.state in (Output.DEAF, Output.DROPPED, Output.FAILED)
 
     def lane(self, request: requests.BeginStream) -> LaneEnds:
@@ -289,12 +289,12 @@ class Reorder:
         return None, PipeSink(self, request.hash)
 
     def has(self, number: int) -> bool:
-        """Has this chunk come?"""
+        """Has this chunk arrived?"""
         with self.changed:
             return number < self.written or number in self._waiting
 
     def put(self, number: int, buffer: bytearray, length: int) -> None:
-        """Take a verified chunk, or drop it if it has come already; one without bytes is the end.
+        """Take a verified chunk, or drop one that is there already; without bytes it is the end.
 
         Raises WireError for one beyond the window.
         """
@@ -313,12 +313,12 @@ class Reorder:
             self.changed.notify_all()
 
     def _note_end(self) -> None:
-        """With the lock held: was all written?"""
+        """Change the state if all was written. The caller holds the lock."""
         if self.state in _TAKING and self.end is not None and self.written >= self.end:
             self._life.on(OutputEvent.FINISH)
 
     def run(self, notify: Callable[[], None] = lambda: None) -> None:
-        """Write, in order, until the end, an error or stop(). Calls `notify` after each chunk."""
+        """Write chunks until the end, an error or stop(). Calls `notify` after each chunk."""
         while True:
             with self.changed:
                 while self.written not in self._waiting and self.state in _TAKING:
@@ -328,7 +328,7 @@ class Reorder:
                 buffer, length = self._waiting.pop(self.written)
             self._write(memoryview(buffer)[:length])
             with self.changed:
-                if self.state in _TAKING:  # else maybe it was stopped in the middle of the chunk
+                if self.state in _TAKING:  # else stop() may have come in the middle of the chunk
                     self.written += 1
                     self.room.give(buffer)
                     self._note_end()
@@ -339,7 +339,7 @@ class Reorder:
             while len(view) and self.state is Output.WRITING:
                 try:
                     view = view[os.write(self.fd, view) :]
-                except BlockingIOError:  # who shares it made it so
+                except BlockingIOError:  # a process that shares the descriptor made it so
                     self._poll.poll(_STOP_MS)
         except BrokenPipeError:
             with self.changed:
@@ -357,7 +357,7 @@ class Reorder:
 
 
 class PipeSink:
-    """A lane's sink of a stream: verifies chunks on their way to the window."""
+    """A lane's sink of a stream: verifies chunks before the Reorder takes them."""
 
     def __init__(self, reorder: Reorder, algorithm: str) -> None:
         self._reorder, self._algorithm = reorder, algorithm
@@ -373,13 +373,17 @@ class PipeSink:
         pass
 
     def place(self, id_: int, offset: int, length: int) -> Optional[memoryview]:
-        """Return where a block may be read to, before write() gets it; None where it may not."""
+        """Return where a block is to be read to before write(); None where it does not fit."""
         begin = offset % SLOT_BYTES
         if begin + length > SLOT_BYTES:
             return None
+        return memoryview(self._slot())[begin : begin + length]
+
+    def _slot(self) -> bytearray:
+        """Return the buffer of the chunk that is arriving."""
         if self._buffer is None:
             self._buffer = self._reorder.room.take()
-        return memoryview(self._buffer)[begin : begin + length]
+        return self._buffer
 
     def write(self, id_: int, offset: int, block: memoryview, check: bytes = b"") -> None:
         """Take the next block of a chunk. Raises WireError for one that does not follow."""
@@ -390,25 +394,23 @@ class PipeSink:
         place = offset - self._begin
         if place + len(block) > SLOT_BYTES:
             raise wire.WireError("a block outside of its slot")
-        if self._buffer is None:
-            self._buffer = self._reorder.room.take()
+        buffer = self._slot()
         self._hasher.update(block)
-        if block.obj is not self._buffer:
-            self._buffer[place : place + len(block)] = block
+        if block.obj is not buffer:
+            buffer[place : place + len(block)] = block
 
     def complete(
         self, id_: int, offset: int, length: int, digest: bytes
     ) -> Tuple[bool, int, Optional[failures.Data]]:
-        """End a chunk: does it match its digest, and how many were written, from the first on?"""
+        """End a chunk. Returns whether its digest matches, and how many were written in order."""
         if length:
             self._arriving.complete(id_, offset, length)
         else:
             self._hasher = hashes.new(self._algorithm)
-        buffer, self._buffer = self._buffer, None
+        buffer, self._buffer = self._slot(), None
         if self._hasher.digest() != digest:
+            self._reorder.room.give(buffer)
             return False, self._reorder.written, None
-        if buffer is None:
-            buffer = self._reorder.room.take()
         self._reorder.put(offset // SLOT_BYTES, buffer, length)
         return True, self._reorder.written, None
 

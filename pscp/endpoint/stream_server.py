@@ -1,8 +1,8 @@
 """The far end of a stream: its command, and the lanes that are handed over to it.
 
-Each connection brings an agent, and one of them is the gatherer: it runs the command. The others
-hand it their descriptors over a Unix socket (SCM_RIGHTS) and wait until they get them back, so
-that one process has all lanes and puts the chunks in order.
+Each connection has an agent, and one of them is the gatherer: it runs the command. The others hand
+it their descriptors over a Unix socket (SCM_RIGHTS) and wait until it has done with them, so that
+one process has all lanes and puts the chunks in order.
 
 Not here: the chunks (stream.py), the command (stream_process.py), the states (stream_states.py),
 the frames of a lane (agent.py).
@@ -10,6 +10,7 @@ Read next: stream_process.py.
 """
 
 import array
+import contextlib
 import math
 import os
 import socket
@@ -24,36 +25,36 @@ from .machine import Machine
 from .paths import to_bytes, to_text
 from .stream_states import FAR, Far, FarEvent
 
-GRACE_S = 60.0  # without a lane; then nobody comes any more, and the command is ended
-PATIENCE_S = 1.0  # then a question is answered without news
-_HANDED = struct.Struct(">I")  # bytes that were read already
+GRACE_S = 60.0  # the gatherer waits so long without a lane before it ends the command
+PATIENCE_S = 1.0  # after this a request is answered without news
+_HANDED = struct.Struct(">I")  # how many bytes were read of the lane already
 _LET_GO = b"."
 _WHY_MAX = 1024
 _FOLDER_MAX = 90  # characters: unix(7) takes 107 for a socket, other systems 103
 GONE = "the far end of the stream is gone"
 
 Reply = Callable[[object, bool], None]  # (answer, or failure data; whether it failed)
-Serve = Callable[["Gathering", int, int, bytes], None]  # read_fd, write_fd, what was read already
+Serve = Callable[["Gathering", int, int, bytes], None]  # (.., read_fd, write_fd, read already)
 
 
 class Gathering:
-    """One stream's far end. Its lanes ask it questions; it answers when there is something new."""
+    """The far end of one stream. It answers the requests of its lanes when there is news."""
 
     def __init__(self, request: requests.Gather, umask: int, serve: Serve) -> None:
         """Raises OSError and Refusal where the command or the file cannot be opened."""
         self._serve, self._window = serve, request.window
-        self._reorder: Optional[stream.Reorder] = None  # a sink has this, a source `_cutter`
+        self._reorder: Optional[stream.Reorder] = None  # of a sink; a source has `_cutter`
         self._cutter: Optional[stream.Cutter] = None
         self.changed = threading.Condition()  # whoever holds its lock owns what follows
         self._life = Machine(FAR, Far.RUNNING)
         self._status: Optional[int] = None  # the command's, once it has ended
         self._failure: Optional[failures.Data] = None  # why the stream could not be written
-        self._wake_at = math.inf  # chunks written: somebody asks for that
-        self._lanes = 1  # that are served; the first is the gatherer's own
+        self._wake_at = math.inf  # the number of written chunks that a request waits for
+        self._lanes = 1  # lanes that are served; the first is the gatherer's own
         self._listening = _Listening()
         self.path = self._listening.path
         try:
-            self._program = self._opened(request, umask)
+            self._program = self._open_program(request, umask)
         except BaseException:
             self._listening.close()
             raise
@@ -64,7 +65,7 @@ class Gathering:
         for run in (self._move, self._watch, self._accept):
             threading.Thread(target=run, name=run.__name__.strip("_"), daemon=True).start()
 
-    def _opened(self, request: requests.Gather, umask: int) -> "stream_process.Program":
+    def _open_program(self, request: requests.Gather, umask: int) -> "stream_process.Program":
         is_sink, tidy = request.is_sink, self._listening.remove
         if request.path is None:
             return stream_process.Command(request.command, is_sink, self._notify, tidy)
@@ -77,13 +78,13 @@ class Gathering:
         if self._reorder is not None:
             return self._reorder.lane(request)
         assert self._cutter is not None
-        made = stream.AskedSource(self._cutter, request.hash, request.block_bytes, self._window)
-        return made, None
+        source = stream.AskedSource(self._cutter, request.hash, request.block_bytes, self._window)
+        return source, None
 
-    # --- requests; each is answered once there is news, or after a while without
+    # --- requests; each is answered once there is news, or after PATIENCE_S
 
     def drained(self, request: requests.Drained, reply: Reply) -> None:
-        """Reply how many chunks were written, once that is more than `past`, or never will be."""
+        """Reply the number of written chunks, once it is above `past` or the program has ended."""
         reorder, past = self._the_reorder(), request.past
         self._wake_at = past + 1
 
@@ -94,38 +95,38 @@ class Gathering:
         self._when(news, reply)
 
     def heard(self, request: requests.Heard, reply: Reply) -> None:
-        """Reply what the command has said since, its exit status, and whether it reads no more."""
+        """Reply the command's further output, its exit status, and whether it reads no more."""
         after, was_deaf = request.after, request.deaf
 
         def news(is_late: bool) -> Optional[Dict[str, object]]:
-            texts = [said.after(count) for said, count in zip(self._program.said, after)]
+            texts = [output.after(count) for output, count in zip(self._program.outputs, after)]
             is_deaf = self._reorder is not None and self._reorder.is_deaf
             is_news = any(texts) or self._status is not None or is_deaf != was_deaf
             if not (is_news or is_late):
                 return None
             status = None if any(texts) else self._status
-            listed = [[to_text(text), len(text)] for text in texts]
-            return {"said": listed, "status": status, "deaf": is_deaf, "failure": self._failure}
+            said = [[to_text(text), len(text)] for text in texts]
+            return {"said": said, "status": status, "deaf": is_deaf, "failure": self._failure}
 
         self._when(news, reply)
 
     def close_input(self, request: requests.CloseInput, reply: Reply) -> None:
-        """Note how many chunks there are in all; the command sees its end once it has them."""
+        """Note how many chunks there are in all; after them the command sees its input's end."""
         reorder = self._the_reorder()
         reorder.put(request.total, reorder.room.take(), 0)
         reply(None, False)
 
     def abort(self, reply: Reply) -> None:
-        """End the command: the stream is cut short."""
+        """End the command, as the stream is cut short."""
         self._end_program()
         self.leave()
         reply(None, False)
 
     def _when(self, news: Callable[[bool], object], reply: Reply) -> None:
-        """Reply with what `news` returns, once that is not None; later it gets True: it is late.
+        """Reply in a thread, once `news` returns an answer; it gets True when PATIENCE_S is over.
 
-        So who hears nothing for longer knows that the lane stands still, and asks over another. A
-        thread of its own waits, as nobody reads what is said on a lane that stands still.
+        So a coordinator that gets no reply for longer knows that the lane stalls, and asks over
+        another. There is a thread for each reply, as sending one on a lane that stalls takes long.
         """
         args = (news, reply)
         threading.Thread(target=self._wait_for, args=args, name="answer", daemon=True).start()
@@ -133,17 +134,15 @@ class Gathering:
     def _wait_for(self, news: Callable[[bool], object], reply: Reply) -> None:
         until_s = time.monotonic() + PATIENCE_S
         with self.changed:
-            found = news(False)
-            while found is None:
+            answer = news(False)
+            while answer is None:
                 if self._life.state is Far.CLOSED:
                     return
                 left_s = until_s - time.monotonic()
                 self.changed.wait(max(left_s, 0))
-                found = news(left_s <= 0)
-        try:
-            reply(found, False)
-        except OSError:  # the lane is lost
-            pass
+                answer = news(left_s <= 0)
+        with contextlib.suppress(OSError):  # the lane is lost
+            reply(answer, False)
 
     def _the_reorder(self) -> stream.Reorder:
         if self._reorder is None:
@@ -167,7 +166,7 @@ class Gathering:
             self._notify()
 
     def _move(self) -> None:
-        """Move the stream until it ends; its end is the input's only where all was written."""
+        """Move the stream until it ends. The command sees that only where all was written."""
         try:
             if self._cutter is not None:
                 self._cutter.run()
@@ -230,11 +229,11 @@ class Gathering:
             self.changed.notify_all()
 
     def leave(self) -> None:
-        """Expect no lane any more: who has none left may end."""
+        """Expect no more lanes: outlive() returns once the last one is gone."""
         self._report(FarEvent.LEAVE)
 
     def outlive(self) -> None:
-        """Wait while other lanes are here, or may come: the gatherer's own lane is lost."""
+        """Wait while there are other lanes, or may be: the gatherer's own lane is lost."""
         self._lane_gone()
         with self.changed:
             alone_s = time.monotonic()
@@ -253,8 +252,8 @@ class Gathering:
         for part in (self._reorder, self._cutter):
             if part is not None:
                 part.stop()
-        for said in self._program.said:
-            said.close()
+        for output in self._program.outputs:
+            output.close()
         self._report(FarEvent.CLOSE)
         self._listening.close()
 
@@ -286,46 +285,40 @@ class _Listening:
 
     def close(self) -> None:
         self._is_closed = True
-        try:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as last:
-                last.connect(self.path)  # closing it wakes nobody who waits in accept()
-        except OSError:
-            pass
+        last = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        with contextlib.suppress(OSError), last:
+            last.connect(self.path)  # close() alone would not wake accept()
         self._socket.close()
         self.remove()
 
     def remove(self) -> None:
         for remove, path in ((os.unlink, self.path), (os.rmdir, self._folder)):
-            try:
+            with contextlib.suppress(OSError):
                 remove(path)
-            except OSError:
-                pass
 
 
 def hand_over(path: str, fds: Tuple[int, int], pending: bytes) -> None:
-    """Give a lane's descriptors to the gatherer, with what was read already; wait until it lets go.
+    """Give the gatherer a lane's descriptors and what was read already; wait until it has done.
 
-    Raises OSError where it is gone, and WireError for what it says against the lane.
+    Raises OSError where the gatherer is gone, and WireError with its reason against the lane.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as to:
         to.connect(to_bytes(path))
         rights = array.array("i", fds).tobytes()
         to.sendmsg([_HANDED.pack(len(pending))], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
         to.sendall(pending)
-        said = to.recv(_WHY_MAX)
-        if said != _LET_GO:
-            raise wire.WireError(said.decode("ascii", "replace") or GONE)
+        reason = to.recv(_WHY_MAX)
+        if reason != _LET_GO:
+            raise wire.WireError(reason.decode("ascii", "replace") or GONE)
 
 
 def _tell_why(handed: socket.socket, error: BaseException) -> None:
-    try:
+    with contextlib.suppress(OSError):
         handed.sendall(str(error).encode("ascii", "replace")[:_WHY_MAX])
-    except OSError:
-        pass
 
 
 def _received(handed: socket.socket, fds: "array.array[int]") -> bytes:
-    """Return what was read of the lane already, and put its descriptors into `fds`."""
+    """Receive a lane: put its descriptors into `fds`, and return what was read of it already."""
     header, ancillary, _, _ = handed.recvmsg(_HANDED.size, socket.CMSG_SPACE(2 * fds.itemsize))
     for level, kind, data in ancillary:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):

@@ -1,11 +1,11 @@
 """The states of a stream's ends, and which event leads from one state to another.
 
-Input and Output are a descriptor that is read and one that is written, at either end of the
-stream; Far is the stream as the agent that runs its command has it. What another program, another
-lane or a signal does may come late, so such events are in every row.
+Input and Output are the states of a descriptor that is read or written, at either end of the
+stream; Far are those of the stream at the agent that runs its command. What another program,
+another lane or a signal does may come late, so such events are in every row.
 
-Not here: what a table is used for (machine.py), the stream as the coordinator has it
-(../stream/states.py), who reports events with which lock held (stream.py, stream_server.py).
+Not here: the state machine (machine.py), the states at the coordinator (../stream/states.py), who
+reports events with which lock held (stream.py, stream_server.py).
 Read next: stream_server.py.
 """
 
@@ -24,7 +24,7 @@ class Input(enum.Enum):
 class InputEvent(enum.Enum):
     END = 1  # the descriptor has come to its end
     FAIL = 2  # reading raised an error
-    STOP = 3  # the stream is over
+    STOP = 3  # the stream is over: nobody wants more
 
 
 INPUT = {
@@ -45,7 +45,7 @@ class Output(enum.Enum):
     WRITING = 1  # chunks are written as they come
     DEAF = 2  # nobody reads any more: chunks are dropped as they come
     COMPLETE = 3  # all was written, up to the end
-    DROPPED = 4  # as COMPLETE, but nobody has read the last of it
+    DROPPED = 4  # all was written or dropped, up to the end, but not all was read
     FAILED = 5  # it cannot be written any more
     STOPPED = 6  # the stream was over before it was complete
 
@@ -77,19 +77,19 @@ OUTPUT = {
 
 
 class Far(enum.Enum):
-    """The states of a stream as the agent that runs the command has it (stream_server.py)."""
+    """The states of a stream at the agent that runs the command (stream_server.py)."""
 
     RUNNING = 1  # the command runs, and lanes may come
-    EXITED = 2  # the command has ended; lanes may come and ask what it said
+    EXITED = 2  # the command has ended; lanes may come and ask for its output
     LEAVING = 3  # no lane comes any more, and the command has not ended
     LEFT = 4  # no lane comes any more, and the command has ended
-    CLOSED = 5  # nothing is answered, and the command was ended
+    CLOSED = 5  # no request is answered any more, and the command was ended
 
 
 class FarEvent(enum.Enum):
     EXIT = 1  # the command has ended
-    LEAVE = 2  # the coordinator has said that this was all, or that it gives up
-    CLOSE = 3  # this agent's own lane is over, or it has waited for others in vain
+    LEAVE = 2  # the coordinator has ended the copy, or given the stream up
+    CLOSE = 3  # this agent's own lane has ended, or it has waited for others in vain
 
 
 FAR = {
@@ -105,6 +105,6 @@ FAR = {
         FarEvent.CLOSE: Far.CLOSED,
     },
     Far.LEFT: {FarEvent.LEAVE: Far.LEFT, FarEvent.CLOSE: Far.CLOSED},
-    # Closing ends the command, and other lanes may still be at it.
+    # Closing ends the command, and other lanes may still be in use.
     Far.CLOSED: {FarEvent.EXIT: Far.CLOSED, FarEvent.LEAVE: Far.CLOSED},
 }

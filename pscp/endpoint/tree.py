@@ -1,11 +1,10 @@
-"""The walk of a source: every file, folder and link of it as an Entry, in a settled order.
+"""The walk of a source: an Entry for each file, folder and link, always in the same order.
 
-The order is by name within a folder, a folder before what is in it, so that a walk that was
-cut off can go on after any entry, whatever changed meanwhile. What cannot be read becomes an
-entry of kind ERROR, and the walk goes on.
+The order is by name within a folder, and a folder comes before what is in it: so a walk that was
+cut off can go on after any entry, whatever changed meanwhile. What cannot be read becomes an entry
+of kind ERROR, and the walk goes on.
 
-Not here: what is done with an entry (../transfer/plan.py), metadata written at the other end
-(metadata.py).
+Not here: the use of entries (../transfer/plan.py), metadata as the sink applies it (metadata.py).
 Read next: source.py.
 """
 
@@ -26,35 +25,35 @@ class Entry(NamedTuple):
     """One item of a manifest. `path` is relative and begins with the source's name."""
 
     kind: str
-    top: int  # which of the sources it belongs to
+    top: int  # the number of the source that it belongs to
     path: str
     size: int
     mode: int
     mtime_ns: int
     inode: int
-    # A link's "to" ("in" which top); "sparse", or "dig" where zeros may be a hole; metadata.py's;
-    # or a failure.
+    # "to" of a link, and "in" which top it is; "sparse", or "dig" where zeros may be a hole; what
+    # metadata.read() returns. Or a failure.
     extra: Dict[str, object]
 
     @property
     def target(self) -> str:
-        """What a symbolic link leads to, or the file that has another name; "" for none."""
+        """Return where a symbolic link leads, or the first name of a hard link; "" for none."""
         to = self.extra.get("to")
         return to if isinstance(to, str) else ""
 
 
 class Rules(NamedTuple):
-    """What a walk includes, and how much it tells of it."""
+    """Which files a walk includes, and which metadata it reads."""
 
     recursive: bool
-    follow: bool  # symbolic links are what they point at
+    follow: bool  # whether a symbolic link counts as the file that it leads to
     preserve: bool
     archive: bool
     filters: Sequence[Sequence[str]]  # ("exclude" | "include", pattern); the first match decides
 
 
 def matches(pattern: str, path: str, is_folder: bool) -> bool:
-    """Does a filter's pattern match? "x" any name, "a/x" a path, "x/" folders only."""
+    """Does a filter's pattern match: "x" any such name, "a/x" a path, "x/" folders only?"""
     if pattern.endswith("/"):
         if not is_folder:
             return False
@@ -65,8 +64,8 @@ def matches(pattern: str, path: str, is_folder: bool) -> bool:
 
 
 def is_excluded(filters: Sequence[Sequence[str]], name: str, path: str, is_folder: bool) -> bool:
-    """Do the filters leave this path out? `name` is that of the source that it is in."""
-    if not name:  # "." as a source: not to be excluded, and in no path
+    """Do the filters leave this path out? `name` is the name of its source."""
+    if not name:  # the source "." is never excluded, and its name is in no path
         if not path:
             return False
         path = "./" + path
@@ -77,29 +76,29 @@ def is_excluded(filters: Sequence[Sequence[str]], name: str, path: str, is_folde
 
 
 def _place(top: int, path: str) -> Tuple[int, List[bytes]]:
-    """What the order of a walk is by."""
+    """Return an entry's key in the order of a walk."""
     return top, to_bytes(path).split(b"/")
 
 
 class Walk:
-    """Iterates over the entries of several tops: (name in the manifest, absolute path)."""
+    """A walk of several tops, each (name in the manifest, absolute path)."""
 
     def __init__(self, tops: Sequence[Tuple[str, bytes]], rules: Rules) -> None:
         self._tops, self._rules = tops, rules
-        self._linked: Dict[Tuple[int, int], Tuple[int, str]] = {}  # files with several names
+        self._linked: Dict[Tuple[int, int], Tuple[int, str]] = {}  # first names of hard links
 
     def entries(self, after: Optional[Tuple[int, str]] = None) -> Iterator[Entry]:
-        """All entries; with `after` (top, path) only those behind it in the order."""
+        """Yield all entries; with `after` (top, path) only those behind it in the order."""
         last = (0, [b""]) if after is None else _place(*after)
         for top, (name, path) in enumerate(self._tops):
             if top < last[0] and not self._rules.archive:
-                continue  # of an archive all is walked again: its hard links may lead there
+                continue  # with -a all is walked again, as hard links may lead there
             for entry in self._below(top, name, path):
                 if after is None or _place(top, entry.path) > last:
                     yield entry
 
     def _below(self, top: int, name: str, path: bytes) -> Iterator[Entry]:
-        """Depth first, without recursion: a tree may be deeper than Python's stack."""
+        """Yield the entries of one top, depth first; no recursion, for trees may be very deep."""
         pending = [iter([(name, path)])]
         ancestors = [(0, 0)]
         fds: List[Optional[int]] = [None]  # of the folders that the walk is in
@@ -117,9 +116,9 @@ class Walk:
                 yield entry
                 if entry.kind == FOLDER and key is not None:
                     try:
-                        fd, names = self._entered(*step, above=fds[-1], key=key)
+                        fd, names = self._enter(*step, above=fds[-1], key=key)
                     except (OSError, Changed) as error:
-                        # Behind the folder in the order, so that a walk that goes on finds it.
+                        # The "/" puts it behind the folder, so that a later walk yields it.
                         failure = failures.from_exception(error, step[0])
                         yield self._error(top, step[0] + "/", failure)
                         continue
@@ -127,15 +126,15 @@ class Walk:
                     ancestors.append(key)
                     pending.append(iter(names))
         finally:
-            for each in fds:
-                _close(each)
+            for open_fd in fds:
+                _close(open_fd)
 
-    def _entered(
+    def _enter(
         self, path: str, full: bytes, above: Optional[int], key: Tuple[int, int]
     ) -> Tuple[Optional[int], List[Tuple[str, bytes]]]:
-        """A folder's descriptor (None with -r, which follows links) and what is in it.
+        """Open a folder; return its descriptor (None with -r, which follows links) and contents.
 
-        What somebody puts in its place meanwhile is not entered. Raises OSError, Changed.
+        Raises Changed where something else has its name by now, and OSError.
         """
         fd = None
         try:
@@ -143,8 +142,8 @@ class Walk:
                 fd = os.open(_name(full, above), FOLDER_FLAGS, dir_fd=above)
                 if _key(os.fstat(fd)) != key:
                     raise Changed()
-            found = os.listdir(full if fd is None else fd)
-            names = sorted(without_own(map(os.fsencode, found)))
+            listing = os.listdir(full if fd is None else fd)
+            names = sorted(without_own(map(os.fsencode, listing)))
         except BaseException:
             _close(fd)
             raise
@@ -157,7 +156,7 @@ class Walk:
     def _entry(
         self, top: int, path: str, full: bytes, fd: Optional[int], ancestors: List[Tuple[int, int]]
     ) -> Tuple[Optional[Entry], Optional[Tuple[int, int]]]:
-        """The entry (None: left out), and the key of a folder that is to be entered."""
+        """Return the entry (None: left out), and the key of a folder that is to be entered."""
         try:
             name = _name(full, fd)
             status = os.stat(name, dir_fd=fd, follow_symlinks=self._rules.follow)

@@ -8,13 +8,13 @@ A frame is a header of 28 bytes and a payload (all integers big-endian):
     | u8    | u8    | u16   | u32        | u64       | u64       | u32        | length bytes
     +-------+-------+-------+------------+-----------+-----------+------------+---------- - -
 
-`check` is the CRC-16 of the header with zero in its place: a length with a wrong bit would have
-the receiver wait for ever. `crc` is the CRC-32 of what no digest covers: a JSON payload, and the
-list of a PACK. SSH protects what is on the network; these find what a faulty memory changed.
+`check` is the CRC-16 of the header with zero in its place: a wrong bit in `length` would have the
+receiver wait for ever. `crc` is the CRC-32 of what no digest covers: a JSON payload, and the list
+of a PACK. SSH protects what is on the network; these find what a faulty memory changed.
 
 `id` names a file in FILE, GET, DATA, DIGEST and ACK, and a request in ASK, REPLY and PACK.
 
-Not here: which frame may come when (session.py), and any input or output.
+Not here: which frame is legal when (session.py), and any input or output.
 Read next: session.py.
 """
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from .system import Payload
 
     class Send(Protocol):
-        """Sends a frame over a channel."""
+        """A function that sends a frame over a channel."""
 
         def __call__(
             self, type_: int, id_: int, offset: int, payload: Payload, flags: int = 0
@@ -49,22 +49,20 @@ if TYPE_CHECKING:
 
 HEADER = struct.Struct(">BBHIQQI")
 
-# What a frame is. The far end is always this same version, so numbers may change freely.
-HELLO = 1  # agent: what I am (JSON)
+# The types of frames. The far end is always of this same version, so numbers may change.
+HELLO = 1  # agent: what its machine has (JSON)
 ASK = 2  # coordinator: a request (JSON)
 REPLY = 3  # agent: its answer (JSON); flag FAILED: an error
-FILE = 4  # coordinator: what the file `id` is from now on (JSON); empty: forget it
-GET = 5  # coordinator: send me `length` bytes (payload: u32) of file `id` at `offset`
+FILE = 4  # coordinator: which file `id` is from now on (JSON); empty: it is none
+GET = 5  # coordinator: asks for `length` bytes (payload: u32) of file `id` at `offset`
 DATA = 6  # source: a block of file `id` at `offset`
 DIGEST = 7  # source: the chunk is complete: its length, then its digest; FAILED: an error
 ACK = 8  # sink: the chunk is written and matches: LANDED; FAILED: an error; flag MISMATCH
 PACK = 9  # source: small files, whole: u32 length of a JSON list, the list, their bytes
-TICK = 10  # agent: still here
+TICK = 10  # agent: it still runs
 
-NAMES = {
-    HELLO: "HELLO", ASK: "ASK", REPLY: "REPLY", FILE: "FILE", GET: "GET", DATA: "DATA",
-    DIGEST: "DIGEST", ACK: "ACK", PACK: "PACK", TICK: "TICK",
-}  # fmt: skip
+_IN_ORDER = ("HELLO", "ASK", "REPLY", "FILE", "GET", "DATA", "DIGEST", "ACK", "PACK", "TICK")
+NAMES = dict(enumerate(_IN_ORDER, HELLO))
 
 FAILED = 1  # flag: the payload is an error, as JSON
 MISMATCH = 2  # flag of ACK: what arrived does not have the digest that was sent
@@ -75,8 +73,8 @@ CHECK_BYTES = 32  # the digest of a chunk up to here, and zeros: SHA-256 has 32,
 COUNT = struct.Struct(">I")
 LANDED = struct.Struct(">IQ")  # a chunk's length in bytes, and the sink's receipt for it
 
-# A receipt says where the chunk is. All those of a file are the same, and tell its part from others
-# (its inode); a stream's is the number of chunks that were written. 0: the chunk was not taken.
+# A receipt tells which part a chunk was written to: the inode number of the part. In a stream it is
+# the number of chunks that were written. 0: the chunk was not written.
 SOME_PART = 1  # the receipt where nothing tells one part from another
 
 # The largest block is 1 MiB (options.py); a JSON payload is cut to fit in the same room.
@@ -86,11 +84,11 @@ MAX_OFFSET = (1 << 63) - 1  # off_t
 
 
 class WireError(Exception):
-    """The peer sent bytes that are no frame, or a frame that is not allowed here."""
+    """Raised where the peer sent bytes that are no frame, or a frame that is not allowed here."""
 
 
 class Frame(NamedTuple):
-    """A frame as it came. The payload is valid until the Decoder's next space()."""
+    """A frame that was received. The payload is valid until the Decoder's next space()."""
 
     type: int
     flags: int
@@ -103,15 +101,19 @@ class Frame(NamedTuple):
         return NAMES[self.type]
 
     def json(self) -> object:
-        """The payload as JSON; WireError when it is none."""
-        try:
-            return json.loads(bytes(self.payload).decode("ascii"))
-        except (ValueError, RecursionError):
-            raise WireError("a %s frame holds no JSON" % self.name)
+        """Return the payload's JSON value. Raises WireError."""
+        return _parse_json(self.payload, self.type)
+
+
+def _parse_json(text: memoryview, type_: int) -> object:
+    try:
+        return json.loads(bytes(text).decode("ascii"))
+    except (ValueError, RecursionError):
+        raise WireError("a %s frame holds no JSON" % NAMES[type_])
 
 
 def header(type_: int, payload: Sized, id_: int = 0, offset: int = 0, flags: int = 0) -> bytes:
-    """Return the 28 bytes before this payload: bytes, or for DATA whatever has a length."""
+    """Return the 28 bytes before this payload, of which only the length matters for DATA."""
     fields = (len(payload), id_, offset, zlib.crc32(_covered(type_, flags, payload)))
     return HEADER.pack(type_, flags, _check(type_, flags, fields), *fields)
 
@@ -121,7 +123,7 @@ def _check(type_: int, flags: int, fields: Sequence[int]) -> int:
 
 
 def _covered(type_: int, flags: int, payload: Sized) -> Union[bytes, memoryview]:
-    """Return the part of a payload that the crc is of; a digest covers the rest."""
+    """Return the part of a payload that the crc covers; a digest covers the rest."""
     if type_ == DATA or (type_ == DIGEST and not flags):
         return b""
     assert isinstance(payload, (bytes, memoryview))
@@ -131,17 +133,17 @@ def _covered(type_: int, flags: int, payload: Sized) -> Union[bytes, memoryview]
 
 
 def frame(type_: int, payload: bytes = b"", id_: int = 0, offset: int = 0, flags: int = 0) -> bytes:
-    """A small frame in one piece."""
+    """Return a small frame in one piece."""
     return header(type_, payload, id_, offset, flags) + payload
 
 
 def check_of(digest: bytes) -> bytes:
-    """What follows a block: the digest of its chunk up to the block's end."""
+    """Return the check that follows a block: the digest of its chunk up to the block's end."""
     return digest.ljust(CHECK_BYTES, b"\0")
 
 
 def block_of(frame: Frame) -> Tuple[memoryview, bytes]:
-    """The block of a DATA frame, and its check; b"" where it has none."""
+    """Return the block of a DATA frame, and its check; b"" where it has none."""
     if not frame.flags & CHECKED:
         return frame.payload, b""
     if len(frame.payload) < CHECK_BYTES:
@@ -150,58 +152,54 @@ def block_of(frame: Frame) -> Tuple[memoryview, bytes]:
 
 
 def to_json(value: object) -> bytes:
-    """JSON in ASCII: a path's undecodable bytes (surrogateescape) travel as \\udcXX."""
+    """Return JSON in ASCII; a path's undecodable bytes (surrogateescape) become \\udcXX."""
     return json.dumps(value, separators=(",", ":")).encode("ascii")
 
 
 def pack_payload(entries: object, bodies: List[bytes]) -> bytes:
-    """The payload of a PACK frame: what the files are, then their bytes end to end."""
+    """Return the payload of a PACK frame: the files' list, then their bytes end to end."""
     listed = to_json(entries)
     return b"".join([COUNT.pack(len(listed)), listed, *bodies])
 
 
 def unpack_payload(payload: memoryview) -> Tuple[object, memoryview]:
-    """Return what pack_payload() packed: what the files are, and their bytes as one view."""
-    if len(payload) < COUNT.size:
-        raise WireError("a PACK frame is cut short")
-    end = COUNT.size + COUNT.unpack_from(payload)[0]
+    """Return what pack_payload() packed: the files' list, and their bytes as one view."""
+    end = COUNT.size
+    if len(payload) >= end:
+        end += COUNT.unpack_from(payload)[0]
     if end > len(payload):
         raise WireError("a PACK frame is cut short")
-    try:
-        return json.loads(bytes(payload[COUNT.size : end]).decode("ascii")), payload[end:]
-    except (ValueError, RecursionError):
-        raise WireError("a PACK frame holds no JSON")
+    return _parse_json(payload[COUNT.size : end], PACK), payload[end:]
 
 
 TRICKLE_BYTES = 64 * 1024
-# A reader waits so long where bytes come in small pieces: each takes a system call and a turn of
-# CPython's lock, and the pipe has room for what comes meanwhile, at up to 1 GB/s.
+# A reader waits so long where bytes come in small pieces, each of which costs a system call and a
+# turn of CPython's lock. The pipe has room for what comes meanwhile, at up to 1 GB/s.
 GATHER_S = 0.001
-
-
-# What follows a block and is read with it: a DIGEST frame, with 16 bytes of digest, and a header.
+# What is read together with a block: a DIGEST frame, with 16 bytes of digest, and a header.
 _NEXT_BYTES = 2 * HEADER.size + COUNT.size + 16
 
-Place = Callable[[int, int, int], Optional[memoryview]]  # (id, offset, length); None: it has none
+# Returns where a block of this (id, offset, length in bytes) is to be read to; None: nowhere.
+Place = Callable[[int, int, int], Optional[memoryview]]
 
 
 class Decoder:
     """Finds frames in a byte stream, without copying payloads.
 
-    Read into spaces(), tell filled() how much came, take frames with next() until it gives None.
-    With a `place`, a block that has not come whole is read into it.
+    Read into spaces(), call filled() with the number of bytes, then next() until it returns None.
+    With a `place`, a block that has not arrived whole is read to where that says.
     """
 
     def __init__(self, capacity_bytes: int = MAX_FRAME_BYTES) -> None:
         self.place: Optional[Place] = None
         self._view = memoryview(bytearray(max(capacity_bytes, MAX_FRAME_BYTES)))
-        self._start = 0  # of the first byte not yet given out
-        self._end = 0  # of the bytes received
-        self._block: Optional[Frame] = None  # that is read into its place
-        self._missing = 0  # bytes of it
+        self._start = 0  # where the frames that next() has not returned begin
+        self._end = 0  # where the received bytes end
+        self._block: Optional[Frame] = None  # the DATA frame that is read into its place
+        self._missing = 0  # bytes of that block
 
     def spaces(self) -> List[memoryview]:
-        """Where the next bytes go. Frames given out before are invalid from here on."""
+        """Return where the next bytes go. Frames that next() returned are invalid from here on."""
         if self._block is None and not self._begin_block():
             return [self.space()]
         assert self._block is not None
@@ -209,65 +207,65 @@ class Decoder:
         return [left, self._view[:_NEXT_BYTES]]
 
     def _begin_block(self) -> bool:
-        """Is the payload at the front one that goes to its place?"""
-        kept = self._end - self._start - HEADER.size
-        if self.place is None or kept < 0 or self._view[self._start] != DATA:
+        """Begin to read the payload at the front into its place. False where it has none."""
+        kept_bytes = self._end - self._start - HEADER.size
+        if self.place is None or kept_bytes < 0 or self._view[self._start] != DATA:
             return False
         type_, flags, length, id_, offset, _ = self._front()
         place = self.place(id_, offset, length)
         if place is None:
             return False
-        place[:kept] = self._view[self._end - kept : self._end]
-        self._block, self._missing = Frame(type_, flags, id_, offset, place), length - kept
+        place[:kept_bytes] = self._view[self._end - kept_bytes : self._end]
+        self._block, self._missing = Frame(type_, flags, id_, offset, place), length - kept_bytes
         self._start = self._end = 0
         return True
 
     def space(self) -> memoryview:
-        """As spaces(), in one piece; for bytes that are there already."""
-        kept = self._end - self._start
-        if kept == 0:
+        """Return one place for the next bytes, for a caller that has read them already."""
+        kept_bytes = self._end - self._start
+        if kept_bytes == 0:
             self._start = self._end = 0
         elif self._start and len(self._view) - self._start < self._wanted():
-            self._view[:kept] = bytes(self._view[self._start : self._end])
-            self._start, self._end = 0, kept
+            self._view[:kept_bytes] = bytes(self._view[self._start : self._end])
+            self._start, self._end = 0, kept_bytes
         return self._view[self._end :]
 
     def _wanted(self) -> int:
-        """The length of the frame at the front, as far as it is known."""
+        """Return the bytes of the frame at the front, as far as its length is known."""
         if self._end - self._start < HEADER.size:
             return HEADER.size
         length: int = HEADER.unpack_from(self._view, self._start)[3]
         return HEADER.size + length
 
-    def filled(self, count: int) -> None:
-        """`count` bytes were read into spaces()."""
-        of_block = min(count, self._missing)
+    def filled(self, count_bytes: int) -> None:
+        """Note that so many bytes were read into spaces()."""
+        of_block = min(count_bytes, self._missing)
         self._missing -= of_block
-        self._end += count - of_block
+        self._end += count_bytes - of_block
 
     def feed(self, data: bytes) -> None:
-        """Take bytes that were read elsewhere; there must be space() for them."""
+        """Add bytes that were read elsewhere, no more than there is space() for."""
         self.space()[: len(data)] = data
         self.filled(len(data))
 
     def rest(self) -> bytes:
-        """Take what was received after the last frame."""
+        """Return what was received after the last frame, and forget it."""
         view = self._view[self._start : self._end]
         self._start = self._end
         return bytes(view)
 
-    def is_trickling(self, count: int) -> bool:
-        """Did `count` bytes, and so few, come of a block of which far more are still missing?
+    def is_trickling(self, count_bytes: int) -> bool:
+        """Were the `count_bytes` read last few, and are many more bytes of their block missing?
 
-        Not of a pack: who takes that has work enough to let the next one gather meanwhile.
+        Never of a pack: while the sink works on one, enough of the next one arrives.
         """
         if self._block is not None:
-            return count < TRICKLE_BYTES < self._missing
-        missing = self._wanted() - (self._end - self._start)
-        return count < TRICKLE_BYTES < missing and self._view[self._start] == DATA
+            return count_bytes < TRICKLE_BYTES < self._missing
+        missing_bytes = self._wanted() - (self._end - self._start)
+        return count_bytes < TRICKLE_BYTES < missing_bytes and self._view[self._start] == DATA
 
     def next(self) -> Optional[Frame]:
-        """The next whole frame, or None. WireError when there can never be one."""
+        """Return the next whole frame, or None. Raises WireError for bytes that are none."""
         if self._block is not None:
             block = self._block
             if self._missing:
@@ -287,7 +285,7 @@ class Decoder:
         return Frame(type_, flags, id_, offset, payload)
 
     def _front(self) -> Tuple[int, int, int, int, int, int]:
-        """The header at the front: type, flags, length, id, offset, crc."""
+        """Return the header at the front: type, flags, length, id, offset, crc."""
         type_, flags, check, *fields = HEADER.unpack_from(self._view, self._start)
         length, id_, offset, crc = fields
         if (

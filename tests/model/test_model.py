@@ -178,7 +178,7 @@ def sized_whatever_its_name(patch: pytest.MonkeyPatch) -> None:
         files.make_room(fd, value.size, False)
         return files.FileSink(fd)
 
-    patch.setattr(Sink, "_opened", opened)
+    patch.setattr(Sink, "_open_part", opened)
 
 
 CASES: dict[str, tuple[type[AssertionError], list[Sabotage], dict[str, Any]]] = {
