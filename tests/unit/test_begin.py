@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pscp.options import KIB, MIB, Options
-from pscp.transfer.begin import source_request
+from pscp.transfer.negotiation import source_request
 
 
 @pytest.mark.parametrize(

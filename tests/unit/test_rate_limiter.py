@@ -9,8 +9,8 @@ import threading
 
 import pytest
 
-from pscp.transfer import rate_limiter as limiter_module
-from pscp.transfer.rate_limiter import RateLimiter
+from pscp.transfer import lane_context as limiter_module
+from pscp.transfer.lane_context import RateLimiter
 
 
 class Clock:

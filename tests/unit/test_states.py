@@ -21,12 +21,11 @@ from pscp.transfer import lane as lane_module
 from pscp.transfer.file_job import FileJob
 from pscp.transfer.journal import Journal
 from pscp.transfer.lane import Lane
-from pscp.transfer.lane_share import LaneShare
+from pscp.transfer.lane_context import RateLimiter
+from pscp.transfer.lane_share import LaneShare, Window
 from pscp.transfer.plan import Ask, Chunk, Placed
-from pscp.transfer.rate_limiter import RateLimiter
 from pscp.transfer.states import FILE, LANE, File, FileEvent, LaneEvent
 from pscp.transfer.states import Lane as State
-from pscp.transfer.window import Window
 from pscp.transfer.work_queue import WorkQueue
 
 TABLES: list[tuple[Any, enum.Enum]] = [(LANE, State.OPENING), (FILE, File.COPYING)]
