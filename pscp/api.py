@@ -223,17 +223,12 @@ class Session:
                 connections.start_logins(options, is_push=is_push, is_small=is_small)
             reporter.start(counters)
             from pscp.transfer.copy import Run  # most of the program; ssh logs in meanwhile
+            from pscp.transfer.negotiation import CopyRequest
 
             if is_something:
                 connections.check_logins(options, is_push=is_push, is_small=is_small)
             result = Run(
-                connections,
-                froms,
-                to,
-                options,
-                reporter=reporter,
-                counters=counters,
-                keep_digests=keep_digests,
+                CopyRequest(connections, froms, to, options, reporter, counters, keep_digests)
             ).run()
             return result
         finally:

@@ -4,12 +4,12 @@ Pure: figures in, advice out, each with the numbers that lead to it.
 
 - Connections: the fewest that bring 0.95 of the best rate, in both directions.
 - Cipher: the fastest; within 5 percent of it, the one that costs both processors least.
-- Socket buffers: the bandwidth-delay product (best rate x round trip) is what has to be in flight.
-  Divided by the connections, and doubled, it is what each socket must hold: the kernel counts its
-  own bookkeeping against a buffer (Linux gives about half of it to data), and what is lost waits
-  there until it was sent again. Only what is lower than that is to be changed.
+- Socket buffers: the bandwidth-delay product (best rate x round trip) has to be in flight. Divided
+  by the connections, and doubled, it is what each socket must hold: the kernel counts its own
+  bookkeeping against a buffer (Linux gives about half of it to data), and data after a lost packet
+  waits there until that was sent again. Only buffers that are smaller are to be changed.
 
-Not here: how the figures are had (measure.py), their tables (cli/measure_report.py).
+Not here: how the figures are measured (measure.py), their tables (cli/measure_report.py).
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ ENOUGH = 0.95  # of the best
 NEAR_A_LIMIT = 0.75
 _ROOM = 2  # times what is in flight
 
-Samples = Sequence[tuple[float, int]]  # when, and how many bytes had arrived by then
+Samples = Sequence[tuple[float, int]]  # times, and how many bytes had arrived by then
 
 
 @dataclass(frozen=True)
 class Moved:
-    """What went one way: the rate, and what a GiB costs the ssh here and the sshd there."""
+    """One direction's rate, and what a GiB costs the ssh here and the sshd there."""
 
     bytes_per_s: float
     near_cpu_s_per_gib: float | None = None  # None: unknown
@@ -40,7 +40,7 @@ class Moved:
 
 @dataclass(frozen=True)
 class Point:
-    """One cipher over so many connections, pushed and pulled."""
+    """The rates of one cipher over so many connections, in both directions."""
 
     cipher: str
     connections: int
@@ -58,7 +58,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Kernel:
-    """An end's operating system, and what it says of TCP."""
+    """An end's operating system, and its settings of TCP."""
 
     system: str
     settings: dict[str, str]
@@ -66,7 +66,7 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Windows:
-    """What one connection, of one channel, moved; and what its windows allow in a round trip."""
+    """The rate of one connection with one channel, and the rates that its windows allow."""
 
     bytes_per_s: float
     channel_bytes: int
@@ -87,7 +87,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Advice:
-    """What to do, and why."""
+    """The settings that a path needs, and why."""
 
     connections: int
     cipher: str
@@ -109,8 +109,8 @@ class Measurement:
     near: Kernel
     far: Kernel
     advice: Advice
-    notes: tuple[str, ...]  # what could not be done
-    seconds: float  # that it took
+    notes: tuple[str, ...]  # what could not be measured
+    seconds: float  # that the measurement took
     saved: bool = False
 
 
@@ -118,7 +118,7 @@ class Measurement:
 
 
 def rate_between(samples: Samples, from_s: float, to_s: float) -> float:
-    """Return the bytes a second in this time: of the line that fits the arrivals best."""
+    """Return the bytes a second between two times: the slope of the line that fits best."""
     times, counts = [], []
     for at_s, count in samples:
         if from_s <= at_s <= to_s:
@@ -139,7 +139,7 @@ def counts_up_to(most: int, step: int = 2) -> list[int]:
 
 
 def may_gain(points: Sequence[Point]) -> bool:
-    """Return whether more connections may help: not once two steps up brought under 5 percent."""
+    """Return whether more connections may help: not if the last two steps brought under 5 %."""
     if len(points) < 3:
         return True
     before, *after = points[-3:]
@@ -168,7 +168,7 @@ def enough_connections(points: Sequence[Point]) -> Point:
         for point in sorted(points, key=lambda point: point.connections)
         if all(r >= ENOUGH * most for r, most in zip(point.rates(), best, strict=True))
     )
-    # Noise may put the best of each direction where the other is not: then the largest.
+    # With noise the two directions may be best at different points: then the largest sum.
     return next(enough, max(points, key=lambda point: sum(point.rates())))
 
 
@@ -207,10 +207,9 @@ def raised(end: str, kernel: Kernel, send_bytes: int, receive_bytes: int) -> tup
 def _linux(now: dict[str, str], send_bytes: int, receive_bytes: int) -> Iterable[tuple[str, str]]:
     """Yield Linux's settings to be raised, with their new values.
 
-    The third number of tcp_wmem and tcp_rmem is the most a buffer grows to by itself.
-
-    net.core's limits are for programs that ask for a size of their own; they go along, so that
-    who asks gets no less than who does not.
+    The third number of tcp_wmem and tcp_rmem is the most to which a buffer grows by itself. The
+    limits of net.core are for programs that set a size of their own; they are raised as well, so
+    that those programs get no less than the others.
     """
     for name, core, needed in (
         ("net.ipv4.tcp_wmem", "net.core.wmem_max", send_bytes),
@@ -227,7 +226,8 @@ def _linux(now: dict[str, str], send_bytes: int, receive_bytes: int) -> Iterable
 def _freebsd(now: dict[str, str], send_bytes: int, receive_bytes: int) -> Iterable[tuple[str, str]]:
     """Yield FreeBSD's settings to be raised, with their new values.
 
-    maxsockbuf bounds both; of it, 8/9 are for data, the rest for the kernel's mbufs."""
+    maxsockbuf bounds both; 8/9 of it are for data, the rest for the kernel's mbufs.
+    """
     wanted = (
         ("kern.ipc.maxsockbuf", _needed_bytes(max(send_bytes, receive_bytes) * 9 / 8 / _ROOM)),
         ("net.inet.tcp.sendbuf_max", send_bytes),
@@ -242,7 +242,7 @@ _RULES = {"Linux": _linux, "FreeBSD": _freebsd}
 
 
 def _needed_bytes(in_flight_bytes: float) -> int:
-    """Return the size of a buffer that holds so much in flight: twice that, in whole MiB."""
+    """Return the size of a buffer for so much in flight: twice that, in whole MiB."""
     return math.ceil(_ROOM * in_flight_bytes / MIB) * MIB
 
 
@@ -254,16 +254,14 @@ def windows_of(one: Point, rtt_s: float, near: Kernel, far: Kernel) -> Windows:
     """Return what the windows of one connection allow, in its faster direction."""
     push, pull = one.rates()
     buffers = buffer_bytes(near, far) if push >= pull else buffer_bytes(far, near)
-    return Windows(
-        max(push, pull), CHANNEL_BYTES, CHANNEL_BYTES / rtt_s, buffers,
-        None if buffers is None else buffers / rtt_s,
-    )  # fmt: skip
+    of_buffers = None if buffers is None else buffers / rtt_s
+    return Windows(max(push, pull), CHANNEL_BYTES, CHANNEL_BYTES / rtt_s, buffers, of_buffers)
 
 
 def buffer_bytes(sender: Kernel, receiver: Kernel) -> int | None:
     """Return the most that two sockets let a connection have in flight; None if unknown.
 
-    Linux shows data and bookkeeping together, for the receiver half and half.
+    Linux counts data and bookkeeping together, for the receiver half and half.
     """
     found = []
     for kernel, linux, freebsd, share in (

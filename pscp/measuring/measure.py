@@ -1,8 +1,8 @@
 """Measures the path to a host: its round trip, each cipher, each number of connections. No disk.
 
-What moves is a transfer test's made-up data, over the same lanes that a copy has: so a rate that
-is found here is one that a copy can get. Each point is a Trial of about two seconds each way; its
-rate is that of the last one, when logins are long over and TCP has gathered speed.
+It moves a transfer test's made-up data over the lanes of a copy, so a copy can reach the same
+rates. Each point is a Trial of about two seconds each way; only the second half counts, when logins
+are over and TCP has gathered speed.
 
 Not here: what follows from the figures (advice.py), their tables (cli/measure_report.py), one trial
 (trial.py), connections (opener.py).
@@ -28,37 +28,42 @@ from pscp.measuring.advice import Kernel, Measurement, Moved, Point
 from pscp.measuring.opener import CipherOpener
 from pscp.measuring.trial import Trial
 from pscp.options import Location, Options
-from pscp.transfer.begin import choose_hash
+from pscp.transfer.negotiation import choose_hash
 
 if TYPE_CHECKING:
     from typing import Unpack
 
     from pscp.option_fields import OptionFields
 
-SECONDS = 2.0  # of a point in one direction
+SECONDS = 2.0  # for a point in one direction
 _WARM_ROUND_TRIPS = 9  # until TCP's first 14 KB a round trip have doubled to a channel's 2 MiB
-_FAR_S = 0.15  # round trip from which fewer points are taken: each costs more
-_MOST_S = 50.0  # in all, about
-_FOR_CIPHERS = 0.5  # of it; the connections get the rest
-_PATIENCE_S = 2.0  # for what is in flight when a trial is over; then its connections are ended
-_LONG_S = 60.0  # the same, where there could be no new ones
-_QUESTIONS = 7  # for the round trip
+_FAR_S = 0.15  # the round trip from which fewer points are measured: each costs more
+_MOST_S = 50.0  # for all points, about
+_FOR_CIPHERS = 0.5  # the share of that for ciphers; the numbers of connections get the rest
+_PATIENCE_S = 2.0  # for what is in flight when a trial is over; then its connections are closed
+_LONG_S = 60.0  # the same, where no new connection could be opened
+_QUESTIONS = 7  # to measure the round trip
 _KERNEL_MAX = 32  # settings of the far end that are kept
-_TEXT_MAX = 200  # and characters of each
+_TEXT_MAX = 200  # characters of each
 
 Say = Callable[[str], None]
 
 
 def measure(
-    host: str | Location, options: Options | None = None, *, save: bool = False,
-    seconds: float = SECONDS, say: Say | None = None, note: Say | None = None,
+    host: str | Location,
+    options: Options | None = None,
+    *,
+    save: bool = False,
+    seconds: float = SECONDS,
+    say: Say | None = None,
+    note: Say | None = None,
     **fields: Unpack[OptionFields],
-) -> Measurement:  # fmt: skip
-    """Measure the path to a host, without touching a disk at either end. About a minute.
+) -> Measurement:
+    """Measure the path to a host in about a minute, without touching a disk at either end.
 
     `fields` are fields of Options; `connections` is the most to try (16). With `save` the advice
-    is kept for this host, and used by copies that ask for nothing else. `say` is told what is
-    being done, `note` what the login says to people. Raises as copy() does.
+    is kept for this host, for copies that choose nothing else. `say` gets what is being done,
+    `note` the login's messages. Raises as copy() does.
     """
     with Session(host, options, **fields) as session:
         if session.options.login_once:
@@ -71,7 +76,7 @@ def measure(
             opener.close()
         if not save:
             return found
-        # Where there could be only one connection, nothing is known of more.
+        # If only one connection could be opened, nothing is known about more.
         number = found.advice.connections if len(found.connections) > 1 else 0
         cipher = found.advice.cipher if found.advice.cipher in opener.offered else ""
         if host_cache.save_advice(session.host, session.options, number, cipher):
@@ -81,7 +86,7 @@ def measure(
 
 
 class _Measuring:
-    """One measurement, in the order of its figures."""
+    """One measurement. For the main thread."""
 
     def __init__(self, opener: CipherOpener, seconds: float, say: Say) -> None:
         self._opener, self._say = opener, say
@@ -90,7 +95,7 @@ class _Measuring:
         self._notes: list[str] = []
 
     def run(self, first: RemoteAgent) -> Measurement:
-        """Measure, beginning with this connection."""
+        """Measure the round trip, the ciphers and the connections, beginning with this one."""
         self._say("measuring the round trip")
         trips = self._round_trips(first)
         self._rtt_s, self._algorithm = statistics.median(trips), choose_hash(first)
@@ -99,12 +104,18 @@ class _Measuring:
         best = advice.best_cipher(ciphers)
         lanes = self._more(best, agents)
         return Measurement(
-            host=self._opener.host.login, rtt_s=self._rtt_s, rtt_min_s=min(trips),
-            ciphers=tuple(ciphers), connections=tuple(lanes),
-            windows=advice.windows_of(lanes[0], self._rtt_s, near, far), near=near, far=far,
+            host=self._opener.host.login,
+            rtt_s=self._rtt_s,
+            rtt_min_s=min(trips),
+            ciphers=tuple(ciphers),
+            connections=tuple(lanes),
+            windows=advice.windows_of(lanes[0], self._rtt_s, near, far),
+            near=near,
+            far=far,
             advice=advice.advise(self._rtt_s, ciphers, lanes, near, far),
-            notes=tuple(self._notes), seconds=time.monotonic() - self._begun_s,
-        )  # fmt: skip
+            notes=tuple(self._notes),
+            seconds=time.monotonic() - self._begun_s,
+        )
 
     def _note(self, text: str) -> None:
         if text not in self._notes:
@@ -131,7 +142,7 @@ class _Measuring:
     # --- the points
 
     def _ciphers(self, first: RemoteAgent) -> tuple[list[Point], list[RemoteAgent]]:
-        """Measure each cipher that both ends offer, over one connection; return the best one's."""
+        """Measure each cipher over one connection; return the points and the best one's agents."""
         self._say("logging in with each cipher")
         found = self._logged_in(first)
         points: list[Point] = []
@@ -152,9 +163,9 @@ class _Measuring:
         return points, found[best]
 
     def _logged_in(self, first: RemoteAgent) -> dict[str, list[RemoteAgent]]:
-        """Return a connection with each cipher, or the first one if no login can be repeated.
+        """Return a connection for each cipher, or the first one if no login can be repeated.
 
-        One is tried before the others: many failed logins at once would bring a penalty.
+        One login is tried before the others, since sshd punishes many failed ones at once.
         """
         found: dict[str, list[RemoteAgent]] = {}
         offered = self._opener.offered
@@ -200,9 +211,9 @@ class _Measuring:
     def _point(
         self, cipher: str, agents: list[RemoteAgent]
     ) -> tuple[Point | None, list[RemoteAgent]]:
-        """Measure pushing and pulling over these connections; return those that are left as well.
+        """Measure both directions over these connections; return the point and those still open.
 
-        There is no point where no connection was left.
+        The point is None if no connection was left.
         """
         count, ways = len(agents), []
         warm_s = max(self._seconds / 2, _WARM_ROUND_TRIPS * self._rtt_s)
@@ -228,10 +239,10 @@ class _Measuring:
     # --- connections
 
     def _can_open(self, cipher: str) -> bool:
-        return cipher in self._opener.offered  # else the first connection's: it cannot be repeated
+        return cipher in self._opener.offered  # else it is the first one's, which logs in only once
 
     def _filled(self, cipher: str, agents: list[RemoteAgent], count: int) -> list[RemoteAgent]:
-        """Return these connections, and new ones for those that are missing, if they open."""
+        """Return these connections, with new ones up to `count`, if they can be opened."""
         missing = count - len(agents) if self._can_open(cipher) else 0
         opened = self._opener.open([cipher] * missing)
         for error in {far.message for _, far in opened if not isinstance(far, RemoteAgent)}:
@@ -240,7 +251,7 @@ class _Measuring:
 
 
 def _cpu(agents: list[RemoteAgent]) -> tuple[float | None, float | None]:
-    """Return the CPU-seconds of the ssh here and the sshd there; None unless it is just one."""
+    """Return the CPU-seconds of the ssh here and the sshd there; None for several connections."""
     if len(agents) != 1:
         return None, None
     [far] = agents

@@ -1,4 +1,4 @@
-"""The connections of a measurement: one that may prompt, and others with ciphers by name.
+"""Opens the connections of a measurement: one that may prompt, and others with given ciphers.
 
 Not here: what moves over them (trial.py), the connections of a copy (../connect/connections.py).
 """
@@ -31,12 +31,12 @@ class CipherOpener:
         # Those of OpenSSH's own first: where time is short, the others are left out.
         self.offered = sorted(setup.offered, key=lambda name: "@" not in name)
         self._setup = dataclasses.replace(setup, ciphers_are_ours=False)
-        self._opened: list[Channel] = []  # each thread that opens one adds it
-        self._is_over = False  # no login is begun again
+        self._opened: list[Channel] = []  # each thread adds the channel that it opens
+        self._is_over = False  # no more logins
 
     @property
     def first_cipher(self) -> str:
-        """The name of the first connection's cipher, for people."""
+        """The name by which the first connection's cipher is shown."""
         return self._options.cipher or "as configured"
 
     @property
@@ -44,7 +44,7 @@ class CipherOpener:
         return self._options.connections or _MOST_CONNECTIONS
 
     def first(self, note: Callable[[str], None]) -> RemoteAgent:
-        """Return the first connection, whose login may prompt; `note` gets what that says."""
+        """Return the first connection, whose login may prompt; `note` gets the login's messages."""
         [first] = self._connections.take(self._options, note)
         self._opened.append(first.channel)
         return first
@@ -54,10 +54,7 @@ class CipherOpener:
             channel.close()
 
     def open(self, ciphers: Sequence[str]) -> list[tuple[str, RemoteAgent | errors.PscpError]]:
-        """Return a connection with each of these ciphers, or why there is none.
-
-        Several log in at once.
-        """
+        """Return a connection with each of these ciphers, or the error. Several log in at once."""
         with ThreadPoolExecutor(OPENING_MAX) as pool:
             try:
                 return list(zip(ciphers, pool.map(self._open_one, ciphers), strict=True))
@@ -69,17 +66,21 @@ class CipherOpener:
                 raise
 
     def _open_one(self, cipher: str, attempts: int = 2) -> RemoteAgent | errors.PscpError:
-        # ssh tells of a cipher that is not offered at level INFO, which may be switched off.
+        # That a cipher is not offered ssh prints at level INFO, which may be switched off.
         words = ("LogLevel=INFO", *self._options.ssh_options)
         options = dataclasses.replace(self._options, cipher=cipher, ssh_options=words)
         try:
-            number = len(self._opened)
             channel = open_channel(
-                self.host, options, self._setup, command(),
-                may_prompt=False, number=number, control=None,
-            )  # fmt: skip
+                self.host,
+                options,
+                self._setup,
+                command(),
+                may_prompt=False,
+                number=len(self._opened),
+                control=None,
+            )
             self._opened.append(channel)
-            if self._is_over:  # open() did not see this one
+            if self._is_over:  # open() has ended the others
                 channel.end()
             return RemoteAgent(channel)
         except errors.PscpError as error:

@@ -1,4 +1,4 @@
-"""One trial: made-up data over some lanes, in one direction, and the rate at which it lands.
+"""One trial: moves made-up data over some lanes in one direction, and measures its rate.
 
 Not here: which trials there are (measure.py), the rate from the samples (advice.py), the lanes
 (../transfer/lane.py).
@@ -15,23 +15,23 @@ from pscp.connect.bootstrap import RemoteAgent
 from pscp.endpoint import tree
 from pscp.measuring import advice
 from pscp.options import CHUNK_BYTES, KIB, Options
-from pscp.transfer.begin import sink_request, source_request
 from pscp.transfer.lane import Lane
 from pscp.transfer.lane_context import LaneContext
+from pscp.transfer.negotiation import sink_request, source_request
 from pscp.transfer.plan import Chunk, Failure, Placed
 from pscp.transfer.work_queue import WorkQueue
 
-_LANDINGS = 4  # that a rate is made from; a slow path gets longer for them
-_LONGER_S = 5.0
+_LANDINGS = 4  # chunks from whose landing a rate is computed
+_LONGER_S = 5.0  # that a slow path gets for them
 _LEAST_CHUNK_BYTES = 256 * KIB
-_CHUNK_S = 0.05  # of a lane's rate: small chunks on slow paths, or their arrivals tell no rate
+_CHUNK_S = 0.05  # a chunk is what a lane moves meanwhile: on a slow path chunks must be small
 _FILE_BYTES = 1 << 60  # more than any trial moves
 
 
 class MadeUpFile:
-    """The file whose chunks are moved; it ends once `is_over`.
+    """The file whose chunks are moved, until the main thread sets `is_over`.
 
-    Only what the queue runs changes it, but for `is_over`, which is the main thread's.
+    Only what the queue runs changes anything else.
     """
 
     number, is_closed, may_be_short, was_shared = 1, False, False, False
@@ -41,7 +41,7 @@ class MadeUpFile:
         self.item = Placed(entry, entry)
         self.is_over = False
         self.landed_bytes = 0
-        self.samples: list[tuple[float, int]] = []  # when, and how many bytes had landed by then
+        self.samples: list[tuple[float, int]] = []  # times, and how many bytes had landed by then
         self._queue, self._lanes, self._begun_s = queue, lanes, time.monotonic()
 
     def chunks(self) -> Iterator[Chunk]:
@@ -72,7 +72,7 @@ class MadeUpFile:
 
 
 class Trial:
-    """Made-up data over these connections, in one direction. For the main thread."""
+    """Moves made-up data over these connections in one direction. For the main thread."""
 
     def __init__(
         self, agents: list[RemoteAgent], is_push: bool, rtt_s: float, algorithm: str
@@ -91,7 +91,7 @@ class Trial:
         ]
 
     def run(self, warm_s: float, seconds: float, patience_s: float) -> float:
-        """Return the bytes a second over so many seconds, once warm. Raises why it ended before."""
+        """Return the bytes a second over so many seconds after `warm_s`. Raises what stops it."""
         from_s = time.monotonic() + warm_s
         to_s = from_s + seconds
         try:
@@ -103,7 +103,7 @@ class Trial:
             to_s = time.monotonic()
             self.file.is_over = True
             rate = advice.rate_between(self.file.samples, from_s, to_s)
-            # Else there is no use in waiting.
+            # What would not land within the patience is not waited for.
             if self.queue.in_flight_bytes() <= 2 * rate * patience_s:
                 self._wait(self.queue.is_idle, time.monotonic() + patience_s)
             self._finish()
@@ -114,14 +114,11 @@ class Trial:
             raise
 
     def lost(self) -> list[str]:
-        """Return why lanes were lost."""
+        """Return the messages of the errors by which lanes were lost."""
         return [lane.error.message for lane in self._lanes if lane.error is not None]
 
     def alive(self) -> list[RemoteAgent]:
-        """Return the connections that the next trial can use; close the others.
-
-        A slow path's still have data in flight.
-        """
+        """Return the connections that the next trial can use; close those with data in flight."""
         kept = []
         for far, lane in zip(self._agents, self._lanes, strict=True):
             if lane.ended_well:
@@ -148,7 +145,7 @@ class Trial:
         self.queue.check()
 
     def _finish(self) -> None:
-        """Have lanes with nothing in flight say goodbye, and end the others."""
+        """End the lanes: those with nothing in flight say goodbye, the others are cut off."""
         self.queue.close()
         until_s = time.monotonic() + 1 + 5 * self._rtt_s
         for thread in self._threads:

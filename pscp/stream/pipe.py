@@ -1,9 +1,8 @@
 """One stream over several lanes: from a descriptor here to a command there, or the other way.
 
 A Pipe is one stream, a Push or a Pull. Here it is cut into chunks, or put in order again, by the
-same classes as at the far end (endpoint/stream.py); there one agent runs the command and is handed
-the other lanes (endpoint/stream_server.py). The lanes, and what is done when one is lost, are a
-copy's.
+same classes as at the far end (endpoint/stream.py); there one agent runs the command and takes over
+the other lanes (endpoint/stream_server.py). The lanes are those of a copy, also when one is lost.
 
 The command sees the end of its input only after every chunk was verified and the producer ended
 well. In any other case it is ended first.
@@ -35,12 +34,13 @@ from pscp.transfer.plan import Ask, Chunk, Failure, Placed
 from pscp.transfer.work_queue import SIGNAL_S, WorkQueue
 
 _ABORT_S = 6.0  # the far end gives its command 5 s before SIGKILL
-_IDLE_S = 2.0  # for who reads our output to take what is left
-_SETTLE_S = 4.0  # for what is in flight when all is over; a lane that has some left is not kept
+_IDLE_S = 2.0  # for the reader of our output to take what is left
+_SETTLE_S = 4.0  # for what is in flight when all is over; after it a lane's connection is not kept
 _MISMATCHES_MAX = 3  # of one chunk
 _NO_FILE = tree.Entry(tree.FILE, 0, "", 0, 0, 0, 0, {})
 
-Out = Callable[[int, bytes], None]  # (0: its standard output, 1: its standard error; what it said)
+# Gets what the command writes: 0 for its standard output or 1 for its standard error; the bytes.
+Out = Callable[[int, bytes], None]
 
 
 @dataclass(frozen=True)
@@ -56,17 +56,17 @@ class Target:
         return requests.Gather(is_push, window, command, self.path, modules)
 
 
-class Said(NamedTuple):
-    """The far end's answer to Heard."""
+class Report(NamedTuple):
+    """The far end's answer to Heard: what the command has written, and whether it has ended."""
 
     texts: list[tuple[int, bytes]]  # from (0) its standard output or (1) its standard error
     status: int | None  # None: the command has not ended
-    is_deaf: bool  # it reads no more
+    is_deaf: bool  # the command reads no more
     failure: Failure | None  # why the stream could not be written there
 
 
-def parse_said(answer: object) -> Said:
-    """Check the answer to Heard. Raises ValueError and the like for another shape."""
+def checked_report(answer: object) -> Report:
+    """Return the answer to Heard. Raises ValueError and the like for another shape."""
     if not isinstance(answer, dict):
         raise ValueError("no answer to Heard")
     status, failure = answer["status"], answer["failure"]
@@ -75,9 +75,8 @@ def parse_said(answer: object) -> Said:
     texts = [(to_bytes(text), count) for text, count in answer["said"]]
     if len(texts) > 2 or any(len(text) != count for text, count in texts):
         raise ValueError("what the command said")
-    first = 2 - len(texts)
-    return Said(
-        [(first + place, text) for place, (text, _) in enumerate(texts)],
+    return Report(
+        [(place, text) for place, (text, _) in enumerate(texts, start=2 - len(texts))],
         status,
         bool(answer["deaf"]),
         None if failure is None else failures.checked(failure),
@@ -99,16 +98,20 @@ class Pipe:
     def __init__(
         self, end: Cutter | Reorder, queue: WorkQueue, window: int, counters: Counters, out: Out
     ) -> None:
-        """`window` in chunks; `out` gets what the command says besides. Closes the end's `fd`."""
+        """Make a stream between `end`, whose `fd` it closes, and the far end.
+
+        `window` is in chunks; `out` gets what the command writes besides the stream.
+        """
         self.queue, self.window = queue, window
         self._end, self._counters, self._out = end, counters, out
-        self._error: BaseException | None = None  # asks for CUT_SHORT; any thread's, the first one
+        # The first error of any thread, for which the stream is cut short.
+        self._error: BaseException | None = None
         self._finished = threading.Lock()  # held until the stream is over; see run()
         self._finished.acquire()
-        # The queue's, as written above:
+        # Changed by steps that the queue runs:
         self._life = Machine(self.table, Near.MOVING)
-        self._status: int | None = None  # the command's
-        self._failure: Failure | None = None  # of the far end to move the stream
+        self._status: int | None = None  # the command's exit status
+        self._failure: Failure | None = None  # why the far end could not move the stream
 
     @property
     def state(self) -> Near:
@@ -117,7 +120,7 @@ class Pipe:
     # --- the story
 
     def run(self, pool: LanePool, begin: requests.BeginStream, agents: list[RemoteAgent]) -> int:
-        """Move the stream; returns the command's exit status. Raises what stops it.
+        """Move the stream, and return the command's exit status. Raises what stops it.
 
         The main thread waits for a lock: in a Condition a signal's exception could leave the
         Condition's own lock held.
@@ -145,21 +148,21 @@ class Pipe:
             for thread in threads:
                 thread.join(_IDLE_S)  # not for ever: who reads our output may have stopped
         if self._failure is not None:
-            raise errors.CopyError(_said(self._failure))
+            raise _as_error(self._failure)
         assert self._status is not None
         return self._status
 
     def cut_short(self, error: BaseException | None = None) -> None:
-        """Have the command ended: what came so far is not all. From any thread or signal handler.
+        """End the command, since the stream is not complete. From any thread or signal handler.
 
-        The first error is the one that run() raises.
+        run() raises the first of such errors.
         """
         default = errors.CopyError("the producer failed; the command was ended")
         self._error = self._error or error or default
         self.queue.wake()
 
     def _steps(self) -> list[Callable[[], None]]:
-        """What moves the stream here, each in a thread of its own."""
+        """Return the functions that move the stream here, each in a thread of its own."""
         raise NotImplementedError
 
     def _await_end(self) -> None:
@@ -182,12 +185,12 @@ class Pipe:
             self.cut_short(error)
 
     def _report(self, event: NearEvent) -> None:
-        """Go where this event leads, from a thread that is in no step of the queue's."""
+        """Change the state by this event, from a thread that the queue does not run."""
         self.queue.run_alone(lambda: self._life.on(event))
         self.queue.wake()
 
     def _abort(self, error: BaseException) -> None:
-        """Have the far end end its command, while there is a lane that can say so."""
+        """Have the far end end its command, if there is a lane over which to ask for that."""
         answered = threading.Event()
         self.cut_short(error)
         if self.queue.error is None:
@@ -201,7 +204,7 @@ class Pipe:
         raise NotImplementedError
 
     def mismatched(self, chunk: Chunk) -> None:
-        """Send a chunk once more: what arrived is not what was sent."""
+        """Send a chunk once more that arrived damaged."""
         self._counters.add(chunks_resent=1, bytes_sent=chunk.length)
         chunk.mismatches += 1
         if chunk.mismatches > _MISMATCHES_MAX:
@@ -210,50 +213,50 @@ class Pipe:
             self.queue.add(chunk)
 
     def failed(self, chunk: Chunk, failure: Failure) -> None:
-        """Cut the stream short: a chunk cannot be sent or written."""
+        """Cut the stream short, since a chunk cannot be sent or written."""
         self._ask_failed(failure)
 
-    # --- what the far end says
+    # --- what the far end answers
 
     def _ask_far(self, request: requests.Request, then: Callable[[object], None]) -> None:
         ask = Ask(not self.is_push, request, then, self._ask_failed, is_prompt=True)
         self.queue.add(ask)
 
     def _ask_failed(self, failure: Failure) -> None:
-        self.cut_short(errors.CopyError(_said(failure)))
+        self.cut_short(_as_error(failure))
 
     def _listen(self) -> None:
-        """Pass on what the command says, until it has ended and all was taken from us."""
-        heard, is_deaf = [0, 0], False
+        """Pass on what the command writes, until it has ended and all of that was passed on."""
+        passed_bytes, is_deaf = [0, 0], False
         while True:
-            said = self._ask_what_is_said(requests.Heard(list(heard), is_deaf))
-            if said is None:
+            report = self._ask_report(requests.Heard(list(passed_bytes), is_deaf))
+            if report is None:
                 return
-            is_deaf = said.is_deaf
-            for place, (number, text) in enumerate(said.texts):
-                heard[place] += len(text)
+            is_deaf = report.is_deaf
+            for place, (number, text) in enumerate(report.texts):
+                passed_bytes[place] += len(text)
                 if text:
                     self._out(number, text)
-            if said.status is not None:
-                self._status, self._failure = said.status, said.failure
-                self._report(NearEvent.EXIT if said.failure is None else NearEvent.FAIL)
+            if report.status is not None:
+                self._status, self._failure = report.status, report.failure
+                self._report(NearEvent.EXIT if report.failure is None else NearEvent.FAIL)
                 return
 
-    def _ask_what_is_said(self, request: requests.Heard) -> Said | None:
-        """None: the queue was stopped."""
-        answers: list[Said] = []
+    def _ask_report(self, request: requests.Heard) -> Report | None:
+        """Return the next report on the command; None if the queue was stopped."""
+        reports: list[Report] = []
 
         def then(answer: object) -> None:
-            answers.append(parse_said(answer))
-            if answers[0].is_deaf:
+            reports.append(checked_report(answer))
+            if reports[0].is_deaf:
                 self._note_deaf()
             self.queue.wake()
 
         self._ask_far(request, then)
-        return answers[0] if self.queue.wait_until(lambda: bool(answers)) else None
+        return reports[0] if self.queue.wait_until(lambda: bool(reports)) else None
 
     def _note_deaf(self) -> None:
-        """The command reads no more; in a step that the queue runs."""
+        """Note that the command reads no more. The queue runs this."""
 
 
 class Push(Pipe):
@@ -262,13 +265,19 @@ class Push(Pipe):
     is_push, table = True, PUSH
 
     def __init__(
-        self, cutter: Cutter, queue: WorkQueue, window: int, counters: Counters, out: Out, *,
+        self,
+        cutter: Cutter,
+        queue: WorkQueue,
+        window: int,
+        counters: Counters,
+        out: Out,
+        *,
         ended_well: Callable[[], bool],
-    ) -> None:  # fmt: skip
-        """When no more comes out of the descriptor, `ended_well` is asked: was that all?"""
+    ) -> None:
+        """Once the input has ended, `ended_well` returns whether that was all of it."""
         super().__init__(cutter, queue, window, counters, out)
         self._cutter, self._ended_well = cutter, ended_well
-        # The queue's, as in a Pipe:
+        # Changed by steps that the queue runs:
         self._landed = 0  # chunks
         self._written = 0  # chunks at the far end, from the first on
         self._asks_drained = False
@@ -292,7 +301,7 @@ class Push(Pipe):
             os.close(self._cutter.fd)
 
     def _cut(self) -> int:
-        """Return the length of the next chunk; 0: there is none."""
+        """Cut the next chunk and return its length; 0 if there is none."""
         try:
             return self._cutter.cut()
         except OSError as error:
@@ -305,7 +314,7 @@ class Push(Pipe):
         self._close_when_landed()
 
     def _may_cut(self) -> bool:
-        """Wait until the far end's window has room; False when nobody listens any more."""
+        """Wait until the far end's window has room. Return False if it takes no more."""
 
         def may_cut() -> bool:
             if self.state is not Near.MOVING or self._cutter.count - self._written < self.window:
@@ -316,7 +325,7 @@ class Push(Pipe):
         return self.queue.wait_until(may_cut) and self.state is Near.MOVING
 
     def _ask_drained(self) -> None:
-        """Ask what is written; acknowledgements tell it, but with the window full none come."""
+        """Ask how many chunks are written there, since with the window full no ACK tells it."""
         if self._asks_drained:
             return
         self._asks_drained = True
@@ -373,7 +382,7 @@ class Pull(Pipe):
             self._report(NearEvent.DELIVER)
 
     def _note_written(self) -> None:
-        """A chunk was written, or cannot be."""
+        """Note that a chunk was written, or that none can be written any more."""
         if self._reorder.error is not None:
             reason = self._reorder.error.strerror
             self.cut_short(errors.CopyError(f"the output cannot be written: {reason}"))
@@ -388,7 +397,7 @@ class Pull(Pipe):
             number += 1
 
     def _may_ask(self, number: int) -> bool:
-        """Wait until the window has room; False once the end is known."""
+        """Wait until the window has room. Return False once the end is known."""
         reorder = self._reorder
 
         def is_moving() -> bool:
@@ -405,12 +414,12 @@ class Pull(Pipe):
         self.queue.wake()
 
     def failed(self, chunk: Chunk, failure: Failure) -> None:
-        """Where its lane was lost just as it had come, the far end may not have it any more."""
+        """Ignore the failure of a chunk that has arrived over a lane that was lost just then."""
         if self._reorder.has(chunk.offset // SLOT_BYTES):
             self.landed(chunk, "", 0)
         else:
             super().failed(chunk, failure)
 
 
-def _said(failure: Failure) -> str:
-    return f"{failure['path']}: {failure['message']}".lstrip(": ")
+def _as_error(failure: Failure) -> errors.CopyError:
+    return errors.CopyError(f"{failure['path']}: {failure['message']}".lstrip(": "))

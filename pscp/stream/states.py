@@ -1,6 +1,6 @@
-"""The states of a stream as the coordinator has it, and which event leads from one to another.
+"""The states of a stream's near end, and which event leads from one to another.
 
-A stream that is pushed and one that is pulled have a table each. The far end of both is Far in
+A push and a pull have a table each. The states of the far end of both are in
 endpoint/stream_states.py.
 
 Not here: who reports events (pipe.py), what an event that the table lacks leads to
@@ -14,7 +14,7 @@ from collections.abc import Mapping
 
 
 class Near(enum.Enum):
-    """The states of a stream as the coordinator has it."""
+    """The states of a stream's near end."""
 
     MOVING = enum.auto()  # chunks go over the lanes
     LANDING = enum.auto()  # push: the input has ended, and its last chunks are in flight
@@ -27,13 +27,13 @@ class Near(enum.Enum):
 
 
 class NearEvent(enum.Enum):
-    END = enum.auto()  # push: the input has come to its end, and the producer ended well
+    END = enum.auto()  # push: the input has ended, and the producer has ended well
     LAND = enum.auto()  # push: the last chunk has landed
     LEAVE = enum.auto()  # push: the command has closed its input
     DELIVER = enum.auto()  # pull: the last chunk was written
-    EXIT = enum.auto()  # the command has ended, and what it said was passed on
-    FAIL = enum.auto()  # as EXIT, and the far end could not move the stream
-    CUT = enum.auto()  # something went wrong, or somebody wants no more
+    EXIT = enum.auto()  # the command has ended, and its output was passed on
+    FAIL = enum.auto()  # the same, but the far end could not move the stream
+    CUT = enum.auto()  # something went wrong, or the user ends the stream
 
 
 _CUT: dict[NearEvent, Near] = {NearEvent.CUT: Near.CUT_SHORT}

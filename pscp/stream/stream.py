@@ -1,7 +1,7 @@
-"""What a program calls for streams: pipe_to(), pipe_from() and run().
+"""What a Python program calls for streams: pipe_to(), pipe_from() and run().
 
-Each is a stream of a Session, over its connections. A program's end of it is a file object, or
-another program that is run here, whose exit status is known.
+Each is a stream over the connections of a Session. The caller's end of it is a file object, or a
+program that is run here, whose exit status is known.
 
 Not here: the stream itself (pipe.py), the connections (connect/connections.py).
 Read next: pipe.py.
@@ -25,9 +25,8 @@ from pscp.endpoint.stream import SLOT_BYTES, Cutter, Reorder
 from pscp.options import Options
 from pscp.progress import Counters, format_bytes
 from pscp.stream.pipe import Out, Pipe, Pull, Push, Target
-from pscp.transfer.begin import choose_hash
 from pscp.transfer.copy import make_pool
-from pscp.transfer.negotiation import replace_dead
+from pscp.transfer.negotiation import choose_hash, replace_dead
 from pscp.transports.openssh import reap
 
 if TYPE_CHECKING:
@@ -35,10 +34,10 @@ if TYPE_CHECKING:
     from pscp.transfer.lane_pool import LanePool
 
 _TERM_S = 5.0  # from SIGTERM to SIGKILL, of a consumer here
-# What run() keeps in memory of a far program's output: zfs get of a million snapshots.
+# The most of a far program's output that run() keeps in memory: zfs get of a million snapshots.
 RUN_MAX_BYTES = 256 * 1024 * 1024
 _READ_BYTES = 256 * 1024
-_SAID_MAX_BYTES = 64 * 1024  # of what a program said on its standard error, kept for an error
+_ERR_MAX_BYTES = 64 * 1024  # the end of a program's standard error that is kept for a message
 
 
 @dataclass(frozen=True)
@@ -54,26 +53,32 @@ class Stream:
     """One stream over the session's connections."""
 
     def __init__(
-        self, connections: Connections, options: Options, *, is_push: bool, target: Target,
-        counters: Counters | None = None, out: Out | None = None,
+        self,
+        connections: Connections,
+        options: Options,
+        *,
+        is_push: bool,
+        target: Target,
+        counters: Counters | None = None,
+        out: Out | None = None,
         note: Callable[[str], None] | None = None,
-    ) -> None:  # fmt: skip
-        """`out` gets what the far program says; without it the end of that is kept in `err`."""
+    ) -> None:
+        """`out` gets what the far program writes; without it the end of that is kept in `err`."""
         self.counters = counters or Counters()
-        self.err = b""  # the end of what it said on its standard error; written by its listener
+        self.err = b""  # the end of the far program's output; changed by the pipe's listener
         self._connections, self._is_push = connections, is_push
         self._options = options.with_agent("a stream")
         self._target, self._out = target, out or self._keep
         self._note = note or (lambda text: None)
         self._pipe: Pipe | None = None  # set once, by run()
-        self._is_cut_short = False  # any thread sets it; then it looks for the pipe
+        self._is_cut_short = False  # set by any thread, before that looks for the pipe
         self.ended_well: Callable[[], bool] = lambda: not self._is_cut_short
 
     def run(self, fd: int) -> int:
-        """Move all that `fd` gives (push) or takes; returns the far program's exit status.
+        """Move all that `fd` gives (push) or takes (pull); return the far program's exit status.
 
-        Raises ConnectError, CopyError and ProtocolError as copy() does; then the far program was
-        ended, before its input was.
+        Raises ConnectError, CopyError and ProtocolError as copy() does. Then the far program was
+        ended before its input was closed.
         """
         system.widen_pipe(fd)
         options, is_push = self._options, self._is_push
@@ -102,7 +107,7 @@ class Stream:
         return status
 
     def _prepared(self, fd: int, far: RemoteAgent) -> tuple[Pipe, LanePool, requests.BeginStream]:
-        """Have the far program started; returns the pipe to it, its lanes, and how they begin."""
+        """Start the far program; return the pipe to it, its lanes, and how those begin."""
         options, is_push, connections = self._options, self._is_push, self._connections
         algorithm, window = choose_hash(far), max(options.window_bytes // SLOT_BYTES, 2)
         request = self._target.request(is_push, window, stream_modules())
@@ -114,9 +119,8 @@ class Stream:
             raise errors.ProtocolError("an answer of another shape: no socket")
         end = Cutter(os.dup(fd)) if is_push else Reorder(os.dup(fd), window)
         pool = make_pool(
-            connections, options, self.counters, far,
-            is_push=is_push, note=self._note, stream=end,
-        )  # fmt: skip
+            connections, options, self.counters, far, is_push=is_push, note=self._note, stream=end
+        )
         self._pipe = pipe = self._new_pipe(end, pool, window)
         if self._is_cut_short:
             pipe.cut_short()
@@ -126,48 +130,40 @@ class Stream:
         return pipe, pool, begin
 
     def _new_pipe(self, end: Cutter | Reorder, pool: LanePool, window: int) -> Pipe:
+        queue, counters, out = pool.queue, self.counters, self._out
         if isinstance(end, Reorder):
-            return Pull(end, pool.queue, window, self.counters, self._out)
-        return Push(
-            end, pool.queue, window, self.counters, self._out,
-            ended_well=lambda: self.ended_well(),
-        )  # fmt: skip
+            return Pull(end, queue, window, counters, out)
+        return Push(end, queue, window, counters, out, ended_well=lambda: self.ended_well())
 
     def cut_short(self) -> None:
-        """Have run() end the far program and raise: what came so far is not all."""
+        """Have run() end the far program and raise, since the stream is not complete."""
         self._is_cut_short = True
         if self._pipe is not None:
             self._pipe.cut_short()
 
     def interrupt(self, error: errors.PscpError) -> bool:
-        """Have run() end the far program and raise this; False if that was not started yet."""
+        """Have run() end the far program and raise this error; False if it has not begun."""
         if self._pipe is None:
             return False
         self._pipe.cut_short(error)
         return True
 
     def _keep(self, place: int, data: bytes) -> None:
-        self.err = (self.err + data)[-_SAID_MAX_BYTES:]
+        self.err = (self.err + data)[-_ERR_MAX_BYTES:]
 
 
 def _end_there(far: RemoteAgent) -> None:
-    """End what was started, if no lane has begun. The first answer may be to another request."""
+    """End what was started, though no lane began. The first answer may be to an earlier request."""
     with contextlib.suppress(errors.PscpError):
         far.ask(requests.End())
         far.ask(requests.Ping())
 
 
-def _failed(program: str | Sequence[str], status: int, err: bytes) -> errors.CommandFailed:
-    name = program if isinstance(program, str) else " ".join(map(str, program[:2]))
-    said = err.decode(errors="replace").strip().rpartition("\n")[2]
-    return errors.CommandFailed(f"{name}: exit status {status}{': ' if said else ''}{said}", status)
-
-
 @contextlib.contextmanager
 def piped(
     connections: Connections, options: Options, is_push: bool, command: str | Sequence[str]
-) -> Iterator[IO[bytes]]:  # fmt: skip
-    """A file object whose other end is the program over there; see Session.pipe_to()."""
+) -> Iterator[IO[bytes]]:
+    """A file object whose other end is the far program; see Session.pipe_to()."""
     reads, writes = os.pipe()
     ours, its = (writes, reads) if is_push else (reads, writes)
     stream = Stream(connections, options, is_push=is_push, target=Target(command))
@@ -193,7 +189,7 @@ def piped(
         stream.cut_short()
         _close(file)
         thread.join()
-        if had_ended and isinstance(error, BrokenPipeError):  # that is why
+        if had_ended and isinstance(error, BrokenPipeError):  # the end of the stream is the reason
             _raise_unless_well(ended[0], command, stream.err)
         raise
     _close(file)
@@ -205,7 +201,10 @@ def _raise_unless_well(end: int | BaseException, command: str | Sequence[str], e
     if isinstance(end, BaseException):
         raise end
     if end:
-        raise _failed(command, end, err)
+        name = command if isinstance(command, str) else " ".join(map(str, command[:2]))
+        line = err.decode(errors="replace").strip().rpartition("\n")[2]
+        message = f"{name}: exit status {end}{': ' if line else ''}{line}"
+        raise errors.CommandFailed(message, end)
 
 
 def _close(file: IO[bytes]) -> None:
@@ -216,18 +215,18 @@ def _close(file: IO[bytes]) -> None:
 def run(connections: Connections, options: Options, argv: Sequence[str]) -> Ran:
     """Run a program at the far end, without a shell, and wait for it.
 
-    Raises CopyError where its output is longer than RUN_MAX_BYTES; then it was ended.
+    Raises CopyError, and ends the program, if its output is longer than RUN_MAX_BYTES.
     """
     reads, writes = os.pipe()
-    out, count = bytearray(), 0
+    out, out_bytes = bytearray(), 0
     stream = Stream(connections, options, is_push=False, target=Target(tuple(argv)))
 
     def read() -> None:
-        nonlocal count
+        nonlocal out_bytes
         with open(reads, "rb", buffering=0) as file:
             while data := file.read(_READ_BYTES):
-                count += len(data)
-                if count <= RUN_MAX_BYTES:
+                out_bytes += len(data)
+                if out_bytes <= RUN_MAX_BYTES:
                     out.extend(data)
                 else:
                     stream.interrupt(_too_much(argv))
@@ -239,7 +238,7 @@ def run(connections: Connections, options: Options, argv: Sequence[str]) -> Ran:
     finally:
         os.close(writes)
         reader.join()
-    if count > RUN_MAX_BYTES:  # it ended by itself meanwhile
+    if out_bytes > RUN_MAX_BYTES:  # it has ended by itself meanwhile
         raise _too_much(argv)
     return Ran(status, bytes(out), stream.err)
 
@@ -252,18 +251,21 @@ def _too_much(argv: Sequence[str]) -> errors.CopyError:
 
 
 class Program:
-    """A program here, at one end of a stream. Its input ends cleanly only with wait()."""
+    """A program here, at one end of a stream. Only wait() lets its input end cleanly."""
 
     def __init__(
         self, words: Sequence[str] | str, is_producer: bool, *, keeps_err: bool = True
     ) -> None:
-        """Start it: a list is executed as it is, a text by sh. Raises OSError."""
-        pipe = subprocess.PIPE
+        """Start the program: a list is executed as it is, a text by sh. Raises OSError."""
+        pipe, null = subprocess.PIPE, subprocess.DEVNULL
         self._process = subprocess.Popen(
-            words, shell=isinstance(words, str), stderr=pipe if keeps_err else None,
-            stdin=subprocess.DEVNULL if is_producer else pipe,
-            stdout=pipe if is_producer else subprocess.DEVNULL, bufsize=0,
-        )  # fmt: skip
+            words,
+            shell=isinstance(words, str),
+            stdin=null if is_producer else pipe,
+            stdout=pipe if is_producer else null,
+            stderr=pipe if keeps_err else None,
+            bufsize=0,
+        )
         file = self._process.stdout if is_producer else self._process.stdin
         assert file is not None
         self._file: IO[bytes] = file
@@ -285,11 +287,11 @@ class Program:
         return self._file.fileno()
 
     def ended_well(self) -> bool:
-        """Wait for its end, once its output has ended: was its exit status 0?"""
+        """Wait for the program, whose output has ended; return whether its exit status is 0."""
         return self._process.wait() == 0
 
     def has_ended(self, patience_s: float) -> bool:
-        """Has it ended by itself, or does it within this time?"""
+        """Return whether the program has ended by itself, or does so within this time."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(patience_s)
         return self._process.poll() is not None
@@ -297,17 +299,17 @@ class Program:
     def _read(self) -> None:
         with self._process.stderr or open(os.devnull, "rb") as file:
             while data := file.read(4096):
-                self._err = (self._err + data)[-_SAID_MAX_BYTES:]
+                self._err = (self._err + data)[-_ERR_MAX_BYTES:]
 
     def wait(self) -> Ran:
-        """Close this end of its pipe, and wait for it to end."""
+        """Close this end of the program's pipe, and wait for the program to end."""
         self._file.close()
         status = self._process.wait()
         self._reader.join(1.0)
         return Ran(status if status >= 0 else 128 - status, b"", self._err)
 
     def end(self) -> None:
-        """End it, if it has not ended; its input stays open until it is gone."""
+        """End the program, if it has not ended. Its input stays open until then."""
         if self._process.poll() is None:
             self._process.terminate()
             reap(self._process, _TERM_S)

@@ -45,12 +45,12 @@ def pair_of_integers(value: object) -> tuple[int, int]:
 
 
 def places(value: object) -> list[tuple[int, Failure]]:
-    """Return the places, with their failures, of those of many that failed."""
+    """Return the failures, each with the place of its entry in the request."""
     pairs = [(place, failure) for place, failure in map(items, items(value))]
     return [(integer(place), failures.checked(failure)) for place, failure in pairs]
 
 
-def extents(value: object, offset: int, size: int) -> tuple[list[Extent], bool]:
+def extents(value: object, offset: int, size_bytes: int) -> tuple[list[Extent], bool]:
     """Return extents of a file from `offset` on, and whether these were the last.
 
     They are ascending and inside the file.
@@ -58,7 +58,7 @@ def extents(value: object, offset: int, size: int) -> tuple[list[Extent], bool]:
     listed, is_last = items(value)
     found = [pair_of_integers(extent) for extent in items(listed)]
     for begin, length in found:
-        if begin < offset or length <= 0 or begin + length > size:
+        if begin < offset or length <= 0 or begin + length > size_bytes:
             raise ValueError("an extent out of its place")
         offset = begin + length
     return found, bool(is_last)

@@ -1,32 +1,39 @@
 """The thread that follows a copy with -c auto, and has the tuner decide how many lanes it has.
 
+How busy this machine's processors are, and with what, comes from proc(5).
+
 Not here: the decision (autotune.py), opening and parking lanes (lane_pool.py).
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable
 
 from pscp.connect.host_cache import Known
-from pscp.transfer import cpu_load
+from pscp.endpoint import system
 from pscp.transfer.autotune import Seen, Tuner
-from pscp.transfer.pool_terms import PoolTerms
+from pscp.transfer.copy_terms import PoolTerms
 
 _LOOK_S = 0.25  # between two looks at how the copy goes
 
+# Gets how many lanes there are to be, and whether they need a larger window than a channel has.
+Resize = Callable[[int, bool], None]
+
 
 class Autoscaler:
-    """Changes the number of lanes of one copy, unless that was asked for."""
+    """Changes the number of lanes of one copy, unless the user has set that number."""
 
     def __init__(
-        self, terms: PoolTerms, count: int, resize: Callable[[int, bool], None],
-        pids: Callable[[], Iterable[int]],
-    ) -> None:  # fmt: skip
-        """`count` lanes begin. `resize` gets how many there are to be, and whether they need a
-        larger window than a channel has; `pids` returns the processes that encrypt.
+        self, terms: PoolTerms, count: int, resize: Resize, pids: Callable[[], Iterable[int]]
+    ) -> None:
+        """Follow a copy that begins with `count` lanes.
+
+        `resize` changes their number; `pids` returns the processes that encrypt.
         """
         self._terms, self._resize, self._pids = terms, resize, pids
         self._tuner: Tuner | None = None  # once start() was called, only its thread changes it
@@ -49,7 +56,7 @@ class Autoscaler:
 
     @property
     def congestion(self) -> str:
-        """The congestion control of connections that are still to come; "": any."""
+        """The congestion control for new connections; "": the system's default."""
         return self._tuner.congestion if self._tuner is not None else ""
 
     def lesson(self, known: Known) -> Known:
@@ -60,7 +67,7 @@ class Autoscaler:
         return known._replace(lanes=lanes, congestion=congestion, enough_bytes_s=enough_bytes_s)
 
     def _look(self) -> None:
-        """Have the tuner decide, until it has or the copy ends."""
+        """Show the tuner the copy again and again, until it has decided or the copy ends."""
         tuner = self._tuner
         assert tuner is not None
         while not (self._ended.wait(_LOOK_S) or tuner.is_done):
@@ -75,7 +82,26 @@ class Autoscaler:
         counters = self._terms.counters
         done_bytes, done_pieces = self._terms.context.queue.done()
         return Seen(
-            time.monotonic(), counters.lanes_alive, done_bytes, done_pieces,
-            counters.left_bytes if counters.plan_complete else math.inf,
-            cpu_load.idle_s(), cpu_load.used_s(self._pids()),
-        )  # fmt: skip
+            now_s=time.monotonic(),
+            alive=counters.lanes_alive,
+            done_bytes=done_bytes,
+            done_pieces=done_pieces,
+            left_bytes=counters.left_bytes if counters.plan_complete else math.inf,
+            idle_s=_idle_s(),
+            used_s=_used_s(self._pids()),
+        )
+
+
+def _idle_s() -> float:
+    """Return the seconds that a processor was idle since it was started, on average; or inf."""
+    with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/stat") as stat:
+        # "cpu  user nice system idle iowait ...", in ticks, of all processors
+        ticks = int(stat.readline().split()[4])
+        return ticks / os.sysconf("SC_CLK_TCK") / (os.cpu_count() or 1)
+    return math.inf
+
+
+def _used_s(pids: Iterable[int]) -> float:
+    """Return the seconds that this process and these used of each processor, on average."""
+    of_others = sum(system.cpu_seconds(pid) or 0.0 for pid in pids)
+    return (time.process_time() + of_others) / (os.cpu_count() or 1)

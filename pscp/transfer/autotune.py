@@ -1,10 +1,9 @@
 """How many lanes a copy uses with -c auto, decided from what is measured (docs/tuning.md).
 
-Pure: it knows no clock, no thread and no connection. It is shown the copy every moment (Seen) and
-says how many lanes should work (`count`), and why, in a sentence. Its tests drive it over
-simulated paths.
+Pure: it knows no clock, no thread and no connection. It is shown the copy again and again (Seen),
+and says how many lanes should work (`count`), and why, in a sentence.
 
-Not here: opening and parking lanes (lane_pool.py), how busy processors are (cpu_load.py).
+Not here: opening and parking lanes (lane_pool.py), how busy processors are (autoscaler.py).
 Read next: lane_pool.py.
 """
 
@@ -23,28 +22,31 @@ _START_MANY = 8  # for many processors, or slow ones, or a far path
 LANES_MOST = 32
 
 _LOGIN_TRIPS = 12  # round trips of a login and of starting the agent
-_TYPING_S = 1.0  # beyond these trips; who types a password takes longer
-_SLOW_LOGIN_S = 1.0  # beyond these trips; a processor of today takes 0.2 to 0.3 s for both,
-# a busy one 0.6 to 0.9
+_TYPING_S = 1.0  # beyond these trips; a person who types a password takes longer
+# Beyond these trips; a processor of today takes 0.2 to 0.3 s for both, a busy one 0.6 to 0.9.
+_SLOW_LOGIN_S = 1.0
 
 _SETTLE_S, _SETTLE_TRIPS = 0.3, 8  # after a lane came: TCP doubles its window each round trip
 _LOOK_S, _LOOK_TRIPS = 1.0, 5  # over which a rate is measured
-_LOOK_PIECES = 5  # finished meanwhile, times the root of the lanes; fewer, and it is chance
-_PATIENCE_S = 8.0  # with fewer lanes than wanted: then no more will come
+# Pieces finished meanwhile, times the root of the number of lanes; with fewer the rate is chance.
+_LOOK_PIECES = 5
+_PATIENCE_S = 8.0  # with fewer lanes than wanted, before it is assumed that no more will come
 
-_WORTH = 1.05  # of the rate before: less, and the new lanes are not worth having
-_FAIR = 0.5  # of what the new lanes would bring if they did as well: less, and there is an end
-LOSSY_S, _LOSSY = 0.01, 0.15  # on a path so far, lanes with so little of their window under way
+_WORTH = 1.05  # times the rate before: with less the new lanes are not worth having
+_FAIR = 0.5  # of what the new lanes would bring if they did as well: with less no more are tried
+# From this round trip on, lanes that have less of their window under way lose packets.
+LOSSY_S, _LOSSY = 0.01, 0.15
 _HELD_UP = 0.6  # of its window under way, on average: the window is what holds a lane up
-# This machine's processors are busy with the copy when less of them is idle, and more is its.
+# This machine's processors are busy with the copy when less of them is idle than the first share,
+# and more of them is used by the copy than the second.
 _SPARE, _OURS = 0.15, 0.25
 _STEPS_LEFT = 3  # a step pays only where the rest of the copy takes this many times as long
 _ALIKE = 1.25  # rates that differ by less than this factor are the same
-_MANY_STEPS = 6  # where the copy takes so many more, a step doubles the lanes, to 8 at least
+_MANY_STEPS = 6  # where the copy lasts longer than these, a step doubles the lanes, to 8 or more
 
 
 class Path(NamedTuple):
-    """What is known of the way there before data moves."""
+    """What is known of the path to the far end before data moves."""
 
     rtt_s: float
     login_s: float  # from the start of the first ssh to the agent's HELLO
@@ -60,7 +62,7 @@ class Seen(NamedTuple):
     done_bytes: int  # of finished work
     done_pieces: int
     left_bytes: float  # infinite while the walk goes on
-    idle_s: float  # of a processor here, on average, since it was started; infinite: not known
+    idle_s: float  # a processor here was idle for, on average, since its start; infinite: unknown
     used_s: float  # of a processor here, on average, by this process and its ssh processes
 
 
@@ -77,7 +79,7 @@ def start(path: Path) -> Start:
 
     A far path needs as many channel windows as fill it in a round trip; a near one as many
     connections as there are processors to encrypt them, at the end that has fewer. A login that
-    took long on a near path tells of slow processors, of which there usually are many.
+    took long on a near path means slow processors, of which there usually are many.
     """
     rtt_s = min(path.rtt_s, 1.0)
     of_path = math.ceil(_PATH_BYTES_S * rtt_s / CHANNEL_BYTES)
@@ -102,26 +104,25 @@ def _of_cpus(path: Path) -> int:
 
 
 def is_far_and_unattended(path: Path) -> bool:
-    """Does a login take long, and was this one too quick for a person to have typed anything?"""
+    """Return whether a login takes long here, and for this one nobody typed a password."""
     return path.rtt_s > _FAR_S and path.login_s < _LOGIN_TRIPS * path.rtt_s + _TYPING_S
 
 
 def is_worth_a_login(path: Path, lanes: int, left_bytes: float, passed_s: float) -> bool:
-    """Return whether so many lanes would take longer than one more lane needs to log in.
+    """Return whether the work left takes so many lanes longer than a login takes.
 
-    None of them was measured yet.
-
-    `left_bytes` is what is known of the work so far; the walk that finds more runs for `passed_s`.
+    No lane was measured yet, so this estimates. `left_bytes` is what is known of the work so far;
+    the walk that finds more has run for `passed_s`.
     """
     lane_bytes_s = min(CHANNEL_BYTES / max(path.rtt_s, 1e-6), _LANE_BYTES_S)
     return left_bytes > lanes * lane_bytes_s * path.login_s or passed_s > 2 * path.login_s
 
 
 class Measured(NamedTuple):
-    """What a number of lanes came to, while it did not change."""
+    """The rate of the lanes while their number did not change."""
 
     bytes_per_s: float
-    is_busy: bool  # this machine's processors were, with the copy
+    is_busy: bool  # this machine's processors were busy with the copy
 
 
 class Meter:
@@ -130,8 +131,8 @@ class Meter:
     def __init__(self, rtt_s: float) -> None:
         self.settle_s = _SETTLE_S + _SETTLE_TRIPS * rtt_s
         self.look_s = _LOOK_S + _LOOK_TRIPS * rtt_s
-        self._alive, self._alive_s = 0, 0.0  # lanes, and since when nothing changed
-        self._begin: Seen | None = None  # of what is being measured
+        self._alive, self._alive_s = 0, 0.0  # the lanes, and since when there are so many
+        self._begin: Seen | None = None  # the copy when the measurement began
 
     def steady_s(self, seen: Seen) -> float:
         """Return for how long there have been as many lanes as now."""
@@ -144,7 +145,7 @@ class Meter:
         self._alive_s = now_s
 
     def measured(self, seen: Seen, lanes: int) -> Measured | None:
-        """Return what these lanes came to since it was last asked; None while that says little."""
+        """Return the rate since the last measurement; None while that is too short ago."""
         begin = self._begin
         if begin is None:
             self._begin = seen
@@ -166,17 +167,20 @@ class Tuner:
     def __init__(
         self, path: Path, count: int, congestion: str = "", enough_bytes_s: float = 0.0
     ) -> None:
-        """`enough_bytes_s`: moving so much, the last copy gained nothing by more lanes."""
+        """Begin with `count` lanes, and this congestion control for those that are added.
+
+        `enough_bytes_s` is the rate at which the last copy gained nothing by more lanes.
+        """
         self.count = count  # lanes that should work
-        self.needs_window = False  # lanes are held up by the channel's window, nothing else
+        self.needs_window = False  # only the channel's window holds lanes up
         self.congestion = congestion  # the congestion control of lanes that are added
         # What the next copy over this path should begin with, and its `enough_bytes_s`.
         self.lesson = count, congestion, enough_bytes_s
-        self.has_judged = False  # else the lesson is but what this copy began with
+        self.has_judged = False  # until then the lesson is only what this copy began with
         self.is_done = False
         self._has_bbr = path.has_bbr and path.rtt_s > LOSSY_S and not congestion
         self._path, self._meter = path, Meter(min(path.rtt_s, 1.0))
-        self._before: tuple[int, float] | None = None  # lanes, and their rate, before the last step
+        self._before: tuple[int, float] | None = None  # the lanes before the last step; their rate
 
     def look(self, seen: Seen) -> str | None:
         """Return a sentence when `count` changed, or will not change any more."""
@@ -189,9 +193,9 @@ class Tuner:
         if seen.alive < self.count or since_s < self._meter.settle_s:
             return None
         found = self._meter.measured(seen, self.count)
-        return None if found is None else self._judged(seen, *found)
+        return None if found is None else self._judge(seen, *found)
 
-    def _judged(self, seen: Seen, rate: float, is_busy: bool) -> str | None:
+    def _judge(self, seen: Seen, rate: float, is_busy: bool) -> str | None:
         moved = f"{self.count} lanes move {_mb(rate)}"
         self.has_judged = True
         of_cpus = _of_cpus(self._path) if self._path.rtt_s < _FAR_S else self.count
@@ -224,6 +228,10 @@ class Tuner:
         return f"{moved}{self._step(seen, rate)}"
 
     def _is_enough(self, rate: float) -> bool:
+        """Return whether the rate is the one of the last copy that more lanes did not raise.
+
+        If it is not, that one is forgotten.
+        """
         *_, enough = self.lesson
         if enough / _ALIKE < rate < enough * _ALIKE:
             return True
@@ -231,7 +239,7 @@ class Tuner:
         return False
 
     def _step(self, seen: Seen, rate: float) -> str:
-        """Want more lanes. Returns what for."""
+        """Raise the number of lanes. Return the end of a sentence that says why, and to what."""
         rtt_s = min(self._path.rtt_s, 1.0)
         under_way = rate / self.count * rtt_s / CHANNEL_BYTES  # of a lane's window
         if self._has_bbr and under_way < _LOSSY:

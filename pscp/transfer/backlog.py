@@ -16,7 +16,7 @@ class Backlog:
     """What no lane has taken yet. The queue's lock guards it."""
 
     def __init__(self, iterator_ended: Callable[[], None]) -> None:
-        self._iterator_ended = iterator_ended  # is called when an iterator has
+        self._iterator_ended = iterator_ended  # called when an iterator has no more chunks
         self._first: deque[Work] = deque()  # what lanes gave back, and what follows from answers
         self._waiting: deque[Work | Iterator[Work]] = deque()
         self.reserve: Callable[[], Work | None] = lambda: None  # asked when nothing else waits
@@ -26,7 +26,7 @@ class Backlog:
         return len(self._waiting) + len(self._first)
 
     def put(self, work: Work | Iterator[Work]) -> None:
-        """Add what is taken after all that waits already."""
+        """Add a piece, or an iterator over pieces, behind all that waits already."""
         self._waiting.append(work)
 
     def put_first(self, work: Work) -> None:
@@ -51,9 +51,10 @@ class Backlog:
         return first or self.reserve()
 
     def next_first(self, share: LaneShare) -> Work | None:
-        """Remove and return the next piece of those that go first.
+        """Remove and return the next piece that goes before what the walk found.
 
-        A parked lane gets only requests that must be its own."""
+        A parked lane gets only requests that must be its own.
+        """
         for place, work in enumerate(self._first):
             pinned = work.share if isinstance(work, Ask) else None
             is_free = pinned is None or pinned.is_over
@@ -63,6 +64,6 @@ class Backlog:
         return None
 
     def known_pieces(self, uncut_pieces: int) -> int:
-        """Return how many pieces wait; iterators have `uncut_pieces` together, if there are any."""
+        """Return how many pieces wait. The iterators, if any wait, have `uncut_pieces` together."""
         whole = sum(not isinstance(each, Iterator) for each in self._waiting)
         return len(self._first) + whole + (uncut_pieces if whole < len(self._waiting) else 0)

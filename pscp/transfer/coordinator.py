@@ -1,15 +1,11 @@
 """Hands out the work of one copy, and learns what became of it. One Coordinator is one copy.
 
-Where a chunk goes: plan.py (born) -> here and file_job.py (put on the queue, journaled once it
-landed) -> lane.py, lane_sender.py (becomes frames) -> endpoint/files.py (pread, hash, pwrite), with
-endpoint/wire.py open as the dictionary.
-
-The copy's parts in time: the walk puts work on the queue while lanes take it; when all of it is
-done come the hard links, then the folders' metadata, deepest first.
+The walk puts work on the queue while lanes take it; when all of it is done come the hard links,
+then the folders' metadata, deepest first.
 
 Not here: where work waits (work_queue.py), the walk (plan_walk.py), small files (small_files.py),
 the end (ending.py), connections (lane_pool.py, worker.py), what is reported of a file (results.py),
-what is kept for the end (spool.py), what a user calls (api.py).
+what a user calls (api.py).
 Read next: file_job.py, then lane.py.
 """
 
@@ -26,15 +22,15 @@ from pscp.transfer.results import Results
 from pscp.transfer.resume import Look
 from pscp.transfer.small_files import SmallFiles
 
-_SHARES = 4  # of what is left, a lane takes one at a time
-_START_BYTES, _START_SHARE = 64 * 1024 * 1024, 4  # a chunk at the start: a fourth of one later
-_LEAST_SHARE = 16  # and toward the end: smaller ones cost more than the end of a copy gains
+_SHARES = 4  # toward the end a chunk is a fourth of what is left for each lane
+_START_BYTES, _START_SHARE = 64 * 1024 * 1024, 4  # up to here a chunk is a fourth of a later one
+_LEAST_SHARE = 16  # of a chunk: smaller ones cost more than the end of a copy gains
 
 
 class Coordinator:
     """One copy, from the first entry to the last rename.
 
-    The main thread calls run(); the queue runs the other methods, but for look().
+    The main thread calls run(), the walk's thread look(); the queue runs the other methods.
     """
 
     def __init__(self, terms: CopyTerms) -> None:
@@ -64,8 +60,9 @@ class Coordinator:
             self.ending.close()
 
     def _is_copied(self) -> bool:
-        """Return whether all of the plan is done. The last answer may have left small files that
-        no lane was about to take.
+        """Return whether all of the plan is done.
+
+        If the last answer has left small files that no lane was about to take, they are sent first.
         """
         is_idle = self._counters.plan_complete and self._queue.is_idle()
         return is_idle and not self._small.flush()
@@ -103,11 +100,9 @@ class Coordinator:
         self._queue.write_later(lambda: self.terms.reporter.line(line))
 
     def already_there(self, items: list[Placed], digests: list[str], size_bytes: int) -> None:
-        """Count files that are at the destination already, and verified: so many bytes of them."""
-        self._counters.add(
-            files_resumed=len(items), bytes_total=size_bytes, bytes_resumed=size_bytes,
-            chunks_verified=len(items),
-        )  # fmt: skip
+        """Count files of so many bytes that are at the destination already, and verified."""
+        self._counters.add(files_resumed=len(items), chunks_verified=len(items))
+        self._counters.add(bytes_total=size_bytes, bytes_resumed=size_bytes)
         if self._options.strong:
             for item, digest in zip(items, digests, strict=True):
                 self.results.keep_digest(item.entry.path, digest)
@@ -116,10 +111,10 @@ class Coordinator:
                 self.ending.ask(requests.Adopt, group)
 
     def next_chunk_bytes(self) -> int:
-        """Return how long the next chunk is to be.
+        """Return the length of the next chunk.
 
-        Smaller at the start, so that it is soon known how fast lanes are, and toward the end, so
-        that all of them end at about the same time.
+        It is smaller at the start, so that it is soon known how fast lanes are, and toward the end,
+        so that all of them end at about the same time.
         """
         counters, most_bytes = self._counters, self.terms.chunk_bytes
         if self._options.chunk_bytes is not None:

@@ -1,7 +1,7 @@
 """One copy of a session, from what was asked for to its Result.
 
 Not here: the connections between copies (connect/connections.py), what is settled with both ends
-first (negotiation.py), what is fixed from then on (copy_terms.py, pool_terms.py), the work itself
+first (negotiation.py), what is fixed from then on (copy_terms.py), the work itself
 (coordinator.py).
 Read next: coordinator.py.
 """
@@ -20,17 +20,23 @@ from pscp.connect.bootstrap import RemoteAgent
 from pscp.connect.connections import Connections
 from pscp.endpoint import hashes, source
 from pscp.log import Log
-from pscp.options import CHUNK_BYTES, Location, Options
-from pscp.progress import Counters, Reporter, Result
+from pscp.options import CHUNK_BYTES, Options
+from pscp.progress import Counters, Result
 from pscp.transfer.autotune import LOSSY_S, Path
-from pscp.transfer.begin import choose_hash, sink_request, source_request
 from pscp.transfer.coordinator import Coordinator
-from pscp.transfer.copy_terms import CopyTerms
+from pscp.transfer.copy_terms import CopyTerms, PoolTerms
 from pscp.transfer.journal import Journal, token_of
 from pscp.transfer.lane_context import LaneContext
 from pscp.transfer.lane_pool import LanePool
-from pscp.transfer.negotiation import Agreement, CopyRequest, Negotiation, replace_dead
-from pscp.transfer.pool_terms import PoolTerms
+from pscp.transfer.negotiation import (
+    Agreement,
+    CopyRequest,
+    Negotiation,
+    choose_hash,
+    replace_dead,
+    sink_request,
+    source_request,
+)
 from pscp.transfer.work_queue import WorkQueue
 
 if TYPE_CHECKING:
@@ -42,18 +48,13 @@ _log = Log("transfer")
 class Run:
     """One copy. For the main thread."""
 
-    def __init__(
-        self, connections: Connections, froms: list[Location], to: Location, options: Options, *,
-        reporter: Reporter, counters: Counters, keep_digests: bool,
-    ) -> None:  # fmt: skip
-        self._request = CopyRequest(
-            connections, froms, to, options, reporter, counters, keep_digests
-        )
-        self._options = options
-        self._negotiation = Negotiation(self._request)
-        self._nonce = "" if options.dry_run else os.urandom(4).hex()  # of this run
+    def __init__(self, request: CopyRequest) -> None:
+        self._request, self._options = request, request.options
+        self._negotiation = Negotiation(request)
+        self._nonce = "" if self._options.dry_run else os.urandom(4).hex()  # of this run
 
     def run(self) -> Result:
+        """Copy, and return what became of it. Raises what stops the copy as a whole."""
         token, connections = self._token(), self._request.connections
         tops = self._negotiation.near_tops() if self._request.is_push else []
         if self._request.is_push and not tops:  # nobody need be contacted
@@ -78,7 +79,7 @@ class Run:
             journal.close(complete)
 
     def _journal(self, token: str) -> Journal:
-        """Return the copy's journal; without a place for one the copy goes on all the same."""
+        """Return the copy's journal, or, where none can be kept, one that keeps nothing."""
         if self._options.dry_run or self._options.transfer_test:
             return Journal(None)
         try:
@@ -91,10 +92,10 @@ class Run:
             return Journal(None)
 
     def _token(self) -> str:
-        """Return the same for the same command, run by the same user on the same machine.
+        """Return the token, which is the same for the same command, user, machine and state folder.
 
-        Where two machines have one name, or one user two state folders, their runs do not know of
-        each other, so their copies are not the same.
+        Machines with one name, and runs with different state folders, do not know of each other, so
+        their copies are not the same.
         """
         request, is_push = self._request, self._request.is_push
         where = (os.uname().nodename, str(os.getuid()), _machine_id(), state.folder())
@@ -115,23 +116,25 @@ class Run:
         far = agents[0]
         algorithm = choose_hash(far)
         pool = make_pool(
-            request.connections, self._options, request.counters, far,
-            is_push=request.is_push, note=request.reporter.note,
-        )  # fmt: skip
-        coordinator = Coordinator(self._terms(far, algorithm, agreed, journal, pool.context))
+            request.connections,
+            self._options,
+            request.counters,
+            far,
+            is_push=request.is_push,
+            note=request.reporter.note,
+        )
+        coordinator = Coordinator(self._terms(pool, far, agreed, algorithm, journal))
         coordinator.results.failures += self._negotiation.missing
-        lanes = pool.layout.count
-        request.explain(f"to {agreed.target.root}, chunks hashed with {algorithm}")
+        lanes, root = pool.layout.count, agreed.target.root
+        request.explain(f"to {root}, chunks hashed with {algorithm}")
         request.explain(f"beginning with {lanes} lanes: {pool.layout.why}")
+        of_source = source_request(tops, self._options, algorithm)
+        of_sink = sink_request(
+            root, token, self._options, algorithm, agreed.nonce, claimed=agreed.claimed
+        )
         try:
-            pool.begin(
-                source_request(tops, self._options, algorithm),
-                sink_request(
-                    agreed.target.root, token, self._options, algorithm, agreed.nonce,
-                    earlier=agreed.claimed.earlier, server=agreed.claimed.server,
-                ),
-                [agents.pop(0) for _ in range(min(len(agents), lanes))],
-            )  # fmt: skip
+            first = [agents.pop(0) for _ in range(min(len(agents), lanes))]
+            pool.begin(of_source, of_sink, first)
             coordinator.run(tops, agreed.target)
         finally:
             pool.end()
@@ -142,20 +145,24 @@ class Run:
         return self._result(coordinator, pool)
 
     def _terms(
-        self, far: RemoteAgent, algorithm: str, agreed: Agreement, journal: Journal,
-        context: LaneContext,
-    ) -> CopyTerms:  # fmt: skip
+        self, pool: LanePool, far: RemoteAgent, agreed: Agreement, algorithm: str, journal: Journal
+    ) -> CopyTerms:
         return CopyTerms(
-            self._options, self._request.counters, self._request.reporter, journal, context,
+            self._options,
+            self._request.counters,
+            self._request.reporter,
+            journal,
+            pool.context,
             algorithm=algorithm,
             algorithms={algorithm} | hashes.ALGORITHMS.keys() & far.hashes.keys(),
             chunk_bytes=self._options.chunk_bytes or _chunk_bytes(far),
-            earlier=agreed.claimed.earlier, folds=agreed.claimed.folds,
+            earlier=agreed.claimed.earlier,
+            folds=agreed.claimed.folds,
             keep_digests=self._request.keep_digests,
-        )  # fmt: skip
+        )
 
     def _note_sftp(self, far: RemoteAgent) -> None:
-        """Say what a copy over SFTP does without."""
+        """Tell the user what a copy over SFTP cannot do."""
         request = self._request
         how = str(far.hello.get("verify"))
         request.counters.set(verified=how != "none")
@@ -189,9 +196,15 @@ class Run:
 
 
 def make_pool(
-    connections: Connections, options: Options, counters: Counters, far: RemoteAgent, *,
-    is_push: bool, note: Callable[[str], None], stream: Stream | None = None,
-) -> LanePool:  # fmt: skip
+    connections: Connections,
+    options: Options,
+    counters: Counters,
+    far: RemoteAgent,
+    *,
+    is_push: bool,
+    note: Callable[[str], None],
+    stream: Stream | None = None,
+) -> LanePool:
     """Return the lanes for a copy, or for a stream, over the path that `far` has measured."""
     is_far = is_push and far.rtt_s > LOSSY_S  # nearer, BBR gains nothing
     has_bbr = is_far and not options.congestion and connections.has_bbr(options)
@@ -201,27 +214,30 @@ def make_pool(
     if connections.has_one_login and not options.quiet:
         note("one login: all lanes share one connection, one CPU core and one TCP buffer")
     context = LaneContext(
-        WorkQueue(stream is not None), is_push=is_push, rtt_s=path.rtt_s, keeps=connections.keeps,
+        WorkQueue(stream is not None),
+        is_push=is_push,
+        rtt_s=path.rtt_s,
+        keeps=connections.keeps,
         bytes_per_s=options.limit_kbit_s * 1000 / 8 if options.limit_kbit_s else None,
         stream=stream,
-    )  # fmt: skip
+    )
     return LanePool(PoolTerms(context, connections, options, counters, path, known, note))
 
 
 def _absolute(path: str) -> str:
-    """Return the path from the root on, with a slash at its end if it has one: it has a meaning."""
+    """Return the absolute path. A slash at its end is kept, since it has a meaning."""
     return os.path.abspath(path) + ("/" if path.endswith(("/", "/.")) else "")
 
 
 def _machine_id() -> str:
-    """Return what tells this machine from others with its name (machine-id(5)); "" if unknown."""
+    """Return the machine-id(5), which differs even where names do not; "" if there is none."""
     with contextlib.suppress(OSError), open("/etc/machine-id") as file:
         return file.read(64).strip()
     return ""
 
 
 def _chunk_bytes(far: RemoteAgent) -> int:
-    """Return the bytes of a chunk: over SFTP what its program has chosen."""
+    """Return the bytes of a chunk; over SFTP the stand-in for the agent chooses them."""
     chosen = far.hello.get("chunk_bytes") if far.is_sftp else None
     return chosen if isinstance(chosen, int) and chosen else CHUNK_BYTES
 

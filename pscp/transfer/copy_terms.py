@@ -1,28 +1,35 @@
-"""What one copy is about: nothing of it changes once its first entry is planned.
+"""The two records of one copy in which nothing changes once it has begun.
 
-Not here: what is done about it (coordinator.py), what its lanes share (lane_context.py).
+Not here: what is done with them (coordinator.py, lane_pool.py), what the lanes share
+(lane_context.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
+from pscp.connect.connections import Connections
+from pscp.connect.host_cache import Known
+from pscp.log import Log
 from pscp.options import Options
 from pscp.progress import Counters, Reporter
+from pscp.transfer.autotune import Path
 from pscp.transfer.journal import Journal
 from pscp.transfer.lane_context import LaneContext
 from pscp.transfer.work_queue import WorkQueue
 
+_log = Log("transfer")
+
 
 @dataclass(frozen=True)
 class CopyTerms:
-    """The parts of a copy, and what was settled with its ends. Any thread may use it."""
+    """The parts of a copy, and what was agreed with its ends. Any thread may use it."""
 
     options: Options
     counters: Counters
     reporter: Reporter
-    journal: Journal  # written by whose turn it is (later_writes.py)
+    journal: Journal  # written by later writes (later_writes.py)
     context: LaneContext
     algorithm: str  # the digest of the copy
     algorithms: Collection[str]  # the digests that both ends have
@@ -34,3 +41,34 @@ class CopyTerms:
     @property
     def queue(self) -> WorkQueue:
         return self.context.queue
+
+
+@dataclass(frozen=True)
+class PoolTerms:
+    """What is known when the first lane of a copy or a stream begins. Any thread may use it."""
+
+    context: LaneContext
+    connections: Connections
+    options: Options
+    counters: Counters
+    path: Path
+    known: Known  # what the last copy over this path has learned
+    note: Callable[[str], None]  # shows a message to the user
+
+    @property
+    def has_one_login(self) -> bool:
+        """Whether all lanes are channels of one connection."""
+        return self.connections.has_one_login
+
+    @property
+    def is_tuned(self) -> bool:
+        """Whether the number of lanes follows what is measured (-c auto)."""
+        options = self.options
+        is_free = options.connections is None and not options.limit_kbit_s
+        return is_free and not options.dry_run and not self.has_one_login
+
+    def explain(self, text: str) -> None:
+        """Log what was decided, and show it with -v."""
+        _log.debug("%s", text)
+        if self.options.verbose:
+            self.note(text)

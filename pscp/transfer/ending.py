@@ -1,35 +1,42 @@
 """The end of a copy: hard links, folders' metadata, the fence, and parts that nobody needs.
 
-Not here: what comes before (coordinator.py), how entries are kept until then (spool.py).
+Not here: what comes before (coordinator.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import json
+import os
+from array import array
+from collections.abc import Callable, Iterator
+from typing import IO
 
 from pscp.endpoint import failures, requests, tree
+from pscp.errors import CopyError
 from pscp.transfer import answers
 from pscp.transfer.copy_terms import CopyTerms
 from pscp.transfer.plan import Ask, Failure, Pack, Work, groups
 from pscp.transfer.results import Results
-from pscp.transfer.spool import Spool
 
-# What is asked for many entries at once.
+_MEMORY_BYTES = 4 * 1024 * 1024  # some 30,000 entries; more go to a temporary file
+
+# A request that is made for many entries at once.
 _OfEntries = type[requests.Adopt] | type[requests.HardLinks] | type[requests.Folders]
 
 
 class Ending:
-    """What is kept for a copy's end. Only what the queue runs changes it, but for its spools."""
+    """Keeps what is to be done at a copy's end. But for its spools only the queue changes it."""
 
     def __init__(self, terms: CopyTerms, results: Results) -> None:
         self._terms, self._queue, self._results = terms, terms.queue, results
         self.links = Spool()  # the walk's thread fills it
-        self.folders = Spool()  # filled by whose turn it is to write (later_writes.py)
+        self.folders = Spool()  # filled by later writes (later_writes.py)
         self._unwanted: dict[str, list[str]] = {}  # parts that lanes may have made late, or held
         terms.queue.when_lost(self._revocation)
 
     def finish(self) -> None:
-        """Make hard links and finish folders; then give the copy up. For the main thread."""
+        """Make hard links, finish folders, and release the fence. For the main thread."""
         self._finish_all(self.links, requests.HardLinks, backwards=False)
         self._finish_all(self.folders, requests.Folders, backwards=True)
         if not self._terms.options.dry_run:
@@ -40,12 +47,12 @@ class Ending:
         self.links.close()
 
     def wait_for(self, is_so: Callable[[], bool]) -> None:
-        """Wait until `is_so()`. Raises why the copy stops."""
+        """Wait until `is_so()`. Raises the error that stops the copy."""
         self._queue.wait_until(is_so)
         self._queue.check()
 
     def _finish_all(self, spool: Spool, request: _OfEntries, backwards: bool) -> None:
-        """Finish one group after the other: a folder after what is in it."""
+        """Make the request for one group after the other: a folder comes after its content."""
         for group in groups(spool.take(backwards)):
             self.ask(request, group)
             self.wait_for(self._queue.is_idle)
@@ -65,11 +72,11 @@ class Ending:
         self._queue.add(Ask(False, request(entries), then, self._results.failed))
 
     def add_unwanted(self, path: str, nonces: list[str]) -> None:
-        """Have parts of this file removed that these runs ("" is this one) may have then."""
+        """Have this file's parts of these runs ("" is this one) removed at the end."""
         self._unwanted.setdefault(path, []).extend(nonces)
 
     def _revocation(self, lane: int, works: list[Work]) -> Ask:
-        """Return what is asked before another lane does what a lost one may still come with."""
+        """Return the request that refuses a lost lane's late work, so that another may do it."""
 
         def then(_: object) -> None:
             for work in works:
@@ -86,9 +93,9 @@ class Ending:
         return Ask(False, requests.Revoke(lane), then, failed, is_prompt=True)
 
     def _release(self) -> None:
-        """Give the copy up, so nothing changes what has landed, however late it comes.
+        """Release the fence, then remove the parts that nobody needs.
 
-        Only then can be removed what lanes may have made late.
+        Once the fence is released, nothing that comes late changes what has landed or makes a part.
         """
         release = requests.Release()
         self._queue.add(Ask(False, release, _ignore, self._results.failed, is_prompt=True))
@@ -109,3 +116,51 @@ def _ignore(_: object) -> None:
 def _about(path: str, failure: Failure) -> Failure:
     """Return the failure as that of another file."""
     return failures.data(failure["kind"], path, failure["message"], failure["errno"])
+
+
+class Spool:
+    """Keeps any number of entries for the end of the copy: many of them in a temporary file.
+
+    Its methods raise CopyError where the folder for temporary files has no more room.
+    """
+
+    def __init__(self) -> None:
+        self._file: IO[bytes] | None = None  # made when it is needed: many copies have one file
+        self._begins = array("Q")
+
+    def add(self, entry: tree.Entry) -> None:
+        if self._file is None:
+            from tempfile import SpooledTemporaryFile
+
+            self._file = SpooledTemporaryFile(_MEMORY_BYTES)  # noqa: SIM115 - closed by close()
+        assert self._file is not None
+        with _room_for_temporary_files():
+            self._begins.append(self._file.tell())
+            self._file.write(json.dumps(entry).encode("ascii") + b"\n")
+
+    def take(self, backwards: bool) -> Iterator[tree.Entry]:
+        for begin in reversed(self._begins) if backwards else iter(self._begins):
+            assert self._file is not None
+            with _room_for_temporary_files():  # what was added last is written now
+                self._file.seek(begin)
+                line = self._file.readline()
+            yield tree.Entry(*json.loads(line))
+
+    def close(self) -> None:
+        if self._file is not None:
+            with contextlib.suppress(OSError):  # no room, but nobody needs the rest any more
+                self._file.close()
+
+
+@contextlib.contextmanager
+def _room_for_temporary_files() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        import tempfile
+
+        folder = tempfile.tempdir or os.environ.get("TMPDIR", "/tmp")
+        raise CopyError(
+            f"{folder}: no room for the list of folders and hard links: {error.strerror}",
+            "set TMPDIR to a folder with more room",
+        ) from None

@@ -1,7 +1,7 @@
-"""One large file's way: its extents, its chunks, the retries, the finish.
+"""The copy of one large file: its extents, its chunks, the retries, the finish.
 
-A FileJob learns in outcomes of the queue what became of its chunks, so one thing after the other
-(WorkQueue.settle()). It ends in exactly one of Results.file_done() and Results.failed().
+The queue tells a FileJob what became of its chunks, one after the other (WorkQueue.settle()). It
+ends in exactly one of Results.file_done() and Results.failed().
 
 Not here: small files (small_files.py), the decision that a file is copied at all (resume.py), the
 shape of answers (answers.py).
@@ -23,8 +23,8 @@ from pscp.transfer.journal import Landed
 from pscp.transfer.plan import Ask, Chunk, Failure, Placed, Work, batches, cut, subtract
 from pscp.transfer.results import Results
 
-# Hashed at an end for one question: long enough to outweigh a round trip, short enough that
-# what waits behind it on the same lane does not wait long.
+# What an end hashes for one request: enough to outweigh a round trip, and little enough that what
+# follows on the same lane does not wait long.
 CHECK_BYTES = 64 * 1024 * 1024
 
 _numbers = itertools.count(1)
@@ -57,14 +57,16 @@ class FileJob:
 
     @property
     def is_closed(self) -> bool:
-        """Whether it is done, or has failed."""
+        """Whether the file is done, or has failed."""
         return self._life.state is states.File.CLOSED
 
     # --- beginning
 
     def start(self, landed: Landed | None, compare: bool) -> None:
-        """Copy the file. `landed` is what a journal knows of its part; with `compare` there is
-        a part of which nothing is known, so both ends hash and only what differs is sent.
+        """Copy the file.
+
+        `landed` is what a journal knows of its part. With `compare` there is a part of which
+        nothing is known, so both ends hash it and only what differs is sent.
         """
         item = self.item
         self._queue.write_later(self._note_begun)
@@ -125,7 +127,7 @@ class FileJob:
     def _chunks_and_then(
         self, extents: list[Extent], after: int | None, done: list[Extent]
     ) -> Iterator[Work]:
-        """Cut these extents into chunks; then ask for more, of which a file may have any number."""
+        """Cut these extents into chunks; then ask for the extents that come `after` them."""
         yield from self._chunks(extents)
         if after is not None and self._failure is None:
             self._ask_extents(after, done)
@@ -181,7 +183,8 @@ class FileJob:
             missing = []
             for extent, mine, theirs in zip(group, wanted, there, strict=True):
                 if mine is not None and mine == theirs:
-                    self._landed_earlier(extent, mine)
+                    self._copy.terms.counters.add(bytes_resumed=extent[1], chunks_verified=1)
+                    self._note_landed(extent, mine)
                 else:
                     missing.append(extent)
             self._later(self._chunks(missing))
@@ -192,18 +195,13 @@ class FileJob:
     def _digests_of_part(self, group: list[Extent], algorithm: str) -> requests.DigestsThere:
         return requests.DigestsThere([(True, self.item.entry.path, group)], algorithm)
 
-    def _landed_earlier(self, extent: Extent, digest: str) -> None:
-        self._copy.terms.counters.add(bytes_resumed=extent[1], chunks_verified=1)
-        self._note_landed(extent, digest)
-
-    # --- what lanes tell
+    # --- what lanes report
 
     def landed(self, chunk: Chunk, digest: str, receipt: int) -> None:
         """Count a chunk that is written at the sink and matches."""
         self._receipt = self._receipt or receipt
         if receipt != self._receipt:
-            path = self.item.entry.path
-            self._fail(failures.data(failures.SYSTEM, path, "its part was replaced meanwhile"))
+            self._fail(self._failure_data(failures.SYSTEM, "its part was replaced meanwhile"))
         if self._failure is None:
             self._copy.terms.counters.add(
                 bytes_done=chunk.length, bytes_sent=chunk.length, chunks_verified=1
@@ -212,14 +210,13 @@ class FileJob:
         self._release()
 
     def mismatched(self, chunk: Chunk) -> None:
-        """Have a chunk sent once more that arrived damaged, and only once."""
+        """Send a chunk that arrived damaged once more; fail the file when that is damaged too."""
         self._copy.terms.counters.add(chunks_resent=1, bytes_sent=chunk.length)
         chunk.mismatches += 1
         if chunk.mismatches == 1 and self._failure is None:
             self._queue.add(chunk)
             return
-        path = self.item.entry.path
-        self._fail(failures.data(failures.VERIFY, path, "arrived damaged twice"))
+        self._fail(self._failure_data(failures.VERIFY, "arrived damaged twice"))
         self._release()
 
     def failed(self, chunk: Chunk, failure: Failure) -> None:
@@ -227,12 +224,16 @@ class FileJob:
         self._fail(failure)
         self._release()
 
+    def _failure_data(self, kind: str, message: str) -> Failure:
+        return failures.data(kind, self.item.entry.path, message)
+
     def _fail(self, failure: Failure) -> None:
         self._failure = self._failure or failure
 
     # --- finishing
 
     def _release(self) -> None:
+        """Count one thing as over that the end waits for; finish or discard after the last one."""
         self._life.on(states.FileEvent.PIECE)
         self._holds -= 1
         if self._holds:
@@ -245,8 +246,9 @@ class FileJob:
             self._finish("")
 
     def _ask_strong(self) -> None:
-        """Have the source tell the digest of the whole file, with which the sink compares what lies
-        there: for -s, and where a part may have been made after the file got its final name.
+        """Ask the source for the digest of the whole file, for the sink to compare with its own.
+
+        That is for -s, and for a part that may have been made after the file got its final name.
         """
         self._life.on(states.FileEvent.COMPARE)
 
@@ -255,8 +257,7 @@ class FileJob:
             if isinstance(found, dict):
                 self._cannot_finish(found)
             elif (digest := found[0]) is None:
-                path = self.item.entry.path
-                self._cannot_finish(failures.data(failures.CHANGED, path, "changed"))
+                self._cannot_finish(self._failure_data(failures.CHANGED, "changed"))
             else:
                 self._finish(digest)
 
@@ -280,14 +281,14 @@ class FileJob:
 
         request = requests.Finish(self.item.entry, strong, self._receipt)
         ask = Ask(False, request, then, self._cannot_finish, is_exclusive=True)
-        # Was it done already, then another lane may have made the part anew. Where no inode tells
-        # one part from another (SFTP), the digest does.
+        # If the lost lane had finished it, another lane may have made the part anew. Where no inode
+        # tells one part from another (SFTP), the digest does.
         if self._receipt == wire.SOME_PART and self.was_shared and not strong:
             ask.lost = self._ask_strong
         self._queue.add(ask)
 
     def _make(self, strong: str) -> None:
-        """Have the sink make the part of a file that is one hole, and so has no chunk."""
+        """Have the sink make the part of a file that has no chunk, since all of it is one hole."""
 
         def then(answer: object) -> None:
             self._receipt = answers.integer(answer)
@@ -295,7 +296,7 @@ class FileJob:
                 raise ValueError("a part without a receipt")
             self._ask_finish(strong)
 
-        self.was_shared = True  # should a lane be lost meanwhile, it may make another one late
+        self.was_shared = True  # a lane that is lost meanwhile may make another part late
         make = requests.Make(self.item.entry)
         self._queue.add(Ask(False, make, then, self._cannot_finish))
 

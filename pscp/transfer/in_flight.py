@@ -13,30 +13,30 @@ from collections.abc import Callable
 from pscp.transfer.lane_share import LaneShare
 from pscp.transfer.plan import Ask, Chunk, Pack, Work
 
-_PATIENCE_S = 1.0  # with a chunk in flight elsewhere, before an idle lane takes it over
-_ANSWER_S = 3.0  # to a request that takes a second; then another lane makes it as well
-# A stream's chunks wait for each other: so many times as long as they take lately, at the least
-# so long, and the first of them goes over another lane as well.
+_PATIENCE_S = 1.0  # for which a chunk is in flight before an idle lane takes it over
+_ANSWER_S = 3.0  # for a request that takes a second; after it another lane makes it as well
+# The later chunks of a stream wait for the first one. Once it takes so many times as long as chunks
+# take lately, and at least so long, it goes over another lane as well.
 _OVERDUE, _OVERDUE_S = 2, 0.25
 _FLIGHTS = 16  # chunks over which that time is averaged
 
-# Makes the request that keeps the lane of this number from doing these pieces late.
+# Makes the request after which the lane of this number cannot do these pieces any more.
 Revocation = Callable[[int, list[Work]], Ask]
 
 
 class InFlight:
-    """The shares of all lanes, and what was finished. The queue's lock guards it."""
+    """The shares of all lanes, and what they have finished. The queue's lock guards it."""
 
     def __init__(self, is_stream: bool) -> None:
         self.pieces = 0  # taken and not finished
-        self.done_bytes = 0  # of all pieces that were finished, by their cost
+        self.done_bytes = 0  # the cost of all pieces that were finished
         self.done_pieces = 0
         self.revocation: Revocation | None = None
         self._is_stream = is_stream
         self._shares: list[LaneShare] = []
         self._numbers = itertools.count(1)
-        self._prompt: dict[Ask, float] = {}  # those to be answered at once; when each was asked
-        self._flight_s = _PATIENCE_S / _OVERDUE  # of a chunk, lately
+        self._prompt: dict[Ask, float] = {}  # when each request was made that is answered at once
+        self._flight_s = _PATIENCE_S / _OVERDUE  # that a chunk was in flight lately, on average
 
     def join(self, share: LaneShare) -> None:
         self._shares.append(share)
@@ -67,7 +67,7 @@ class InFlight:
         self.pieces += 1
 
     def finish(self, work: Work, age_s: float) -> bool:
-        """Count a piece as finished after so long by one lane. False: another one was first."""
+        """Count a piece as finished by one lane. Return False if another one was first."""
         if isinstance(work, Chunk):
             self._flight_s += (age_s - self._flight_s) / _FLIGHTS
         work.takers -= 1
@@ -82,7 +82,7 @@ class InFlight:
         return True
 
     def leave(self, share: LaneShare) -> list[Work]:
-        """Forget the lane, which has ended; return what others have to do in its place."""
+        """Forget a lane that has ended; return what others have to do in its place."""
         if share in self._shares:
             self._shares.remove(share)
         again: list[Work] = []
@@ -115,7 +115,7 @@ class InFlight:
         return max(_OVERDUE * self._flight_s, _OVERDUE_S)
 
     def unanswered(self, share: LaneShare) -> Ask | None:
-        """Return a request that should have been answered: the lane that made it stands still."""
+        """Return an overdue request of another lane, which seems to stand still."""
         before_s = time.monotonic() - _ANSWER_S
         for ask, asked_s in self._prompt.items():
             if ask.takers == 1 and asked_s < before_s and ask not in share.work.values():
@@ -136,7 +136,7 @@ class InFlight:
         return chunk if holder.age_s(number) > self.patience_s() else None
 
     def straggler(self, share: LaneShare) -> Chunk | None:
-        """Return, for a lane with nothing else to do, what a slower one has held for long.
+        """Return a chunk that another lane has held for long, if this lane is idle.
 
         Both send the same bytes to the same place; what comes second is ignored.
         """

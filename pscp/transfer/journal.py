@@ -1,7 +1,7 @@
 """The journal: an append-only record of landed chunks, so that a copy can go on after any death.
 
-One file a copy, in $XDG_STATE_HOME/pscp (~/.local/state/pscp), named after what is copied to
-where. One line of JSON each:
+Each copy has a file in $XDG_STATE_HOME/pscp (~/.local/state/pscp), named after what is copied to
+where. Each line is JSON:
 
     ["run", nonce]                                              a run of the copy began
     ["to", root, names, names there]                            what its destination means
@@ -9,8 +9,8 @@ where. One line of JSON each:
     ["chunk", number, offset, length, digest]                   one of its chunks landed
     ["done", number]                                            the file has its final name
 
-A last line that was cut short is ignored. Nothing is believed: what a journal says landed is
-hashed again at the sink. It is deleted when the copy ends well.
+A last line that was cut short is ignored. A journal is not believed: what it says landed is hashed
+again at the sink. It is deleted when the copy ends well.
 
 Not here: what is done with a landed chunk (coordinator.py).
 """
@@ -37,8 +37,7 @@ _NO_LINE = (ValueError, LookupError, TypeError, OverflowError, RecursionError)
 
 def token_of(*what: str) -> str:
     """Return 8 hex digits that name a copy: the same ones for the same command."""
-    text = json.dumps(what)
-    return hashlib.sha256(text.encode()).hexdigest()[:8]
+    return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:8]
 
 
 @dataclass
@@ -51,12 +50,13 @@ class Landed:
 
 
 class Journal:
-    """Open for one copy; locked against a second run of the same. One thread at a time."""
+    """The journal of one copy, locked against a second run of it. One thread at a time uses it."""
 
     def __init__(self, key: str | None, keep: bool = True) -> None:
-        """Without a key nothing is kept, and nothing known. `keep` False forgets what has landed.
+        """Open the journal that the key names; without a key nothing is read or written.
 
-        Raises CopyRunning, and OSError where it cannot be kept.
+        With `keep` False what landed earlier is forgotten. Raises CopyRunning, and OSError where no
+        journal can be kept.
         """
         self._path = os.path.join(state.folder(), f"{key}.journal")
         self._number = 0
@@ -84,7 +84,7 @@ class Journal:
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 status = os.fstat(fd)
-                if not stat.S_ISREG(status.st_mode):  # reading a FIFO would never end
+                if not stat.S_ISREG(status.st_mode):  # a FIFO would be read for ever
                     raise OSError(errno.EINVAL, "what has its name is no regular file")
                 if os.path.samestat(status, os.stat(self._path)):
                     return fd
@@ -116,7 +116,7 @@ class Journal:
             self._found[path] = known, landed
 
     def _take(self, line: object, by_number: dict[int, tuple[str, Identity, Landed]]) -> None:
-        """Learn what one line says. Raises what is in _NO_LINE for one that says nothing."""
+        """Learn what one line says. Raises one of _NO_LINE for a line of another shape."""
         kind, first, *rest = answers.items(line)
         if kind == "run":
             self.runs.append(answers.text(first))
@@ -141,7 +141,7 @@ class Journal:
             del by_number[number]
 
     def landed(self, path: str, identity: Identity) -> Landed | None:
-        """Return what landed of this file earlier; None when nothing is known of this very file."""
+        """Return what landed of this very file earlier; None when nothing is known of it."""
         known, landed = self._found.pop(path, (None, None))
         if landed is None or known != identity:
             return None
@@ -149,12 +149,12 @@ class Journal:
         return landed
 
     def knows_another(self, path: str, identity: Identity) -> bool:
-        """Return whether another file of this name was under way. To be called before landed()."""
+        """Return whether another file of this name was under way. Call it before landed()."""
         known = self._found.get(path, (identity, None))[0]
         return known != identity
 
     def unwanted(self) -> list[str]:
-        """Return the files that were under way earlier, and that nobody has asked for since."""
+        """Return the files that were under way earlier and were not asked for by landed()."""
         return list(self._found)
 
     def run(self, nonce: str) -> None:
@@ -163,7 +163,7 @@ class Journal:
         self._write("run", nonce)
 
     def again(self, names: list[str]) -> tuple[str, list[str]] | None:
-        """Return the root and the names there where these sources landed when the copy began."""
+        """Return the root, and the names there, to which these sources went when the copy began."""
         if self._to is None or self._to[1] != names or len(self._to[2]) != len(names):
             return None
         return self._to[0], self._to[2]
@@ -171,7 +171,7 @@ class Journal:
     def to(self, root: str, names: list[str], there: list[str]) -> None:
         """Note what DEST means until the copy is complete.
 
-        After a power cut too, where the copy is about to make what will give it another meaning.
+        The line is synced where the copy is about to make a folder that gives DEST another meaning.
         """
         if self._to != (root, names, there):
             self._to = root, names, there
@@ -189,7 +189,7 @@ class Journal:
                 os.close(folder_fd)
 
     def file(self, path: str, identity: Identity, algorithm: str) -> int:
-        """Begin a file; returns its number."""
+        """Note that the copy of a file begins; return its number."""
         self._number += 1
         self._under_way.add(self._number)
         self._write("file", self._number, path, *identity, algorithm)
@@ -209,11 +209,11 @@ class Journal:
         """
         if self._fd is None:
             return
-        with contextlib.suppress(OSError):  # no space for it: no reason to end the copy
+        with contextlib.suppress(OSError):  # a full disk is no reason to end the copy
             os.write(self._fd, json.dumps(line, separators=(",", ":")).encode("ascii") + b"\n")
 
     def _begin_anew(self, fd: int) -> None:
-        """Keep only what a copy without any file under way has to know."""
+        """Write the journal anew, with only what a copy without files under way has to know."""
         os.ftruncate(fd, 0)
         for nonce in self.runs[-1:]:
             self._write("run", nonce)
@@ -221,29 +221,29 @@ class Journal:
             self._write("to", *self._to)
 
     def close(self, complete: bool) -> None:
-        """Forget the journal when the copy is complete; keep it otherwise."""
+        """Delete the journal when the copy is complete; keep it otherwise."""
         if self._fd is None:
             return
         if complete or not os.fstat(self._fd).st_size:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._path)
-        elif not (self._under_way or self._found):  # or it would grow, night after night
+        elif not (self._under_way or self._found):  # else it would grow with each run
             self._begin_anew(self._fd)
         os.close(self._fd)
 
 
 def _number(value: object) -> int:
-    """Return what is a line's number, an offset or a length. Raises ValueError."""
+    """Return a file's number, an offset or a length. Raises ValueError for one out of bounds."""
     number = answers.integer(value)
     if not 0 <= number < 1 << 63:
         raise ValueError("a number out of bounds")
     return number
 
 
-def _inside(size: int, found: list[tuple[Extent, str]]) -> Iterator[tuple[Extent, str]]:
-    """Filter ascending extents: only those inside the file that overlap none before them."""
+def _inside(size_bytes: int, found: list[tuple[Extent, str]]) -> Iterator[tuple[Extent, str]]:
+    """Yield those of ascending extents that are inside the file and overlap none before them."""
     end = 0
     for (offset, length), digest in found:
-        if offset >= end and 0 < length <= size - offset:
+        if offset >= end and 0 < length <= size_bytes - offset:
             yield (offset, length), digest
             end = offset + length

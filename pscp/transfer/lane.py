@@ -1,9 +1,8 @@
 """One lane: its two threads, and its life from the first request to the end of its channel.
 
-One thread takes work from the queue and sends (lane_sender.py); the other receives
-(lane_receiver.py), so that blocks and chunks are in flight while acknowledgements come back. A lane
-never waits a round trip for a chunk. When its channel ends, what it had in flight goes back to the
-queue at once.
+One thread takes work from the queue and sends it (lane_sender.py); the other receives
+(lane_receiver.py), so a lane never waits a round trip for a chunk. When its channel ends, what it
+had in flight goes back to the queue at once.
 
 On push the near end is the source and the far end the sink; on pull it is the other way round.
 
@@ -15,7 +14,6 @@ Read next: lane_sender.py.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 
 from pscp.connect.bootstrap import RemoteAgent
 from pscp.endpoint import failures, requests, session, wire
@@ -25,9 +23,9 @@ from pscp.transfer.lane_context import LaneContext
 from pscp.transfer.lane_ends import MISSHAPEN, LaneEnds, misshapen
 from pscp.transfer.lane_receiver import LaneReceiver
 from pscp.transfer.lane_sender import LaneSender
-from pscp.transfer.lane_share import LaneShare
+from pscp.transfer.lane_share import IsParked, LaneShare, never
 
-# The two requests that are no work of the queue's, which numbers its own from 1 on.
+# The numbers of the two requests that do not come from the queue, which numbers work from 1 on.
 _BEGIN, _END = 0, (1 << 64) - 1
 
 
@@ -35,12 +33,11 @@ class Lane:
     """A lane, from its first request to the end of the copy or the loss of its channel."""
 
     def __init__(
-        self, name: str, context: LaneContext, far: RemoteAgent,
-        is_parked: Callable[[], bool] = lambda: False,
-    ) -> None:  # fmt: skip
+        self, name: str, context: LaneContext, far: RemoteAgent, is_parked: IsParked = never
+    ) -> None:
         """While `is_parked()` it takes no more work."""
-        self.error: PscpError | None = None  # why it was lost; changed as its state is
-        # Its state changes only in steps that the queue runs, so both threads may have it change.
+        # These two change only in steps that the queue runs, on behalf of either thread.
+        self.error: PscpError | None = None  # why it was lost
         self._life = states.Machine(states.LANE, states.Lane.OPENING)
         share = LaneShare(context.new_window(), context.next_number(), is_parked)
         self._ends = ends = LaneEnds(context, far, context.new_end(), share)
@@ -71,7 +68,7 @@ class Lane:
 
     @property
     def has_worked(self) -> bool:
-        """Whether it brought at least one piece of work to its end."""
+        """Whether this lane has finished at least one piece of work."""
         return self._ends.share.has_worked
 
     @property
@@ -95,13 +92,13 @@ class Lane:
             raise problem from None
 
     def _numbered(self, begin: requests.Begin) -> requests.Begin:
-        """Return the request as it is for this lane."""
+        """Return the request, which at a sink has this lane's number."""
         if isinstance(begin, requests.BeginSink):
             return begin._replace(lane=self._ends.share.lane)
         return begin
 
     def _say_goodbye(self) -> None:
-        """Have the connection kept for the next copy, or ended: all is acknowledged."""
+        """Ask the agent to get ready for the next copy, or end the channel: all is acknowledged."""
         if not self._queue.run_alone(self._leave):
             return
         if self._ends.context.keeps and not self._ends.share.work:
@@ -152,13 +149,13 @@ class Lane:
                 self._queue.stop(problem)
             raise problem
         if frame.id != _END or self._state is not states.Lane.LEAVING:
-            return False  # to an End that nobody sent there is no answer
+            return False  # nobody has sent an End yet
         self._far.session.advance(session.END)
         self._queue.run_alone(lambda: self._life.on(states.LaneEvent.GOODBYE))
         return True
 
     def _lose(self, error: PscpError) -> None:
-        """Give up the connection. What was in flight goes back at once."""
+        """Give up the connection, and what was in flight back to the queue."""
         if self._queue.run_alone(lambda: self._break(error)):
             self._far.channel.end()
 
@@ -169,16 +166,16 @@ class Lane:
         self._queue.join(self._ends.share)
 
     def _leave(self) -> bool:
-        """Begin to end, if all is done. Return whether it is."""
+        """Begin to leave if the copy is complete; return whether it is."""
         if self._queue.is_finished and self._state is states.Lane.WORKING:
             self._life.on(states.LaneEvent.FINISH)
             return True
         return False
 
     def _break(self, error: PscpError) -> bool:
-        """Return whether it is lost by that error.
+        """Note that the channel broke. Return whether that loses the lane.
 
-        It is not where all was done, or the other thread has seen it already.
+        It does not if all was done, or if the other thread has noted it already.
         """
         before = self._state
         self._life.on(states.LaneEvent.BREAK)
@@ -195,7 +192,7 @@ class Lane:
 
 
 def _as_copy_error(data: failures.Data, begin: requests.Begin) -> PscpError:
-    """Return the failure of an end to begin, which is its folder's where it names no other."""
+    """Return the error for an end that cannot begin; without a path it is about the sink's root."""
     if data["kind"] == failures.SUPERSEDED:
         return CopyRunning(data["message"])
     root = begin.root if isinstance(begin, requests.BeginSink) else ""

@@ -6,13 +6,14 @@ Not here: one lane (lane.py), how many there are (lane_pool.py).
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from pscp.endpoint import metadata, requests, tree
 from pscp.endpoint.end import End
-from pscp.transfer.rate_limiter import RateLimiter
-from pscp.transfer.window import Window
+from pscp.transfer.lane_share import Window
 from pscp.transfer.work_queue import WorkQueue
 
 if TYPE_CHECKING:
@@ -22,28 +23,39 @@ if TYPE_CHECKING:
 # default tcp_wmem), the pipes, and what waits to be made durable, with room to spare.
 WINDOW_BYTES = 16 * 1024 * 1024
 
-# The same for a stream, where what one lane holds keeps all that comes after it waiting: two of a
-# channel's windows, and what lies in its pipes.
+# The same for a stream, in which all later chunks wait for those that one lane holds: two of a
+# channel's windows, and what is in its pipes.
 STREAM_WINDOW_BYTES = 6 * 1024 * 1024
 
 
+# With -l, the longest turn of a lane, of which a lane that is lost wastes one; and how often a lane
+# that waits looks whether it still should.
+_TURN_S = 0.1
+
+
 class LaneContext:
-    """The same object for every lane of a copy, a stream or a measurement.
+    """What every lane of one copy, stream or measurement uses.
 
     Any thread may use it, once set_ends() was called; nothing changes afterwards.
     """
 
-    begin_near: requests.Begin  # the requests that make each end what it is
+    begin_near: requests.Begin  # the requests that make the ends source and sink
     begin_far: requests.Begin
 
     def __init__(
-        self, queue: WorkQueue, *, is_push: bool, rtt_s: float, keeps: bool,
-        bytes_per_s: float | None = None, stream: Stream | None = None,
-    ) -> None:  # fmt: skip
-        """With `keeps` a lane's connection is for the next copy when this one is done.
+        self,
+        queue: WorkQueue,
+        *,
+        is_push: bool,
+        rtt_s: float,
+        keeps: bool,
+        bytes_per_s: float | None = None,
+        stream: Stream | None = None,
+    ) -> None:
+        """Describe the lanes.
 
-        `bytes_per_s` limits all lanes together. `stream` is this end of a stream; its lanes have a
-        smaller window, which grows.
+        With `keeps` the next copy gets their connections. `bytes_per_s` limits all lanes together.
+        `stream` is this end of a stream, whose lanes have a smaller window, which grows.
         """
         self.queue, self.is_push, self.keeps = queue, is_push, keeps
         self.limiter = RateLimiter(bytes_per_s)
@@ -55,12 +67,12 @@ class LaneContext:
         return self._stream is not None
 
     def set_ends(self, of_source: requests.Begin, of_sink: requests.Begin) -> None:
-        """Say what each end of a lane is asked to be."""
+        """Set the requests that make one end of a lane the source and the other the sink."""
         both = (of_source, of_sink) if self.is_push else (of_sink, of_source)
         self.begin_near, self.begin_far = both
 
     def next_number(self) -> int:
-        """Return the number of the lane that begins, of all lanes that the copy ever has."""
+        """Return a number for a lane that begins, which no other lane of the copy has or had."""
         return next(self._numbers)
 
     def new_window(self) -> Window:
@@ -70,14 +82,45 @@ class LaneContext:
         return Window(WINDOW_BYTES, self._rtt_s)
 
     def new_end(self) -> End:
-        """Return this end of a lane, which has not begun yet."""
+        """Return a new near end for a lane."""
         return End(self._umask, self._stream)
 
     def near_source_entries(self) -> Iterator[tree.Entry]:
-        """Walk the source at this end."""
+        """Yield the entries of the source at this end."""
         end = self.new_end()
         end.begin(self.begin_near)
         try:
             yield from end.file_source().entries()
         finally:
             end.close()
+
+
+class RateLimiter:
+    """Keeps all lanes of a copy together under a rate (-l).
+
+    Each lane waits for its turns; one with much to send takes many small ones.
+    """
+
+    def __init__(
+        self, bytes_per_s: float | None, condition: threading.Condition | None = None
+    ) -> None:
+        """Limit all lanes together to this rate; with None there is no limit."""
+        self._bytes_per_s = bytes_per_s
+        self._turns = condition or threading.Condition()  # guards what follows; nobody notifies
+        self._free_at_s = 0.0
+
+    def wait(self, size_bytes: int, is_over: Callable[[], bool]) -> None:
+        """Wait until so many more bytes may go, or until `is_over()`, called every 0.1 s."""
+        if self._bytes_per_s is None:
+            return
+        most_bytes = self._bytes_per_s * _TURN_S
+        left_bytes = float(size_bytes)
+        with self._turns:
+            while left_bytes > 0 and not is_over():
+                self._wait_for_turn(min(left_bytes, most_bytes) / self._bytes_per_s, is_over)
+                left_bytes -= most_bytes
+
+    def _wait_for_turn(self, length_s: float, is_over: Callable[[], bool]) -> None:
+        self._free_at_s = turn_s = max(self._free_at_s, time.monotonic()) + length_s
+        while (left_s := turn_s - time.monotonic()) > 0 and not is_over():
+            self._turns.wait(min(left_s, _TURN_S))

@@ -1,4 +1,4 @@
-"""What the two threads of a lane share: its ends, its work, and how that comes to its end.
+"""What the two threads of a lane share: its ends, its work, the chunks whose frames it awaits.
 
 Not here: the threads (lane.py), what each does (lane_sender.py, lane_receiver.py).
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 import threading
+from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -15,21 +16,60 @@ from pscp.connect.bootstrap import RemoteAgent
 from pscp.endpoint import failures, wire
 from pscp.endpoint.end import End
 from pscp.errors import ProtocolError
-from pscp.transfer.expected import ExpectedChunks
 from pscp.transfer.lane_context import LaneContext
 from pscp.transfer.lane_share import LaneShare
-from pscp.transfer.plan import Ask
+from pscp.transfer.plan import Ask, Chunk
 
-# What is raised where an answer is used that has another shape than the one it should have.
-MISSHAPEN = (
-    wire.WireError, struct.error, ValueError, LookupError, ArithmeticError, TypeError,
-    AttributeError,
-)  # fmt: skip
+# What is raised where an answer is used that has another shape than the one it should have;
+# struct.error for a frame that is too short.
+_OF_TYPE = (ValueError, LookupError, ArithmeticError, TypeError, AttributeError)
+MISSHAPEN = (wire.WireError, struct.error, *_OF_TYPE)
+
+Expectation = tuple[int, Chunk]  # the number that the queue gave the chunk, and the chunk
+
+
+class ExpectedChunks:
+    """The chunks whose frames a lane awaits from its channel, in the order of those frames.
+
+    The lane's sender adds to it while its receiver takes from it.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # guards what follows
+        self._chunks: deque[Expectation] = deque()
+        # The digest of each chunk that was sent, by its number: the sender puts it here before it
+        # sends the chunk's last frame, and the receiver takes it when that is acknowledged.
+        self.digests: dict[int, str] = {}
+
+    def add(self, number: int, chunk: Chunk) -> None:
+        with self._lock:
+            self._chunks.append((number, chunk))
+
+    def first(self) -> Expectation | None:
+        """Return the chunk to which the next frame must belong; None if none is awaited."""
+        with self._lock:
+            return self._chunks[0] if self._chunks else None
+
+    def take_first(self) -> None:
+        """Remove the first chunk, whose last frame has come."""
+        with self._lock:
+            self._chunks.popleft()
+
+    def remove(self, number: int, chunk: Chunk) -> None:
+        """Remove a chunk that the source could not send to its end."""
+        with self._lock:
+            self._chunks.remove((number, chunk))
+
+    def job_numbers(self) -> set[int]:
+        """Return the numbers of the files to which the awaited chunks belong."""
+        with self._lock:
+            awaited = list(self._chunks)
+        return {chunk.job.number for _, chunk in awaited}
 
 
 @dataclass(frozen=True)
 class LaneEnds:
-    """Both ends of one lane, and what it has taken. Either of the lane's threads may use it."""
+    """Both ends of one lane, and its work. Either of the lane's threads may use it."""
 
     context: LaneContext
     far: RemoteAgent
@@ -39,18 +79,18 @@ class LaneEnds:
     near_lock: AbstractContextManager[object] = field(default_factory=threading.RLock)
 
     def is_cut_off(self) -> bool:
-        """Return whether the lane's sender has no reason to wait any more.
+        """Return whether the lane's sender should wait no longer: the lane or the copy has ended.
 
-        The lane's receiver sees that the channel ends.
+        If the channel has ended, it is the lane's receiver that sees it, and ends the lane.
         """
         return self.share.is_over or self.context.queue.error is not None
 
     def is_closed(self) -> bool:
-        """Return the same for the receiver: while that waits, nobody else would see the end."""
+        """Return whether the receiver should wait no longer: also when the channel has ended."""
         return self.is_cut_off() or self.far.is_closed()
 
     def settle(self, number: int, tell: Callable[[], object]) -> None:
-        """End a piece of work: say what came of it, unless it was given back meanwhile."""
+        """Finish a piece of work by calling `tell`, unless the piece was given back meanwhile."""
 
         def outcome() -> None:
             try:
@@ -61,7 +101,7 @@ class LaneEnds:
         self.context.queue.settle(self.share, number, outcome)
 
     def answered(self, number: int, ask: Ask, answer: object, is_failed: bool) -> None:
-        """End a request with its answer, or with why it failed."""
+        """Finish a request with its answer, or with the failure that is its answer."""
         if is_failed:
             self.settle(number, lambda: ask.failed(failures.checked(answer)))
         else:
@@ -69,5 +109,5 @@ class LaneEnds:
 
 
 def misshapen(error: Exception) -> ProtocolError:
-    """Return the error that means what was raised for an answer of another shape."""
+    """Return the ProtocolError for an answer of another shape, whose use has raised `error`."""
     return ProtocolError(f"an answer of another shape: {error}")

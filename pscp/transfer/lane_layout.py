@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from pscp.options import Options
 from pscp.transfer.autotune import Path, Start, start
-from pscp.transfer.pool_terms import PoolTerms
+from pscp.transfer.copy_terms import PoolTerms
 from pscp.transfer.worker import Phase, Worker
 
 _CHANNELS_ALONE = 4  # of the only connection there is; TCP's buffer has room for two windows
@@ -23,24 +23,25 @@ class LaneLayout:
 
     def __init__(self, terms: PoolTerms) -> None:
         self.count, self._channels, self.why = _first(terms.options, terms.path, terms.known.lanes)
-        self._is_once = terms.has_one_login
-        self._is_full = self._has_told_full = False  # a connection took no more channels
-        if self._is_once:
+        self._has_one_login = terms.has_one_login
+        self._is_full = False  # the server lets no more channels on a connection
+        self._has_reported_full = False
+        if self._has_one_login:
             self._channels = 1
             if terms.options.connections is None:
                 self.count = terms.options.channels or min(self.count, _CHANNELS_ALONE)
                 self.why = "channels of one connection"
 
     def resize(self, count: int, needs_window: bool) -> None:
-        """Have so many lanes. With `needs_window` connections still to come have two channels."""
+        """Set the number of lanes. With `needs_window` new connections get two channels."""
         self.count = count
         if needs_window:
             self._channels = max(self._channels, 2)
 
     def next_master(self, workers: Sequence[Worker]) -> Worker | None:
-        """Return the worker whose connection carries the next lane; None: one of its own.
+        """Return the worker whose connection carries the next lane; None for a new connection.
 
-        Connections come first, being slow.
+        Connections are opened before further channels, since they take longer.
         """
         masters = [each for each in workers if each.master is None]
         if len(masters) * self._channels < self.count:
@@ -49,9 +50,9 @@ class LaneLayout:
         return next((m for m in masters if used.count(m) + 1 < self._channels), None)
 
     def share_connection(self, worker: Worker, workers: Sequence[Worker]) -> bool:
-        """Have a worker, whose login was refused, use the only connection there is.
+        """Let a worker whose login was refused use the only connection; return whether it may.
 
-        So it is where only one login passes (a password, a token). Return whether it may.
+        This helps where only one login passes (a password, a token).
         """
         alive = [each for each in workers if each.is_up and each.master is None]
         shared = sum(each.master is not None for each in workers)
@@ -61,32 +62,32 @@ class LaneLayout:
         return True
 
     def note_full(self) -> None:
-        """Note that a connection carries no more channels than it has."""
+        """Note that the server lets no more channels on a connection than it has now."""
         self._is_full = True
 
     def channels_found(self, workers: Sequence[Worker]) -> int:
-        """Return how many channels a connection carries, once that is found; later, and before, 0.
+        """Return, once, how many channels the server lets on a connection; 0 before and after that.
 
-        That is how many the connection has that has most, when none is still to come.
+        It is known when no further channel is still to come: as many as any connection has.
         """
-        if not self._is_full or self._has_told_full:
+        if not self._is_full or self._has_reported_full:
             return 0
-        sharing = [each for each in workers if each.master is not None or self._is_once]
+        sharing = [each for each in workers if each.master is not None or self._has_one_login]
         if not all(each.is_up or each.gave_up for each in sharing):
             return 0
         of_each: dict[Worker | None, int] = {}
         for each in sharing:
-            before = of_each.get(each.master, 0 if self._is_once else 1)
+            before = of_each.get(each.master, 0 if self._has_one_login else 1)
             of_each[each.master] = before + each.is_up
         most = max(of_each.values(), default=0)
         if most:
-            self._has_told_full = True
-            if not self._is_once:
-                self._channels = most  # of connections that are still to come
+            self._has_reported_full = True
+            if not self._has_one_login:
+                self._channels = most  # of new connections
         return most
 
     def park(self, workers: Sequence[Worker]) -> None:
-        """Have as many lanes work as there are to be, those first that have a connection."""
+        """Park the workers beyond the number of lanes, first those without a connection."""
         best_first = sorted(workers, key=lambda worker: worker.phase is not Phase.UP)
         for place, worker in enumerate(best_first):
             worker.is_parked = place >= self.count

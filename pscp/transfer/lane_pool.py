@@ -2,8 +2,7 @@
 
 Not here: what a worker does (worker.py), what there is to do (coordinator.py), how lanes are spread
 over connections (lane_layout.py), when one may log in (logins.py), how many are good
-(autoscaler.py, autotune.py), what all lanes share (lane_context.py), the requests that make an end
-the source or the sink (begin.py).
+(autoscaler.py, autotune.py), what all lanes share (lane_context.py).
 """
 
 from __future__ import annotations
@@ -21,31 +20,30 @@ from pscp.errors import AuthenticationError, ConnectionFull, CopyError, PscpErro
 from pscp.progress import count
 from pscp.transfer.autoscaler import Autoscaler
 from pscp.transfer.autotune import is_far_and_unattended
-from pscp.transfer.kept import KeptConnections
+from pscp.transfer.copy_terms import PoolTerms
 from pscp.transfer.lane_layout import LaneLayout
 from pscp.transfer.logins import Logins
-from pscp.transfer.pool_terms import PoolTerms
 from pscp.transfer.work_queue import WorkQueue
-from pscp.transfer.worker import Phase, Worker
+from pscp.transfer.worker import KeptConnections, Phase, Worker
 
-_LOGINS_LIKELY = 3  # that will pass at once the next time, where nobody typed a password
-_END_S = 3.0  # for a lane to come to its end; one that stands still, or is slow, is not kept
+_LOGINS_LIKELY = 3  # logins that will pass at once the next time, where nobody typed a password
+_END_S = 3.0  # for a lane to end; the connection of one that takes longer is not kept
 
 
 class LanePool:
-    """The workers of one copy. They call it from their threads."""
+    """The workers of one copy, which call it from their threads."""
 
     def __init__(self, terms: PoolTerms) -> None:
         self._terms, self.context = terms, terms.context
         connections = terms.connections
         self.kept = KeptConnections(connections.keeps, connections.late)
         self._logins = Logins(terms)
-        self._lock = threading.Lock()  # guards what follows, and what workers show of themselves
+        self._lock = threading.Lock()  # guards what follows, and the workers' public attributes
         self.layout = LaneLayout(terms)
         self.most_alive = 0  # lanes, at once
         self._workers: list[Worker] = []
-        self._has_noted = False  # that there are fewer connections than were wanted
-        # It is the main thread that starts and stops it.
+        self._has_noted = False  # the user knows that there are fewer connections than were wanted
+        # Started and stopped by the main thread.
         self._scaler = Autoscaler(terms, self.layout.count, self._resize, self._pids)
 
     @property
@@ -55,18 +53,18 @@ class LanePool:
     def begin(
         self, of_source: requests.Begin, of_sink: requests.Begin, agents: list[RemoteAgent]
     ) -> None:
-        """Start the lanes, over those of `agents`, connections that are open, that are of use.
+        """Start the lanes, the first ones over the open connections in `agents`.
 
-        The others stay in the list.
+        Connections that no lane needs stay in that list.
         """
         self.context.set_ends(of_source, of_sink)
         self._add_lanes(agents)
         self._scaler.start()
 
     def _add_lanes(self, agents: list[RemoteAgent]) -> None:
-        """Start as many as are missing, each connection with its channels.
+        """Start the lanes that are missing.
 
-        None begins before all are there: one that fails at once would seem to be the last.
+        None is started before all are in the list: one that fails at once would seem the last.
         """
         added: list[Worker] = []
         with self._lock:
@@ -83,7 +81,7 @@ class LanePool:
         self._terms.counters.set(lanes_wanted=wanted)
 
     def _resize(self, count: int, needs_window: bool) -> None:
-        """Have so many lanes at work; those that are too many are parked."""
+        """Have so many lanes work: open those that are missing, and park those beyond."""
         with self._lock:
             self.layout.resize(count, needs_window)
         self._add_lanes([])
@@ -92,7 +90,7 @@ class LanePool:
         self.queue.wake_lanes()
 
     def _pids(self) -> list[int]:
-        """Return the processes that encrypt."""
+        """Return the ids of the processes that encrypt."""
         with self._lock:
             channels = [worker.channel for worker in self._workers]
         return [channel.pid for channel in channels if channel is not None]
@@ -106,7 +104,7 @@ class LanePool:
         return self._scaler.lesson(known)
 
     def end(self) -> None:
-        """Have every lane end, since all is done or the copy stops, and wait for it."""
+        """End every lane, since all is done or the copy stops, and wait for that."""
         self._scaler.stop()
         self.queue.close()
         if self.queue.error is not None:
@@ -122,7 +120,7 @@ class LanePool:
             threading.Thread(target=_let_go, args=args, name="leaving", daemon=True).start()
 
     def _has_ended(self, worker: Worker, until_s: float) -> bool:
-        """Wait for a worker to end. False: it logs in, and nobody needs that any more."""
+        """Wait for a worker to end. Return False if it is still logging in, for nothing."""
         if worker.ident is None:  # a signal came before it was started
             worker.give_up_unused()
         while worker.is_alive():
@@ -130,7 +128,7 @@ class LanePool:
                 return False
             if self.queue.error is not None or time.monotonic() > until_s:
                 worker.abort()
-            worker.join(0.05)  # one that is just about to connect is found next time
+            worker.join(0.05)  # its phase may change meanwhile
         return True
 
     # --- what workers call
@@ -140,9 +138,9 @@ class LanePool:
         return self._terms.connections.connect(self._terms.options, wanted)
 
     def may_connect(self, worker: Worker) -> bool:
-        """Return whether the worker may connect now; if so, it is counted as connecting.
+        """Return whether the worker may connect now; if so, count it as connecting.
 
-        The queue runs this, with its lock held. A further channel is no login, and needs its
+        The queue runs this, with its lock held. A further channel needs no login, but its master's
         connection.
         """
         with self._lock:
@@ -156,9 +154,10 @@ class LanePool:
             return may_connect
 
     def connected(self, worker: Worker, is_refused: bool) -> None:
-        """Note that the worker has connected, or has not.
+        """Note that the worker's attempt to connect is over.
 
-        `is_refused` where the server closed its login."""
+        With `is_refused` the server has closed the connection during the login.
+        """
         if worker.master is None:
             self._logins.end(is_refused)
         with self._lock:
@@ -183,11 +182,11 @@ class LanePool:
     def may_try_again(self, worker: Worker, error: PscpError, attempt: int) -> bool:
         """Return whether a worker connects again after this error; if not, it has given up.
 
-        It does while others work; alone only so many times.
+        It tries again as long as other lanes are alive, and for a limited time when none is.
         """
         if self.queue.error is not None or self.queue.is_finished:
             return False
-        if isinstance(error, CopyError):  # an end refused to begin: it would refuse again
+        if isinstance(error, CopyError):  # an end cannot begin, so it could not the next time
             self.queue.stop(error)
             return False
         if isinstance(error, ConnectionFull):
@@ -205,7 +204,7 @@ class LanePool:
         return False
 
     def _give_up(self, worker: Worker, error: PscpError) -> bool:
-        """Have the worker connect no more. Stops the copy if it was the last one: then True."""
+        """Let the worker connect no more; if it was the last one, stop the copy and return True."""
         with self._lock:
             worker.phase = Phase.GONE
             is_last = all(each.gave_up for each in self._workers)
@@ -228,7 +227,7 @@ class LanePool:
         self._note_channels()
 
     def _note_channels(self) -> None:
-        """Say once how many channels a connection carries, when that is found."""
+        """Tell the user once how many channels a connection carries, when that is known."""
         with self._lock:
             most = self.layout.channels_found(self._workers)
         if most and self._terms.options.verbose:
@@ -243,10 +242,10 @@ class LanePool:
 
 
 def _let_go(workers: list[Worker], late: Latecomers) -> None:
-    """Have logins that nobody needs any more come to their end, and end those that do not.
+    """Wait for logins that nobody needs any more, and abort those that take too long.
 
-    sshd counts a login that is cut as an offence, and refuses who has too many (sshd_config(5),
-    PerSourcePenalties).
+    sshd counts a login that is cut off as an offence, and refuses those who have too many
+    (sshd_config(5), PerSourcePenalties).
     """
     until_s = time.monotonic() + LET_GO_S
     for worker in workers:

@@ -1,6 +1,6 @@
 """The receiving half of a lane: frames from its channel become outcomes of its work.
 
-Not here: the lane's life (lane.py), which chunks are awaited (expected.py), what becomes of a file
+Not here: the lane's life (lane.py), which chunks are awaited (lane_ends.py), what becomes of a file
 (file_job.py).
 """
 
@@ -10,18 +10,19 @@ from pscp.endpoint import failures, wire
 from pscp.errors import ProtocolError
 from pscp.transfer import answers
 from pscp.transfer.lane_ends import LaneEnds
-from pscp.transfer.plan import Ask, Chunk, Pack
+from pscp.transfer.plan import Ask, Chunk, Failure, Pack
 
 
 class LaneReceiver:
-    """Takes one frame after the other. Only the lane's receiving thread uses it, with the near
-    lock held.
+    """Takes one frame after the other.
+
+    Only the lane's receiving thread uses it, with the near lock held.
     """
 
     def __init__(self, ends: LaneEnds) -> None:
         self._ends, self._near, self._share = ends, ends.near, ends.share
         self._expected = ends.expected
-        self._is_stale = False  # the chunk that is arriving has landed by another lane
+        self._is_stale = False  # the chunk that is arriving has landed over another lane
 
     def take(self, frame: wire.Frame) -> None:
         """Do what a frame asks for. Raises ProtocolError, or one of MISSHAPEN."""
@@ -53,7 +54,7 @@ class LaneReceiver:
         if frame.offset + len(block) > chunk.offset + chunk.length:
             raise ProtocolError("a block outside of its chunk")
         self._is_stale = self._is_stale or chunk.is_over
-        if self._is_stale:  # it may be part of a finished file by now: leave that alone
+        if self._is_stale:  # the file may be finished by now
             return
         self._near.the_sink().write(frame.id, frame.offset, block, check)
 
@@ -66,8 +67,8 @@ class LaneReceiver:
         if self._is_stale or chunk.is_over:
             self._is_stale = False
             self._near.the_sink().abandon()
-            # Nothing, if another lane has finished it. It may also have found it damaged, just
-            # while these blocks came and were dropped: then it is to be sent once more.
+            # Another lane has finished the chunk, and this does nothing; or it arrived damaged over
+            # that lane while these blocks were dropped, and then it is sent once more.
             self._ends.settle(number, lambda: self._ends.context.queue.add(chunk))
             return
         if frame.flags & wire.FAILED:
@@ -89,7 +90,7 @@ class LaneReceiver:
             raise ProtocolError("a PACK frame that was not asked for")
         pack.take_rows(rows)
 
-        def done(outcome: list[failures.Data | None]) -> None:
+        def done(outcome: list[Failure | None]) -> None:
             self._ends.settle(number, lambda: pack.then(pack, failures.places(outcome)))
 
         entries = [item.entry for item in pack.items]
@@ -111,10 +112,9 @@ class LaneReceiver:
         self._settle_chunk(number, chunk, None if frame.flags else digest, receipt, failed)
 
     def _settle_chunk(
-        self, number: int, chunk: Chunk, digest: str | None, receipt: int,
-        failed: failures.Data | None,
-    ) -> None:  # fmt: skip
-        """End a chunk that has arrived; without a digest it was not the source's."""
+        self, number: int, chunk: Chunk, digest: str | None, receipt: int, failed: Failure | None
+    ) -> None:
+        """Finish a chunk that has arrived; without a digest it has arrived damaged."""
 
         def tell() -> None:
             if failed is not None:

@@ -20,7 +20,7 @@ class LaneSender:
         self._far, self._near, self._near_lock = ends.far, ends.near, ends.near_lock
         self._is_push, self._limiter = ends.context.is_push, ends.context.limiter
         self._expected = ends.expected
-        self._announced: dict[int, Job] = {}  # the files that both ends know
+        self._announced: dict[int, Job] = {}  # the files that both ends know, by their numbers
 
     def start(self, number: int, work: Work) -> None:
         """Send what begins this piece of work. Raises ConnectionLost."""
@@ -39,7 +39,7 @@ class LaneSender:
             self._far.send(wire.ASK, number, 0, requests.to_json(pack))
 
     def _announce(self, chunk: Chunk) -> None:
-        """Have both ends know the file of the chunk, and forget those that are done."""
+        """Announce the chunk's file to both ends, and have them forget the files that are done."""
         job = chunk.job
         if job.number in self._announced:
             return

@@ -1,16 +1,68 @@
-"""A lane's share of the work queue: what it has taken and not finished.
+"""A lane's share of the work queue: what it has taken and not finished, and how much it may.
 
-Not here: which work a lane gets (work_queue.py), how much of it (window.py), what it does with it
-(lane.py).
+Not here: which work a lane gets (work_queue.py), what it does with it (lane.py).
 """
 
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 
 from pscp.transfer.plan import Ask, Chunk, Work
-from pscp.transfer.window import Window
+
+IsParked = Callable[[], bool]  # says whether a lane takes no more work
+
+_PACE_S = 1.0  # over which a lane's pace is measured
+_SLACK_S = 0.2  # of work that a lane may hold beyond two round trips
+_LEAST_BYTES = 2 * 1024 * 1024  # the window of an OpenSSH channel
+
+
+class Window:
+    """The bytes that a lane has in flight, and how many it may have.
+
+    It may have what it lately moved in two round trips and a bit, so that a lane that has become
+    slow does not hold work that others could do. The queue's lock guards it.
+    """
+
+    def __init__(self, most_bytes: int, rtt_s: float, begins_small: bool = False) -> None:
+        """With `begins_small` the window begins at 2 MiB and grows by what lands, as TCP's does."""
+        self.capacity_bytes = _LEAST_BYTES if begins_small else most_bytes
+        self.in_flight_bytes = 0
+        self._most_bytes, self._span_s = most_bytes, 2 * rtt_s + _SLACK_S
+        self._moved: deque[tuple[float, int]] = deque()  # when, and bytes, of the last second
+        self._begun_s = time.monotonic()
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the lane may take one more piece, of any size."""
+        return self.in_flight_bytes == 0 or self.in_flight_bytes < self.capacity_bytes
+
+    def take(self, size_bytes: int) -> None:
+        self.in_flight_bytes += size_bytes
+
+    def credit(self, size_bytes: int) -> None:
+        """Count so many bytes as not in flight any more."""
+        if size_bytes > self.in_flight_bytes:
+            raise RuntimeError("more was acknowledged than was sent")
+        self.in_flight_bytes -= size_bytes
+
+    def follow_pace(self, size_bytes: int) -> None:
+        """Count so many bytes as moved, and adapt the capacity to the lane's pace."""
+        now_s = time.monotonic()
+        self._moved.append((now_s, size_bytes))
+        while self._moved[0][0] < now_s - _PACE_S:
+            self._moved.popleft()
+        wanted_bytes = self.capacity_bytes + size_bytes
+        if now_s - self._begun_s > 2 * _PACE_S:  # before that, the connection gathers speed
+            bytes_per_s = sum(moved_bytes for _, moved_bytes in self._moved) / _PACE_S
+            wanted_bytes = max(int(bytes_per_s * self._span_s), _LEAST_BYTES)
+        self.capacity_bytes = min(wanted_bytes, self._most_bytes)
+
+
+def never() -> bool:
+    """Return False: a lane that is never parked."""
+    return False
 
 
 class LaneShare:
@@ -19,13 +71,11 @@ class LaneShare:
     Only the queue changes it, with its lock held; its lane may read it.
     """
 
-    def __init__(
-        self, window: Window, lane: int = 0, is_parked: Callable[[], bool] = lambda: False
-    ) -> None:
+    def __init__(self, window: Window, lane: int = 0, is_parked: IsParked = never) -> None:
         """`lane` is the lane's number. While `is_parked()` the lane gets no more work."""
         self.window, self.lane, self.is_parked = window, lane, is_parked
-        self.is_over = False  # it was given back: the lane has ended
-        self.has_worked = False  # the lane brought at least one piece to its end
+        self.is_over = False  # the lane has ended, and its work was given back
+        self.has_worked = False  # the lane has finished at least one piece
         self.work: dict[int, Work] = {}
         self._taken_s: dict[int, float] = {}
 
@@ -34,7 +84,7 @@ class LaneShare:
         self.window.take(work.cost_bytes)
 
     def pop(self, number: int) -> Work | None:
-        """Remove the piece with this number and return it; None if it is not here any more."""
+        """Remove the piece with this number and return it; None if it was given back."""
         work = self.work.pop(number, None)
         if work is not None:
             del self._taken_s[number]
@@ -44,23 +94,23 @@ class LaneShare:
         return work
 
     def age_s(self, number: int) -> float:
-        """Return how long a piece has been in flight; 0 for one that is not any more."""
+        """Return how long a piece has been in flight; 0 if it is not in flight any more."""
         return time.monotonic() - self._taken_s[number] if number in self._taken_s else 0.0
 
     def oldest_chunk(self) -> tuple[int, Chunk] | None:
-        """Return the chunk that was taken first, with its number here."""
+        """Return the chunk that was taken first, with its number."""
         chunks = ((n, each) for n, each in self.work.items() if isinstance(each, Chunk))
         return next(chunks, None)
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing but requests is in flight. A stream's may wait for very long."""
+        """Whether only requests are in flight; those of a stream may wait for very long."""
         return all(isinstance(work, Ask) for work in self.work.values())
 
     def held_since(self, before_s: float) -> Chunk | None:
-        """Return the chunk that this lane alone took last, if it did so before this moment.
+        """Return the last chunk that only this lane has taken, if it did so before this moment.
 
-        Of a stream, the one that it took first: all that comes after it waits for it.
+        Of a stream it is the first such chunk, since all later ones wait for it.
         """
         for number, work in self._latest_first():
             if isinstance(work, Chunk) and work.takers == 1 and not work.is_over:

@@ -11,8 +11,8 @@ import time
 
 from pscp.options import CHUNK_BYTES
 from pscp.transfer.autotune import is_worth_a_login
+from pscp.transfer.copy_terms import PoolTerms
 from pscp.transfer.plan import MEMORY_BYTES
-from pscp.transfer.pool_terms import PoolTerms
 from pscp.transfer.worker import OPENING_MAX
 
 _ATTEMPTS_ALONE = 8  # connecting again, with no lane alive: one to one and a half minutes of pauses
@@ -21,20 +21,20 @@ _STEADY_S = 10.0  # a connection that lived for so long ends an outage
 
 
 class Logins:
-    """Counts the logins of a copy's workers. Any thread may use it."""
+    """Decides which workers of a copy may log in, and counts them. Any thread may use it."""
 
     def __init__(self, terms: PoolTerms) -> None:
         self._terms = terms
         self._begun_s = time.monotonic()
         self._lock = threading.Lock()  # guards what follows
-        self._opening = 0  # that go on
-        self._may_open = OPENING_MAX  # at once; fewer once the server has closed one
-        self._outage = -1, 0.0  # the pieces done when it began, and when that was
+        self._opening = 0  # logins under way
+        self._may_open = OPENING_MAX  # logins at once; fewer once the server has closed one
+        self._outage = -1, 0.0  # the pieces that were done when it began, and when that was
 
     def begin(self, connected: int) -> bool:
-        """Return whether one more worker may log in, where so many have a connection; count it.
+        """Return whether one more worker may log in, beside `connected` ones; if so, count it.
 
-        With the queue's lock held, whose pieces of work are counted: there are no more logins.
+        There are no more logins than pieces of work. Call it with the queue's lock held.
         """
         with self._lock:
             lanes = self._opening + connected
@@ -66,7 +66,7 @@ class Logins:
         return is_worth_a_login(self._terms.path, lanes, left_bytes, passed_s)
 
     def end(self, is_refused: bool) -> None:
-        """Count one that has passed or failed: `is_refused` where the server closed it."""
+        """Count a login as over. With `is_refused` the server has closed its connection."""
         with self._lock:
             self._opening -= 1
             if is_refused:
@@ -75,13 +75,13 @@ class Logins:
     # --- with no lane alive
 
     def lane_ended(self, lived_s: float) -> None:
-        """Take it that an outage is over, if a lane lived for long: a stream's may have no work."""
+        """End an outage if a lane lived for long, even one that had no work, as a stream's may."""
         if lived_s > _STEADY_S:
             with self._lock:
                 self._outage = -1, 0.0
 
     def may_try_alone(self, attempt: int, error: BaseException) -> bool:
-        """Return whether to try again though no lane is alive; end a copy that took too long.
+        """Return whether to try again though no lane is alive. Stops the copy after a long outage.
 
         An outage begins with the first failure after a piece of work was done.
         """

@@ -1,7 +1,8 @@
-"""What is settled with both ends before a copy has lanes: its sources, and where they land.
+"""What is settled with both ends before a copy has lanes: its sources, its digest, and where it
+lands; and the requests that then make an end its source or its sink.
 
 Not here: the copy's story (copy.py), the answers (endpoint/end.py), how DEST is read
-(endpoint/placing.py), who owns a copy (endpoint/fence.py).
+(endpoint/placing.py), who owns a copy (endpoint/fence.py), who sends a lane's requests (lane.py).
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from typing import NamedTuple
 from pscp import errors
 from pscp.connect.bootstrap import RemoteAgent
 from pscp.connect.connections import Connections
-from pscp.endpoint import failures, metadata, placing, requests, source
+from pscp.endpoint import failures, hashes, metadata, placing, requests, source, tree
 from pscp.endpoint.end import End
 from pscp.endpoint.paths import check
 from pscp.endpoint.wire import WireError
 from pscp.log import Log
-from pscp.options import Location, Options
+from pscp.options import KIB, Location, Options
 from pscp.progress import Counters, Reporter
 from pscp.progress import Failure as Reported
 from pscp.transfer import answers
@@ -33,13 +34,14 @@ _log = Log("transfer")
 _NONCE = re.compile("[0-9a-f]{8}")
 _EARLIER_MOST = 64  # as endpoint/fence.py keeps
 _PAUSES_S = (1.0, 2.0, 4.0)  # before a request is made again, whose connection was lost
+_LIMITED_BLOCK_BYTES = 256 * KIB  # a block goes at once: larger ones would make -l a row of bursts
 
 _SEVERAL = "the contents of two folders may have the same names: copy one folder after the other"
 
 
 @dataclass(frozen=True)
 class CopyRequest:
-    """What was asked for, by a command or a call."""
+    """The copy that a command or a call asks for."""
 
     connections: Connections
     froms: Sequence[Location]
@@ -66,15 +68,18 @@ class Claimed(NamedTuple):
     held: str = ""  # the run that owns it and is not known
     earlier: Sequence[str] = ()  # runs that may have left parts
     folds: bool = False  # names at the destination do not differ by case
-    server: Mapping[str, object] = {}  # what was found of a server for SFTP
+    server: Mapping[str, object] = {}  # what was found of a server for SFTP (sftp/fence.py)
+
+
+_NO_CLAIM = Claimed()
 
 
 class Agreement(NamedTuple):
     """What both ends have agreed to."""
 
     target: placing.Target
-    nonce: str = ""  # of this run; "": it changes nothing
-    claimed: Claimed = Claimed()
+    nonce: str = ""  # of this run; "" for one that changes nothing
+    claimed: Claimed = _NO_CLAIM
 
 
 class Negotiation:
@@ -88,7 +93,7 @@ class Negotiation:
     # --- the sources
 
     def near_tops(self) -> list[source.Top]:
-        """Return the sources here. One that is missing is reported, as a far end's is."""
+        """Return the sources at this end. One that is missing is reported."""
         tops: list[source.Top] = []
         for location in self._request.froms:
             try:
@@ -98,7 +103,7 @@ class Negotiation:
         return tops
 
     def far_tops(self, agents: list[RemoteAgent]) -> list[source.Top]:
-        """Return the sources at the far end."""
+        """Return the sources at the far end. One that is missing is reported."""
         paths = [location.path for location in self._request.froms]
         answer = self._ask(False, agents, requests.Expand(paths, glob=True))
         tops: list[source.Top] = []
@@ -113,7 +118,7 @@ class Negotiation:
         return tops
 
     def _checked_top(self, path: str, row: object) -> source.Top:
-        """Return a source that a far end names: only what was asked for (-T: any name)."""
+        """Return a source that the far end names. Without -T it must have been asked for."""
         name, top_path, is_folder = answers.items(row)
         top = source.Top(_checked_name(name), answers.text(top_path), bool(is_folder))
         if self._options.strict_names and not expected_top(path, top):
@@ -136,7 +141,10 @@ class Negotiation:
         nonce: str,
         journal: Journal,
     ) -> Agreement:
-        """Find where the copy lands, which from here on is this run's to change, by its nonce."""
+        """Find where the copy lands, and claim that for this run, which `nonce` names.
+
+        From then on no other run changes the copy. Raises DestinationError and CopyRunning.
+        """
         names = [top.name for top in tops]
         for name, times in Counter(names).items():
             if times > 1:
@@ -147,10 +155,10 @@ class Negotiation:
             return Agreement(placing.Target("", names, []))
         to = self._request.to
         path = to.path if self._request.is_push else to.literal_path
+        are_folders = [top.is_folder for top in tops]
         request = requests.Target(
-            path, names, [top.is_folder for top in tops], journal.again(names), token,
-            nonce, journal.runs,
-        )  # fmt: skip
+            path, names, are_folders, journal.again(names), token, nonce, journal.runs
+        )
         answer = self._ask(not self._request.is_push, agents, request)
         try:
             root, there, existing, claim = answers.items(answer)
@@ -167,17 +175,17 @@ class Negotiation:
             raise errors.ProtocolError(f"a destination of another shape: {error}") from None
         journal.run(nonce)
         journal.to(target.root, names, target.names)
-        if claimed.earlier:  # what a run was about to copy may have a part, and nothing else
+        if claimed.earlier:  # a source that an earlier run was about to copy may have only a part
             target = target._replace(existing=target.names)
         return Agreement(target, nonce, claimed)
 
     def _claim(
         self, agents: list[RemoteAgent], request: requests.Claim, claimed: Claimed
     ) -> Claimed:
-        """See that this run owns the copy. Raises CopyRunning.
+        """Make sure that this run owns the copy. Raises CopyRunning.
 
-        A run that is not known is taken over from as well: that it was asked about tells this claim
-        from one that comes late.
+        From a run that is not known the copy is taken over as well, with a second claim that names
+        it: so a claim that comes late takes over from nobody.
         """
         if claimed.held:
             known = [*request.known, claimed.held]
@@ -191,9 +199,9 @@ class Negotiation:
         return claimed
 
     def _ask_far(self, agents: list[RemoteAgent], request: requests.Request) -> tuple[object, bool]:
-        """Ask the first agent: return its answer, and whether it is a failure.
+        """Ask the first agent. Return its answer, and whether that is a failure.
 
-        Over another connection where that one is lost: each of these requests may be made twice.
+        If its connection is lost, another one is asked: each of these requests may be made twice.
         Raises ConnectError.
         """
         connections = self._request.connections
@@ -230,7 +238,7 @@ def replace_dead(
     options: Options,
     note: Callable[[str], None],
 ) -> None:
-    """Close connections kept from the last copy that have died since; open one if none is left."""
+    """Close the connections kept from the last copy that died since; open one if none is left."""
     while agents and agents[0].was_kept:
         try:
             agents[0].ask(requests.Ping())
@@ -256,7 +264,7 @@ def _checked_failure(answer: object) -> failures.Data:
 
 
 def _checked_name(value: object) -> str:
-    """Return the name of a source; "" is for the contents of a folder. Raises ProtocolError."""
+    """Return the name of a source; "" means a folder's contents. Raises ProtocolError."""
     try:
         if isinstance(value, str) and "/" not in value:
             if value:
@@ -265,3 +273,60 @@ def _checked_name(value: object) -> str:
     except failures.Refusal:
         pass
     raise errors.ProtocolError(f"the far end sends what is no name: {value!a}")
+
+
+# --- what an end is asked to be
+
+
+def choose_hash(far: RemoteAgent) -> str:
+    """Return the fastest digest that both ends have. Raises ProtocolError if there is none."""
+    try:
+        return hashes.fastest(hashes.speeds(), far.hashes)
+    except ValueError:
+        raise errors.ProtocolError("the agent has no digest that this end has") from None
+
+
+def source_request(
+    tops: list[source.Top], options: Options, algorithm: str
+) -> requests.BeginSource:
+    """Return the request that makes an end the source of this copy."""
+    rules = tree.Rules(
+        recursive=options.recursive,
+        follow=not options.archive,
+        preserve=options.preserve,
+        archive=options.archive,
+        filters=options.filters,
+    )
+    block_bytes = options.block_bytes
+    if options.limit_kbit_s is not None:
+        block_bytes = min(block_bytes, _LIMITED_BLOCK_BYTES)
+    is_test, debug = options.transfer_test, options.debug
+    return requests.BeginSource(tops, rules, algorithm, block_bytes, options.strong, is_test, debug)
+
+
+def sink_request(
+    root: str,
+    token: str,
+    options: Options,
+    algorithm: str,
+    nonce: str = "",
+    *,
+    claimed: Claimed = _NO_CLAIM,
+) -> requests.BeginSink:
+    """Return the request that makes an end the sink of this copy, for the run with this nonce.
+
+    Without a nonce the sink changes nothing.
+    """
+    return requests.BeginSink(
+        root=root,
+        token=token,
+        nonce=nonce,
+        earlier=list(claimed.earlier),
+        hash=algorithm,
+        strong=options.strong,
+        preserve=options.preserve,
+        archive=options.archive,
+        test=options.transfer_test,
+        server=dict(claimed.server),
+        debug=options.debug,
+    )

@@ -1,8 +1,6 @@
 """From entries to work: which files go in packs, which in chunks, and which extents are left.
 
-Pure: nothing here opens, reads or waits. A chunk is born here; the rest of its way is
-coordinator.py (given to a lane, journaled once it landed), lane.py (becomes frames),
-endpoint/files.py (pread, hash, pwrite), with endpoint/wire.py as the dictionary.
+Pure: nothing here opens, reads or waits.
 
 Not here: the walk that finds entries (endpoint/tree.py).
 Read next: coordinator.py.
@@ -23,13 +21,14 @@ from pscp.options import Options
 
 Failure = failures.Data
 
-PACK_OVERHEAD_BYTES = 512  # of a file in a pack: what it costs beside its bytes
-# What a chunk, an entry or a question costs in a window beside its bytes. It takes 1 to 2 KB of
+PACK_OVERHEAD_BYTES = 512  # what a file in a pack costs beside its bytes
+# What a chunk, an entry or a request costs in a window beside its bytes. It takes 1 to 2 KB of
 # memory here until it is acknowledged, and with eight lanes that must stay below 120 MiB.
 MEMORY_BYTES = 4096
-QUESTION_BYTES = 512 * 1024  # of entries in one question: half of what a frame may hold
+QUESTION_BYTES = 512 * 1024  # of entries in one request: half of what a frame may hold
 QUESTION_ITEMS = 500
-_SHORT = frozenset(["a", "o", "sparse", "new"])  # of an entry's extra: in PACK_OVERHEAD_BYTES
+# The keys of an entry's extra whose values are short enough for PACK_OVERHEAD_BYTES.
+_SHORT = frozenset(["a", "o", "sparse", "new"])
 
 
 class Placed(NamedTuple):
@@ -40,12 +39,12 @@ class Placed(NamedTuple):
 
 
 class Job(Protocol):
-    """The file that a chunk is of: what a lane needs to know of it, and tells it."""
+    """The file that a chunk belongs to: what a lane needs of it, and reports to it."""
 
     number: int
     item: Placed
-    may_be_short: bool  # is the end of it found only when a chunk is short?
-    was_shared: bool  # had two lanes the same chunk of it, one after the other or at once?
+    may_be_short: bool  # its end is known only when a chunk is short
+    was_shared: bool  # two lanes had the same chunk of it, at once or one after the other
 
     @property
     def is_closed(self) -> bool: ...
@@ -58,17 +57,17 @@ class Job(Protocol):
 
 
 class Taker(Protocol):
-    """What a request has to know of a lane's share (lane_share.py)."""
+    """What a request needs to know of a lane's share (lane_share.py)."""
 
     is_over: bool  # the lane has ended
 
 
 @dataclass(eq=False, kw_only=True)
 class Piece:
-    """A piece of work. The queue's lock guards what is here."""
+    """A piece of work. The queue's lock guards these attributes."""
 
-    takers: int = 0  # lanes that have it in flight: two, when one took it over from a slower one
-    is_over: bool = False  # one of them brought it to its end
+    takers: int = 0  # lanes that have it in flight: two when one took it over from a slower one
+    is_over: bool = False  # one of them has finished it
 
 
 @dataclass(eq=False)
@@ -100,7 +99,7 @@ class Pack(Piece):
         return [item.known for item in self.items if item.entry.kind == tree.FILE]
 
     def take_rows(self, rows: object) -> None:
-        """Take the source's rows for its files; folders and links have none. Raises ValueError."""
+        """Keep the source's rows for its files; folders and links have none. Raises ValueError."""
         files = [item.entry.kind == tree.FILE for item in self.items]
         if not isinstance(rows, list) or sum(files) != len(rows):
             raise ValueError("a pack of other files than were asked for")
@@ -121,20 +120,20 @@ Packed = Callable[[Pack, list[tuple[int, Failure]]], None]  # gets (place, failu
 
 @dataclass(eq=False)
 class Ask(Piece):
-    """A request to one end of the copy. When a lane dies it is made again, or `lost` called."""
+    """A request to one end of the copy. If its lane is lost it is made again, or `lost` called."""
 
     of_source: bool  # else of the sink
-    request: requests.Request | Callable[[Taker | None], requests.Request]  # or what makes it
+    request: requests.Request | Callable[[Taker | None], requests.Request]  # or a function for it
     then: Callable[[object], None]  # gets the answer
     failed: Callable[[Failure], None]
-    share: Taker | None = None  # of the lane that must make it, while that one lives
+    share: Taker | None = None  # of the lane that must make it while that lane is alive
     lost: Callable[[], None] | None = None
-    is_prompt: bool = False  # answered within a second, or its lane stands still
-    is_exclusive: bool = False  # a lost lane must not do it late, once another one has done it
+    is_prompt: bool = False  # answered within a second, unless its lane stands still
+    is_exclusive: bool = False  # a lost lane must not do it late, after another one has done it
     cost_bytes: int = MEMORY_BYTES
 
     def request_for(self, share: Taker | None) -> requests.Request:
-        """Return the request, as the lane with this share sends it."""
+        """Return the request that the lane with this share sends."""
         return self.request(share) if callable(self.request) else self.request
 
 
@@ -149,7 +148,7 @@ def cut(extents: Iterable[Extent], chunk_bytes: int) -> Iterator[Extent]:
 
 
 def subtract(extents: Iterable[Extent], landed: Iterable[Extent]) -> Iterator[Extent]:
-    """Yield what of `extents` is not in `landed`; both ascend, and neither overlaps itself."""
+    """Yield the parts of `extents` that are not in `landed`. Both ascend without overlaps."""
     taken = iter(landed)
     gap = next(taken, None)
     for offset, length in extents:
@@ -181,7 +180,7 @@ def batches(extents: Iterable[Extent], batch_bytes: int) -> Iterator[list[Extent
 
 
 def weight_bytes(entry: tree.Entry) -> int:
-    """Return at most what an entry takes as JSON: a character may become six bytes."""
+    """Return the most bytes that an entry takes as JSON, where a character may become six."""
     weight = PACK_OVERHEAD_BYTES + 6 * len(entry.path)
     return weight if entry.extra.keys() <= _SHORT else weight + 6 * len(repr(entry.extra))
 
@@ -242,8 +241,10 @@ class Placement:
         self._taken = {target for top, target in named if top.name}  # by a source of its own
 
     def place(self, entry: tree.Entry) -> Placed:
-        """Raises endpoint.failures.Refusal for an entry that lies outside of its source, or of
-        the contents of a folder where another source lands.
+        """Return the entry with its path at the destination.
+
+        Raises ValueError for an entry outside of its source, and Refusal for one that would land
+        where another source does.
         """
         path = self._path(entry.top, entry.path)
         if entry.kind == tree.HARDLINK:
@@ -255,13 +256,13 @@ class Placement:
         return Placed(entry, tree.Entry._make(moved))  # _replace() takes three times as long
 
     def _first_name(self, top: object, path: object) -> str:
-        """Return where a hard link's file landed, which may be of another source."""
+        """Return where a hard link's file lands, which may be in another source."""
         if not isinstance(top, int) or not isinstance(path, str):
             raise ValueError("a hard link of another shape")
         return self._path(top, path)
 
     def _path(self, top: int, path: str) -> str:
-        """Raises ValueError for a path that is not of this source, Refusal for one of another."""
+        """Return where a path lands. Raises ValueError and Refusal as place() does."""
         name, rest = self._tops[top].name, path
         if not name and path.partition("/")[0] in self._taken:
             raise failures.Refusal(failures.DESTINATION, path, "another source has this name")
@@ -276,17 +277,17 @@ class Placement:
 
 
 class SourceRules:
-    """What a copy asks its source for: no other kinds of things, and nothing that it leaves out."""
+    """Checks that a source sends only what the copy has asked for."""
 
     def __init__(self, tops: list[source.Top], options: Options, is_pull: bool) -> None:
-        """On a pull the filters are applied here as well, whatever the far end made of them."""
+        """On a pull the filters are applied here too, since a far end may not have applied them."""
         self._tops, self._options = tops, options
         self._is_pull = is_pull
         self._filters = options.filters if is_pull else ()
-        self._entered = (0, "")  # the last folder that was found not to be left out
+        self._entered = (0, "")  # the last folder that is known not to be left out
 
     def check(self, entry: tree.Entry) -> None:
-        """Raises ValueError for what was not asked for, LookupError for a source that is none."""
+        """Raise ValueError for an entry that was not asked for, LookupError for its source."""
         top = self._tops[entry.top]
         if entry.kind in (tree.LINK, tree.HARDLINK) and not self._options.archive:
             raise ValueError("is a link, which only -a asks for")
@@ -303,11 +304,10 @@ class SourceRules:
             raise ValueError("is sent, though --exclude leaves it out")
 
     def _is_left_out(self, entry: tree.Entry, name: str) -> bool:
-        """Return whether it is excluded, or in a folder that is, and so not to be entered."""
+        """Return whether the entry is excluded, or in a folder that is."""
         if tree.is_excluded(self._filters, name, entry.path, entry.kind == tree.FOLDER):
             return True
-        folder = entry.path.rpartition("/")[0]
-        above = folder
+        above = folder = entry.path.rpartition("/")[0]
         while above and not self._is_entered(entry.top, above):
             if tree.is_excluded(self._filters, name, above, True):
                 return True
@@ -316,12 +316,12 @@ class SourceRules:
         return False
 
     def _is_entered(self, top: int, folder: str) -> bool:
-        """Return whether it is the folder that was entered last, or one above that."""
+        """Return whether this is the folder that was entered last, or one above it."""
         return self._entered[0] == top and (self._entered[1] + "/").startswith(folder + "/")
 
 
 def expected_top(pattern: str, top: source.Top) -> bool:
-    """Return whether a far end may have found this for a pattern, as scp and glob(3) have it."""
+    """Return whether a far end may send this source for a pattern, as scp and glob(3) would."""
     typed, name = pattern.rstrip("/"), top.name
     wanted = typed.rpartition("/")[2]
     if wanted in ("", ".", ".."):  # the contents of a folder
@@ -333,6 +333,6 @@ def expected_top(pattern: str, top: source.Top) -> bool:
         (is_shown or wanted.startswith(".")) and fnmatch.fnmatchcase(name, wanted)
     ):
         return True
-    # How a home is called only the far end knows.
+    # Only the far end knows the name of a home.
     is_home = typed.startswith("~") and "/" not in typed
     return is_home and is_shown and top.is_folder

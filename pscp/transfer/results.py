@@ -1,6 +1,6 @@
 """What became of a copy's files: those that failed, and the digests of those that landed.
 
-Not here: what a user gets of it (progress.py), what failed at an end (endpoint/failures.py).
+Not here: a copy's Result (progress.py), a failure as an end reports it (endpoint/failures.py).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from pscp.transfer.plan import Failure, Placed
 
 _log = Log("transfer")
 
-# What failures may take up in memory, some ten thousand of them. What comes after is noted and
-# counted, and is in no Result.
+# The memory for failures, some ten thousand of them. Those beyond are shown and counted, but are in
+# no Result.
 _FAILURES_BYTES = 8 * 1024 * 1024
 
 _ERRORS: dict[str, type[errors.FileError]] = {
@@ -42,7 +42,7 @@ class Results:
         self._failures_bytes = 0
 
     def file_done(self, item: Placed, digest: str) -> None:
-        """Count a file that has its final name; `digest` is its own where it was compared."""
+        """Count a file that has its final name. `digest` is in hex, with -s; else it is empty."""
         self._terms.counters.add(files_done=1)
         self.keep_digest(item.entry.path, digest)
 
@@ -51,7 +51,7 @@ class Results:
             self.digests[path] = digest
 
     def failed(self, failure: Failure) -> None:
-        """Count and report a file that was not copied; stop if another run owns the copy now."""
+        """Count and show a file that was not copied. Stops the copy if another run owns it now."""
         if failure["kind"] == failures.SUPERSEDED:
             self._terms.queue.stop(errors.CopyRunning(failure["message"]))
             return
@@ -66,7 +66,7 @@ class Results:
 
 
 def as_error(failure: Failure) -> errors.FileError:
-    """Return the error that failure data means."""
+    """Return the error for an end's failure."""
     path, message = failure["path"], failure["message"]
     if failure["kind"] == failures.SYSTEM:
         return errors.SystemFailure(path, message, failure["errno"])

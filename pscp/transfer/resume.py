@@ -1,7 +1,7 @@
-"""What is at the destination already: which files are right, which can go on, which start over.
+"""Decides, for each file that may be at the destination already, what is still to be sent.
 
 A file of the same size is hashed at both ends, and not sent when it is the same: so running a
-command again costs reading, not sending. A part is taken up where its journal left it.
+command again costs reading, not sending. A part is continued as far as its journal knows it.
 
 Not here: the copying of what is missing (file_job.py, coordinator.py).
 """
@@ -32,7 +32,7 @@ from pscp.transfer.plan import (
 
 
 class Copy(Protocol):
-    """What the look at the destination needs of the copy."""
+    """What a Look needs of its copy."""
 
     terms: CopyTerms
     ending: Ending
@@ -43,34 +43,33 @@ class Copy(Protocol):
 
 
 class There(NamedTuple):
-    """What is at the destination under a file's name, as the sink answers."""
+    """The sink's answer about a name at the destination."""
 
-    kind: str  # "": nothing
+    kind: str  # of the entry; "" where there is none
     size_bytes: int
     mtime_ns: int
     left: list[str]  # the runs that have left a part
 
 
 OfFile = answers.Digests | Failure
-Decide = Callable[[list[OfFile], list[OfFile]], None]  # gets what both ends answer, per file
+Decide = Callable[[list[OfFile], list[OfFile]], None]  # gets both ends' answers, one per file
 
 
 class Look:
-    """Decides for each entry of a destination that is not new. Only what the queue runs uses it."""
+    """Decides for each entry whose source may be at the destination. Only the queue runs it."""
 
     def __init__(self, copy: Copy) -> None:
         self._copy, self._terms, self._queue = copy, copy.terms, copy.terms.queue
 
     def request(self, items: list[Placed]) -> Ask:
-        """Return the request that begins it, for some hundred items."""
+        """Return the request that looks up some hundred items, and then decides about each."""
         paths = [item.entry.path for item in items]
 
         def then(answer: object) -> None:
             self._decide(items, [_there(row) for row in answers.items(answer)])
 
-        ask = Ask(False, requests.Look(paths), then, self._bug)
-        ask.cost_bytes = len(items) * MEMORY_BYTES
-        return ask
+        cost_bytes = len(items) * MEMORY_BYTES
+        return Ask(False, requests.Look(paths), then, self._bug, cost_bytes=cost_bytes)
 
     def _bug(self, failure: failures.Data) -> None:
         raise ValueError(failure["message"])
@@ -95,30 +94,30 @@ class Look:
             self._compare(group)
 
     def _is_not_wanted(self, entry: tree.Entry, there: There) -> bool:
-        """Return whether a file stays as it is there (--update): newer, or as new and as large."""
+        """Return whether --update keeps the file there: it is newer, or as new and as large."""
         if not self._terms.options.update or there.kind != tree.FILE:
             return False
         is_same = there[1:3] == (entry.size, entry.mtime_ns)
         return there.mtime_ns > entry.mtime_ns or is_same
 
     def _may_be_same(self, entry: tree.Entry, there: There) -> bool:
-        """Return whether the file is worth hashing at both ends."""
+        """Return whether to hash the file at both ends: it has the same size."""
         return there[:2] == (tree.FILE, entry.size) and self._terms.options.resume
 
     def _by_data(self, item: Placed) -> bool:
-        """Return whether only data is hashed, not holes: of a sparse file, without -s."""
+        """Return whether to hash only data, not holes: for a sparse file, without -s."""
         is_large = not goes_in_pack(item.entry)
         return is_large and "sparse" in item.entry.extra and not self._terms.options.strong
 
     def _goes_on(self, item: Placed, there: There) -> bool:
-        """Return whether _send() will see to what earlier runs left of this file."""
+        """Return whether _send() will deal with the parts that earlier runs left of this file."""
         entry = item.entry
         is_sent = entry.kind == tree.FILE and not goes_in_pack(entry)
         stays = self._is_not_wanted(entry, there) or self._may_be_same(entry, there)
         return is_sent and not stays
 
     def _send(self, item: Placed, left: list[str]) -> None:
-        """Copy a file, going on with what the last of the runs in `left` has left of it."""
+        """Copy a file, continuing the part of the last of the runs in `left`."""
         if not left or goes_in_pack(item.entry) or self._terms.options.dry_run:
             self._copy.send(item)
             return
@@ -127,7 +126,7 @@ class Look:
         landed = self._terms.journal.landed(*file)
         if landed is not None and landed.algorithm not in self._terms.algorithms:
             landed = None  # an end cannot check it any more
-        # Nothing looks at what lies in its holes, so the part has to be one of this very file.
+        # Nothing checks what is in the holes, so the part has to be one of this very file.
         is_sparse = "sparse" in item.entry.extra
         is_unknown = is_sparse and (landed is None or left[-1] not in landed.runs)
         if not self._terms.options.resume or is_anothers or is_unknown:
@@ -141,7 +140,7 @@ class Look:
         path = item.entry.path
 
         def then(is_gone: object) -> None:
-            if not is_gone:  # once more when the copy is complete
+            if not is_gone:  # then it is tried again when the copy is complete
                 self._copy.ending.add_unwanted(path, left)
 
         if left:
@@ -173,19 +172,20 @@ class Look:
         algorithm = hashes.STRONG if strong else self._terms.algorithm
 
         def decide(here: list[OfFile], there: list[OfFile]) -> None:
-            self._decide_same(group, offset, extents, here, there)
+            self._decide_same(group, extents, here, there)
 
         self._hash_both(group, extents, algorithm, decide)
 
     def _hash_both(
-        self, group: list[Placed], extents: list[list[Extent]], algorithm: str,
-        decide: Decide,
-    ) -> None:  # fmt: skip
+        self, group: list[Placed], extents: list[list[Extent]], algorithm: str, decide: Decide
+    ) -> None:
+        """Have the sink and then the source hash these extents of each file."""
+
+        cost_bytes = len(group) * MEMORY_BYTES
+
         def ask(
             of_source: bool, request: requests.Request, then: Callable[[list[OfFile]], None]
         ) -> None:
-            cost_bytes = len(group) * MEMORY_BYTES
-
             def checked(answer: object) -> None:
                 then(answers.digests(answer))
 
@@ -200,9 +200,12 @@ class Look:
         ask(False, requests.DigestsThere(placed, algorithm), then_source)
 
     def _decide_same(
-        self, group: list[Placed], offset: int, extents: list[list[Extent]],
-        here: list[OfFile], there: list[OfFile],
-    ) -> None:  # fmt: skip
+        self,
+        group: list[Placed],
+        extents: list[list[Extent]],
+        here: list[OfFile],
+        there: list[OfFile],
+    ) -> None:
         same: list[Placed] = []
         digests: list[str] = []
         for item, stretch, mine, theirs in zip(group, extents, here, there, strict=True):
@@ -215,13 +218,13 @@ class Look:
                 same.append(item)
                 digests.append(answers.text(mine[0]))
         if same:
-            size = sum(item.entry.size for item in same)
-            self._copy.already_there(same, digests, size)
+            size_bytes = sum(item.entry.size for item in same)
+            self._copy.already_there(same, digests, size_bytes)
 
     # --- sparse files: hashed where either end has data
 
-    def _compare_data(self, item: Placed, offset: int = 0, before: int = 0) -> None:
-        """Hash the data from `offset` on; before that there were `before` bytes, all the same."""
+    def _compare_data(self, item: Placed, offset: int = 0, same_bytes: int = 0) -> None:
+        """Hash the data from `offset` on. So far `same_bytes` were hashed and are the same."""
 
         def ask(of_source: bool, request: requests.Request, then: Callable[[object], None]) -> None:
             self._queue.add(Ask(of_source, request, then, lambda _: self._send(item, [])))
@@ -230,37 +233,37 @@ class Look:
             def then(here: object) -> None:
                 extents, end = data_of_both([here, there], offset, item.entry.size)
                 pieces = batches(cut(extents, self._terms.chunk_bytes), CHECK_BYTES)
-                self._compare_pieces(item, pieces, end, before)
+                self._compare_pieces(item, pieces, end, same_bytes)
 
             ask(True, requests.Extents(source.listed(item.known), offset), then)
 
         ask(False, requests.ExtentsThere(item.entry.path, offset), then_source)
 
     def _compare_pieces(
-        self, item: Placed, pieces: Iterator[list[Extent]], end: int, before: int
+        self, item: Placed, pieces: Iterator[list[Extent]], end: int, same_bytes: int
     ) -> None:
-        """Hash piece after piece, then what comes after `end`, as long as all is the same."""
+        """Hash piece after piece, then the data after `end`, as long as all is the same."""
         piece = next(pieces, None)
         if piece is None and end < item.entry.size:
-            self._compare_data(item, end, before)
+            self._compare_data(item, end, same_bytes)
         elif piece is None:
-            self._copy.already_there([item], [""], before)
+            self._copy.already_there([item], [""], same_bytes)
         else:
-            same = before + sum(length for _, length in piece)
+            piece_bytes = sum(length for _, length in piece)
 
             def decide(here: list[OfFile], there: list[OfFile]) -> None:
                 if _are_same(here[0], there[0]):
-                    self._compare_pieces(item, pieces, end, same)
+                    self._compare_pieces(item, pieces, end, same_bytes + piece_bytes)
                 else:
                     self._send(item, [])
 
             self._hash_both([item], [piece], self._terms.algorithm, decide)
 
 
-def data_of_both(both: Sequence[object], offset: int, size: int) -> tuple[list[Extent], int]:
-    """Return where either end has data from `offset` on, and how far both have answered."""
-    answered = [answers.extents(answer, offset, size) for answer in both]
-    end = min([size, *(sum(found[-1]) for found, is_last in answered if not is_last)])
+def data_of_both(both: Sequence[object], offset: int, size_bytes: int) -> tuple[list[Extent], int]:
+    """Return where either end has data from `offset` on, and up to where both have answered."""
+    answered = [answers.extents(answer, offset, size_bytes) for answer in both]
+    end = min([size_bytes, *(sum(found[-1]) for found, is_last in answered if not is_last)])
     union: list[Extent] = []
     for begin, length in sorted(itertools.chain(*(found for found, _ in answered))):
         first, last = max(begin, offset), min(begin + length, end)
@@ -273,13 +276,15 @@ def data_of_both(both: Sequence[object], offset: int, size: int) -> tuple[list[E
 def _there(row: object) -> There:
     kind, size_bytes, mtime_ns, left = answers.items(row)
     return There(
-        answers.text(kind), answers.integer(size_bytes), answers.integer(mtime_ns),
+        answers.text(kind),
+        answers.integer(size_bytes),
+        answers.integer(mtime_ns),
         answers.texts(left),
-    )  # fmt: skip
+    )
 
 
 def _are_same(mine: OfFile, theirs: OfFile) -> bool:
-    """Return whether both ends have the same digests of the same extents, and not why none."""
+    """Return whether both ends have answered with digests, and with the same ones."""
     return not isinstance(mine, dict) and None not in mine and mine == theirs
 
 

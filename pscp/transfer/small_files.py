@@ -1,4 +1,4 @@
-"""Small files, folders and links of a copy: collected into packs, and what becomes of those.
+"""Collects a copy's small files, folders and links into packs, and handles their outcomes.
 
 Not here: large files (file_job.py), how a pack is filled (plan.py).
 """
@@ -32,7 +32,7 @@ class SmallFiles:
         return pack is not None
 
     def _collected(self) -> Pack | None:
-        """Return what was collected so far as a pack, and count it, if there is anything."""
+        """Return what was collected as a pack, and count its bytes; None if there is nothing."""
         pack = self._builder.flush()
         if pack is not None:
             self._terms.counters.add(bytes_total=pack.size_bytes)
@@ -54,11 +54,13 @@ class SmallFiles:
                 counters.add(chunks_resent=1, bytes_sent=item.entry.size)
             else:
                 self._results.failed(failure)
-        size = sum(entry.size for entry in landed)
+        size_bytes = sum(entry.size for entry in landed)
         kinds = [entry.kind for entry in landed]
         counters.add(
-            bytes_done=size, bytes_sent=size, chunks_verified=kinds.count(tree.FILE),
+            bytes_done=size_bytes,
+            bytes_sent=size_bytes,
+            chunks_verified=kinds.count(tree.FILE),
             files_done=len(kinds) - kinds.count(tree.FOLDER),
-        )  # fmt: skip
+        )
         if damaged:
             self._terms.queue.add(Pack(damaged, self._packed, is_again=True))

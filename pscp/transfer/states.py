@@ -1,6 +1,6 @@
-"""What a lane and a file's copy can be, and which event leads from one state to another.
+"""The states of a lane and of a file's copy, and which event leads from one to another.
 
-Each is a table of a Machine (endpoint/machine.py).
+Each has a table for a Machine (endpoint/machine.py).
 
 Not here: who reports events, with which lock held (lane.py, file_job.py).
 """
@@ -20,8 +20,8 @@ class Lane(enum.Enum):
     WORKING = enum.auto()  # it takes work from the queue
     LEAVING = enum.auto()  # the copy is complete, and its agent is asked to end
     CLOSED_WELL = enum.auto()  # its agent has ended, and can serve the next copy
-    CLOSED = enum.auto()  # its connection is of no use to anybody
-    LOST = enum.auto()  # as CLOSED, and it was not meant to end
+    CLOSED = enum.auto()  # its connection is of no further use
+    LOST = enum.auto()  # its connection broke before the copy was complete
 
 
 class LaneEvent(enum.Enum):
@@ -29,7 +29,7 @@ class LaneEvent(enum.Enum):
     FINISH = enum.auto()  # the queue has no more work
     GOODBYE = enum.auto()  # the agent has answered the request to end
     BREAK = enum.auto()  # the channel ended, or the agent broke the protocol
-    CLOSE = enum.auto()  # both threads are through with the lane
+    CLOSE = enum.auto()  # both threads have finished with the lane
 
 
 LANE: Mapping[Lane, Mapping[LaneEvent, Lane]] = {
@@ -45,7 +45,7 @@ LANE: Mapping[Lane, Mapping[LaneEvent, Lane]] = {
     },
     Lane.LEAVING: {
         LaneEvent.GOODBYE: Lane.CLOSED_WELL,
-        LaneEvent.BREAK: Lane.CLOSED,  # all was done: that is no loss
+        LaneEvent.BREAK: Lane.CLOSED,  # all was done, so nothing is lost
         LaneEvent.CLOSE: Lane.CLOSED,
     },
     Lane.CLOSED_WELL: {LaneEvent.BREAK: Lane.CLOSED, LaneEvent.CLOSE: Lane.CLOSED_WELL},
@@ -66,7 +66,7 @@ class File(enum.Enum):
 
 
 class FileEvent(enum.Enum):
-    PIECE = enum.auto()  # something that had to be over before the end is over
+    PIECE = enum.auto()  # one of the things is over that the end waits for
     COMPARE = enum.auto()
     FINISH = enum.auto()
     DISCARD = enum.auto()

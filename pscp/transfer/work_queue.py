@@ -1,16 +1,16 @@
-"""The work queue: where work waits, and from where lanes take it.
+"""The work queue, in which work waits until a lane takes it.
 
 The queue takes its one lock in its own methods, and nobody else can take it. What must happen
-between two changes of the queue is handed to it as a function: what comes of a piece (settle()),
+between two changes of the queue is handed to it as a function: the outcome of a piece (settle()),
 a step of the copy's bookkeeping (run_alone()), a question (wait_until()), iterators and the
-reserve. Such a function may add, wake and stop; it calls no end, sends nothing, and what it wants
-written is written once the lock was let go (later_writes.py).
+reserve. Such a function may add, wake and stop; it calls no end and sends nothing, and its writes
+are done once the lock is released (later_writes.py).
 
-Lanes sleep on a condition. Who waits for something else has a condition of its own, since a
-wake-up can cost more than a small file does.
+Lanes wait on one condition, the walk on another, and all others on a third, since a wake-up can
+cost more than a small file does.
 
 Not here: what waits (backlog.py), what lanes have taken (in_flight.py), what the work means
-(coordinator.py), how it travels (lane.py), a rate that lanes keep to together (rate_limiter.py).
+(coordinator.py), how it travels (lane.py), the rate limit (lane_context.py).
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ from pscp.transfer.lane_share import LaneShare
 from pscp.transfer.later_writes import LaterWrites
 from pscp.transfer.plan import Work
 
-_WAITING_MAX = 32  # pieces or files put and not begun; the walk waits while there are more
-SIGNAL_S = 1.0  # Python sees a signal that came just before a wait when that is over
+_WAITING_MAX = 32  # pieces, or files not begun; the walk waits while there are so many
+SIGNAL_S = 1.0  # a wait's length: Python handles a signal that came just before it only afterwards
 
+_Question = Callable[[], bool]
 _A = TypeVar("_A")
 _T = TypeVar("_T")
 
@@ -39,21 +40,21 @@ class WorkQueue:
 
     def __init__(self, is_stream: bool = False) -> None:
         self._lock = lock = threading.RLock()  # guards all that follows, and all shares
-        self._changed = threading.Condition(lock)  # lanes: there may be work, or room for it
-        self._news = threading.Condition(lock)  # for who waits in wait_until()
-        self._has_room = threading.Condition(lock)  # the walk may go on
-        self._is_running = False  # something that was handed in
+        self._changed = threading.Condition(lock)  # for lanes: there may be work, or room for it
+        self._news = threading.Condition(lock)  # for threads in wait_until()
+        self._has_room = threading.Condition(lock)  # for the walk, which may go on
+        self._is_running = False  # a function that was handed in runs
         self._backlog = Backlog(self._iterator_ended)
         self._in_flight = InFlight(is_stream)
-        self._writes = LaterWrites(self.stop)  # it takes care of itself
-        # Others may read these.
+        self._writes = LaterWrites(self.stop)  # has a lock of its own
+        # Other threads may read these.
         self.error: BaseException | None = None  # why the copy stops
         self.is_finished = False  # no more work comes
 
     # --- putting
 
     def run_with_room(self, step: Callable[[_A], object], argument: _A) -> None:
-        """As run_alone(), once less waits: to be sent, and to be written. For the walk."""
+        """Run a step as run_alone() does, once less waits to be sent and written. For the walk."""
         self._writes.keep_short()
         with self._lock:
             while len(self._backlog) >= _WAITING_MAX and self.error is None:
@@ -70,7 +71,7 @@ class WorkQueue:
         self._changed.notify_all()
 
     def add(self, work: Work | Iterator[Work]) -> None:
-        """Add what follows from an answer: it goes before what the walk found. Never waits."""
+        """Add work that follows from an answer, before what the walk found. Never waits."""
         with self._lock:
             if isinstance(work, Iterator):
                 self._backlog.put(work)
@@ -81,11 +82,11 @@ class WorkQueue:
             self._changed.notify_all()
 
     def when_idle(self, reserve: Callable[[], Work | None]) -> None:
-        """Have this asked for work that is being collected, when there is no other."""
+        """Set the function that returns work being collected, for when there is no other."""
         self._backlog.reserve = reserve
 
     def when_lost(self, revocation: Revocation) -> None:
-        """Have this asked for what goes before the work of a lost lane that must come once."""
+        """Set the function that returns what goes before a lost lane's exclusive work."""
         self._in_flight.revocation = revocation
 
     # --- taking
@@ -96,19 +97,19 @@ class WorkQueue:
             self._in_flight.join(share)
 
     def take(self, share: LaneShare) -> tuple[int, Work] | None:
-        """Wait for the next piece for this lane, and return it with its number; None: end."""
+        """Wait for this lane's next piece, and return it with its number; None when all is over."""
         with self._lock:
             while not (self._is_ended() or share.is_over):
                 taken = self.try_take(share)
                 if taken is not None:
                     return taken
-                # with nothing in flight here, another lane's straggler may come into question
+                # An idle lane looks again, since another one's chunk may be overdue by then.
                 may_help = self._in_flight.pieces and share.is_idle
                 self._changed.wait(self._in_flight.patience_s() / 2 if may_help else None)
             return None
 
     def try_take(self, share: LaneShare) -> tuple[int, Work] | None:
-        """Take the next piece without waiting; None as well if there is none for this lane."""
+        """Take this lane's next piece without waiting; None also if there is none now."""
         with self._lock:
             if not share.window.has_room:
                 return None
@@ -131,10 +132,10 @@ class WorkQueue:
     # --- finishing
 
     def settle(self, share: LaneShare, number: int, outcome: Callable[[], object]) -> bool:
-        """End a piece of work of a lane, and run what comes of it before anybody sees it ended.
+        """Finish a lane's piece of work, and run its outcome before anybody sees it finished.
 
-        False, and nothing is run: it was given back meanwhile, or another lane was first. What
-        `outcome` raises stops the copy, since nobody would do this piece again.
+        Returns False and runs nothing if the piece was given back meanwhile or another lane was
+        first. What `outcome` raises stops the copy, since nobody would do this piece again.
         """
         with self._lock:
             if not self._finish(share, number):
@@ -151,7 +152,7 @@ class WorkQueue:
         work = share.pop(number)
         if work is None:
             return False
-        if not had_room or share.is_idle:  # this lane may take more, if only from another
+        if not had_room or share.is_idle:  # this lane may take more, or take over a chunk
             self._changed.notify_all()
         if not self._in_flight.finish(work, age_s):
             return False
@@ -168,7 +169,7 @@ class WorkQueue:
         return result
 
     def _run(self, given: Callable[..., _T], *arguments: object) -> _T:
-        """Run what was handed in, which does not have the queue run something else."""
+        """Run a function that was handed in, which must not have the queue run another one."""
         if self._is_running:
             raise RuntimeError("a step of the work queue within another")
         self._is_running = True
@@ -178,18 +179,18 @@ class WorkQueue:
             self._is_running = False
 
     def write_later(self, write: Callable[[], object]) -> None:
-        """Have this done once the lock was let go, after all that was to be written before.
+        """Have this written once the lock is released, after all earlier writes.
 
-        For what the queue runs. What `write` raises stops the copy.
+        For functions that the queue runs. What `write` raises stops the copy.
         """
         self._writes.add(write)
 
     def finish_writing(self) -> None:
-        """Wait until all is written that write_later() got before."""
+        """Wait until all is written that was handed to write_later() before."""
         self._writes.finish()
 
     def give_back(self, share: LaneShare) -> None:
-        """End a lane: what it had in flight goes to the others."""
+        """End a lane, and let the others do what it had in flight."""
         with self._lock:
             if not share.is_over:
                 share.is_over = True
@@ -208,13 +209,13 @@ class WorkQueue:
             self._wake_all()
 
     def close(self) -> None:
-        """End every lane and every wait, since no more work comes. Nothing after stop()."""
+        """End every lane and every wait, since no more work comes. After stop() nothing changes."""
         with self._lock:
             self.is_finished = self.error is None
             self._wake_all()
 
     def check(self) -> None:
-        """Raise why the copy stops, if it does."""
+        """Raise the error that stops the copy, if there is one."""
         if self.error is not None:
             raise self.error
 
@@ -227,28 +228,27 @@ class WorkQueue:
 
     # --- waiting, and what is asked
 
-    def wait_until(self, is_so: Callable[[], bool], patience_s: float | None = None) -> bool:
-        """Wait until `is_so()`. False: the queue was stopped or closed, or that took too long.
+    def wait_until(self, is_so: _Question, patience_s: float | None = None) -> bool:
+        """Wait until `is_so()`. Return False if the queue ended before, or that took too long.
 
-        It is asked again when the queue becomes idle, when a lane ends, and after wake().
+        `is_so` is called again when the queue becomes idle, when a lane ends, and after wake().
         """
         return self._wait(self._news, is_so, patience_s)
 
-    def wait_to_begin(self, may_begin: Callable[[], bool]) -> bool:
-        """Wait until a worker may begin. False: the queue was stopped or closed.
+    def wait_to_begin(self, may_begin: _Question) -> bool:
+        """Wait until a worker may begin. Return False if the queue ended before.
 
-        It is asked again whenever there may be more work, and after wake_lanes().
+        `may_begin` is called again whenever there may be more work, and after wake_lanes().
         """
         return self._wait(self._changed, may_begin)
 
     def wait_for_end(self, patience_s: float) -> None:
-        """Wait until the queue is stopped or closed, for so long at most."""
+        """Wait until the queue is stopped or closed, at most for this time."""
         self._wait(self._changed, lambda: False, patience_s)
 
     def _wait(
-        self, condition: threading.Condition, is_so: Callable[[], bool],
-        patience_s: float | None = None,
-    ) -> bool:  # fmt: skip
+        self, condition: threading.Condition, is_so: _Question, patience_s: float | None = None
+    ) -> bool:
         until_s = math.inf if patience_s is None else time.monotonic() + patience_s
         is_main = threading.current_thread() is threading.main_thread()
         look_s = SIGNAL_S if is_main else threading.TIMEOUT_MAX
@@ -263,7 +263,7 @@ class WorkQueue:
         return False
 
     def wake(self) -> None:
-        """Have wait_until() look again."""
+        """Have wait_until() call its question again."""
         with self._lock:
             self._news.notify_all()
 
@@ -282,7 +282,7 @@ class WorkQueue:
         return bool(self._backlog)
 
     def done(self) -> tuple[int, int]:
-        """Return how many bytes and how many pieces of work have come to their end."""
+        """Return how many bytes and how many pieces of work are finished."""
         with self._lock:
             return self._in_flight.done_bytes, self._in_flight.done_pieces
 
@@ -291,10 +291,9 @@ class WorkQueue:
             return self._in_flight.window_bytes
 
     def pieces_known(self, left_bytes: int, chunk_bytes: int) -> int:
-        """Return how many pieces at most are not done.
+        """Return how many pieces at most are not done, `left_bytes` in all.
 
-        Those are in flight, waiting, or of files that are yet to be cut into chunks; of all these,
-        `left_bytes` are not done.
+        They are in flight, waiting, or in files that are yet to be cut into chunks.
         """
         with self._lock:
             uncut_bytes = max(0, left_bytes - self._in_flight.window_bytes)

@@ -1,7 +1,7 @@
 """Keeps one lane going: connects when there is work, connects again when the channel was lost.
 
-Not here: the work itself (lane.py), how many workers there are (lane_pool.py), what becomes of
-connections afterwards (kept.py).
+Not here: the work itself (lane.py), how many workers there are (lane_pool.py), the session's next
+copy (connect/connections.py), logins that no copy waits for (connect/latecomers.py).
 Read next: lane.py.
 """
 
@@ -14,16 +14,15 @@ from typing import Protocol
 
 from pscp.connect.bootstrap import RemoteAgent
 from pscp.connect.connections import Wanted
+from pscp.connect.latecomers import Latecomers
 from pscp.errors import ConnectionLost, PscpError
 from pscp.log import Log
-from pscp.transfer.kept import KeptConnections
 from pscp.transfer.lane import Lane
 from pscp.transfer.lane_context import LaneContext
 from pscp.transports import Channel
 
-OPENING_MAX = 8  # at once; sshd's MaxStartups begins to refuse at 10
-_PAUSE_S = (1.0, 30.0)  # before a lost connection is tried again: first, longest
-
+OPENING_MAX = 8  # logins at once; sshd's MaxStartups begins to refuse at 10
+_PAUSE_S = (1.0, 30.0)  # before a lost connection is opened again: the first pause, the longest
 
 _log = Log("transfer")
 _OVER = "the copy was over before it had connected"
@@ -39,7 +38,7 @@ class Phase(enum.Enum):
 
 
 class WorkerContext(Protocol):
-    """What a worker needs of the pool it belongs to."""
+    """What a worker needs of its pool."""
 
     context: LaneContext
     kept: KeptConnections
@@ -58,26 +57,33 @@ class WorkerContext(Protocol):
 
 
 class Worker(threading.Thread):
-    """Runs until the queue is closed, or connecting makes no sense any more.
+    """Runs one lane after the other until the queue is closed, or connecting makes no sense.
 
-    What has no underscore the pool changes, with its lock held, but for `channel`, which its own
-    thread does; whoever waits for it is woken afterwards.
+    The pool changes the public attributes, with its lock held, and then wakes who waits for that;
+    `channel` is changed by the worker's own thread.
     """
 
     def __init__(
-        self, number: int, pool: WorkerContext, far: RemoteAgent | None = None,
-        master: Worker | None = None, congestion: str = "",
-    ) -> None:  # fmt: skip
-        """With a master, its channel is one more of the master's connection."""
+        self,
+        number: int,
+        pool: WorkerContext,
+        far: RemoteAgent | None = None,
+        master: Worker | None = None,
+        congestion: str = "",
+    ) -> None:
+        """Make a worker; its first lane goes over `far`, if that connection is open already.
+
+        With a master, its channels are further ones of the master's connection.
+        """
         super().__init__(name=f"lane {number}", daemon=True)
         self.master = master
-        self.congestion = congestion  # the congestion control of its connection; "": any
+        self.congestion = congestion  # the congestion control of its connection; "" for any
         self.phase = Phase.IDLE
-        self.up_at_s = 0.0  # since when its channel carries work, or when that last began
+        self.up_at_s = 0.0  # when its channel last began to carry work
         self.is_parked = False  # it takes no more work, and keeps what connection it has
         self.channel: Channel | None = None  # while there is one, so that abort() can end it
         self._pool, self._queue = pool, pool.context.queue
-        self._far = far  # a connection that is open already; its own thread's, once it was started
+        self._far = far  # an open connection; once the worker was started, only its thread's
 
     @property
     def is_up(self) -> bool:
@@ -92,7 +98,7 @@ class Worker(threading.Thread):
         return self.is_up or self._far is not None
 
     def abort(self) -> None:
-        """Have every wait of this worker end soon. From any thread."""
+        """End the worker's channel, so that it waits no longer. From any thread."""
         channel = self.channel
         if channel is not None:
             channel.end()
@@ -103,7 +109,7 @@ class Worker(threading.Thread):
             while self._queue.wait_to_begin(self._may_begin) and not self.gave_up:
                 lane: Lane | None = None
                 try:
-                    far = self._far or self._connected()
+                    far = self._far or self._connect()
                     lane = Lane(self.name, self._pool.context, far, lambda: self.is_parked)
                     self._serve(lane, far)
                 except PscpError as error:
@@ -114,7 +120,7 @@ class Worker(threading.Thread):
                     if not self._pool.may_try_again(self, error, attempt):
                         _log.debug("does not connect again")
                         return
-                    if self.master is master:  # else it need not log in again
+                    if self.master is master:  # else it needs no login, and so no pause
                         self._pause(attempt)
         except BaseException as error:  # a bug: the main thread shows it
             self._queue.stop(error)
@@ -122,28 +128,28 @@ class Worker(threading.Thread):
             self.give_up_unused()
 
     def give_up_unused(self) -> None:
-        """Give back the connection that it was made with, where all was over before it began."""
+        """Give back the connection that it was made with, if no lane has used it."""
         unused, self._far = self._far, None
         if unused is not None:
             self._pool.kept.keep(unused)
 
     def _may_begin(self) -> bool:
-        """Return whether it has a connection, or may open one: only when there is work for it."""
+        """Return whether it has a connection, or may open one since there is work for it."""
         if self._far is not None or self.gave_up:
             return True
         return not self.is_parked and self._queue.has_work() and self._pool.may_connect(self)
 
-    def _connected(self) -> RemoteAgent:
-        """Connect, as the pool has counted already.
+    def _connect(self) -> RemoteAgent:
+        """Open a connection, or a further channel of the master's; the pool has counted it already.
 
-        Raises ConnectError, also where the copy is over before it has connected.
+        Raises ConnectError, also if the copy is over before it is open.
         """
         is_refused = False
         try:
             if self._queue.is_finished:
                 raise ConnectionLost(_OVER)
             connection_of = self.master.channel if self.master is not None else None
-            far = self._pool.connect(Wanted(connection_of, self.congestion, self._opened))
+            far = self._pool.connect(Wanted(connection_of, self.congestion, self._set_channel))
         except ConnectionLost:
             is_refused = True
             raise
@@ -154,7 +160,7 @@ class Worker(threading.Thread):
             raise ConnectionLost(_OVER)
         return far
 
-    def _opened(self, channel: Channel) -> None:
+    def _set_channel(self, channel: Channel) -> None:
         self.channel = channel
 
     def _pause(self, attempt: int) -> None:
@@ -164,7 +170,7 @@ class Worker(threading.Thread):
         self._queue.wait_for_end(pause_s)
 
     def _serve(self, lane: Lane, far: RemoteAgent) -> None:
-        """Send work over one connection until the queue is closed. Raises why it ended before."""
+        """Run a lane over this connection until the queue is closed. Raises why it was lost."""
         self._far, self.channel = None, far.channel
         _log.debug("works over process %d", far.channel.pid)
         self._pool.lane_up(self)
@@ -180,3 +186,38 @@ class Worker(threading.Thread):
             _log.debug("has no more work over process %d", far.channel.pid)
         if lane.error is not None:
             raise lane.error
+
+
+class KeptConnections:
+    """The connections that outlive the copy that used them. Any thread may use it."""
+
+    def __init__(self, keeps: bool, late: Latecomers) -> None:
+        """Keep connections for the next copy, or with `keeps` False close each.
+
+        `late` takes those that nobody waits for.
+        """
+        self.late = late
+        self._keeps = keeps
+        self._lock = threading.Lock()  # guards what follows
+        self._agents: list[RemoteAgent] = []
+
+    @property
+    def agents(self) -> list[RemoteAgent]:
+        """The connections that the next copy can use."""
+        with self._lock:
+            return list(self._agents)
+
+    def keep(self, far: RemoteAgent) -> None:
+        """Take a connection whose agent is ready for the next copy."""
+        if self._keeps:
+            with self._lock:
+                self._agents.append(far)
+        else:
+            far.close()
+
+    def keep_late(self, far: RemoteAgent) -> None:
+        """Take a connection that was open only when the copy was over."""
+        if self._keeps:
+            self.late.accept(far)
+        else:
+            far.close()

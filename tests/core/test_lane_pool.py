@@ -21,9 +21,9 @@ from pscp.options import Options
 from pscp.progress import Counters
 from pscp.transfer import lane_pool, logins
 from pscp.transfer.autotune import Path
+from pscp.transfer.copy_terms import PoolTerms
 from pscp.transfer.lane_context import LaneContext
 from pscp.transfer.plan import Ask
-from pscp.transfer.pool_terms import PoolTerms
 from pscp.transfer.work_queue import WorkQueue
 from pscp.transfer.worker import Worker
 

@@ -10,10 +10,9 @@ import pytest
 
 from pscp.endpoint import requests
 from pscp.transfer import later_writes
-from pscp.transfer.lane_share import LaneShare
+from pscp.transfer.lane_share import LaneShare, Window
 from pscp.transfer.later_writes import LaterWrites
 from pscp.transfer.plan import Ask
-from pscp.transfer.window import Window
 from pscp.transfer.work_queue import WorkQueue
 
 WAIT_S = 20.0

@@ -17,8 +17,7 @@ from pscp.endpoint import failures, requests, source, tree
 from pscp.endpoint.files import Extent
 from pscp.options import Options
 from pscp.transfer import plan
-from pscp.transfer.lane_share import LaneShare
-from pscp.transfer.window import Window
+from pscp.transfer.lane_share import LaneShare, Window
 
 LAST = 400
 

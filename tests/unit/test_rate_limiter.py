@@ -10,9 +10,9 @@ import threading
 import pytest
 
 from pscp.options import KIB, MIB, Options
-from pscp.transfer import rate_limiter as limiter_module
-from pscp.transfer.begin import source_request
-from pscp.transfer.rate_limiter import RateLimiter
+from pscp.transfer import lane_context as limiter_module
+from pscp.transfer.lane_context import RateLimiter
+from pscp.transfer.negotiation import source_request
 
 
 class Clock:

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from pscp.endpoint import requests, tree
 from pscp.transfer import in_flight
-from pscp.transfer.lane_share import LaneShare
+from pscp.transfer.lane_share import LaneShare, Window
 from pscp.transfer.plan import Ask, Chunk, Pack, Work
-from pscp.transfer.window import Window
 from pscp.transfer.work_queue import WorkQueue
 
 WAIT_S = 20.0
