@@ -1,7 +1,7 @@
 """Connections that outlive the copy that used them.
 
 Not here: the session's next copy (connect/connections.py), logins that no copy waits for
-(connect/latecomers.py).
+(connect/spare_logins.py).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 
 from pscp.connect.bootstrap import RemoteAgent
-from pscp.connect.latecomers import Latecomers
+from pscp.connect.spare_logins import Latecomers
 
 
 class KeptConnections:
