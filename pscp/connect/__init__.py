@@ -1,7 +1,7 @@
 """From a host's name to agents that run there: logins, connections, the agent's start.
 
-Several channels may share one login (control_master.py), and a program may bring a connection of
-its own (external.py). May import sftp/, transports/, endpoint/. Not here: what a connection is used
-for (transfer/).
+Several channels may share one login (control_master.py), and a user's program may bring its own
+connection (external.py). May import sftp/, transports/, endpoint/. Not here: what a connection is
+used for (transfer/).
 Read next: connections.py.
 """

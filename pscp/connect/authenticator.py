@@ -1,7 +1,9 @@
-"""Has the prompts of a session's logins answered, and knows whether a login can be repeated.
+"""Has the prompts of a session's logins answered, and knows whether a login can be repeated and
+how long one may take.
 
 Not here: what is answered (prompts.py), the one login whose connection all channels share
-(control_master.py).
+(control_master.py), the transports' own limits of time (ConnectTimeout, transports/), the silence
+of an agent that has answered before (bootstrap.py).
 Read next: prompts.py.
 """
 
@@ -10,21 +12,47 @@ from __future__ import annotations
 import math
 import os
 import threading
+import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from pscp.connect import credentials
-from pscp.connect.patience import Patience
 from pscp.connect.ssh_setup import setup_key
-from pscp.errors import AuthenticationError, PscpError
+from pscp.errors import AuthenticationError, PscpError, Unreachable
 from pscp.options import Location, Options
 from pscp.transports import Channel
 
 if TYPE_CHECKING:
-    from pscp.connect.bootstrap import RemoteAgent
     from pscp.connect.prompts import Prompts
 
 OpenChannel = Callable[[Mapping[str, str] | None], Channel]
+_Connection = TypeVar("_Connection")
+
+SILENT_HINT = "try: ssh HOST 'python3 --version'; --timeout TIME waits longer"
+
+
+class Patience:
+    """The time left for one login, until an agent or SFTP answers; it begins when this is made.
+
+    A person who is asked for a password has all the time; the far end has not.
+    """
+
+    def __init__(self, limit_s: float, busy_until_s: Callable[[], float]) -> None:
+        """`busy_until_s` returns until when a person was asked, on the monotonic clock.
+
+        That is now while a question is open, and infinity where this cannot be known.
+        """
+        self.limit_s = limit_s
+        self._busy_until_s = busy_until_s
+        self._begun_s = time.monotonic()
+
+    def left_s(self) -> float:
+        """Return the seconds left; infinite while a person may type. Raises Unreachable at 0."""
+        from_s = max(self._begun_s, self._busy_until_s())
+        left_s = from_s + self.limit_s - time.monotonic()
+        if left_s <= 0:
+            raise Unreachable(f"no answer after {self.limit_s:.0f} s", SILENT_HINT)
+        return left_s
 
 
 class Authenticator:
@@ -37,13 +65,13 @@ class Authenticator:
         self._tokens: dict[Channel, str] = {}  # of the channels whose prompts are answered
         self._second = threading.Lock()  # held for the whole second login; guards what follows
         self._is_repeated = False  # the answers to prompts were good for a second login
-        self._refusal: AuthenticationError | None = None  # or they were not
+        self._refusal: AuthenticationError | None = None  # why they were not, if they were not
 
     def log_in(self, options: Options, may_prompt: bool, open_channel: OpenChannel) -> Channel:
-        """Return a new channel, with its prompts answered as far as there may be any.
+        """Return a new channel; the prompts of its login are answered, if there can be any.
 
-        `open_channel` is given the environment by which ssh has its prompts answered; None: ssh
-        asks a person by itself, or nobody. Raises UsageError.
+        `open_channel` is given the environment by which ssh has its prompts answered. With None
+        ssh asks a person by itself, or nobody. Raises UsageError.
         """
         with self._lock:
             if self._prompts is None and (may_prompt or not options.batch):
@@ -58,32 +86,31 @@ class Authenticator:
         return channel
 
     def end_login(self, channel: Channel) -> PscpError | None:
-        """Forget a login that has come to its end; return why its prompts were not answered."""
+        """Forget a login that succeeded or failed; return why its prompts were not answered."""
         with self._lock:
             prompts, token = self._prompts, self._tokens.pop(channel, None)
         return prompts.refusal(token) if prompts is not None and token is not None else None
 
-    def repeat(self, log_in: Callable[[], RemoteAgent]) -> RemoteAgent:
-        """Log in once more. Where logins have prompts, the second one goes alone.
+    def repeat(self, log_in: Callable[[], _Connection]) -> _Connection:
+        """Log in once more. Where logins have prompts, no other login runs beside the second one.
 
-        So where its answers are wrong, they are wrong only once, and nobody tries them again.
+        If an answer was good for one login only, the server counts one wrong answer, not one for
+        each connection: all later logins fail with the second one's error.
         """
-        if self.was_asked:
-            with self._second:
-                if not self._is_repeated:
-                    return self._second_login(log_in)
+        if not self.was_asked:
+            return log_in()
+        with self._second:
+            if self._refusal is not None:
+                raise self._refusal
+            if not self._is_repeated:
+                try:
+                    connection = log_in()
+                except AuthenticationError as error:
+                    self._refusal = error
+                    raise
+                self._is_repeated = True
+                return connection
         return log_in()
-
-    def _second_login(self, log_in: Callable[[], RemoteAgent]) -> RemoteAgent:
-        if self._refusal is not None:
-            raise self._refusal
-        try:
-            far = log_in()
-        except AuthenticationError as error:
-            self._refusal = error
-            raise
-        self._is_repeated = True
-        return far
 
     @property
     def was_asked(self) -> bool:
@@ -99,7 +126,7 @@ class Authenticator:
 
     @property
     def waited_s(self) -> float:
-        """Seconds for which people had to be waited for, in all."""
+        """Seconds in all for which logins waited for people."""
         prompts = self._current()
         return prompts.waited_s if prompts is not None else 0.0
 

@@ -1,10 +1,10 @@
-"""Sends the agent over a fresh channel, and reads its HELLO.
+"""Sends the agent over a fresh channel, reads its HELLO, and exchanges frames with it.
 
-What is sent is the endpoint folder, compressed. A random marker tells the agent's output from
-what a login prints.
+What is sent is the endpoint folder, compressed. A random marker separates what a login prints from
+the agent's output.
 
-Not here: the way there (transports/), the remote command (transports/remote_command.py), what is
-said after the HELLO (transfer/lane.py).
+Not here: the way there (transports/), the remote command (transports/remote_command.py), which
+frames a lane exchanges after the HELLO (transfer/lane.py).
 Read next: ../endpoint/agent.py.
 """
 
@@ -24,7 +24,7 @@ import zlib
 from collections.abc import Callable, Sequence
 
 from pscp import errors
-from pscp.connect.patience import Patience
+from pscp.connect.authenticator import Patience
 from pscp.endpoint import requests, session, system, wire
 from pscp.log import Log
 from pscp.transports import Channel
@@ -42,15 +42,15 @@ CLEAN_MODULES = ("leftovers",)  # sent with the first question of --clean
 _PACKAGE = "pscp_agent"
 _MARKER_BYTES = 16
 _BANNER_MAX_BYTES = 64 * 1024  # what a login may print before the agent speaks
-_SAID_MAX_BYTES = 8 * 1024  # what is kept of a channel's standard error
-_UNTOLD_S = 0.2  # standard error is shown so long after it came, unless an error repeats it
-_HEARD_BYTES = 4096  # of a channel's standard error at once
+_KEPT_BYTES = 8 * 1024  # the end of a channel's standard error, for the error that explains it
+_SHOW_AFTER_S = 0.2  # standard error is shown so long after it came, unless an error repeats it
+_READ_BYTES = 4096  # of a channel's standard error, at once
 _SHOWN_MAX = 200  # characters of a login's output in an error
-_RTT_MAX_S = 60.0  # of what a lane's program for SFTP may have measured
-SILENCE_S = 60.0  # an agent ticks every 10 s, so after this it, or the path to it, is dead
+_RTT_MAX_S = 60.0  # a longer round trip in the HELLO of a program for SFTP is refused
+SILENCE_S = 60.0  # an agent ticks every 10 s, so after this the agent or the path is dead
 
-# What the first stage runs; it finds itself and the modules in `parts`. What a stream or --clean
-# needs besides is added to `texts` when there is one.
+# The program that the remote command runs; it finds itself and the modules in `parts`. The modules
+# for a stream or for --clean are added to `texts` when they come.
 _LOADER = """
 import _frozen_importlib, gc, sys, types
 gc.disable()
@@ -76,7 +76,6 @@ main({marker_bytes})
 """
 _COMPRESSION = 6  # 9 takes twice the time, for 200 bytes
 
-
 _QUOTES = b'"""'
 _ATTRIBUTE_TYPE = re.compile(rb"^( +self\.\w+): [^=]+(?= =)")
 
@@ -91,13 +90,13 @@ def bundle() -> bytes:
 
 @functools.cache
 def stream_modules() -> str:
-    """Return the modules that an agent needs besides for a stream, as agent.py reads them."""
+    """Return the further modules that an agent needs for a stream, as agent.py reads them."""
     return _packed(STREAM_MODULES)
 
 
 @functools.cache
 def clean_modules() -> str:
-    """Return the modules that an agent needs besides for --clean."""
+    """Return the further modules that an agent needs for --clean."""
     return _packed(CLEAN_MODULES)
 
 
@@ -107,11 +106,10 @@ def _packed(names: Sequence[str]) -> str:
 
 
 def _text(module: str) -> bytes:
-    """Return the module without what is only for people and mypy; each line keeps its number.
+    """Return the module's text without comments, docstrings and types; lines keep their numbers.
 
-    That is nearly half of the bytes that are sent, and of what the far end has to read. In
-    endpoint/ no text looks like a docstring, a comment or a type. Line by line it takes 4 ms, with
-    a regular expression 10.
+    Nearly half of the bytes need not be sent and parsed so. No string in endpoint/ looks like a
+    docstring, a comment or a type. Line by line it takes 4 ms, with a regular expression 10.
     """
     kept: list[bytes] = []
     is_docstring = is_for_mypy = False
@@ -140,9 +138,9 @@ def _text(module: str) -> bytes:
 
 
 def send_agent(channel: Channel) -> bytes:
-    """Send the agent, where it is not here already. Returns the marker that its output begins with.
+    """Send the agent, if the channel needs one. Returns the marker that its output begins with.
 
-    Where the command ended already, what it said tells more than the broken pipe.
+    A command that ended already is no error here: its messages will tell more than a broken pipe.
     """
     marker = os.urandom(_MARKER_BYTES)
     program = bundle() if channel.needs_agent else b""
@@ -156,6 +154,50 @@ _log = Log("stderr")
 _DEBUG_LINE = re.compile(r"debug\d: |DEBUG:")  # of ssh -v; of asyncssh and paramiko
 
 
+class _Messages:
+    """The standard error of a channel: its end is kept, its lines are shown to people and logged.
+
+    `notice` shows a line to people; with None nothing is shown.
+    """
+
+    def __init__(self, channel: Channel, notice: Callable[[str], None] | None) -> None:
+        self.notice = notice
+        self._channel = channel
+        self._kept = b""  # the last _KEPT_BYTES
+        self._line = b""  # a line that has not ended yet, for the log
+        self._unshown = ""  # not shown yet, since an error may repeat it
+
+    @property
+    def has_unshown(self) -> bool:
+        """Whether something came that people have not seen."""
+        return bool(self._unshown)
+
+    def text(self) -> str:
+        """Return the end of what came."""
+        return self._kept.decode(errors="replace")
+
+    def read(self) -> bool:
+        """Read what has come. Return False at its end."""
+        data = os.read(self._channel.error_fd, _READ_BYTES)
+        self._kept = (self._kept + data)[-_KEPT_BYTES:]
+        if _log.is_wanted:
+            *lines, self._line = (self._line + data)[-_KEPT_BYTES:].split(b"\n")
+            for line in lines:
+                text = line.decode(errors="replace").rstrip("\r")
+                _log.debug("process %d writes: %s", self._channel.pid, text)
+        if self.notice is not None:
+            self._unshown += data.decode(errors="replace")
+        return bool(data)
+
+    def show(self, error: str = "") -> None:
+        """Show people the lines that came, except for those in this error or in the log."""
+        lines, self._unshown = lines_of(self._unshown), ""
+        for line in lines:
+            is_logged = _DEBUG_LINE.match(line) and _log.is_wanted
+            if self.notice is not None and line.strip() not in error and not is_logged:
+                self.notice(line)
+
+
 class RemoteAgent:
     """An agent that is running at the far end, and the channel to it."""
 
@@ -166,39 +208,40 @@ class RemoteAgent:
         marker: bytes = b"",
         patience: Patience | None = None,
     ) -> None:
-        """Send the agent, unless it was sent with this marker, and wait for its HELLO.
+        """Send the agent, unless it was sent already, and wait for its HELLO.
 
-        `notice` gets what the login says to people; without `patience` SILENCE_S are given.
+        Args:
+            channel: the channel to the remote command.
+            notice: shows people a line of what the login prints.
+            marker: that of an agent which was sent already.
+            patience: the time for the login; without it SILENCE_S.
 
         Raises ConnectError (its subclass tells why there is no agent) and ProtocolError.
         """
         self.channel = channel
-        self._patience = patience or Patience(SILENCE_S, lambda: 0.0)
-        self._notice = notice
-        self._said = b""
-        self._line = b""  # of it, not whole yet, for the log
-        self._untold = ""  # what was said last; it may be the reason for an end
-        self.rtt_s = math.inf  # of a question and its answer, the shortest so far
+        self._messages = _Messages(channel, notice)
+        self.rtt_s = math.inf  # the shortest round trip of a request and its reply
         self.decoder = wire.Decoder()
-        self.hello: dict[str, object] = {}  # what the agent said of itself
+        self.hello: dict[str, object] = {}  # what the agent tells of itself
         self.hashes: dict[str, float] = {}  # the MB/s of each digest that it has
-        self.verify = ""  # how it was asked to verify, over SFTP
+        self.verify = ""  # the way to verify that was asked for, over SFTP
         self.was_kept = False  # from an earlier copy: it may have died unnoticed
         self.session = session.Session(session.COORDINATOR)
         self._poll = select.poll()
         for fd in (channel.read_fd, channel.error_fd):
             self._poll.register(fd, select.POLLIN)
         try:
-            self._skip_banner(marker or send_agent(channel))
+            patience = patience or Patience(SILENCE_S, lambda: 0.0)
+            self._skip_banner(marker or send_agent(channel), patience)
             self.hello = self._hello()
-            self._tell()
+            self._messages.show()
         except BaseException as error:
-            self._tell(besides=str(error))
+            self._messages.show(str(error))
             channel.close()
             raise
-        self._notice = None
+        self._messages.notice = None
 
-    # --- in
+    # --- frames from the agent
 
     def receive(self) -> wire.Frame | None:
         """Return the next frame, valid until the next call; None when the channel ended.
@@ -223,63 +266,36 @@ class RemoteAgent:
             raise errors.ProtocolError(str(error)) from None
 
     def _wait(self) -> None:
-        """Wait until the agent has written something; keep what standard error says meanwhile."""
-        while True:
-            ready = dict(self._poll.poll(SILENCE_S * 1000))
+        """Wait until the agent has written something; read the standard error meanwhile."""
+        while self.channel.read_fd not in (ready := self._wait_for_s(SILENCE_S)):
             if not ready:
                 raise errors.ConnectionLost(f"nothing came for {SILENCE_S:.0f} s")
-            if self.channel.error_fd in ready:
-                self._hear()
-            if self.channel.read_fd in ready:
-                return
 
-    def _hear(self) -> None:
-        """Read what has come of the channel's standard error."""
-        data = os.read(self.channel.error_fd, _HEARD_BYTES)
-        if not data:
+    def _wait_for_s(self, limit_s: float) -> dict[int, int]:
+        """Wait for so long. Read the standard error, and return the descriptors that have input."""
+        ready = dict(self._poll.poll(None if limit_s == math.inf else limit_s * 1000))
+        if self.channel.error_fd in ready and not self._messages.read():
             self._poll.unregister(self.channel.error_fd)
-            return
-        self._said = (self._said + data)[-_SAID_MAX_BYTES:]
-        self._log_lines(data)
-        if self._notice is not None:
-            self._untold += data.decode(errors="replace")
-
-    def _log_lines(self, data: bytes) -> None:
-        """Write the whole lines of the channel's standard error to the log, if it is wanted."""
-        if not _log.is_wanted:
-            return
-        *lines, self._line = (self._line + data)[-_SAID_MAX_BYTES:].split(b"\n")
-        for line in lines:
-            text = line.decode(errors="replace").rstrip("\r")
-            _log.debug("process %d writes: %s", self.channel.pid, text)
-
-    def _tell(self, besides: str = "") -> None:
-        """Tell people what was said, except for lines that an error repeats, or the log has."""
-        lines, self._untold = lines_of(self._untold), ""
-        for line in lines:
-            is_logged = _DEBUG_LINE.match(line) and _log.is_wanted
-            if self._notice is not None and line.strip() not in besides and not is_logged:
-                self._notice(line)
+        return ready
 
     def explain(self) -> errors.PscpError:
         """Return why the channel ended."""
-        for _ in range(_SAID_MAX_BYTES // _HEARD_BYTES * 2):  # who never stops is not listened to
-            if not dict(self._poll.poll(0)).get(self.channel.error_fd):
+        for _ in range(_KEPT_BYTES // _READ_BYTES * 2):  # a program may write without an end
+            if self.channel.error_fd not in self._wait_for_s(0):
                 break
-            self._hear()
-        said = self._said.decode(errors="replace")
-        error = self.channel.explain(said)
+        messages = self._messages.text()
+        error = self.channel.explain(messages)
         if self.hello and isinstance(error, errors.NoAgent):
-            return errors.ProtocolError(f"the agent failed: {last_line(said)}")
+            return errors.ProtocolError(f"the agent failed: {last_line(messages)}")
         if self.hello and isinstance(error, errors.NoSftp):
             return errors.ConnectionLost("the far end ended SFTP")
         return error
 
-    def _skip_banner(self, marker: bytes) -> None:
+    def _skip_banner(self, marker: bytes, patience: Patience) -> None:
         """Read past what a login prints, up to the marker; show it to people."""
         seen = b""
         while marker not in seen:
-            self._wait_or_prompt()
+            self._wait_for_login(patience)
             data = os.read(self.channel.read_fd, 4096)
             seen += data
             if len(seen) > _BANNER_MAX_BYTES:
@@ -288,20 +304,17 @@ class RemoteAgent:
                 raise self._ended_early(seen)
         banner, _, rest = seen.partition(marker)
         self.decoder.feed(rest)
-        if banner and self._notice is not None:
-            self._notice(banner.decode(errors="replace").rstrip("\r\n"))
+        if banner and self._messages.notice is not None:
+            self._messages.notice(banner.decode(errors="replace").rstrip("\r\n"))
 
-    def _wait_or_prompt(self) -> None:
-        """Wait as _wait() does, but for no longer than the login's time in all."""
-        while True:
-            left_s = min(self._patience.left_s(), _UNTOLD_S if self._untold else math.inf)
-            ready = dict(self._poll.poll(None if left_s == math.inf else left_s * 1000))
+    def _wait_for_login(self, patience: Patience) -> None:
+        """Wait until something comes, as long as the login may take; show people its messages."""
+        ready: dict[int, int] = {}
+        while self.channel.read_fd not in ready:
+            show_s = _SHOW_AFTER_S if self._messages.has_unshown else math.inf
+            ready = self._wait_for_s(min(patience.left_s(), show_s))
             if not ready:
-                self._tell()
-            if self.channel.error_fd in ready:
-                self._hear()
-            if self.channel.read_fd in ready:
-                return
+                self._messages.show()
 
     def _ended_early(self, seen: bytes) -> errors.PscpError:
         """Return why the channel ended before the marker came."""
@@ -318,7 +331,7 @@ class RemoteAgent:
         if not isinstance(hello, dict) or not isinstance(hashes, dict):
             raise errors.ProtocolError("a HELLO of another shape")
         self.hashes = {str(k): v for k, v in hashes.items() if isinstance(v, float) and v > 0}
-        if self.is_sftp and "rtt_s" in hello:  # over SFTP a question may take several
+        if self.is_sftp and "rtt_s" in hello:  # over SFTP a request may take several round trips
             self.rtt_s = _checked_rtt_s(hello["rtt_s"])
         return hello
 
@@ -328,7 +341,7 @@ class RemoteAgent:
         except wire.WireError as error:
             raise errors.ProtocolError(str(error)) from None
 
-    # --- out
+    # --- frames to the agent
 
     def send(
         self,
@@ -338,7 +351,7 @@ class RemoteAgent:
         payload: system.Payload = b"",
         flags: int = 0,
     ) -> None:
-        """Send one frame: its payload is bytes, or a Block of a file. Raises ConnectionLost."""
+        """Send one frame; the payload is bytes, or a Block of a file. Raises ConnectionLost."""
         header = wire.header(type_, payload, id_, offset, flags)
         try:
             system.send(self.channel.write_fd, header, payload)
@@ -347,11 +360,11 @@ class RemoteAgent:
 
     @property
     def is_sftp(self) -> bool:
-        """Whether SFTP is at the far end, and no agent."""
+        """Whether the far end has no agent, but SFTP."""
         return not self.channel.needs_agent
 
     def is_closed(self) -> bool:
-        """Return whether the far end has hung up while nobody was listening."""
+        """Return whether the far end has hung up, without reading from it."""
         return bool(dict(self._poll.poll(0)).get(self.channel.read_fd, 0) & select.POLLHUP)
 
     def close(self) -> None:
@@ -362,7 +375,7 @@ class RemoteAgent:
 
         Returns the answer, and whether it is a failure. Raises ConnectError, ProtocolError.
 
-        Where the answer takes time, the round trip is that of a Ping sent before.
+        With `is_slow` the answer takes time, so the round trip is measured by a Ping before it.
         """
         begun_s = time.monotonic()
         for each in [requests.Ping(), request] if is_slow else [request]:
@@ -381,7 +394,10 @@ class RemoteAgent:
 
 
 def _checked_rtt_s(value: object) -> float:
-    """Return a round trip's seconds. NaN and infinity are numbers to JSON as Python reads it."""
+    """Return the round trip's seconds, if they are possible: Python's JSON has NaN and infinity.
+
+    Raises ProtocolError.
+    """
     if not isinstance(value, float) or not 0 <= value <= _RTT_MAX_S:
         raise errors.ProtocolError(f"a HELLO with a round trip of {value!r} s")
     return value

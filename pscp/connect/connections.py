@@ -1,8 +1,8 @@
 """The connections of a session to one host: those that are idle, and how a lane gets another one.
 
 Not here: what a program calls (api.py), when a lane connects again (transfer/worker.py), how a
-channel is opened (ssh_opener.py), agent or SFTP (remote_kind.py), logins that begin early
-(early_logins.py), connections that came late (latecomers.py).
+channel is opened (ssh_opener.py), agent or SFTP (greeter.py), logins that begin early and
+connections that come late (spare_logins.py).
 Read next: first_login.py.
 """
 
@@ -18,11 +18,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from pscp import errors
 from pscp.connect import host_cache
 from pscp.connect.control_master import SharedLogin
-from pscp.connect.early_logins import EarlyLogins
 from pscp.connect.first_login import FirstLogin
-from pscp.connect.greeter import Greeter
-from pscp.connect.latecomers import Latecomers
-from pscp.connect.remote_kind import RemoteKind
+from pscp.connect.greeter import RemoteKind
+from pscp.connect.spare_logins import EarlyLogins, Latecomers
 from pscp.connect.ssh_opener import Opener, SshOpener
 from pscp.log import Log
 from pscp.options import Location, Options
@@ -31,14 +29,11 @@ from pscp.transports import Channel, Control
 if TYPE_CHECKING:
     from pscp.connect.bootstrap import RemoteAgent
 
-# A first connection that was closed before the login: sshd's MaxStartups, most likely.
-_FIRST_ATTEMPTS = 4
-
+_FIRST_ATTEMPTS = 4  # where the connection is closed before the login: MaxStartups, most likely
 _PAUSE_MAX_S = 30  # between two attempts
 _EARLY_MAX = 8  # logging in at once; sshd's MaxStartups begins to refuse at 10
 
 _GONE = "the only login's connection was lost, and it cannot be repeated"
-
 
 _log = Log("connect")
 
@@ -48,7 +43,7 @@ class Wanted(NamedTuple):
 
     connection_of: Channel | None  # open one more channel of this one's connection; None: a new one
     congestion: str  # the congestion control of a new connection; "": any
-    opened: Callable[[Channel], None]  # is given the channel at once, to end it from elsewhere
+    opened: Callable[[Channel], None]  # gets the channel before its login, to end it from elsewhere
 
 
 class Connections:
@@ -66,12 +61,11 @@ class Connections:
         self._kind = RemoteKind(host)
         self._shared = SharedLogin()
         self._early = EarlyLogins()
-        self._greeter = Greeter(host, self._opener)
         self._first = FirstLogin(
             host, self._opener, kind=self._kind, shared=self._shared, early=self._early
         )
-        # Held by who opens a first connection, for the whole login: a second stream that begins
-        # meanwhile then has its answers, and asks nobody again. Nothing else waits for it.
+        # Held by the thread that opens a first connection, for the whole login: a second stream
+        # that begins meanwhile then uses its answers, and asks nobody again.
         self._turn = threading.Lock()
         self._lock = threading.Lock()  # guards what follows
         self._idle: list[RemoteAgent] = []
@@ -79,12 +73,12 @@ class Connections:
 
     @property
     def login_s(self) -> float:
-        """Seconds that the last first connection took, without the time that people took."""
+        """Seconds that the latest first login took, without the time that people took."""
         return self._first.login_s
 
     @property
     def late(self) -> Latecomers:
-        """What takes the connections that a copy began and does not need any more."""
+        """The connections that a copy began, and that came when it was over."""
         with self._lock:
             return self._late
 
@@ -106,7 +100,7 @@ class Connections:
         return len(self._early) > 0
 
     def close(self, *, is_cut: bool = False) -> None:
-        """End every connection; with `is_cut` those as well that only log in, and at once."""
+        """End every connection; with `is_cut` end logins at once instead of when they are done."""
         self._first.close()
         self._early.end(is_cut=is_cut)
         with self._lock:
@@ -123,14 +117,14 @@ class Connections:
     def start_logins(self, options: Options, *, is_push: bool, is_small: bool) -> None:
         """Have ssh begin to log in, unless there is a connection.
 
-        Over several connections at once, where the last copy's logins needed no prompt and this
-        one is not `is_small`.
+        Several connections log in at once where the last copy's logins needed no prompt, unless
+        the copy is small.
         """
         with self._turn:
             self._start(options, is_push, is_small=is_small)
 
     def check_logins(self, options: Options, *, is_push: bool, is_small: bool) -> None:
-        """While ssh logs in: begin again if its configuration changed, and send the agent."""
+        """While ssh logs in: start anew if its configuration has changed, and send the agent."""
         with self._turn:
             if self._opener.has_changed(options):
                 self.close()
@@ -140,9 +134,10 @@ class Connections:
             self._early.send_agents(send_agent)
 
     def take(self, options: Options, note: Callable[[str], None]) -> list[RemoteAgent]:
-        """Return the connections that are open; if there is none, a first one, which may prompt.
+        """Return the connections that are open; if there is none, open a first one.
 
-        Raises ConnectError once it makes no sense to try again (--retry-for).
+        Its login may ask a person. Raises ConnectError when no further attempt is made
+        (--retry-for).
         """
         until_s = time.monotonic() + (options.retry_for_s or 0)
         for attempt in itertools.count():
@@ -168,7 +163,7 @@ class Connections:
             self._idle += agents
 
     def remember(self, options: Options, is_push: bool, known: host_cache.Known) -> None:
-        """Keep what a copy came to. Where a prompt was answered, logins do not begin at once."""
+        """Remember what a copy found best. After a login with a prompt only one begins at first."""
         if not self._opener.logs_in:
             return
         has_prompts = self._opener.authenticator.was_asked or self.has_one_login
@@ -190,18 +185,18 @@ class Connections:
             self._early.add(self._open(chosen))
 
     def _has_idle(self, options: Options) -> bool:
-        """Return whether an idle connection is there; end those before it that are of no use."""
-
-        def is_useless(far: RemoteAgent) -> bool:
-            return far.is_closed() or not self._kind.suits(far, options)
-
+        """Return whether a usable connection is idle; close those before it that are not usable."""
         with self._lock:
-            useless = list(itertools.takewhile(is_useless, self._idle))
-            del self._idle[: len(useless)]
+            usable = (at for at, far in enumerate(self._idle) if self._is_usable(far, options))
+            first = next(usable, len(self._idle))
+            useless, self._idle = self._idle[:first], self._idle[first:]
             has_idle = bool(self._idle)
         for far in useless:
             far.close()
         return has_idle
+
+    def _is_usable(self, far: RemoteAgent, options: Options) -> bool:
+        return self._kind.suits(far, options) and not far.is_closed()
 
     def _taken_idle(self) -> list[RemoteAgent]:
         with self._lock:
@@ -220,13 +215,13 @@ class Connections:
         if shared is not None:
             channel = self._open(options, shared)
             wanted.opened(channel)
-            return self._greeter.greet(channel, options)
+            return self._first.greeter.greet(channel, options)
         return self._opener.authenticator.repeat(lambda: self._logged_in(options, wanted))
 
     def _logged_in(self, options: Options, wanted: Wanted) -> RemoteAgent:
         """Return a connection that came late; else one that began early; else a new one."""
         while (late := self.late.next()) is not None:
-            if self._kind.suits(late, options) and not late.is_closed():
+            if self._is_usable(late, options):
                 wanted.opened(late.channel)
                 _log.debug("process %d: a connection that came late is used", late.channel.pid)
                 return late
@@ -236,7 +231,7 @@ class Connections:
             early = self._open(self._with_congestion(options, wanted.congestion)), b""
         channel, marker = early
         wanted.opened(channel)
-        return self._greeter.greet(channel, options, None, marker)
+        return self._first.greeter.greet(channel, options, None, marker)
 
     def _open(self, options: Options, shared: Control | None = None) -> Channel:
         is_sftp = self._kind.uses_sftp(options)

@@ -1,7 +1,7 @@
-"""One login for all: an ssh without a command, whose connection carries every channel.
+"""One login for all channels: an ssh without a command, whose connection carries each of them.
 
-Nothing that fails on a channel, the first command included, costs another login. So the first login
-of a host that may ask a person is one as well, until it is known what the far end offers.
+Whatever fails on a channel, its first command for instance, costs no other login. So the first
+login that may ask a person is made in this way too, until it is known what the far end offers.
 
 Not here: when it is used (first_login.py, connections.py), how a channel comes to use it
 (transports/openssh.py, ssh_config(5): ControlMaster).
@@ -15,18 +15,18 @@ import threading
 from collections.abc import Callable
 
 from pscp.connect import host_cache
-from pscp.connect.patience import Patience
+from pscp.connect.authenticator import Patience
 from pscp.errors import ConnectionLost, PscpError, Unreachable
 from pscp.options import Location, Options
 from pscp.transports import Channel, Control
 from pscp.transports.openssh import lines_of
 
-_LOOK_MS = 5  # between two looks for its socket
-_SAID_MAX_BYTES = 8 * 1024
+_SOCKET_CHECK_MS = 5  # between two checks whether the socket is there
+_KEPT_BYTES = 8 * 1024  # the end of what ssh writes, for the error that explains it
 
 
 def may_ask_again(host: Location, options: Options) -> bool:
-    """Return whether a second login, where no agent can be, may trouble a person again."""
+    """Return whether a second login, needed where no agent can run, may ask a person again."""
     if options.batch or options.remote != "auto" or not host_cache.asks(host, options):
         return False
     from pscp.connect import tty  # here: most logins ask nothing
@@ -35,26 +35,26 @@ def may_ask_again(host: Location, options: Options) -> bool:
 
 
 class Master:
-    """An ssh that only carries other channels, logging in or logged in.
+    """An ssh that only carries other channels: it logs in, or is logged in.
 
-    One thread waits for it, and closes it; SharedLogin says which.
+    One thread waits for it and closes it, as SharedLogin has it.
     """
 
     def __init__(self, channel: Channel, control: Control) -> None:
         self.channel, self.control = channel, control
         self.is_only = False  # no other login is to be tried
-        self._said = b""
+        self._messages = b""  # the last _KEPT_BYTES of its standard error
         self._is_up = False
-        self._ends, self._end = os.pipe()
+        self._ends, self._end = os.pipe()  # close() closes the second, and the thread ends
         self._thread = threading.Thread(target=self._drain, name="master", daemon=True)
 
     def wait(self, note: Callable[[str], None], patience: Patience) -> PscpError | None:
-        """Wait until channels can be opened. Return why they never will be; None: they can."""
+        """Wait until channels can be opened, and return None; or why they never can be."""
         poll = select.poll()
         poll.register(self.channel.error_fd, select.POLLIN)
         while not (self._is_up or os.path.exists(self.control.path)):
-            if poll.poll(_LOOK_MS) and not self._hear(note):
-                return self.channel.explain(self._said.decode(errors="replace"))
+            if poll.poll(_SOCKET_CHECK_MS) and not self._show_messages(note):
+                return self.channel.explain(self._messages.decode(errors="replace"))
             try:
                 patience.left_s()
             except Unreachable as error:
@@ -65,7 +65,7 @@ class Master:
         return None
 
     def is_usable(self) -> bool:
-        """Return whether it still logs in, or listens for further channels."""
+        """Return whether the ssh still logs in, or listens for further channels."""
         return not self._is_up or self.control.is_alive()
 
     def close(self) -> None:
@@ -77,16 +77,16 @@ class Master:
         os.close(self._ends)
         self.channel.close()
 
-    def _hear(self, note: Callable[[str], None]) -> bool:
-        """Tell people what the ssh says. Return False where it will say nothing more."""
+    def _show_messages(self, note: Callable[[str], None]) -> bool:
+        """Read what ssh has written, and show it to people. Return False at its end."""
         data = os.read(self.channel.error_fd, 4096)
-        self._said = (self._said + data)[-_SAID_MAX_BYTES:]
+        self._messages = (self._messages + data)[-_KEPT_BYTES:]
         for line in lines_of(data.decode(errors="replace")):
             note(line)
         return bool(data)
 
     def _drain(self) -> None:
-        """Drop what it says once it is up: of a refused channel, that channel's ssh says it too."""
+        """Read and drop what ssh writes from now on: the ssh of a refused channel writes it too."""
         poll = select.poll()
         poll.register(self._ends, 0)
         poll.register(self.channel.error_fd, select.POLLIN)
@@ -98,19 +98,19 @@ class Master:
 class SharedLogin:
     """The connection of a session that other channels may use, and the one login for all of them.
 
-    Whoever opens the session's first connection begins it and waits for it, one thread at a time.
-    Any thread may ask for its state.
+    The thread that opens the session's first connection begins it and waits for it. Any thread may
+    ask for its state.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # guards what follows
-        self._master: Master | None = None  # its login began, and it has not failed
-        self._control: Control | None = None  # of the first connection, whoever's that is
+        self._master: Master | None = None  # the one login: it has begun, and has not failed
+        self._control: Control | None = None  # the socket of the first connection
 
     def begin(self, options: Options, open_master: Callable[[Options], Master | None]) -> bool:
-        """Have the one login begun, unless it was. Return False where none is wanted.
+        """Begin the one login, unless it has begun. Return False if none is wanted.
 
-        A connection that was lost is replaced: a new copy may ask again.
+        A connection that was lost is replaced: a new copy may ask a person again.
         """
         lost = self._taken_if_lost()
         if lost is not None:
@@ -136,9 +136,9 @@ class SharedLogin:
         patience: Patience,
         explain: Callable[[Channel, PscpError], PscpError],
     ) -> Control:
-        """Wait until channels of the one login can be opened. Raises why they never will be.
+        """Wait until channels of the one login can be opened, and return its socket.
 
-        `explain` is given its channel and error, and returns the error to raise.
+        If it fails, this raises what `explain` makes of its channel and its error.
         """
         with self._lock:
             master = self._master
@@ -154,13 +154,13 @@ class SharedLogin:
         raise explain(master.channel, error)
 
     def share(self, control: Control | None) -> None:
-        """Have further channels use the one login's connection, else the one with this socket."""
+        """Have further channels use the one login's connection, else that of this socket."""
         with self._lock:
             self._control = self._master.control if self._master is not None else control
 
     @property
     def control(self) -> Control | None:
-        """The socket by which further channels use the first connection; None: there is none."""
+        """The socket by which further channels use the first connection, if there is one."""
         with self._lock:
             return self._control
 
@@ -171,12 +171,12 @@ class SharedLogin:
             return self._master is not None and self._master.is_only
 
     def is_there(self) -> bool | None:
-        """Return whether the one login's connection is usable; None where there is no such one."""
+        """Return whether the one login's connection is usable; None if there is no one login."""
         with self._lock:
             return self._master.is_usable() if self._master is not None else None
 
     def close(self) -> None:
-        """End the one login, or its connection."""
+        """End the one login and its connection."""
         with self._lock:
             master, self._master = self._master, None
         if master is not None:

@@ -1,4 +1,5 @@
-"""Keeps what people have answered, for all sessions of this process that go the same way to a host.
+"""Keeps people's answers to prompts, for all sessions of this process that go the same way to a
+host.
 
 Not here: what is asked, and what may be answered twice (prompts.py). Read next: prompts.py.
 """
@@ -10,7 +11,7 @@ from collections.abc import Callable, Hashable
 
 
 class Turn:
-    """Lets one thread at a time ask; who waits for its turn can be woken to give up."""
+    """Lets one thread at a time ask a person; a thread that waits can be woken to give up."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()  # guards what follows
@@ -38,25 +39,22 @@ class Turn:
 
 
 class Answers:
-    """The answers to the prompts of one way to a host, by the prompt, until their last user ends.
-
-    They are in memory only. Whoever has `turn` may use `known`.
-    """
+    """The answers to the prompts of one way to a host, in memory, until the last session ends."""
 
     def __init__(self) -> None:
-        self.known: dict[str, str] = {}
-        self.turn = Turn()  # so that a second session waits for the answer to the first one
+        self.turn = Turn()  # guards `known`: a second session waits for the answer to the first one
+        self.known: dict[str, str] = {}  # the answers, by their prompts
         self.users = 0  # sessions; guarded by the lock of this module
 
 
 _shared: dict[Hashable, Answers] = {}
 _lock = threading.Lock()  # guards _shared
 
-PERSON = Turn()  # somebody at the terminal answers one question after the other
+PERSON = Turn()  # a person answers one question after the other
 
 
 def acquire(key: Hashable) -> Answers:
-    """Return the answers that all who give this key share, until each has called release()."""
+    """Return the answers that all sessions with this key share, until each calls release()."""
     with _lock:
         found = _shared.setdefault(key, Answers())
         found.users += 1
@@ -64,7 +62,7 @@ def acquire(key: Hashable) -> Answers:
 
 
 def release(key: Hashable) -> None:
-    """Give up one use of the answers; the last one to do so forgets them."""
+    """Give up a session's use of the answers; after the last one they are forgotten."""
     with _lock:
         _shared[key].users -= 1
         if not _shared[key].users:

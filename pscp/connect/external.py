@@ -1,6 +1,7 @@
-"""Opens a session's channels on a connection that the program has made, with paramiko or asyncssh.
+"""Opens a session's channels on a connection that the user's program made (paramiko, asyncssh).
 
-Not here: the channels themselves (transports/external.py), connections of our own (ssh_opener.py).
+Not here: the channels themselves (transports/external.py), connections that pscp makes
+(ssh_opener.py).
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ class ExternalOpener:
     logs_in = False  # the next connection to this address may be of another kind
 
     def __init__(self, host: Location, options: Options, client: object) -> None:
-        """Raises UsageError for what is no connection, or where it cannot be used from here."""
+        """Raises UsageError if `client` is no connection, or cannot be used from this thread."""
         check(client, options)
-        self.authenticator = Authenticator(host)  # which nobody asks
+        self.authenticator = Authenticator(host)  # there are no logins, so it has nothing to do
         self._client = client
 
     def check(self, options: Options, is_push: bool) -> list[str]:
@@ -38,7 +39,7 @@ class ExternalOpener:
         return "none"  # there is no login
 
     def learn_aes(self, has_aes: object) -> None:
-        """Keep nothing: the cipher was chosen already."""
+        """Do nothing: the connection has a cipher already."""
 
     def open(
         self, options: Options, *, is_sftp: bool, may_prompt: bool, shared: Control | None = None
@@ -54,4 +55,4 @@ class ExternalOpener:
         return None
 
     def close(self) -> None:
-        """End nothing: the connection is the program's."""
+        """Do nothing: the connection belongs to the user's program."""

@@ -1,5 +1,5 @@
-"""Opens the first connection of a session, whose login may ask a person, and which finds out
-whether there is an agent or SFTP.
+"""Opens the first connection of a session. Its login may ask a person, and it finds out whether the
+far end has an agent or SFTP.
 
 Not here: further connections (connections.py), who answers prompts (authenticator.py).
 Read next: greeter.py.
@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING
 from pscp import errors
 from pscp.connect import host_cache
 from pscp.connect.control_master import SharedLogin
-from pscp.connect.early_logins import EarlyLogins
-from pscp.connect.greeter import Greeter
-from pscp.connect.remote_kind import RemoteKind
+from pscp.connect.greeter import Greeter, RemoteKind
+from pscp.connect.spare_logins import EarlyLogins
 from pscp.connect.ssh_opener import Opener
 from pscp.options import Location, Options
 from pscp.transports import Channel
@@ -33,7 +32,8 @@ Note = Callable[[str], None]  # shows people a line
 class FirstLogin:
     """The first connection, from the start of its ssh to the agent's HELLO.
 
-    One thread at a time calls start() and finish(), as Connections sees to; any may call the rest.
+    One thread at a time calls start() and finish() (Connections holds a lock meanwhile); any thread
+    may call the rest.
     """
 
     def __init__(
@@ -47,24 +47,24 @@ class FirstLogin:
     ) -> None:
         self.host = host
         self._opener, self._kind, self._shared, self._early = opener, kind, shared, early
-        self._greeter = Greeter(host, opener)
-        self._started_s = 0.0  # when its ssh was started; only for who calls start() and finish()
+        self.greeter = Greeter(host, opener)
+        self._started_s = 0.0  # when its ssh was started; used by start() and finish() only
         self._lock = threading.Lock()  # guards what follows
-        self._channel: Channel | None = None  # ssh is logging in; no agent there yet
+        self._channel: Channel | None = None  # ssh is logging in, and no thread waits for it yet
         self._login_s = 0.0
 
     @property
     def login_s(self) -> float:
-        """Seconds from the start of the last one to its HELLO, without the time that people took.
+        """Seconds from the start of the latest login to its HELLO, without the time of people.
 
-        Logins at the same time share the processors here, which is accounted for.
+        Where several logins shared the processors here, it is the time that one alone would take.
         """
         with self._lock:
             return self._login_s
 
     @property
     def is_started(self) -> bool:
-        """Whether an ssh of its own logs in, and nobody waits for it yet."""
+        """Whether an ssh for it logs in, and no thread waits for it yet."""
         with self._lock:
             return self._channel is not None
 
@@ -84,24 +84,27 @@ class FirstLogin:
         return True
 
     def finish(self, options: Options, note: Note) -> RemoteAgent:
-        """Wait for the connection, and start it where it is not. Raises ConnectError."""
+        """Wait for the connection, starting it if it was not started. Raises ConnectError."""
         try:
             far = self._greeted(options, note)
         except errors.ConnectError as error:
-            reason = self._nothing_there(error, options)
+            reason = self._missing_kind(error, options)
             if reason is None or options.remote != "auto":
                 raise reason or error from None
             far = self._other_kind(options, note, reason)
         if options.remote == "agent":
             host_cache.remember_sftp(self.host, options, False)
-        self._measure()
+        share = max(1.0, (1 + len(self._early)) / (os.cpu_count() or 1))
+        waited_s = self._opener.authenticator.waited_s
+        with self._lock:
+            self._login_s = (time.monotonic() - self._started_s - waited_s) / share
         self._shared.share(far.channel.control)
         if self._opener.authenticator.was_asked or self.has_one_login:
-            self._early.end(is_cut=True)  # what logs in already gets no answers
+            self._early.end(is_cut=True)  # nobody answers the prompts of these logins
         return far
 
     def close(self) -> None:
-        """End the login that was started, if nobody waits for it yet."""
+        """End the login that was started, if no thread waits for it yet."""
         channel = self._taken()
         if channel is not None:
             channel.close()
@@ -115,26 +118,26 @@ class FirstLogin:
         return self._opener.open(options, is_sftp=self._kind.uses_sftp(options), may_prompt=True)
 
     def _greeted(self, options: Options, note: Note) -> RemoteAgent:
-        return self._greeter.greet(self._channel_for(options, note), options, note)
+        return self.greeter.greet(self._channel_for(options, note), options, note)
 
     def _channel_for(self, options: Options, note: Note) -> Channel:
-        """Return the channel that is logging in; else one of the one login's; else a new one."""
+        """Return the channel that is logging in, else one of the shared login, else a new one."""
         channel = self._taken()
         if channel is None and self._shared.begin(options, self._opener.open_master):
-            patience = self._greeter.patience(options, may_prompt=True)
-            explain = partial(self._greeter.explain, options=options)
+            patience = self.greeter.patience(options, may_prompt=True)
+            explain = partial(self.greeter.explain, options=options)
             control = self._shared.wait(note, patience, explain)
             is_sftp = self._kind.uses_sftp(options)
             return self._opener.open(options, is_sftp=is_sftp, may_prompt=False, shared=control)
         return channel or self._open(options)
 
-    def _nothing_there(
+    def _missing_kind(
         self, error: errors.ConnectError, options: Options
     ) -> errors.ConnectError | None:
-        """Return why the far end has not what was asked for; None: that is not the reason.
+        """Return why no agent, or no SFTP, is at the far end; None if the login failed otherwise.
 
-        ssh says nothing of a further channel whose command was refused; a server may even end
-        the whole connection.
+        When a command is refused on a channel of the shared login, ssh gives no reason, and a
+        server may even end the whole connection.
         """
         if isinstance(error, errors.NoPython | errors.NoAgent | errors.NoSftp):
             return error
@@ -146,7 +149,10 @@ class FirstLogin:
         return errors.NoAgent("the far end runs no commands") if is_there else error
 
     def _other_kind(self, options: Options, note: Note, reason: errors.ConnectError) -> RemoteAgent:
-        """Use SFTP where no agent can be, now and the next time; or the agent, where no SFTP is."""
+        """Connect to SFTP where no agent can run, or to an agent where there is no SFTP.
+
+        The next copy to this host does so from the start.
+        """
         self._early.end(is_cut=False)
         self._kind.switch(options)
         self._started_s = time.monotonic()
@@ -161,10 +167,3 @@ class FirstLogin:
         if is_sftp:
             note(f"{reason.message.rstrip('.')}: using SFTP")
         return far
-
-    def _measure(self) -> None:
-        """Keep how long the login took."""
-        share = max(1.0, (1 + len(self._early)) / (os.cpu_count() or 1))
-        waited_s = self._opener.authenticator.waited_s
-        with self._lock:
-            self._login_s = (time.monotonic() - self._started_s - waited_s) / share

@@ -1,16 +1,20 @@
-"""Waits until the far end of a channel answers, and says why it does not.
+"""What is at the far end of a channel: an agent or SFTP (--remote), or why neither answers.
 
-Not here: what it answers (bootstrap.py), who answers prompts meanwhile (authenticator.py).
+Not here: what the agent tells of itself (bootstrap.py), who answers prompts meanwhile
+(authenticator.py), what is done where one of the two is missing (first_login.py), what is
+remembered of a host (host_cache.py).
 Read next: bootstrap.py.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pscp import errors
-from pscp.connect.patience import Patience
+from pscp.connect import host_cache
+from pscp.connect.authenticator import Patience
 from pscp.connect.ssh_opener import Opener
 from pscp.log import Log
 from pscp.options import Location, Options
@@ -19,12 +23,45 @@ from pscp.transports import Channel
 if TYPE_CHECKING:
     from pscp.connect.bootstrap import RemoteAgent
 
-
 _log = Log("connect")
 
 
+class RemoteKind:
+    """Whether a session uses SFTP or agents. Any thread may use it."""
+
+    def __init__(self, host: Location) -> None:
+        self.host = host
+        self._lock = threading.Lock()  # guards what follows
+        self._is_sftp: bool | None = None  # with --remote auto; None: what the host cache says
+
+    def uses_sftp(self, options: Options) -> bool:
+        """Return whether a channel is to end at SFTP, by the options or by what was found out."""
+        if options.remote != "auto":
+            return options.remote == "sftp"
+        with self._lock:
+            if self._is_sftp is None:
+                self._is_sftp = host_cache.uses_sftp(self.host, options)
+            return self._is_sftp
+
+    def suits(self, far: RemoteAgent, options: Options) -> bool:
+        """Return whether a connection ends at what these options ask for."""
+        is_sftp = self.uses_sftp(options)
+        return far.is_sftp == is_sftp and (not is_sftp or far.verify == options.verify)
+
+    def switch(self, options: Options) -> None:
+        """With --remote auto, use SFTP from now on instead of agents, or agents instead of SFTP."""
+        is_sftp = not self.uses_sftp(options)
+        with self._lock:
+            self._is_sftp = is_sftp
+
+    def forget(self) -> None:
+        """Go by the host cache again, since neither SFTP nor an agent was there."""
+        with self._lock:
+            self._is_sftp = None
+
+
 class Greeter:
-    """Makes a RemoteAgent of a channel. It changes nothing of its own, so any thread may use it."""
+    """Makes a RemoteAgent of a channel. It has no state of its own, so any thread may use it."""
 
     def __init__(self, host: Location, opener: Opener) -> None:
         self.host = host
@@ -39,18 +76,17 @@ class Greeter:
     ) -> RemoteAgent:
         """Wait for the HELLO; `marker` is that of the agent, if it was sent already.
 
-        With `note` a person may be asked, and sees what the login says. Raises ConnectError.
+        With `note` a person may be asked, and sees what the login prints. Raises ConnectError.
         """
         from pscp.connect.bootstrap import RemoteAgent  # here: it is loaded while ssh logs in
 
+        patience = self.patience(options, may_prompt=note is not None)
         try:
-            far = RemoteAgent(
-                channel, note, marker, self.patience(options, may_prompt=note is not None)
-            )
+            far = RemoteAgent(channel, note, marker, patience)
         except errors.ConnectError as error:
-            explained = self.explain(channel, error, options)
-            _log.debug("process %d: no far end: %s", channel.pid, explained.message)
-            raise explained from None
+            reason = self.explain(channel, error, options)
+            _log.debug("process %d: no far end: %s", channel.pid, reason.message)
+            raise reason from None
         self._opener.authenticator.end_login(channel)
         _log.debug("process %d: the far end answers: %s", channel.pid, far.hello)
         far.verify = options.verify
@@ -58,7 +94,7 @@ class Greeter:
         return far
 
     def patience(self, options: Options, *, may_prompt: bool) -> Patience:
-        """Return the time for a login: twice that to connect, and a minute at the least."""
+        """Return the time for a login: twice the time to connect, and at least a minute."""
         from pscp.connect.bootstrap import SILENCE_S
 
         timeout = self._opener.timeout_s(options)
@@ -68,7 +104,7 @@ class Greeter:
     def explain(
         self, channel: Channel, error: errors.PscpError, options: Options
     ) -> errors.PscpError:
-        """Return why a login failed: as its prompts were refused, else as ssh says, with names."""
+        """Return why a login failed: a refused prompt, else ssh's reason with the host's name."""
         error = self._opener.authenticator.end_login(channel) or error
         if isinstance(error, errors.Unreachable):
             where = "" if str(self.host.host) in error.message else f"{self.host.login}: "

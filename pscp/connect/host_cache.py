@@ -1,11 +1,12 @@
 """What is remembered of a host from the last copy there, for the next one.
 
-How many logins passed without a prompt: the next copy logs in over several connections at once
-from its start, instead of waiting for the first; over 100 ms that is a second and a half. How
-many lanes -c auto came to, over which path; and what --measure --save found best. Nothing is lost
-with this memory, and nothing secret is in it: {"push": [logins, lanes, rtt_s, congestion], "pull":
-likewise, "connections": number, "cipher": name, "remote": "sftp" where no agent could be}, a file
-for each way to a host: the libraries differ in speed, in ciphers, and in what they can log in with.
+It knows how many logins needed no prompt: the next copy logs in over that many connections at once
+instead of waiting for the first; with a round trip of 100 ms this saves a second and a half. It
+knows how many lanes -c auto came to, over which path; and what --measure --save found best. Nothing
+is secret, and without it a copy is only slower. Each way to a host has a file of its own, since the
+libraries differ in speed, in ciphers, and in what they can log in with: {"push": [logins, lanes,
+rtt_s, congestion, enough_bytes_s], "pull": likewise, "connections": number, "cipher": name,
+"remote": "sftp" where no agent can run, "asks": whether a login asked a person}.
 
 Not here: the connections (connections.py).
 """
@@ -19,27 +20,27 @@ from pscp import state
 from pscp.options import MAX_CONNECTIONS, Location, Options
 from pscp.transports import transport_of
 
-_ALIKE = 2.0  # two round trips that differ by less than this factor are of one path
-_NEAR_S = 0.01  # and so are all below this
+_ALIKE = 2.0  # round trips that differ by less than this factor are taken for the same path
+_NEAR_S = 0.01  # and so are all shorter ones
 
 
 class Known(NamedTuple):
-    """What the last copy in one direction came to."""
+    """What the last copy in one direction found best."""
 
     logins: int = 0  # connections that were open at once
-    lanes: int = 0  # that -c auto came to; 0: there was none yet
+    lanes: int = 0  # the lanes that -c auto chose; 0: not known
     rtt_s: float = 0.0
-    congestion: str = ""  # the congestion control that more came of; "": the system's
-    enough_bytes_s: float = 0.0  # the rate at which more lanes brought nothing; 0: was not tried
+    congestion: str = ""  # the congestion control that was faster; "": the system's
+    enough_bytes_s: float = 0.0  # the rate at which more lanes brought nothing; 0: not known
 
     def over(self, rtt_s: float) -> Known:
-        """Return these settings if they were learned over a similar round trip, else none."""
+        """Return this if it was found over a similar round trip, else the defaults."""
         low, high = sorted((self.rtt_s, rtt_s))
         return self if high < max(_ALIKE * low, _NEAR_S) else Known()
 
 
 def _key(host: Location, options: Options) -> state.Key:
-    """Return what distinguishes the ways to a host that are remembered each by itself."""
+    """Return what distinguishes the ways to a host: each has its own memory."""
     return (
         host.user,
         host.host,
@@ -66,7 +67,7 @@ def _keep(host: Location, options: Options, values: dict[str, object]) -> bool:
 
 
 def recall(host: Location, options: Options, is_push: bool) -> Known:
-    """Return what the last copy in this direction came to, as far as it is known."""
+    """Return what the last copy in this direction found best; the defaults if it is not known."""
     found = _known(host, options)
     kept = found.get(_way(is_push))
     try:
@@ -78,21 +79,21 @@ def recall(host: Location, options: Options, is_push: bool) -> Known:
     ]
     if not (all(are_right) and 0 <= known.lanes <= MAX_CONNECTIONS):
         known = Known()
-    # what was only measured needed no prompt either
+    # --measure logs in without prompts as well
     return known if known.logins else known._replace(logins=_number(found.get("connections")))
 
 
 def remember(host: Location, options: Options, is_push: bool, known: Known) -> None:
-    """Keep what this copy came to, for the next one in this direction."""
+    """Keep what this copy found best, for the next one in this direction."""
     before = recall(host, options, is_push)
-    if options.connections is not None:  # it says nothing about what auto would come to
+    if options.connections is not None:  # the user's number says nothing about what is best
         known = before._replace(logins=known.logins)
     if known._replace(rtt_s=0.0) != before.over(known.rtt_s)._replace(rtt_s=0.0):
         _keep(host, options, {_way(is_push): list(known)})
 
 
 def advice(host: Location, options: Options) -> tuple[int, str]:
-    """Return the connections and the cipher that --measure --save found best; 0 and "": none."""
+    """Return the connections and the cipher that --measure --save found best, or 0 and ""."""
     known = _known(host, options)
     cipher = known.get("cipher")
     is_name = isinstance(cipher, str) and re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9@._-]*", cipher)
@@ -100,7 +101,10 @@ def advice(host: Location, options: Options) -> tuple[int, str]:
 
 
 def advice_said(host: Location, options: Options, cipher: str) -> list[str]:
-    """Return what -v says of the advice that is followed; `cipher` is the advised one, if it is."""
+    """Return the lines of -v about the advice that is followed.
+
+    `cipher` is the advised one, if it is used, else "".
+    """
     connections = advice(host, options)[0]
     advised = []
     if connections and options.connections is None:
@@ -117,18 +121,18 @@ def save_advice(host: Location, options: Options, connections: int, cipher: str)
 
 
 def uses_sftp(host: Location, options: Options) -> bool:
-    """Return whether the last copy to this host had to use SFTP, since no agent could run there."""
+    """Return whether the last copy to this host used SFTP, since no agent could run there."""
     return _known(host, options).get("remote") == "sftp"
 
 
 def remember_sftp(host: Location, options: Options, is_so: bool) -> None:
-    """Keep whether SFTP had to be used."""
+    """Keep whether SFTP was used since no agent could run there."""
     if uses_sftp(host, options) != is_so:
         _keep(host, options, {"remote": "sftp" if is_so else "agent"})
 
 
 def asks(host: Location, options: Options) -> bool:
-    """Return whether a login may ask a person something: not where the last one did not."""
+    """Return whether a login may ask a person something: True unless the last one asked nothing."""
     return _known(host, options).get("asks") is not False
 
 

@@ -1,7 +1,7 @@
 """The private socket to which the logins of a session bring their prompts, and its threads.
 
-A way to the far end brings the prompt as it would be shown, with the token of the connection that
-asks (transports/askpass.py does so for ssh).
+A transport brings the prompt as it would be shown, with the token of the connection that asks
+(transports/askpass.py does so for ssh).
 
 Not here: what is answered (prompts.py).
 """
@@ -28,40 +28,41 @@ Reply = tuple[bytes, str]  # ANSWER, NONE or STOP of askpass.py, and the answer
 
 
 class Question(NamedTuple):
-    """A prompt that a login brought."""
+    """A prompt of a login, and who asks."""
 
     token: str  # of the connection
-    asker: str  # the process: a second time the same prompt from it means a wrong answer
+    asker: str  # the process: if it asks the same again, the answer was wrong
     hint: str  # "confirm", "none" or "" (ssh(1), SSH_ASKPASS_PROMPT)
     prompt: str
-    until: tuple[int, ...]  # readable once nobody waits for the answer any more
+    until: tuple[int, ...]  # descriptors: one is readable once nobody waits for the answer
 
 
 class PromptServer:
     """Listens on the socket, and has each question answered in a thread of its own."""
 
     def __init__(self, folder: str, reply: Callable[[Question], Reply]) -> None:
-        """Begin to listen. `folder` is the user's own, and nobody else can look into it.
+        """Begin to listen in `folder`, into which only the user can look.
 
-        `reply` is called in the thread of the question. `closing_fd` is readable from close() on.
+        `reply` is called in the thread of the question. `closing_fd` is readable after stop().
         """
         self.path = state.private_path(folder)
         self.script = self.path + control_sockets.PROGRAM
         self._reply = reply
-        self.closing_fd, self._close_fd = os.pipe()  # closing the second end wakes all who wait
+        self.closing_fd, self._close_fd = os.pipe()  # stop() closes the second
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(self.path)
         self._listener.listen(64)
         self._write_script()
         self._lock = threading.Lock()  # guards what follows
         self._unanswered = 0  # questions that wait for their answer now
-        self._answered_s = 0.0  # when the last one had it, on the monotonic clock
-        self._threads: list[threading.Thread] = []  # of the listening thread; close() once it ended
+        self._answered_s = 0.0  # when the last one was answered, on the monotonic clock
+        # Used by the listening thread; after its end by close():
+        self._threads: list[threading.Thread] = []
         self._thread = threading.Thread(target=self._listen, name="prompts", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Make `closing_fd` readable: no question is taken any more, and nobody need wait."""
+        """Make `closing_fd` readable: questions are not answered any more."""
         os.close(self._close_fd)
 
     def close(self) -> None:
@@ -87,15 +88,15 @@ class PromptServer:
         return environment
 
     def busy_until_s(self) -> float:
-        """Return until when a question waited for its answer, on the monotonic clock.
+        """Return until when a question waited for its answer: now, if one still waits.
 
-        That is now, if one still does.
+        The time is on the monotonic clock.
         """
         with self._lock:
             return time.monotonic() if self._unanswered else self._answered_s
 
     def _write_script(self) -> None:
-        """Write the program that ssh runs: it takes one, without arguments of its own."""
+        """Write the program that ssh runs for its prompts: ssh gives it no other arguments."""
         words = shlex.join([sys.executable, "-I", "-S", askpass.__file__])
         fd = os.open(self.script, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o700)
         with open(fd, "w") as file:
@@ -119,7 +120,7 @@ class PromptServer:
                 if question is not None:
                     kind, answer = self._answered(question)
                     peer.sendall(kind + os.fsencode(answer))
-        except OSError:  # it is gone
+        except OSError:  # the asker is gone
             pass
         finally:
             peer.close()
@@ -149,7 +150,7 @@ class PromptServer:
 
 
 def _is_ours(peer: socket.socket) -> bool:
-    """Return whether it is a process of this user. The folder's mode lets in no other anyway."""
+    """Return whether a process of this user is connected; the folder's mode should see to it."""
     if not hasattr(socket, "SO_PEERCRED"):
         return True
     of_peer = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)  # pid, uid, gid

@@ -1,7 +1,7 @@
-"""Answers what logins ask for, so that a person is asked only once, however many there are.
+"""Answers the prompts of a session's logins, so that a person is asked only once for all of them.
 
-A password or a passphrase is kept in memory (credentials.py); anything else that is secret is good
-for one login. Only a connection that may bother a person does.
+A password or a passphrase is kept in memory (credentials.py); any other secret is good for one
+login. Only the questions of connections that may ask a person are put to one.
 
 Not here: how a question comes here (prompt_server.py), how a person is asked (tty.py), when a login
 is repeated (authenticator.py).
@@ -24,47 +24,52 @@ from pscp.connect.prompt_server import PromptServer, Question, Reply
 from pscp.errors import AuthenticationError, PscpError, UsageError
 from pscp.transports import askpass
 
-# The last words of a question say what kind it is (sshconnect2.c); all else is good only once.
+# Prompts of which the answers can be given again (sshconnect2.c); others are good for one login.
 _PASSWORD = r".+@.+'s password: ?|\(.+@.+\) Password: ?"
 _PASSPHRASE = r"Enter passphrase for .+: ?"
 _HOST_KEY = r"\(yes/no|Please type 'yes'"
 
 _FINGERPRINT = "fingerprint is"
 
-_SAID_S = 0.3  # until what the far end said before its question is shown
+_SHOW_S = 0.3  # until what the far end printed before its question is shown
 _SECRET_MAX_BYTES = 1023  # ssh takes no more (readpass.c)
 
 
-class Prompts:
-    """The questions of one session's logins, and what is answered.
+class _Login:
+    """A connection whose prompts are answered."""
 
-    Each question has a thread. Whoever has the turn of the answers (credentials.py) answers, one
-    question after the other; what other threads see of it is under a lock.
+    def __init__(self, may_ask: bool) -> None:
+        self.may_ask = may_ask  # whether its questions may be put to a person
+        self.refusal: PscpError | None = None  # why it got no answer
+
+
+class Prompts:
+    """The questions of one session's logins, and their answers.
+
+    Each question has a thread. The one that has the turn of the answers (credentials.py) answers;
+    what other threads see of it is under a lock.
     """
 
     def __init__(self, folder: str, password_file: str | None = None, key: Hashable = "") -> None:
         """Begin to take questions at a socket in `folder`, which is the user's own.
 
-        Sessions that give the same key share their answers. Raises UsageError for a password file
-        that cannot be used.
+        Sessions with the same key share their answers. Raises UsageError for a password file that
+        cannot be used.
         """
         self._file = password_file
         self._of_file = read_password(password_file) if password_file else None
         self._key, self._answers = key, credentials.acquire(key)
-        # By whoever has the turn of the answers:
-        self._given: set[tuple[str, str]] = set()  # who has had an answer to what
-        # By the holder of the lock:
-        self._lock = threading.Lock()
+        # With the turn of the answers: which prompts of which process were answered.
+        self._given: set[tuple[str, str]] = set()
+        self._lock = threading.Lock()  # guards what follows
         self._was_asked = self._is_single_use = False
         self._waited_s = 0.0
-        self._connections = 0  # how many may ask here; each one's number is its token
-        self._may_ask: set[str] = set()  # tokens of the connections that may bother a person
-        self._refused: dict[str, PscpError] = {}
+        self._logins: dict[str, _Login] = {}  # by their tokens
         self._is_closing = False
         self._server = PromptServer(folder, self._reply)
 
     def close(self) -> None:
-        """Ask nobody any more; the last session that has the answers forgets them."""
+        """Answer and ask nothing any more; the last session with these answers forgets them."""
         with self._lock:
             self._is_closing = True
         self._server.stop()
@@ -78,7 +83,7 @@ class Prompts:
 
     @property
     def was_asked(self) -> bool:
-        """Whether a login needed answers, which are known by now."""
+        """Whether a login needed answers to prompts."""
         with self._lock:
             return self._was_asked
 
@@ -90,7 +95,7 @@ class Prompts:
 
     @property
     def waited_s(self) -> float:
-        """Seconds for which people had to be waited for, in all."""
+        """Seconds in all for which logins waited for people."""
         with self._lock:
             return self._waited_s
 
@@ -100,24 +105,23 @@ class Prompts:
         With `may_ask` its questions may be put to a person.
         """
         with self._lock:
-            token = str(self._connections)
-            self._connections += 1
-            if may_ask:
-                self._may_ask.add(token)
+            token = str(len(self._logins))
+            self._logins[token] = _Login(may_ask)
         return token, self._server.environment(token)
 
     def refusal(self, token: str) -> PscpError | None:
         """Return why the connection with this token was refused an answer; None if it was not."""
         with self._lock:
-            return self._refused.get(token)
+            return self._logins[token].refusal
 
     def busy_until_s(self) -> float:
-        """Return until when a question waited for its answer (PromptServer.busy_until_s)."""
+        """Return until when a question waited for its answer: now, if one still waits."""
         return self._server.busy_until_s()
 
     def _may_ask_person(self, question: Question) -> bool:
         with self._lock:
-            return question.token in self._may_ask
+            login = self._logins.get(question.token)
+            return login is not None and login.may_ask
 
     def _is_over(self) -> bool:
         with self._lock:
@@ -135,15 +139,15 @@ class Prompts:
             self._answers.turn.give()
 
     def _answer(self, question: Question) -> Reply:
-        """Answer by the kind of the question. With the turn of the answers."""
+        """Answer by the kind of the question. This thread has the turn of the answers."""
         key = (question.asker, question.prompt)
         is_again = key in self._given
         self._given.add(key)
         if question.hint == "none":
             self._note_single_use()
-            return self._asked_person(question, is_secret=False)
+            return self._ask_person(question, is_secret=False)
         if question.hint == "confirm" or re.search(_HOST_KEY, question.prompt):
-            return self._about_a_key(question, is_again)
+            return self._confirm_key(question, is_again)
         with self._lock:
             self._was_asked = True
         if re.fullmatch(_PASSPHRASE, question.prompt):
@@ -151,15 +155,15 @@ class Prompts:
         if re.fullmatch(_PASSWORD, question.prompt):
             return self._password(question, is_again)
         self._note_single_use()
-        return self._asked_person(question)
+        return self._ask_person(question)
 
-    def _about_a_key(self, question: Question, is_again: bool) -> Reply:
-        """Answer a question about a key: again the same where the fingerprint is the same."""
+    def _confirm_key(self, question: Question, is_again: bool) -> Reply:
+        """Answer a question about a key: the same answer for the same fingerprint."""
         if question.prompt in self._answers.known and not is_again:
             return askpass.ANSWER, self._answers.known[question.prompt]
         if not self._may_ask_person(question):
             return (askpass.NONE, "") if question.hint else (askpass.ANSWER, "no")
-        answer, _ = self._person_says(question, is_secret=False)
+        answer, _ = self._put_to_person(question, is_secret=False)
         if question.hint:
             is_yes = answer is not None and answer.strip().lower() in ("", "y", "yes")
             return (askpass.ANSWER if is_yes else askpass.NONE), ""
@@ -168,43 +172,43 @@ class Prompts:
         return askpass.ANSWER, answer or "no"
 
     def _passphrase(self, question: Question, is_again: bool) -> Reply:
-        """Return the passphrase of a key, or none: then ssh goes on with the next key."""
+        """Return the passphrase of a key; without one ssh goes on with the next key."""
         known = self._known(question, is_again)
         if known is not None:
             return askpass.ANSWER, known
         if not self._may_ask_person(question):
             return askpass.NONE, ""
-        return self._kept(question)
+        return self._ask_and_keep(question)
 
     def _password(self, question: Question, is_again: bool) -> Reply:
-        """Return the password: as it is known, as the file has it, or as a person types it."""
+        """Return the password that is known, that in the file, or that which a person types."""
         known = self._known(question, is_again)
         if known is not None:
             return askpass.ANSWER, known
         if self._of_file is not None:
             return self._refuse(question, f"the password in {self._file} was not taken")
-        return self._kept(question)
+        return self._ask_and_keep(question)
 
     def _known(self, question: Question, is_again: bool) -> str | None:
-        """Return the answer that was right before, or may be; forget one that was wrong."""
+        """Return the answer that is known, or in the file; forget one that was wrong."""
         if is_again:
             self._answers.known.pop(question.prompt, None)
             return None
         return self._answers.known.get(question.prompt, self._of_file)
 
-    def _kept(self, question: Question) -> Reply:
+    def _ask_and_keep(self, question: Question) -> Reply:
         """Ask a person, and keep the answer for further logins."""
-        kind, answer = self._asked_person(question)
+        kind, answer = self._ask_person(question)
         if kind == askpass.ANSWER:
             self._answers.known[question.prompt] = answer
         return kind, answer
 
-    def _asked_person(self, question: Question, is_secret: bool = True) -> Reply:
-        """Return what a person answers; where there is no answer, the login is refused."""
+    def _ask_person(self, question: Question, is_secret: bool = True) -> Reply:
+        """Return what a person answers; without an answer the login is refused."""
         what = question.prompt.strip().rstrip(":") or "something"
         if not self._may_ask_person(question):
             return self._refuse(question, f"a further login asks for {what!r}")
-        answer, has_person = self._person_says(question, is_secret)
+        answer, has_person = self._put_to_person(question, is_secret)
         if not has_person:
             why = f"the login asks for {what!r}, and there is no terminal to ask on"
             hint = "log in with a key, or have a password read by --password-file"
@@ -213,10 +217,10 @@ class Prompts:
             return self._refuse(question, f"the login asks for {what!r}, and got no answer")
         return askpass.ANSWER, answer
 
-    def _person_says(self, question: Question, is_secret: bool) -> tuple[str | None, bool]:
-        """Put the question to a person, in its turn; return the answer, and whether one is there.
+    def _put_to_person(self, question: Question, is_secret: bool) -> tuple[str | None, bool]:
+        """Put the question to a person; return the answer, and whether a person is there.
 
-        Without an answer it is None: nothing was typed, or nobody waits for it any more.
+        The answer is None if nothing was typed, or if nobody waits for it any more.
         """
         from pscp.connect import tty  # here: most copies ask nothing
 
@@ -224,7 +228,7 @@ class Prompts:
         if not credentials.PERSON.take(self._is_over):
             return None, True
         try:
-            if select.select([self._server.closing_fd], [], [], _SAID_S)[0]:
+            if select.select([self._server.closing_fd], [], [], _SHOW_S)[0]:
                 return None, True
             return tty.ask(question.prompt, question.hint, is_secret, question.until), True
         except tty.NobodyToAsk:
@@ -235,9 +239,10 @@ class Prompts:
                 self._waited_s += time.monotonic() - begun_s
 
     def _refuse(self, question: Question, why: str, hint: str = "") -> Reply:
-        """Have the ssh that asks ended, and keep why for refusal()."""
+        """Have the ssh that asks ended, and keep the reason for refusal()."""
         with self._lock:
-            self._refused[question.token] = AuthenticationError(why, hint)
+            if question.token in self._logins:
+                self._logins[question.token].refusal = AuthenticationError(why, hint)
         return askpass.STOP, ""
 
     def _note_single_use(self) -> None:
@@ -246,7 +251,7 @@ class Prompts:
 
 
 def start_prompts(password_file: str | None, key: Hashable) -> Prompts | None:
-    """Make a session's Prompts; None where no folder can have the socket: then ssh asks by itself.
+    """Make a session's Prompts; None if no folder can have the socket, so that ssh asks by itself.
 
     Raises UsageError for a password file that cannot be used.
     """

@@ -1,7 +1,7 @@
 """Opens channels to one host: the process of each, its socket for further channels, its number.
 
-Not here: how ssh is set up (ssh_setup.py), when a channel is opened (connections.py), what waits
-for the agent there (greeter.py), channels of a connection that the program made (external.py).
+Not here: how ssh is set up (ssh_setup.py), when a channel is opened (connections.py), what answers
+at its other end (greeter.py), channels of a connection that the user's program made (external.py).
 Read next: authenticator.py.
 """
 
@@ -33,7 +33,7 @@ class Opener(Protocol):
     """What a session opens its channels with. Any thread may use it."""
 
     authenticator: Authenticator
-    logs_in: bool  # else there is no login, and nothing to remember of one
+    logs_in: bool  # whether there are logins; if not, nothing of them is remembered
 
     def check(self, options: Options, is_push: bool) -> list[str]:
         """Refuse what cannot be, before anybody is contacted; return what -v says."""
@@ -44,27 +44,27 @@ class Opener(Protocol):
         ...
 
     def has_changed(self, options: Options) -> bool:
-        """Return whether channels are to be opened in another way than the first ones were."""
+        """Return whether ssh's configuration has changed since the first channel was opened."""
         ...
 
     def timeout_s(self, options: Options) -> str:
-        """Return the seconds in which the host has to answer, or "none"."""
+        """Return the seconds that the host has to answer, or "none"."""
         ...
 
     def learn_aes(self, has_aes: object) -> None:
-        """Keep what the far end says of its processor's AES instructions, if it says something."""
+        """Keep whether the far end's processor has AES instructions, if `has_aes` is a bool."""
 
     def open(
         self, options: Options, *, is_sftp: bool, may_prompt: bool, shared: Control | None = None
     ) -> Channel:
-        """Open a channel of the connection that is `shared`, else of a new one."""
+        """Open a channel of the connection with this socket, if it is given, else of a new one."""
         ...
 
     def open_master(self, options: Options) -> Master | None:
-        """Begin the one login for all channels, where one is wanted and there is place for it."""
+        """Begin the one login for all channels; None if none is wanted, or possible."""
 
     def close(self) -> None:
-        """Forget the answers to prompts, and remove what was left in the folder for sockets."""
+        """Forget the answers to prompts, and remove sockets that are left."""
 
 
 class SshOpener:
@@ -93,7 +93,6 @@ class SshOpener:
         return True
 
     def has_changed(self, options: Options) -> bool:
-        """Ask ssh, while it logs in already, whether its configuration is what was remembered."""
         return self._setup.has_changed(options)
 
     def timeout_s(self, options: Options) -> str:
@@ -111,27 +110,22 @@ class SshOpener:
         """
         if shared is not None:
             of_shared = Control(shared.path, is_master=False)
-            return self._process(options, is_sftp=is_sftp, number=0, control=of_shared)
+            return self._process(options, is_sftp, number=0, control=of_shared)
         is_shared = may_prompt or options.channels != 1 or is_sftp
         control = self._new_control() if is_shared else None
         number = self._new_number()
-        return self.authenticator.log_in(
-            options,
-            may_prompt,
-            lambda asks: self._process(
-                options,
-                is_sftp=is_sftp,
-                number=number,
-                control=control,
-                may_prompt=may_prompt,
-                asks=asks,
-            ),
-        )
+
+        def log_in(asks: Mapping[str, str] | None) -> Channel:
+            return self._process(
+                options, is_sftp, number=number, control=control, may_prompt=may_prompt, asks=asks
+            )
+
+        return self.authenticator.log_in(options, may_prompt, log_in)
 
     def open_master(self, options: Options) -> Master | None:
-        """Begin the one login, with --login-once or where a second could trouble a person.
+        """Begin the one login, with --login-once or where a second one might ask a person again.
 
-        Raises UsageError with --login-once where there is no place for its socket.
+        Raises UsageError with --login-once if there is no folder for its socket.
         """
         if not (options.login_once or may_ask_again(self.host, options)):
             return None
@@ -141,18 +135,11 @@ class SshOpener:
                 message = "--login-once: no folder for a private socket"
                 raise errors.UsageError(message, state.NO_FOLDER)
             return None
-        setup, number = self._setup.get(options), self._new_number()
+        number = self._new_number()
 
         def log_in(asks: Mapping[str, str] | None) -> Channel:
-            return open_channel(
-                self.host,
-                options,
-                setup,
-                "",
-                may_prompt=True,
-                number=number,
-                control=control,
-                asks=asks,
+            return self._process(
+                options, False, "", number=number, control=control, may_prompt=True, asks=asks
             )
 
         return Master(self.authenticator.log_in(options, True, log_in), control)
@@ -161,21 +148,22 @@ class SshOpener:
         self.authenticator.close()
         with self._lock:
             paths, self._controls = self._controls, []
-        for path in paths:  # an ssh that was killed has not removed its own
+        for path in paths:  # an ssh that was killed has not removed its socket
             with contextlib.suppress(OSError):
                 os.unlink(path)
 
     def _process(
         self,
         options: Options,
-        *,
         is_sftp: bool,
+        request: str | None = None,
+        *,
         number: int,
         control: Control | None,
         may_prompt: bool = False,
         asks: Mapping[str, str] | None = None,
     ) -> Channel:
-        """Start the process of one channel."""
+        """Start the process of one channel: for SFTP, else for this command, else for the agent."""
         setup = self._setup.get(options)
         if is_sftp:
             from pscp.sftp.channel import open_sftp  # here: most far ends have python3
@@ -193,7 +181,7 @@ class SshOpener:
             self.host,
             options,
             setup,
-            command(),
+            command() if request is None else request,
             may_prompt=may_prompt,
             number=number,
             control=control,
@@ -201,7 +189,7 @@ class SshOpener:
         )
 
     def _new_control(self) -> Control | None:
-        """Return a new path for a socket: ssh makes it there, and removes it. None: no place."""
+        """Return a new path, where ssh makes a socket and removes it; None if no folder can be."""
         folder = state.control_folder()
         if folder is None:
             return None

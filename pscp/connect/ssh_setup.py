@@ -1,6 +1,7 @@
-"""How ssh is set up for one host: what `ssh -G` answered for the last copy, then what it answers.
+"""How ssh is set up for one host: at first what `ssh -G` answered for the last copy, while ssh logs
+in what it answers now.
 
-Not here: what is read of its answer (transports/openssh.py), the connections (connections.py).
+Not here: what is read in its answer (transports/openssh.py), the connections (connections.py).
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ class Setup:
         self.host = host
         self._lock = threading.RLock()  # guards what follows
         self._setup: SshSetup | None = None
-        self._is_guess = False  # it is the answer of `ssh -G` for the last copy, not for this one
+        self._is_guess = False  # the setup is what `ssh -G` answered for the last copy
 
     def get(self, options: Options) -> SshSetup:
-        """Return the setup, at once where it is remembered. Raises UsageError for what cannot be.
+        """Return the setup. Raises UsageError for what cannot be.
 
-        Where it is not, ssh is asked with the lock held: whoever else needs the setup waits.
+        If it is not remembered, ssh is asked with the lock held: other threads need its answer too.
         """
         with self._lock:
             if self._setup is None:
@@ -36,25 +37,19 @@ class Setup:
             return self._setup
 
     def _resolved(self, options: Options) -> SshSetup:
-        """Return what `ssh -G` answered last, so that ssh need not wait for it to answer again."""
-        advised = host_cache.advice(self.host, options)[1]
-        if transport_of(options) != "openssh":  # nobody is asked, so nothing need be remembered
-            return dataclasses.replace(resolve(self.host, options), advised=advised)
-        try:  # --bind and the like depend on the way there, and may not be
-            kept = None if asked(options) else self._recall(options)
-            if not isinstance(kept, dict):
-                raise TypeError
-            route, offered = Route(**kept["route"]), tuple(kept["offered"])
-            guess = SshSetup(**{**kept, "route": route, "offered": offered, "advised": advised})
-        except (TypeError, LookupError):  # nothing, or of another shape
+        """Return what `ssh -G` answered last, so that the login need not wait for `ssh -G`."""
+        is_ssh = transport_of(options) == "openssh"  # a library's setup costs nothing to find again
+        # --bind and the like are checked against the route, so that must not be a guess.
+        found = self._recall(options) if is_ssh and not asked(options) else None
+        self._is_guess = found is not None
+        if found is None:
             found = resolve(self.host, options)
-            self._remember(options, found)
-            return dataclasses.replace(found, advised=advised)
-        self._is_guess = True
-        return guess
+            if is_ssh:
+                self._remember(options, found)
+        return dataclasses.replace(found, advised=host_cache.advice(self.host, options)[1])
 
     def has_changed(self, options: Options) -> bool:
-        """Ask ssh where only its last answer is known; return whether that was another."""
+        """Ask `ssh -G` if the setup is only its last answer; return whether that has changed."""
         with self._lock:
             guess = self._setup if self._is_guess else None
             self._is_guess = False
@@ -75,14 +70,22 @@ class Setup:
             if setup is not None and setup.far_aes is None and isinstance(has_aes, bool):
                 self._setup = dataclasses.replace(setup, far_aes=has_aes)
 
-    def _recall(self, options: Options) -> object:
-        return state.recall_entry("ssh", self.host.login, setup_key(self.host, options))
+    def _recall(self, options: Options) -> SshSetup | None:
+        """Return the setup that is remembered; None if there is none, or one of another shape."""
+        kept = state.recall_entry("ssh", self.host.login, setup_key(self.host, options))
+        if not isinstance(kept, dict):
+            return None
+        try:
+            route, offered = Route(**kept["route"]), tuple(kept["offered"])
+            return SshSetup(**{**kept, "route": route, "offered": offered})
+        except (TypeError, LookupError):
+            return None
 
     def _remember(self, options: Options, setup: SshSetup) -> None:
-        key, value = setup_key(self.host, options), dataclasses.asdict(setup)
-        state.remember_entry("ssh", self.host.login, key, value)
+        value = {**dataclasses.asdict(setup), "route": setup.route._asdict()}
+        state.remember_entry("ssh", self.host.login, setup_key(self.host, options), value)
 
 
 def setup_key(host: Location, options: Options) -> state.Key:
-    """Return what distinguishes the ways in which ssh goes to this host: its options, the host."""
+    """Return what distinguishes the ways in which ssh goes to a host: its options and the host."""
     return (options.program, *user_words(host, options), "--", str(host.host))

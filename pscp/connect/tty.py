@@ -1,4 +1,4 @@
-"""Asks a person: on the terminal, or by the program that the user has for it (SSH_ASKPASS).
+"""Asks a person: on the terminal, or by the user's program for this (SSH_ASKPASS).
 
 Not here: what is asked, and how often (prompts.py). Read next: terminal_text.py.
 """
@@ -22,13 +22,14 @@ _NO_KEYS = (termios.VSUSP, termios.VQUIT)  # they would leave the terminal witho
 
 
 class NobodyToAsk(Exception):
-    """There is no terminal, and no program that would ask."""
+    """There is no terminal to ask on, and no program for it."""
 
 
 def ask(prompt: str, hint: str, is_secret: bool, until: Sequence[int]) -> str | None:
-    """Ask a person, and return the answer.
+    """Ask a person, and return the answer; None if there was none.
 
-    None: there was none, or one of the descriptors `until` became readable. Raises NobodyToAsk.
+    This ends as soon as one of the descriptors `until` is readable. `hint` is ssh's
+    SSH_ASKPASS_PROMPT. Raises NobodyToAsk.
     """
     program = _program()
     if program:
@@ -50,12 +51,12 @@ def has_person() -> bool:
 
 
 def _program() -> str:
-    """Return the user's own program for prompts, by ssh's rules; "": the terminal is asked."""
-    said = os.environ.get("SSH_ASKPASS_REQUIRE", "")
+    """Return the user's program for prompts, by ssh's rules; "" if the terminal is asked."""
+    required = os.environ.get("SSH_ASKPASS_REQUIRE", "")
     program = os.environ.get("SSH_ASKPASS", "")
-    if not program or said == "never":
+    if not program or required == "never":
         return ""
-    if said in ("force", "prefer"):
+    if required in ("force", "prefer"):
         return program
     has_display = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
     return program if has_display and not _has_terminal() else ""
@@ -99,7 +100,7 @@ def _on_terminal(
     fd: int, prompt: str, hint: str, is_secret: bool, until: Sequence[int]
 ) -> str | None:
     shown = "\n".join(map(terminal_text.printable, prompt.splitlines()))
-    if hint == "none":  # only to be read: touch the key
+    if hint == "none":  # a message that needs no answer: touch the key
         _write(fd, f"{shown}\n")
         return _line(-1, until)
     with _without_echo(fd) if is_secret else contextlib.nullcontext():
@@ -134,7 +135,7 @@ def _write(fd: int, text: str) -> None:
 
 
 def _line(fd: int, until: Sequence[int]) -> str | None:
-    """Read and return the next line; what comes after it is dropped."""
+    """Return the next line, and drop what comes with it; None at the end of input or of waiting."""
     poll = select.poll()
     for each in (fd, *until):
         if each >= 0:

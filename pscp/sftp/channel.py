@@ -24,7 +24,7 @@ from pscp.errors import ConnectionLost, NoAgent, NoSftp, ProtocolError, PscpErro
 from pscp.options import Location, Options
 from pscp.sftp.packets import NO_SFTP_STATUS
 from pscp.sftp.remote_hash import COMMAND
-from pscp.transports import Channel, Control, Request, SshSetup, open_channel, rider_argv
+from pscp.transports import Channel, Control, Request, SshSetup, further_channel_argv, open_channel
 from pscp.transports.openssh import PROTOCOL_STATUS, last_line, reap
 
 SUBSYSTEM = "sftp"
@@ -127,7 +127,7 @@ def open_sftp(
     """
     program: list[str] = []
     if control is not None and options.verify == "auto":
-        program = rider_argv(host, options, setup, control, COMMAND)
+        program = further_channel_argv(host, options, setup, control, COMMAND)
     request = Request(SUBSYSTEM, True)
     below = open_channel(
         host, options, setup, request,

@@ -12,9 +12,8 @@ import time
 
 from pscp.connect.bootstrap import RemoteAgent
 from pscp.connect.connections import Wanted
-from pscp.connect.early_logins import LET_GO_S
 from pscp.connect.host_cache import Known
-from pscp.connect.latecomers import Latecomers
+from pscp.connect.spare_logins import LET_GO_S, Latecomers
 from pscp.endpoint import requests
 from pscp.errors import AuthenticationError, ConnectionFull, CopyError, PscpError
 from pscp.progress import count

@@ -1,7 +1,7 @@
 """Keeps one lane going: connects when there is work, connects again when the channel was lost.
 
 Not here: the work itself (lane.py), how many workers there are (lane_pool.py), the session's next
-copy (connect/connections.py), logins that no copy waits for (connect/latecomers.py).
+copy (connect/connections.py), logins that no copy waits for (connect/spare_logins.py).
 Read next: lane.py.
 """
 
@@ -14,7 +14,7 @@ from typing import Protocol
 
 from pscp.connect.bootstrap import RemoteAgent
 from pscp.connect.connections import Wanted
-from pscp.connect.latecomers import Latecomers
+from pscp.connect.spare_logins import Latecomers
 from pscp.errors import ConnectionLost, PscpError
 from pscp.log import Log
 from pscp.transfer.lane import Lane

@@ -2,9 +2,9 @@
 
     python3 -I -S askpass.py PROMPT
 
-A program by itself. It brings the question to the coordinator's private socket, and the answer to
-ssh, over a pipe. Where there is none to be had it ends ssh, which would else send an empty
-password and be counted as one more failed login.
+A program by itself. It takes the question to the coordinator's private socket, and the answer to
+ssh over a pipe. Without an answer it ends ssh, which would otherwise send an empty password, and
+the server would count a failed login.
 
 Not here: who answers, and what (../connect/prompts.py).
 """
@@ -16,10 +16,11 @@ import os
 import signal
 import sys
 
-SOCKET = "PSCP_ASK"  # in the environment: the caller's token, ":", the socket's path
-HINT = "SSH_ASKPASS_PROMPT"  # of ssh: what kind of question it is
+SOCKET = "PSCP_ASK"  # the variable with the connection's token, ":", and the socket's path
+HINT = "SSH_ASKPASS_PROMPT"  # ssh's variable with the kind of the question
 
-ANSWER, NONE, STOP = b"A", b"N", b"S"  # how a reply begins: it follows; there is none; give up
+# A reply's first byte: the answer follows; there is no answer; end ssh.
+ANSWER, NONE, STOP = b"A", b"N", b"S"
 
 
 def main(prompt: str) -> int:
@@ -38,7 +39,7 @@ def main(prompt: str) -> int:
 
 
 def ask(path: str, token: str, asker: int, hint: str, prompt: str) -> bytes:
-    """Ask; return the reply, which is empty where nobody is there any more. Raises OSError."""
+    """Send the question; return the reply, empty if the session has ended. Raises OSError."""
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     made.connect(path)
     made.sendall(os.fsencode("".join(f"{word}\0" for word in (token, asker, hint, prompt))))

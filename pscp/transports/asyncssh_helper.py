@@ -2,7 +2,7 @@
 
     python3 -c '...; main()' SETTINGS
 
-On a pull it does what no stock ssh does: the receive window of a channel grows with the path.
+On a pull the receive window of a channel grows with the path, which no stock ssh does.
 
 Not here: what both libraries' programs share (helper.py), what asyncssh does not document
 (asyncssh_internals.py). Read next: asyncssh_pump.py.
@@ -23,7 +23,8 @@ import asyncssh
 from pscp.transports import helper
 from pscp.transports.asyncssh_internals import Config
 from pscp.transports.asyncssh_pump import run_channel
-from pscp.transports.helper import FAILED_STATUS, Failed, Rider, Target, Wrong
+from pscp.transports.helper import FAILED_STATUS, Failed, Target, Wrong
+from pscp.transports.mux_server import MuxClient, listening
 from pscp.transports.ssh_settings import Settings
 
 
@@ -32,21 +33,21 @@ def main() -> None:
 
 
 async def _serve(settings: Settings) -> int:
-    """Serve a connection: its own channel, and those of riders. Return the exit status."""
+    """Serve a connection: its own channel, and further ones. Return the exit status."""
     connection, jumps = await connect(settings.host, settings.lines, settings)
     loop = asyncio.get_running_loop()
-    riders: set[asyncio.Task[None]] = set()
-    with helper.listening(settings.control) as listener:
+    further: set[asyncio.Task[None]] = set()
+    with listening(settings.control) as listener:
         if listener is not None:
-            loop.add_reader(listener, lambda: _accept(connection, listener, riders))
+            loop.add_reader(listener, lambda: _accept(connection, listener, further))
         if settings.request.text:
             status = await run_channel(connection, settings.request, (0, 1, 2))
         else:
             await connection.wait_closed()
             status = FAILED_STATUS
         helper.hang_up()
-        while riders:
-            await asyncio.wait(riders)
+        while further:
+            await asyncio.wait(further)
     for each in (connection, *jumps):
         each.close()
     return status
@@ -56,7 +57,7 @@ async def _serve(settings: Settings) -> int:
 
 
 def _files(name: str, lines: tuple[str, ...], files: tuple[str, ...]) -> tuple[IO[str], list[str]]:
-    """Return the configuration's files: the first holds the lines, and is gone once closed."""
+    """Return a temporary file with these lines, and the paths of it and of the other files."""
     own = tempfile.TemporaryFile("w+")  # noqa: SIM115 - the caller closes it
     own.write("\n".join([f"Host {name}", *lines, ""]))
     own.flush()
@@ -82,10 +83,8 @@ async def connect(
         target, config = _target(name, paths, settings)
         helper.check_sockets(target, settings)
         jumps: list[asyncssh.SSHClientConnection] = []
-        through = helper.jump_settings(target, settings)
+        through = helper.jump_settings(target, depth)
         if through is not None:
-            if depth == helper.MAX_JUMPS:
-                raise Wrong(f"ProxyJump {target.jump}: too many hosts to jump through")
             last, before = await connect(*through, settings, depth + 1)
             jumps = [last, *before]
         client = _Client(target, config)
@@ -94,9 +93,12 @@ async def connect(
 
 
 async def _login(
-    target: Target, settings: Settings, client: _Client,
-    jumps: list[asyncssh.SSHClientConnection], asked: dict[str, Any],
-) -> asyncssh.SSHClientConnection:  # fmt: skip
+    target: Target,
+    settings: Settings,
+    client: _Client,
+    jumps: list[asyncssh.SSHClientConnection],
+    asked: dict[str, Any],
+) -> asyncssh.SSHClientConnection:
     if jumps:
         asked["tunnel"] = jumps[0]
     elif not target.proxy_command:
@@ -122,13 +124,12 @@ def _failed(
         return client.failed or Failed(f"{reason}. Host key verification failed.")
     if isinstance(error, asyncssh.PermissionDenied):
         tried = ",".join(client.tried or ["publickey"])
-        return Failed(f"{target.user}@{target.host}: Permission denied ({tried}).")
+        return Failed(f"{target.login}: Permission denied ({tried}).")
     if isinstance(error, asyncssh.KeyExchangeFailed):
-        said = reason.replace("No matching", "no matching")
-        return Failed(f"Unable to negotiate with {target.host}: {said}")
+        reason = reason.replace("No matching", "no matching")
+        return Failed(f"Unable to negotiate with {target.host}: {reason}")
     if isinstance(error, asyncssh.ChannelOpenError):
-        where = f"host {target.host} port {target.port}"
-        return Failed(f"connect to {where}: through {target.jump}: {reason}")
+        return Failed(f"connect to {target.address}: through {target.jump}: {reason}")
     return Failed(f"Connection closed by {target.host}: {reason}")
 
 
@@ -139,7 +140,7 @@ def _arguments(
     client.known = known
     asked: dict[str, Any] = {
         "config": paths, "client_factory": lambda: client, "tunnel": None, "login_timeout": 0,
-        "connect_timeout": None,  # which would count the time of people: helper.limited()
+        "connect_timeout": None,  # it would count the time of people; helper.limited() does not
         "known_hosts": lambda host, _, port: known.match(host, "", port),
         "command": None, "request_pty": False, "agent_forwarding": False,
         "x11_forwarding": False, "ignore_encrypted": True,
@@ -156,7 +157,7 @@ def _arguments(
 
 
 class _Client(asyncssh.SSHClient):
-    """What a connection asks its user."""
+    """Answers what asyncssh asks while it logs in."""
 
     def __init__(self, target: Target, config: Config) -> None:
         self._target = target
@@ -185,7 +186,7 @@ class _Client(asyncssh.SSHClient):
             helper.say(line)
 
     def public_key_auth_requested(self) -> list[asyncssh.SSHKey] | None:
-        """Return the next key that is encrypted: these come last, and one at a time."""
+        """Return the next encrypted key; asyncssh has tried all others before."""
         self.tried = [*dict.fromkeys([*self.tried, "publickey"])]
         while self._identities:
             path = os.path.expanduser(self._identities.pop(0))
@@ -196,7 +197,7 @@ class _Client(asyncssh.SSHClient):
     def _decrypted(self, path: str) -> asyncssh.SSHKey | None:
         try:
             asyncssh.read_private_key(path)
-            return None  # that one was tried already
+            return None  # asyncssh has tried this key
         except asyncssh.KeyImportError as error:
             if not str(error).startswith("Passphrase"):
                 return None
@@ -217,8 +218,7 @@ class _Client(asyncssh.SSHClient):
             return None
         if self._passwords_left + 1 < self._target.tries:
             helper.say(helper.AGAIN)
-        where = f"{self._target.user}@{self._target.host}"
-        return helper.prompt(self._target, f"{where}'s password: ")
+        return helper.ask_password(self._target)
 
     def kbdint_auth_requested(self) -> str | None:
         self.tried = [*dict.fromkeys([*self.tried, "keyboard-interactive"])]
@@ -241,34 +241,30 @@ class _Client(asyncssh.SSHClient):
 
 
 def _accept(
-    connection: asyncssh.SSHClientConnection, listener: socket.socket,
-    riders: set[asyncio.Task[None]],
-) -> None:  # fmt: skip
-    sock, _ = listener.accept()
-    try:
-        rider = Rider(sock)
-    except (OSError, ValueError):
-        sock.close()
-        return
-    task = asyncio.get_running_loop().create_task(_carry(connection, rider))
-    riders.add(task)
-    task.add_done_callback(riders.discard)
+    connection: asyncssh.SSHClientConnection,
+    listener: socket.socket,
+    further: set[asyncio.Task[None]],
+) -> None:
+    client = MuxClient.accept(listener)
+    if client is not None:
+        task = asyncio.get_running_loop().create_task(_carry(connection, client))
+        further.add(task)
+        task.add_done_callback(further.discard)
 
 
-async def _carry(connection: asyncssh.SSHClientConnection, rider: Rider) -> None:
-    """Carry a rider's channel, which ends when the rider does."""
+async def _carry(connection: asyncssh.SSHClientConnection, client: MuxClient) -> None:
+    """Carry a further channel; it ends when the client does."""
     loop = asyncio.get_running_loop()
-    stdin, stdout, stderr = rider.fds
-    work = loop.create_task(run_channel(connection, rider.request, (stdin, stdout, stderr)))
-    loop.add_reader(rider.sock, work.cancel)
+    stdin, stdout, stderr = client.fds
+    work = loop.create_task(run_channel(connection, client.request, (stdin, stdout, stderr)))
+    loop.add_reader(client.sock, work.cancel)
+    status, failure = FAILED_STATUS, None
     try:
         status = await work
     except Failed as error:
-        os.write(stderr, f"{error}\n".encode())
-        status = FAILED_STATUS
+        failure = error
     except asyncio.CancelledError:
-        status = FAILED_STATUS
+        pass
     finally:
-        loop.remove_reader(rider.sock)
-    rider.answer(status)
-    rider.close()
+        loop.remove_reader(client.sock)
+    client.finish(status, failure)

@@ -1,6 +1,6 @@
 """The loop between a channel of an asyncssh connection and three descriptors.
 
-It runs in the program of a connection, or on a connection that was handed in (external.py).
+It runs in the program of a connection, or on a connection of the user's program (external.py).
 
 Not here: how large the receive window should be (receive_window.py). Read next: receive_window.py.
 """
@@ -20,22 +20,19 @@ from pscp.transports.helper import FAILED_STATUS, READ_BYTES, Failed
 from pscp.transports.receive_window import FIRST_BYTES, GRANTS, Window, round_trip_s
 from pscp.transports.ssh_settings import Request
 
-_WRITE_BUFFER_BYTES = 1024 * 1024  # waits to be encrypted; below, the pipe is read again
-_IOV_MAX = 512  # of IOV_MAX, 1024
+_WRITE_BUFFER_BYTES = 1024 * 1024  # while less waits to be encrypted, the input is read
+_IOV_MAX = 512  # buffers for one writev(2); IOV_MAX is 1024
 
 
 async def run_channel(
     connection: asyncssh.SSHClientConnection, request: Request, fds: tuple[int, int, int]
 ) -> int:
-    """Run a command or subsystem between these descriptors; return its exit status.
-
-    Raises Failed.
-    """
+    """Run a command or subsystem with these descriptors; return its exit status. Raises Failed."""
     pump = Pump(asyncio.get_running_loop(), fds)
     try:
         return await _carry(connection, request, pump)
     finally:
-        pump.release()  # from here on the descriptors are the caller's again
+        pump.release()  # from here on the caller may close the descriptors
 
 
 async def _carry(connection: asyncssh.SSHClientConnection, request: Request, pump: Pump) -> int:
@@ -54,7 +51,7 @@ async def _carry(connection: asyncssh.SSHClientConnection, request: Request, pum
     except asyncssh.DisconnectError as error:
         raise Failed(f"Connection closed: {error.reason}") from None
     rtt_s = round_trip_s(connection.get_extra_info("socket"))
-    pump.begin(rtt_s or (time.monotonic() - begun_s) / 2)  # else by the channel, and the command
+    pump.begin(rtt_s or (time.monotonic() - begun_s) / 2)  # the channel took two round trips
     try:
         await pump.ended
     finally:
@@ -68,7 +65,7 @@ async def _carry(connection: asyncssh.SSHClientConnection, request: Request, pum
 
 
 class Pump(asyncssh.SSHClientSession[bytes]):
-    """Moves bytes between a channel and three descriptors, as fast as the slower end takes them."""
+    """Moves bytes between a channel and three descriptors, at the pace of the slower side."""
 
     _channel: asyncssh.SSHClientChannel[bytes]  # from connection_made() on
 
@@ -83,20 +80,20 @@ class Pump(asyncssh.SSHClientSession[bytes]):
         for fd in fds:
             os.set_blocking(fd, False)
         self._window: Window | None = None
-        self._is_paused = self._is_closed = False
-        self._is_reading = False
-        self._is_at_end = False  # of the input
+        self._is_paused = self._is_closed = False  # the channel
+        self._is_reading = self._is_at_end = False  # the input
 
-    # --- called by the program
+    # --- called by run_channel()
 
     def begin(self, rtt_s: float) -> None:
+        """Begin to read the input; the receive window grows by this round trip."""
         self._window = Window(rtt_s)
         if not self._is_closed:
             self._channel.set_write_buffer_limits(_WRITE_BUFFER_BYTES)
             self._read(True)
 
     def release(self) -> None:
-        """Read and write nothing any more, whatever asyncssh may still call."""
+        """Leave the descriptors alone from now on, whatever asyncssh may still call."""
         self._is_at_end = True
         self._read(False)
         for out in self._outs.values():
@@ -118,7 +115,7 @@ class Pump(asyncssh.SSHClientSession[bytes]):
             self._channel.pause_reading()
 
     def _grant(self, window_bytes: int) -> None:
-        """Grant what was read and what the window grew by; asyncssh alone waits for half of it."""
+        """Grant what was read, in small parts; asyncssh by itself waits for half the window."""
         lacking_bytes = lacks_bytes(self._channel, window_bytes)
         if lacking_bytes * GRANTS >= window_bytes and not self._is_paused:
             grant(self._channel, window_bytes)
@@ -162,12 +159,12 @@ class Pump(asyncssh.SSHClientSession[bytes]):
                 self._is_at_end = True
                 self._read(False)
                 self._channel.write_eof()
-        except OSError:  # closed, and connection_lost() is to come
+        except OSError:  # the channel is closed; connection_lost() will be called
             self._is_at_end = True
             self._read(False)
 
     def _written(self) -> None:
-        """Go on with the channel, or end, where all that came is written."""
+        """Read the channel again, or end, once what came is written."""
         if any(out.is_full for out in self._outs.values()):
             if self._window is not None:
                 self._window.stalled()
@@ -181,12 +178,12 @@ class Pump(asyncssh.SSHClientSession[bytes]):
 
 
 class _Outlet:
-    """A descriptor that is written once for all that came at once."""
+    """A descriptor, with the data that waits to be written to it by one writev(2)."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, fd: int, written: Callable[[], None]
     ) -> None:
-        self.is_full = False
+        self.is_full = False  # the descriptor takes no more now
         self._loop, self._fd, self._written = loop, fd, written
         self._waiting: list[bytes | memoryview] = []
         self._is_gone = False
@@ -206,14 +203,14 @@ class _Outlet:
         while self._waiting:
             part = self._waiting[:_IOV_MAX]
             try:
-                count = os.writev(self._fd, part)
+                written_bytes = os.writev(self._fd, part)
             except BlockingIOError:
                 break
             except OSError:
                 self._is_gone = True
                 self._waiting.clear()
                 break
-            self._drop(count)
+            self._drop(written_bytes)
         if bool(self._waiting) != self.is_full:
             self.is_full = not self.is_full
             if self.is_full:
@@ -222,16 +219,16 @@ class _Outlet:
                 self._loop.remove_writer(self._fd)
         self._written()
 
-    def _drop(self, count: int) -> None:
+    def _drop(self, written_bytes: int) -> None:
         done = 0
         for data in self._waiting:
-            if count < len(data):
+            if written_bytes < len(data):
                 break
-            count -= len(data)
+            written_bytes -= len(data)
             done += 1
         del self._waiting[:done]
-        if count:
-            self._waiting[0] = memoryview(self._waiting[0])[count:]
+        if written_bytes:
+            self._waiting[0] = memoryview(self._waiting[0])[written_bytes:]
 
     def close(self) -> None:
         self._is_gone = True

@@ -1,6 +1,6 @@
-"""The sockets by which further channels use a connection, and what killed runs have left of them.
+"""The sockets by which further channels use a connection, and the removal of those of killed runs.
 
-Not here: the folder that they lie in (../state.py), who makes and uses them (openssh.py).
+Not here: their folder (../state.py), who makes and uses them (openssh.py).
 """
 
 from __future__ import annotations
@@ -11,26 +11,24 @@ import os
 import time
 from typing import NamedTuple
 
-PROGRAM = (
-    ".ask"  # behind the name of a socket: the program by which ssh asks there (connect/prompts.py)
-)
-_NEW_S = 60.0  # a younger one may be bound already and not listened on yet
+PROGRAM = ".ask"  # ends the name of the program by which ssh asks at a socket (prompt_server.py)
+_NEW_S = 60.0  # in a younger socket nobody may listen yet
 
 
 class Control(NamedTuple):
     """The socket by which further channels use a connection (ssh_config(5), ControlPath)."""
 
     path: str
-    is_master: bool  # of the connection that has it; else it is of one that rides on it
+    is_master: bool  # for the connection that makes the socket; else for a further channel of it
 
     def is_alive(self) -> bool:
-        """Does the connection's ssh listen there?"""
+        """Return whether the connection's ssh listens there."""
         probe = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         probe.setblocking(False)
         try:
             probe.connect(self.path)
             return True
-        except BlockingIOError:  # one that was stopped, and has many callers
+        except BlockingIOError:  # an ssh that was stopped, with a full backlog
             return True
         except OSError:
             return False
@@ -39,7 +37,7 @@ class Control(NamedTuple):
 
 
 def sweep(folder: str) -> None:
-    """Remove the sockets and programs that killed runs have left: nobody listens there any more."""
+    """Remove the sockets and programs that killed runs have left: nobody listens there."""
     with contextlib.suppress(OSError):
         names = [each for each in os.listdir(folder) if not each.startswith(".")]  # fences
         for name in {each.removesuffix(PROGRAM) for each in names}:
@@ -51,7 +49,7 @@ def sweep(folder: str) -> None:
 
 
 def _is_old(path: str) -> bool:
-    """Was the file made long ago, or is it not there?"""
+    """Return whether the file was made long ago, or is not there."""
     try:
         return time.time() - os.lstat(path).st_mtime > _NEW_S
     except OSError:

@@ -1,7 +1,7 @@
-"""Channels of a connection that a program has made itself, with paramiko or asyncssh.
+"""Channels of a connection that the user's program has made, with paramiko or asyncssh.
 
-Session(transport=client) opens its channels on that connection. The library moves the bytes between
-the channel and pipes, in this process; the connection is the program's, and stays open.
+Session(transport=client) opens its channels on that connection, which stays open. The library moves
+the bytes between the channel and pipes, in this process.
 
 Not here: the loop between a channel of asyncssh and its pipes (asyncssh_pump.py).
 """
@@ -20,7 +20,7 @@ from pscp.endpoint import system
 from pscp.errors import PscpError, UsageError
 from pscp.options import Location, Options
 from pscp.transports.control_sockets import Control
-from pscp.transports.openssh import explained
+from pscp.transports.openssh import error_of
 from pscp.transports.ssh_settings import Request
 
 if TYPE_CHECKING:  # both are extras, and take long to load
@@ -33,8 +33,7 @@ _READ_BYTES = 256 * 1024
 _ENDING_S = 2.0
 _FAILED_STATUS = 255
 
-
-# What only who makes a connection can heed.
+# Options that only the program that makes a connection can obey.
 _OF_CONNECTIONS = (
     "congestion", "rcvbuf_bytes", "sndbuf_bytes", "bind", "cpus", "transport", "program", "port",
     "identities", "config_file", "jump", "ssh_options", "address_family", "cipher", "compress",
@@ -42,7 +41,7 @@ _OF_CONNECTIONS = (
 
 
 def check(client: object, options: Options) -> None:
-    """Raise UsageError for what is no connected client, and for options that it cannot heed."""
+    """Raise UsageError if this is no connected client, or for options that it cannot obey."""
     default = Options()
     for name in _OF_CONNECTIONS:
         if getattr(options, name) != getattr(default, name):
@@ -94,7 +93,7 @@ def _loop_of(client: asyncssh.SSHClientConnection) -> asyncio.AbstractEventLoop:
 
 
 def place_of(client: object) -> Location:
-    """Return the other end's address. Raises UsageError for what is no connection."""
+    """Return the other end's address. Raises UsageError if this is no connected client."""
     _check_client(client)
     name: object = None
     if _is_asyncssh(client):
@@ -106,15 +105,15 @@ def place_of(client: object) -> Location:
 
 
 class LentChannel:
-    """A channel of the program's connection, and the pipes to it."""
+    """A channel of the connection, a thread that serves it, and pipes between the two."""
 
     control: Control | None = None
     needs_agent = True
 
     def __init__(self, client: object, request: Request) -> None:
-        self.pid = 0  # there is no process but this
+        self.pid = 0  # there is no other process
         self._stop: Callable[[], object] = lambda: None
-        self._status, self._said = _FAILED_STATUS, ""
+        self._status, self._failure = _FAILED_STATUS, ""
         far_in, self.write_fd = os.pipe()
         self.read_fd, far_out = os.pipe()
         self.error_fd, far_error = os.pipe()
@@ -135,8 +134,8 @@ class LentChannel:
     def _serve(self, serve: Callable[[], int], fds: tuple[int, int, int]) -> None:
         try:
             self._status = serve()
-        except Exception as error:  # of a library: its words are what is known
-            self._said = f"Connection closed: {error}"
+        except Exception as error:  # from the library
+            self._failure = f"Connection closed: {error}"
         finally:
             for fd in fds:
                 os.close(fd)
@@ -164,11 +163,11 @@ class LentChannel:
             self._stop = lambda: loop.call_soon_threadsafe(task.cancel)
             return _FAILED_STATUS if self._is_ended else await run_channel(client, request, fds)
 
-        # Not cancelled from here: its result would be there while the loop still uses the pipes.
+        # This future is not cancelled: it would end while the loop still uses the pipes.
         return asyncio.run_coroutine_threadsafe(carry(), loop).result()
 
     def let_go(self, patience_s: float) -> None:
-        """End it: a channel logs in nowhere."""
+        """Close it at once, since a channel has no login of its own."""
         self.close()
 
     def end(self) -> None:
@@ -191,21 +190,25 @@ class LentChannel:
         for fd in (self.write_fd, self.read_fd):
             os.close(fd)
 
-    def explain(self, said: str) -> PscpError:
+    def explain(self, messages: str, /) -> PscpError:
         self._thread.join(_ENDING_S)
-        return explained(self._status, said or self._said)
+        return error_of(self._status, messages or self._failure)
 
 
 # --- paramiko
 
 
 def serve_paramiko(
-    transport: paramiko.Transport, request: Request, fds: tuple[int, int, int],
-    rider: socket.socket | None = None, opened: Callable[[paramiko.Channel], None] | None = None,
-) -> int:  # fmt: skip
-    """Run a command or subsystem between these descriptors; return its exit status.
+    transport: paramiko.Transport,
+    request: Request,
+    fds: tuple[int, int, int],
+    client: socket.socket | None = None,
+    opened: Callable[[paramiko.Channel], None] | None = None,
+) -> int:
+    """Run a command or subsystem with these descriptors; return its exit status.
 
-    It ends when `rider` does. Raises Failed.
+    The channel ends when the other end of `client` closes. `opened` is called with the channel.
+    Raises Failed.
     """
     import paramiko
 
@@ -225,26 +228,26 @@ def serve_paramiko(
     except paramiko.SSHException:
         what = "subsystem" if request.is_subsystem else "exec"
         raise Failed(f"{what} request failed on channel 0") from None
-    feeding = (channel, os.dup(fds[0]))  # its own: it may outlive the channel
+    feeding = (channel, os.dup(fds[0]))  # a copy, since the thread may outlive the channel
     threading.Thread(target=_feed, args=feeding, name="channel in", daemon=True).start()
     errors = threading.Thread(target=_drain, args=(channel.recv_stderr, fds[2]), daemon=True)
     errors.start()
-    if rider is not None:
-        threading.Thread(target=_end_with, args=(channel, rider), daemon=True).start()
+    if client is not None:
+        threading.Thread(target=_end_with, args=(channel, client), daemon=True).start()
     try:
         _drain(channel.recv, fds[1])
         errors.join()
         status = int(channel.recv_exit_status())
     finally:
         channel.close()
-        errors.join()  # the descriptors are the caller's again
+        errors.join()  # from here on the caller may close the descriptors
     if status < 0 and not transport.is_active():
         raise Failed("Connection closed by remote host")
     return status if status >= 0 else _FAILED_STATUS
 
 
 def _feed(channel: paramiko.Channel, fd: int) -> None:
-    """Send the command's input, to its end."""
+    """Send the command's input, up to its end, and close the descriptor."""
     try:
         with contextlib.suppress(OSError):
             while data := os.read(fd, _READ_BYTES):
@@ -255,7 +258,7 @@ def _feed(channel: paramiko.Channel, fd: int) -> None:
 
 
 def _drain(receive: Callable[[int], bytes], fd: int) -> None:
-    """Pass on what comes, to its end; where nobody reads it any more, to nowhere."""
+    """Write what the channel brings, up to its end, or drop it once nobody reads it."""
     is_read = True
     while data := receive(_READ_BYTES):
         try:
@@ -265,8 +268,8 @@ def _drain(receive: Callable[[int], bytes], fd: int) -> None:
             is_read = False
 
 
-def _end_with(channel: paramiko.Channel, rider: socket.socket) -> None:
-    """Close the channel when the rider ends."""
+def _end_with(channel: paramiko.Channel, client: socket.socket) -> None:
+    """Close the channel when the other end of the socket closes."""
     with contextlib.suppress(OSError):
-        rider.recv(1)
+        client.recv(1)
     channel.close()

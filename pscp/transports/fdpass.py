@@ -1,10 +1,10 @@
-"""ssh's ProxyCommand where the socket is to have settings of its own: connects, and passes it on.
+"""ssh's ProxyCommand where the socket needs settings: makes it, connects it, and passes it to ssh.
 
-    python3 -I -S fdpass.py HOST PORT FAMILY TIMEOUT_S ADDRESS CONGESTION RCVBUF SNDBUF
+    python3 -I -S fdpass.py HOST PORT FAMILY TIMEOUT_S ADDRESS CONGESTION RCVBUF_BYTES SNDBUF_BYTES
 
-A program by itself. ssh gives it a Unix socket as standard input and output, and takes the
-connected one from there (ProxyUseFdpass). "none" and "-" stand for what is not asked for. What
-fails is said in ssh's own words, so that it means the same (openssh.py).
+A program by itself. Its standard input and output are a Unix socket, from which ssh takes the
+connected socket (ProxyUseFdpass). "none" and "-" stand for what is not asked for. Its messages are
+ssh's own, so that they are read as ssh's (openssh.py).
 
 Not here: which settings, and whether (socket_options.py).
 """
@@ -19,13 +19,13 @@ import sys
 from time import monotonic
 
 _Address = tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]
-_Found = list[tuple[int, int, int, str, _Address]]  # as getaddrinfo(3) has it
+_Found = list[tuple[int, int, int, str, _Address]]  # the result of getaddrinfo(3)
 
 FAMILIES = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}
 
 
 class SshIsGone(Exception):
-    pass
+    """The process that waits for the socket has ended."""
 
 
 def main(words: list[str]) -> int:
@@ -50,7 +50,7 @@ def connected(
 ) -> socket.socket:
     """Connect a socket to the first of these addresses that answers.
 
-    Raises OSError, of the last one, and SshIsGone when the other end of `watched_fd` closes.
+    Raises the last address's OSError, and SshIsGone when the other end of `watched_fd` closes.
     """
     until_s = None if timeout_s == "none" else monotonic() + int(timeout_s)
     failure = OSError(errno.EADDRNOTAVAIL, os.strerror(errno.EADDRNOTAVAIL))
@@ -76,7 +76,7 @@ def _set(made: socket.socket, congestion: str, rcvbuf: str, sndbuf: str) -> None
 
 
 def _connect(made: socket.socket, peer: _Address, until_s: float | None, watched_fd: int) -> None:
-    """Connect, but give up when ssh does: its end of our standard input closes."""
+    """Connect the socket. Raises SshIsGone when the other end of `watched_fd` closes."""
     made.setblocking(False)
     code = made.connect_ex(peer)
     if code == errno.EINPROGRESS:

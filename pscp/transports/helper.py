@@ -1,10 +1,10 @@
-"""What the programs that run asyncssh and paramiko have in common: they behave as ssh does.
+"""The common part of the programs that run asyncssh and paramiko, and behave as ssh does.
 
-The target as ssh_config(5) has it, the questions on the terminal, what is thought of a host key,
-the socket, the further channels of a connection, and how all of it ends.
+It has the target by ssh_config(5), the questions on the terminal, the check of host keys, the
+socket, and the program's end.
 
-Not here: the libraries (asyncssh_helper.py, paramiko_helper.py), a further channel as its user has
-it (mux_client.py).
+Not here: the libraries (asyncssh_helper.py, paramiko_helper.py), further channels of a connection
+(mux_server.py).
 Read next: asyncssh_helper.py.
 """
 
@@ -13,7 +13,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import hashlib
-import json
 import os
 import re
 import select
@@ -30,16 +29,15 @@ from pscp.errors import UsageError
 from pscp.options import TIMEOUT_S, parse_location, parse_seconds
 from pscp.transports import askpass, fdpass
 from pscp.transports.openssh import WRONG_STATUS
-from pscp.transports.ssh_settings import REFUSED, Request, Settings
+from pscp.transports.ssh_settings import REFUSED, Settings
 
 FAILED_STATUS = 255  # as ssh's
-AGAIN = "Permission denied, please try again."  # of a password
+AGAIN = "Permission denied, please try again."  # after a wrong password
 
-READ_BYTES = 256 * 1024  # of the command's input at once
-MAX_JUMPS = 8
-_REQUEST_MAX_BYTES = 64 * 1024
-_STRICT = {"yes": "yes", "true": "yes", "ask": "ask", "accept-new": "accept-new", "no": "no",
-           "off": "no", "false": "no"}  # fmt: skip
+READ_BYTES = 256 * 1024  # of the command's input, at once
+_MAX_JUMPS = 8
+_STRICT = ("yes", "ask", "accept-new", "no")  # values of StrictHostKeyChecking
+_STRICT_ALIASES = {"true": "yes", "off": "no", "false": "no"}
 
 
 class Failed(Exception):
@@ -56,12 +54,12 @@ class Wrong(Failed):
 
 # --- the target
 
-Get = Callable[[str], list[str]]  # the words of a keyword's value; none: it is not configured
+Get = Callable[[str], list[str]]  # returns the words of a keyword's value; none if it is not set
 
 
 @dataclass(frozen=True)
 class Target:
-    """One host on the way, as the configuration has it."""
+    """One host on the way, by its configuration."""
 
     name: str
     host: str
@@ -73,10 +71,10 @@ class Target:
     jump: str
     proxy_command: str
     strict: str
-    key_name: str  # by which known_hosts knows it
+    key_name: str  # the host's name in known_hosts
     user_files: tuple[str, ...]
     global_files: tuple[str, ...]
-    tries: int  # of a password
+    tries: int  # attempts with a password
     may_prompt: bool
 
     @classmethod
@@ -88,24 +86,45 @@ class Target:
             if first(keyword, "none").lower() not in ("none", "no"):
                 raise Wrong(f"{keyword} is configured for {name}, and needs --transport openssh")
         host, port = first("HostName", name), int(first("Port", "22"))
-        strict = _STRICT.get(first("StrictHostKeyChecking", "ask").lower())
-        if strict is None:
+        strict = first("StrictHostKeyChecking", "ask").lower()
+        strict = _STRICT_ALIASES.get(strict, strict)
+        if strict not in _STRICT:
             raise Wrong(f"StrictHostKeyChecking {first('StrictHostKeyChecking')} is not known")
         known = "~/.ssh/known_hosts", "/etc/ssh/ssh_known_hosts"
         names = [get(f"{whose}KnownHostsFile") for whose in ("User", "Global")]
         files = [words or [base, f"{base}2"] for words, base in zip(names, known, strict=True)]
         user_files, global_files = (tuple(map(os.path.expanduser, each)) for each in files)
+        is_batch = first("BatchMode", "no").lower() in ("yes", "true")
         return cls(
-            name, host, port, first("User", local_user), first("AddressFamily", "any"),
-            first("BindAddress"), _seconds(first("ConnectTimeout", "0")),
-            _unless_none(first("ProxyJump")), _unless_none(" ".join(get("ProxyCommand"))), strict,
-            first("HostKeyAlias") or (host if port == 22 else f"[{host}]:{port}"),
-            user_files, global_files, int(first("NumberOfPasswordPrompts", "3")),
-            settings.may_prompt and first("BatchMode", "no").lower() not in ("yes", "true"),
-        )  # fmt: skip
+            name=name,
+            host=host,
+            port=port,
+            user=first("User", local_user),
+            family=first("AddressFamily", "any"),
+            bind=first("BindAddress"),
+            timeout_s=_seconds(first("ConnectTimeout", "0")),
+            jump=_unless_none(first("ProxyJump")),
+            proxy_command=_unless_none(" ".join(get("ProxyCommand"))),
+            strict=strict,
+            key_name=first("HostKeyAlias") or (host if port == 22 else f"[{host}]:{port}"),
+            user_files=user_files,
+            global_files=global_files,
+            tries=int(first("NumberOfPasswordPrompts", "3")),
+            may_prompt=settings.may_prompt and not is_batch,
+        )
+
+    @property
+    def login(self) -> str:
+        """USER@HOST."""
+        return f"{self.user}@{self.host}"
+
+    @property
+    def address(self) -> str:
+        """The host and the port, in ssh's words."""
+        return f"host {self.host} port {self.port}"
 
     def known_hosts(self) -> str:
-        """Return the text of all files of known hosts."""
+        """Return the text of all known_hosts files."""
         texts = []
         for path in (*self.user_files, *self.global_files):
             with contextlib.suppress(OSError), open(path, errors="surrogateescape") as file:
@@ -114,7 +133,7 @@ class Target:
 
 
 def _seconds(value: str) -> str:
-    """Return a ConnectTimeout, such as 90 or 1m30s, in seconds; 0 means that none is set."""
+    """Return a value of ConnectTimeout, such as 90 or 1m30s, in seconds; for 0 the default."""
     if value.lower() == "none":
         return "none"
     try:
@@ -130,10 +149,15 @@ def _unless_none(value: str) -> str:
     return "" if value.lower() == "none" else value
 
 
-def jump_settings(target: Target, settings: Settings) -> tuple[str, tuple[str, ...]] | None:
-    """Return the last host to jump through, and the lines of its configuration, if any."""
+def jump_settings(target: Target, depth: int) -> tuple[str, tuple[str, ...]] | None:
+    """Return the last host to jump through, and lines for its configuration; None without one.
+
+    `depth` counts the jumps so far. Raises Wrong for too many.
+    """
     if not target.jump:
         return None
+    if depth == _MAX_JUMPS:
+        raise Wrong(f"ProxyJump {target.jump}: too many hosts to jump through")
     *before, last = target.jump.split(",")
     place = parse_location(last if "://" in last else f"ssh://{last}")
     given = (("User", place.user), ("Port", place.port), ("ProxyJump", ",".join(before)))
@@ -141,12 +165,10 @@ def jump_settings(target: Target, settings: Settings) -> tuple[str, tuple[str, .
 
 
 def check_sockets(target: Target, settings: Settings) -> None:
-    """Raise Wrong where options of a socket are set, and another program or connection makes it."""
-    asked = {
-        "--congestion": settings.congestion, "--rcvbuf": settings.rcvbuf_bytes,
-        "--sndbuf": settings.sndbuf_bytes, "BindAddress": target.bind,
-    }  # fmt: skip
-    names = " and ".join(name for name, value in asked.items() if value)
+    """Raise Wrong if options of the socket are set, and a proxy makes it."""
+    buffers = [("--rcvbuf", settings.rcvbuf_bytes), ("--sndbuf", settings.sndbuf_bytes)]
+    asked = [("--congestion", settings.congestion), *buffers, ("BindAddress", target.bind)]
+    names = " and ".join(name for name, value in asked if value)
     if names and (target.jump or target.proxy_command):
         way = "ProxyJump" if target.jump else "ProxyCommand"
         raise Wrong(f"{names}: not with {way}, which connects in its place")
@@ -164,8 +186,7 @@ def connected(target: Target, settings: Settings) -> socket.socket:
     try:
         made = fdpass.connected(found, target.timeout_s, *words, watched_fd=2)  # type: ignore[arg-type]
     except OSError as error:
-        where = f"host {target.host} port {target.port}"
-        raise Failed(f"connect to {where}: {error.strerror or error}") from None
+        raise Failed(f"connect to {target.address}: {error.strerror or error}") from None
     except fdpass.SshIsGone:
         raise Failed("nobody waits for this connection") from None
     sock = socket.socket(fileno=made.detach())
@@ -205,35 +226,35 @@ _person = _Person()
 
 @contextlib.contextmanager
 def limited(target: Target) -> Iterator[None]:
-    """End this program, in ssh's words, where the login within takes longer than ConnectTimeout.
+    """End this program, with ssh's message, if the login within takes longer than ConnectTimeout.
 
-    The time in which a person is asked is not counted. A library may block for ever in between.
+    The time of prompts is not counted. The program ends since a library may block for ever.
     """
     if target.timeout_s == "none":
         yield
         return
-    is_in = threading.Event()
+    is_done = threading.Event()
     until_s = time.monotonic() + float(target.timeout_s) - _person.taken_s()
 
     def watch() -> None:
         while (left_s := until_s + _person.taken_s() - time.monotonic()) > 0:
-            if is_in.wait(left_s):
+            if is_done.wait(left_s):
                 return
-        say(f"connect to host {target.host} port {target.port}: Connection timed out")
+        say(f"connect to {target.address}: Connection timed out")
         os._exit(FAILED_STATUS)
 
     threading.Thread(target=watch, name="limit", daemon=True).start()
     try:
         yield
     finally:
-        is_in.set()
+        is_done.set()
 
 
 # --- the terminal
 
 
 def ask(question: str, is_secret: bool = True) -> str | None:
-    """Ask on the terminal; return the person's answer, None where there is none."""
+    """Ask on the terminal; return the answer, or None if there is none."""
     import getpass  # here: few connections ask
 
     try:
@@ -248,7 +269,7 @@ def ask(question: str, is_secret: bool = True) -> str | None:
 
 
 def prompt(target: Target, question: str, is_secret: bool = True) -> str | None:
-    """Ask what a login needs; return None where nobody may be asked. All prompts go this way."""
+    """Ask what a login needs; return None if nobody may be asked. All prompts go this way."""
     if not target.may_prompt:
         return None
     token, _, path = os.environ.get(askpass.SOCKET, "").partition(":")
@@ -263,17 +284,22 @@ def prompt(target: Target, question: str, is_secret: bool = True) -> str | None:
 
 
 def question(target: Target, text: str, is_echoed: bool) -> str | None:
-    """Ask one of the server's own questions (keyboard-interactive), shown as ssh shows it."""
-    return prompt(target, f"({target.user}@{target.host}) {text}", is_secret=not is_echoed)
+    """Ask a question of the server (keyboard-interactive), with the words of ssh around it."""
+    return prompt(target, f"({target.login}) {text}", is_secret=not is_echoed)
+
+
+def ask_password(target: Target) -> str | None:
+    """Ask for the user's password at the target."""
+    return prompt(target, f"{target.login}'s password: ")
 
 
 # --- host keys
 
 
 def judge(target: Target, kind: str, key: bytes, is_other_known: bool) -> None:
-    """Judge a key that is not among the known ones. Raises Failed where it is not to be trusted.
+    """Decide on a host key that is not in known_hosts. Raises Failed if it is not trusted.
 
-    `key` is its wire form (RFC 4253, 6.6). Before this, no secret has been sent.
+    `key` is its wire form (RFC 4253, 6.6). No secret may have been sent before.
     """
     if is_other_known:
         raise Failed(
@@ -292,6 +318,7 @@ def judge(target: Target, kind: str, key: bytes, is_other_known: bool) -> None:
 
 
 def fingerprint(key: bytes) -> str:
+    """Return the fingerprint of a host key as ssh shows it."""
     return "SHA256:" + base64.b64encode(hashlib.sha256(key).digest()).decode().rstrip("=")
 
 
@@ -306,7 +333,7 @@ def _is_accepted(target: Target, kind: str, key: bytes) -> bool:
 
 
 def _record(path: str, line: str) -> None:
-    """Add a line to known_hosts; a key that cannot be added is trusted this once, as by ssh."""
+    """Add a line to known_hosts; a key that cannot be added is trusted once, as by ssh."""
     try:
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
         with open(path, "a") as file:
@@ -315,61 +342,13 @@ def _record(path: str, line: str) -> None:
         print(f"Failed to add the host to {path}: {error.strerror}", file=sys.stderr)
 
 
-# --- further channels (mux_client.py has the other end)
-
-
-class Rider:
-    """Another program that wants a channel of this connection: what for, and its descriptors."""
-
-    def __init__(self, sock: socket.socket) -> None:
-        """Raise OSError, ValueError for what is no rider."""
-        self.sock = sock
-        data, fds, _, _ = socket.recv_fds(sock, _REQUEST_MAX_BYTES, 3)
-        self.fds = fds
-        try:
-            self.request = Request(*json.loads(data))
-        except (TypeError, ValueError):
-            self.close()
-            raise ValueError("no request") from None
-        if len(fds) != 3:
-            self.close()
-            raise ValueError("no descriptors")
-
-    def answer(self, status: int) -> None:
-        with contextlib.suppress(OSError):
-            self.sock.sendall(status.to_bytes(4, "big", signed=True))
-
-    def close(self) -> None:
-        self.sock.close()
-        while self.fds:
-            os.close(self.fds.pop())
-
-
-@contextlib.contextmanager
-def listening(path: str) -> Iterator[socket.socket | None]:
-    """Listen for riders, in a folder that only the user may enter; None for no path."""
-    if not path:
-        yield None
-        return
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(f"{path}.new")
-        os.chmod(f"{path}.new", 0o600)
-        listener.listen(16)
-        os.rename(f"{path}.new", path)  # whoever sees it can connect
-        try:
-            yield listener
-        finally:
-            with contextlib.suppress(OSError):
-                os.unlink(path)
-
-
 # --- the end
 
 
 def run(serve: Callable[[Settings], int]) -> None:
     """Run the whole program: serve one connection, and end as ssh would."""
     settings = Settings.from_json(sys.argv[1])
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # at once
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # ends the process at once
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     _end_with_reader()
     _quiet(settings.is_debug)
@@ -378,18 +357,18 @@ def run(serve: Callable[[Settings], int]) -> None:
     except Failed as error:
         status = error.status
         say(str(error))
-    except Exception as error:  # of the library: a line tells more than a traceback
+    except Exception as error:  # from the library: a line tells more than a traceback
         if settings.is_debug:
             raise
         status = FAILED_STATUS
         say(f"Connection closed: {type(error).__name__}: {error}")
     with contextlib.suppress(OSError, ValueError):
         sys.stderr.flush()
-    os._exit(status)  # threads of a library may hang on what is gone
+    os._exit(status)  # a library's threads may wait for a connection that is gone
 
 
 def _quiet(is_debug: bool) -> None:
-    """Show what a library logs with -d only; what matters of it is raised, and said in a line."""
+    """Show a library's log only with -d: what matters is raised, and becomes a line."""
     import logging  # here: the libraries have imported it
 
     if is_debug:
@@ -399,7 +378,7 @@ def _quiet(is_debug: bool) -> None:
 
 
 def hang_up() -> None:
-    """Let who reads the command's output see that it ended, while riders go on."""
+    """Let the reader of the command's output see its end, while further channels go on."""
     nothing = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1):
         os.dup2(nothing, fd)
@@ -407,12 +386,13 @@ def hang_up() -> None:
 
 
 def say(line: str) -> None:
+    """Write a line to standard error, with white space folded."""
     with contextlib.suppress(OSError):
         os.write(2, (" ".join(line.split()) + "\n").encode(errors="replace"))
 
 
 def _end_with_reader() -> None:
-    """End when nobody reads standard error: whoever started this is gone, perhaps by SIGKILL."""
+    """End the process when nobody reads its standard error: its parent was killed, perhaps."""
 
     def wait() -> None:
         poll = select.poll()

@@ -1,11 +1,11 @@
-"""One more channel of a connection that another program here has: asks for it, and waits.
+"""Asks the program of a connection for one more channel, and waits for its end.
 
     python3 -I -S mux_client.py PATH TEXT IS_SUBSYSTEM
 
-A program by itself, as ssh is for a ControlMaster. Its standard input, output and error are handed
-over (SCM_RIGHTS), so no data passes through it; its exit status is the command's.
+A program by itself, as ssh is for a ControlMaster. It hands over its standard input, output and
+error (SCM_RIGHTS), so no data passes through it; its exit status is the command's.
 
-Not here: the other end (helper.py).
+Not here: the other end (mux_server.py).
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ def main(words: list[str]) -> int:
         return FAILED_STATUS
     poll = select.poll()
     poll.register(master.fileno(), select.POLLIN)
-    poll.register(2, 0)  # nobody reads it any more: whoever started this is gone
+    poll.register(2, 0)  # the process that reads it may end, perhaps by SIGKILL
     nothing = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1):
-        os.dup2(nothing, number)  # they are the master's now: it ends them
+        os.dup2(nothing, number)  # the connection's program has them now, and closes them
     while master.fileno() not in (ready := dict(poll.poll())):
         if 2 in ready:
             return FAILED_STATUS

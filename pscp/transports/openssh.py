@@ -1,10 +1,10 @@
 """A channel through the ssh program, as the user has set it up.
 
-ssh_config, the agent, ProxyJump, certificates, known_hosts and prompts are ssh's own business.
-Ours are only the few options below, and the reading of its exit.
+ssh_config, the agent, ProxyJump, certificates, known_hosts and prompts are left to ssh. pscp adds
+the few options below, and reads ssh's messages and exit status.
 
 Not here: what runs at the far end (../connect/bootstrap.py), the sockets for further channels
-(control_sockets.py), the processes below a wrapper of ssh (children.py).
+(control_sockets.py), servers and tests (../processes.py).
 """
 
 from __future__ import annotations
@@ -12,67 +12,52 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shlex
 import signal
 import subprocess
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from pscp import errors
 from pscp.endpoint import system
-from pscp.errors import (
-    AuthenticationError,
-    ConnectError,
-    ConnectionFull,
-    ConnectionLost,
-    HostKeyError,
-    NoAgent,
-    NoPython,
-    ProtocolError,
-    PscpError,
-    Unreachable,
-    UsageError,
-)
 from pscp.log import Log
 from pscp.options import TIMEOUT_S, Location, Options
-from pscp.transports import children, socket_options
+from pscp.transports import socket_options
 from pscp.transports.control_sockets import Control
 from pscp.transports.remote_command import NO_PYTHON_STATUS, OLD_PYTHON_STATUS
 
-# As scp does: nothing of an interactive session. A ControlMaster of the user's is not used: it
-# would fold all connections into one.
+# As scp does: nothing of an interactive session. The user's own ControlMaster is not used: all
+# lanes would share its connection.
 _FIXED = (
     "-T", "-x", "-oForwardAgent=no", "-oClearAllForwardings=yes", "-oPermitLocalCommand=no",
     "-oRemoteCommand=none", "-oControlPersist=no",
 )  # fmt: skip
-# A channel of another's connection: where that takes no more, ssh must not open one of its own.
-_RIDING = (
-    "-oBatchMode=yes", "-oProxyCommand=false", "-oProxyUseFdpass=no", "-oLogLevel=ERROR",
-)  # fmt: skip
-_ALIVE = ("-oServerAliveInterval=15", "-oServerAliveCountMax=4")  # a dead path is known in 1 min
+# For a channel of another ssh's connection: if that refuses it, ssh must not make a connection.
+_FURTHER = ("-oBatchMode=yes", "-oProxyCommand=false", "-oProxyUseFdpass=no", "-oLogLevel=ERROR")
+_ALIVE = ("-oServerAliveInterval=15", "-oServerAliveCountMax=4")  # ends a dead path after a minute
 
 _AES_GCM = "aes128-gcm@openssh.com,aes256-gcm@openssh.com"
 _CHACHA = "chacha20-poly1305@openssh.com"
 
-_END_S = 2.0  # what an ssh gets to end after SIGTERM
+_END_S = 2.0  # an ssh has this time to end after SIGTERM
 
-PROTOCOL_STATUS = 99  # of the agent
-WRONG_STATUS = 96  # of our own programs: what was asked for cannot be; nobody was contacted
+PROTOCOL_STATUS = 99  # exit status of an agent that was sent what is no frame
+WRONG_STATUS = 96  # exit status of a library's program that cannot do what was asked for
 
 
 @dataclass(frozen=True)
 class SshSetup:
-    """What ssh -G says of a host, and what pscp may therefore set itself."""
+    """What `ssh -G` says of a host, and what pscp may therefore set itself."""
 
-    ciphers_are_ours: bool = False  # the user configured none, so we may put ours in front
-    alive_is_ours: bool = False
-    far_aes: bool | None = None  # AES instructions there; None: not known yet
+    ciphers_are_ours: bool = False  # the user configured none, so pscp puts its own in front
+    alive_is_ours: bool = False  # the same of ServerAliveInterval
+    far_aes: bool | None = None  # whether the far processor has AES instructions; None: not known
     route: socket_options.Route = socket_options.Route()  # noqa: RUF009 - nobody can change it
     advised: str = ""  # the cipher that was measured to be best
-    offered: tuple[str, ...] = ()  # ciphers, by ssh here
+    offered: tuple[str, ...] = ()  # the ciphers of ssh here
 
     def check(self, options: Options, is_push: bool) -> list[str]:
-        """Raise UsageError for what cannot be, before anybody is contacted; return notes for -v."""
+        """Raise UsageError for what cannot be, contacting nobody; return notes for -v."""
         _check_cpus(options.cpus)
         return socket_options.check(options, self.route, is_push)
 
@@ -82,17 +67,17 @@ class SshSetup:
     ) -> list[str]:  # fmt: skip
         """Return ssh's command line for a connection or a channel of it, up to the remote command.
 
-        With `is_answered` its prompts are answered by SSH_ASKPASS.
+        `number` counts the connections from 0; with `is_answered` SSH_ASKPASS answers prompts.
         """
         path, is_master = control or ("none", False)
         words = [options.program, *_FIXED, f"-oControlPath={path}"]
         words.append(f"-oControlMaster={'yes' if is_master else 'no'}")
         if control and not is_master:
             plain = replace(options, jump=None, compress=False)  # no -J beside a ProxyCommand
-            return [*words, *_RIDING, *user_words(host, plain), "--", str(host.host)]
+            return [*words, *_FURTHER, *user_words(host, plain), "--", str(host.host)]
         timeout_s = self.timeout_s(options)
-        words += socket_options.words(options, replace(self.route, timeout_s=timeout_s), number)
-        # ssh would count the time in which a person answers the prompts of the host in between.
+        words += socket_options.words(options, self.route._replace(timeout_s=timeout_s), number)
+        # Through a proxy ssh would count the time in which a person answers the proxy's prompts.
         if not self.route.proxy or options.batch:
             words.append(f"-oConnectTimeout={timeout_s}")
         if (options.batch or not may_prompt) and not is_answered:
@@ -104,13 +89,13 @@ class SshSetup:
         return words + user_words(host, options) + ["--", str(host.host)]
 
     def timeout_s(self, options: Options) -> str:
-        """Return the seconds in which a host has to answer, as ssh takes them."""
+        """Return the seconds that a host has to answer, as a value of ConnectTimeout."""
         if options.timeout_s is None and self.route.timeout_s not in ("none", "0"):
             return self.route.timeout_s
         return str(options.timeout_s or TIMEOUT_S)
 
     def ciphers(self) -> str:
-        """Return the advised cipher, else AES-GCM if both have instructions for it, or ChaCha20."""
+        """Return the advised cipher, else AES-GCM, or ChaCha20 if a processor is slow at AES."""
         if self.advised:
             return self.advised
         return _CHACHA if False in (system.has_aes(), self.far_aes) else _AES_GCM
@@ -121,12 +106,8 @@ def user_words(host: Location, options: Options) -> list[str]:
     given: list[tuple[str, object]] = [("-F", options.config_file)]
     given += [("-o", option) for option in options.ssh_options]
     given += [("-i", identity) for identity in options.identities]
-    given += [
-        ("-c", options.cipher),
-        ("-J", options.jump),
-        ("-p", host.port or options.port),
-        ("-l", host.user),
-    ]
+    given += [("-c", options.cipher), ("-J", options.jump)]
+    given += [("-p", host.port or options.port), ("-l", host.user)]
     words = [str(word) for letter, value in given if value for word in (letter, value)]
     if options.compress:
         words.append("-C")
@@ -140,28 +121,29 @@ def user_words(host: Location, options: Options) -> list[str]:
 def resolve(host: Location, options: Options) -> SshSetup:
     """Ask `ssh -G` what the user's configuration says. Contacts nobody. Raises UsageError."""
     words = user_words(host, options)
-    ours = _resolved([options.program, "-G", *words, "--", str(host.host)])
-    plain = _resolved([options.program, "-F", "none", "-G", "--", "localhost"])
+    asked = _start_ssh([options.program, "-G", *words, "--", str(host.host)])
+    plain = _start_ssh([options.program, "-F", "none", "-G", "--", "localhost"])
     try:
-        configured, default = ours.communicate(), plain.communicate()
+        (output, messages), (default_output, _) = asked.communicate(), plain.communicate()
     except BaseException:
-        for child in (ours, plain):
+        for child in (asked, plain):
             child.kill()
             child.communicate()
         raise
-    if ours.returncode:
-        said = configured[1].decode(errors="replace").strip().splitlines() or ["ssh -G failed"]
-        raise UsageError(f"{options.program}: {said[0]}", "see ssh_config(5)")
-    mine, theirs = _settings(configured[0]), _settings(default[0])
+    if asked.returncode:
+        lines = messages.decode(errors="replace").strip().splitlines() or ["ssh -G failed"]
+        raise errors.UsageError(f"{options.program}: {lines[0]}", "see ssh_config(5)")
+    configured, default = _settings(output), _settings(default_output)
+    ciphers = configured.get("ciphers")
     return SshSetup(
-        ciphers_are_ours=mine.get("ciphers") == theirs.get("ciphers") and not options.cipher,
-        alive_is_ours=mine.get("serveraliveinterval", "0") == "0",
-        route=socket_options.Route.read(mine),
-        offered=tuple(mine["ciphers"].split(",")) if "ciphers" in mine else (),
+        ciphers_are_ours=ciphers == default.get("ciphers") and not options.cipher,
+        alive_is_ours=configured.get("serveraliveinterval", "0") == "0",
+        route=socket_options.Route.read(configured),
+        offered=tuple(ciphers.split(",")) if ciphers else (),
     )
 
 
-def _resolved(argv: list[str]) -> subprocess.Popen[bytes]:
+def _start_ssh(argv: list[str]) -> subprocess.Popen[bytes]:
     try:
         return subprocess.Popen(
             argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -170,8 +152,8 @@ def _resolved(argv: list[str]) -> subprocess.Popen[bytes]:
         raise _cannot_run(argv[0], error) from None
 
 
-def _cannot_run(program: str, error: OSError) -> UsageError:
-    return UsageError(f"cannot run {program}: {error.strerror}", "-S names the ssh program")
+def _cannot_run(program: str, error: OSError) -> errors.UsageError:
+    return errors.UsageError(f"cannot run {program}: {error.strerror}", "-S names the ssh program")
 
 
 def _settings(output: bytes) -> dict[str, str]:
@@ -180,11 +162,14 @@ def _settings(output: bytes) -> dict[str, str]:
 
 
 def _check_cpus(cpus: tuple[int, ...]) -> None:
-    """Pin this thread to each for a moment: a container may have fewer than the machine."""
+    """Raise UsageError for a processor that this process may not use.
+
+    This thread is pinned to each for a moment: a container may have fewer than the machine.
+    """
     if not cpus:
         return
     if not hasattr(os, "sched_setaffinity"):
-        raise UsageError("--cpus: this system has no way to pin a process to a processor")
+        raise errors.UsageError("--cpus: this system has no way to pin a process to a processor")
     before = os.sched_getaffinity(0)
     try:
         for cpu in cpus:
@@ -193,12 +178,12 @@ def _check_cpus(cpus: tuple[int, ...]) -> None:
             except OSError:
                 listed = ", ".join(map(str, sorted(before)))
                 message = f"--cpus: no processor {cpu} here; there is: {listed}"
-                raise UsageError(message, "without --cpus the kernel decides") from None
+                raise errors.UsageError(message, "without --cpus the kernel decides") from None
     finally:
         os.sched_setaffinity(0, before)
 
 
-_SHOWN_MAX = 400  # characters of a command line in a record; the loader of an agent is long
+_SHOWN_MAX = 400  # characters of a command line in the log; the remote command is long
 _log = Log("transports")
 
 
@@ -211,10 +196,10 @@ class Child:
         self, argv: list[str], may_prompt: bool, cpu: int | None, control: Control | None,
         environment: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
-        """`environment` is added to ours."""
+        """Start the program; `environment` is added to that of this process."""
         self.control = control
-        # A lane that must not prompt gets a session of its own, so that a Ctrl-C at the terminal
-        # reaches the coordinator alone, which then ends every lane.
+        # An ssh that must not prompt gets a session of its own, so that a Ctrl-C at the terminal
+        # reaches only the coordinator, which then ends every lane.
         try:
             self._child = subprocess.Popen(
                 argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -224,11 +209,14 @@ class Child:
         except OSError as error:
             raise _cannot_run(argv[0], error) from None
         if cpu is not None:
-            with contextlib.suppress(ProcessLookupError):  # it ended already
+            with contextlib.suppress(ProcessLookupError):  # the child has ended already
                 os.sched_setaffinity(self._child.pid, {cpu})
         self.pid = self._child.pid
-        _log.debug("process %d runs: %s", self.pid, shlex.join(argv)[:_SHOWN_MAX])
-        self._has_group = not may_prompt  # and so have the processes that it starts
+        if _log.is_wanted:
+            import shlex  # here: few copies write a log
+
+            _log.debug("process %d runs: %s", self.pid, shlex.join(argv)[:_SHOWN_MAX])
+        self._has_group = not may_prompt  # the child leads a process group
         self._closing = threading.Lock()  # held where descriptors are closed or replaced
         assert self._child.stdin and self._child.stdout and self._child.stderr
         self._files = (self._child.stdin, self._child.stdout, self._child.stderr)
@@ -239,17 +227,22 @@ class Child:
     def end(self) -> None:
         if self._child.poll() is None:
             self._signal(signal.SIGTERM)
-            self._signal(signal.SIGCONT)  # one that was stopped takes no SIGTERM
+            self._signal(signal.SIGCONT)  # a stopped process would not handle SIGTERM
         with self._closing:
-            if not self._files[0].closed:  # a program between us and ssh may leave ssh behind
-                children.end_input(self.write_fd)
+            if not self._files[0].closed:  # a script around ssh may leave ssh behind
+                _end_input(self.write_fd)
 
     def _signal(self, kind: signal.Signals) -> None:
-        """Send a signal to ssh, and to a wrapper or a shell that runs it."""
+        """Send a signal to the child and to the processes below it.
+
+        An `ssh` may be a script that runs the real ssh as its child: without the script that would
+        go on, with the descriptors of its channel.
+        """
         if self._has_group:
-            children.signal_group(self.pid, kind)
+            with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS: of a zombie
+                os.killpg(self.pid, kind)
         else:
-            children.signal_tree(self.pid, kind)
+            _signal_tree(self.pid, kind)
 
     def close(self) -> None:
         self.end()
@@ -275,16 +268,39 @@ class Child:
                 with contextlib.suppress(OSError):
                     file.close()
 
-    def explain(self, said: str) -> PscpError:
+    def explain(self, messages: str, /) -> errors.PscpError:
         try:
             status = self._child.wait(_END_S)
         except subprocess.TimeoutExpired:
-            return ConnectionLost(last_line(said) or "the connection closed")
-        return explained(status, said)
+            return errors.ConnectionLost(last_line(messages) or "the connection closed")
+        return error_of(status, messages)
+
+
+def _signal_tree(pid: int, kind: signal.Signals) -> None:
+    """Send a signal to a child in our own process group, and to its children, where known."""
+    found = [pid]
+    for each in found:  # where there is proc(5)
+        listing = f"/proc/{each}/task/{each}/children"
+        with contextlib.suppress(OSError, ValueError), open(listing) as file:
+            found += [int(word) for word in file.read().split()]
+    for each in reversed(found):  # a parent that sees its child end may start another
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(each, kind)
+
+
+def _end_input(fd: int) -> None:
+    """Let the reader of this pipe see its end, and every later write to it fail.
+
+    The number stays in use, since another thread may be about to write to it.
+    """
+    read_fd, write_fd = os.pipe()
+    os.close(read_fd)
+    os.dup2(write_fd, fd, inheritable=False)
+    os.close(write_fd)
 
 
 def reap(child: subprocess.Popen[bytes], patience_s: float) -> None:
-    """Wait for a child that was told to end; one that does not in time is killed."""
+    """Wait so long for a child that was asked to end; then kill it."""
     try:
         child.wait(patience_s)
     except subprocess.TimeoutExpired:
@@ -292,65 +308,63 @@ def reap(child: subprocess.Popen[bytes], patience_s: float) -> None:
         child.wait()
 
 
-# What ssh adds where its ProxyCommand passed it no socket, having said why.
+# What ssh writes after its ProxyCommand has written why it passes no socket.
 _AFTERTHOUGHT = re.compile(r"mm_receive_fd: |proxy dialer did not pass back a connection")
 
 
-def lines_of(said: str) -> list[str]:
-    """Return the lines of ssh's messages that are worth showing."""
-    lines = said.splitlines()
+def lines_of(messages: str) -> list[str]:
+    """Return the lines of ssh's messages that tell something."""
+    lines = messages.splitlines()
     return [line for line in lines if line.strip() and not _AFTERTHOUGHT.match(line)]
 
 
-def last_line(said: str) -> str:
-    lines = lines_of(said)
+def last_line(messages: str) -> str:
+    """Return the last line of ssh's messages that tells something, or ""."""
+    lines = lines_of(messages)
     return lines[-1].strip() if lines else ""
 
 
-# What OpenSSH says on standard error, and what it means (ssh.c, sshconnect.c, packet.c).
-_MEANINGS: tuple[tuple[str, type[ConnectError]], ...] = (
-    (r"Session open refused by peer|mux_client_request_session", ConnectionFull),
+# What OpenSSH writes to standard error, and the error that it means (sshconnect.c, packet.c, ssh.c)
+_MEANINGS: tuple[tuple[str, type[errors.ConnectError]], ...] = (
+    (r"Session open refused by peer|mux_client_request_session", errors.ConnectionFull),
     (r"Permission denied|Too many authentication failures|No supported authentication",
-     AuthenticationError),
-    (r"Host key verification failed|No .* host key is known", HostKeyError),
-    (r"REMOTE HOST IDENTIFICATION", HostKeyError),
+     errors.AuthenticationError),
+    (r"Host key verification failed|No .* host key is known", errors.HostKeyError),
+    (r"REMOTE HOST IDENTIFICATION", errors.HostKeyError),
     (r"Bad configuration option|Unable to negotiate|no matching|"
      r"Address family for hostname not supported|Bad owner or permissions",
-     ConnectError),
+     errors.ConnectError),
     (r"Could not resolve hostname|Connection refused|No route to host|Network is unreachable|"
      r"Network is down|Host is down|Cannot assign requested|Operation timed out|"
      r"connect to (host|address) .*Connection timed out|Connection timed out during banner",
-     Unreachable),
-    (r"(exec|subsystem) request failed on channel", NoAgent),
+     errors.Unreachable),
+    (r"(exec|subsystem) request failed on channel", errors.NoAgent),
 )  # fmt: skip
 _PASSING = (
     r"Connection (closed|reset|timed out)|Broken pipe|kex_exchange_identification|"
     r"ssh_exchange_identification|Timeout, server|mux_client|Exceeded MaxStartups|"
     r"Not allowed at this time"
 )
+_SSH_STATUSES = (255, -15, -2, -9, 0)  # of ssh itself, perhaps; others are the remote command's
 
 
-def explained(status: int, said: str) -> PscpError:
-    """Return the error that an ssh's exit status and messages mean."""
+def error_of(status: int, messages: str) -> errors.PscpError:
+    """Return the error that ssh's exit status and messages mean."""
     if status == NO_PYTHON_STATUS:
-        return NoPython("the far end has no python3")
+        return errors.NoPython("the far end has no python3")
     if status == OLD_PYTHON_STATUS:
-        return NoPython("the python3 at the far end is older than 3.6")
+        return errors.NoPython("the python3 at the far end is older than 3.6")
     if status == PROTOCOL_STATUS:
-        return ProtocolError(last_line(said))
+        return errors.ProtocolError(last_line(messages))
     if status == WRONG_STATUS:
-        return UsageError(last_line(said))
-    if status in (255, -15, -2, -9, 0):
+        return errors.UsageError(last_line(messages))
+    if status in _SSH_STATUSES:
         for pattern, error in _MEANINGS:
-            found = re.search(f"^.*({pattern}).*$", said, re.MULTILINE)
+            found = re.search(f"^.*({pattern}).*$", messages, re.MULTILINE)
             if found:
                 return error(found.group(0).strip())
-        if status != 0 or re.search(_PASSING, said):
-            return ConnectionLost(last_line(said) or "the connection closed")
-        return NoAgent(_instead(said))
-    return NoAgent(_instead(said, f" (status {status})"))
-
-
-def _instead(said: str, status: str = "") -> str:
-    line = last_line(said)
-    return f"the far end did not start the agent{status}" + (f"; it said: {line}" if line else "")
+        if status != 0 or re.search(_PASSING, messages):
+            return errors.ConnectionLost(last_line(messages) or "the connection closed")
+    shown = f" (status {status})" if status not in _SSH_STATUSES else ""
+    line = f"; it said: {last_line(messages)}" if last_line(messages) else ""
+    return errors.NoAgent(f"the far end did not start the agent{shown}{line}")

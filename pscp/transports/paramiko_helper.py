@@ -3,31 +3,40 @@
     python3 -c '...; main()' SETTINGS
 
 Not here: what both libraries' programs share (helper.py), what paramiko does not document
-(paramiko_internals.py), channels of a connection that a program has already (external.py).
+(paramiko_internals.py), channels of a connection that the user's program made (external.py).
 Read next: external.py.
 """
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import os
 import socket
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 
 import paramiko
 from paramiko.hostkeys import HostKeyEntry
 
 from pscp.transports import helper
 from pscp.transports.external import serve_paramiko
-from pscp.transports.helper import FAILED_STATUS, Failed, Rider, Target, Wrong, words_of
+from pscp.transports.helper import FAILED_STATUS, Failed, Target, Wrong, words_of
+from pscp.transports.mux_server import MuxClient, listening
 from pscp.transports.paramiko_internals import Transport, add_entry
 from pscp.transports.ssh_settings import Settings
 
-WINDOW_BYTES = 16 * 1024 * 1024  # fixed: paramiko has no way to widen it later
+WINDOW_BYTES = 16 * 1024 * 1024  # paramiko cannot widen it later
 PACKET_BYTES = 256 * 1024
 _NEVER_S = 24 * 3600.0
 _DEFAULT_KEYS = ("id_ed25519", "id_ecdsa", "id_rsa")
+_ALGORITHMS = {  # keywords of ssh_config(5), and the attributes of paramiko.SecurityOptions
+    "ciphers": "ciphers",
+    "macs": "digests",
+    "kexalgorithms": "kex",
+    "hostkeyalgorithms": "key_types",
+}
 
 
 def main() -> None:
@@ -35,12 +44,12 @@ def main() -> None:
 
 
 def _serve(settings: Settings) -> int:
-    """Serve a connection: its own channel, and those of riders. Return the exit status."""
+    """Serve a connection: its own channel, and further ones. Return the exit status."""
     transport = connect(settings.host, settings.lines, settings)
-    riders: list[threading.Thread] = []
-    with helper.listening(settings.control) as listener:
+    further: list[threading.Thread] = []
+    with listening(settings.control) as listener:
         if listener is not None:
-            accepting = (transport, listener, riders)
+            accepting = (transport, listener, further)
             threading.Thread(target=_accept, args=accepting, daemon=True).start()
         if settings.request.text:
             status = serve_paramiko(transport, settings.request, (0, 1, 2))
@@ -48,40 +57,34 @@ def _serve(settings: Settings) -> int:
             transport.join()
             status = FAILED_STATUS
         helper.hang_up()
-        for rider in riders:
-            rider.join()
+        for thread in further:
+            thread.join()
     transport.close()
     return status
 
 
 def _accept(
-    transport: paramiko.Transport, listener: socket.socket, riders: list[threading.Thread]
+    transport: paramiko.Transport, listener: socket.socket, further: list[threading.Thread]
 ) -> None:
-    while True:
-        try:
-            sock, _ = listener.accept()
-        except OSError:
-            return
-        try:
-            rider = Rider(sock)
-        except (OSError, ValueError):
-            sock.close()
-            continue
-        thread = threading.Thread(target=_carry, args=(transport, rider), daemon=True)
-        riders.append(thread)
-        thread.start()
+    """Carry further channels, each in a thread, until the listener is closed."""
+    with contextlib.suppress(OSError):
+        while True:
+            client = MuxClient.accept(listener)
+            if client is not None:
+                thread = threading.Thread(target=_carry, args=(transport, client), daemon=True)
+                further.append(thread)
+                thread.start()
 
 
-def _carry(transport: paramiko.Transport, rider: Rider) -> None:
-    """Carry a rider's channel, which ends when the rider does."""
-    stdin, stdout, stderr = rider.fds
+def _carry(transport: paramiko.Transport, client: MuxClient) -> None:
+    """Carry a further channel; it ends when the client does."""
+    stdin, stdout, stderr = client.fds
     try:
-        status = serve_paramiko(transport, rider.request, (stdin, stdout, stderr), rider.sock)
+        status = serve_paramiko(transport, client.request, (stdin, stdout, stderr), client.sock)
     except Failed as error:
-        os.write(stderr, f"{error}\n".encode())
-        status = FAILED_STATUS
-    rider.answer(status)
-    rider.close()
+        client.finish(FAILED_STATUS, error)
+    else:
+        client.finish(status)
 
 
 # --- the connection
@@ -123,7 +126,7 @@ def connect(
         transport = Transport(
             sock, default_window_size=WINDOW_BYTES, default_max_packet_size=PACKET_BYTES
         )
-        # Its own limits count the time of people as well: helper.limited() does not.
+        # paramiko's own limits would count the time of people; helper.limited() does not.
         transport.banner_timeout = transport.handshake_timeout = _NEVER_S
         transport.auth_timeout = _NEVER_S
         known = _known_keys(target)
@@ -139,40 +142,45 @@ def connect(
 
 
 def _failed(target: Target, error: Exception) -> Failed:
-    said = str(error) or type(error).__name__
+    reason = str(error) or type(error).__name__
     if isinstance(error, paramiko.AuthenticationException):
-        return Failed(f"{target.user}@{target.host}: Permission denied ({said}).")
-    if "acceptable" in said or "Incompatible" in said:
-        return Failed(f"Unable to negotiate with {target.host}: no matching algorithm: {said}")
-    return Failed(f"kex_exchange_identification: Connection closed by {target.host}: {said}")
+        return Failed(f"{target.login}: Permission denied ({reason}).")
+    if "acceptable" in reason or "Incompatible" in reason:
+        return Failed(f"Unable to negotiate with {target.host}: no matching algorithm: {reason}")
+    return Failed(f"kex_exchange_identification: Connection closed by {target.host}: {reason}")
 
 
 def _socket(
     target: Target, settings: Settings, depth: int
 ) -> socket.socket | paramiko.Channel | paramiko.ProxyCommand:
-    """Return a socket to the target, or what does the work of one. Raises Failed."""
-    through = helper.jump_settings(target, settings)
+    """Return a socket to the target, or a channel or program in its place. Raises Failed."""
+    through = helper.jump_settings(target, depth)
     if through is not None:
-        if depth == helper.MAX_JUMPS:
-            raise Wrong(f"ProxyJump {target.jump}: too many hosts to jump through")
         jump = connect(*through, settings, depth + 1)
         try:
             with helper.limited(target):
                 there = target.host, target.port
                 return jump.open_channel("direct-tcpip", there, ("127.0.0.1", 0))
         except paramiko.SSHException as error:
-            where = f"host {target.host} port {target.port}"
-            raise Failed(f"connect to {where}: through {target.jump}: {error}") from None
+            message = f"connect to {target.address}: through {target.jump}: {error}"
+            raise Failed(message) from None
     if target.proxy_command:
         return paramiko.ProxyCommand(target.proxy_command)
     return helper.connected(target, settings)
 
 
 def _known_keys(target: Target) -> Mapping[str, paramiko.PKey]:
-    """Return the host's keys that are known, by their kinds."""
+    """Return the host's keys in known_hosts, by their kinds."""
     known = paramiko.HostKeys()
     for line in target.known_hosts().splitlines():
-        _learn(known, line)
+        if not line.strip() or line.lstrip()[0] in "#@":  # @: paramiko knows no authorities
+            continue
+        try:
+            entry = HostKeyEntry.from_line(line)
+        except (paramiko.SSHException, ValueError):
+            continue
+        if entry is not None:
+            add_entry(known, entry)
     return known.lookup(target.key_name) or {}
 
 
@@ -182,10 +190,9 @@ def _choose(
     found: paramiko.SSHConfigDict,
     settings: Settings,
 ) -> None:
-    """Set the algorithms: the user's, else what both processors do fastest. Raises Wrong.
+    """Set the algorithms: the user's, else those that are fastest at both ends. Raises Wrong.
 
-    Args:
-        kinds: those of the host keys that are known.
+    Those of the known host keys, of these `kinds`, come first.
     """
     offered = transport.get_security_options()
     if "ssh-rsa" in kinds:
@@ -194,28 +201,17 @@ def _choose(
     if settings.ciphers and "ciphers" not in found:
         wanted = [name for name in settings.ciphers if name in offered.ciphers]
         offered.ciphers = tuple(dict.fromkeys([*wanted, *offered.ciphers]))
-    for keyword, name in (
-        ("ciphers", "ciphers"), ("macs", "digests"), ("kexalgorithms", "kex"),
-        ("hostkeyalgorithms", "key_types"),
-    ):  # fmt: skip
+    for keyword, name in _ALGORITHMS.items():
         if keyword in found:
             setattr(offered, name, _selected(found[keyword], getattr(offered, name), keyword))
     transport.use_compression(found.get("compression", "no").lower() in ("yes", "true"))
 
 
-def _learn(known: paramiko.HostKeys, line: str) -> None:
-    if not line.strip() or line.lstrip()[0] in "#@":  # an authority or a revocation: neither known
-        return
-    try:
-        entry = HostKeyEntry.from_line(line)
-    except (paramiko.SSHException, ValueError):
-        return
-    if entry is not None:
-        add_entry(known, entry)
-
-
 def _selected(value: str, default: tuple[str, ...], keyword: str) -> tuple[str, ...]:
-    """Return what a value of ssh_config(5) selects: a list, or "+", "-" or "^" and one."""
+    """Return the algorithms that a value of ssh_config(5) selects, which may begin with +, - or ^.
+
+    Raises Wrong if there are none.
+    """
     how, names = (value[0], value[1:]) if value[0] in "+-^" else ("", value)
     listed = names.split(",")
     mine = tuple(name for name in listed if name in default)
@@ -230,7 +226,7 @@ def _selected(value: str, default: tuple[str, ...], keyword: str) -> tuple[str, 
 def _check_key(
     transport: paramiko.Transport, target: Target, known: Mapping[str, paramiko.PKey]
 ) -> None:
-    """Check the host's key before any secret is sent. Raises Failed for one not to be trusted."""
+    """Check the host's key before any secret is sent. Raises Failed if it is not trusted."""
     key = transport.get_remote_server_key()
     mine = known.get(key.get_name())
     if mine is None or mine.asbytes() != key.asbytes():
@@ -241,10 +237,7 @@ def _check_key(
 
 
 def _log_in(transport: paramiko.Transport, target: Target, found: paramiko.SSHConfigDict) -> None:
-    """Log in as ssh does: by keys, then by what a person is asked for.
-
-    Raises AuthenticationException.
-    """
+    """Log in as ssh does: by keys, then by answers of a person. Raises AuthenticationException."""
 
     def may(keyword: str) -> bool:
         return found.get(keyword, "yes").lower() in ("yes", "true")
@@ -270,7 +263,7 @@ def _log_in(transport: paramiko.Transport, target: Target, found: paramiko.SSHCo
 def _try_keys(
     transport: paramiko.Transport, target: Target, found: paramiko.SSHConfigDict
 ) -> list[str]:
-    """Return what is still wanted after a key was taken; none where none was, or nothing is."""
+    """Try the keys; return the methods that the server wants after one that it accepted."""
     for key in _keys(target, found):
         try:
             return list(transport.auth_publickey(target.user, key))
@@ -280,7 +273,7 @@ def _try_keys(
 
 
 def _keys(target: Target, found: paramiko.SSHConfigDict) -> Iterator[paramiko.PKey]:
-    """Yield the agent's keys, then those in files; those that need a passphrase come last."""
+    """Yield the SSH agent's keys, then those in files, the encrypted ones last."""
     agent = found.get("identityagent", "SSH_AUTH_SOCK")
     if agent not in ("SSH_AUTH_SOCK", "none"):
         os.environ["SSH_AUTH_SOCK"] = os.path.expanduser(agent)
@@ -335,27 +328,30 @@ def _try_questions(transport: paramiko.Transport, target: Target) -> None:
             raise NoAnswer
         return [each or "" for each in given]
 
-    for _ in range(target.tries if target.may_prompt else 0):
-        try:
-            transport.auth_interactive(target.user, answers)
-            return
-        except NoAnswer:
-            return
-        except paramiko.AuthenticationException:
-            if not transport.is_active():
-                raise
+    with contextlib.suppress(NoAnswer):
+        for _ in range(target.tries if target.may_prompt else 0):
+            if _succeeds(transport, lambda: transport.auth_interactive(target.user, answers)):
+                return
 
 
 def _try_passwords(transport: paramiko.Transport, target: Target) -> None:
     for attempt in range(target.tries):
         if attempt:
             helper.say(helper.AGAIN)
-        given = helper.prompt(target, f"{target.user}@{target.host}'s password: ")
-        if given is None:
+        password = helper.ask_password(target)
+        if password is None:
             return
-        try:
-            transport.auth_password(target.user, given, fallback=False)
+        log_in = partial(transport.auth_password, target.user, password, fallback=False)
+        if _succeeds(transport, log_in):
             return
-        except paramiko.AuthenticationException:
-            if not transport.is_active():
-                raise
+
+
+def _succeeds(transport: paramiko.Transport, log_in: Callable[[], object]) -> bool:
+    """Return whether a login succeeds. Raises its error if the server closed the connection."""
+    try:
+        log_in()
+    except paramiko.AuthenticationException:
+        if not transport.is_active():
+            raise
+        return False
+    return True

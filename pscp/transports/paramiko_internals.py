@@ -1,7 +1,7 @@
-"""The parts of paramiko that its documentation promises nobody: all that pscp uses of them.
+"""All undocumented parts of paramiko that pscp uses.
 
 They are as described here in paramiko 3.5 (the oldest that pyproject.toml allows) to 5.1.
-../../tests/unit/test_internals.py names the one that another version lacks.
+../../tests/unit/test_internals.py fails with the name of a part that another version lacks.
 
 Not here: what paramiko documents (paramiko_helper.py).
 """
@@ -14,9 +14,9 @@ from paramiko.hostkeys import HostKeyEntry
 
 
 class Transport(paramiko.Transport):  # type: ignore[misc]
-    """A transport that asks for the service of logging in once (RFC 4252, 5), not with each method.
+    """A transport that requests the service ssh-userauth once (RFC 4252, 5), not with each method.
 
-    Some servers refuse to be asked again.
+    Some servers refuse a second request.
     """
 
     _has_service = False
@@ -35,5 +35,5 @@ class Transport(paramiko.Transport):  # type: ignore[misc]
 
 
 def add_entry(known: paramiko.HostKeys, entry: HostKeyEntry) -> None:
-    """Add a line of known_hosts as it is: add() would compare it with all that are there."""
+    """Add a line of known_hosts, without comparing it with all others as add() does."""
     known._entries.append(entry)

@@ -1,9 +1,9 @@
 """How large the receive window of a channel should be: it grows with the path (RFC 4254, 5.2).
 
-A sender may have a window's bytes on the way, so the rate is at most a window each round trip.
-Where two round trips in a row brought nine tenths of it, it grows by a quarter. So it ends a little
-above the path's bandwidth-delay product, or where memory sets the limit. It is not doubled: what is
-beyond the product waits in a queue on the way, and a queue that overflows costs more than is won.
+The rate is at most a window per round trip. When two round trips in a row brought nine tenths of
+the window, it grows by a quarter, so it ends a little above the path's bandwidth-delay product, or
+at the limit that memory sets. It is not doubled, since bytes beyond that product wait in a queue on
+the path, and a queue that overflows costs more than a larger window gains.
 
 Not here: who grants it (asyncssh_pump.py). Read next: paramiko_helper.py.
 """
@@ -15,15 +15,16 @@ import socket
 import sys
 
 FIRST_BYTES = 2 * 1024 * 1024  # as OpenSSH's
-GRANTS = 16  # parts of a window; of two, one would be all that is on the way at times
-_USUAL_BYTES_S = 125_000_000  # 1 Gbit/s: of a path whose rate is not known yet
-_IN_A_ROW = 2  # one alone may be what had waited here
-_MAX_BYTES = 64 * 1024 * 1024  # sshd may hold as much, and has no buffer above 128 MiB
-_SHARE = 64  # of the memory: it may all wait here for a consumer that stands still
+GRANTS = 16  # a window is granted in so many parts; with two the path would be half empty
+_USUAL_BYTES_S = 125_000_000  # 1 Gbit/s, for a path whose rate is not known yet
+_IN_A_ROW = 2  # round trips; a single one may bring what had waited here
+_MAX_BYTES = 64 * 1024 * 1024  # sshd may buffer as much, and has no buffer above 128 MiB
+_SHARE = 64  # of the memory, since a whole window may wait here for a reader that stands still
 _MIN_RTT_AT = 148  # in Linux's struct tcp_info, microseconds
 
 
 def most_bytes() -> int:
+    """Return the largest window that this machine's memory allows."""
     try:
         memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError):
@@ -32,7 +33,7 @@ def most_bytes() -> int:
 
 
 def round_trip_s(sock: socket.socket | None) -> float | None:
-    """Return the path's round trip as Linux's kernel knows it; None where it does not tell."""
+    """Return the path's round trip as Linux's kernel knows it, else None."""
     option = getattr(socket, "TCP_INFO", None)
     if sock is None or option is None:
         return None
@@ -51,12 +52,12 @@ class Window:
         self._rtt_s = rtt_s
         self._max_bytes = most_bytes() if max_bytes is None else max_bytes
         self.bytes = max(FIRST_BYTES, min(int(rtt_s * _USUAL_BYTES_S), self._max_bytes))
-        self._begun_s, self._came_bytes = 0.0, 0  # in this round trip
-        self._filled = 0  # round trips in a row that filled most of it
+        self._begun_s, self._came_bytes = 0.0, 0  # of this round trip
+        self._filled = 0  # round trips in a row that filled most of the window
 
-    def came(self, count: int, now_s: float) -> None:
-        """Take note that so many bytes came, and were passed on."""
-        self._came_bytes += count
+    def came(self, size_bytes: int, now_s: float) -> None:
+        """Count the bytes that came, and were passed on."""
+        self._came_bytes += size_bytes
         elapsed_s = now_s - self._begun_s
         if elapsed_s < self._rtt_s:
             return
@@ -68,5 +69,5 @@ class Window:
             self._filled = 0
 
     def stalled(self) -> None:
-        """Take note that what came was not taken: then the window is not what holds it up."""
+        """Count no full round trips: the reader here limits the rate, not the window."""
         self._filled = 0

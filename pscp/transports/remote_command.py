@@ -1,25 +1,25 @@
 """The remote command: one fixed line for any login shell (sh, csh, fish).
 
-It looks for python3 and has it run what follows on standard input: the program's length in 8
-digits, then the program, compressed, in parts with a NUL between; the first runs the others. No
-path and no user text is in it.
+It looks for python3, which then runs the program on standard input: its length in 8 digits, then
+the program, compressed, in parts with a NUL between. The first part runs the others. The command
+holds no path and no text of the user's.
 
 Not here: the program (../connect/bootstrap.py).
 """
 
 from __future__ import annotations
 
-NO_PYTHON_STATUS = 97  # the command's exit status where there is no python3
-OLD_PYTHON_STATUS = 98  # and where it is older than 3.6
+NO_PYTHON_STATUS = 97  # the command's exit status if there is no python3
+OLD_PYTHON_STATUS = 98  # the command's exit status if python3 is older than 3.6
 
-# Where python3 is not in the PATH of a non-interactive login: FreeBSD, RHEL's own, Homebrew.
+# The PATH of a non-interactive login may lack FreeBSD's, RHEL's or Homebrew's python3.
 _PYTHONS = "python3 /usr/bin/python3 /usr/local/bin/python3 /usr/libexec/platform-python " + (
     " ".join(f"python3.{minor}" for minor in range(14, 5, -1)) + " /opt/homebrew/bin/python3"
 )
 
 
 def command() -> str:
-    """Return the command line. A BufferedReader of one byte reads not a byte too many."""
+    """Return the command line. It reads not one byte beyond the program (BufferedReader of 1)."""
     stage = (
         f"import sys;sys.version_info<(3,6) and sys.exit({OLD_PYTHON_STATUS});import io,zlib;"
         "r=io.BufferedReader(io.FileIO(0,closefd=False),1).read;"

@@ -1,8 +1,8 @@
-"""What the user asks of the sockets below ssh, and how the stock ssh comes by such a socket.
+"""The options of the sockets below ssh, and how the stock ssh gets a socket that has them.
 
 A congestion control and the buffers' sizes are set before a socket connects. ssh has no options
-for them, but it takes a connected socket from its ProxyCommand (ProxyUseFdpass): from fdpass.py.
-An address to connect from is ssh's own -b, unless the socket is made here anyway.
+for them, but it takes a connected socket from its ProxyCommand (ProxyUseFdpass), which is then
+fdpass.py. The address to connect from is ssh's own -b, unless fdpass.py makes the socket anyway.
 
 Not here: the rest of ssh's command line (openssh.py). Read next: fdpass.py.
 """
@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import errno
 import os
-import shlex
 import sys
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from pscp.errors import UsageError
 from pscp.options import Options, show_size
@@ -22,11 +21,10 @@ _FDPASS = os.path.join(os.path.dirname(__file__), "fdpass.py")
 _OFFERED = "/proc/sys/net/ipv4/tcp_{}_congestion_control"
 
 
-@dataclass(frozen=True)
-class Route:
-    """How ssh would connect, as `ssh -G` says, and as fdpass.py has to in its place."""
+class Route(NamedTuple):
+    """How ssh would connect, as `ssh -G` says; fdpass.py connects in the same way."""
 
-    proxy: str = ""  # "ProxyJump HOST": where there is one, the socket is not ssh's to choose
+    proxy: str = ""  # "ProxyJump HOST", for instance: then another program makes the socket
     family: str = "any"
     timeout_s: str = "none"
     address: str = ""  # BindAddress
@@ -48,46 +46,44 @@ class Route:
 
 
 def words(options: Options, route: Route, number: int) -> list[str]:
-    """Return the words of ssh's command line for the connection of this number, from 0 on."""
+    """Return the words of ssh's command line for the socket of a connection, counted from 0."""
     address = options.bind[number % len(options.bind)] if options.bind else ""
     if not _are_ours(options):
         return ["-b", address] if address else []
-    asked = (
-        route.family, route.timeout_s, address or route.address or "-", options.congestion or "-",
-        options.rcvbuf_bytes or "-", options.sndbuf_bytes or "-",
-    )  # fmt: skip
-    fixed = (sys.executable or "python3", "-I", "-S", _FDPASS)
-    program = " ".join(_quoted(str(word)) for word in fixed)
-    settings = " ".join(_quoted(str(word)) for word in asked)
-    given = ["-oProxyUseFdpass=yes", f"-oProxyCommand={program} '%h' %p {settings}"]
-    return given + ["-oCanonicalizeHostname=always"] * route.canonical
+    sizes = (options.rcvbuf_bytes, options.sndbuf_bytes)
+    wishes = (address or route.address, options.congestion, *sizes)
+    given = (route.family, route.timeout_s, *(str(each or "-") for each in wishes))
+    program = " ".join(map(_quoted, (sys.executable or "python3", "-I", "-S", _FDPASS)))
+    settings = " ".join(map(_quoted, given))
+    found = ["-oProxyUseFdpass=yes", f"-oProxyCommand={program} '%h' %p {settings}"]
+    return found + ["-oCanonicalizeHostname=always"] * route.canonical
 
 
 def check(options: Options, route: Route, is_push: bool) -> list[str]:
-    """Raise UsageError for what this machine or the way there rules out; return notes for -v."""
+    """Raise UsageError for what this machine or the route rules out; return notes for -v."""
     names = asked(options)
     if not names:
         return []
     _check_route(names, options, route)
     for address in options.bind:
         _check_address(address)
-    said = []
+    notes = []
     if options.congestion:
         _check_congestion(options.congestion)
         if not is_push:
-            said.append("--congestion is for what this end sends; on a pull the far end's counts")
+            notes.append("--congestion is for what this end sends; on a pull the far end's counts")
     sizes = (("rcv", options.rcvbuf_bytes), ("snd", options.sndbuf_bytes))
-    said += [_less(way, size) for way, size in sizes if size]
-    return [sentence for sentence in said if sentence]
+    notes += [_check_buffer(way, size_bytes) for way, size_bytes in sizes if size_bytes]
+    return [note for note in notes if note]
 
 
 def _are_ours(options: Options) -> bool:
-    """Does fdpass.py make the sockets, rather than ssh?"""
+    """Return whether fdpass.py makes the sockets, instead of ssh."""
     return bool(options.congestion or options.rcvbuf_bytes or options.sndbuf_bytes)
 
 
 def asked(options: Options) -> str:
-    """Return the options that ask something of the sockets, by name."""
+    """Return the names of the options about sockets that are set."""
     given = {
         "--congestion": options.congestion, "--rcvbuf": options.rcvbuf_bytes,
         "--sndbuf": options.sndbuf_bytes, "--bind": options.bind,
@@ -110,7 +106,9 @@ def _check_route(names: str, options: Options, route: Route) -> None:
 
 
 def _quoted(word: str) -> str:
-    """Quote a word of a ProxyCommand, which the user's shell runs, with no % taken for a token."""
+    """Quote a word of a ProxyCommand for the user's shell, and for ssh, which expands tokens."""
+    import shlex  # here: few copies need it
+
     return shlex.quote(word).replace("%", "%%")
 
 
@@ -155,8 +153,8 @@ def _offered(is_reserved: bool) -> str:
         return "see sysctl net.inet.tcp.cc"  # FreeBSD
 
 
-def _less(way: str, wanted_bytes: int) -> str:
-    """Return a note where the kernel makes a buffer smaller than asked for."""
+def _check_buffer(way: str, wanted_bytes: int) -> str:
+    """Return a note if the kernel makes a buffer smaller than asked for, else ""."""
     import socket
 
     option = socket.SO_RCVBUF if way == "rcv" else socket.SO_SNDBUF
@@ -164,12 +162,12 @@ def _less(way: str, wanted_bytes: int) -> str:
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
             probe.setsockopt(socket.SOL_SOCKET, option, wanted_bytes)
             got_bytes = probe.getsockopt(socket.SOL_SOCKET, option)
-    except OSError as error:  # what BSD says where Linux grants less
+    except OSError as error:  # BSD refuses where Linux grants less
         raise UsageError(
             f"--{way}buf {show_size(wanted_bytes)}: {error.strerror}", "ask for less"
         ) from None
     if sys.platform == "linux":
-        got_bytes //= 2  # it doubles what it grants, for its own bookkeeping
+        got_bytes //= 2  # Linux doubles the size for its own bookkeeping
     if got_bytes >= wanted_bytes:
         return ""
     wanted, got = show_size(wanted_bytes), show_size(got_bytes)

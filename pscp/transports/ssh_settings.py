@@ -1,4 +1,4 @@
-"""What the user asks of a connection that asyncssh or paramiko makes, as its program gets it.
+"""The settings of a connection that asyncssh or paramiko makes, as its program gets them.
 
 The user's options become lines of ssh_config(5) for that host, read before the files: the first
 value wins, as with ssh. What a library cannot do is refused here, before anybody is contacted.
@@ -13,7 +13,6 @@ import json
 import os
 import re
 import sys
-from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
 from pscp.errors import UsageError
@@ -22,7 +21,7 @@ from pscp.transports import socket_options
 from pscp.transports.control_sockets import Control
 from pscp.transports.openssh import SshSetup
 
-# The keywords of ssh_config(5) that a library, or the program around it, heeds.
+# The keywords of ssh_config(5) that a library, or the program around it, obeys.
 _BOTH = (
     "AddressFamily", "BatchMode", "BindAddress", "Ciphers", "Compression", "ConnectTimeout",
     "GlobalKnownHostsFile", "HostKeyAlgorithms", "HostKeyAlias", "HostName", "IdentitiesOnly",
@@ -39,7 +38,7 @@ KEYWORDS: dict[str, tuple[str, ...]] = {
     ),
     "paramiko": _BOTH,
 }  # fmt: skip
-# Where a configuration has these for the host, to ignore them would be to trust or go elsewhere.
+# To ignore these would be to trust another key, or to connect in another way, than is configured.
 REFUSED = ("BindInterface", "KnownHostsCommand", "ProxyUseFdpass", "RevokedHostKeys")
 
 _AES = ("aes128-ctr", "aes192-ctr", "aes256-ctr", "aes128-cbc", "aes192-cbc", "aes256-cbc")
@@ -61,24 +60,23 @@ class Request(NamedTuple):
     is_subsystem: bool = False
 
 
-@dataclass(frozen=True)
-class Settings:
-    """What the program of a connection gets; no secrets."""
+class Settings(NamedTuple):
+    """The settings for the program of a connection; no secret is among them."""
 
-    host: str  # as typed
+    host: str  # as the user typed it
     lines: tuple[str, ...]  # of ssh_config(5), for this host
-    files: tuple[str, ...]  # likewise, read after the lines
+    files: tuple[str, ...]  # further configuration, read after the lines
     request: Request
     may_prompt: bool
-    ciphers: tuple[str, ...]  # to be preferred, where the user has configured none
-    control: str  # the socket for further channels; "": there are none
+    ciphers: tuple[str, ...]  # preferred, unless the user has configured some
+    control: str  # the path of the socket for further channels; "": there are none
     congestion: str
     rcvbuf_bytes: int  # 0: the kernel decides
     sndbuf_bytes: int
     is_debug: bool
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self))
+        return json.dumps(self._asdict())
 
     @classmethod
     def from_json(cls, text: str) -> Settings:
@@ -89,20 +87,19 @@ class Settings:
 
 
 def transport_of(options: Options) -> str:
-    """Return what makes the connections: for auto, openssh where there is ssh, else asyncssh."""
+    """Return the transport: --transport, or for auto openssh if there is an ssh, else asyncssh."""
     if options.transport != "auto":
         return options.transport
     return "openssh" if options.program != "ssh" or _has_ssh() else "asyncssh"
 
 
-def _has_ssh() -> bool:
-    """shutil.which() would say so too, and its import hold up the first ssh."""
+def _has_ssh() -> bool:  # as shutil.which(), whose import would delay the first ssh
     paths = (os.path.join(folder, "ssh") for folder in os.get_exec_path())
     return any(os.path.isfile(path) and os.access(path, os.X_OK) for path in paths)
 
 
 def resolve(host: Location, options: Options) -> SshSetup:
-    """As openssh.resolve(), for a library. Raises UsageError for what it cannot do."""
+    """Return the setup of a library's connections. Raises UsageError for what it cannot do."""
     transport = transport_of(options)
     if options.program != "ssh":
         raise _refused("-S", transport, "it is the name of an ssh program")
@@ -124,7 +121,7 @@ def resolve(host: Location, options: Options) -> SshSetup:
 def program_argv(transport: str, settings: Settings) -> list[str]:
     """Return the command line of a connection's program.
 
-    Raises UsageError where its library is not installed.
+    Raises UsageError if its library is not installed.
     """
     import importlib.util  # here: ssh needs nothing of this
 
@@ -141,8 +138,8 @@ def program_argv(transport: str, settings: Settings) -> list[str]:
     return [sys.executable or "python3", "-P", "-c", start, package, settings.to_json()]
 
 
-def ride_argv(path: str, request: Request) -> list[str]:
-    """Return the command line of a further channel of the connection that listens there."""
+def mux_client_argv(path: str, request: Request) -> list[str]:
+    """Return the command line of a further channel of the connection with this socket."""
     program = os.path.join(os.path.dirname(__file__), "mux_client.py")
     words = (path, request.text, "yes" if request.is_subsystem else "no")
     return [sys.executable or "python3", "-I", "-S", program, *words]
@@ -160,7 +157,7 @@ def _check_ciphers(names: str | None, transport: str) -> None:
 
 
 def _pairs(options: Options) -> list[tuple[str, str]]:
-    """Return the user's -o options. Raises UsageError for what is none."""
+    """Return the keywords and values of -o. Raises UsageError for another syntax."""
     found = []
     for option in options.ssh_options:
         match = _OPTION.fullmatch(option)
@@ -171,16 +168,14 @@ def _pairs(options: Options) -> list[tuple[str, str]]:
 
 
 def lines_of_options(host: Location, options: Options, number: int) -> tuple[str, ...]:
-    """Return the user's options as lines of ssh_config(5), which come before the files."""
+    """Return the user's options as lines of ssh_config(5)."""
     address = options.bind[number % len(options.bind)] if options.bind else ""
     given: list[tuple[str, object]] = [("ConnectTimeout", options.timeout_s), *_pairs(options)]
     given += [("IdentityFile", _quoted(path)) for path in options.identities]
-    given += [
-        ("Ciphers", options.cipher), ("ProxyJump", options.jump),
-        ("Port", host.port or options.port), ("User", host.user), ("BindAddress", address),
-        ("Compression", "yes" if options.compress else ""),
-        ("AddressFamily", {4: "inet", 6: "inet6"}.get(options.address_family or 0)),
-    ]  # fmt: skip
+    given += [("Ciphers", options.cipher), ("ProxyJump", options.jump), ("User", host.user)]
+    given += [("Port", host.port or options.port), ("BindAddress", address)]
+    given += [("Compression", "yes" if options.compress else "")]
+    given += [("AddressFamily", {4: "inet", 6: "inet6"}.get(options.address_family or 0))]
     return tuple(f"{key} {value}" for key, value in given if value)
 
 
@@ -196,18 +191,28 @@ def _preferred(setup: SshSetup, transport: str) -> tuple[str, ...]:
 
 
 def settings_of(
-    host: Location, options: Options, setup: SshSetup, request: Request, *,
-    may_prompt: bool, number: int, control: Control | None,
-) -> Settings:  # fmt: skip
-    """Return the settings of the connection of this number, from 0 on."""
+    host: Location,
+    options: Options,
+    setup: SshSetup,
+    request: Request,
+    *,
+    may_prompt: bool,
+    number: int,
+    control: Control | None,
+) -> Settings:
+    """Return the settings for a connection; `number` counts the connections from 0."""
     files = _USER_CONFIG if options.config_file is None else (options.config_file,)
     expanded = (os.path.expanduser(file) for file in files if file != "none")
     return Settings(
-        host=str(host.host), lines=lines_of_options(host, options, number),
+        host=str(host.host),
+        lines=lines_of_options(host, options, number),
         files=tuple(file for file in expanded if os.path.isfile(file)),
-        request=request, may_prompt=may_prompt,
+        request=request,
+        may_prompt=may_prompt,
         ciphers=_preferred(setup, transport_of(options)),
         control=control.path if control is not None and control.is_master else "",
-        congestion=options.congestion or "", rcvbuf_bytes=options.rcvbuf_bytes or 0,
-        sndbuf_bytes=options.sndbuf_bytes or 0, is_debug=options.debug,
-    )  # fmt: skip
+        congestion=options.congestion or "",
+        rcvbuf_bytes=options.rcvbuf_bytes or 0,
+        sndbuf_bytes=options.sndbuf_bytes or 0,
+        is_debug=options.debug,
+    )

@@ -23,7 +23,7 @@ from pscp.options import Location, Options
 from pscp.selftest.servers import PrivateServer
 from pscp.transports import Channel, Control, Request, SshSetup, open_channel
 from pscp.transports.external import LentChannel
-from pscp.transports.openssh import explained
+from pscp.transports.openssh import error_of
 
 Open = Callable[[str], Channel]  # takes the remote command
 TRANSPORTS = ("openssh", "asyncssh", "paramiko")
@@ -61,7 +61,7 @@ class LocalChannel:
         self._child.wait()
 
     def explain(self, said: str) -> PscpError:
-        return explained(self._child.wait(ENDING_S), said)
+        return error_of(self._child.wait(ENDING_S), said)
 
 
 def opener(way: str, request: pytest.FixtureRequest, folder: Path) -> Open:

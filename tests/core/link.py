@@ -35,7 +35,7 @@ from pscp.options import Location, Options
 from pscp.progress import Silent
 from pscp.transfer import in_flight, lane_pool, negotiation, worker
 from pscp.transports import Control
-from pscp.transports.openssh import PROTOCOL_STATUS, explained
+from pscp.transports.openssh import PROTOCOL_STATUS, error_of
 
 T = TypeVar("T")
 KIB = 1024
@@ -288,7 +288,7 @@ class MemoryChannel:
                 os.close(self.error_fd)
 
     def explain(self, said: str) -> PscpError:
-        return explained(self._link.status, said)
+        return error_of(self._link.status, said)
 
     def lent(self) -> None:
         raise AssertionError("no stream is run on the bench")

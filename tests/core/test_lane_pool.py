@@ -14,7 +14,7 @@ import pytest
 from core.link import CHUNK_BYTES, FROM, HOLD, KILL, NONSENSE, STALL, TO, Bench, Fault
 from core.trees import LARGE_BYTES, Trees
 from pscp.connect.host_cache import Known
-from pscp.connect.latecomers import Latecomers
+from pscp.connect.spare_logins import Latecomers
 from pscp.endpoint import requests, wire
 from pscp.errors import ConnectionLost, ProtocolError
 from pscp.options import Options

@@ -15,7 +15,7 @@ import traceback
 from faults.hostile_agent import scenario
 from pscp.errors import PscpError
 from pscp.transports import Control
-from pscp.transports.openssh import explained
+from pscp.transports.openssh import error_of
 
 _END_S = 10.0
 
@@ -82,7 +82,7 @@ class HostileChannel:
     def explain(self, said: str) -> PscpError:
         self._thread.join(_END_S)
         assert self._status is not None, "it does not end"
-        return explained(self._status, said)
+        return error_of(self._status, said)
 
     def lent(self) -> None:
         raise AssertionError("no program takes these descriptors")

@@ -8,7 +8,7 @@ from itertools import count
 
 from fake_logins import FakeChannel
 
-from pscp.connect.early_logins import EarlyLogins
+from pscp.connect.spare_logins import EarlyLogins
 from pscp.transports import Channel
 
 

@@ -13,9 +13,9 @@ from fake_logins import FakeChannel, FakeOpener, FakeRemoteAgent, failing
 
 from pscp.connect import bootstrap, host_cache
 from pscp.connect.control_master import Master, SharedLogin
-from pscp.connect.early_logins import EarlyLogins
 from pscp.connect.first_login import FirstLogin
-from pscp.connect.remote_kind import RemoteKind
+from pscp.connect.greeter import RemoteKind
+from pscp.connect.spare_logins import EarlyLogins
 from pscp.errors import ConnectError, ConnectionLost, NoAgent, NoPython, NoSftp, Unreachable
 from pscp.options import Options, parse_location
 from pscp.transports import Control

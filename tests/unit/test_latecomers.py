@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from fake_logins import WAIT_S, FakeChannel, FakeRemoteAgent
 
-from pscp.connect import latecomers
-from pscp.connect.latecomers import Latecomers
+from pscp.connect import spare_logins
+from pscp.connect.spare_logins import Latecomers
 from pscp.errors import ConnectionLost
 
 
@@ -51,7 +51,7 @@ def test_after_the_end_nothing_is_kept() -> None:
 
 def test_who_is_expected_does_not_wait_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """The copy of a lane that waits is over: the lane itself is one of those that go on."""
-    monkeypatch.setattr(latecomers, "_PATIENCE_S", 0.01)
+    monkeypatch.setattr(spare_logins, "_PATIENCE_S", 0.01)
     late = Latecomers()
     late.expect(1)
     assert late.next() is None

@@ -8,7 +8,7 @@ import pytest
 from fake_logins import FakeChannel, FakeRemoteAgent
 
 from pscp.connect import host_cache
-from pscp.connect.remote_kind import RemoteKind
+from pscp.connect.greeter import RemoteKind
 from pscp.options import Options, parse_location
 
 HOST = parse_location("host:")

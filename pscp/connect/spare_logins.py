@@ -1,0 +1,145 @@
+"""Logins that no copy waits for: begun before a copy knows whether it needs them, so that their
+time is not lost, or ended after the copy that began them.
+
+Not here: how many there are (connections.py), how long one may take (authenticator.py),
+connections that a copy has used (connections.py).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from pscp.errors import ConnectionLost
+from pscp.transports import Channel
+
+if TYPE_CHECKING:
+    from pscp.connect.bootstrap import RemoteAgent
+
+LET_GO_S = 4.0  # a login that nobody needs any more gets this time to end by itself
+
+# How long a lane waits for a login that another copy began. That login ends after LET_GO_S; if it
+# belongs to the waiting lane itself, whose copy is over meanwhile, it never comes.
+_PATIENCE_S = LET_GO_S + 1.0
+
+
+class EarlyLogins:
+    """Channels that log in before a lane needs them. Any thread may use it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # guards what follows
+        self._channels: list[tuple[Channel, bytes]] = []  # with the agent's marker, once it is sent
+
+    def __len__(self) -> int:
+        with self._lock:
+            return len(self._channels)
+
+    def add(self, channel: Channel) -> None:
+        """Keep a channel that has just been opened."""
+        with self._lock:
+            self._channels.append((channel, b""))
+
+    def send_agents(self, send: Callable[[Channel], bytes]) -> None:
+        """Send the agent to each channel, so that it is there as soon as the connection is up.
+
+        The lock is held, but nobody waits for the network: a pipe has room for the whole agent.
+        """
+        with self._lock:
+            self._channels = [(each, marker or send(each)) for each, marker in self._channels]
+
+    def take(self) -> tuple[Channel, bytes] | None:
+        """Return the channel that began first, and the marker of the agent that was sent to it."""
+        with self._lock:
+            return self._channels.pop(0) if self._channels else None
+
+    def end(self, *, is_cut: bool) -> None:
+        """End all channels: with `is_cut` at once, else each after its login.
+
+        To sshd a login that is cut is an offence (sshd_config(5), PerSourcePenalties).
+        """
+        with self._lock:
+            ended, self._channels = self._channels, []
+        for channel, _ in ended:
+            if is_cut:
+                channel.close()
+            else:
+                let_go = threading.Thread(target=channel.let_go, args=(LET_GO_S,), daemon=True)
+                let_go.start()
+
+
+class Latecomers:
+    """Connections whose copy was over when their login ended: the session's next copy gets them.
+
+    Any thread may use it.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()  # guards what follows
+        self._agents: list[RemoteAgent] = []
+        self._awaited = 0  # logins that go on without a copy
+        self._is_closed = False
+        self._is_cut = False  # logins that go on are ended at once
+
+    def expect(self, count: int) -> None:
+        """Count logins that go on though their copy is over; each ends with no_longer_expect()."""
+        with self._changed:
+            self._awaited += count
+
+    def no_longer_expect(self) -> None:
+        """Count one login less: it has succeeded or failed."""
+        with self._changed:
+            self._awaited -= 1
+            self._changed.notify_all()
+
+    def accept(self, far: RemoteAgent) -> None:
+        """Keep a connection for the next copy; close it, if the session is closed."""
+        with self._changed:
+            if not self._is_closed:
+                far.was_kept = True
+                self._agents.append(far)
+                self._changed.notify_all()
+                return
+        far.close()
+
+    def take(self) -> list[RemoteAgent]:
+        """Return the connections that have come since the last call."""
+        with self._changed:
+            agents, self._agents = self._agents, []
+        return agents
+
+    def next(self) -> RemoteAgent | None:
+        """Wait for a connection, and return it; None if no more is expected.
+
+        So a copy has no more logins than it may have connections, though logins of the copy before
+        still go on. Raises ConnectionLost if the session is closed.
+        """
+        with self._changed:
+            self._changed.wait_for(self._has_news, _PATIENCE_S)
+            if self._is_closed:
+                raise ConnectionLost("the session was closed before it had connected")
+            return self._agents.pop(0) if self._agents else None
+
+    def _has_news(self) -> bool:
+        return bool(self._agents) or not self._awaited or self._is_closed
+
+    def close(self, *, is_cut: bool = False) -> None:
+        """Close the connections that have come, and those that still come.
+
+        With `is_cut` logins that go on are ended, and this waits for it: one that asks for a
+        password with nobody left to answer would send an empty one, and the server would count it
+        as wrong.
+        """
+        with self._changed:
+            self._is_closed, self._is_cut = True, is_cut
+            self._changed.notify_all()
+            if is_cut:
+                self._changed.wait_for(lambda: not self._awaited, _PATIENCE_S)
+        for far in self.take():
+            far.close()
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether logins that go on are to be ended at once."""
+        with self._changed:
+            return self._is_cut
