@@ -1,8 +1,8 @@
-"""The large files of one copy over SFTP: what is known of them, and their handles.
+"""The large files of one copy over SFTP: their entries, by number, and their handles.
 
-A handle stays open while its file is at work, and a few beyond that.
+A handle stays open while chunks of its file are at work; of the others some stay open as well.
 
-Not here: what is written and read by it (sink.py, source.py).
+Not here: what is written and read by handles (sink.py, source.py).
 Read next: sink.py.
 """
 
@@ -14,19 +14,19 @@ from pscp.endpoint import tree
 from pscp.sftp.client import Client
 from pscp.sftp.tasks import Task, Waitable, outcomes, start
 
-_KEPT = 16  # handles, of files that nothing is done with now
+_KEPT = 16  # open files, before those without chunks at work are closed
 
 
 class File:
-    """A file that has a handle, or will have one."""
+    """A file that is open, or being opened."""
 
     def __init__(self, value: tree.Entry, opening: Task[bytes]) -> None:
         self.value, self.opening = value, opening
-        self.chunks = 0  # not yet complete
+        self.chunks = 0  # at work
 
 
 class Files:
-    """The large files, by the numbers that the coordinator gave them."""
+    """The large files, by the coordinator's numbers for them."""
 
     def __init__(
         self, client: Client, open_file: Callable[[tree.Entry], Coroutine[Waitable, None, bytes]]
@@ -43,7 +43,7 @@ class Files:
         start(self.close_handle(id_))
 
     def get(self, id_: int) -> File:
-        """Return the file, which is opened where it is not open."""
+        """Return a file, and open it where it is not open."""
         file = self._open.get(id_)
         if file is None:
             idle = [known for known, each in self._open.items() if not each.chunks]

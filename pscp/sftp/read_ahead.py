@@ -1,7 +1,7 @@
 """Reads an extent of a far file: many READs in flight, their bytes handed on in order.
 
-A server may answer in any order, and with less than was asked for; what is missing is asked for
-again. What came too early is kept until its turn.
+A server may answer in any order, and with less than was requested; what is missing is requested
+again. Bytes that come too early are kept until it is their turn.
 
 Not here: what is done with the bytes (source.py, digests.py).
 Read next: digests.py.
@@ -21,7 +21,7 @@ Take = Callable[[memoryview], None]
 
 
 class _Piece:
-    """The extent of one READ, and what came of it too early to be handed on."""
+    """The extent of one READ, and those of its bytes that came too early to be handed on."""
 
     def __init__(self, offset: int, length: int) -> None:
         self.offset, self.length = offset, length
@@ -30,27 +30,38 @@ class _Piece:
 
 
 class Reading:
-    """One extent. `take` gets its bytes in order, each view valid during the call."""
+    """Reads one extent."""
 
     def __init__(
-        self, client: Client, handle: bytes, offset: int, length: int, take: Take, *,
-        budget: Budget, gate: Future[None] | None = None,
-    ) -> None:  # fmt: skip
-        """Hand nothing on, and give nothing back to the budget, before the gate is done.
+        self,
+        client: Client,
+        handle: bytes,
+        offset: int,
+        length: int,
+        take: Take,
+        *,
+        budget: Budget,
+        gate: Future[None] | None = None,
+    ) -> None:
+        """Read an extent, once run() is called.
 
-        So what a gate waits for must not take from that budget.
+        Args:
+            take: gets the bytes in order, each view valid during the call.
+            budget: bytes that are requested, or not handed on yet, are taken from it.
+            gate: nothing is handed on, nor given back to the budget, before it is done. So what it
+                waits for must not take from the same budget.
         """
         self._client, self._handle, self._take, self._budget = client, handle, take, budget
         self._offset, self._length, self._gate = offset, length, gate
         self._pieces: deque[_Piece] = deque()
         self._error: Exception | None = None
-        self._stops = self._is_at_end = False  # asks for no more; hands on no more
+        self._is_stopping = self._is_at_end = False  # requests no more; hands on no more
         self._done: Future[None] = Future()
         self.sent: Future[None] = Future()  # done when every READ was sent
-        self._count = 0  # bytes that were handed on
+        self._handed_on_bytes = 0
 
     async def run(self) -> int:
-        """Read it; return how many bytes there were, fewer where the file ends before.
+        """Read; return the number of bytes, which is smaller where the file ends before.
 
         Raises SftpError.
         """
@@ -60,7 +71,7 @@ class Reading:
         for begin in range(self._offset, end, step):
             length = min(step, end - begin)
             await self._budget.take(length)
-            if self._stops:
+            if self._is_stopping:
                 self._budget.give(length)
                 break
             piece = _Piece(begin, length)
@@ -71,7 +82,7 @@ class Reading:
         await self._done
         if self._error is not None:
             raise self._error
-        return self._count
+        return self._handed_on_bytes
 
     def _send(self, piece: _Piece, offset: int, length: int) -> None:
         def landed(view: memoryview | None, error: SftpError | None) -> None:
@@ -81,13 +92,15 @@ class Reading:
 
     def _landed(self, piece: _Piece, view: memoryview | None, error: SftpError | None) -> None:
         if view is None:
-            piece.is_end = self._stops = True
+            piece.is_end = self._is_stopping = True
             if error is not None and error.code != packets.EOF:
                 self._error = self._error or error
         elif piece is self._pieces[0] and self._is_open() and piece.data is None:
             self._hand(view)
-            if len(view) < piece.length:  # a short answer: the rest is a piece of its own
-                self._ask_for_rest(piece, len(view))
+            if len(view) < piece.length:  # a short answer: the piece is now the rest
+                piece.offset, piece.length = piece.offset + len(view), piece.length - len(view)
+                self._budget.give(len(view))
+                self._send(piece, piece.offset, piece.length)
                 return
             piece.data = b""
         else:
@@ -98,21 +111,16 @@ class Reading:
                 return
         self._hand_on()
 
-    def _ask_for_rest(self, piece: _Piece, count: int) -> None:
-        piece.offset, piece.length = piece.offset + count, piece.length - count
-        self._budget.give(count)
-        self._send(piece, piece.offset, piece.length)
-
     def _is_open(self) -> bool:
         return self._gate is None or self._gate.done()
 
     def _hand(self, view: memoryview) -> None:
         if self._error is None and not self._is_at_end:
-            self._count += len(view)
+            self._handed_on_bytes += len(view)
             self._take(view)
 
     def _hand_on(self) -> None:
-        """Hand on what has come and is next."""
+        """Hand on the bytes that have come and whose turn it is."""
         while self._pieces and (self._is_open() or self._error is not None):
             piece = self._pieces[0]
             if not piece.is_end and (piece.data is None or 0 < len(piece.data) < piece.length):
@@ -127,5 +135,5 @@ class Reading:
 
 
 async def read_all(client: Client, handle: bytes, offset: int, length: int, take: Take) -> int:
-    """Read an extent that is not a chunk, within the budget for those; as Reading.run()."""
+    """Read an extent that is not a chunk, within client.checking; else as Reading.run()."""
     return await Reading(client, handle, offset, length, take, budget=client.checking).run()
