@@ -14,7 +14,6 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Coroutine
 from typing import NoReturn
 
 from pscp.endpoint import entries, failures, requests, session, system, tree, wire
@@ -27,7 +26,7 @@ from pscp.sftp.end import End
 from pscp.sftp.event_loop import In, Loop, Out
 from pscp.sftp.remote_hash import Program
 from pscp.sftp.sink import Outcome
-from pscp.sftp.tasks import T, Task, Waitable, outcomes, start
+from pscp.sftp.tasks import Steps, T, Task, outcomes, start
 
 _LINGER_S = 1.5  # for tasks that are under way at the end
 _MARKER_BYTES = 16
@@ -38,17 +37,17 @@ PROTOCOL_STATUS = 99  # as an agent's
 class SftpAgent:
     """The far end of one lane."""
 
-    def __init__(self, *, read_fd: int, write_fd: int, verify: str, program: list[str]) -> None:
+    def __init__(self, *, fds: list[int], verify: str, program: list[str]) -> None:
         """Serve one lane.
 
         Args:
-            read_fd: the descriptor to read from the SFTP server.
-            write_fd: the descriptor to write to it.
+            fds: the descriptors to read from the SFTP server, and to write to it.
             verify: the option --verify.
             program: the command that runs hash programs at the far end; may be empty.
         """
         self._verify, self._program_argv = verify, program
         self._loop = Loop()
+        read_fd, write_fd = fds
         self._client = Client(read_fd, write_fd, self._loop)
         self._frames = FrameServer(session.AGENT, self, self._send)
         decoder = self._frames.decoder
@@ -92,11 +91,6 @@ class SftpAgent:
         is_busy = self._is_ending or self._client.out.waiting_bytes
         return self._frames.session.state != "new" and not is_busy
 
-    @property
-    def has_begun(self) -> bool:
-        """Has an SFTP server sent its version?"""
-        return self._client.version.done()
-
     def _finish_tasks(self) -> None:
         """Take no more frames, and let tasks end for a moment, so that they leave no parts."""
         self._is_ending = True
@@ -132,15 +126,12 @@ class SftpAgent:
         if not self._out.waiting_bytes:
             self._lends = False
 
-    def _start(self, steps: Coroutine[Waitable, None, T]) -> Task[T]:
+    def _start(self, steps: Steps[T]) -> Task[T]:
         """Start a task whose exception ends the lane."""
         task = start(steps)
 
         def keep_error() -> None:
-            try:
-                task.result()
-            except Exception as error:
-                self._error = self._error or error
+            self._error = self._error or task.exception()
 
         task.add_done_callback(keep_error)
         return task
@@ -278,9 +269,9 @@ def main(settings: str) -> None:
         agent.run()
     except (BrokenPipeError, ConnectionResetError):
         pass
+    except packets.NotSftp as error:
+        _exit(error.output.decode(errors="replace"), packets.NO_SFTP_STATUS)
     except (wire.WireError, packets.BadPacket, packets.SftpError) as error:
-        if isinstance(error, packets.NotSftp) and not agent.has_begun:
-            _exit(error.output.decode(errors="replace"), packets.NO_SFTP_STATUS)
         _exit(f"pscp: {error}", PROTOCOL_STATUS)
 
 

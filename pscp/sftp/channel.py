@@ -43,15 +43,11 @@ class SftpChannel:
     def __init__(self, below: Channel, verify: str, program: Sequence[str]) -> None:
         """`program` is the command that runs hash programs at the far end; it may be empty."""
         self._below = below
-        settings = {
-            "read_fd": below.read_fd,
-            "write_fd": below.write_fd,
-            "verify": verify,
-            "program": list(program),
-        }
+        fds = (below.read_fd, below.write_fd)
+        settings = {"fds": fds, "verify": verify, "program": list(program)}
         package = str(Path(__file__).parent.parent.parent)
         argv = [sys.executable or "python3", "-I", "-c", _MAIN, package, json.dumps(settings)]
-        pipe, fds = subprocess.PIPE, (below.read_fd, below.write_fd)
+        pipe = subprocess.PIPE
         self._child = subprocess.Popen(
             argv, 0, stdin=pipe, stdout=pipe, stderr=pipe, pass_fds=fds, start_new_session=True
         )

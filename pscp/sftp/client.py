@@ -60,7 +60,7 @@ class Client:
         self.reading, self.checking = Budget(IN_FLIGHT_BYTES), Budget(IN_FLIGHT_BYTES)
         self._writing_bytes = 0
         self.syncing = 0  # requests under way that may take the server very long
-        self.out.put(packets.init())
+        self.out.put(packets.INIT_PACKET)
 
     def has(self, extension: bytes) -> bool:
         return extension in self.extensions
@@ -265,7 +265,7 @@ class Client:
         return self._ask(packets.OPENDIR, packets.text(path), packets.HANDLE, _handle)
 
     def readdir(self, handle: bytes) -> Future[list[tuple[bytes, Attrs]]]:
-        return self._ask(packets.READDIR, packets.text(handle), packets.NAME, _names)
+        return self._ask(packets.READDIR, packets.text(handle), packets.NAME, packets.names)
 
     async def rename(self, path: bytes, to: bytes) -> None:
         """Rename, replacing a file; where the server cannot, that is removed a moment before."""
@@ -299,7 +299,7 @@ class Client:
         except SftpError:
             return None
 
-    async def with_reason(self, error: Exception, path: bytes, wanted_bytes: int = 1) -> Exception:
+    async def explain(self, error: Exception, path: bytes, wanted_bytes: int) -> Exception:
         """Return the error, or ENOSPC for a mere "Failure" where fewer bytes are free than wanted.
 
         SFTP has no status for a full disk.
@@ -335,14 +335,11 @@ def _attrs(view: memoryview) -> Attrs:
     return Cursor(view).attrs()
 
 
-def _names(view: memoryview) -> list[tuple[bytes, Attrs]]:
-    return list(packets.names(view))
-
-
 def _one_name(view: memoryview) -> bytes:
-    for name, _ in packets.names(view):
-        return name
-    raise packets.BadPacket("no name where one was asked for")
+    found = packets.names(view)
+    if not found:
+        raise packets.BadPacket("no name where one was asked for")
+    return found[0][0]
 
 
 def _four_numbers(view: memoryview) -> list[int]:

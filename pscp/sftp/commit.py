@@ -9,7 +9,7 @@ Read next: sink.py.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 
 from pscp.endpoint import failures, metadata, requests, tree
 from pscp.endpoint.failures import Refusal
@@ -22,7 +22,7 @@ from pscp.sftp.digests import Hashing
 from pscp.sftp.fence import Fence, owner_and_access
 from pscp.sftp.packets import NANO, Attrs, SftpError
 from pscp.sftp.paths import Root, is_missing, join, lookup
-from pscp.sftp.tasks import Future, Waitable, gather, outcomes, results, start
+from pscp.sftp.tasks import Future, Steps, gather, outcomes, results, start
 
 _UMASK = 0o022  # where the server does not show its own
 _ID_END = (1 << 32) - 1  # and this number is nobody's
@@ -103,9 +103,12 @@ class Destination:
     def _private_part(self, path: bytes) -> bytes:
         return _beside(path, self._private)
 
+    async def _explain(self, error: Exception, wanted_bytes: int = 1) -> Exception:
+        """Return the error, or ENOSPC where it comes from a full disk."""
+        return await self._client.explain(error, self.root.full(""), wanted_bytes)
+
     async def _failure(self, error: Exception, path: str) -> failures.Data:
-        explained = await self._client.with_reason(error, self.root.full(""))
-        return failures.from_exception(explained, path)
+        return failures.from_exception(await self._explain(error), path)
 
     # --- after all files: hard links, then folders' metadata
 
@@ -138,9 +141,7 @@ class Destination:
             await self._set_mode(self._client.setstat(path, self._attrs(value)))
 
     async def _each(
-        self,
-        entries: list[tree.Entry],
-        act: Callable[[tree.Entry], Coroutine[Waitable, None, None]],
+        self, entries: list[tree.Entry], act: Callable[[tree.Entry], Steps[None]]
     ) -> list[tuple[int, failures.Data]]:
         """Call `act` with all entries at once; return place and failure of those that failed."""
         found = await outcomes(*[act(value) for value in entries])

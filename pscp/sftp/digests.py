@@ -15,8 +15,8 @@ from pscp.endpoint import hashes
 from pscp.endpoint.requests import Pieces
 from pscp.sftp import client, packets
 from pscp.sftp.client import Client
+from pscp.sftp.files import Extent, read_all
 from pscp.sftp.packets import Cursor, SftpError
-from pscp.sftp.read_ahead import read_all
 from pscp.sftp.remote_hash import CHUNK_BYTES, NEAR_S, Program
 from pscp.sftp.tasks import Budget, gather
 
@@ -25,6 +25,8 @@ _CHECK_FILE = ("sha256", "sha512", "sha384", "sha224", "sha1", "md5")
 _CHECK_LEAST_BYTES = 256  # the shortest extent that may be asked for
 # paramiko's servers, known by what they offer, never answer about more than 64 KiB.
 _PARAMIKO, _PARAMIKO_MOST_BYTES = b"md5,sha1", 64 * 1024
+
+Digests = dict[str, bytes]  # of one content, by algorithm
 
 
 class Hashing:
@@ -85,19 +87,17 @@ class Hashing:
         if self._program is not None:
             self._program.close()
 
-    async def of_extent(
-        self, path: bytes, offset: int, length: int, algorithm: str, whole: bool = False
-    ) -> bytes | None:
-        """Return the digest of an extent of a far file; None where the file is shorter.
+    async def of_extent(self, extent: Extent, algorithm: str) -> bytes | None:
+        """Return the digest of an extent; None where the file is shorter.
 
         The far end's first digest is compared with that of what is read back.
         """
-        found = await self.by_far_end(path, offset, length, algorithm, whole)
+        found = await self.by_far_end(extent, algorithm)
         if found is not None and not self.is_trusted:
             await self._first_check.take(1)  # one at a time, so that not everything is read back
             try:
                 if not self.is_trusted and self.algorithm:
-                    digest = await self.read_back(path, offset, length, algorithm)
+                    digest = await self.read_back(extent, algorithm)
                     self.is_trusted = digest == found
                     if not self.is_trusted:
                         self.distrust()
@@ -105,45 +105,44 @@ class Hashing:
                 self._first_check.give(1)
         if found is not None and self.is_trusted:
             return found
-        return await self.read_back(path, offset, length, algorithm)
+        return await self.read_back(extent, algorithm)
 
     async def hex_digests(
         self, path: bytes, extents: Pieces, algorithm: str, small: tuple[int, int] | None = None
     ) -> list[str | None]:
         """Return each extent's digest, as of_extent(); `small` is the whole of a small file."""
         asked = [
-            self.of_extent(path, *extent, algorithm, whole=tuple(extent) == small)
+            self.of_extent(Extent(path, *extent, tuple(extent) == small), algorithm)
             for extent in extents
         ]
         return [None if digest is None else digest.hex() for digest in await gather(*asked)]
 
-    async def by_far_end(
-        self, path: bytes, offset: int, length: int, algorithm: str, whole: bool = False
-    ) -> bytes | None:
+    async def by_far_end(self, extent: Extent, algorithm: str) -> bytes | None:
         """Return the far end's digest of an extent; None where it computes none."""
+        path, offset, length, is_small_file = extent
         if not length or not self.is_wanted:
             return None
         if algorithm == self._check_file and _CHECK_LEAST_BYTES <= length <= self._check_most_bytes:
-            return await self._by_check_file(path, offset, length)
+            return await self._by_check_file(extent)
         if algorithm not in self._tools() or self._program is None:
             return None
-        if whole:
+        if is_small_file:
             return await self._program.of_file(algorithm, path)
         return await self._program.of_extent(algorithm, path, offset, length)
 
-    async def _by_check_file(self, path: bytes, offset: int, length: int) -> bytes | None:
+    async def _by_check_file(self, extent: Extent) -> bytes | None:
         try:
-            handle = await self._client.open_in_turn(path, packets.FOR_READ)
+            handle = await self._client.open_in_turn(extent.path, packets.FOR_READ)
         except SftpError:
             return None
         try:
-            return await self._ask_check_file(handle, offset, length)
+            return await self._ask_check_file(handle, extent)
         finally:
             await self._client.close(handle)
 
-    async def _ask_check_file(self, handle: bytes, offset: int, length: int) -> bytes | None:
+    async def _ask_check_file(self, handle: bytes, extent: Extent) -> bytes | None:
         payload = packets.text(handle) + packets.text(self._check_file.encode("ascii"))
-        payload += packets.large(offset) + packets.large(length) + packets.number(0)
+        payload += packets.large(extent.offset) + packets.large(extent.length) + packets.number(0)
         names = (b"check-file-handle", b"check-file") if self._has_handle_form else (b"check-file",)
         for name in names:
             try:
@@ -154,10 +153,9 @@ class Hashing:
                 self._has_handle_form = False
         return None
 
-    async def read_back(
-        self, path: bytes, offset: int, length: int, algorithm: str
-    ) -> bytes | None:
-        """Read an extent of a far file; return its digest, None where the file is shorter."""
+    async def read_back(self, extent: Extent, algorithm: str) -> bytes | None:
+        """Read an extent; return its digest, None where the file is shorter."""
+        path, offset, length, _ = extent
         handle = await self._client.open_in_turn(path, packets.FOR_READ)
         try:
             hasher = _new_hasher(algorithm)
@@ -166,21 +164,16 @@ class Hashing:
             await self._client.close(handle)
         return bytes(hasher.digest()) if count == length else None
 
-    async def matches(
-        self, path: bytes, extent: tuple[int, int], expected: dict[str, bytes], whole: bool
-    ) -> bool:
-        """Tell whether an extent of a far file has the digest that is expected.
-
-        `expected` has one or more, by algorithm; `whole` says that the extent is a small file.
-        """
+    async def matches(self, extent: Extent, expected: Digests) -> bool:
+        """Tell whether an extent has the content of which these are digests."""
         ours, found = self.algorithm, None
         if ours in expected:
-            found = await self.by_far_end(path, *extent, ours, whole)
+            found = await self.by_far_end(extent, ours)
             if found == expected[ours]:
                 self.is_trusted = True
                 return True
         algorithm, digest = next(iter(expected.items()))
-        if await self.read_back(path, *extent, algorithm) != digest:
+        if await self.read_back(extent, algorithm) != digest:
             return False
         if found is not None:
             self.distrust()

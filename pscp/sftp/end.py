@@ -9,7 +9,7 @@ Read next: sink.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 
 from pscp.endpoint import failures, fence, requests, wire
 from pscp.endpoint.end import not_here
@@ -21,7 +21,7 @@ from pscp.sftp.fence import Fence
 from pscp.sftp.leftovers import Search
 from pscp.sftp.sink import Sink
 from pscp.sftp.source import Source
-from pscp.sftp.tasks import Waitable, results
+from pscp.sftp.tasks import Steps, results
 
 
 class End:
@@ -110,7 +110,7 @@ def _needs_agent() -> failures.Refusal:
     return failures.Refusal(failures.UNSUPPORTED, "", "needs the agent, which SFTP has not")
 
 
-Answer = Callable[..., Coroutine[Waitable, None, object]]
+Answer = Callable[..., Steps[object]]
 
 
 def _by_source(act: Answer) -> Answer:

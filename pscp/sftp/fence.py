@@ -18,9 +18,9 @@ from typing import TypedDict
 from pscp.endpoint import fence
 from pscp.sftp import packets
 from pscp.sftp.client import Client
+from pscp.sftp.files import read_all
 from pscp.sftp.packets import Attrs, SftpError
 from pscp.sftp.paths import join, lookup
-from pscp.sftp.read_ahead import read_all
 from pscp.sftp.tasks import Future, outcomes
 
 _CONTENT_BYTES = 32 * 1024  # more than any fence has

@@ -13,7 +13,6 @@ import errno
 import os
 import stat
 import struct
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from pscp.endpoint import tree
@@ -38,6 +37,7 @@ _ERRNO = {
 FOR_READ, FOR_WRITE, CREATE, EXCLUSIVE = 0x01, 0x02, 0x08, 0x20
 
 _HEADER = struct.Struct(">IBI")  # length, type, the request's number
+INIT_PACKET = _HEADER.pack(5, INIT, 3)  # in which a version is in the number's place
 _U32, _U64 = struct.Struct(">I"), struct.Struct(">Q")
 MAX_PACKET_BYTES = 512 * 1024  # OpenSSH's is 256 KiB; more was not asked for
 MAX_HANDLE_BYTES = 256
@@ -67,7 +67,7 @@ class BadPacket(Exception):
 
 
 class NotSftp(BadPacket):
-    """The server's output is no SFTP, but a login's greeting, or a forced command's output."""
+    """The server began with something else: a login's greeting, or a forced command's output."""
 
     def __init__(self, output: bytes) -> None:
         super().__init__(f"these bytes are no SFTP: {output!r}")
@@ -148,10 +148,6 @@ def packet(type_: int, id_: int, payload: bytes, following: int = 0) -> bytes:
     return _HEADER.pack(5 + len(payload) + following, type_, id_) + payload
 
 
-def init() -> bytes:
-    return _HEADER.pack(5, INIT, 3)
-
-
 # --- in
 
 
@@ -222,16 +218,18 @@ def failure(view: memoryview) -> SftpError | None:
     return None if code == OK else SftpError(code, message.decode(errors="replace"))
 
 
-def names(view: memoryview) -> Iterator[tuple[bytes, Attrs]]:
-    """Yield the names and attributes that a NAME lists."""
+def names(view: memoryview) -> list[tuple[bytes, Attrs]]:
+    """Return the names and attributes that a NAME lists."""
     cursor = Cursor(view)
     count = cursor.number()
     if count > MAX_NAMES:
         raise BadPacket("too many names in one answer")
+    found = []
     for _ in range(count):
         name = cursor.text()
         cursor.view()  # the line of ls -l
-        yield name, cursor.attrs()
+        found.append((name, cursor.attrs()))
+    return found
 
 
 class Answer(NamedTuple):
@@ -248,6 +246,7 @@ class Decoder:
     def __init__(self, capacity_bytes: int = 4 * MAX_PACKET_BYTES) -> None:
         self._view = memoryview(bytearray(max(capacity_bytes, MAX_PACKET_BYTES + 4)))
         self._start = self._end = 0
+        self._is_new = True  # has found no packet yet
 
     def space(self) -> memoryview:
         """Return where the next bytes go. Answers returned before are invalid from here on."""
@@ -279,9 +278,11 @@ class Decoder:
         length = _U32.unpack_from(self._view, self._start)[0]
         type_ = self._view[self._start + 4]
         if type_ not in ANSWERS or not 5 <= length <= MAX_PACKET_BYTES:
-            raise NotSftp(bytes(self._view[self._start : self._end][:_WORDS_MAX_BYTES]))
+            error = NotSftp(bytes(self._view[self._start : self._end][:_WORDS_MAX_BYTES]))
+            raise error if self._is_new else BadPacket(str(error))
         if have < 4 + length:
             return None
+        self._is_new = False
         begin = self._start + 5
         self._start += 4 + length
         if type_ == VERSION:

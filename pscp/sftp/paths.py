@@ -86,7 +86,7 @@ class Root:
             return
         check(folder)
         checked = self._checks.get((folder, make))
-        if checked is None or (checked.done() and not _is_good(checked)):
+        if checked is None or (checked.done() and checked.exception() is not None):
             if len(self._checks) >= _CHECKS_MOST:
                 self._checks.clear()
             checked = self._checks[folder, make] = start(self._check(folder, path, make))
@@ -117,11 +117,3 @@ class Root:
         """Set a new folder's mode, where the server ignored it, or its sticky bit."""
         if isinstance(status, Attrs) and status.mode is not None and not is_unfinished(status.mode):
             await outcomes(self._client.setstat(folder, Attrs(mode=UNFINISHED)))
-
-
-def _is_good(checked: Task[None]) -> bool:
-    try:
-        checked.result()
-    except (failures.Refusal, SftpError):
-        return False
-    return True

@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import time
-from collections.abc import Coroutine
 from typing import NamedTuple
 
 from pscp.endpoint import failures, hashes, requests, tree, wire
@@ -26,11 +25,11 @@ from pscp.sftp import client as sftp
 from pscp.sftp import packets
 from pscp.sftp.client import Client
 from pscp.sftp.commit import Destination, replaced, times
-from pscp.sftp.digests import Hashing
-from pscp.sftp.handles import File, Files
+from pscp.sftp.digests import Digests, Hashing
+from pscp.sftp.files import Extent, File, Files
 from pscp.sftp.packets import Attrs, SftpError
 from pscp.sftp.paths import is_missing, lookup
-from pscp.sftp.tasks import Future, Task, Waitable, gather, outcomes, start
+from pscp.sftp.tasks import Future, Steps, Task, gather, outcomes, start
 
 # Another lane takes over what one has held for a second, and may finish the file soon after.
 _LATE_S = 1.0
@@ -93,7 +92,7 @@ class Sink(Destination):
             self._client.free_bytes(self.root.full("")),
         )
         if isinstance(handle, Exception):
-            raise await self._client.with_reason(handle, self.root.full(""))
+            raise await self._explain(handle)
         try:
             if isinstance(status, Attrs) and not status.is_file:
                 raise Refusal(failures.UNSAFE, value.path, "its part is not a file there")
@@ -116,7 +115,7 @@ class Sink(Destination):
             await self._client.fsetstat(handle, Attrs(size=value.size))
         except SftpError as error:
             if error.code != packets.OP_UNSUPPORTED:
-                raise await self._client.with_reason(error, self.root.full("")) from None
+                raise await self._explain(error) from None
 
     def write(self, id_: int, offset: int, view: memoryview, check: bytes = b"") -> None:
         """Write a block, which is lent until that is done. complete() tells what went wrong.
@@ -154,7 +153,8 @@ class Sink(Destination):
         assert chunk is not None
         hashed = {name: hasher.digest() for name, hasher in chunk.hashers.items()}
         expected = {self._algorithm: digest, **hashed}
-        value, extent = self._files.known[id_], (offset, length)
+        value = self._files.known[id_]
+        extent = Extent(self._part(self.root.full(value.path)), offset, length)
         if chunk.file is not None:
             writing = self._write_chunk(chunk.file, chunk)
         else:
@@ -168,19 +168,14 @@ class Sink(Destination):
         return task
 
     async def _outcome_of(
-        self,
-        value: tree.Entry,
-        extent: tuple[int, int],
-        writing: Coroutine[Waitable, None, None],
-        expected: dict[str, bytes] | None,
+        self, value: tree.Entry, extent: Extent, writing: Steps[None], expected: Digests | None
     ) -> Outcome:
         """Return the outcome of a chunk; `expected` is None where it arrived damaged."""
         try:
             await writing
             if expected is None or not self._hashing.is_wanted:
                 return Outcome(expected is not None, None)
-            part = self._part(self.root.full(value.path))
-            return Outcome(await self._hashing.matches(part, extent, expected, False), None)
+            return Outcome(await self._hashing.matches(extent, expected), None)
         except failures.EXPECTED as error:
             return Outcome(False, await self._failure(error, value.path))
 
@@ -292,7 +287,7 @@ class Sink(Destination):
             return False
         if not strong:
             return True
-        digest = await self._hashing.of_extent(path, 0, value.size, hashes.STRONG)
+        digest = await self._hashing.of_extent(Extent(path, 0, value.size), hashes.STRONG)
         return digest is not None and digest.hex() == strong
 
     # --- small files, folders and links, by packs
@@ -341,13 +336,12 @@ class Sink(Destination):
         try:
             await self._write_file(value, path, part, body)
             is_wanted = self._hashing.is_wanted or self._strong
-            extent = (0, len(body))
-            if is_wanted and not await self._hashing.matches(part, extent, expected, True):
+            extent = Extent(part, 0, len(body), True)
+            if is_wanted and not await self._hashing.matches(extent, expected):
                 raise Refusal(failures.DAMAGED, value.path, "arrived damaged")
             await self._client.rename(part, path)
         except Exception as error:
-            wanted_bytes = len(body) + _BESIDE_BYTES
-            explained = await self._client.with_reason(error, self.root.full(""), wanted_bytes)
+            explained = await self._explain(error, len(body) + _BESIDE_BYTES)
             await outcomes(self._client.remove(part))  # only now, as it makes room
             raise explained from None
 

@@ -18,23 +18,21 @@ from pscp.endpoint.source import Known, known
 from pscp.sftp import packets
 from pscp.sftp.client import Client
 from pscp.sftp.commit import extents_behind
-from pscp.sftp.digests import Hashing
-from pscp.sftp.handles import File, Files
+from pscp.sftp.digests import Digests, Hashing
+from pscp.sftp.files import Extent, File, Files, Reading, read_all
 from pscp.sftp.packets import Attrs, SftpError
 from pscp.sftp.paths import join
-from pscp.sftp.read_ahead import Reading, read_all
 from pscp.sftp.tasks import Future, outcomes, results, start
 from pscp.sftp.tree import Walk
 
+FarDigest = tuple[bytes | None, bool]  # None: not verified; did the far end compute it?
 _WALK_BATCH_BYTES = 512 * 1024  # as in endpoint/source.py
 
 
 class _Chunk:
     """A chunk that the coordinator asked for."""
 
-    def __init__(
-        self, id_: int, file: File, extent: tuple[int, int], before: _Chunk | None
-    ) -> None:
+    def __init__(self, id_: int, file: File, extent: Extent, before: _Chunk | None) -> None:
         """`before` is the chunk that was asked for before, which is sent before this one."""
         self.id, self.file, self.extent, self.before = id_, file, extent, before
         self.requested: Future[None] = Future()  # done when its READs are sent: the next may begin
@@ -144,12 +142,12 @@ class Source:
         """Send the chunk's blocks and its digest, or its failure, after those of earlier chunks."""
         file = self._files.get(id_)
         file.chunks += 1
-        self._last = _Chunk(id_, file, (offset, length), self._last)
+        extent = Extent(self._full(file.value), offset, length)
+        self._last = _Chunk(id_, file, extent, self._last)
         start(self._send_chunk(self._last))
 
     async def _send_chunk(self, chunk: _Chunk) -> None:
-        offset, length = chunk.extent
-        payload = wire.COUNT.pack(length)
+        offset, payload = chunk.extent.offset, wire.COUNT.pack(chunk.extent.length)
         try:
             digest = await self._send_blocks(chunk)
         except failures.EXPECTED as error:
@@ -167,8 +165,7 @@ class Source:
 
     async def _send_blocks(self, chunk: _Chunk) -> bytes:
         """Send the chunk's blocks; return its digest. Raises Changed, SftpError."""
-        path, extent = self._full(chunk.file.value), chunk.extent
-        offset, length = extent
+        path, offset, length, _ = chunk.extent
         handle = await self._handle(chunk)
         hashers = self._hashers(self._algorithm, True)
 
@@ -180,10 +177,10 @@ class Source:
             offset += len(view)
 
         gate, budget = chunk.before.sent if chunk.before else None, self._client.reading
-        reading = Reading(self._client, handle, *extent, take, budget=budget, gate=gate)
+        reading = Reading(self._client, handle, offset, length, take, budget=budget, gate=gate)
         reading.sent.add_done_callback(chunk.set_requested)
-        digest = start(self._digest(path, extent, self._algorithm))
-        check = start(self._check(handle, chunk.file, reading))
+        digest = start(self._digest(chunk.extent, self._algorithm))
+        check = start(self._check(handle, path, chunk.file.value, reading))
         count = await reading.run()
         if gate is not None:
             await gate
@@ -192,7 +189,7 @@ class Source:
             await self._files.close_handle(chunk.id)
         if count != length:
             raise Changed()
-        return await self._decide(path, extent, self._algorithm, hashers, await digest)
+        return await self._decide(chunk.extent, self._algorithm, hashers, await digest)
 
     def _hashers(self, algorithm: str, has_content: bool) -> dict[str, hashes.Hasher]:
         """Return the hashers for what is sent, by algorithm.
@@ -204,59 +201,48 @@ class Source:
             return {}
         return self._hashing.new_hashers(algorithm)
 
-    async def _digest(
-        self, path: bytes, extent: tuple[int, int], algorithm: str, whole: bool = False
-    ) -> tuple[bytes | None, bool]:
-        """Return the digest of what lies there, and whether the far end computed it.
-
-        The digest is None where nothing is to be verified.
-        """
-        if not self._hashing.is_wanted or not extent[1]:
+    async def _digest(self, extent: Extent, algorithm: str) -> FarDigest:
+        """Return the digest of what lies at the far end."""
+        if not self._hashing.is_wanted or not extent.length:
             return None, False
         ours = self._hashing.beside(algorithm) or algorithm
-        found = await self._hashing.by_far_end(path, *extent, ours, whole)
+        found = await self._hashing.by_far_end(extent, ours)
         if found is not None:
             return found, True
-        return await self._hashing.read_back(path, *extent, algorithm), False
+        return await self._hashing.read_back(extent, algorithm), False
 
     async def _decide(
-        self,
-        path: bytes,
-        extent: tuple[int, int],
-        algorithm: str,
-        hashers: dict[str, hashes.Hasher],
-        digest: tuple[bytes | None, bool],
+        self, extent: Extent, algorithm: str, hashers: dict[str, hashes.Hasher], digest: FarDigest
     ) -> bytes:
         """Return the digest that the sink compares with what arrived there. Raises Changed.
 
         `hashers` had what was sent; `digest` is from _digest().
         """
         there, is_of_far_end = digest
-        own: dict[str, bytes] = {name: hasher.digest() for name, hasher in hashers.items()}
-        if not self._hashing.is_wanted or not extent[1]:
+        own: Digests = {name: hasher.digest() for name, hasher in hashers.items()}
+        if not self._hashing.is_wanted or not extent.length:
             return own[algorithm]
         if is_of_far_end and there in own.values():
             self._hashing.is_trusted = True
             return own[algorithm]
         if is_of_far_end and own:  # the far end's first digest was wrong
-            there = await self._hashing.read_back(path, *extent, algorithm)
+            there = await self._hashing.read_back(extent, algorithm)
             if there == own[algorithm]:
                 self._hashing.distrust()
         if there is None:
             raise Changed()
         return there
 
-    async def _check(self, handle: bytes, file: File, reading: Reading) -> None:
+    async def _check(self, handle: bytes, path: bytes, value: tree.Entry, reading: Reading) -> None:
         """Check, behind the last READ, that the open file and its name's are the manifest's.
 
         Raises Changed, SftpError.
         """
-        path = self._full(file.value)
         await reading.sent
         for status in await outcomes(self._client.fstat(handle), self._status(path)):
             if isinstance(status, Exception):
                 raise status
-            if not _is_same(status, file.value):
+            if not _is_same(status, value):
                 raise Changed()
 
     async def extents(self, request: requests.Extents) -> tuple[list[list[int]], bool]:
@@ -303,9 +289,9 @@ class Source:
         hashers = self._hashers(algorithm, bool(body))
         for hasher in hashers.values():
             hasher.update(body)
-        extent = (0, len(body))
-        digest = await self._digest(path, extent, algorithm, whole=True)
-        return await self._decide(path, extent, algorithm, hashers, digest)
+        extent = Extent(path, 0, len(body), True)
+        digest = await self._digest(extent, algorithm)
+        return await self._decide(extent, algorithm, hashers, digest)
 
     # --- digests, to resume and to check strongly
 

@@ -28,6 +28,9 @@ class Waitable(Protocol):
     def add_done_callback(self, callback: Callable[[], None]) -> None: ...
 
 
+Steps = Coroutine[Waitable, None, T]
+
+
 class Future(Generic[T]):
     """A value that comes later, or the exception that comes in its place."""
 
@@ -63,6 +66,10 @@ class Future(Generic[T]):
             callback()
         else:
             self._callbacks.append(callback)
+
+    def exception(self) -> BaseException | None:
+        """Return the exception of a future that is done, if it has one."""
+        return self._error
 
     def result(self) -> T:
         """Return the value of a future that is done, or raise its exception."""
@@ -105,7 +112,7 @@ class Task(Future[T]):
 
     __slots__ = ("_steps",)
 
-    def __init__(self, steps: Coroutine[Waitable, None, T]) -> None:
+    def __init__(self, steps: Steps[T]) -> None:
         super().__init__()
         self._steps = steps
         _run_queue.tasks += 1
@@ -127,7 +134,7 @@ class Task(Future[T]):
         _run_queue.run(self._step, is_first=False)
 
 
-def start(steps: Coroutine[Waitable, None, T]) -> Task[T]:
+def start(steps: Steps[T]) -> Task[T]:
     """Run a coroutine as a task: now up to where it first waits, the rest later."""
     return Task(steps)
 
@@ -210,7 +217,7 @@ async def gather(*awaited: Awaitable[object]) -> tuple[object, ...]:
 async def results(asked: Iterable[tuple[str, Awaitable[object]]]) -> list[object]:
     """Wait for what was asked about several paths; return per path the answer, or the failure."""
     listed = list(asked)
-    found = await outcomes(*[awaitable for _, awaitable in listed])
+    found = await outcomes(*[awaited for _, awaited in listed])
     return [
         failures.from_exception(result, path) if isinstance(result, Exception) else result
         for (path, _), result in zip(listed, found, strict=True)

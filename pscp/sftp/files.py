@@ -1,9 +1,9 @@
-"""Reads an extent of a far file: many READs in flight, their bytes handed on in order.
+"""Far files: their handles, kept open while there is work, and READs of an extent, many in flight.
 
 A server may answer in any order, and with less than was requested; what is missing is requested
 again. Bytes that come too early are kept until it is their turn.
 
-Not here: what is done with the bytes (source.py, digests.py).
+Not here: what is done with the bytes (source.py, sink.py, digests.py).
 Read next: digests.py.
 """
 
@@ -11,13 +11,72 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from typing import NamedTuple
 
+from pscp.endpoint import tree
 from pscp.sftp import packets
 from pscp.sftp.client import Client
 from pscp.sftp.packets import SftpError
-from pscp.sftp.tasks import Budget, Future
+from pscp.sftp.tasks import Budget, Future, Steps, Task, outcomes, start
 
+_KEPT = 16  # open files, before those without chunks at work are closed
 Take = Callable[[memoryview], None]
+
+
+class Extent(NamedTuple):
+    """An extent of a far file."""
+
+    path: bytes
+    offset: int
+    length: int
+    is_small_file: bool = False  # is it the whole of a small file?
+
+
+class File:
+    """A file that is open, or being opened."""
+
+    def __init__(self, value: tree.Entry, opening: Task[bytes]) -> None:
+        self.value, self.opening = value, opening
+        self.chunks = 0  # at work
+
+
+class Files:
+    """The large files, by the coordinator's numbers for them."""
+
+    def __init__(self, client: Client, open_file: Callable[[tree.Entry], Steps[bytes]]) -> None:
+        self._client, self._open_file = client, open_file
+        self.known: dict[int, tree.Entry] = {}
+        self._open: dict[int, File] = {}
+
+    def know(self, id_: int, value: tree.Entry) -> None:
+        self.known[id_] = value
+
+    def forget(self, id_: int) -> None:
+        self.known.pop(id_, None)
+        start(self.close_handle(id_))
+
+    def get(self, id_: int) -> File:
+        """Return a file, and open it where it is not open."""
+        file = self._open.get(id_)
+        if file is None:
+            idle = [known for known, each in self._open.items() if not each.chunks]
+            for known in idle[: max(0, len(self._open) - _KEPT)]:
+                start(self.close_handle(known))
+            value = self.known[id_]
+            file = self._open[id_] = File(value, start(self._open_file(value)))
+        return file
+
+    async def close_handle(self, id_: int) -> None:
+        """Close the file's handle, if it is open."""
+        file = self._open.pop(id_, None)
+        if file is not None:
+            [handle] = await outcomes(file.opening)
+            if isinstance(handle, bytes):
+                await outcomes(self._client.close(handle))
+
+    def close(self) -> None:
+        for id_ in list(self._open):
+            start(self.close_handle(id_))
 
 
 class _Piece:
