@@ -1,10 +1,10 @@
 """SFTP at the far end, where no agent can be: a program here takes the agent's place.
 
-One child process a lane speaks the frames of endpoint/wire.py with the coordinator, as an agent
-does, and SFTP version 3 with sshd over a channel. So a copy over SFTP is the same copy.
+One child process for each lane exchanges the frames of endpoint/wire.py with the coordinator, as an
+agent does, and SFTP version 3 with sshd over a channel. So a copy over SFTP is the same copy.
 A module has the name of the one in endpoint/ that does the same step: agent.py, source.py, sink.py,
-tree.py, paths.py, placing.py, commit.py, fence.py, leftovers.py. Besides there are the protocol
-(packets.py, client.py), open files (handles.py, read_ahead.py) and digests.
+files.py, tree.py, paths.py, placing.py, commit.py, fence.py, leftovers.py. Besides there are the
+protocol (packets.py, client.py), tasks and the event loop, and digests.
 
 May import transports/, endpoint/.
 

@@ -1,8 +1,8 @@
-"""A lane's program: what an agent is to the coordinator, and SFTP's client to the server.
+"""A lane's program: it is an agent for the coordinator, and an SFTP client for the server.
 
 Frames come on descriptor 0 and go out on descriptor 1, as with endpoint/agent.py; each request is
 answered in a task of its own. The program ends when its input or its channel ends, or at SIGTERM;
-what is under way then is brought to its end first, for a moment.
+tasks under way then have _LINGER_S to end.
 
 Not here: the answers (end.py), who starts it (channel.py).
 """
@@ -14,8 +14,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Coroutine
-from typing import NoReturn, TypeVar
+from typing import NoReturn
 
 from pscp.endpoint import entries, failures, requests, session, system, tree, wire
 from pscp.endpoint.agent import TICK_S
@@ -27,27 +26,28 @@ from pscp.sftp.end import End
 from pscp.sftp.event_loop import In, Loop, Out
 from pscp.sftp.remote_hash import Program
 from pscp.sftp.sink import Outcome
-from pscp.sftp.tasks import Task, Waitable, outcomes, start
+from pscp.sftp.tasks import Steps, T, Task, outcomes, start
 
-_LINGER_S = 1.5  # for what is under way at the end
+_LINGER_S = 1.5  # for tasks that are under way at the end
 _MARKER_BYTES = 16
-_SILENT_S = 60.0  # a server that says nothing for so long, though asked, is as good as dead
+_SILENT_S = 60.0  # a server that leaves a request unanswered for so long counts as dead
 PROTOCOL_STATUS = 99  # as an agent's
-T = TypeVar("T")
 
 
 class SftpAgent:
-    """One lane's far end."""
+    """The far end of one lane."""
 
-    def __init__(self, *, read_fd: int, write_fd: int, verify: str, program: list[str]) -> None:
-        """
+    def __init__(self, *, fds: list[int], verify: str, program: list[str]) -> None:
+        """Serve one lane.
+
         Args:
-            read_fd: of the channel to the SFTP server; so is write_fd.
+            fds: the descriptors to read from the SFTP server, and to write to it.
             verify: the option --verify.
             program: the command that runs hash programs at the far end; may be empty.
         """
         self._verify, self._program_argv = verify, program
         self._loop = Loop()
+        read_fd, write_fd = fds
         self._client = Client(read_fd, write_fd, self._loop)
         self._frames = FrameServer(session.AGENT, self, self._send)
         decoder = self._frames.decoder
@@ -55,14 +55,14 @@ class SftpAgent:
         self._out = Out(1)
         self.end = End(self._client, self._send)
         self._program: Program | None = None
-        self._replies: list[Task[None]] = []  # those that may still be under way
+        self._replies: list[Task[None]] = []  # of which some may still be under way
         self._last_ack: Task[None] | None = None
         self._error: BaseException | None = None
         self._is_ending = False
         self._lends = False  # do bytes of the server's answers wait to be written?
 
     def run(self) -> None:
-        """Serve until there is nothing more to do.
+        """Serve until the input or the channel ends, or SIGTERM comes.
 
         Raises WireError, BadPacket, SftpError, BrokenPipeError, ConnectionResetError.
         """
@@ -79,7 +79,7 @@ class SftpAgent:
             except wire.WireError as error:
                 self._error = error
             if not client.incoming.is_at_end:
-                self._finish_what_is_under_way()
+                self._finish_tasks()
         finally:
             if self._program is not None:
                 self._program.close()
@@ -91,13 +91,8 @@ class SftpAgent:
         is_busy = self._is_ending or self._client.out.waiting_bytes
         return self._frames.session.state != "new" and not is_busy
 
-    @property
-    def has_begun(self) -> bool:
-        """Has an SFTP server sent its version?"""
-        return self._client.version.done()
-
-    def _finish_what_is_under_way(self) -> None:
-        """Go on for a moment, so that no part is left of it; no frame is taken any more."""
+    def _finish_tasks(self) -> None:
+        """Take no more frames, and let tasks end for a moment, so that they leave no parts."""
         self._is_ending = True
         end_s = time.monotonic() + _LINGER_S
         self._loop.call_later(_LINGER_S, lambda: None)
@@ -105,7 +100,7 @@ class SftpAgent:
         self._loop.run_until(lambda: self._is_idle() or time.monotonic() > end_s)
 
     def _new_signal_input(self) -> In:
-        """Return what ends the loop at SIGTERM: the pipe of set_wakeup_fd()."""
+        """Return the input that ends the loop at SIGTERM: the pipe of set_wakeup_fd()."""
         read_fd, write_fd = os.pipe()
         os.set_blocking(write_fd, False)
         signal.set_wakeup_fd(write_fd)
@@ -131,57 +126,50 @@ class SftpAgent:
         if not self._out.waiting_bytes:
             self._lends = False
 
-    def _start(self, steps: Coroutine[Waitable, None, T]) -> Task[T]:
-        """Start a task whose exception is a bug, or the end of the lane."""
+    def _start(self, steps: Steps[T]) -> Task[T]:
+        """Start a task whose exception ends the lane."""
         task = start(steps)
 
         def keep_error() -> None:
-            try:
-                task.result()
-            except Exception as error:
-                self._error = self._error or error
+            self._error = self._error or task.exception()
 
         task.add_done_callback(keep_error)
         return task
 
     async def _begin(self) -> None:
-        """Begin with the server, then with the coordinator."""
+        """Learn what the server has to offer, then send the coordinator HELLO."""
         client = self._client
         await client.version
         if self._verify == "auto" and self._program_argv:
             self._program = Program(self._program_argv, self._loop)
-        begun_s = time.monotonic()
+        began_s = time.monotonic()
         answer, limits = client.realpath(b"."), start(client.get_limits())
         await answer
-        rtt_s = time.monotonic() - begun_s
+        rtt_s = time.monotonic() - began_s
         await limits
         if self._program is not None:
             await self._program.ready
         hashing = self.end.hashing = Hashing(client, self._program, self._verify != "none")
         self._out.put(_read_marker())
-        self._frames.hello({
-            "hashes": hashing.for_chunks(), "python": "none", "system": "SFTP", "aes": None,
-            "cpus": os.cpu_count() or 1, "verify": hashing.name, "rtt_s": rtt_s,
-            "chunk_bytes": hashing.chunk_bytes(rtt_s),
-        })  # fmt: skip
+        about: dict[str, object] = {"python": "none", "system": "SFTP", "aes": None, "rtt_s": rtt_s}
+        about.update(hashes=hashing.for_chunks(), verify=hashing.name, cpus=os.cpu_count() or 1)
+        about.update(chunk_bytes=hashing.chunk_bytes(rtt_s))
+        self._frames.hello(about)
         self._tick(time.monotonic(), None)
 
-    def _tick(self, answered_s: float, probe: Task[bytes] | None) -> None:
-        """Every TICK_S: say that this end is alive, while the server answers or is at work.
+    def _tick(self, answered_s: float, probe: Task[None] | None) -> None:
+        """Send a TICK, and again every TICK_S, while the server answers or syncs a file.
 
         Args:
             answered_s: when the server was last known to answer.
-            probe: a request that it may not have answered since.
+            probe: the last request for that, which it may not have answered.
         """
         now_s = time.monotonic()
         if probe is None or probe.done():
-            answered_s, probe = now_s, self._start(self._probe())
+            answered_s, probe = now_s, self._start(self.end.ping())
         if now_s - answered_s < _SILENT_S or self._client.syncing:
             self._send(wire.TICK, 0, 0, b"")
         self._loop.call_later(TICK_S, lambda: self._tick(answered_s, probe))
-
-    async def _probe(self) -> bytes:
-        return await self._client.realpath(b".")
 
     def _send(
         self, type_: int, id_: int, offset: int, payload: system.Payload, flags: int = 0
@@ -191,7 +179,7 @@ class SftpAgent:
             self._lends = True
         self._out.put(wire.header(type_, payload, id_, offset, flags), payload)
 
-    # --- what is done about a frame, as the FrameServer asks for it
+    # --- what the FrameServer calls for a frame
 
     def send_chunk(self, id_: int, offset: int, length: int) -> None:
         self.end.the_source().send_chunk(id_, offset, length)
@@ -208,19 +196,17 @@ class SftpAgent:
         matches, failure = await outcome
         if before is not None:
             await before
-        receipt = wire.SOME_PART  # SFTP tells no inode
-        self._frames.acknowledge(
-            id_, offset, length, receipt=receipt, matches=matches, failure=failure
-        )
+        receipt, acknowledge = wire.SOME_PART, self._frames.acknowledge  # SFTP tells no inode
+        acknowledge(id_, offset, length, receipt=receipt, matches=matches, failure=failure)
 
     def land_pack(
         self, id_: int, listed: list[tree.Entry], rows: list[object], bodies: memoryview
     ) -> None:
         entries.check_sizes(listed, rows, len(bodies))
-        found = start(self.end.the_sink().pack(listed, rows, bodies))
+        landing = start(self.end.the_sink().pack(listed, rows, bodies))
 
         async def reply() -> None:
-            self._frames.reply(id_, failures.places(await found))
+            self._frames.reply(id_, failures.places(await landing))
 
         self._start(reply())
 
@@ -230,11 +216,11 @@ class SftpAgent:
             self.end.begin(request)
             self._frames.follow_role()
         earlier = [task for task in self._replies if not task.done()]
-        after = earlier if is_change else []
+        after = earlier if is_change else []  # that a copy is over comes behind all its answers
         self._replies = [*earlier, self._start(self._reply(id_, request, after))]
 
     async def _reply(self, id_: int, request: requests.Request, after: list[Task[None]]) -> None:
-        """Answer a request; that one copy is over comes behind all answers of that copy."""
+        """Answer a request, once the tasks of `after` have ended."""
         failed = False
         try:
             await outcomes(*after)
@@ -249,7 +235,7 @@ class SftpAgent:
 
 
 class _SignalBytes:
-    """A decoder for the pipe of set_wakeup_fd(), whatever comes there."""
+    """A decoder for the pipe of set_wakeup_fd(), which drops what it reads."""
 
     def __init__(self) -> None:
         self._room = memoryview(bytearray(64))
@@ -262,7 +248,7 @@ class _SignalBytes:
 
 
 def _read_marker() -> bytes:
-    """Read the coordinator's first bytes, for which it waits before anything else."""
+    """Read the coordinator's first bytes, which it wants back before anything else."""
     os.set_blocking(0, True)
     marker = b""
     while len(marker) < _MARKER_BYTES:
@@ -283,9 +269,9 @@ def main(settings: str) -> None:
         agent.run()
     except (BrokenPipeError, ConnectionResetError):
         pass
+    except packets.NotSftp as error:
+        _exit(error.output.decode(errors="replace"), packets.NO_SFTP_STATUS)
     except (wire.WireError, packets.BadPacket, packets.SftpError) as error:
-        if isinstance(error, packets.NotSftp) and not agent.has_begun:
-            _exit(error.said.decode(errors="replace"), packets.NO_SFTP_STATUS)
         _exit(f"pscp: {error}", PROTOCOL_STATUS)
 
 

@@ -1,9 +1,9 @@
-"""A channel whose far end is SFTP: sshd's subsystem, and a program here in the agent's place.
+"""A channel to an SFTP server: sshd's subsystem, and a program here in the agent's place.
 
-The program (agent.py) is a child process, so each lane's SFTP can use a processor of its own. To
-the coordinator the program and the channel below it are one Channel.
+The program (agent.py) is a child process, so each lane's SFTP can use a processor of its own. For
+the coordinator, the program and the channel below it are one Channel.
 
-Not here: the way there (../transports/), what the program does (agent.py).
+Not here: how the channel is opened (../transports/), what the program does (agent.py).
 Read next: agent.py.
 """
 
@@ -29,30 +29,28 @@ from pscp.transports.openssh import PROTOCOL_STATUS, last_line, reap
 
 SUBSYSTEM = "sftp"
 _END_S = 2.0
-_SAID_MAX_BYTES = 8 * 1024
+_ERRORS_MAX_BYTES = 8 * 1024
 _MAIN = (
     "import sys;sys.path.insert(0,sys.argv[1]);from pscp.sftp.agent import main;main(sys.argv[2])"
 )
 
 
 class SftpChannel:
-    """The program and the channel that it uses."""
+    """The channel of a lane over SFTP: the program, and the channel that it uses."""
 
     needs_agent = False
 
     def __init__(self, below: Channel, verify: str, program: Sequence[str]) -> None:
-        """`program` is the command that runs hash programs there, on this connection; or empty."""
+        """`program` is the command that runs hash programs at the far end; it may be empty."""
         self._below = below
-        settings = {
-            "read_fd": below.read_fd, "write_fd": below.write_fd, "verify": verify,
-            "program": list(program),
-        }  # fmt: skip
+        fds = (below.read_fd, below.write_fd)
+        settings = {"fds": fds, "verify": verify, "program": list(program)}
         package = str(Path(__file__).parent.parent.parent)
         argv = [sys.executable or "python3", "-I", "-c", _MAIN, package, json.dumps(settings)]
+        pipe = subprocess.PIPE
         self._child = subprocess.Popen(
-            argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
-            pass_fds=(below.read_fd, below.write_fd), start_new_session=True,
-        )  # fmt: skip
+            argv, 0, stdin=pipe, stdout=pipe, stderr=pipe, pass_fds=fds, start_new_session=True
+        )
         below.lent()
         assert self._child.stdin and self._child.stdout and self._child.stderr
         self._files = (self._child.stdin, self._child.stdout, self._child.stderr)
@@ -63,10 +61,10 @@ class SftpChannel:
             system.widen_pipe(fd)
 
     def end(self) -> None:
-        """Let the program finish what is under way, and end; then the channel below ends."""
+        """Let the program finish its tasks and end; the channel below ends with it."""
         if self._child.poll() is None:
             self._child.terminate()
-            self._child.send_signal(signal.SIGCONT)  # one that was stopped takes no SIGTERM
+            self._child.send_signal(signal.SIGCONT)  # a stopped one would not handle SIGTERM
         else:
             self._below.end()
 
@@ -85,7 +83,7 @@ class SftpChannel:
         self.close()
 
     def lent(self) -> None:
-        raise NotImplementedError("an agent's place is taken once")
+        raise NotImplementedError("only its own program uses these descriptors")
 
     def explain(self, said: str) -> PscpError:
         """Return why the program, or the channel below it, ended."""
@@ -110,29 +108,40 @@ class SftpChannel:
         fd = self._files[2].fileno()
         if not select.select([fd], [], [], 0)[0]:
             return ""
-        return os.read(fd, _SAID_MAX_BYTES).decode(errors="replace")
+        return os.read(fd, _ERRORS_MAX_BYTES).decode(errors="replace")
 
 
-def _no_sftp(said: str) -> NoSftp:
-    return NoSftp("the far end offers no SFTP" + (f"; it said: {said}" if said else ""))
+def _no_sftp(message: str) -> NoSftp:
+    return NoSftp("the far end offers no SFTP" + (f"; it said: {message}" if message else ""))
 
 
 def open_sftp(
-    host: Location, options: Options, setup: SshSetup, *, may_prompt: bool, number: int,
-    control: Control | None, asks: Mapping[str, str] | None = None,
-) -> SftpChannel:  # fmt: skip
-    """Open a channel as transports.open_channel(), with SFTP at the far end.
+    host: Location,
+    options: Options,
+    setup: SshSetup,
+    *,
+    may_prompt: bool,
+    number: int,
+    control: Control | None,
+    asks: Mapping[str, str] | None = None,
+) -> SftpChannel:
+    """Open a channel to the far end's SFTP server; the arguments are open_channel()'s.
 
     Hash programs run on a further channel of `control`.
     """
     program: list[str] = []
     if control is not None and options.verify == "auto":
         program = further_channel_argv(host, options, setup, control, COMMAND)
-    request = Request(SUBSYSTEM, True)
     below = open_channel(
-        host, options, setup, request,
-        may_prompt=may_prompt, number=number, control=control, asks=asks,
-    )  # fmt: skip
+        host,
+        options,
+        setup,
+        Request(SUBSYSTEM, True),
+        may_prompt=may_prompt,
+        number=number,
+        control=control,
+        asks=asks,
+    )
     try:
         return SftpChannel(below, options.verify, program)
     except BaseException:

@@ -1,10 +1,10 @@
 """The client's side of SFTP: any number of requests in flight, each a Future of its answer.
 
-A request that the server refuses raises SftpError. The server answers in its own time; a request's
-number says which answer is whose. Where it has OpenSSH's extensions they are used, else what comes
+A request that the server refuses raises SftpError. Answers come in any order, and are told apart
+by the requests' numbers. OpenSSH's extensions are used where the server has them, else what comes
 nearest.
 
-Not here: the layout of packets (packets.py), what is asked for a copy (sink.py, source.py).
+Not here: the layout of packets (packets.py), what a copy requests (sink.py, source.py).
 Read next: digests.py.
 """
 
@@ -25,23 +25,24 @@ HARDLINK, FSYNC = b"hardlink@openssh.com", b"fsync@openssh.com"
 LSETSTAT, LIMITS, CHECK_FILE = b"lsetstat@openssh.com", b"limits@openssh.com", b"check-file"
 
 _PAGE_BYTES = 4096
-_MANY_BYTES = 2 * 1024 * 1024  # being written: then nothing waits for the next answer
-T = TypeVar("T")
-_NAME_MAX, _PATH_MAX = 255, 1024  # of the systems with the shortest
+_MANY_BYTES = 2 * 1024 * 1024  # being written: then no answer is urgent
+_NAME_MAX_BYTES, _PATH_MAX_BYTES = 255, 1024  # on the systems with the shortest
 _PLAIN_BYTES = 32 * 1024  # of a READ or WRITE that every server takes
-_MOST_BYTES = 256 * 1024  # of one that is worth it
-_HANDLES, _HANDLES_MOST = 64, 400  # open at once: where the server does not say; and in any case
-_PAUSE_S, _TURN_S = 0.01, 60.0  # for a file that another lane has open: first, in all
-_PAUSE_MOST_S = 0.1
-# Why a RENAME fails other than by what has the name: that is not removed for it.
+_MOST_BYTES = 256 * 1024  # of a READ or WRITE: more gains nothing
+_HANDLES, _HANDLES_MOST = 64, 400  # open at once: where the server has no limits@; and at most
+# The pauses before a file that another lane has open is tried again: the first, the longest, all.
+_PAUSE_S, _PAUSE_MOST_S, _TURN_S = 0.01, 0.1, 60.0
+# With these codes a RENAME did not fail because the new name exists, so that is not removed.
 _NOT_IN_THE_WAY = (packets.NO_SUCH_FILE, packets.PERMISSION_DENIED, packets.OP_UNSUPPORTED)
-IN_FLIGHT_BYTES = 16 * 1024 * 1024  # read and not handed on: as lane.WINDOW_BYTES
+IN_FLIGHT_BYTES = 16 * 1024 * 1024  # requested, or read and not handed on: as a lane's window
 
+T = TypeVar("T")
+Read = Callable[[memoryview], T]  # reads an answer's payload
 Landed = Callable[[memoryview | None, SftpError | None], None]
 
 
 class Client:
-    """One channel's SFTP."""
+    """The SFTP client of one channel."""
 
     def __init__(self, read_fd: int, write_fd: int, loop: Loop) -> None:
         self._loop, self.out = loop, Out(write_fd, may_break=True)
@@ -49,17 +50,17 @@ class Client:
         self._decoder = packets.Decoder()
         self.incoming = In(read_fd, self._decoder, self._take_all, self._may_rest)
         self._numbers = itertools.count(1)
-        self._waiting: dict[int, Callable[[Answer], None]] = {}
-        self.version: Future[None] = Future()  # done when the server has sent its own
+        self._waiting: dict[int, Callable[[Answer], None]] = {}  # by a request's number
+        self.version: Future[None] = Future()  # done when the server has sent its version
         self.extensions: dict[bytes, bytes] = {}
         self.read_bytes = self.write_bytes = _PLAIN_BYTES
         self.handles = Budget(_HANDLES)
-        # What chunks are read into, and apart from it, since chunks wait for that: what is read to
-        # be hashed, and small files.
+        # Bytes in flight: of chunks; and of what chunks wait for, files read to be hashed, and of
+        # small files.
         self.reading, self.checking = Budget(IN_FLIGHT_BYTES), Budget(IN_FLIGHT_BYTES)
         self._writing_bytes = 0
         self.syncing = 0  # requests under way that may take the server very long
-        self.out.put(packets.init())
+        self.out.put(packets.INIT_PACKET)
 
     def has(self, extension: bytes) -> bool:
         return extension in self.extensions
@@ -67,7 +68,7 @@ class Client:
     # --- in
 
     def _may_rest(self, count: int) -> bool:
-        """Were so many bytes a small part of what is coming, of a READ or of answers to WRITEs?"""
+        """May more gather before the next read, of an answer to a READ or of those to WRITEs?"""
         return self._decoder.is_trickling(count) or self._writing_bytes > _MANY_BYTES
 
     def _take_all(self) -> None:
@@ -98,10 +99,9 @@ class Client:
         self.out.put(packets.packet(type_, id_, payload, len(view)), view)
 
     def _ask(
-        self, type_: int, payload: bytes, wanted: int, read: Callable[[memoryview], T],
-        view: Buffer = b"",
-    ) -> Future[T]:  # fmt: skip
-        """Send a request; `read` gets the payload of its answer, which is of the type `wanted`."""
+        self, type_: int, payload: bytes, wanted: int, read: Read[T], view: Buffer = b""
+    ) -> Future[T]:
+        """Send a request; return what `read` makes of its answer, which has the type `wanted`."""
         future: Future[T] = Future()
 
         def take(answer: Answer) -> None:
@@ -123,7 +123,7 @@ class Client:
         """Send a request that is answered by a STATUS alone."""
         return self._ask(type_, payload, packets.STATUS, lambda view: None, view)
 
-    def extended(self, name: bytes, payload: bytes, read: Callable[[memoryview], T]) -> Future[T]:
+    def extended(self, name: bytes, payload: bytes, read: Read[T]) -> Future[T]:
         """Send a request of an extension (SSH_FXP_EXTENDED), which is answered with data."""
         payload = packets.text(name) + payload
         return self._ask(packets.EXTENDED, payload, packets.EXTENDED_REPLY, read)
@@ -132,7 +132,7 @@ class Client:
         return self._change(packets.EXTENDED, packets.text(name) + payload)
 
     async def get_limits(self) -> None:
-        """Ask how much a READ and a WRITE may hold here, and how many files may be open."""
+        """Ask the server how large a READ and a WRITE may be, and how many files may be open."""
         if not self.has(LIMITS):
             return
         try:
@@ -174,7 +174,7 @@ class Client:
         return self._change(packets.CLOSE, packets.text(handle))
 
     def read(self, handle: bytes, offset: int, length: int, landed: Landed) -> None:
-        """Read; `landed` gets the bytes, a view that is valid during the call, or the error."""
+        """Read an extent; `landed` gets the bytes, valid only during the call, or the error."""
 
         def take(answer: Answer) -> None:
             if answer.type == packets.DATA:
@@ -192,24 +192,25 @@ class Client:
         self._send(packets.READ, where, take, b"")
 
     def write(self, handle: bytes, offset: int, view: memoryview) -> list[Future[None]]:
-        """Write in as many requests as it takes. The view is lent until they are sent."""
+        """Write a view, which is lent until it is sent, in as many requests as it takes."""
         count = -(-len(view) // self.write_bytes)
         step = -(-len(view) // max(count, 1) // _PAGE_BYTES) * _PAGE_BYTES
         step = min(max(step, 1), self.write_bytes)
-        asked = []
+        changes = []
         for begin in range(0, len(view), step):
             piece = view[begin : begin + step]
             where = packets.text(handle) + packets.large(offset + begin)
             payload = where + packets.number(len(piece))
-            asked.append(self._change(packets.WRITE, payload, piece))
-        total = len(view)
-        if total:
-            self._writing_bytes += total
-            asked[-1].add_done_callback(lambda: self._wrote(total))
-        return asked
+            changes.append(self._change(packets.WRITE, payload, piece))
+        total_bytes = len(view)
 
-    def _wrote(self, count: int) -> None:
-        self._writing_bytes -= count
+        def finish() -> None:
+            self._writing_bytes -= total_bytes
+
+        if changes:
+            self._writing_bytes += total_bytes
+            changes[-1].add_done_callback(finish)
+        return changes
 
     def fstat(self, handle: bytes) -> Future[Attrs]:
         return self._ask(packets.FSTAT, packets.text(handle), packets.ATTRS, _attrs)
@@ -257,17 +258,17 @@ class Client:
         return self._ask(packets.READLINK, packets.text(path), packets.NAME, _one_name)
 
     def symlink(self, target: bytes, path: bytes) -> Future[None]:
-        """Make a link. OpenSSH's order of names, which all follow, is not the draft's."""
+        """Make a link. All servers take OpenSSH's order of the names, which is not the draft's."""
         return self._change(packets.SYMLINK, packets.text(target) + packets.text(path))
 
     def opendir(self, path: bytes) -> Future[bytes]:
         return self._ask(packets.OPENDIR, packets.text(path), packets.HANDLE, _handle)
 
     def readdir(self, handle: bytes) -> Future[list[tuple[bytes, Attrs]]]:
-        return self._ask(packets.READDIR, packets.text(handle), packets.NAME, _names)
+        return self._ask(packets.READDIR, packets.text(handle), packets.NAME, packets.names)
 
     async def rename(self, path: bytes, to: bytes) -> None:
-        """Rename, replacing a file: at once where the server can; else with a moment between."""
+        """Rename, replacing a file; where the server cannot, that is removed a moment before."""
         both = packets.text(path) + packets.text(to)
         if self.has(POSIX_RENAME):
             await self._change_by_extension(POSIX_RENAME, both)
@@ -277,11 +278,11 @@ class Client:
         except SftpError as error:
             if error.code in _NOT_IN_THE_WAY:
                 raise
-            await outcomes(self.remove(to))  # the next error tells more
+            await outcomes(self.remove(to))  # if that fails, the next error tells more
             await self.rename_if_free(path, to)
 
     def rename_if_free(self, path: bytes, to: bytes) -> Future[None]:
-        """Rename; most servers refuse where something has the name already."""
+        """Rename; most servers refuse this where the new name exists."""
         return self._change(packets.RENAME, packets.text(path) + packets.text(to))
 
     # --- extensions
@@ -290,7 +291,7 @@ class Client:
         return self._change_by_extension(HARDLINK, packets.text(path) + packets.text(to))
 
     async def free_bytes(self, path: bytes) -> int | None:
-        """Return how many bytes a user may still write there, if the server tells."""
+        """Return how many bytes a user may still write to this filesystem, if the server tells."""
         if not self.has(STATVFS):
             return None
         try:
@@ -298,27 +299,29 @@ class Client:
         except SftpError:
             return None
 
-    async def with_reason(self, error: Exception, path: bytes, count: int = 1) -> Exception:
-        """Return the error, or ENOSPC for a mere "Failure" where fewer than `count` bytes are free:
+    async def explain(self, error: Exception, path: bytes, wanted_bytes: int) -> Exception:
+        """Return the error, or ENOSPC for a mere "Failure" where fewer bytes are free than wanted.
+
         SFTP has no status for a full disk.
         """
         if isinstance(error, SftpError) and error.code == packets.FAILURE:
-            free = await self.free_bytes(path)
-            if free is not None and free < count:
+            free_bytes = await self.free_bytes(path)
+            if free_bytes is not None and free_bytes < wanted_bytes:
                 return SftpError(error.code, number=errno.ENOSPC)
         return error
 
 
 def _of_length(error: SftpError, payload: bytes) -> SftpError:
     """Return ENAMETOOLONG in place of OpenSSH's "bad message" about a path that is too long."""
-    longest = max(map(len, payload.split(b"/")))
-    if error.code == packets.BAD_MESSAGE and (longest > _NAME_MAX or len(payload) > _PATH_MAX):
+    longest_bytes = max(map(len, payload.split(b"/")))
+    is_too_long = longest_bytes > _NAME_MAX_BYTES or len(payload) > _PATH_MAX_BYTES
+    if error.code == packets.BAD_MESSAGE and is_too_long:
         return SftpError(error.code, number=errno.ENAMETOOLONG)
     return error
 
 
-def _in_pages(count: int) -> int:
-    return max(count // _PAGE_BYTES * _PAGE_BYTES, _PAGE_BYTES)
+def _in_pages(size_bytes: int) -> int:
+    return max(size_bytes // _PAGE_BYTES * _PAGE_BYTES, _PAGE_BYTES)
 
 
 def _handle(view: memoryview) -> bytes:
@@ -332,14 +335,11 @@ def _attrs(view: memoryview) -> Attrs:
     return Cursor(view).attrs()
 
 
-def _names(view: memoryview) -> list[tuple[bytes, Attrs]]:
-    return list(packets.names(view))
-
-
 def _one_name(view: memoryview) -> bytes:
-    for name, _ in packets.names(view):
-        return name
-    raise packets.BadPacket("no name where one was asked for")
+    found = packets.names(view)
+    if not found:
+        raise packets.BadPacket("no name where one was asked for")
+    return found[0][0]
 
 
 def _four_numbers(view: memoryview) -> list[int]:

@@ -1,40 +1,41 @@
-"""A destination folder over SFTP: what is there, and the metadata of what lands.
+"""A destination folder over SFTP: what is there already, and the metadata that files get.
 
-What SFTP has no word for (attributes, ACLs, inodes, fractions of a second) is left out.
+SFTP has no attributes, ACLs, inodes or fractions of a second, so none of these is kept.
 
-Not here: how files' bytes land (sink.py).
+Not here: how the bytes of files are written (sink.py).
 Read next: sink.py.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 
 from pscp.endpoint import failures, metadata, requests, tree
 from pscp.endpoint.failures import Refusal
 from pscp.endpoint.paths import is_unfinished, part_name
 from pscp.endpoint.source import PACK_FILE_BYTES
 from pscp.sftp import client as sftp
+from pscp.sftp import packets
 from pscp.sftp.client import Client
 from pscp.sftp.digests import Hashing
 from pscp.sftp.fence import Fence, owner_and_access
-from pscp.sftp.packets import Attrs, SftpError
+from pscp.sftp.packets import NANO, Attrs, SftpError
 from pscp.sftp.paths import Root, is_missing, join, lookup
-from pscp.sftp.tasks import Future, Waitable, gather, outcomes, start
+from pscp.sftp.tasks import Future, Steps, gather, outcomes, results, start
 
-_UMASK = 0o022  # where the server does not let us see
-GIGA = 1_000_000_000
+_UMASK = 0o022  # where the server does not show its own
+_ID_END = (1 << 32) - 1  # and this number is nobody's
 
 
 class Destination:
-    """The folder at the far end where one copy lands."""
+    """The folder at the far end to which one copy goes."""
 
     def __init__(self, client: Client, hashing: Hashing, request: requests.BeginSink) -> None:
         self.root = Root(client, request.root)
         self._client, self._hashing = client, hashing
         self._token, self._nonce, self._earlier = request.token, request.nonce, request.earlier
-        # In the names of parts that no other lane knows, as endpoint/parts.py has one.
+        # The key in the names of parts that no other lane knows, as in endpoint/parts.py.
         self._private = f"{self._token}{self._nonce}{os.urandom(3).hex()}"
         server = request.server
         umask = server.get("umask")
@@ -57,46 +58,64 @@ class Destination:
 
         The requests are sent in the first step, so start() keeps their order among others.
         """
-        owner = owner_of(value.extra) if self._policy.archive else None
-        given = []
-        if owner is not None:  # it may not be ours to give
-            given.append(self._client.fsetstat(handle, Attrs(uid=owner[0], gid=owner[1])))
-        changed = self._client.fsetstat(handle, self._meta(value, before))
-        await outcomes(*given)
-        await self._unless_modes_are_unknown(changed)
+        owner = self._owner(value)
+        owned = [] if owner is None else [self._client.fsetstat(handle, owner)]
+        changed = self._client.fsetstat(handle, self._attrs(value, before))
+        await outcomes(*owned)
+        await self._set_mode(changed)
 
-    async def _unless_modes_are_unknown(self, changed: Future[None]) -> None:
-        """Wait for a change of modes. Where a server knows none, a copy that does not ask for them
-        is right without.
-        """
+    async def _set_mode(self, changed: Future[None]) -> None:
+        """Wait for a change of a mode. Raises SftpError, but not where only -p needs it."""
         try:
             await changed
-        except SftpError:
+        except SftpError:  # this server may know no modes
             if self._policy.preserve:
                 raise
 
-    def _meta(self, value: tree.Entry, before: Attrs | None) -> Attrs:
+    def _attrs(self, value: tree.Entry, before: Attrs | None = None) -> Attrs:
+        """Return the mode, and with -p the times, that a file or folder is to have.
+
+        Without -p a file keeps the permissions of the one that it replaces, `before`.
+        """
         mode = self._policy.mode(value.mode)
-        if before is not None and before.mode is not None and not self._policy.preserve:
+        if self._policy.preserve:
+            return times(value)._replace(mode=mode)
+        if before is not None and before.mode is not None:
             mode = before.mode & 0o777
-        if not self._policy.preserve:
-            return Attrs(mode=mode)
-        return Attrs(mode=mode, **times(value))
+        return Attrs(mode=mode)
+
+    def _owner(self, value: tree.Entry) -> Attrs | None:
+        """Return the owner to set with -a, by number, since SFTP knows no names.
+
+        That this fails is no error: it may not be the user's to give.
+        """
+        owner = value.extra.get("o") if self._policy.archive else None
+        if not isinstance(owner, list) or len(owner) < 2:
+            return None
+        uid, gid = owner[:2]
+        are_right = all(isinstance(each, int) and 0 <= each < _ID_END for each in (uid, gid))
+        return Attrs(uid=uid, gid=gid) if are_right else None
 
     def _part(self, path: bytes, nonce: str = "") -> bytes:
-        """Return the name of this file's part; of an earlier run's with that run's nonce."""
+        """Return the name of this run's part of a file, or of the run with this nonce."""
         return _beside(path, self._token + (nonce or self._nonce))
 
     def _private_part(self, path: bytes) -> bytes:
         return _beside(path, self._private)
 
+    async def _explain(self, error: Exception, wanted_bytes: int = 1) -> Exception:
+        """Return the error, or ENOSPC where it comes from a full disk."""
+        return await self._client.explain(error, self.root.full(""), wanted_bytes)
+
     async def _failure(self, error: Exception, path: str) -> failures.Data:
-        explained = await self._client.with_reason(error, self.root.full(""))
-        return failures.from_exception(explained, path)
+        return failures.from_exception(await self._explain(error), path)
 
     # --- after all files: hard links, then folders' metadata
 
-    async def hard_link(self, value: tree.Entry) -> None:
+    async def hard_links(self, request: requests.HardLinks) -> list[tuple[int, failures.Data]]:
+        return await self._each(request.entries, self._hard_link)
+
+    async def _hard_link(self, value: tree.Entry) -> None:
         if not self._client.has(sftp.HARDLINK):
             message = "is a hard link, and this server makes none over SFTP"
             raise Refusal(failures.UNSUPPORTED, value.path, message)
@@ -110,36 +129,33 @@ class Destination:
         finally:
             await outcomes(self._client.remove(part))  # rename does nothing when both are the same
 
-    async def finish_folder(self, value: tree.Entry) -> None:
-        await self.root.folder(value.path, value.path)
-        path = self.root.full(value.path)
-        owner = owner_of(value.extra) if self._policy.archive else None
-        if owner is not None:
-            await outcomes(self._client.setstat(path, Attrs(uid=owner[0], gid=owner[1])))
-        if self._policy.preserve:
-            meta = Attrs(mode=self._policy.mode(value.mode), **times(value))
-            await self._client.setstat(path, meta)
-        elif "new" in value.extra:
-            meta = Attrs(mode=self._policy.mode(value.mode))
-            await self._unless_modes_are_unknown(self._client.setstat(path, meta))
+    async def folders(self, request: requests.Folders) -> list[tuple[int, failures.Data]]:
+        return await self._each(request.entries, self._finish_folder)
 
-    async def each(
-        self, entries: list[tree.Entry],
-        act: Callable[[tree.Entry], Coroutine[Waitable, None, None]],
-    ) -> list[object]:  # fmt: skip
-        """Do this with many entries at once; return [place, failure] of those that failed."""
+    async def _finish_folder(self, value: tree.Entry) -> None:
+        await self.root.folder(value.path, value.path)
+        path, owner = self.root.full(value.path), self._owner(value)
+        if owner is not None:
+            await outcomes(self._client.setstat(path, owner))
+        if self._policy.preserve or "new" in value.extra:
+            await self._set_mode(self._client.setstat(path, self._attrs(value)))
+
+    async def _each(
+        self, entries: list[tree.Entry], act: Callable[[tree.Entry], Steps[None]]
+    ) -> list[tuple[int, failures.Data]]:
+        """Call `act` with all entries at once; return place and failure of those that failed."""
         found = await outcomes(*[act(value) for value in entries])
-        failed: list[object] = []
-        for place, error in enumerate(found):
-            if isinstance(error, Exception):
-                failed.append([place, await self._failure(error, entries[place].path)])
-        return failed
+        failed = [
+            await self._failure(error, value.path) if isinstance(error, Exception) else None
+            for value, error in zip(entries, found, strict=True)
+        ]
+        return failures.places(failed)
 
     # --- what is there already
 
-    async def look(self, paths: list[str]) -> list[list[object]]:
+    async def look(self, request: requests.Look) -> list[list[object]]:
         """Return per path [kind, size, mtime_ns, runs that left a part]; kind "" for nothing."""
-        return list(await gather(*[self._look_at(path) for path in paths]))
+        return list(await gather(*[self._look_at(path) for path in request.paths]))
 
     async def _look_at(self, path: str) -> list[object]:
         if not path:
@@ -153,12 +169,18 @@ class Destination:
         named = zip(self._earlier, left, strict=True)
         return [*_kind_and_size(found), [n for n, part in named if isinstance(part, Attrs)]]
 
-    async def digests(
-        self, path: str, part: bool, extents: requests.Pieces, algorithm: str
+    async def digests(self, request: requests.DigestsThere) -> list[object]:
+        """Return per file, or part, the hex digest of each extent, or the failure."""
+        return await results(
+            (path, self._digests(path, is_part, extents, request.hash))
+            for is_part, path, extents in request.files
+        )
+
+    async def _digests(
+        self, path: str, is_part: bool, extents: requests.Pieces, algorithm: str
     ) -> list[str | None]:
-        """Return the hex digest of each extent of a file or its part; None where it is shorter."""
         full = await self.root.at(path)
-        if part:
+        if is_part:
             full = self._part(full)
         status = await lookup(self._client, full)
         if status is None:
@@ -169,37 +191,37 @@ class Destination:
         small = (0, size) if size <= PACK_FILE_BYTES else None
         return await self._hashing.hex_digests(full, extents, algorithm, small)
 
-    async def extents(self, path: str, offset: int) -> tuple[list[list[int]], bool]:
-        """Return the extent behind an offset, and that it was the last: SFTP tells of no holes."""
-        status = await self._client.lstat(await self.root.at(path))
-        return extents_behind(offset, status.size or 0)
+    async def extents(self, request: requests.ExtentsThere) -> tuple[list[list[int]], bool]:
+        status = await self._client.lstat(await self.root.at(request.path))
+        return extents_behind(request.offset, status.size or 0)
 
-    async def inherit(self, value: tree.Entry, nonce: str) -> bool:
+    async def inherit(self, request: requests.Inherit) -> bool:
         """Make an earlier run's part this run's own; return whether this run has one now."""
+        value = request.entry
         path = await self.root.at(value.path)
-        own, part = self._part(path), self._part(path, nonce)
+        own, part = self._part(path), self._part(path, request.nonce)
         there, left = await outcomes(self._client.lstat(own), self._client.lstat(part))
         if isinstance(there, SftpError) and self._is_private(left, value.size):
             await outcomes(self._client.rename_if_free(part, own))
             [there] = await outcomes(self._client.lstat(own))
-        return self._is_private(there, value.size)  # it may be another lane that made it so
+        return self._is_private(there, value.size)  # another lane may have renamed it
 
-    def _is_private(self, found: Attrs | Exception, size: int) -> bool:
+    def _is_private(self, found: Attrs | Exception, size_bytes: int) -> bool:
         """Is it a part of this size as this user makes them, as far as attributes tell?"""
-        if not isinstance(found, Attrs) or not found.is_file or found.size != size:
+        if not isinstance(found, Attrs) or not found.is_file or found.size != size_bytes:
             return False
         owner, access = owner_and_access(found)
         made_owner, made_access = self._made_private or (owner, 0)
         return owner == made_owner and access in (0, made_access)
 
-    async def discard(self, path: str, nonces: list[str]) -> bool:
+    async def discard(self, request: requests.Discard) -> bool:
         """Remove the parts of the file that these runs left, "" being this one.
 
-        False where one of them is still there.
+        Returns False where one of them is still there.
         """
         try:
-            full = await self.root.at(path)
-            parts = [self._part(full, nonce) for nonce in nonces]
+            full = await self.root.at(request.path)
+            parts = [self._part(full, nonce) for nonce in request.nonces]
             await outcomes(*[self._client.remove(part) for part in parts])
             return not any(await gather(*[lookup(self._client, part) for part in parts]))
         except SftpError as error:
@@ -207,18 +229,24 @@ class Destination:
         except Refusal:
             return False
 
-    async def release(self) -> None:
+    async def revoke(self, request: requests.Revoke) -> None:
+        """Do nothing: SFTP has no lock that holds back what a lost lane still has on its way."""
+
+    async def release(self, request: requests.Release) -> None:
         """Remove the fence of a copy that is complete."""
         fence = Fence(self._client, self.root.full(""), self._token)
         await fence.release(self._nonce)
 
-    async def adopt(self, value: tree.Entry) -> None:
+    async def adopt(self, request: requests.Adopt) -> list[tuple[int, failures.Data]]:
+        return await self._each(request.entries, self._adopt)
+
+    async def _adopt(self, value: tree.Entry) -> None:
+        """With -p, give a file that is there already, and verified, its source's metadata."""
         if not self._policy.preserve:
             return
         path = await self.root.at(value.path)
         if (await self._client.lstat(path)).is_file:
-            meta = Attrs(mode=self._policy.mode(value.mode), **times(value))
-            await self._client.setstat(path, meta)
+            await self._client.setstat(path, self._attrs(value))
 
 
 def _beside(path: bytes, key: str) -> bytes:
@@ -226,26 +254,19 @@ def _beside(path: bytes, key: str) -> bytes:
     return join(folder or b"/", part_name(name, key))
 
 
-def extents_behind(offset: int, size: int) -> tuple[list[list[int]], bool]:
-    """Return all behind this offset as one extent, if there is any, and that it is the last."""
-    return ([[offset, size - offset]] if size > offset else []), True
+def extents_behind(offset: int, size_bytes: int) -> tuple[list[list[int]], bool]:
+    """Return the extent from an offset to the end, if any, and that it is the last.
+
+    SFTP tells of no holes.
+    """
+    return ([[offset, size_bytes - offset]] if size_bytes > offset else []), True
 
 
-def times(value: tree.Entry) -> dict[str, int]:
-    """Return what Attrs takes to set a file's times, in whole seconds."""
+def times(value: tree.Entry) -> Attrs:
+    """Return the entry's times, in whole seconds."""
     atime_ns = value.extra.get("a")
     atime_ns = atime_ns if isinstance(atime_ns, int) else value.mtime_ns
-    return {"atime": atime_ns // GIGA, "mtime": value.mtime_ns // GIGA}
-
-
-def owner_of(extra: dict[str, object]) -> tuple[int, int] | None:
-    """Return the owner and group by number, if they are told: SFTP knows no names."""
-    owner = extra.get("o")
-    if not isinstance(owner, list) or len(owner) < 2:
-        return None
-    uid, gid = owner[:2]
-    are_right = all(isinstance(each, int) and 0 <= each < (1 << 32) - 1 for each in (uid, gid))
-    return (uid, gid) if are_right else None
+    return Attrs(atime=atime_ns // NANO, mtime=value.mtime_ns // NANO)
 
 
 def replaced(status: Attrs | None, path: str) -> Attrs | None:
@@ -262,9 +283,6 @@ def _kind_and_size(found: Attrs | Exception) -> list[object]:
     """Return kind, size, mtime_ns; an unfinished folder is nothing, as in endpoint/sink.py."""
     if isinstance(found, Exception) or (found.mode is not None and is_unfinished(found.mode)):
         return ["", 0, 0]
-    for kind, is_so in (
-        (tree.FILE, found.is_file), (tree.FOLDER, found.is_folder), (tree.LINK, found.is_link),
-    ):  # fmt: skip
-        if is_so:
-            return [kind, found.size or 0, (found.mtime or 0) * GIGA]
-    return ["other", 0, 0]
+    if found.kind == packets.OTHER:
+        return [packets.OTHER, 0, 0]
+    return [found.kind, found.size or 0, found.mtime_ns]

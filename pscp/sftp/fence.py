@@ -1,12 +1,12 @@
-"""The fence of a copy over SFTP: the file that endpoint/fence.py keeps as well, without a lock.
+"""The fence of a copy over SFTP: the same file as in endpoint/fence.py, but without a lock.
 
-It says which run owns the copy, and which runs before it may have left parts. SFTP has no locks, so
-it holds nothing back that a server still does for an earlier run.
+It names the run that owns the copy, and the runs before it that may have left parts. Without locks
+it does not hold back what a server still does for an earlier run.
 
-Making it also tells what the server is like: the mode that it got tells the umask there, and a
-second OPEN of it whether a file opens only once at a time. So no lane has to try that out.
+Making it also shows properties of the server: the file's mode shows the umask, and a second OPEN
+whether a file opens only once at a time. So no lane has to find these out.
 
-Not here: what a run may do that owns a copy (sink.py).
+Not here: what the run that owns a copy may do (sink.py).
 Read next: placing.py.
 """
 
@@ -18,21 +18,21 @@ from typing import TypedDict
 from pscp.endpoint import fence
 from pscp.sftp import packets
 from pscp.sftp.client import Client
+from pscp.sftp.files import read_all
 from pscp.sftp.packets import Attrs, SftpError
 from pscp.sftp.paths import join, lookup
-from pscp.sftp.read_ahead import read_all
 from pscp.sftp.tasks import Future, outcomes
 
-_CONTENT_BYTES = 32 * 1024  # more than the most runs and lanes take that a fence names
+_CONTENT_BYTES = 32 * 1024  # more than any fence has
 _CREATE = packets.FOR_WRITE | packets.CREATE | packets.EXCLUSIVE
 
 
 class Server(TypedDict):
-    """What the making of a fence told of the server; None: unknown."""
+    """Properties of a server that making a fence has shown; None where one is unknown."""
 
     umask: int | None
     is_single: bool  # does a file open only once at a time?
-    private: list[int | None] | None  # owner_and_access() of a file that was made private
+    private: list[int | None] | None  # owner_and_access() of a file that was given mode 0600
 
 
 class Fence:
@@ -45,8 +45,8 @@ class Fence:
     async def claim(self, nonce: str, known: list[str]) -> fence.Claim:
         """Make `nonce` the run that owns the copy, as endpoint/fence.py's claim() does.
 
-        With the answer comes "server", a Server. Where the root takes no file the copy goes on
-        without one.
+        The answer has a Server besides, as "server". Where no file can be made in the root, the
+        copy goes on without a fence.
         """
         before, handle = await outcomes(self._client.stat(self._root), self._make())
         is_new = isinstance(handle, bytes)
@@ -64,7 +64,7 @@ class Fence:
         return {**answer, "server": dict(server)}
 
     async def release(self, nonce: str) -> None:
-        """The copy is complete: remove the fence, if it is still this run's."""
+        """Remove the fence of a copy that is complete, if it is still this run's."""
         before, state = await outcomes(self._client.stat(self._root), self._read())
         if isinstance(state, dict) and state["run"] == nonce:
             await outcomes(self._client.remove(self._path))
@@ -74,17 +74,15 @@ class Fence:
         return self._client.open(self._path, _CREATE, 0o777)
 
     async def _fill(self, handle: bytes, content: bytes) -> Server:
-        """Write the new fence and close it; return what that told of the server."""
+        """Write the new fence and close it; return what that has shown of the server."""
         client = self._client
-        found, second, *written = await outcomes(
-            client.fstat(handle), client.open(self._path, packets.FOR_WRITE),
-            *client.write(handle, 0, memoryview(content)),
-        )  # fmt: skip
+        looking, opening = client.fstat(handle), client.open(self._path, packets.FOR_WRITE)
+        writing = client.write(handle, 0, memoryview(content))
+        found, second, *written = await outcomes(looking, opening, *writing)
         handles = [each for each in (handle, second) if isinstance(each, bytes)]
-        _, private, *_ = await outcomes(
-            client.fsetstat(handle, Attrs(mode=0o600)), client.fstat(handle),
-            *[client.close(each) for each in handles],
-        )  # fmt: skip
+        changing, looking = client.fsetstat(handle, Attrs(mode=0o600)), client.fstat(handle)
+        closing = [client.close(each) for each in handles]
+        _, private, *_ = await outcomes(changing, looking, *closing)
         if any(isinstance(each, Exception) for each in written):  # the disk is full, for instance
             await outcomes(client.remove(self._path))
         mode = found.mode if isinstance(found, Attrs) else None
@@ -95,7 +93,7 @@ class Fence:
         }
 
     async def _read(self) -> fence.State:
-        """Return what the fence says; that nobody owns the copy, where it says nothing sensible."""
+        """Return the fence's content; where that makes no sense, that nobody owns the copy."""
         content = bytearray()
         try:
             status = await lookup(self._client, self._path)
@@ -110,10 +108,10 @@ class Fence:
         return fence.state_of(bytes(content))
 
     async def _keep_times(self, before: Attrs | Exception) -> None:
-        """Give the root the times that it had, in whole seconds.
+        """Give the root the times that it had before, in whole seconds.
 
-        A copy that finds all there already should leave no trace, and one that sets a folder's
-        times removes its fence after that.
+        A copy that finds everything there should leave no trace, and one that sets the times of
+        folders removes its fence only then.
         """
         if isinstance(before, Attrs) and before.mtime is not None:
             times = Attrs(atime=before.atime, mtime=before.mtime)
@@ -121,11 +119,14 @@ class Fence:
 
 
 def owner_and_access(found: Attrs) -> tuple[int | None, int]:
-    """Return a file's owner, and the permissions that others have."""
+    """Return a file's owner, and the permission bits of group and others."""
     return found.uid, (found.mode or 0) & 0o077
 
 
 def _umask(mode: int) -> int:
-    """Return what was taken from 0777. A server that takes no modes from us says nothing of x."""
+    """Return the umask that made this mode of 0777.
+
+    A server that ignores modes tells nothing of x: then it is as for r.
+    """
     missing = 0o777 & ~mode
     return missing & 0o666 | (missing & 0o444) >> 2 if missing & 0o111 == 0o111 else missing

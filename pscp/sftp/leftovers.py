@@ -1,9 +1,9 @@
-"""Finds what cut copies left below a folder at the far end, by its age, and removes it.
+"""Finds the parts and fences that cut copies left below a far folder, and removes the old ones.
 
-As endpoint/leftovers.py, by requests. SFTP tells neither who has a file open nor whose it is to
-lock, so whatever is younger than a day by the server's times counts as held.
+It does as endpoint/leftovers.py does, by requests. SFTP tells neither who has a file open nor has
+it locks, so whatever is younger than a day by the server's times counts as held.
 
-Not here: what a user sees of it (../cleaning.py).
+Not here: how they are shown to a user (../cleaning.py).
 Read next: agent.py.
 """
 
@@ -31,14 +31,14 @@ from pscp.sftp.tree import list_folder
 
 
 class Search:
-    """A search below one folder, which goes on from page to page."""
+    """A search below one folder, whose results come page by page."""
 
     def __init__(self, client: Client, path: str, remove: bool) -> None:
         self._client, self._path, self._remove = client, path, remove
         self._items = self._search()
 
     async def page(self) -> dict[str, object]:
-        """Return what two seconds find, and whether that was the last of it. Raises Refusal."""
+        """Return what was found within two seconds, and whether it was the last. Raises Refusal."""
         page = Page()
         async for item in self._items:
             if not page.add(item):
@@ -46,7 +46,7 @@ class Search:
         return page.answer
 
     async def _search(self) -> AsyncIterator[Item | None]:
-        """Yield each item, and None now and then. A folder comes before what is in it."""
+        """Yield each item, and None after each folder. A folder comes before its folders."""
         root = await absolute(self._client, to_bytes(self._path))
         status = await lookup(self._client, root, follow=True)
         if status is None or not status.is_folder:
@@ -58,12 +58,11 @@ class Search:
                 found = await list_folder(self._client, join(root, path) if path else root)
             except SftpError as error:
                 if not is_missing(error):
-                    yield FAILED, [to_text(path), failures.from_exception(error, "")["message"]]
+                    yield _failed(path, error)
                 continue
             found = [(name, status) for name, status in found if name and b"/" not in name]
-            fenced |= {fence_token(name) for name, status in found if _age_s(status) < DAY_S} - {
-                b""
-            }
+            young = {fence_token(name) for name, status in found if _age_s(status) < DAY_S}
+            fenced |= young - {b""}
             folders = []
             for name, status in found:
                 below = join(path, name) if path else name
@@ -77,6 +76,7 @@ class Search:
     async def _judge(
         self, full: bytes, path: bytes, status: Attrs, fenced: frozenset[bytes]
     ) -> Item | None:
+        """Return what to report of a part or fence; with `remove`, remove it if it is old."""
         name = path.rpartition(b"/")[2]
         if not (status.is_file or status.is_link):
             return None
@@ -92,10 +92,14 @@ class Search:
         except SftpError as error:
             if is_missing(error):
                 return None
-            return FAILED, [to_text(path), failures.from_exception(error, "")["message"]]
+            return _failed(path, error)
         return FOUND, row
 
 
+def _failed(path: bytes, error: SftpError) -> Item:
+    return FAILED, [to_text(path), failures.from_exception(error, "")["message"]]
+
+
 def _age_s(status: Attrs) -> float:
-    """Return an item's age; one whose time the server does not tell counts as new."""
+    """Return a file's age; one whose time the server does not tell counts as new."""
     return 0 if status.mtime is None else time.time() - status.mtime

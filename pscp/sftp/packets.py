@@ -1,7 +1,7 @@
 """SFTP packets, version 3 (draft-ietf-secsh-filexfer-02) with OpenSSH's extensions: layout only.
 
-A packet is a length of 4 bytes, a type, and what the type says; all but INIT and VERSION have a
-request's number first. Every length is bounded before it is used.
+A packet is a length of 4 bytes, a type, and the type's fields, of which the first is a request's
+number, but for INIT and VERSION. Every length is bounded before it is used.
 
 Not here: any input or output (event_loop.py), and which request is sent when (client.py).
 Read next: tasks.py.
@@ -13,14 +13,14 @@ import errno
 import os
 import stat
 import struct
-from collections.abc import Iterator
 from typing import NamedTuple
 
+from pscp.endpoint import tree
 from pscp.endpoint.wire import TRICKLE_BYTES
 
 INIT, VERSION = 1, 2
 OPEN, CLOSE, READ, WRITE, LSTAT, FSTAT, SETSTAT, FSETSTAT = 3, 4, 5, 6, 7, 8, 9, 10
-OPENDIR, READDIR, REMOVE, MKDIR, RMDIR, REALPATH, STAT = 11, 12, 13, 14, 15, 16, 17
+OPENDIR, READDIR, REMOVE, MKDIR, REALPATH, STAT = 11, 12, 13, 14, 16, 17
 RENAME, READLINK, SYMLINK, EXTENDED = 18, 19, 20, 200
 STATUS, HANDLE, DATA, NAME, ATTRS, EXTENDED_REPLY = 101, 102, 103, 104, 105, 201
 ANSWERS = frozenset([VERSION, STATUS, HANDLE, DATA, NAME, ATTRS, EXTENDED_REPLY])
@@ -28,28 +28,37 @@ ANSWERS = frozenset([VERSION, STATUS, HANDLE, DATA, NAME, ATTRS, EXTENDED_REPLY]
 OK, EOF, NO_SUCH_FILE, PERMISSION_DENIED, FAILURE, BAD_MESSAGE = 0, 1, 2, 3, 4, 5
 OP_UNSUPPORTED = 8
 _ERRNO = {
-    NO_SUCH_FILE: errno.ENOENT, PERMISSION_DENIED: errno.EACCES, OP_UNSUPPORTED: errno.EOPNOTSUPP,
-}  # fmt: skip
+    NO_SUCH_FILE: errno.ENOENT,
+    PERMISSION_DENIED: errno.EACCES,
+    OP_UNSUPPORTED: errno.EOPNOTSUPP,
+}
 
 # Flags of OPEN.
-FOR_READ, FOR_WRITE, CREATE, TRUNCATE, EXCLUSIVE = 0x01, 0x02, 0x08, 0x10, 0x20
+FOR_READ, FOR_WRITE, CREATE, EXCLUSIVE = 0x01, 0x02, 0x08, 0x20
 
-HEADER = struct.Struct(">IBI")  # length, type, the request's number
+_HEADER = struct.Struct(">IBI")  # length, type, the request's number
+INIT_PACKET = _HEADER.pack(5, INIT, 3)  # in which a version is in the number's place
 _U32, _U64 = struct.Struct(">I"), struct.Struct(">Q")
 MAX_PACKET_BYTES = 512 * 1024  # OpenSSH's is 256 KiB; more was not asked for
 MAX_HANDLE_BYTES = 256
 MAX_NAMES = 65536  # in one answer
-NO_SFTP_STATUS = 95  # of a lane's program: what answers at the far end is no SFTP server
-_SAID_MAX = 200  # bytes of a server's words in an error
+NO_SFTP_STATUS = 95  # a lane's program exits with it where no SFTP server answers
+_WORDS_MAX_BYTES = 200  # of a server's, in an error
+NANO = 1_000_000_000
+OTHER = "other"  # a kind beside those of endpoint/tree.py
+_KINDS = {stat.S_IFREG: tree.FILE, stat.S_IFDIR: tree.FOLDER, stat.S_IFLNK: tree.LINK}
 
 
 class SftpError(OSError):
     """The server answered a request with a status that is not OK."""
 
-    def __init__(self, code: int, said: str = "", number: int = 0) -> None:
+    def __init__(self, code: int, message: str = "", number: int = 0) -> None:
+        """`message` is the server's; `number` is an errno that tells more than the code does."""
         number = number or _ERRNO.get(code, 0)
-        text = said or f"SFTP status {code}"
-        super().__init__(number, os.strerror(number)) if number else super().__init__(text)
+        if number:
+            super().__init__(number, os.strerror(number))
+        else:
+            super().__init__(message or f"SFTP status {code}")
         self.code = code
 
 
@@ -58,15 +67,15 @@ class BadPacket(Exception):
 
 
 class NotSftp(BadPacket):
-    """What came first is no SFTP: a login's greeting, or a forced command's output (`said`)."""
+    """The server began with something else: a login's greeting, or a forced command's output."""
 
-    def __init__(self, said: bytes) -> None:
-        super().__init__(f"these bytes are no SFTP: {said!r}")
-        self.said = said
+    def __init__(self, output: bytes) -> None:
+        super().__init__(f"these bytes are no SFTP: {output!r}")
+        self.output = output
 
 
 class Attrs(NamedTuple):
-    """What a server says of a file; None: it does not say."""
+    """The attributes of a file that a server tells, or is to set; None for what it does not."""
 
     size: int | None = None
     uid: int | None = None
@@ -76,16 +85,25 @@ class Attrs(NamedTuple):
     mtime: int | None = None
 
     @property
+    def kind(self) -> str:
+        """Return the kind as endpoint/tree.py has it, or OTHER."""
+        return _KINDS.get(stat.S_IFMT(self.mode or 0), OTHER)
+
+    @property
     def is_folder(self) -> bool:
-        return self.mode is not None and stat.S_ISDIR(self.mode)
+        return self.kind == tree.FOLDER
 
     @property
     def is_link(self) -> bool:
-        return self.mode is not None and stat.S_ISLNK(self.mode)
+        return self.kind == tree.LINK
 
     @property
     def is_file(self) -> bool:
-        return self.mode is not None and stat.S_ISREG(self.mode)
+        return self.kind == tree.FILE
+
+    @property
+    def mtime_ns(self) -> int:
+        return (self.mtime or 0) * NANO
 
 
 # --- out
@@ -127,11 +145,7 @@ def _second(value: int) -> int:
 
 def packet(type_: int, id_: int, payload: bytes, following: int = 0) -> bytes:
     """Return a packet, or the beginning of one to which `following` more bytes belong."""
-    return HEADER.pack(5 + len(payload) + following, type_, id_) + payload
-
-
-def init() -> bytes:
-    return struct.pack(">IBI", 5, INIT, 3)
+    return _HEADER.pack(5 + len(payload) + following, type_, id_) + payload
 
 
 # --- in
@@ -143,11 +157,11 @@ class Cursor:
     def __init__(self, view: memoryview) -> None:
         self._view, self._at = view, 0
 
-    def _take(self, count: int) -> memoryview:
-        if count > len(self._view) - self._at:
+    def _take(self, size_bytes: int) -> memoryview:
+        if size_bytes > len(self._view) - self._at:
             raise BadPacket("a packet that is cut short")
-        self._at += count
-        return self._view[self._at - count : self._at]
+        self._at += size_bytes
+        return self._view[self._at - size_bytes : self._at]
 
     def number(self) -> int:
         found: int = _U32.unpack(self._take(4))[0]
@@ -200,24 +214,26 @@ def failure(view: memoryview) -> SftpError | None:
     """Return the error of a STATUS; None for OK."""
     cursor = Cursor(view)
     code = cursor.number()
-    said = b"" if cursor.is_over else cursor.text()[:_SAID_MAX]
-    return None if code == OK else SftpError(code, said.decode(errors="replace"))
+    message = b"" if cursor.is_over else cursor.text()[:_WORDS_MAX_BYTES]
+    return None if code == OK else SftpError(code, message.decode(errors="replace"))
 
 
-def names(view: memoryview) -> Iterator[tuple[bytes, Attrs]]:
-    """Yield the names and attributes that a NAME lists."""
+def names(view: memoryview) -> list[tuple[bytes, Attrs]]:
+    """Return the names and attributes that a NAME lists."""
     cursor = Cursor(view)
     count = cursor.number()
     if count > MAX_NAMES:
         raise BadPacket("too many names in one answer")
+    found = []
     for _ in range(count):
         name = cursor.text()
-        cursor.view()  # as ls -l shows it
-        yield name, cursor.attrs()
+        cursor.view()  # the line of ls -l
+        found.append((name, cursor.attrs()))
+    return found
 
 
 class Answer(NamedTuple):
-    """A packet as it came. The payload is valid until the Decoder's next space()."""
+    """A packet from the server. The payload is valid until the Decoder's next space()."""
 
     type: int
     id: int
@@ -230,6 +246,7 @@ class Decoder:
     def __init__(self, capacity_bytes: int = 4 * MAX_PACKET_BYTES) -> None:
         self._view = memoryview(bytearray(max(capacity_bytes, MAX_PACKET_BYTES + 4)))
         self._start = self._end = 0
+        self._is_new = True  # has found no packet yet
 
     def space(self) -> memoryview:
         """Return where the next bytes go. Answers returned before are invalid from here on."""
@@ -242,6 +259,7 @@ class Decoder:
         return self._view[self._end :]
 
     def filled(self, count: int) -> None:
+        """Take note that so many bytes were read into space()."""
         self._end += count
 
     def is_trickling(self, count: int) -> bool:
@@ -260,10 +278,11 @@ class Decoder:
         length = _U32.unpack_from(self._view, self._start)[0]
         type_ = self._view[self._start + 4]
         if type_ not in ANSWERS or not 5 <= length <= MAX_PACKET_BYTES:
-            said = bytes(self._view[self._start : self._end][:_SAID_MAX])
-            raise NotSftp(said)
+            error = NotSftp(bytes(self._view[self._start : self._end][:_WORDS_MAX_BYTES]))
+            raise error if self._is_new else BadPacket(str(error))
         if have < 4 + length:
             return None
+        self._is_new = False
         begin = self._start + 5
         self._start += 4 + length
         if type_ == VERSION:

@@ -1,7 +1,7 @@
 """Names below a root at the far end, reached without links as far as SFTP can tell.
 
-SFTP opens by name alone, so each folder on the way is looked at once (LSTAT) before anything in
-it is named; a link in its place is refused. What is put there a moment later goes unseen.
+SFTP opens by name alone, so each folder on the way is checked once (LSTAT) before anything in it
+is named; a link in its place is refused. A link that is put there a moment later goes unnoticed.
 
 Not here: what is done with a name (sink.py).
 Read next: commit.py.
@@ -18,7 +18,7 @@ from pscp.sftp.client import Client
 from pscp.sftp.packets import Attrs, SftpError
 from pscp.sftp.tasks import Task, outcomes, start
 
-_KNOWN_MOST = 4096  # folders that are remembered as looked at
+_CHECKS_MOST = 4096  # folders whose checks are remembered
 
 
 def join(folder: bytes, name: bytes) -> bytes:
@@ -27,7 +27,7 @@ def join(folder: bytes, name: bytes) -> bytes:
 
 
 async def absolute(client: Client, path: bytes) -> bytes:
-    """Return a path as typed, below the far user's home where it is not absolute.
+    """Return the absolute path of one as typed, which may begin with the far user's home.
 
     Raises Refusal for another user's home, SftpError.
     """
@@ -43,7 +43,7 @@ async def absolute(client: Client, path: bytes) -> bytes:
 
 
 async def lookup(client: Client, path: bytes, follow: bool = False) -> Attrs | None:
-    """Return the attributes of what has this name; None where nothing has it."""
+    """Return the attributes of a path, or with `follow` of a link's target; None for nothing."""
     try:
         return await (client.stat(path) if follow else client.lstat(path))
     except SftpError as error:
@@ -77,22 +77,22 @@ class Root:
         return join(self._path, to_bytes(path)) if path else self._path
 
     async def folder(self, folder: str, path: str, make: bool = False) -> None:
-        """Check that a folder on the way to `path` is one, and no link; "" is the root.
+        """Check that a folder on the way to `path` is no link and no file; "" is the root.
 
-        With `make` one that is missing is made, to be entered by its owner alone. Raises Refusal,
+        With `make` a missing one is made, which its owner alone may enter. Raises Refusal,
         SftpError.
         """
         if not folder:
             return
         check(folder)
         checked = self._checks.get((folder, make))
-        if checked is None or (checked.done() and not _is_good(checked)):
-            if len(self._checks) >= _KNOWN_MOST:
+        if checked is None or (checked.done() and checked.exception() is not None):
+            if len(self._checks) >= _CHECKS_MOST:
                 self._checks.clear()
             checked = self._checks[folder, make] = start(self._check(folder, path, make))
         try:
             await checked
-        except failures.Refusal as error:  # it may have been another's way
+        except failures.Refusal as error:  # it may name another path below the folder
             raise failures.Refusal(error.kind, path, str(error)) from None
 
     async def _check(self, folder: str, path: str, make: bool) -> None:
@@ -114,14 +114,6 @@ class Root:
             raise failures.Refusal(failures.UNSAFE, path, message)
 
     async def _make_private(self, folder: bytes, status: Attrs | Exception) -> None:
-        """Set a new folder's mode, where the server left it out, or the sticky bit of it."""
+        """Set a new folder's mode, where the server ignored it, or its sticky bit."""
         if isinstance(status, Attrs) and status.mode is not None and not is_unfinished(status.mode):
             await outcomes(self._client.setstat(folder, Attrs(mode=UNFINISHED)))
-
-
-def _is_good(checked: Task[None]) -> bool:
-    try:
-        checked.result()
-    except (failures.Refusal, SftpError):
-        return False
-    return True

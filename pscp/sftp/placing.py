@@ -1,7 +1,7 @@
-"""What a path as typed stands for at the far end: sources with *, ? and [...], and a destination.
+"""What a path as typed means at the far end: sources with *, ? and [...], and a destination.
 
-As endpoint/source.py's expand() and endpoint/sink.py's resolve(), by requests. What DEST means is
-decided in endpoint/placing.py.
+expand() is that of endpoint/source.py, and resolve() that of endpoint/placing.py, which also has
+the rules for DEST; here by requests.
 
 Not here: the walk below a source (tree.py).
 Read next: tree.py.
@@ -25,7 +25,7 @@ from pscp.sftp.tree import list_folder
 
 
 async def expand(client: Client, path: str, pattern: bool) -> list[Top]:
-    """Return what a source as typed stands for. Raises Refusal where that is nothing.
+    """Return the sources that a path as typed means. Raises Refusal where there is none.
 
     A name that exists is taken literally; a pattern never means parts.
     """
@@ -40,7 +40,10 @@ async def expand(client: Client, path: str, pattern: bool) -> list[Top]:
 
 
 async def _matching(client: Client, full: bytes, typed: bytes) -> list[bytes]:
-    """Match component by component, as glob.glob() does, what was typed, not the home before it."""
+    """Return the paths that a pattern matches, component by component as with glob.glob().
+
+    `full` is the pattern with the home before it, which is taken literally.
+    """
     names = typed.removeprefix(b"~/")
     found = [full.removesuffix(names) or b"/"]
     for name in names.split(b"/"):
@@ -68,30 +71,26 @@ async def _names(client: Client, folder: bytes) -> list[bytes]:
 
 async def _top(client: Client, full: bytes) -> Top:
     name = os.path.basename(full.rstrip(b"/"))
-    try:
-        is_folder = (await client.stat(full)).is_folder
-    except SftpError:
-        is_folder = False
+    [status] = await outcomes(client.stat(full))
+    is_folder = isinstance(status, Attrs) and status.is_folder
     return Top(to_text(b"" if name in (b".", b"..") else name), to_text(full), is_folder)
 
 
 async def resolve(client: Client, request: requests.Target) -> Target:
     """Return what DEST means for these sources. Raises Refusal, SftpError.
 
-    A folder to copy into is made where it is missing, but not for a dry run.
+    A missing folder to copy into is made, but not by a dry run.
     """
     destination, names, folders = request.path, request.names, request.folders
     path = await absolute(client, to_bytes(destination))
     if path.endswith((b"/", b"/.")):  # a server may resolve only the last of what is missing
         path = path.removesuffix(b".").rstrip(b"/") or b"/"
     real, status = await gather(_real(client, path), lookup(client, path, follow=True))
-    is_folder = status is not None and status.is_folder
-    if request.again is not None and placing.may_mean(
-        real, is_folder, names, folders, request.again
-    ):
-        still = await _again(client, *request.again)
-        if still is not None:
-            return still
+    is_folder, again = status is not None and status.is_folder, request.again
+    if again is not None and placing.may_mean(real, is_folder, names, folders, again):
+        target = await _again(client, *again)
+        if target is not None:
+            return target
     step = placing.decide(destination, folders, is_folder=is_folder, exists=status is not None)
     if step == placing.INTO:
         return await _existing(client, real, names)
@@ -111,7 +110,7 @@ async def resolve(client: Client, request: requests.Target) -> Target:
 
 
 async def _make_folder(client: Client, path: bytes) -> None:
-    """Make a folder with the server's usual mode; another copy may be the first to do it."""
+    """Make a folder with the server's usual mode, unless another copy has just made it."""
     try:
         await client.mkdir(path)
     except SftpError:
@@ -121,7 +120,7 @@ async def _make_folder(client: Client, path: bytes) -> None:
 
 
 async def _real(client: Client, path: bytes) -> bytes:
-    """Resolve links, as far as the server does for a name that is not there yet."""
+    """Return the path without links, as far as the server resolves one that does not exist."""
     try:
         return await client.realpath(path)
     except SftpError:
@@ -133,7 +132,7 @@ async def _real(client: Client, path: bytes) -> bytes:
 
 
 async def _again(client: Client, root: str, names: list[str]) -> Target | None:
-    """Return the target of a run that was cut short, if its root is a folder still."""
+    """Return the target of a run that was cut short, if its root is still a folder."""
     path = to_bytes(root)
     status, found = await outcomes(
         lookup(client, path, follow=True), _existing(client, path, names)
@@ -143,7 +142,7 @@ async def _again(client: Client, root: str, names: list[str]) -> Target | None:
 
 
 async def _existing(client: Client, root: bytes, names: list[str]) -> Target:
-    """Return the target that these names in this folder are."""
+    """Return the target for these names in a folder that is there."""
     named = [name for name in names if name]
     found = await gather(*[lookup(client, join(root, to_bytes(name))) for name in named])
     there = {name for name, status in zip(named, found, strict=True) if status is not None}

@@ -1,8 +1,8 @@
 """A hash program at the far end, kept running: a small loop of sh over an exec channel.
 
-What to hash is told on its standard input, never on its command line, and is never evaluated: an
-odd name's bytes travel as octal numbers, for printf. The loop answers with one line a digest and a
-"." at the end of each request; requests are answered in order, so many may be in flight.
+Requests go to its standard input, never on its command line, and nothing in them is evaluated: the
+odd bytes of a name travel as octal numbers, for printf. The loop answers a request with a line for
+each digest and then a "."; requests are answered in order, so many may be in flight.
 
 Not here: what the digests are compared with (digests.py).
 """
@@ -20,23 +20,29 @@ from pscp.endpoint import hashes
 from pscp.sftp.event_loop import In, Loop, Out
 from pscp.sftp.tasks import Future
 
-# In the order in which they are tried, which ends with the first for SHA-256; what the script
-# calls 1, 2, ...
+# In the order in which they are tried, up to the first for SHA-256. The script has their numbers,
+# from 1 on.
 TOOLS = (
-    ("xxhsum", "xxh3-128"), ("b2sum", "blake2b"), ("openssl", "sha256"), ("sha256sum", "sha256"),
-    ("sha256", "sha256"), ("shasum", "sha256"),
-)  # fmt: skip
-_MADE_FOR_THE_PROCESSOR = "openssl"  # as our own SHA-256 is; coreutils' takes four times as long
+    ("xxhsum", "xxh3-128"),
+    ("b2sum", "blake2b"),
+    ("openssl", "sha256"),
+    ("sha256sum", "sha256"),
+    ("sha256", "sha256"),
+    ("shasum", "sha256"),
+)
+_FAST_SHA256 = (
+    "openssl"  # it uses the processor's instructions; coreutils' takes four times as long
+)
 # Starting the programs costs as much as hashing 3 MiB: near, chunks are larger than with an agent.
 # Far, too few of them would fit in a lane's window while some are verified. docs/performance.md.
 CHUNK_BYTES, NEAR_S = 8 * 1024 * 1024, 0.01
-_TRIAL = b"pscp"  # what each is tried with: a tool of another kind is none
-_PATIENCE_S = 10.0  # a forced command may wait for something else than we say
+_TRIAL = b"pscp"  # each is tried with it: one with another digest is another tool of that name
+_PATIENCE_S = 10.0  # for the trials: a forced command may wait for other input
 _END_S = 2.0
-_SILENT_S, _LEAST_BYTES_S = 60.0, 1e6  # a program that takes longer stands still
+_SILENT_S, _LEAST_BYTES_S = 60.0, 1e6  # a program that takes longer, or is slower, stands still
 _FILES_MOST = 64  # of one run of the program
-_LINE_MOST = 1024 * 1024
-_ODD = re.compile(rb"[\x00-\x1f\x7f\\]")  # what would end a word, or have the output escaped
+_LINE_MOST_BYTES = 1024 * 1024
+_ODD = re.compile(rb"[\x00-\x1f\x7f\\]")  # would end a word, or have the output escaped
 _UNSAFE = re.compile(rb"[^A-Za-z0-9_./,:+-]")
 
 # For any login shell: within single quotes, without any, and with neither "!" nor "\". Words of a
@@ -62,7 +68,7 @@ COMMAND = f"exec sh -c '{_SCRIPT}'"
 
 
 class _Lines:
-    """A decoder of lines."""
+    """Divides what is read into lines."""
 
     def __init__(self) -> None:
         self._room = memoryview(bytearray(64 * 1024))
@@ -74,16 +80,17 @@ class _Lines:
 
     def filled(self, count: int) -> None:
         *lines, self._rest = (self._rest + bytes(self._room[:count])).split(b"\n")
-        self._rest = self._rest[-_LINE_MOST:]
+        self._rest = self._rest[-_LINE_MOST_BYTES:]
         self.lines.extend(lines)
 
 
 class _Request:
-    """What was asked of the loop: the digest of an extent, or of a group of small files."""
+    """A request for the digest of an extent, or for those of a group of small files."""
 
     def __init__(
         self, digests: Sequence[Future[bytes | None]], length: int, *, is_group: bool
     ) -> None:
+        """`length` is that of the extent, in bytes."""
         self.digests, self.is_group = digests, is_group
         self.patience_s = _SILENT_S + length / _LEAST_BYTES_S
         self.found: list[bytes | None] = []
@@ -98,6 +105,7 @@ class Program:
     """The hash programs of the far end. A digest is None where its program failed, or ended."""
 
     def __init__(self, argv: Sequence[str], loop: Loop) -> None:
+        """`argv` runs COMMAND at the far end."""
         self.tools: dict[str, tuple[int, str]] = {}  # algorithm -> number, name
         self.ready: Future[None] = Future()
         self._loop, self._lines = loop, _Lines()
@@ -105,18 +113,18 @@ class Program:
         self._small: dict[int, list[tuple[bytes, Future[bytes | None]]]] = {}
         self._trials: list[bytes] = []
         self.is_over = False
-        self._late_s = 0.0  # when the first request should have been answered
+        self._late_s = 0.0  # when the answer to the first request is late
+        pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
         self._child = subprocess.Popen(
-            argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-            bufsize=0, start_new_session=True,
-        )  # fmt: skip
+            argv, 0, stdin=pipe, stdout=pipe, stderr=nothing, start_new_session=True
+        )
         assert self._child.stdin is not None and self._child.stdout is not None
         self._out = Out(self._child.stdin.fileno(), may_break=True)
         self._in = In(self._child.stdout.fileno(), self._lines, self._take)
         loop.outs.append(self._out)
         loop.ins.append(self._in)
         loop.call_later(_PATIENCE_S, self._give_up)
-        # An internal-sftp in its place takes this for the length of a packet, and ends.
+        # An internal-sftp in its place reads this as the length of a packet, and ends.
         self._out.put(b"hello hello\n")
 
     # --- asking
@@ -124,7 +132,7 @@ class Program:
     def of_extent(
         self, algorithm: str, path: bytes, offset: int, length: int
     ) -> Future[bytes | None]:
-        """Ask for the digest of so many bytes; of fewer, where the file is shorter."""
+        """Request the digest of an extent, or of its part before the end of a shorter file."""
         step = min(offset & -offset or 1 << 20, 1 << 20)
         number, name = self.tools[algorithm][0], _word(path)
         if step >= 512:
@@ -135,7 +143,7 @@ class Program:
         return self._send("t", number, name, offset + 1, length, length=length)
 
     def of_file(self, algorithm: str, path: bytes) -> Future[bytes | None]:
-        """Ask for a small file's digest. Those asked for at once are hashed in one run."""
+        """Request the digest of a small file, which flush() sends along with others."""
         number = self.tools[algorithm][0]
         if _ODD.search(path) or not path.startswith(b"/"):
             return self._send("s", number, _word(path))
@@ -144,9 +152,9 @@ class Program:
         return digest
 
     def flush(self) -> None:
-        """Send the small files that were collected, in groups.
+        """Send the requests for small files, in groups.
 
-        A start of the program costs more than to hash them, so what does not fill one run waits
+        Starting the program costs more than hashing them, so those that do not fill one run wait
         until the run before is over.
         """
         for number, files in list(self._small.items()):
@@ -154,24 +162,20 @@ class Program:
                 group = files[:_FILES_MOST]
                 del files[:_FILES_MOST]
                 line = b"f\t%d\t%s\n" % (number, b"\t".join(path for path, _ in group))
-                self._queue(line, [digest for _, digest in group], is_group=True)
+                self._queue(line, _Request([digest for _, digest in group], 0, is_group=True))
 
     @property
     def _is_running(self) -> bool:
-        """Does a run over small files go on, or begin soon?"""
+        """Is a group of small files being hashed, or waiting for that?"""
         return any(request.is_group for request in self._requests)
 
     def _send(self, *words: str | int, length: int = 0) -> Future[bytes | None]:
         digest: Future[bytes | None] = Future()
         line = "\t".join(map(str, words)).encode("ascii") + b"\n"
-        self._queue(line, [digest], length)
+        self._queue(line, _Request([digest], length, is_group=False))
         return digest
 
-    def _queue(
-        self, line: bytes, digests: list[Future[bytes | None]], length: int = 0, *,
-        is_group: bool = False,
-    ) -> None:  # fmt: skip
-        request = _Request(digests, length, is_group=is_group)
+    def _queue(self, line: bytes, request: _Request) -> None:
         if self.is_over:
             request.finish(failed=True)
             return
@@ -199,7 +203,7 @@ class Program:
                 request.finish()
 
     def _take_trial(self, line: bytes) -> None:
-        """Take a line of what the tools made of the trial; a "." is the last."""
+        """Take a line of the tools' trials: a tool's number and its digest, or the "." behind."""
         if line != b".":
             self._trials.append(line)
             return
@@ -207,19 +211,19 @@ class Program:
         self.ready.set_result(None)
 
     def _try(self, lines: list[bytes]) -> None:
-        said = dict(line.split(b" ", 1) for line in lines if b" " in line)
+        answers = dict(line.split(b" ", 1) for line in lines if b" " in line)
         for place, (name, algorithm) in enumerate(TOOLS):
             if algorithm in self.tools or algorithm not in hashes.ALGORITHMS:
                 continue
             hasher = hashes.new(algorithm)
             hasher.update(_TRIAL)
-            if _digest(said.get(b"%d" % (place + 1), b"")) == hasher.digest():
+            if _digest(answers.get(b"%d" % (place + 1), b"")) == hasher.digest():
                 self.tools[algorithm] = place + 1, name
         if "blake2b" in self.tools and self._has_fast_sha256():
-            self.tools["blake2b"] = self.tools.pop("blake2b")  # behind it
+            self.tools["blake2b"] = self.tools.pop("blake2b")  # now the last choice
 
     def _has_fast_sha256(self) -> bool:
-        if self.tools.get("sha256", (0, ""))[1] != _MADE_FOR_THE_PROCESSOR:
+        if self.tools.get("sha256", (0, ""))[1] != _FAST_SHA256:
             return False
         speeds = hashes.speeds()
         return speeds["sha256"] > speeds["blake2b"]
@@ -229,12 +233,12 @@ class Program:
             self.close()
 
     def check(self) -> None:
-        """End it where it has ended by itself, or stands still."""
+        """Close the program if it has ended, or stands still."""
         if self._in.is_at_end or (self._requests and time.monotonic() > self._late_s):
             self.close()
 
     def close(self) -> None:
-        """End the programs; what was asked of them comes to nothing."""
+        """End the programs. The digests that were requested become None."""
         if self.is_over:
             return
         self.is_over = True
@@ -264,14 +268,14 @@ class Program:
 
 
 def _word(path: bytes) -> str:
-    """Return a path as one word of ASCII: behind = as it is; behind % with odd bytes in octal."""
+    """Return a path as one ASCII word: "=" and the path, or "%" and it with octal numbers."""
     if not _UNSAFE.search(path):
         return "=" + path.decode("ascii")
     return "%" + _UNSAFE.sub(lambda match: b"\\0%03o" % match[0][0], path).decode("ascii")
 
 
 def _digest(line: bytes) -> bytes | None:
-    """Return the first word of a line, without the "\\" of an escaped name, if it is a digest."""
+    """Return the digest at the beginning of a line, if any; a "\\" may be before it."""
     words = line.removeprefix(b"\\").split(b" ", 1)
     try:
         return bytes.fromhex(words[0].decode("ascii")) or None

@@ -1,11 +1,11 @@
-"""The sink end of a copy over SFTP: as endpoint/sink.py, by requests.
+"""The sink end of a copy over SFTP: does as endpoint/sink.py does, by requests to the server.
 
 Parts, names and order are the same: `.NAME.HASH.KEY.pscp-part` is written at offsets by any lane,
 verified, synced where the server can, given its metadata, then renamed. Blocks are written as they
-come. What comes of a chunk so late that another lane may have it by then is held until all of it is
-here, and written only where the part is still there.
+arrive. What arrives of a chunk so late that another lane may have it by then is held until the
+chunk is complete, and written only where the part is still there.
 
-Not here: metadata, and what is there already (commit.py), how what was written is hashed
+Not here: metadata, and what is there already (commit.py), digests of what was written
 (digests.py), frames (agent.py).
 Read next: source.py.
 """
@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import time
-from collections.abc import Coroutine
+from typing import NamedTuple
 
 from pscp.endpoint import failures, hashes, requests, tree, wire
 from pscp.endpoint.failures import Refusal
@@ -24,41 +24,42 @@ from pscp.endpoint.session import Arriving
 from pscp.sftp import client as sftp
 from pscp.sftp import packets
 from pscp.sftp.client import Client
-from pscp.sftp.commit import GIGA, Destination, owner_of, replaced, times
-from pscp.sftp.digests import Hashing, new
-from pscp.sftp.handles import File, Files
+from pscp.sftp.commit import Destination, replaced, times
+from pscp.sftp.digests import Digests, Hashing
+from pscp.sftp.files import Extent, File, Files
 from pscp.sftp.packets import Attrs, SftpError
 from pscp.sftp.paths import is_missing, lookup
-from pscp.sftp.tasks import Future, Task, Waitable, gather, outcomes, start
+from pscp.sftp.tasks import Future, Steps, Task, gather, outcomes, start
 
 # Another lane takes over what one has held for a second, and may finish the file soon after.
 _LATE_S = 1.0
 _BESIDE_BYTES = 1 << 20  # that other small files, just failing as well, have made free meanwhile
-# Of a chunk: does what lies there have the digest; what went wrong.
-Outcome = tuple[bool, failures.Data | None]
+
+
+class Outcome(NamedTuple):
+    """What became of a chunk."""
+
+    matches: bool  # has what was written the chunk's digest?
+    failure: failures.Data | None
 
 
 class _Chunk:
-    """A chunk that is arriving: the writes that it became, and the blocks that are held."""
+    """A chunk that is arriving: its blocks are being written, or held."""
 
     def __init__(self, file: File | None, hashers: dict[str, hashes.Hasher]) -> None:
-        self.file, self.hashers = file, hashers  # no file where it is opened for each chunk
+        """`file` is None where it is opened for each chunk."""
+        self.file, self.hashers = file, hashers
         self.writes: list[Future[None]] = []
-        self.held: list[tuple[int, bytes]] = []
-        self._begun_s = time.monotonic()
+        self.held: list[tuple[int, bytes]] = []  # offset, block
+        self._began_s = time.monotonic()
 
     @property
     def is_late(self) -> bool:
-        return time.monotonic() - self._begun_s > _LATE_S
-
-    def is_open(self) -> bool:
-        """Can what comes be written at once?"""
-        is_opened = self.file is not None and self.file.opening.done()
-        return is_opened and not (self.held or self.is_late)
+        return time.monotonic() - self._began_s > _LATE_S
 
 
 class Sink(Destination):
-    """Takes the files of one copy at the far end."""
+    """Writes the files of one copy at the far end."""
 
     place: wire.Place | None = None  # every block is read into the decoder's own buffer
 
@@ -66,7 +67,7 @@ class Sink(Destination):
         super().__init__(client, hashing, request)
         self._algorithm, self._strong = request.hash, request.strong
         self._files = Files(client, self._open_part)
-        self._turns: dict[int, Task[Outcome]] = {}  # the last chunk of a file that opens once
+        self._turns: dict[int, Task[Outcome]] = {}  # the last chunk of each file that opens once
         self._arriving = Arriving()
         self._chunk: _Chunk | None = None
         self._is_closed = False
@@ -81,7 +82,7 @@ class Sink(Destination):
         self._turns.pop(id_, None)
 
     async def _open_part(self, value: tree.Entry) -> bytes:
-        """Open the part, which is a file and has its final size from then on; return its handle."""
+        """Open or make the part, give it its final size, and return its handle."""
         await self.root_checked
         part = self._part(await self.root.at(value.path, make=True))
         flags = packets.FOR_READ | packets.FOR_WRITE | packets.CREATE
@@ -91,7 +92,7 @@ class Sink(Destination):
             self._client.free_bytes(self.root.full("")),
         )
         if isinstance(handle, Exception):
-            raise await self._client.with_reason(handle, self.root.full(""))
+            raise await self._explain(handle)
         try:
             if isinstance(status, Attrs) and not status.is_file:
                 raise Refusal(failures.UNSAFE, value.path, "its part is not a file there")
@@ -107,19 +108,19 @@ class Sink(Destination):
             self._client.close(handle)
             raise
 
-    async def _make_room(self, handle: bytes, value: tree.Entry, free: int | None) -> None:
-        if free is not None and "sparse" not in value.extra and free < value.size:
+    async def _make_room(self, handle: bytes, value: tree.Entry, free_bytes: int | None) -> None:
+        if free_bytes is not None and "sparse" not in value.extra and free_bytes < value.size:
             raise SftpError(packets.FAILURE, number=errno.ENOSPC)
         try:
             await self._client.fsetstat(handle, Attrs(size=value.size))
         except SftpError as error:
             if error.code != packets.OP_UNSUPPORTED:
-                raise await self._client.with_reason(error, self.root.full("")) from None
+                raise await self._explain(error) from None
 
     def write(self, id_: int, offset: int, view: memoryview, check: bytes = b"") -> None:
-        """Write a block, which is lent until then. complete() tells what went wrong.
+        """Write a block, which is lent until that is done. complete() tells what went wrong.
 
-        Its check is not looked at: the chunk is hashed once it lies at the far end.
+        Its check is not used: the chunk is hashed once it lies at the far end.
         """
         value = self._files.known.get(id_)
         if value is None:
@@ -130,57 +131,58 @@ class Sink(Destination):
         assert chunk is not None
         for hasher in chunk.hashers.values():
             hasher.update(view)
-        if chunk.file is None or not chunk.is_open():
+        if chunk.file is None or chunk.held or chunk.is_late or not chunk.file.opening.done():
             chunk.held.append((offset, bytes(view)))
             return
         with contextlib.suppress(SftpError, Refusal):  # complete() tells
             chunk.writes += self._client.write(chunk.file.opening.result(), offset, view)
 
     def _new_chunk(self, id_: int) -> _Chunk:
-        beside, wanted = self._hashing.beside(self._algorithm), []
-        if beside or not self._hashing.is_wanted:  # else the source's digest is for what lies there
-            wanted = [self._algorithm, beside] if beside else [self._algorithm]
+        hashers = {}  # none where the source's digest is compared with the far end's
+        if self._hashing.beside(self._algorithm) or not self._hashing.is_wanted:
+            hashers = self._hashing.new_hashers(self._algorithm)
         file = None if self._client.is_single else self._files.get(id_)
         if file is not None:
             file.chunks += 1
-        return _Chunk(file, {name: new(name) for name in wanted})
+        return _Chunk(file, hashers)
 
     def complete(self, id_: int, offset: int, length: int, digest: bytes) -> Task[Outcome]:
-        """Compare what lies there with the digest that came for the chunk."""
+        """Compare what lies at the far end with the chunk's digest from the source."""
         self._arriving.complete(id_, offset, length)
         chunk, self._chunk = self._chunk, None
         assert chunk is not None
         hashed = {name: hasher.digest() for name, hasher in chunk.hashers.items()}
         expected = {self._algorithm: digest, **hashed}
-        value, extent = self._files.known[id_], (offset, length)
+        value = self._files.known[id_]
+        extent = Extent(self._part(self.root.full(value.path)), offset, length)
         if chunk.file is not None:
-            landing = self._landed(chunk.file, chunk)
+            writing = self._write_chunk(chunk.file, chunk)
         else:
-            landing = self._landed_in_turn(value, chunk, self._turns.get(id_))
+            writing = self._write_in_turn(value, chunk, self._turns.get(id_))
         is_right = expected[self._algorithm] == digest
         if not is_right:
             chunk.held = []
-        task = start(self._outcome_of(value, landing, extent, expected, is_right))
+        task = start(self._outcome_of(value, extent, writing, expected if is_right else None))
         if chunk.file is None:
             self._turns[id_] = task
         return task
 
     async def _outcome_of(
-        self, value: tree.Entry, landing: Coroutine[Waitable, None, None], extent: tuple[int, int],
-        expected: dict[str, bytes], is_right: bool,
-    ) -> Outcome:  # fmt: skip
+        self, value: tree.Entry, extent: Extent, writing: Steps[None], expected: Digests | None
+    ) -> Outcome:
+        """Return the outcome of a chunk; `expected` is None where it arrived damaged."""
         try:
-            await landing
-            if not is_right or not self._hashing.is_wanted:
-                return is_right, None
-            part = self._part(self.root.full(value.path))
-            return await self._hashing.matches(part, extent, expected, False), None
+            await writing
+            if expected is None or not self._hashing.is_wanted:
+                return Outcome(expected is not None, None)
+            return Outcome(await self._hashing.matches(extent, expected), None)
         except failures.EXPECTED as error:
-            return False, await self._failure(error, value.path)
+            return Outcome(False, await self._failure(error, value.path))
 
-    async def _landed(self, file: File, chunk: _Chunk) -> None:
-        """Wait until all of the chunk is written; write what was held, unless the part is gone:
-        then the file has its final name, through another lane.
+    async def _write_chunk(self, file: File, chunk: _Chunk) -> None:
+        """Write what is held of the chunk, and wait until all of it is written.
+
+        Raises SftpError where the part is gone, since another lane has finished the file.
         """
         try:
             handle = await file.opening
@@ -190,10 +192,13 @@ class Sink(Destination):
         finally:
             file.chunks -= 1
 
-    async def _landed_in_turn(
+    async def _write_in_turn(
         self, value: tree.Entry, chunk: _Chunk, before: Task[Outcome] | None
     ) -> None:
-        """Open, write and close a file that opens only once at a time; then it can be verified."""
+        """Open, write and close a file that opens only once at a time; then it can be verified.
+
+        `before` is the chunk of this file that comes first.
+        """
         if before is not None:
             await outcomes(before)
         handle = await self._open_part(value)
@@ -215,27 +220,27 @@ class Sink(Destination):
             self._chunk.file.chunks -= 1
         self._chunk = None
 
-    # --- made final
+    # --- parts become files
 
-    async def make(self, value: tree.Entry) -> int:
+    async def make(self, request: requests.Make) -> int:
         """Make the part of a file that has no chunk, being one hole; return its receipt."""
-        await self._client.close(await self._open_part(value))
+        await self._client.close(await self._open_part(request.entry))
         return wire.SOME_PART
 
-    async def finish(self, value: tree.Entry, strong: str) -> None:
-        """All chunks landed in the part: make it the file.
+    async def finish(self, request: requests.Finish) -> None:
+        """Give the part, in which all chunks have landed, its metadata and the file's name.
 
-        With the strong digest that the whole file has, only what has it: another lane may have made
-        the part anew, after it got its final name.
+        Where the request has the file's strong digest, only what has it gets the name: another lane
+        may have made the part anew, after it got its final name.
         """
+        value = request.entry
         path = await self.root.at(value.path, make=True)
-        part = self._part(path)
         try:
-            looked = start(lookup(self._client, path))
-            if not await self._is_finished(value, path, strong, looked):
-                await self._rename(value, path, await looked)
+            looking = start(lookup(self._client, path))
+            if not await self._is_finished(value, path, request.strong, looking):
+                await self._rename(value, path, await looking)
         except Exception:
-            await outcomes(self._client.remove(part))
+            await outcomes(self._client.remove(self._part(path)))
             raise
 
     async def _rename(self, value: tree.Entry, path: bytes, there: Attrs | None) -> None:
@@ -249,16 +254,15 @@ class Sink(Destination):
         await self._client.rename(part, path)
 
     async def _is_finished(
-        self, value: tree.Entry, path: bytes, strong: str, looked: Future[Attrs | None]
+        self, value: tree.Entry, path: bytes, strong: str, looking: Future[Attrs | None]
     ) -> bool:
         """Was the part renamed already, by a lane that died before it could say so?
 
-        Raises Refusal where neither the part nor the file is right.
-
         Only this copy's lanes rename or remove its parts, and all of this one's chunks landed.
+        Raises Refusal where neither the part nor the file is right.
         """
         part = self._part(path)
-        status, final = await outcomes(self._client.lstat(part), looked)
+        status, final = await outcomes(self._client.lstat(part), looking)
         is_gone = isinstance(status, SftpError) and is_missing(status)
         if isinstance(status, Exception) and not is_gone:
             raise status
@@ -266,11 +270,11 @@ class Sink(Destination):
             return False
         if strong and await self._is_whole(path, final, value, strong):
             await outcomes(self._client.remove(part))  # made late, if it is there at all
-            await self.adopt(value)
+            await self._adopt(value)
             return True
         if is_gone and not strong and await self._is_whole(path, final, value, ""):
-            is_of_its_time = isinstance(final, Attrs) and final.mtime == value.mtime_ns // GIGA
-            if is_of_its_time or not self._policy.preserve:
+            has_its_time = isinstance(final, Attrs) and final.mtime == times(value).mtime
+            if has_its_time or not self._policy.preserve:
                 return True
         what = "what lies at the destination is not what was read at the source"
         raise Refusal(failures.VERIFY, value.path, what if strong else "its part was replaced")
@@ -278,12 +282,12 @@ class Sink(Destination):
     async def _is_whole(
         self, path: bytes, found: Attrs | Exception | None, value: tree.Entry, strong: str
     ) -> bool:
-        """Is this a file of the right size, and with the strong digest, if that is known?"""
+        """Is this a file of the right size, and with the strong digest, unless that is ""?"""
         if not isinstance(found, Attrs) or not found.is_file or found.size != value.size:
             return False
         if not strong:
             return True
-        digest = await self._hashing.of_extent(path, 0, value.size, hashes.STRONG)
+        digest = await self._hashing.of_extent(Extent(path, 0, value.size), hashes.STRONG)
         return digest is not None and digest.hex() == strong
 
     # --- small files, folders and links, by packs
@@ -291,7 +295,10 @@ class Sink(Destination):
     async def pack(
         self, entries: list[tree.Entry], rows: list[object], bodies: memoryview
     ) -> list[failures.Data | None]:
-        """Take a pack; return per entry None or its failure. Bodies are copied before it waits."""
+        """Make the entries of a pack; return per entry None or its failure.
+
+        What is used of `bodies` is copied before the first wait.
+        """
         offset, work = 0, []
         for value, row in zip(entries, rows, strict=True):
             body = b""
@@ -311,16 +318,15 @@ class Sink(Destination):
             elif value.kind == tree.LINK:
                 await self._make_link(value)
             else:
-                await self._small(value, str(row[1]), body)
+                await self._make_file(value, str(row[1]), body)
             return None
         except failures.EXPECTED as error:
             return await self._failure(error, value.path)
 
-    async def _small(self, value: tree.Entry, digest: str, body: bytes) -> None:
+    async def _make_file(self, value: tree.Entry, digest: str, body: bytes) -> None:
         algorithm = hashes.STRONG if self._strong else self._algorithm
         expected = {}
-        for name in {algorithm, self._hashing.beside(algorithm) or algorithm}:
-            hasher = new(name)
+        for name, hasher in self._hashing.new_hashers(algorithm).items():
             hasher.update(body)
             expected[name] = hasher.digest()
         if expected[algorithm].hex() != digest:
@@ -328,22 +334,21 @@ class Sink(Destination):
         path = await self.root.at(value.path, make=True)
         part = self._private_part(path)
         try:
-            await self._write_small(value, path, part, body)
+            await self._write_file(value, path, part, body)
             is_wanted = self._hashing.is_wanted or self._strong
-            extent = (0, len(body))
-            if is_wanted and not await self._hashing.matches(part, extent, expected, True):
+            extent = Extent(part, 0, len(body), True)
+            if is_wanted and not await self._hashing.matches(extent, expected):
                 raise Refusal(failures.DAMAGED, value.path, "arrived damaged")
             await self._client.rename(part, path)
         except Exception as error:
-            count = len(body) + _BESIDE_BYTES  # before the part is gone, and its room free again
-            explained = await self._client.with_reason(error, self.root.full(""), count)
-            await outcomes(self._client.remove(part))
+            explained = await self._explain(error, len(body) + _BESIDE_BYTES)
+            await outcomes(self._client.remove(part))  # only now, as it makes room
             raise explained from None
 
-    async def _write_small(self, value: tree.Entry, path: bytes, part: bytes, body: bytes) -> None:
-        """Write the part in two round trips: what is there, and a handle; then everything else.
+    async def _write_file(self, value: tree.Entry, path: bytes, part: bytes, body: bytes) -> None:
+        """Write the part of a small file: look and open in one round trip, the rest in another.
 
-        Where times are kept, in three: not every server writes before it does what was asked next.
+        With -p there is a third: some servers do what is requested next before they write.
         """
         handles = self._client.handles
         await handles.take(1)
@@ -376,11 +381,10 @@ class Sink(Destination):
             if not (await self._client.lstat(part)).is_link:
                 raise Refusal(failures.UNSUPPORTED, value.path, "the server made no link of it")
             if self._policy.preserve and self._client.has(sftp.LSETSTAT):
-                owner = owner_of(value.extra) if self._policy.archive else None
+                owner = self._owner(value)
                 if owner is not None:
-                    given = Attrs(uid=owner[0], gid=owner[1])
-                    await outcomes(self._client.lsetstat(part, given))
-                await outcomes(self._client.lsetstat(part, Attrs(**times(value))))
+                    await outcomes(self._client.lsetstat(part, owner))
+                await outcomes(self._client.lsetstat(part, times(value)))
             await self._client.rename(part, path)
         except Exception:
             await outcomes(self._client.remove(part))

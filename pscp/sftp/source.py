@@ -1,9 +1,9 @@
-"""The source end of a copy over SFTP: as endpoint/source.py, by requests.
+"""The source end of a copy over SFTP: does as endpoint/source.py does, by requests to the server.
 
 A chunk's READs are all in flight at once, and those of the next chunks behind them; its bytes are
-handed on in order, then its digest. Nothing but size and mtime tells whether a file changed.
+sent on in order, then its digest. Nothing but size and mtime tells whether a file changed.
 
-Not here: the walk (tree.py), how what lies there is hashed (digests.py).
+Not here: the walk (tree.py), digests of far files (digests.py).
 Read next: agent.py.
 """
 
@@ -18,64 +18,58 @@ from pscp.endpoint.source import Known, known
 from pscp.sftp import packets
 from pscp.sftp.client import Client
 from pscp.sftp.commit import extents_behind
-from pscp.sftp.digests import Hashing, new
-from pscp.sftp.handles import File, Files
+from pscp.sftp.digests import Digests, Hashing
+from pscp.sftp.files import Extent, File, Files, Reading, read_all
 from pscp.sftp.packets import Attrs, SftpError
 from pscp.sftp.paths import join
-from pscp.sftp.read_ahead import Reading, read_all
-from pscp.sftp.tasks import Future, outcomes, start
+from pscp.sftp.tasks import Future, outcomes, results, start
 from pscp.sftp.tree import Walk
 
-_WALK_BATCH_BYTES = 512 * 1024
-_NANO = 1_000_000_000
+FarDigest = tuple[bytes | None, bool]  # None: not verified; did the far end compute it?
+_WALK_BATCH_BYTES = 512 * 1024  # as in endpoint/source.py
 
 
-class _Turn:
-    """A chunk's place among those that the coordinator asked for."""
+class _Chunk:
+    """A chunk that the coordinator asked for."""
 
-    def __init__(self) -> None:
-        self.asked: Future[None] = Future()  # done when all READs are sent: then the next begins
-        self.over: Future[None] = Future()  # done when it is sent: then the next is
+    def __init__(self, id_: int, file: File, extent: Extent, before: _Chunk | None) -> None:
+        """`before` is the chunk that was asked for before, which is sent before this one."""
+        self.id, self.file, self.extent, self.before = id_, file, extent, before
+        self.requested: Future[None] = Future()  # done when its READs are sent: the next may begin
+        self.sent: Future[None] = Future()  # done when it is sent, or failed
 
-    def all_asked(self) -> None:
-        if not self.asked.done():
-            self.asked.set_result(None)
-
-    def end(self) -> None:
-        self.all_asked()
-        self.over.set_result(None)
+    def set_requested(self) -> None:
+        if not self.requested.done():
+            self.requested.set_result(None)
 
 
 class Source:
     """Serves the files of one copy from the far end."""
 
     def __init__(
-        self, client: Client, hashing: Hashing, request: requests.BeginSource,
-        send: wire.Send,
-    ) -> None:  # fmt: skip
+        self, client: Client, hashing: Hashing, request: requests.BeginSource, send: wire.Send
+    ) -> None:
         self._client, self._hashing, self._send = client, hashing, send
         self._tops, self._rules = request.tops, request.rules
         self._algorithm, self._strong = request.hash, request.strong
         self._files = Files(client, self._open_for_chunks)
-        self._is_tried = False  # is it known whether a file opens only once at a time?
-        self._has_waited = False  # in vain, for one that would not open
-        self._last: _Turn | None = None  # of the chunk that is handed on after all others
+        self._is_tried = False  # was it tried whether a file opens only once at a time?
+        self._has_waited = False  # in vain, for a file that would not open
+        self._last: _Chunk | None = None  # of those that were asked for
         self._walk: AsyncIterator[tree.Entry] | None = None
 
     # --- the manifest
 
-    async def walk(
-        self, after: tuple[int, str] | None, restart: bool, most: int
-    ) -> tuple[list[tree.Entry], bool]:
-        """Return the next entries, at most so many, and whether these were the last."""
-        if restart or self._walk is None:
-            self._walk = Walk(self._client, self._tops, self._rules).entries(after)
+    async def walk(self, request: requests.Walk) -> tuple[list[tree.Entry], bool]:
+        """Return the next entries, and whether these were the last."""
+        if request.restart or self._walk is None:
+            self._walk = Walk(self._client, self._tops, self._rules).entries(request.after)
         batch: list[tree.Entry] = []
-        total = 0
+        total_bytes = 0
         async for entry in self._walk:
             batch.append(entry)
-            total += len(wire.to_json(entry))
-            if total >= _WALK_BATCH_BYTES or len(batch) >= most:
+            total_bytes += len(wire.to_json(entry))
+            if total_bytes >= _WALK_BATCH_BYTES or len(batch) >= request.most:
                 return batch, False
         return batch, True
 
@@ -86,7 +80,7 @@ class Source:
         return join(root, to_bytes(rest)) if rest else root
 
     def _status(self, path: bytes) -> Future[Attrs]:
-        """Ask what has this name now."""
+        """Request the attributes that the file has now."""
         return self._client.stat(path) if self._rules.follow else self._client.lstat(path)
 
     # --- large files, by chunks
@@ -98,7 +92,7 @@ class Source:
         self._files.forget(id_)
 
     async def _open(self, value: tree.Entry) -> bytes:
-        """Open the file that is known; return its handle. Raises Changed, SftpError."""
+        """Open a file of the manifest; return its handle. Raises Changed, SftpError."""
         path = self._full(value)
         opening = start(self._client.open_in_turn(path, packets.FOR_READ))
         status, handle = await outcomes(self._status(path), opening)
@@ -110,7 +104,7 @@ class Source:
         return handle
 
     async def _open_for_chunks(self, value: tree.Entry) -> bytes:
-        """As _open(); the first is opened twice, to learn whether a file opens once at a time."""
+        """Do as _open(); and open the first file twice, to learn whether that is possible here."""
         first = start(self._open(value))
         others = [] if self._is_tried else [self._client.open(self._full(value), packets.FOR_READ)]
         self._is_tried = True
@@ -130,151 +124,148 @@ class Source:
             raise found
         return found
 
-    async def _handle(self, id_: int, file: File, after: _Turn | None) -> bytes:
-        handle = await file.opening
-        if after is None:
+    async def _handle(self, chunk: _Chunk) -> bytes:
+        """Return the handle to read a chunk by, when the one before it allows that."""
+        handle, before = await chunk.file.opening, chunk.before
+        if before is None:
             return handle
-        await after.asked
+        await before.requested
         if not self._client.is_single:
             return handle
-        await after.over  # which may have closed it
+        await before.sent  # which may have closed the handle
         await self._client.give_way()
-        file = self._files.get(id_)
+        file = self._files.get(chunk.id)
         file.chunks += 1  # until it is closed
         return await file.opening
 
     def send_chunk(self, id_: int, offset: int, length: int) -> None:
         """Send the chunk's blocks and its digest, or its failure, after those of earlier chunks."""
-        file, after = self._files.get(id_), self._last
+        file = self._files.get(id_)
         file.chunks += 1
-        turn = self._last = _Turn()
-        start(self._chunk(id_, file, (offset, length), after, turn))
+        extent = Extent(self._full(file.value), offset, length)
+        self._last = _Chunk(id_, file, extent, self._last)
+        start(self._send_chunk(self._last))
 
-    async def _chunk(
-        self, id_: int, file: File, extent: tuple[int, int], after: _Turn | None, turn: _Turn
-    ) -> None:
-        offset, length = extent
-        payload = wire.COUNT.pack(length)
+    async def _send_chunk(self, chunk: _Chunk) -> None:
+        offset, payload = chunk.extent.offset, wire.COUNT.pack(chunk.extent.length)
         try:
-            digest = await self._blocks(id_, file, extent, after, turn)
+            digest = await self._send_blocks(chunk)
         except failures.EXPECTED as error:
-            if after is not None:
-                await after.over
-            failure = wire.to_json(failures.from_exception(error, file.value.path))
-            self._send(wire.DIGEST, id_, offset, payload + failure, wire.FAILED)
+            if chunk.before is not None:
+                await chunk.before.sent
+            failure = wire.to_json(failures.from_exception(error, chunk.file.value.path))
+            self._send(wire.DIGEST, chunk.id, offset, payload + failure, wire.FAILED)
         else:
-            self._send(wire.DIGEST, id_, offset, payload + digest)
+            self._send(wire.DIGEST, chunk.id, offset, payload + digest)
         finally:
-            file.chunks -= 1
-            turn.end()
+            chunk.file.chunks -= 1
+            chunk.before = None  # or each would keep all before it in memory
+            chunk.set_requested()
+            chunk.sent.set_result(None)
 
-    async def _blocks(
-        self, id_: int, file: File, extent: tuple[int, int], after: _Turn | None, turn: _Turn
-    ) -> bytes:
-        path, at = self._full(file.value), extent[0]
-        handle = await self._handle(id_, file, after)
-        hashers = self._hashers(self._algorithm)
+    async def _send_blocks(self, chunk: _Chunk) -> bytes:
+        """Send the chunk's blocks; return its digest. Raises Changed, SftpError."""
+        path, offset, length, _ = chunk.extent
+        handle = await self._handle(chunk)
+        hashers = self._hashers(self._algorithm, True)
 
         def take(view: memoryview) -> None:
-            nonlocal at
+            nonlocal offset
             for hasher in hashers.values():
                 hasher.update(view)
-            self._send(wire.DATA, id_, at, view)
-            at += len(view)
+            self._send(wire.DATA, chunk.id, offset, view)
+            offset += len(view)
 
-        gate = after.over if after is not None else None
-        reading = Reading(
-            self._client, handle, *extent, take, budget=self._client.reading, gate=gate
-        )
-        reading.sent.add_done_callback(turn.all_asked)
-        digest = start(self._digest(path, extent, self._algorithm))
-        check = start(self._check(handle, file, reading))
+        gate, budget = chunk.before.sent if chunk.before else None, self._client.reading
+        reading = Reading(self._client, handle, offset, length, take, budget=budget, gate=gate)
+        reading.sent.add_done_callback(chunk.set_requested)
+        digest = start(self._digest(chunk.extent, self._algorithm))
+        check = start(self._check(handle, path, chunk.file.value, reading))
         count = await reading.run()
         if gate is not None:
             await gate
         await check
         if self._client.is_single:
-            await self._files.close_handle(id_)
-        if count != extent[1]:
+            await self._files.close_handle(chunk.id)
+        if count != length:
             raise Changed()
-        return await self._decide(path, extent, self._algorithm, hashers, await digest)
+        return await self._decide(chunk.extent, self._algorithm, hashers, await digest)
 
-    def _hashers(self, algorithm: str) -> dict[str, hashes.Hasher]:
-        """Return what the bytes are hashed with on their way, by algorithm.
+    def _hashers(self, algorithm: str, has_content: bool) -> dict[str, hashes.Hasher]:
+        """Return the hashers for what is sent, by algorithm.
 
-        That is nothing where the far end's digest is used, which has proved right.
+        There is none where the far end's digest is used, which has been right before.
         """
-        beside = self._hashing.beside(algorithm)
-        if self._hashing.is_wanted and self._hashing.is_trusted and not beside:
+        is_trusted = self._hashing.is_wanted and self._hashing.is_trusted
+        if is_trusted and has_content and not self._hashing.beside(algorithm):
             return {}
-        return {name: new(name) for name in {algorithm, beside or algorithm}}
+        return self._hashing.new_hashers(algorithm)
 
-    async def _digest(
-        self, path: bytes, extent: tuple[int, int], algorithm: str, whole: bool = False
-    ) -> tuple[bytes | None, bool]:
-        """Return the digest of what lies there, None where that is not to be verified, and whether
-        the far end computed it.
-        """
-        if not self._hashing.is_wanted or not extent[1]:
+    async def _digest(self, extent: Extent, algorithm: str) -> FarDigest:
+        """Return the digest of what lies at the far end."""
+        if not self._hashing.is_wanted or not extent.length:
             return None, False
         ours = self._hashing.beside(algorithm) or algorithm
-        found = await self._hashing.by_far_end(path, *extent, ours, whole)
+        found = await self._hashing.by_far_end(extent, ours)
         if found is not None:
             return found, True
-        return await self._hashing.read_back(path, *extent, algorithm), False
+        return await self._hashing.read_back(extent, algorithm), False
 
     async def _decide(
-        self, path: bytes, extent: tuple[int, int], algorithm: str,
-        hashers: dict[str, hashes.Hasher], digest: tuple[bytes | None, bool],
-    ) -> bytes:  # fmt: skip
-        """Return the digest that what was sent is compared with. Raises Changed."""
-        there, is_told = digest
-        own: dict[str, bytes] = {name: hasher.digest() for name, hasher in hashers.items()}
-        if not self._hashing.is_wanted or not extent[1]:
+        self, extent: Extent, algorithm: str, hashers: dict[str, hashes.Hasher], digest: FarDigest
+    ) -> bytes:
+        """Return the digest that the sink compares with what arrived there. Raises Changed.
+
+        `hashers` had what was sent; `digest` is from _digest().
+        """
+        there, is_of_far_end = digest
+        own: Digests = {name: hasher.digest() for name, hasher in hashers.items()}
+        if not self._hashing.is_wanted or not extent.length:
             return own[algorithm]
-        if is_told and there in own.values():
+        if is_of_far_end and there in own.values():
             self._hashing.is_trusted = True
             return own[algorithm]
-        if is_told and own:  # what the far end told for the first time was wrong
-            there = await self._hashing.read_back(path, *extent, algorithm)
+        if is_of_far_end and own:  # the far end's first digest was wrong
+            there = await self._hashing.read_back(extent, algorithm)
             if there == own[algorithm]:
                 self._hashing.distrust()
         if there is None:
             raise Changed()
         return there
 
-    async def _check(self, handle: bytes, file: File, reading: Reading) -> None:
-        """Check, behind the last READ, that the file and what has its name are the known one."""
-        path = self._full(file.value)
+    async def _check(self, handle: bytes, path: bytes, value: tree.Entry, reading: Reading) -> None:
+        """Check, behind the last READ, that the open file and its name's are the manifest's.
+
+        Raises Changed, SftpError.
+        """
         await reading.sent
         for status in await outcomes(self._client.fstat(handle), self._status(path)):
             if isinstance(status, Exception):
                 raise status
-            if not _is_same(status, file.value):
+            if not _is_same(status, value):
                 raise Changed()
 
-    def extents(self, value: tree.Entry, offset: int) -> tuple[list[list[int]], bool]:
-        """Return the extent behind an offset, and that it was the last: SFTP tells of no holes."""
-        return extents_behind(offset, value.size)
+    async def extents(self, request: requests.Extents) -> tuple[list[list[int]], bool]:
+        return extents_behind(request.offset, request.file.size)
 
     # --- small files, by packs
 
-    async def pack(self, asked: list[Known]) -> tuple[list[object], list[bytes]]:
+    async def pack(self, files: list[Known]) -> tuple[list[object], list[bytes]]:
         """Return for each file [size, hex digest] or a failure; and the contents."""
         rows: list[object] = []
         bodies: list[bytes] = []
-        values = [known(each) for each in asked]
-        work = [self._whole(value) for value in values]
-        for value, found in zip(values, await outcomes(*work), strict=True):
+        reading = [self._read_whole(known(file)) for file in files]
+        for file, found in zip(files, await outcomes(*reading), strict=True):
             if isinstance(found, Exception):
-                rows.append(failures.from_exception(found, value.path))
+                rows.append(failures.from_exception(found, file.path))
                 continue
             body, digest = found
             rows.append([len(body), digest.hex()])
             bodies.append(body)
         return rows, bodies
 
-    async def _whole(self, value: tree.Entry) -> tuple[bytes, bytes]:
+    async def _read_whole(self, value: tree.Entry) -> tuple[bytes, bytes]:
+        """Return a small file's content and digest. Raises Changed, SftpError."""
         path, parts = self._full(value), [b""]
         handles = self._client.handles
         await handles.take(1)
@@ -295,19 +286,25 @@ class Source:
 
     async def _digest_of_body(self, path: bytes, body: bytes) -> bytes:
         algorithm = hashes.STRONG if self._strong else self._algorithm
-        hashers = self._hashers(algorithm) if body else {algorithm: new(algorithm)}
+        hashers = self._hashers(algorithm, bool(body))
         for hasher in hashers.values():
             hasher.update(body)
-        extent = (0, len(body))
-        digest = await self._digest(path, extent, algorithm, whole=True)
-        return await self._decide(path, extent, algorithm, hashers, digest)
+        extent = Extent(path, 0, len(body), True)
+        digest = await self._digest(extent, algorithm)
+        return await self._decide(extent, algorithm, hashers, digest)
 
     # --- digests, to resume and to check strongly
 
-    async def digests(
+    async def digests(self, request: requests.Digests) -> list[object]:
+        """Return per file the hex digest of each extent, or the failure."""
+        return await results(
+            (file.path, self._digests(known(file), extents, request.hash))
+            for file, extents in request.files
+        )
+
+    async def _digests(
         self, value: tree.Entry, extents: requests.Pieces, algorithm: str
     ) -> list[str | None]:
-        """Return the hex digest of each extent; None where the file is shorter. Raises Changed."""
         path = self._full(value)
         if not _is_same(await self._status(path), value):
             raise Changed()
@@ -321,12 +318,10 @@ class Source:
 
 
 def _is_taken(found: object) -> bool:
-    """May it be that another lane has the file open, which opens only once at a time?"""
+    """Is it the error of a file that another lane has open, where files open only once?"""
     return isinstance(found, SftpError) and found.code == packets.FAILURE
 
 
 def _is_same(status: Attrs, value: tree.Entry) -> bool:
-    """Is it the same file, as far as SFTP tells: whole seconds, and no inode?"""
-    return status.is_file and (status.size, (status.mtime or 0) * _NANO) == (
-        value.size, value.mtime_ns,
-    )  # fmt: skip
+    """Is it the same file, as far as size and mtime tell?"""
+    return status.is_file and (status.size, status.mtime_ns) == (value.size, value.mtime_ns)

@@ -1,18 +1,20 @@
 """Coroutines that wait for answers without a thread each: futures, tasks, and budgets of bytes.
 
-The names are asyncio's. What differs: a task's first step runs within start(), so what it asks is
-asked in that order, and a callback runs within set_result(). Whoever reads the answers calls that,
-so nothing here waits for a descriptor, and nothing needs a lock: the process has one thread.
+The names are asyncio's. What differs: a task's first step runs within start(), so requests are sent
+in that order, and a callback runs within set_result(). The reader of the answers calls that, so
+nothing here waits for a descriptor, and nothing needs a lock: the process has one thread.
 
-Not here: what the answers are (client.py), and who reads them (event_loop.py).
+Not here: the answers (client.py), and who reads them (event_loop.py).
 Read next: event_loop.py.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
 from typing import Generic, Protocol, TypeVar, overload
+
+from pscp.endpoint import failures
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -21,9 +23,12 @@ C = TypeVar("C")
 
 
 class Waitable(Protocol):
-    """What a coroutine yields while it waits."""
+    """A future that a coroutine yields, to wait for it."""
 
     def add_done_callback(self, callback: Callable[[], None]) -> None: ...
+
+
+Steps = Coroutine[Waitable, None, T]
 
 
 class Future(Generic[T]):
@@ -62,6 +67,10 @@ class Future(Generic[T]):
         else:
             self._callbacks.append(callback)
 
+    def exception(self) -> BaseException | None:
+        """Return the exception of a future that is done, if it has one."""
+        return self._error
+
     def result(self) -> T:
         """Return the value of a future that is done, or raise its exception."""
         if self._error is not None:
@@ -75,10 +84,10 @@ class Future(Generic[T]):
 
 
 class _RunQueue:
-    """The steps of tasks that may run now. None but a task's first runs within another's."""
+    """The tasks' steps that may run now. Only a task's first step runs within another step."""
 
     def __init__(self) -> None:
-        self.tasks = 0  # that have not ended
+        self.tasks = 0  # number of those that have not ended
         self._ready: deque[Callable[[], None]] = deque()
         self._is_running = False
 
@@ -99,11 +108,11 @@ _run_queue = _RunQueue()
 
 
 class Task(Future[T]):
-    """A coroutine that runs; itself the future of what it returns."""
+    """A running coroutine, and the future of what it returns."""
 
     __slots__ = ("_steps",)
 
-    def __init__(self, steps: Coroutine[Waitable, None, T]) -> None:
+    def __init__(self, steps: Steps[T]) -> None:
         super().__init__()
         self._steps = steps
         _run_queue.tasks += 1
@@ -125,8 +134,8 @@ class Task(Future[T]):
         _run_queue.run(self._step, is_first=False)
 
 
-def start(steps: Coroutine[Waitable, None, T]) -> Task[T]:
-    """Run a coroutine as a task: up to where it first waits now, and on from there later."""
+def start(steps: Steps[T]) -> Task[T]:
+    """Run a coroutine as a task: now up to where it first waits, the rest later."""
     return Task(steps)
 
 
@@ -136,23 +145,25 @@ def are_alive() -> bool:
 
 
 class Budget:
-    """An amount that may be in use at once; who wants more waits, first come first served."""
+    """An amount, of bytes for instance, that may be in use at once; first come, first served."""
 
-    def __init__(self, count: int) -> None:
-        self._all = self._left = count
+    def __init__(self, amount: int) -> None:
+        self._all = self._left = amount
         self._waiting: deque[tuple[int, Future[None]]] = deque()
 
-    async def take(self, count: int) -> None:
-        count = min(count, self._all)
-        if self._waiting or count > self._left:
+    async def take(self, amount: int) -> None:
+        """Take from the budget, once there is so much left."""
+        amount = min(amount, self._all)
+        if self._waiting or amount > self._left:
             turn: Future[None] = Future()
-            self._waiting.append((count, turn))
-            await turn  # give() has taken it for us
+            self._waiting.append((amount, turn))
+            await turn  # give() has taken it for this task
             return
-        self._left -= count
+        self._left -= amount
 
-    def give(self, count: int) -> None:
-        self._left += min(count, self._all)
+    def give(self, amount: int) -> None:
+        """Give back what was taken."""
+        self._left += min(amount, self._all)
         while self._waiting and self._waiting[0][0] <= self._left:
             wanted, turn = self._waiting.popleft()
             self._left -= wanted
@@ -172,9 +183,9 @@ async def outcomes(
 @overload
 async def outcomes(*awaited: Awaitable[T]) -> tuple[T | Exception, ...]: ...
 async def outcomes(*awaited: Awaitable[object]) -> tuple[object, ...]:
-    """Wait for all of them; return of each its value, or the exception.
+    """Wait for all; return the value of each, or its exception.
 
-    Coroutines become tasks, as with asyncio.gather(return_exceptions=True).
+    It is asyncio.gather(return_exceptions=True); so coroutines become tasks.
     """
     futures = [each if isinstance(each, Future) else start(_value(each)) for each in awaited]
     found: list[object] = []
@@ -195,9 +206,19 @@ async def gather(first: Awaitable[A], second: Awaitable[B], /) -> tuple[A, B]: .
 @overload
 async def gather(*awaited: Awaitable[T]) -> tuple[T, ...]: ...
 async def gather(*awaited: Awaitable[object]) -> tuple[object, ...]:
-    """Wait for all of them; then raise the first exception, if any, or return the values."""
+    """Wait for all; then raise the first exception, if any, or return the values."""
     found = await outcomes(*awaited)
     for each in found:
         if isinstance(each, Exception):
             raise each
     return found
+
+
+async def results(asked: Iterable[tuple[str, Awaitable[object]]]) -> list[object]:
+    """Wait for what was asked about several paths; return per path the answer, or the failure."""
+    listed = list(asked)
+    found = await outcomes(*[awaited for _, awaited in listed])
+    return [
+        failures.from_exception(result, path) if isinstance(result, Exception) else result
+        for (path, _), result in zip(listed, found, strict=True)
+    ]

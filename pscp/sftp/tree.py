@@ -1,7 +1,7 @@
 """The walk of a source over SFTP, in the order of endpoint/tree.py, folders read ahead.
 
-The listing of a folder tells its entries' metadata; only links are looked at besides. The folders
-that come next are listed meanwhile, so that a tree of many folders does not wait for each.
+A folder's listing has its entries' metadata; only links take requests of their own. The folders
+that come next are listed ahead, so that a tree of many folders does not wait for each.
 
 Not here: contents (source.py), sources as typed (placing.py).
 Read next: source.py.
@@ -20,30 +20,29 @@ from pscp.endpoint.source import PACK_FILE_BYTES, Top
 from pscp.endpoint.tree import Entry, Rules
 from pscp.sftp import packets
 from pscp.sftp.client import Client
-from pscp.sftp.packets import Attrs, SftpError
+from pscp.sftp.packets import NANO, Attrs, SftpError
 from pscp.sftp.paths import join
 from pscp.sftp.tasks import Task, gather, outcomes, start
 
 _AT_ONCE = 4  # READDIRs in flight for one folder
 _AHEAD = 32  # folders that are listed before it is their turn
-# What one listing may take up in memory: a million names of 255 bytes do. One that is read ahead
-# may take a share of it; where it takes more, it is read again when it is its turn.
+# Memory for one listing: a million names of 255 bytes fit. One that is read ahead may have a share
+# of it; where it takes more, it is read again when it is its turn.
 _LISTING_BYTES = 640 * 1024 * 1024
-_NAME_BYTES = 362  # of a name with its attributes, beside the bytes of the name itself
-_NANO = 1_000_000_000
+_NAME_BYTES = 362  # of memory for a name with its attributes, beside the name itself
 
 
 class Found(NamedTuple):
-    """One name of a folder, looked at."""
+    """One name of a folder, and what it names."""
 
     name: bytes
-    status: Attrs | failures.Data  # a failure, as data, where it cannot be
+    status: Attrs | failures.Data  # a failure where the attributes cannot be had
     link: bytes  # a link's target, with -a
-    real: bytes  # a folder's own path, of a top and where a link led there
+    real: bytes  # the real path of a top, and of a folder that a link leads to
 
 
 class TooLong(failures.Refusal):
-    """A listing that takes more memory than it may; it may have no end."""
+    """The error of a listing that takes too much memory; it may have no end."""
 
     def __init__(self, path: bytes) -> None:
         message = "is a folder with more names than can be kept here"
@@ -53,22 +52,22 @@ class TooLong(failures.Refusal):
 async def list_folder(
     client: Client, path: bytes, most_bytes: int = _LISTING_BYTES
 ) -> list[tuple[bytes, Attrs]]:
-    """Return what is in a folder, sorted by name.
+    """Return the names in a folder with their attributes, sorted by name.
 
-    Raises TooLong, and SftpError also where names cannot be looked at: sftp-server leaves those
-    out; of a folder that may not be searched that is all, "." as well.
+    sftp-server leaves out names that it may not look at. Of a folder that may not be searched
+    these are all names, "." as well; then SftpError is raised. Raises TooLong, SftpError.
     """
     handle = await client.opendir(path)
     found: list[tuple[bytes, Attrs]] = []
-    size = 0
+    size_bytes = 0
     try:
         while True:
             answers = await outcomes(*[client.readdir(handle) for _ in range(_AT_ONCE)])
             for each in answers:
                 if isinstance(each, list):
                     found += each
-                    size += sum(len(name) + _NAME_BYTES for name, _ in each)
-            if size > most_bytes:
+                    size_bytes += sum(len(name) + _NAME_BYTES for name, _ in each)
+            if size_bytes > most_bytes:
                 raise TooLong(path)
             errors = [each for each in answers if isinstance(each, Exception)]
             for error in errors:
@@ -84,7 +83,7 @@ async def list_folder(
 
 
 class Walk:
-    """The entries of several tops."""
+    """The walk of several tops."""
 
     def __init__(self, client: Client, tops: Sequence[Top], rules: Rules) -> None:
         self._client = client
@@ -153,15 +152,15 @@ class Walk:
         return await self._list(folder, _LISTING_BYTES)
 
     async def _list(self, folder: bytes, most_bytes: int) -> list[Found]:
-        names = await list_folder(self._client, folder, most_bytes)
-        return list(await gather(*[
+        looking = [
             self._look(join(folder, name), name, status)
-            for name, status in names
+            for name, status in await list_folder(self._client, folder, most_bytes)
             if not is_pscps_own(name)
-        ]))  # fmt: skip
+        ]
+        return list(await gather(*looking))
 
     async def _look(self, full: bytes, name: bytes, status: Attrs | None) -> Found:
-        """Ask what else has to be known of one name; of a top its status as well."""
+        """Find out what a listing does not tell of a name; `status` is None for a top."""
         try:
             real = b""
             if status is None:
@@ -192,7 +191,7 @@ class Walk:
     # --- entries
 
     def _entry(self, number: int, path: str, found: Found, ancestors: list[bytes]) -> list[Entry]:
-        """Return the entry, or none where it is left out."""
+        """Return the entry in a list, or an empty list where it is excluded."""
         status = found.status
         is_folder = isinstance(status, Attrs) and status.is_folder
         if tree.is_excluded(self._rules.filters, self._tops[number].name, path, is_folder):
@@ -217,19 +216,17 @@ class Walk:
 
     def _describe(self, number: int, path: str, status: Attrs, found: Found) -> Entry:
         extra: dict[str, object] = {}
-        mtime = status.mtime or 0
         if self._rules.preserve:
-            extra["a"] = (mtime if status.atime is None else status.atime) * _NANO
+            extra["a"] = status.mtime_ns if status.atime is None else status.atime * NANO
         if self._rules.archive and status.uid is not None and status.gid is not None:
             extra["o"] = [status.uid, status.gid, "", ""]
-        kind = tree.FOLDER if status.is_folder else tree.LINK if status.is_link else tree.FILE
-        if kind == tree.LINK:
+        if status.is_link:
             extra["to"] = to_text(found.link)
-        size = (status.size or 0) if kind == tree.FILE else 0
+        size = (status.size or 0) if status.is_file else 0
         if size > PACK_FILE_BYTES:
-            extra["dig"] = 1  # nobody tells where its holes are
+            extra["dig"] = 1  # its holes are not known
         mode = stat.S_IMODE(status.mode or 0)
-        return Entry(kind, number, path, size, mode, mtime * _NANO, 0, extra)
+        return Entry(status.kind, number, path, size, mode, status.mtime_ns, 0, extra)
 
 
 def _below(path: str, name: bytes) -> str:

@@ -151,7 +151,7 @@ def test_d1_what_is_too_long_to_be_read_ahead_is_read_when_it_is_its_turn(
         for number in range(count):
             (tmp_path / "t" / name / f"{number:03}").touch()
     reader, loop = pulling(server, tmp_path / "t", lambda *_: None)
-    asked = start(reader.walk(None, True, 1000))
+    asked = start(reader.walk(requests.Walk(None, True, 1000)))
     loop.run_until(lambda: asked.done())
     entries, is_last = asked.result()
     assert is_last

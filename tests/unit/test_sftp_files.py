@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pscp.sftp import packets
+from pscp.sftp.files import Reading
 from pscp.sftp.packets import SftpError
-from pscp.sftp.read_ahead import Reading
 from pscp.sftp.tasks import Budget, Future, start
 
 STEP = 10
