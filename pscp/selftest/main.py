@@ -37,7 +37,7 @@ from pscp.options import Location, Options, parse_location
 from pscp.progress import count, format_bytes, format_duration, make_reporter
 from pscp.selftest.servers import PrivateServer, start_private_server
 from pscp.selftest.trees import differences, make_awkward_files
-from pscp.signals import last_act, signals_raised
+from pscp.signals import last_act, raise_on_signals
 from pscp.terminal_text import write_line
 
 MIB = 1024 * 1024
@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def guarded(program: str, job: Callable[[], int]) -> int:
     """Runs `job` so that however it ends, its with-blocks clean up and one line says why."""
     try:
-        with signals_raised("nothing is kept of a test", name=program):
+        with raise_on_signals("nothing is kept of a test", name=program):
             return job()
     except PscpError as error:
         # Nothing is kept here, so the advice on how to go on would mislead.
