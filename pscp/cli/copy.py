@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
+from dataclasses import fields
+from typing import TYPE_CHECKING, NamedTuple
 
 from pscp import log
 from pscp.cli.arguments import USAGE, Parser, before_dashes, make_parser, version
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from pscp.cli.pipe import Piped
 
 
-@dataclass(frozen=True)
-class Command:
+class Command(NamedTuple):
     """A command line that makes sense."""
 
     sources: tuple[Location, ...]
@@ -34,8 +33,7 @@ class Command:
     options: Options
 
 
-@dataclass(frozen=True)
-class Measure:
+class Measure(NamedTuple):
     """A command line that asks what is best for this host."""
 
     host: Location
@@ -43,8 +41,7 @@ class Measure:
     save: bool
 
 
-@dataclass(frozen=True)
-class Clean:
+class Clean(NamedTuple):
     """A command line that asks what cut copies left below a folder."""
 
     where: Location

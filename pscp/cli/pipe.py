@@ -12,8 +12,8 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 from pscp import log
 from pscp.cli import arguments
@@ -46,8 +46,7 @@ EPILOG = (
 )
 
 
-@dataclass(frozen=True)
-class Piped:
+class Piped(NamedTuple):
     """A command line that makes sense."""
 
     host: Location

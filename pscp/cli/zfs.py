@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
+from typing import NamedTuple
 
 from pscp import log
 from pscp.cli.copy import run_command
@@ -27,8 +28,7 @@ _HINT = "run the same command again to go on from here"
 _SETTINGS = {each.name for each in fields(Settings)}
 
 
-@dataclass(frozen=True)
-class Command:
+class Command(NamedTuple):
     """A command line that makes sense."""
 
     source: Place
