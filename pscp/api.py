@@ -49,8 +49,8 @@ def copy(
             destination are remote.
         destination: "path", "host:path" or a Location; with a "/" at its end a folder to copy
             into.
-        options: what was asked for; `fields` are put in place of its own.
-        reporter: is told of the copy while it runs, as the command line's display is.
+        options: the options of the copy; `fields` replace its own.
+        reporter: shows the copy while it runs, as the command line's display does.
         progress: is called about ten times a second with a snapshot of Counters.
         keep_digests: with strong=True the Result's `digests` map each path to its SHA-256; False
             saves the memory where there are very many files.
@@ -215,9 +215,9 @@ class Session:
         try:
             connections, is_push = self.connections, to.is_remote
             is_small = is_push and not _is_large(froms)
-            for said in connections.check(options, is_push):
+            for text in connections.check(options, is_push):
                 if options.verbose:
-                    reporter.note(said)
+                    reporter.note(text)
             is_something = not is_push or any(os.path.lexists(each.path) for each in froms)
             if is_something:
                 connections.start_logins(options, is_push=is_push, is_small=is_small)
@@ -244,7 +244,7 @@ def _place(host: Location) -> tuple[object, ...]:
 
 
 def _is_large(froms: list[Location]) -> bool:
-    """May these local sources be worth several connections?"""
+    """Return whether these local sources may be worth several connections."""
     try:
         return any(
             os.path.isdir(each.path) or os.stat(each.path).st_size >= _LARGE_BYTES for each in froms

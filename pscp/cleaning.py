@@ -49,7 +49,7 @@ class Cleaned:
     found: tuple[Leftover, ...]  # nobody holds these
     held: tuple[Leftover, ...]  # a copy works on these, or may: they are left alone
     failures: tuple[Failure, ...]  # folders that could not be read, files that would not go
-    removed: bool  # is what was found gone?
+    removed: bool  # what was found is gone
     by_age: bool  # over SFTP, where nothing but the age tells whether a copy works on a file
 
     @property
@@ -68,7 +68,7 @@ def clean(
 ) -> Cleaned:
     """Find what cut copies left below a folder, "host:folder" or one here; or remove it.
 
-    `fields` are fields of Options; with dry_run nothing is removed. `note` is told what the login
+    `fields` are fields of Options; with dry_run nothing is removed. `note` gets what the login
     says to people. Raises DestinationError where there is no such folder, and as copy() does.
     """
     location = parse_location(where) if isinstance(where, str) else where
@@ -76,14 +76,14 @@ def clean(
     request = requests.Clean(location.path, remove and not chosen.dry_run)
     if not location.is_remote:
         near = request._replace(path=location.literal_path)
-        return _answered(_near_ask(), near, False)
+        return _ask_all(_near_ask(), near, False)
     with Session(location, chosen) as session:
         session.connections.check(chosen, True)
         agents = session.connections.take(chosen, note)
         try:
             if not agents[0].is_sftp:
                 request = request._replace(modules=clean_modules())
-            return _answered(agents[0].ask, request, agents[0].is_sftp)
+            return _ask_all(agents[0].ask, request, agents[0].is_sftp)
         finally:
             session.connections.give(agents)
 
@@ -99,7 +99,7 @@ def _near_ask() -> Ask:
     return ask
 
 
-def _answered(ask: Ask, request: requests.Clean, by_age: bool) -> Cleaned:
+def _ask_all(ask: Ask, request: requests.Clean, by_age: bool) -> Cleaned:
     """Ask for page after page until the search is over."""
     found: list[Leftover] = []
     held: list[Leftover] = []
@@ -139,7 +139,7 @@ def _failure(row: list[object]) -> Failure:
 
 
 def show(found: Cleaned, where: Location, options: Options) -> None:
-    """On stdout what was found, on stderr what could not be looked at."""
+    """Write on stdout what was found, and on stderr what could not be read."""
     for failure in found.failures:
         path = _shown_path(where, failure.path)
         write_line(sys.stderr, f"pscp: {path}: {failure.message}")
@@ -158,7 +158,7 @@ def _row(each: Leftover, where: Location) -> str:
 
 
 def _shown_path(where: Location, path: str) -> str:
-    """As it can be given to pscp again."""
+    """Return the path as it can be given to pscp again."""
     slash = "" if where.text.endswith(("/", ":")) or not path else "/"
     return f"{where.text}{slash}{path}"
 
@@ -182,7 +182,7 @@ def _conclusion(found: Cleaned, where: Location, options: Options) -> Iterator[s
 
 
 def format_age(seconds: int) -> str:
-    """For example: 5 min, 7 h, 12 d."""
+    """Return an age, for example: 5 min, 7 h, 12 d."""
     for unit_s, unit in ((86400, "d"), (3600, "h"), (60, "min")):
         if seconds >= unit_s:
             return f"{seconds // unit_s} {unit}"

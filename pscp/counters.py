@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Deltas(TypedDict, total=False):
-    """How much each of the counters changes that count."""
+    """What add() takes: by how much each counter grows."""
 
     bytes_total: int
     bytes_done: int
@@ -34,7 +34,7 @@ class Deltas(TypedDict, total=False):
 
 
 class Values(TypedDict, total=False):
-    """New values of the counters that are set."""
+    """What set() takes: new values."""
 
     bytes_total: int
     plan_complete: bool
@@ -72,11 +72,11 @@ class Counters:
 
     @property
     def left_bytes(self) -> int:
-        # Bytes that have not landed yet, of what is planned so far.
+        """Bytes that have not landed yet, of what is planned so far."""
         return self.bytes_total - self.bytes_done - self.bytes_resumed
 
     def add(self, **deltas: Unpack[Deltas]) -> None:
-        # Chunks that nothing verifies are not counted.
+        """Add to counters; chunks that nothing verifies are not counted."""
         with self._lock:
             for name, delta in deltas.items():
                 if name != "chunks_verified" or self.verified:
@@ -88,7 +88,7 @@ class Counters:
                 setattr(self, name, value)
 
     def snapshot(self) -> Counters:
-        """A copy whose fields belong together and stay as they are."""
+        """Return a copy whose fields belong together and stay as they are."""
         with self._lock:
             return replace(self)
 

@@ -54,7 +54,7 @@ RUN_AGAIN = "run the same command again to go on from here"
 
 
 class PscpError(Exception):
-    """Something that pscp cannot do, said for people."""
+    """Something that pscp cannot do, described for people."""
 
     exit_code = 1
     retry = False  # may the same thing work a moment later?

@@ -5,7 +5,7 @@ agents write to their standard error is in pscp.stderr. Every record is of level
 shows unless somebody asks for it, as by logging.basicConfig(level=logging.DEBUG). A record's
 threadName is that of the lane: "lane 3".
 
-Whoever asks has loaded `logging`; a command that has not saves the 6 ms that this takes.
+A program that wants records has loaded `logging`; a command that has not saves the 6 ms of that.
 
 Not here: notes for people (progress.py).
 """
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 
 class Log:
-    """A logger that is made when somebody may listen."""
+    """A logger that loads `logging` only if something else has."""
 
     def __init__(self, room: str) -> None:
         self._name = f"pscp.{room}"
 
     @property
     def is_wanted(self) -> bool:
-        """Whether anybody gets what is written, so that it is worth gathering."""
+        """Whether a record would be shown or kept anywhere."""
         logger = self._logger()
         return logger is not None and logger.isEnabledFor(10)  # logging.DEBUG
 
@@ -49,8 +49,8 @@ class Log:
 
 
 @contextlib.contextmanager
-def shown(is_wanted: bool, write: Callable[[str], None]) -> Iterator[None]:
-    """Show every record meanwhile, a line each: seconds, lane or thread, message (-d)."""
+def show_records(is_wanted: bool, write: Callable[[str], None]) -> Iterator[None]:
+    """Write every record of this block, a line each: seconds, lane or thread, message (-d)."""
     if not is_wanted:
         yield
         return

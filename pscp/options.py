@@ -40,21 +40,24 @@ MAX_LIMIT_KBIT_S = 10**9  # 1 Tbit/s: more is a slip of the finger
 TIMEOUT_S = 30  # ssh itself would wait for as long as the kernel sends SYNs: two minutes
 MIN_BUFFER_BYTES = 4 * KIB  # a socket's; below, the kernel takes its own minimum
 MAX_BUFFER_BYTES = GIB - 1  # Linux doubles it, in an int
+MAX_PORT = 65535
 MAX_SECONDS = 365 * 24 * 3600  # more is a slip of the finger
 MAX_CPU = 8191  # CONFIG_NR_CPUS at its largest
 
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+# Patterns. `re` compiles one where it is first used, so that a command pays for few of them.
+_CONTROL = r"[\x00-\x1f\x7f-\x9f]"
 # What ssh itself refuses since 9.6 (CVE-2023-51385): a ProxyCommand may hand it to a shell.
-_UNSAFE_IN_HOST = re.compile(r"['`\"$\\;&<>|(){}\[\]@\s]")
-_UNSAFE_IN_USER = re.compile(r"['`\";&<>|(){}]|(^|\s)-|\\$")
-_CIPHERS = re.compile(r"[+^]?[A-Za-z0-9][A-Za-z0-9@._-]*(,[A-Za-z0-9][A-Za-z0-9@._-]*)*")
-_CONGESTION = re.compile(r"[A-Za-z0-9_-]{1,15}")  # TCP_CA_NAME_MAX
-_CPUS = re.compile(r"([0-9]{1,4})(?:-([0-9]{1,4}))?", re.ASCII)
-_SECONDS = re.compile(r"([0-9]{1,9})\s*([smhd]?)", re.IGNORECASE | re.ASCII)
-_SIZE = re.compile(r"([0-9]{1,19})\s*([kmgt]?)(i?b)?", re.IGNORECASE | re.ASCII)
-_AUTHORITY = re.compile(r"(?:(.*)@)?(\[[^\[\]]*\]|[^:\[\]]*)(?::(.*))?", re.DOTALL)
-_BRACKETS_BEGIN = re.compile(r"\[|[^/:]*@\[")
-_BRACKETS_END = re.compile(r"[^/]*?\]:")
+_UNSAFE_IN_HOST = r"['`\"$\\;&<>|(){}\[\]@\s]"
+_UNSAFE_IN_USER = r"['`\";&<>|(){}]|(^|\s)-|\\$"
+_CIPHERS = r"[+^]?[A-Za-z0-9][A-Za-z0-9@._-]*(,[A-Za-z0-9][A-Za-z0-9@._-]*)*"
+_CONGESTION = r"[A-Za-z0-9_-]{1,15}"  # TCP_CA_NAME_MAX
+_CPUS = r"([0-9]{1,4})(?:-([0-9]{1,4}))?"
+_SECONDS = r"([0-9]{1,9})\s*([smhd]?)"
+_SIZE = r"([0-9]{1,19})\s*([kmgt]?)(i?b)?"
+_AUTHORITY = r"(?:(.*)@)?(\[[^\[\]]*\]|[^:\[\]]*)(?::(.*))?"
+_BRACKETS_BEGIN = r"\[|[^/:]*@\["
+_IN_BRACKETS = rf"(?:{_BRACKETS_BEGIN})[^/]*?\]:"
+_ANY_CASE = re.IGNORECASE | re.ASCII
 
 
 @dataclass(frozen=True)
@@ -76,16 +79,16 @@ class Location:
         if self.user is not None:
             _check_name("user", self.user, _UNSAFE_IN_USER)
         if self.port is not None:
-            _check_range("the port", self.port, 1, 65535)
+            _check_range("the port", self.port, 1, MAX_PORT)
 
     @property
     def is_remote(self) -> bool:
-        """True if it names a host."""
+        """Whether the location names a host."""
         return self.host is not None
 
     @property
     def literal_path(self) -> str:
-        """A path of this machine: its "~" was the shell's to expand; one left is a name's."""
+        """The local path, with a leading "~" as a name: the shell has expanded what it was to."""
         return f"./{self.path}" if self.path.startswith("~") else self.path
 
     @property
@@ -155,12 +158,13 @@ class Options:
         if self.transfer_test:
             object.__setattr__(self, "strong", False)  # nothing lands that could be read back
         _check_numbers(self)
-        _check_sockets(self)
-        _check_ssh(self)
-        _check_words(self)
+        _check_sizes(self)
+        _check_choices(self)
+        _check_texts(self)
+        _check_filters(self)
 
     def with_agent(self, what: str) -> Options:
-        """For what only an agent can do. Raises UsageError where SFTP was asked for."""
+        """Return these options, with an agent to be used. Raises UsageError for remote="sftp"."""
         if self.remote == "sftp":
             raise UsageError(f"{what} needs the agent", "leave out --remote sftp")
         return replace(self, remote="agent")
@@ -195,7 +199,7 @@ def parse_host(text: str) -> Location:
 
 def parse_size(text: str, what: str) -> int:
     """Read a number of bytes such as 65536, 256k, 4M or 1GiB (powers of 1024)."""
-    match = _SIZE.fullmatch(text.strip())
+    match = re.fullmatch(_SIZE, text.strip(), _ANY_CASE)
     if match is None:
         raise UsageError(f"{what}: {text!r} is not a size", "sizes look like 65536, 256k, 4M, 1G")
     number, unit = int(match[1]), match[2].lower()
@@ -207,14 +211,14 @@ def parse_size(text: str, what: str) -> int:
 
 def parse_seconds(text: str, what: str) -> int:
     """Read a time such as 90, 90s, 30m, 2h or 1d, and return it in seconds."""
-    match = _SECONDS.fullmatch(text.strip())
+    match = re.fullmatch(_SECONDS, text.strip(), _ANY_CASE)
     if match is None:
         raise UsageError(f"{what}: {text!r} is not a time", "times look like 90, 90s, 30m, 2h, 1d")
     return int(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}[match[2].lower()]
 
 
 def parse_number(text: str, what: str) -> int:
-    """Read a whole number; whether it is in range is for Options to say."""
+    """Read a whole number; Options checks its range."""
     if not re.fullmatch(r"-?[0-9]{1,18}", text):
         raise UsageError(f"{what}: {text!r} is not a whole number")
     return int(text)
@@ -224,7 +228,7 @@ def parse_cpus(text: str) -> tuple[int, ...]:
     """Read a list of processors such as 0,2-5, as taskset(1) does."""
     found: list[int] = []
     for part in text.split(","):
-        match = _CPUS.fullmatch(part.strip())
+        match = re.fullmatch(_CPUS, part.strip())
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if first > last:
             raise UsageError(f"--cpus: {text!r} is not a list of processors", "such as 0,2-5")
@@ -252,17 +256,17 @@ def check_direction(sources: Sequence[Location], destination: Location) -> None:
 
 
 def _find_colon(text: str) -> int | None:
-    """Where the host ends, or None for a local path (colon() in OpenSSH's misc.c)."""
-    if brackets := _BRACKETS_BEGIN.match(text):
-        end = _BRACKETS_END.match(text, brackets.end())
-        return end.end() - 1 if end else None
+    """Return where the host ends, or None for a local path (colon() in OpenSSH's misc.c)."""
+    if re.match(_BRACKETS_BEGIN, text):
+        match = re.match(_IN_BRACKETS, text)
+        return match.end() - 1 if match else None
     head, colon, _ = text.partition(":")
     return len(head) if head and colon and "/" not in head else None
 
 
 def _parse_url(text: str, rest: str) -> Location:
     authority, _, path = rest.partition("/")
-    match = _AUTHORITY.fullmatch(authority)
+    match = re.fullmatch(_AUTHORITY, authority, re.DOTALL)
     if match is None:
         raise UsageError(f"{text}: a URL looks like ssh://USER@HOST:PORT/PATH")
     user, host, port = match[1], match[2], match[3]
@@ -295,57 +299,47 @@ def _check_path(path: str) -> None:
         raise UsageError(f"{path}: no file name can be spelled like this") from None
 
 
-def _check_name(what: str, name: str, unsafe: re.Pattern[str]) -> None:
+def _check_name(what: str, name: str, unsafe: str) -> None:
     hint = "a local file with a colon in its name is written ./NAME"
     if not name:
         raise UsageError(f"the {what} name is empty", hint)
     if name.startswith("-"):
         raise UsageError(f'{name}: a {what} name cannot start with "-"', hint)
-    if _CONTROL.search(name) or unsafe.search(name):
+    if re.search(_CONTROL, name) or re.search(unsafe, name):
         raise UsageError(f"{name}: a character here cannot be in a {what} name", hint)
     _check_path(name)
 
 
 def _check_numbers(options: Options) -> None:
-    if options.connections is not None:
-        _check_range("the number of connections", options.connections, 1, MAX_CONNECTIONS)
-    if options.channels is not None:
-        _check_range("the number of channels", options.channels, 1, MAX_CHANNELS)
+    for what, number, most in (
+        ("the number of connections", options.connections, MAX_CONNECTIONS),
+        ("the number of channels", options.channels, MAX_CHANNELS),
+        ("the limit in kbit/s", options.limit_kbit_s, MAX_LIMIT_KBIT_S),
+        ("the port", options.port, MAX_PORT),
+        ("the timeout in seconds", options.timeout_s, MAX_SECONDS),
+        ("the time of retries in seconds", options.retry_for_s, MAX_SECONDS),
+    ):
+        if number is not None:
+            _check_range(what, number, 1, most)
+    for cpu in options.cpus:
+        _check_range("a processor's number", cpu, 0, MAX_CPU)
+    if options.address_family not in (None, 4, 6):
+        raise UsageError(f"the address family must be 4 or 6, not {options.address_family!r}")
+
+
+def _check_sizes(options: Options) -> None:
     block_bytes = options.block_bytes
     _check_range("the block size", block_bytes, MIN_BLOCK_BYTES, MAX_BLOCK_BYTES, show_size)
     chunk_bytes = CHUNK_BYTES if options.chunk_bytes is None else options.chunk_bytes
     least_bytes = min(block_bytes, MIN_CHUNK_BYTES)
     _check_range("the chunk size", chunk_bytes, least_bytes, MAX_CHUNK_BYTES, show_size)
     _check_range("the window", options.window_bytes, MIN_WINDOW_BYTES, MAX_WINDOW_BYTES, show_size)
-    if options.limit_kbit_s is not None:
-        _check_range("the limit in kbit/s", options.limit_kbit_s, 1, MAX_LIMIT_KBIT_S)
-    if options.port is not None:
-        _check_range("the port", options.port, 1, 65535)
-    for what, seconds in (
-        ("the timeout in seconds", options.timeout_s),
-        ("the time of retries in seconds", options.retry_for_s),
-    ):
-        if seconds is not None:
-            _check_range(what, seconds, 1, MAX_SECONDS)
-    if options.address_family not in (None, 4, 6):
-        raise UsageError(f"the address family must be 4 or 6, not {options.address_family!r}")
-
-
-def _check_sockets(options: Options) -> None:
     for what, size_bytes in (
         ("the receive buffer", options.rcvbuf_bytes),
         ("the send buffer", options.sndbuf_bytes),
     ):
         if size_bytes is not None:
             _check_range(what, size_bytes, MIN_BUFFER_BYTES, MAX_BUFFER_BYTES, show_size)
-    if options.congestion is not None and not _CONGESTION.fullmatch(options.congestion):
-        raise UsageError(f"{options.congestion!r} is not a congestion control")
-    if isinstance(options.bind, str):
-        raise UsageError("bind must be a tuple of strings, not one string")
-    for address in options.bind:
-        _check_address(address)
-    for cpu in options.cpus:
-        _check_range("a processor's number", cpu, 0, MAX_CPU)
 
 
 def _check_address(address: str) -> None:
@@ -356,7 +350,7 @@ def _check_address(address: str) -> None:
     except ValueError:
         raise UsageError(f"--bind: {address!r} is not an IP address") from None
     _check_argument("an address to bind", address)
-    if _UNSAFE_IN_HOST.search(address):
+    if re.search(_UNSAFE_IN_HOST, address):
         raise UsageError(f"--bind: a character in {address!r} cannot be in an address")
 
 
@@ -370,18 +364,28 @@ def _check_range(
 
 
 def show_size(size_bytes: int) -> str:
-    """A size as parse_size reads it back: the largest unit that divides it."""
+    """Return a size in the largest unit that divides it, as parse_size reads it back."""
     for unit_bytes, unit in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
         if size_bytes and size_bytes % unit_bytes == 0:
             return f"{size_bytes // unit_bytes} {unit}"
     return str(size_bytes)
 
 
-def _check_ssh(options: Options) -> None:
-    """These become arguments of ssh, where an empty one or a NUL would be a riddle."""
-    if options.transport not in TRANSPORTS:
-        known = ", ".join(TRANSPORTS)
-        raise UsageError(f"the transport must be one of {known}, not {options.transport!r}")
+def _check_choices(options: Options) -> None:
+    for what, value, allowed in (
+        ("the transport", options.transport, TRANSPORTS),
+        ("the progress", options.progress, PROGRESS_STYLES),
+        ("the remote", options.remote, REMOTES),
+        ("what verifies", options.verify, VERIFIES),
+    ):
+        if value not in allowed:
+            raise UsageError(f"{what} must be one of {', '.join(allowed)}, not {value!r}")
+    if options.strong and options.verify == "none":
+        raise UsageError("-s does not go with --verify none: it reads back what was written")
+
+
+def _check_texts(options: Options) -> None:
+    """Check what becomes an argument of ssh, or an option of a socket."""
     _check_argument("the ssh program", options.program)
     for what, value in (
         ("the ssh_config file", options.config_file),
@@ -393,37 +397,35 @@ def _check_ssh(options: Options) -> None:
     if options.jump is not None and options.jump.startswith("-"):
         raise UsageError(f'{options.jump}: a jump host cannot start with "-"')
     for what, values in (("identities", options.identities), ("ssh options", options.ssh_options)):
-        if isinstance(values, str):
-            raise UsageError(f"{what} must be a tuple of strings, not one string")
-        for value in values:
+        for value in check_tuple(what, values):
             _check_argument(f"one of the {what}", value)
-    if options.cipher is not None and not _CIPHERS.fullmatch(options.cipher):
+    for address in check_tuple("bind", options.bind):
+        _check_address(address)
+    if options.cipher is not None and not re.fullmatch(_CIPHERS, options.cipher):
         raise UsageError(f"{options.cipher!r} is not a cipher", "ssh -Q cipher lists them")
+    if options.congestion is not None and not re.fullmatch(_CONGESTION, options.congestion):
+        raise UsageError(f"{options.congestion!r} is not a congestion control")
 
 
-def _check_argument(what: str, value: str) -> None:
-    if not value:
-        raise UsageError(f"{what} is empty")
-    if _CONTROL.search(value):
-        raise UsageError(f"{what} has a control character in it: {value!r}")
-    _check_path(value)
-
-
-def _check_words(options: Options) -> None:
-    if options.progress not in PROGRESS_STYLES:
-        styles = ", ".join(PROGRESS_STYLES)
-        raise UsageError(f"the progress must be one of {styles}, not {options.progress!r}")
-    for what, value, allowed in (
-        ("the remote", options.remote, REMOTES),
-        ("what verifies", options.verify, VERIFIES),
-    ):
-        if value not in allowed:
-            raise UsageError(f"{what} must be one of {', '.join(allowed)}, not {value!r}")
-    if options.strong and options.verify == "none":
-        raise UsageError("-s does not go with --verify none: it reads back what was written")
+def _check_filters(options: Options) -> None:
     for kind, pattern in options.filters:
         if kind not in ("exclude", "include"):
             raise UsageError(f"a filter must be exclude or include, not {kind!r}")
         if not pattern:
             raise UsageError(f"the pattern to {kind} is empty")
         _check_path(pattern)
+
+
+def check_tuple(what: str, values: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the values; raise UsageError for one string, which is a sequence of strings too."""
+    if isinstance(values, str):
+        raise UsageError(f"{what} must be a tuple of strings, not one string")
+    return values
+
+
+def _check_argument(what: str, value: str) -> None:
+    if not value:
+        raise UsageError(f"{what} is empty")
+    if re.search(_CONTROL, value):
+        raise UsageError(f"{what} has a control character in it: {value!r}")
+    _check_path(value)

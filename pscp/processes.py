@@ -1,7 +1,7 @@
 """The processes below a process: finding them and ending them.
 
-Reads /proc where there is one (Linux), else runs ps. What to end is always a process that we
-started ourselves, known by its pid and start time, never by a name.
+Reads /proc where there is one (Linux), else runs ps. Only processes that we started are ended; they
+are known by pid and start time, never by a name.
 
 Not here: the ssh processes of a copy, which their channel ends (transports/).
 """
@@ -15,9 +15,9 @@ import subprocess
 import time
 from typing import NamedTuple
 
-KILL_S = 10.0  # then it hangs in the kernel, and nothing more can be done
-STOP_S = 2.0  # what one gets to stop: longer only while it hangs there as well
-TERM_S = 1.0  # what a process gets to end by itself before SIGKILL
+KILL_S = 10.0  # after SIGKILL; a process that takes longer hangs in the kernel
+STOP_S = 2.0  # after SIGSTOP; likewise
+TERM_S = 1.0  # for a process to end by itself before SIGKILL
 POLL_S = 0.005
 
 
@@ -29,7 +29,7 @@ class Process(NamedTuple):
 
 
 def living() -> dict[Process, int]:
-    """Every process of this machine that is not a zombie, with its parent's pid."""
+    """Return every process of this machine that is not a zombie, with its parent's pid."""
     if not os.path.exists("/proc/self/stat"):
         return living_by_ps()
     found = {}
@@ -44,14 +44,14 @@ def living() -> dict[Process, int]:
 
 
 def stat_of(pid: int) -> list[bytes]:
-    """The fields of /proc/PID/stat from its third on, the state. Raises OSError."""
+    """Return the fields of /proc/PID/stat from its third on, the state. Raises OSError."""
     with open(f"/proc/{pid}/stat", "rb") as stat:
         # proc(5): the name in brackets may hold anything, so read after the last bracket.
         return stat.read().rpartition(b")")[2].split()
 
 
 def living_by_ps() -> dict[Process, int]:
-    """Return each process that lives, with its parent's number, as ps(1) tells."""
+    """Return what living() does, from the output of ps(1)."""
     argv = ["ps", "-A", "-o", "pid=,ppid=,stat=,lstart="]
     rows = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.splitlines()
     split = (row.split(None, 3) for row in rows)
@@ -59,7 +59,7 @@ def living_by_ps() -> dict[Process, int]:
 
 
 def descendants(pid: int) -> set[Process]:
-    """The living children of `pid`, their children, and so on."""
+    """Return the living children of `pid`, their children, and so on."""
     children: dict[int, list[Process]] = {}
     for process, parent in living().items():
         children.setdefault(parent, []).append(process)
@@ -73,7 +73,7 @@ def descendants(pid: int) -> set[Process]:
 
 
 def end_tree(process: subprocess.Popen[bytes]) -> None:
-    """Ends a child of ours and everything below it, and waits for that."""
+    """End a child of ours and everything below it, and wait for that."""
     if process.poll() is None:
         send(process.pid, signal.SIGSTOP)  # or it would start more while its children are ended
         end_all_below(process.pid)
@@ -98,7 +98,7 @@ def end_all_below(pid: int) -> None:
 
 
 def stop_all_below(pid: int, seen: set[Process]) -> set[Process]:
-    """Stops them, so that none can start another, unseen, between our look and its end."""
+    """Stop them, so that none can start another, unseen, before it is ended."""
     stopped: set[Process] = set()
     while new := still_there(pid, seen) - stopped:
         for child in new:
@@ -109,14 +109,14 @@ def stop_all_below(pid: int, seen: set[Process]) -> set[Process]:
 
 
 def wait_until_stopped(processes: set[Process]) -> None:
-    """One that was in the middle of a fork stops behind it: before that its child is not seen."""
+    """Wait for SIGSTOP to take effect: a process in a fork stops after it, and has a child then."""
     deadline_s = time.monotonic() + STOP_S
     while any(is_at_work(each.pid) for each in processes) and time.monotonic() < deadline_s:
         time.sleep(POLL_S)
 
 
 def is_at_work(pid: int) -> bool:
-    """Neither stopped nor ended; False where nobody can tell."""
+    """Return whether a process is neither stopped nor ended; False where that is not known."""
     try:
         return stat_of(pid)[0] not in (b"T", b"t", b"Z", b"X")
     except OSError:
@@ -124,7 +124,7 @@ def is_at_work(pid: int) -> bool:
 
 
 def still_there(pid: int, seen: set[Process]) -> set[Process]:
-    """Of those seen so far, now or before; a child whose parent ended is no descendant more."""
+    """Return who lives of all descendants seen so far; an orphan is no descendant any more."""
     seen |= descendants(pid)
     return seen & living().keys()
 

@@ -1,8 +1,8 @@
 """What a copy counts, what it returns, and the reporters that show it.
 
-A reporter gets the Counters once, reads them from a thread of its own while the lanes add to
-them, and is told by name of nothing but notes (failures, warnings) and lines (a dry run's
-list). One that cannot write any more falls silent; it never ends a copy, and a note never waits.
+A reporter gets the Counters once and reads them from a thread of its own while the lanes add to
+them. Its methods get notes (failures, warnings) and lines (a dry run's list) only. One that cannot
+write any more falls silent; it never ends a copy, and a note never waits.
 
 Not here: the numbers (counters.py), who counts (transfer/coordinator.py), the closing words
 (cli/copy.py), records for who looks for a cause (log.py), and how a line is written
@@ -70,7 +70,7 @@ class Result:
 
 
 class Reporter(Protocol):
-    """Shows a copy. All four may be called from any thread; stop() more than once."""
+    """Shows a copy. Any thread may call the four methods; stop() may be called more than once."""
 
     def start(self, counters: Counters) -> None:
         """The copy begins; `counters` say at any time where it stands."""
@@ -86,7 +86,7 @@ class Reporter(Protocol):
 
 
 def make_reporter(options: Options, is_terminal: bool) -> Reporter:
-    """The reporter for a command line. `is_terminal` is about stderr, where the bar goes."""
+    """Return the reporter for a command line. `is_terminal`: stderr, where a bar goes, is one."""
     style = "none" if options.quiet else options.progress
     if style == "json":
         return JsonLines()
@@ -98,7 +98,7 @@ def make_reporter(options: Options, is_terminal: bool) -> Reporter:
 
 
 class Silent:
-    """Shows nothing: what a program gets unless it asks."""
+    """Shows nothing: the reporter of a program that names no other."""
 
     def start(self, counters: Counters) -> None:
         pass
@@ -173,7 +173,7 @@ class Ticking(Notes):
         """Show where the copy stands."""
 
     def finish(self, result: Result | None) -> None:
-        """The last word, after the last tick."""
+        """Show the end of the copy, after the last tick."""
 
     def _run(self) -> None:
         while not self._end.wait(self.period_s):
@@ -189,7 +189,7 @@ class PlainLines(Ticking):
 
     def tick(self) -> None:
         first, second = self._describe()
-        if not terminal_text.is_still():
+        if not terminal_text.is_progress_paused():
             write_line(self._err, ", ".join(first + second))
 
 
@@ -224,8 +224,10 @@ class JsonLines(Ticking):
 
 
 class CallbackReporter(Ticking):
-    """Calls a program's own function ten times a second and once at the end, never at once
-    with itself. What it raises ends the calls, and is raised again by stop()."""
+    """Calls a program's function ten times a second and once at the end, one call at a time.
+
+    An exception of the function ends the calls, and stop() raises it again.
+    """
 
     period_s = 0.1
 
@@ -261,8 +263,11 @@ class CallbackReporter(Ticking):
 
 
 class RichBar(Ticking):
-    """A bar on a terminal, notes above it. It shows once a lane is up, so that ssh can ask for
-    a password on a clean screen before that; it goes away at the end."""
+    """A bar on a terminal, with notes above it.
+
+    It shows once a lane is up, so that ssh can ask for a password on a clean screen before that;
+    it goes away at the end.
+    """
 
     period_s = 0.1
     _live: Live | None = None
@@ -288,7 +293,7 @@ class RichBar(Ticking):
         live, now = self._live, self._counters.snapshot()
         if live is None or not (live.is_started or now.lanes_alive or now.bytes_resumed):
             return
-        if terminal_text.is_still():
+        if terminal_text.is_progress_paused():
             return
         with contextlib.suppress(OSError, ValueError):  # the terminal went away
             live.start()
@@ -325,13 +330,13 @@ class RichBar(Ticking):
 
 
 class Rate:
-    """Bytes a second over the last RATE_WINDOW_S."""
+    """Computes bytes a second over the last RATE_WINDOW_S."""
 
     def __init__(self) -> None:
         self._samples: deque[tuple[float, int]] = deque()
 
     def per_s(self, now_s: float, bytes_done: int) -> float:
-        """Take note of how many bytes are done now; return the bytes a second."""
+        """Record how many bytes are done now; return the bytes a second."""
         samples = self._samples
         samples.append((now_s, bytes_done))
         while len(samples) > 2 and samples[1][0] <= now_s - RATE_WINDOW_S:
@@ -341,7 +346,7 @@ class Rate:
 
 
 def describe(now: Counters, bytes_per_s: float) -> tuple[list[str], list[str]]:
-    """What there is to say: amount, rate and time left; then files, lanes and the rest."""
+    """Return where a copy stands, in words: amount, rate, time left; then files, lanes, rest."""
     there = now.bytes_done + now.bytes_resumed
     first = [format_bytes(there), f"{format_bytes(bytes_per_s)}/s"]
     if now.bytes_total:
@@ -368,7 +373,7 @@ def count(number: int, noun: str) -> str:
 
 
 def format_bytes(number: float) -> str:
-    """In powers of 1000, as rates of links and sizes of disks are given: "268.4 MB"."""
+    """Return bytes in powers of 1000, as links' rates and disks' sizes are: "268.4 MB"."""
     if number < 999.5:
         return f"{number:.0f} B"
     power = 1

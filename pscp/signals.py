@@ -1,10 +1,10 @@
 """SIGINT, SIGTERM and SIGHUP: an orderly end as long as there is one, and an end within seconds.
 
 The first signal raises an exception in the main thread, and so the program ends in the order of
-its own code. An exception that comes at any moment can hit code that was not made for it (a lock's
-own, a process that is being started), or a wait that nothing ends. So a thread of its own hears of
-the signal as well: if the program is not over after some seconds, it ends every process below this
-one, removes what would be left in temporary folders, and exits.
+its own code. An exception that comes at any moment can hit code that was not made for it (within a
+lock, in the start of a process), or a wait that nothing ends. So a thread gets the signal as well:
+if the program is not over after some seconds, this thread ends every process below this one,
+removes what would be left in temporary folders, and exits.
 
 Not here: the exit codes (errors.py), what an end means for a copy (transfer/coordinator.py),
 signals before the program has been loaded (cli/start.py).
@@ -32,21 +32,22 @@ _TERM_S = 0.5  # what processes below this one get to end by themselves
 _POLL_S = 0.01
 
 _ERRORS = {
-    signal.SIGINT: Interrupted, signal.SIGTERM: Terminated,
+    signal.SIGINT: Interrupted,
+    signal.SIGTERM: Terminated,
     signal.SIGHUP: Terminated,  # the terminal is gone
-}  # fmt: skip
+}
 _CURSOR = b"\x1b[?25h"  # a bar hides it
 
 _last_acts: list[Callable[[], object]] = []  # what a forced end does besides, newest first
-_was_heard = threading.Event()  # a signal, by a command of this process
+_has_signal = threading.Event()  # set by the first signal that a command of this process gets
 
 
-def _heard(number: int, frame: object) -> None:
-    """What was begun goes on."""
+def _ignore(number: int, frame: object) -> None:
+    """Do nothing on a signal."""
 
 
 @contextlib.contextmanager
-def signals_raised(
+def raise_on_signals(
     hint: str = "", instead: Callable[[PscpError], bool] = lambda error: False, name: str = "pscp"
 ) -> Iterator[None]:
     """End what runs in this block by the first of these signals, as an exception, within seconds.
@@ -63,8 +64,8 @@ def signals_raised(
 
     def end(number: int, frame: object) -> None:
         for each in before:
-            signal.signal(each, _heard)  # SIG_IGN would be inherited by an ssh that starts now
-        _was_heard.set()
+            signal.signal(each, _ignore)  # SIG_IGN would be inherited by an ssh that starts now
+        _has_signal.set()
         error = _ERRORS[signal.Signals(number)](words, hint)
         ended.append(error)
         if not instead(error):
@@ -89,7 +90,7 @@ def signals_raised(
 
 
 class _Guard:
-    """A thread that hears of signals by a pipe, even while the main thread is held up."""
+    """A thread that gets signals by a pipe, even while the main thread is held up."""
 
     def __init__(
         self, error_of: Callable[[int], PscpError], numbers: set[signal.Signals], name: str
@@ -123,7 +124,7 @@ class _Guard:
 
 @contextlib.contextmanager
 def last_act(act: Callable[[], object]) -> Iterator[None]:
-    """Have a forced end do this while the block runs, which does the same at an orderly end."""
+    """Have a forced end call `act` while this block runs; at an orderly end the block does it."""
     _last_acts.append(act)
     try:
         yield
@@ -145,12 +146,12 @@ def force_end(error: PscpError, name: str) -> NoReturn:
 def leave(status: int) -> NoReturn:
     """End a command: nothing is below it or in temporary folders if a signal was the reason.
 
-    The interpreter's own farewell, which takes 10 ms, is skipped.
+    The interpreter's own shutdown, which takes 10 ms, is skipped.
     """
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):  # None, or nobody reads it
             stream.flush()
-    if _was_heard.is_set():  # a process whose start was cut short is known to nobody here
+    if _has_signal.is_set():  # a process whose start was cut short is known to nobody here
         _end_all_below()
         state.remove_private()
     os._exit(status)
@@ -174,7 +175,7 @@ def _end_all_below() -> None:
 
 
 def _say_last(text: str) -> None:
-    """On standard error, unless that takes nothing now: a terminal may be stopped by Ctrl-S."""
+    """Write on stderr, unless that takes nothing now: a terminal may be stopped by Ctrl-S."""
     poll = select.poll()
     poll.register(2, select.POLLOUT)
     with contextlib.suppress(OSError):

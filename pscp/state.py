@@ -1,8 +1,8 @@
-"""The state folder: small values kept from one run to the next, a file each. And one for sockets.
+"""The state folder: small values kept from one run to the next, a file each; and one for sockets.
 
-A value that is lost or unreadable is as good as none. Nearly all only save time; without its record
-(zfs/record.py), a replication prunes less.
-It imports little, since the first value is wanted before ssh starts.
+A value that is lost or unreadable counts as none. Most values only save time; without its record
+(zfs/record.py), a replication prunes less. This module imports little, since the first value is
+read before ssh starts.
 
 Not here: the journals that lie in the same folder (transfer/journal.py), what is remembered of a
 host (connect/host_cache.py).
@@ -21,7 +21,7 @@ _RUN_FOLDER_MAX = 50  # characters: unix(7) takes 107 for a socket, and ssh adds
 
 _LABEL_MAX = 64  # characters of a file's name, which may have 255 bytes
 
-NO_FOLDER = "one is made in $XDG_RUNTIME_DIR or /tmp, for the user alone"  # control_folder()
+NO_FOLDER = "one is made in $XDG_RUNTIME_DIR or /tmp, for the user alone"  # for control_folder()
 
 
 def folder() -> str:

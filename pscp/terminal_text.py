@@ -1,7 +1,7 @@
 """Lines for people: made printable, and written without making a lane wait for a terminal.
 
-Names come from a far end, and a terminal acts on some characters; and one that was stopped with
-Ctrl-S takes no line until it is let go.
+Names come from a far end, and a terminal acts on some characters. A terminal that was stopped with
+Ctrl-S takes no line until Ctrl-Q.
 
 Not here: which lines there are (progress.py).
 """
@@ -9,6 +9,7 @@ Not here: which lines there are (progress.py).
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import sys
 import threading
@@ -25,9 +26,9 @@ _UNPRINTABLE = "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\
 
 
 class Notes:
-    """Notes on their way to a stream: written in order, by a thread that lives while there are any.
+    """Writes notes in order from a thread of its own, so that add() never waits for the stream.
 
-    Whoever has something to say goes on at once. Any thread may.
+    Any thread may call. The thread lives while there are notes.
     """
 
     def __init__(self, write: Callable[[str], None]) -> None:
@@ -38,6 +39,7 @@ class Notes:
         self._thread: threading.Thread | None = None
 
     def add(self, text: str) -> None:
+        """Have a note written, or drop it where too many wait."""
         with self._changed:
             if self._bytes >= _WAITING_BYTES:
                 self._lost += 1
@@ -80,26 +82,31 @@ class Notes:
             self._changed.notify_all()
 
 
-_typing = threading.Event()  # a person is, on the terminal
+_is_typing = threading.Event()  # set while a person types an answer on the terminal
 
 
 @contextlib.contextmanager
-def kept_still() -> Iterator[None]:
-    """Meanwhile a person types: nothing that only shows progress is written."""
-    _typing.set()
+def pause_progress() -> Iterator[None]:
+    """Write nothing that only shows progress in this block, in which a person types an answer."""
+    _is_typing.set()
     try:
         yield
     finally:
-        _typing.clear()
+        _is_typing.clear()
 
 
-def is_still() -> bool:
-    """Return whether somebody types an answer, so that nothing is to be shown."""
-    return _typing.is_set()
+def is_progress_paused() -> bool:
+    """Return whether a person types an answer, so that no progress is to be shown."""
+    return _is_typing.is_set()
+
+
+def is_terminal(stream: TextIO | None) -> bool:
+    """Return whether the stream is a terminal on which lines can be written again."""
+    return bool(stream and stream.isatty()) and os.environ.get("TERM") != "dumb"
 
 
 def printable(text: str) -> str:
-    """The text with whatever could act on a terminal spelled out: \\x1b, \\u202e."""
+    """Return the text with what could act on a terminal spelled out: \\x1b, \\u202e."""
     return re.sub(_UNPRINTABLE, lambda match: _spelled(ord(match[0])), text)
 
 
@@ -110,7 +117,7 @@ def _spelled(code: int) -> str:
 
 
 def write_line(stream: TextIO | None, text: str) -> None:
-    """Write one line, made printable. A reader that went away ends no copy: it is ignored."""
+    """Write one line, made printable. An error of the stream is ignored, so it ends no copy."""
     if stream is None:  # sys.stderr is None where the shell closed it
         return
     encoding = getattr(stream, "encoding", None) or "utf-8"
@@ -121,7 +128,7 @@ def write_line(stream: TextIO | None, text: str) -> None:
 
 
 def complain(error: PscpError, name: str = "pscp") -> None:
-    """An error's last words, of the command with this name."""
+    """Write an error and its hint on stderr, as the command of this name."""
     where = f"{error.path}: " if isinstance(error, ItemError) else ""
     write_line(sys.stderr, f"{name}: {where}{error.message}")
     if error.hint:

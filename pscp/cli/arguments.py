@@ -6,7 +6,7 @@ Not here: what the words mean (options.py), the command line as a whole (copy.py
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NoReturn
 
@@ -29,6 +29,33 @@ EPILOG = (
 class Parser(argparse.ArgumentParser):
     """argparse that raises where it would print its own message and exit."""
 
+    def __init__(self, prog: str, usage: str, description: str, epilog: str) -> None:
+        super().__init__(
+            prog=prog,
+            usage=usage,
+            description=description,
+            epilog=epilog,
+            add_help=False,
+            allow_abbrev=False,  # a script must not break when an option is added
+            argument_default=argparse.SUPPRESS,  # Options and Settings have the defaults
+        )
+
+    def read(self, argv: Sequence[str], hint: str = "") -> tuple[dict[str, Any], list[str]]:
+        """Return the options that were given, by the field of each, and the other words.
+
+        Options stand before a "--". Raises UsageError; `hint` is added for what is no option.
+        """
+        words = before_dashes(argv)
+        given, rest = self.parse_known_args(words)
+        for text in rest:
+            if text.startswith("-") and text != "-":
+                raise UsageError(
+                    f"no such option: {text}", f"{self.prog} --help lists the options{hint}"
+                )
+        if "help" in given:
+            raise UsageError('-h does not go with other letters, and no host name starts with "-"')
+        return option_values(given), [*rest, *argv[len(words) + 1 :]]
+
     def error(self, message: str) -> NoReturn:
         # Its words for -rZ and for --stats=1, where neither Z nor 1 can be.
         clear = message.replace(
@@ -38,15 +65,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def make_parser() -> Parser:
-    parser = Parser(
-        prog="pscp",
-        usage=USAGE,
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        add_help=False,
-        allow_abbrev=False,  # a script must not break when an option is added
-        argument_default=argparse.SUPPRESS,  # Options has the defaults
-    )
+    parser = Parser("pscp", USAGE, DESCRIPTION, EPILOG)
     add_what_is_copied(parser.add_argument_group("what is copied"))
     add_how_it_is_checked(parser.add_argument_group("how it is verified and resumed"))
     add_how_it_is_sent(parser.add_argument_group("how it is sent"))
@@ -120,19 +139,13 @@ def add_how_it_is_sent(group: argparse._ArgumentGroup) -> None:
         help="what to use at the far end: agent (python3), sftp, or auto (SFTP where no agent can "
         "be)",
     )
-    add(
-        "-c",
-        "--connections",
-        metavar="N",
-        type=connections,
-        help="the number of connections, or auto (the default)",
-    )
-    add(
-        "--channels",
-        metavar="M",
-        type=channels,
-        help="the number of channels of each connection, or auto (the default)",
-    )
+    for names, metavar, what in (
+        (("-c", "--connections"), "N", "connections"),
+        (("--channels",), "M", "channels of each connection"),
+    ):
+        read = partial(number_or_auto, what="/".join(names))
+        help = f"the number of {what}, or auto (the default)"
+        add(*names, metavar=metavar, type=read, help=help)
     size(group, "-b", "--block-size", "block_bytes", "what is read and written at once (1M)")
     size(
         group,
@@ -260,12 +273,8 @@ def pair(kind: str, pattern: str) -> tuple[str, str]:
     return kind, pattern
 
 
-def connections(text: str) -> int | None:
-    return None if text == "auto" else parse_number(text, "-c/--connections")
-
-
-def channels(text: str) -> int | None:
-    return None if text == "auto" else parse_number(text, "--channels")
+def number_or_auto(text: str, what: str) -> int | None:
+    return None if text == "auto" else parse_number(text, what)
 
 
 def addresses(text: str) -> list[str]:
@@ -281,8 +290,15 @@ def version() -> str:
         return "(not installed)"
 
 
-def frozen(value: Any) -> Any:
-    """An option's value as Options takes it."""
-    if value == [] or (isinstance(value, list) and [] in value):  # argparse drops it before 3.13
-        raise UsageError('"--" is no value of an option')
-    return tuple(value) if isinstance(value, list) else value
+def before_dashes(argv: Sequence[str]) -> list[str]:
+    """Return the words in which options may stand: up to a "--"."""
+    return list(argv[: argv.index("--")]) if "--" in argv else list(argv)
+
+
+def option_values(given: argparse.Namespace) -> dict[str, Any]:
+    """Return the values of the options that were given, with tuples in place of lists."""
+    values = vars(given)
+    for value in values.values():
+        if isinstance(value, list) and (not value or [] in value):  # argparse dropped a "--"
+            raise UsageError('"--" is no value of an option')
+    return {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}

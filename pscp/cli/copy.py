@@ -10,23 +10,22 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
+from dataclasses import fields
+from typing import TYPE_CHECKING, NamedTuple
 
 from pscp import log
-from pscp.cli.arguments import USAGE, Parser, frozen, make_parser, version
+from pscp.cli.arguments import USAGE, Parser, before_dashes, make_parser, version
 from pscp.errors import Interrupted, PscpError, UsageError
 from pscp.options import Location, Options, check_direction, parse_host, parse_location
 from pscp.progress import Notes, Result, count, format_bytes, format_duration, make_reporter
-from pscp.signals import signals_raised
-from pscp.terminal_text import complain, write_line
+from pscp.signals import raise_on_signals
+from pscp.terminal_text import complain, is_terminal, write_line
 
 if TYPE_CHECKING:
     from pscp.cli.pipe import Piped
 
 
-@dataclass(frozen=True)
-class Command:
+class Command(NamedTuple):
     """A command line that makes sense."""
 
     sources: tuple[Location, ...]
@@ -34,18 +33,16 @@ class Command:
     options: Options
 
 
-@dataclass(frozen=True)
-class Measure:
-    """A command line that asks for no copy: what is best for this host?"""
+class Measure(NamedTuple):
+    """A command line that asks what is best for this host."""
 
     host: Location
     options: Options
     save: bool
 
 
-@dataclass(frozen=True)
-class Clean:
-    """A command line that asks for no copy: what did cut copies leave there?"""
+class Clean(NamedTuple):
+    """A command line that asks what cut copies left below a folder."""
 
     where: Location
     options: Options
@@ -66,7 +63,7 @@ def run_command(
     """
     words = sys.argv[1:] if argv is None else argv
     try:
-        return 0 if answers_help(name, make, words) else act(words)
+        return 0 if answer_help(name, make, words) else act(words)
     except PscpError as error:
         complain(error, name)
         return error.exit_code
@@ -77,8 +74,8 @@ def run_command(
         flush_stdout()
 
 
-def answers_help(name: str, make: Callable[[], Parser], argv: Sequence[str]) -> bool:
-    """Answer --help or --version, wherever it stands and whatever else is wrong."""
+def answer_help(name: str, make: Callable[[], Parser], argv: Sequence[str]) -> bool:
+    """Answer --help or --version wherever it stands. Return False if there is neither."""
     words = set(before_dashes(argv))
     if words & {"-h", "--help"}:
         make().print_help()
@@ -91,21 +88,11 @@ def answers_help(name: str, make: Callable[[], Parser], argv: Sequence[str]) -> 
 
 def parse(argv: Sequence[str]) -> Command | Piped | Measure | Clean:
     """Read a command line, or raise UsageError; looks at local sources, contacts nothing."""
-    words = before_dashes(argv)
-    given, rest = make_parser().parse_known_args(words)
-    for text in rest:
-        if text.startswith("-") and text != "-":
-            raise UsageError(
-                f"no such option: {text}",
-                'pscp --help lists the options; a path that starts with "-" goes after --',
-            )
-    if "help" in given:
-        raise UsageError('-h does not go with other letters, and no host name starts with "-"')
-    values = {name: frozen(value) for name, value in vars(given).items()}
-    asked = {name for name in ("measure", "save", "clean", "yes") if values.pop(name, False)}
-    options, texts = Options(**values), [*rest, *argv[len(words) + 1 :]]
-    if asked:
-        return as_no_copy(texts, options, asked)
+    values, texts = make_parser().read(argv, '; a path that starts with "-" goes after --')
+    others = {name for name in ("measure", "save", "clean", "yes") if values.pop(name, False)}
+    options = Options(**values)
+    if others:
+        return as_no_copy(texts, options, others)
     if "-" in texts and len(texts) == 2:
         from pscp.cli.pipe import file_command
 
@@ -113,24 +100,21 @@ def parse(argv: Sequence[str]) -> Command | Piped | Measure | Clean:
     return as_copy(texts, options)
 
 
-def as_no_copy(texts: list[str], options: Options, asked: set[str]) -> Measure | Clean:
-    if "save" in asked and "measure" not in asked:
+def as_no_copy(texts: list[str], options: Options, others: set[str]) -> Measure | Clean:
+    """Read a command line that has these of the options "instead of a copy"."""
+    if "save" in others and "measure" not in others:
         raise UsageError("--save goes with --measure: it keeps what that found best")
-    if "yes" in asked and "clean" not in asked:
+    if "yes" in others and "clean" not in others:
         raise UsageError("--yes goes with --clean: it removes what that lists")
-    if asked >= {"measure", "clean"}:
+    if others >= {"measure", "clean"}:
         raise UsageError("--measure and --clean do not go together: give one of them")
-    if "measure" in asked:
-        return as_measure(texts, options, "save" in asked)
+    if "measure" in others:
+        if len(texts) != 1:
+            raise UsageError("--measure takes one HOST", "usage: pscp --measure [options] HOST")
+        return Measure(parse_host(texts[0]), options, "save" in others)
     if len(texts) != 1:
         raise UsageError("--clean takes one folder", "usage: pscp --clean [options] HOST:DIR")
-    return Clean(parse_location(texts[0]), options, "yes" in asked)
-
-
-def as_measure(texts: list[str], options: Options, saves: bool) -> Measure:
-    if len(texts) != 1:
-        raise UsageError("--measure takes one HOST", "usage: pscp --measure [options] HOST")
-    return Measure(parse_host(texts[0]), options, saves)
+    return Clean(parse_location(texts[0]), options, "yes" in others)
 
 
 def as_copy(texts: list[str], options: Options) -> Command:
@@ -142,8 +126,9 @@ def as_copy(texts: list[str], options: Options) -> Command:
     *sources, destination = locations
     check_direction(sources, destination)
     for source in sources:
-        if not source.is_remote:
-            check_local_source(source.path, options.recursive)
+        if not (source.is_remote or options.recursive) and os.path.isdir(source.path):
+            hint = "-r copies folders, -a with everything"
+            raise UsageError(f"{source.path} is a folder: use -r", hint)
     return Command(tuple(sources), destination, options)
 
 
@@ -169,9 +154,9 @@ def run_measure(command: Measure) -> int:
     options = command.options
     note = Notes().note
     with (
-        signals_raised("nothing is kept of a measurement"),
-        log.shown(options.debug, note),
-        measure_report.doing(options) as say,
+        raise_on_signals("nothing is kept of a measurement"),
+        log.show_records(options.debug, note),
+        measure_report.show_steps(options) as say,
     ):
         found = measure(command.host, options, save=command.save, say=say, note=note)
     measure_report.show(found, options.progress == "json")
@@ -185,9 +170,9 @@ def run_clean(command: Clean) -> int:
     where, options = command.where, command.options
     note = Notes().note
     with (
-        signals_raised("run it again for the rest"),
-        log.shown(options.debug, note),
-        measure_report.doing(options) as say,
+        raise_on_signals("run it again for the rest"),
+        log.show_records(options.debug, note),
+        measure_report.show_steps(options) as say,
     ):
         say(f"looking below {where.text}")
         found = clean(where, options, remove=command.remove, note=note)
@@ -199,36 +184,19 @@ def run_copy(command: Command) -> int:
     from pscp.api import copy
 
     options = command.options
-    is_terminal = bool(sys.stderr and sys.stderr.isatty()) and os.environ.get("TERM") != "dumb"
-    reporter = make_reporter(options, is_terminal)
-    with signals_raised(), log.shown(options.debug, reporter.note):
+    reporter = make_reporter(options, is_terminal(sys.stderr))
+    with raise_on_signals(), log.show_records(options.debug, reporter.note):
         try:
-            result = copy(
-                command.sources,
-                command.destination,
-                options=options,
-                reporter=reporter,
-                keep_digests=False,
-            )
+            ends = command.sources, command.destination
+            result = copy(*ends, options=options, reporter=reporter, keep_digests=False)
         finally:
             reporter.stop(None)
     conclude(result, options)
     return 0 if result.ok else 1
 
 
-def check_local_source(path: str, recursive: bool) -> None:
-    """Refuse what cannot be meant; what the copy itself can report (none such) is its."""
-    if not recursive and os.path.isdir(path):
-        raise UsageError(f"{path} is a folder: use -r", "-r copies folders, -a with everything")
-
-
-def before_dashes(argv: Sequence[str]) -> list[str]:
-    """The words in which options may stand: up to a "--"."""
-    return list(argv[: argv.index("--")]) if "--" in argv else list(argv)
-
-
 def conclude(result: Result, options: Options) -> None:
-    """The closing words, on stderr: stdout is for what was asked for."""
+    """Write the closing words on stderr: stdout is for what was asked for."""
     if options.quiet:
         return
     if options.progress not in ("none", "json"):
@@ -239,7 +207,7 @@ def conclude(result: Result, options: Options) -> None:
 
 
 def summary(result: Result) -> str:
-    """For example: 268.4 MB in 1.2 s (223.7 MB/s), 12 files, 64 chunks verified, 3 resent."""
+    """Return, for example: 268.4 MB in 1.2 s (223.7 MB/s), 12 files, 64 chunks verified."""
     moved_bytes = max(0, result.bytes - result.bytes_resumed)
     rate = format_bytes(moved_bytes / result.seconds if result.seconds > 0 else 0)
     extras = (
@@ -278,7 +246,7 @@ def table(result: Result) -> list[str]:
 
 
 def flush_stdout() -> None:
-    """So that a reader that went away (pscp -n ... | head) is not the interpreter's last word."""
+    """Flush stdout; a reader that went away (pscp -n ... | head) is ignored then and at exit."""
     if sys.stdout is None:
         return
     try:

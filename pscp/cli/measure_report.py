@@ -1,4 +1,4 @@
-"""A measurement for people: tables and sentences, or one JSON object; and what is being done.
+"""Shows a measurement: tables and sentences, or one JSON object; and its steps as they are done.
 
 Not here: the figures (measuring/measure.py), what follows from them (measuring/advice.py).
 Read next: measuring/measure.py.
@@ -9,25 +9,24 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import os
 import shlex
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
-from typing import Literal, TextIO
+from typing import Literal
 
 from pscp.measuring.advice import Measurement, Point, Setting, Windows, mib, shown_ms
 from pscp.options import Options
 from pscp.progress import format_duration
-from pscp.terminal_text import printable, write_line
+from pscp.terminal_text import is_terminal, printable, write_line
 
 _COLUMNS = 90
 Rows = Sequence[Sequence[str]]  # the first is the heading
 
 
 @contextlib.contextmanager
-def doing(options: Options) -> Iterator[Callable[[str], None]]:
-    """Says on stderr what is being done: a line that changes on a terminal; else with -v."""
+def show_steps(options: Options) -> Iterator[Callable[[str], None]]:
+    """Show on stderr what is being done: a line that changes on a terminal, else lines with -v."""
     style = "none" if options.quiet else options.progress
     if is_terminal(sys.stderr) and style in ("auto", "bar"):
         from rich.console import Console
@@ -50,7 +49,7 @@ def doing(options: Options) -> Iterator[Callable[[str], None]]:
 
 
 def show(found: Measurement, as_json: bool) -> None:
-    """On stdout: it is what was asked for."""
+    """Write the measurement on stdout, as tables and sentences or as JSON."""
     if as_json:
         write_line(sys.stdout, json.dumps(dataclasses.asdict(found)))
         return
@@ -67,10 +66,6 @@ def show(found: Measurement, as_json: bool) -> None:
     put(kernel_rows(found))
     for line in conclusion(found):
         write_line(sys.stdout, line)
-
-
-def is_terminal(stream: TextIO | None) -> bool:
-    return bool(stream and stream.isatty()) and os.environ.get("TERM") != "dumb"
 
 
 # --- what the tables hold
@@ -113,7 +108,7 @@ def rates(point: Point) -> tuple[str, str]:
 
 
 def cpu(point: Point) -> Iterator[str]:
-    """Of both directions, here and there."""
+    """Yield the CPU seconds a GiB, of both directions on average, here and there."""
     for name in ("near_cpu_s_per_gib", "far_cpu_s_per_gib"):
         known = [x for way in (point.push, point.pull) if (x := getattr(way, name)) is not None]
         yield f"{sum(known) / len(known):.2f}" if known else "unknown"

@@ -12,8 +12,8 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 from pscp import log
 from pscp.cli import arguments
@@ -28,8 +28,8 @@ from pscp.progress import (
     format_duration,
     make_reporter,
 )
-from pscp.signals import signals_raised
-from pscp.terminal_text import complain, write_line
+from pscp.signals import raise_on_signals
+from pscp.terminal_text import complain, is_terminal, write_line
 
 OWN_FAILURE = 255  # as ssh(1)
 _HINT = "the command at the far end was ended"
@@ -46,8 +46,7 @@ EPILOG = (
 )
 
 
-@dataclass(frozen=True)
-class Piped:
+class Piped(NamedTuple):
     """A command line that makes sense."""
 
     host: Location
@@ -59,17 +58,12 @@ class Piped:
 
 
 def make_parser() -> arguments.Parser:
-    parser = arguments.Parser(
-        prog="pscp-pipe", usage=USAGE, description=DESCRIPTION, epilog=EPILOG, add_help=False,
-        allow_abbrev=False, argument_default=argparse.SUPPRESS,
-    )  # fmt: skip
+    parser = arguments.Parser("pscp-pipe", USAGE, DESCRIPTION, EPILOG)
     group = parser.add_argument_group("the stream")
     flag = partial(group.add_argument, action="store_true")
     flag("--from", dest="is_from", help="from COMMAND's standard output to here")
-    group.add_argument(
-        "--producer", metavar="COMMAND",
-        help="run this here for what is sent, and end the far COMMAND when it fails",
-    )  # fmt: skip
+    what = "run this here for what is sent, and end the far COMMAND when it fails"
+    group.add_argument("--producer", metavar="COMMAND", help=what)
     arguments.size(
         group, "", "--window", "window_bytes", "memory for putting chunks in order (256M)"
     )
@@ -83,17 +77,18 @@ def make_parser() -> arguments.Parser:
 
 def parse(argv: Sequence[str]) -> Piped:
     """Read a command line, or raise UsageError; contacts nothing."""
-    given = vars(make_parser().parse_args(argv))
-    host, words = parse_host(given.pop("host")), given.pop("words")
-    is_push, producer = not given.pop("is_from", False), given.pop("producer", None)
+    given = make_parser().parse_args(argv)
+    host, words = parse_host(given.host), given.words
+    del given.host, given.words
+    values = arguments.option_values(given)
+    is_push, producer = not values.pop("is_from", False), values.pop("producer", None)
     if words[:1] == ["--"]:
         del words[0]
     if not words:
         raise UsageError("a command is missing", f"usage: {USAGE}")
     if producer is not None and not is_push:
         raise UsageError("--producer runs here; with --from the far command is the producer")
-    options = Options(**{name: arguments.frozen(value) for name, value in given.items()})
-    return Piped(host, " ".join(words), None, is_push, producer, options)
+    return Piped(host, " ".join(words), None, is_push, producer, Options(**values))
 
 
 def file_command(source: str, destination: str, options: Options) -> Piped:
@@ -144,28 +139,34 @@ def move(command: Piped) -> int:
     fd = 0 if command.is_push else 1
     if command.producer is None and not is_open(fd):  # the next thing opened would be taken for it
         raise UsageError(f"the standard {'input' if command.is_push else 'output'} is closed")
-    is_terminal = bool(sys.stderr and sys.stderr.isatty()) and os.environ.get("TERM") != "dumb"
-    reporter, counters = make_reporter(options, is_terminal), Counters()
-    says = Says(str(command.host.host), reporter) if isinstance(reporter, RichBar) else show
+    reporter, counters = make_reporter(options, is_terminal(sys.stderr)), Counters()
+    has_bar = isinstance(reporter, RichBar)
+    out = LinesAboveBar(str(command.host.host), reporter) if has_bar else show
     session = Session(command.host, options)
     stream = Stream(
-        session.connections, options, is_push=command.is_push,
-        target=Target(command.words, command.path), counters=counters, out=says,
+        session.connections,
+        options,
+        is_push=command.is_push,
+        target=Target(command.words, command.path),
+        counters=counters,
+        out=out,
         note=reporter.note,
-    )  # fmt: skip
+    )
     with (
-        signals_raised(_HINT, stream.interrupt, "pscp-pipe"),
-        log.shown(options.debug, reporter.note), session, contextlib.ExitStack() as stack,
-    ):  # fmt: skip
+        raise_on_signals(_HINT, stream.interrupt, "pscp-pipe"),
+        log.show_records(options.debug, reporter.note),
+        session,
+        contextlib.ExitStack() as stack,
+    ):
         reporter.start(counters)
         stack.callback(reporter.stop)
-        if isinstance(says, Says):
-            stack.callback(says.finish)
+        if isinstance(out, LinesAboveBar):
+            stack.callback(out.finish)
         if command.producer is not None:
             producer = stack.enter_context(Program(command.producer, True, keeps_err=False))
             fd, stream.ended_well = producer.fd, producer.ended_well
         status = stream.run(fd)
-    if isinstance(reporter, RichBar):
+    if has_bar:
         write_line(sys.stderr, summary(counters))
     return status
 
@@ -173,11 +174,9 @@ def move(command: Piped) -> int:
 def summary(counters: Counters) -> str:
     """Return, for example: 268.4 MB in 1.2 s (223.7 MB/s), 256 chunks verified."""
     passed_s = max(time.monotonic() - counters.started_s, 0.001)
-    moved = counters.bytes_done
-    rate = (
-        f"{format_bytes(moved)} in {format_duration(passed_s)} ({format_bytes(moved / passed_s)}/s)"
-    )
-    return f"{rate}, {count(counters.chunks_verified, 'chunk')} verified"
+    moved, rate = format_bytes(counters.bytes_done), format_bytes(counters.bytes_done / passed_s)
+    chunks = count(counters.chunks_verified, "chunk")
+    return f"{moved} in {format_duration(passed_s)} ({rate}/s), {chunks} verified"
 
 
 def is_open(fd: int) -> bool:
@@ -189,30 +188,31 @@ def is_open(fd: int) -> bool:
 
 
 def show(place: int, data: bytes) -> None:
-    """Write what the far command says to our output (place 0) or standard error, as it comes."""
+    """Write what the far command wrote on our stdout (place 0) or stderr (1), as it comes."""
     with contextlib.suppress(OSError):
         while data:
             data = data[os.write(place + 1, data) :]
 
 
-class Says:
-    """Writes what the far command says in whole lines, above a bar on the terminal."""
+class LinesAboveBar:
+    """Shows the far command's stderr above a bar on the terminal, in whole lines."""
 
     def __init__(self, host: str, reporter: Reporter) -> None:
-        self._host, self._reporter, self._begun = host, reporter, b""
+        self._host, self._reporter = host, reporter
+        self._line = b""  # that has not ended yet
 
     def __call__(self, place: int, data: bytes) -> None:
         if place == 0:
             show(place, data)
             return
-        *whole, self._begun = (self._begun + data).split(b"\n")
+        *whole, self._line = (self._line + data).split(b"\n")
         for line in whole:
-            self._tell(line)
+            self._note(line)
 
     def finish(self) -> None:
-        """Write what it said last, if that was no whole line."""
-        if self._begun:
-            self._tell(self._begun)
+        """Show the last line, if no line feed ended it."""
+        if self._line:
+            self._note(self._line)
 
-    def _tell(self, line: bytes) -> None:
+    def _note(self, line: bytes) -> None:
         self._reporter.note(f"{self._host}: {line.decode(errors='replace')}")

@@ -7,20 +7,19 @@ Read next: zfs/replicate.py.
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
+from typing import NamedTuple
 
 from pscp import log
-from pscp.cli.arguments import frozen
-from pscp.cli.copy import before_dashes, run_command
+from pscp.cli.copy import run_command
 from pscp.cli.zfs_arguments import USAGE, make_parser
 from pscp.errors import UsageError
 from pscp.options import Options
 from pscp.progress import count, format_bytes, format_duration, make_reporter
-from pscp.signals import signals_raised
-from pscp.terminal_text import write_line
+from pscp.signals import raise_on_signals
+from pscp.terminal_text import is_terminal, write_line
 from pscp.zfs.names import Place, check_ends, parse_place
 from pscp.zfs.replicate import Replicated, replicate
 from pscp.zfs.settings import Settings
@@ -29,8 +28,7 @@ _HINT = "run the same command again to go on from here"
 _SETTINGS = {each.name for each in fields(Settings)}
 
 
-@dataclass(frozen=True)
-class Command:
+class Command(NamedTuple):
     """A command line that makes sense."""
 
     source: Place
@@ -46,17 +44,9 @@ def main(argv: list[str] | None = None) -> int:
 
 def parse(argv: Sequence[str]) -> Command:
     """Read a command line, or raise UsageError; contacts nothing."""
-    words = before_dashes(argv)
-    given, rest = make_parser().parse_known_args(words)
-    for text in rest:
-        if text.startswith("-"):
-            raise UsageError(f"no such option: {text}", "pscp-zfs --help lists the options")
-    if "help" in given:
-        raise UsageError("-h does not go with other letters")
-    values = {name: frozen(value) for name, value in vars(given).items()}
+    values, texts = make_parser().read(argv)
     settings = {name: value for name, value in values.items() if name in _SETTINGS}
     options = {name: value for name, value in values.items() if name not in _SETTINGS}
-    texts = [*rest, *argv[len(words) + 1 :]]
     if len(texts) != 2:
         raise UsageError("one SOURCE and one DEST are needed", f"usage: {USAGE}")
     source, dest = (parse_place(text) for text in texts)
@@ -66,14 +56,11 @@ def parse(argv: Sequence[str]) -> Command:
 
 def run(command: Command) -> int:
     options = command.options
-    is_terminal = bool(sys.stderr and sys.stderr.isatty()) and os.environ.get("TERM") != "dumb"
-    reporter = make_reporter(options, is_terminal)
-    with signals_raised(_HINT, name="pscp-zfs"), log.shown(options.debug, reporter.note):
+    reporter = make_reporter(options, is_terminal(sys.stderr))
+    with raise_on_signals(_HINT, name="pscp-zfs"), log.show_records(options.debug, reporter.note):
         try:
-            result = replicate(
-                command.source, command.dest, options=options, settings=command.settings,
-                reporter=reporter,
-            )  # fmt: skip
+            ends, settings = (command.source, command.dest), command.settings
+            result = replicate(*ends, options=options, settings=settings, reporter=reporter)
         finally:
             reporter.stop(None)
     if not options.quiet and options.progress not in ("none", "json"):

@@ -36,16 +36,8 @@ OWN_GROUPS = (
 
 
 def make_parser() -> Parser:
-    parser = Parser(
-        prog="pscp-zfs",
-        usage=USAGE,
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        add_help=False,
-        allow_abbrev=False,
-        argument_default=argparse.SUPPRESS,  # Settings and Options have the defaults
-        conflict_handler="resolve",  # what is said last has the letter
-    )
+    parser = Parser("pscp-zfs", USAGE, DESCRIPTION, EPILOG)
+    parser.conflict_handler = "resolve"  # a letter is the option's that is added last
     what, receiver, afterwards, zfs = (parser.add_argument_group(title) for title in OWN_GROUPS)
     sent = parser.add_argument_group("how it is sent")
     add_how_it_is_sent(sent)

@@ -39,7 +39,7 @@ def ask(prompt: str, hint: str, is_secret: bool, until: Sequence[int]) -> str | 
     except OSError:
         raise NobodyToAsk from None
     try:
-        with terminal_text.kept_still():
+        with terminal_text.pause_progress():
             return _on_terminal(fd, prompt, hint, is_secret, until)
     finally:
         os.close(fd)

@@ -1,4 +1,4 @@
-"""pscp-test: the whole of it against a private SSH server. No copy needs what is here.
+"""pscp-test: copies of every kind against a private SSH server. No copy needs what is here.
 
 May import api.py, and little else.
 Not here: the project's own tests.

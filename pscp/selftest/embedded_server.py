@@ -27,7 +27,7 @@ BUFFER_BYTES = 256 * 1024  # what asyncio reads from a pipe at once
 
 
 async def serve(folder: Path) -> None:
-    """Serves until stdin ends, that is until whoever started us closes it or dies."""
+    """Serve until stdin ends: until the process that started this one closes it or dies."""
     settings = json.loads((folder / "settings.json").read_text())
     account = pwd.getpwuid(os.getuid())
     shell = settings["shell"] or account.pw_shell or "/bin/sh"
@@ -60,7 +60,7 @@ async def serve(folder: Path) -> None:
 
 
 async def serve_until_input_ends(listener: asyncssh.SSHAcceptor) -> None:
-    """Say the port; whoever started this server holds its standard input open."""
+    """Print the port, and serve while the process that started this one holds stdin open."""
     print(listener.get_port(), flush=True)
     ended = asyncio.Event()
     asyncio.get_running_loop().add_reader(0, ended.set)
@@ -69,7 +69,7 @@ async def serve_until_input_ends(listener: asyncssh.SSHAcceptor) -> None:
 
 
 async def run_command(process: Client, shell: str, environment: Mapping[str, str]) -> None:
-    """Runs the client's command with three pipes, as sshd does, and says how it ended."""
+    """Run the client's command with three pipes, as sshd does, and return its exit status to it."""
     ends = [os.pipe() for _ in range(3)]
     (stdin, to_child), (from_child, stdout), (errors_from_child, stderr) = ends
     child = await asyncio.create_subprocess_exec(
@@ -103,7 +103,7 @@ async def run_command(process: Client, shell: str, environment: Mapping[str, str
 
 
 async def feed(process: Client, descriptor: int) -> None:
-    """From the client to the command's stdin, which is closed when the client is done or gone."""
+    """Copy from the client to the command's stdin, and close that when the client ends."""
     loop = asyncio.get_running_loop()
     transport, protocol = await loop.connect_write_pipe(
         lambda: asyncio.StreamReaderProtocol(asyncio.StreamReader()), os.fdopen(descriptor, "wb", 0)
@@ -119,7 +119,7 @@ async def feed(process: Client, descriptor: int) -> None:
 
 
 async def drain(descriptor: int, out: asyncssh.SSHWriter[bytes]) -> None:
-    """From the command to the client. Closes the pipe when that is gone, so the command sees it."""
+    """Copy from the command to the client; close the pipe if the client is lost."""
     reader = asyncio.StreamReader(limit=BUFFER_BYTES)
     transport, _ = await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(descriptor, "rb", 0)

@@ -1,11 +1,11 @@
-"""pscp-test: copies awkward files up and down, compares every byte, and says how that went.
+"""pscp-test: copies awkward files up and down, compares every byte, and prints the outcome.
 
 `pscp-test DIR` works with a private SSH server on loopback, `pscp-test DIR HOST` with a real
 host; either way in folders of its own, which it removes. `python -m pscp.selftest.main --demo` is
 the demonstration that scripts/run shows.
 
 Not here: the server (servers.py), the files and their comparison (trees.py), and the tests of
-the project, which ask far more (tests/). Read next: trees.py, servers.py.
+the project, which check far more (tests/). Read next: trees.py, servers.py.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from pscp.options import Location, Options, parse_location
 from pscp.progress import count, format_bytes, format_duration, make_reporter
 from pscp.selftest.servers import PrivateServer, start_private_server
 from pscp.selftest.trees import differences, make_awkward_files
-from pscp.signals import last_act, signals_raised
+from pscp.signals import last_act, raise_on_signals
 from pscp.terminal_text import write_line
 
 MIB = 1024 * 1024
@@ -54,9 +54,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def guarded(program: str, job: Callable[[], int]) -> int:
-    """Runs `job` so that however it ends, its with-blocks clean up and one line says why."""
+    """Run `job` so that its with-blocks clean up on any end, and print an error in one line."""
     try:
-        with signals_raised("nothing is kept of a test", name=program):
+        with raise_on_signals("nothing is kept of a test", name=program):
             return job()
     except PscpError as error:
         # Nothing is kept here, so the advice on how to go on would mislead.
@@ -129,7 +129,7 @@ class Far:
 
 @contextlib.contextmanager
 def private_folder(parent: str | None) -> Iterator[Path]:
-    """A folder that goes away, and with it what the copies would keep in the state folder."""
+    """Make a folder, and have copies keep their state in it; remove both afterwards."""
     with new_folder(parent) as work:
         before = os.environ.get("XDG_STATE_HOME")
         os.environ["XDG_STATE_HOME"] = str(work / "state")
@@ -144,7 +144,7 @@ def private_folder(parent: str | None) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def new_folder(parent: str | None) -> Iterator[Path]:
-    """A folder whose name is known before it is made, so that no signal leaves it behind."""
+    """Make a folder and remove it; its name is known before, so that no signal leaves it behind."""
     name = f"pscp-test-{secrets.token_hex(6)}"
     path = Path(parent or tempfile.gettempdir()).resolve() / name
     with last_act(lambda: shutil.rmtree(path, ignore_errors=True)):
@@ -161,7 +161,7 @@ def new_folder(parent: str | None) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def private_server(kind: str) -> Iterator[PrivateServer]:
-    """A server whose files are in a new folder for temporary files."""
+    """Start a server whose files are in a new folder for temporary files."""
     with new_folder(None) as folder:
         before, tempfile.tempdir = tempfile.tempdir, str(folder)
         try:
@@ -210,7 +210,7 @@ def run_at(host: Location, command: str) -> None:
 
 
 def run_step(far: Far, work: Path, connections: int, is_upload: bool) -> bool:
-    """One copy of everything and its comparison; prints a line, and more if it failed."""
+    """Copy everything once and compare; print a line, and more if that failed."""
     name = str(connections)
     source, back, up = work / "source", work / f"back-{name}", far.at(name)
     ends = (source, up) if is_upload else (up, back)
@@ -219,12 +219,10 @@ def run_step(far: Far, work: Path, connections: int, is_upload: bool) -> bool:
         problems += differences(os.fsencode(source), os.fsencode(back))
     elif far.is_here:
         problems += differences(os.fsencode(source), os.fsencode(up.path))
-    verb = "upload" if is_upload else "download"
     files = [path for path in source.rglob("*") if path.is_file()]
     size = format_bytes(sum(path.stat().st_size for path in files))
-    verdict = "FAILED" if problems else "ok"
-    title = f"{verb}, {count(connections, 'connection')}"
-    say(f"{title}: {len(files)} files, {size}: {verdict}")
+    title = f"{'upload' if is_upload else 'download'}, {count(connections, 'connection')}"
+    say(f"{title}: {len(files)} files, {size}: {'FAILED' if problems else 'ok'}")
     for problem in problems:
         say(f"  {problem}")
     if not is_upload:
@@ -235,13 +233,10 @@ def run_step(far: Far, work: Path, connections: int, is_upload: bool) -> bool:
 def try_copy(
     far: Far, connections: int, source: Path | Location, destination: Path | Location
 ) -> list[str]:
-    """Copies, and returns what went wrong."""
+    """Copy, and return what went wrong."""
     ends = (str(end) if isinstance(end, Path) else end for end in (source, destination))
     options = Options(
-        recursive=True,
-        connections=connections,
-        config_file=far.config_file,
-        batch=far.is_here,
+        recursive=True, connections=connections, config_file=far.config_file, batch=far.is_here
     )
     try:
         result = api.copy(*ends, options=options)
@@ -253,7 +248,7 @@ def try_copy(
 
 
 def demo() -> int:
-    """The main job on real input, with the bar; returns an exit code."""
+    """Copy a large file and a tree with the bar; return an exit code."""
     with private_folder(None) as work, private_server("embedded") as server:
         far, source, back = far_here(server, work), work / "source", work / "back"
         back.mkdir()
@@ -270,7 +265,7 @@ def demo() -> int:
 
 
 def make_demo_files(folder: Path) -> None:
-    """Random bytes, so that neither compression nor holes make it easy."""
+    """Write files of random bytes, so that neither compression nor holes make the copy easy."""
     needed = 3 * DEMO_FILE_BYTES + 32 * MIB  # here, at the far end, and back
     if shutil.disk_usage(folder.parent).free < needed:
         message = f"{folder.parent}: not enough space, {format_bytes(needed)} needed"
@@ -288,7 +283,7 @@ def make_demo_files(folder: Path) -> None:
 def show(
     way: str, far: Far, sources: Sequence[str | Location], destination: str | Location
 ) -> None:
-    """One copy with the bar, and what it did. Raises PscpError unless every file arrived."""
+    """Copy with the bar and print what was done. Raises PscpError unless every file arrived."""
     options = Options(
         recursive=True, connections=DEMO_CONNECTIONS, config_file=far.config_file, batch=True
     )

@@ -1,9 +1,9 @@
 """A private SSH server on loopback, for the self-test, the demo and the tests.
 
 `SshdServer` runs the installed sshd as the current user; `EmbeddedServer` runs one made with
-asyncssh in a child process (embedded_server.py). Both listen on 127.0.0.1 only,
-let in one key only, which they make, and keep everything in a temporary folder that goes with
-them. A server is up once its constructor has returned:
+asyncssh in a child process (embedded_server.py). Both listen on 127.0.0.1 only, let in one key
+only, which they make, and keep everything in a temporary folder, which close() removes. A server
+is up once its constructor has returned:
 
     with SshdServer() as server:
         subprocess.run(["ssh", "-F", server.ssh_config, server.host, "echo hello"])
@@ -77,7 +77,7 @@ class PrivateServer(ABC):
 
     @abstractmethod
     def _start(self) -> None:
-        """Sets `port` once the server answers there."""
+        """Start the server; set `port` once it answers there."""
 
     @property
     def ssh_config(self) -> str:
@@ -102,7 +102,7 @@ class PrivateServer(ABC):
         self.close()
 
     def close(self) -> None:
-        """Ends the server and the sessions it still has, and removes its folder."""
+        """End the server and the sessions it still has, and remove its folder."""
         if self._process is not None:
             end_tree(self._process)
             if self._process.stdin is not None:
@@ -126,7 +126,7 @@ class PrivateServer(ABC):
             )
 
     def _start_child(self, argv: Sequence[str], cwd: Path | None = None, **more: object) -> None:
-        """A program that reads settings.json in the folder it is given, and says its port."""
+        """Start a program that reads settings.json in the server's folder and prints its port."""
         settings = {"address": ADDRESS, "shell": self.shell, "environment": self.environment}
         (self.folder / "settings.json").write_text(json.dumps({**settings, **more}))
         self._process = self._spawn([*argv, str(self.folder)], cwd, pipes=True)
@@ -219,12 +219,12 @@ class SshdServer(PrivateServer):
             yield f"ForceCommand {self._forced_command()}"
 
     def _sftp(self) -> str:
-        """A forced command runs what is asked for as a program, which internal-sftp is not."""
+        """Return the SFTP subsystem: a program for a forced command, as internal-sftp is none."""
         is_forced = self.shell or "HOME" in self.environment
         return (find_sftp_server() if is_forced else None) or "internal-sftp"
 
     def _forced_command(self) -> str:
-        """For sshd the passwd entry alone says where commands start, and under which shell."""
+        """Return what sets folder and shell of a command: sshd takes both from passwd alone."""
         shell = self.shell or pwd.getpwuid(os.getuid()).pw_shell or "/bin/sh"
         start = 'cd "$HOME" && ' if "HOME" in self.environment else ""
         return f'{start}exec {shlex.quote(shell)} -c "$SSH_ORIGINAL_COMMAND"'
@@ -247,7 +247,7 @@ class EmbeddedServer(PrivateServer):
 def start_private_server(
     prefer: str = "auto", *, environment: Mapping[str, str] | None = None
 ) -> PrivateServer:
-    """A running server: "sshd", "embedded", or for "auto" the first of these that lets us in."""
+    """Start a server: "sshd", "embedded", or for "auto" the first of these that lets us in."""
     if prefer == "embedded":
         return EmbeddedServer(environment=environment)
     if prefer == "sshd":
@@ -275,20 +275,20 @@ def can_log_in(server: PrivateServer) -> bool:
 
 
 def find_sshd() -> str | None:
-    """sshd's absolute path, which sshd insists on being run by."""
+    """Return sshd's absolute path: sshd refuses to be run by another."""
     found = shutil.which("sshd") or shutil.which("sshd", path=os.pathsep.join(SBIN))
     return os.path.abspath(found) if found else None
 
 
 def find_sftp_server() -> str | None:
-    """The program of OpenSSH's SFTP subsystem."""
+    """Return the path of OpenSSH's SFTP server, if it is installed."""
     folders = ("/usr/lib/openssh", "/usr/libexec/openssh", "/usr/libexec", "/usr/lib/ssh")
     paths = (f"{folder}/sftp-server" for folder in folders)
     return next((path for path in paths if os.access(path, os.X_OK)), None)
 
 
 def make_key(path: Path) -> None:
-    """Ed25519: made in a few milliseconds, where RSA takes up to a second."""
+    """Make an Ed25519 key, which takes a few milliseconds (RSA: up to a second)."""
     argv = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", str(path)]
     try:
         subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, check=True)
@@ -300,7 +300,7 @@ def make_key(path: Path) -> None:
 
 
 def quoted(path: Path) -> str:
-    """For ssh_config(5) and sshd_config(5): spaces kept, and no % taken for a token."""
+    """Return a path for ssh_config(5) and sshd_config(5), safe with spaces and %."""
     return '"' + str(path).replace("%", "%%") + '"'
 
 
@@ -312,7 +312,7 @@ def free_port() -> int:
 
 
 def wait_for_file(path: Path, process: subprocess.Popen[bytes]) -> bool:
-    """True once `process` has written it; False when it ended before, or took too long."""
+    """Return True once `process` has written it; False if it ended before, or took too long."""
     deadline_s = time.monotonic() + READY_S
     while process.poll() is None and time.monotonic() < deadline_s:
         if path.exists():

@@ -38,7 +38,7 @@ NAMES = (
 
 
 def make_awkward_files(folder: Path) -> Iterator[str]:
-    """Fills `folder`; yields a line for each name that this file system does not take."""
+    """Fill `folder`; yield a line for each name that this file system does not take."""
     block, chunk = Options().block_bytes, CHUNK_BYTES
     made_up = random.Random(folder.name)  # the same bytes each time: a failure can be repeated
     (folder / "folder" / "in a folder").mkdir(parents=True)
@@ -59,7 +59,7 @@ def make_awkward_files(folder: Path) -> Iterator[str]:
 
 
 def differences(left: bytes, right: bytes) -> list[str]:
-    """What is not the same in two trees of files and folders, a line each."""
+    """Return what is not the same in two trees of files and folders, a line each."""
     if os.path.isdir(left) and os.path.isdir(right):
         names = {*os.listdir(left), *os.listdir(right)}
         pairs = ((os.path.join(left, name), os.path.join(right, name)) for name in sorted(names))
@@ -76,9 +76,7 @@ def differences(left: bytes, right: bytes) -> list[str]:
 
 def same_bytes(left: bytes, right: bytes) -> bool:
     with open(left, "rb") as a, open(right, "rb") as b:
-        while True:
-            block = a.read(MIB)
+        while block := a.read(MIB):
             if block != b.read(MIB):
                 return False
-            if not block:
-                return True
+        return not b.read(1)

@@ -1,4 +1,4 @@
-"""The plan in zfs's words. Every command that changes something is made here. Pure.
+"""The zfs commands that carry out a plan. Every command that changes something is made here. Pure.
 
 Not here: running them (dataset_job.py).
 """
@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pscp.errors import NoZfs
-from pscp.zfs.features import Abilities, Common
-from pscp.zfs.inventory import MARK, Dataset, Snapshot
+from pscp.zfs.inventory import MARK, Abilities, Common, Dataset, Snapshot
 from pscp.zfs.plan import Plan, Stream
 from pscp.zfs.settings import PLACING, Settings
 
@@ -21,18 +20,18 @@ _GUID = re.compile(r"0x[0-9a-f]{1,16}", re.ASCII)
 
 @dataclass(frozen=True)
 class Speech:
-    """Makes the words of each zfs command, as these two ends understand them."""
+    """Makes the words of zfs send and zfs receive, as these two ends know them."""
 
     settings: Settings
     common: Common
 
     def send(self, stream: Stream) -> Words:
-        if stream.is_resumed:  # the token says all the rest
+        if stream.is_resumed:  # the token has all the rest
             return ("send", "-t", stream.token)
         return ("send", *self._flags(), *_range(stream))
 
     def size(self, stream: Stream) -> Words:
-        """Return the command that says how large the stream will be."""
+        """Return the command that prints how large the stream will be."""
         if stream.is_resumed:
             return ("send", "-nvP", "-t", stream.token)
         return ("send", "-nvP", *self._flags(), *_range(stream))
@@ -89,9 +88,19 @@ def set_mark(dataset: str, snapshots: Sequence[Snapshot], mark: str) -> Words:
 
 
 def placing_of(dataset: str) -> Words:
-    """Return the command that says where a dataset is mounted, and what of that was received."""
+    """Return the command that prints where a dataset is mounted, and what of that was received."""
     names = ",".join(("type", "mounted", *PLACING))
     return ("get", "-Hp", "-o", "property,value,source", names, dataset)
+
+
+def parse_placing(text: str) -> dict[str, tuple[str, str]]:
+    """Return the value and the source of each property that placing_of() prints."""
+    found = {"type": ("", ""), "mounted": ("", "")}
+    for line in text.splitlines():
+        name, *rest = line.split("\t")
+        if len(rest) == 2:
+            found[name] = rest[0], rest[1]
+    return found
 
 
 def unmounted(dataset: str) -> tuple[Words, ...]:
@@ -134,7 +143,7 @@ def check_abilities(settings: Settings, source: Abilities, dest: Abilities) -> N
 
 @dataclass(frozen=True)
 class Foreseen:
-    """What zfs send -nvP says of a stream that it would make."""
+    """What zfs send -nvP prints about a stream that it would make."""
 
     bytes: int | None = None
     named: str = ""  # the dataset that a resume token names
@@ -144,9 +153,9 @@ class Foreseen:
     from_guids: tuple[int, ...] = ()  # and of what its increment begins with
 
     def is_of(self, source: Dataset) -> bool:
-        """Would the token send a snapshot of the source, from one of its own on?
+        """Return whether the token sends a snapshot of the source, from one of its own on.
 
-        What zfs says of a token has each fact once; more of them come from a text in the token.
+        zfs prints each fact of a token once; where there are more, a text in the token made them.
         """
         if len(self.sent) != 1 or len(self.to_guids) != 1 or len(self.from_guids) > 1:
             return False
@@ -177,9 +186,13 @@ def parse_foreseen(text: str) -> Foreseen:
         if kind in ("full", "incremental"):
             sent += [each for each in columns if not each.isdigit()][-1:] or [""]
     return Foreseen(
-        size, of.get("toname", [""])[0].partition("@")[0], "rawok" in of, tuple(sent),
-        _guids(of.get("toguid", [])), _guids(of.get("fromguid", [])),
-    )  # fmt: skip
+        size,
+        of.get("toname", [""])[0].partition("@")[0],
+        "rawok" in of,
+        tuple(sent),
+        _guids(of.get("toguid", [])),
+        _guids(of.get("fromguid", [])),
+    )
 
 
 def _guids(texts: Sequence[str]) -> tuple[int, ...]:

@@ -1,6 +1,6 @@
-"""One dataset: planned, held, sent, received, confirmed, and pruned; and again after a cut.
+"""Replicates one dataset: plans, holds, sends, receives, confirms and prunes; again after a cut.
 
-Not here: which datasets, and what comes of a failure (replicate.py). Read next: plan.py.
+Not here: which datasets, and what follows from a failure (replicate.py). Read next: plan.py.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from pscp import errors
 from pscp.progress import Counters
-from pscp.zfs import commands, error_messages, mounts
+from pscp.zfs import commands, error_messages
 from pscp.zfs.commands import Foreseen, Speech
 from pscp.zfs.inventory import Dataset, Snapshot, Zfs
 from pscp.zfs.plan import Plan, Stream, make_plan, of_ours_to_prune
@@ -72,9 +72,13 @@ class Job:
     def plan(self, source: Dataset, dest_name: str, dest: Dataset | None) -> Plan:
         settings = self.speech.settings
         return make_plan(
-            source, dest_name, dest, all_between=settings.all_between,
-            force_rollback=settings.force_rollback, can_resume=self.speech.common.resume,
-        )  # fmt: skip
+            source,
+            dest_name,
+            dest,
+            all_between=settings.all_between,
+            force_rollback=settings.force_rollback,
+            can_resume=self.speech.common.resume,
+        )
 
     def foresee(self, source: Dataset, stream: Stream) -> Foreseen:
         """Ask zfs send what it would send for a stream. Raises the error that forbids it."""
@@ -137,9 +141,15 @@ class Job:
         held.update({each.name: each for each in tally.held})
         self._release(source.name, list(held.values()))
         return Sent(
-            source.name, dest_name, newest, tally.base or "", tally.streams, tally.bytes,
-            tally.resumed, self._prune(source, dest),
-        )  # fmt: skip
+            source.name,
+            dest_name,
+            newest,
+            base=tally.base or "",
+            streams=tally.streams,
+            bytes=tally.bytes,
+            resumed=tally.resumed,
+            pruned=self._prune(source, dest),
+        )
 
     def _look(self, source: str, dest: str) -> tuple[Dataset, Dataset | None]:
         found = self.source.datasets(source, False)
@@ -162,11 +172,11 @@ class Job:
             self._hold(stream, tally)
             self._move(stream, tally)
             is_new = dest is None and stream.base is None
-            mounts.settle(self.dest, self.speech, stream, is_new, self.note)
+            self._settle_mounts(stream, is_new)
         return plan
 
     def _may_resume(self, source: Dataset, plan: Plan) -> bool:
-        """Can a cut receive be resumed? Not if the snapshot that was being sent is gone.
+        """Return whether a cut receive can be resumed: not if its snapshot is gone at the source.
 
         Raises ResumeRefused for a cut receive of something else: it is not ours to throw away.
         """
@@ -181,15 +191,17 @@ class Job:
             return False
 
     def _move(self, stream: Stream, tally: _Tally) -> None:
-        def went(count: int) -> None:
-            self.counters.add(bytes_done=count)
+        def add(sent_bytes: int) -> None:
+            self.counters.add(bytes_done=sent_bytes)
 
         self.counters.add(lanes_alive=1, lanes_wanted=1)
         try:
             piped = self.link.pipe(
                 self.source.argv(*self.speech.send(stream)),
-                self.dest.argv(*self.speech.receive(stream)), self.is_push, went,
-            )  # fmt: skip
+                self.dest.argv(*self.speech.receive(stream)),
+                self.is_push,
+                add,
+            )
         except errors.CopyError as cut:
             raise errors.StreamCut(stream.dest, cut.message) from None
         finally:
@@ -216,6 +228,37 @@ class Job:
             what = f"{target.short} is not there, though zfs receive said nothing against it"
             raise errors.StreamRejected(dest_name, what)
         return there[target.guid].name if target.guid in there else target.name
+
+    # --- where what was received is mounted
+
+    def _settle_mounts(self, stream: Stream, is_new: bool) -> None:
+        """Unmount a dataset that this stream made, and undo the placing properties it brought.
+
+        Only where zfs receive has no -u or no -x, which OpenZFS has had since 0.8.
+        """
+        common, settings = self.speech.common, self.speech.settings
+        unmount = is_new and not (common.unmounted or settings.mount)
+        take_back = not (common.leaves or settings.keep_mountpoints)
+        if not unmount and not take_back:
+            return
+        asked = self.dest.run(*commands.placing_of(stream.dest))
+        if asked.status != 0:
+            said = error_messages.complaint(asked.err)
+            self.note(f"{stream.dest}: its mountpoint is not known: {said}")
+        properties = commands.parse_placing(asked.out.decode("utf-8", "replace"))
+        if properties["type"][0] != "filesystem":
+            return
+        todo: list[commands.Words] = []
+        if unmount and properties["mounted"][0] == "yes":
+            todo += commands.unmounted(stream.dest)
+        if take_back:
+            came = [name for name, (_, source) in properties.items() if source == "received"]
+            todo += [commands.not_received(stream.dest, name) for name in came]
+        for words in todo:
+            ran = self.dest.run(*words)
+            if ran.status != 0:
+                said, what = error_messages.complaint(ran.err), " ".join(words[:2])
+                self.note(f"{stream.dest}: zfs {what} failed after it was received: {said}")
 
     # --- holds
 

@@ -1,4 +1,4 @@
-"""What zfs's complaints mean: its stderr becomes one of our errors, with its own words in it.
+"""Turns zfs's stderr into one of our errors, with zfs's own words in it.
 
 zfs has no other way to say why it failed: its exit status is 1 for nearly everything.
 
@@ -53,7 +53,7 @@ _MOST = 400  # characters of zfs's words that are shown
 
 
 def complaint(err: bytes) -> str:
-    """Return what zfs said, in one line."""
+    """Return what zfs wrote on stderr, in one line."""
     lines = err.decode("utf-8", "replace").splitlines()
     words = [line.strip() for line in lines if line.strip() and not _NOISE.match(line)]
     text = " ".join(words)
@@ -61,7 +61,7 @@ def complaint(err: bytes) -> str:
 
 
 def meaning(dataset: str, err: bytes) -> errors.DatasetError:
-    """Return the error that this complaint means."""
+    """Return the error that this stderr of zfs means."""
     said = complaint(err)
     for pattern, kind in _MEANINGS:
         if re.search(pattern, said, re.IGNORECASE):
@@ -83,7 +83,7 @@ def of_stream(source: str, dest: str, piped: Piped) -> errors.DatasetError | Non
 
 
 def _how(ran: Ran) -> str:
-    """Say how a program failed; a negative status is a signal, as is one beyond 128."""
+    """Return how a program failed; a negative status is a signal, as is one beyond 128."""
     signal = -ran.status if ran.status < 0 else ran.status - 128
     ended = f"ended by signal {signal}" if 0 < signal < 65 else f"exit status {ran.status}"
     return complaint(ran.err) or ended

@@ -1,32 +1,71 @@
-"""Asking the zfs of an end: what it can do, which datasets and snapshots there are.
+"""Asks the zfs of an end what it can do, and which datasets and snapshots there are.
 
-All comes from `zfs` without arguments, `zfs get -Hp` and, where it may be asked, `zpool get`: words
-that every version of ZFS knows.
+It runs `zfs` without arguments, `zfs get -Hp` and, where that is allowed, `zpool get`, which every
+version of ZFS knows.
 
 Not here: what follows from the answers (plan.py), and what zfs's complaints mean
 (error_messages.py).
-Read next: features.py, error_messages.py.
+Read next: error_messages.py.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from pscp.errors import NoSuchDataset, NoZfs, ProtocolError
 from pscp.zfs.error_messages import complaint, meaning
-from pscp.zfs.features import Abilities, parse_features, parse_usage
 from pscp.zfs.names import is_dataset, is_snapshot_name, relative
 from pscp.zfs.runner import NOT_FOUND, End, Ran
 
-# The user property that a snapshot of ours has; its value tells which replication took it.
+# The user property that a snapshot of ours has; its value is the mark of the replication.
 MARK = "pscp:job"
 TOKEN = "receive_resume_token"
 _PROPERTIES = ("type", "guid", "createtxg", "userrefs", MARK)
 _COLUMNS = "name,property,value,source"
 _MAX_TOKEN = 64 * 1024
+
+# Letters of zfs send that are used wherever both ends have them, and what the receiving pool needs.
+_FASTER = {"L": "large_blocks", "e": "embedded_data", "c": "lz4_compress"}
+_ENTRY = re.compile(r"^\t(?=\S)", re.MULTILINE)  # a continued line has blanks after its tab
+_LETTERS = re.compile(r"\[-([A-Za-z]+)\]")
+
+
+@dataclass(frozen=True)
+class Abilities:
+    """What the zfs of one end can do. `features` are its pool's, with their state, if known."""
+
+    send: frozenset[str] = frozenset()  # letters
+    receive: frozenset[str] = frozenset()
+    subcommands: frozenset[str] = frozenset()
+    resumes: bool = False  # zfs send -t
+    features: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def bookmarks(self) -> bool:
+        return "bookmark" in self.subcommands
+
+    @property
+    def holds(self) -> bool:
+        return {"hold", "release"} <= self.subcommands
+
+    def lacks(self, feature: str) -> bool:
+        return self.features.get(feature) == "disabled"
+
+
+@dataclass(frozen=True)
+class Common:
+    """What the two ends can do together."""
+
+    letters: tuple[str, ...] = ()  # of zfs send, beside what was asked for
+    resume: bool = False
+    unmounted: bool = False  # zfs receive -u
+    sizes: bool = False  # zfs send -nvP
+    holds: bool = False  # at the source
+    leaves: bool = False  # zfs receive -x
 
 
 @dataclass(frozen=True)
@@ -53,9 +92,6 @@ class Dataset:
     snapshots: tuple[Snapshot, ...] = ()
     bookmarks: tuple[Snapshot, ...] = ()
     token: str = ""  # of a cut receive
-
-    def snapshot(self, name: str) -> Snapshot | None:
-        return next((each for each in self.snapshots if each.name == name), None)
 
 
 class Zfs:
@@ -89,9 +125,7 @@ class Zfs:
             said = ran.err or ran.out
             usage = (ran.err + ran.out).decode("utf-8", "replace")
             self.can = parse_usage(usage)
-            if {"send", "receive"} <= self.can.subcommands:
-                break
-            if ran.status != NOT_FOUND:
+            if {"send", "receive"} <= self.can.subcommands or ran.status != NOT_FOUND:
                 break
         if not {"send", "receive"} <= self.can.subcommands:
             why = complaint(said) or "it says nothing"
@@ -124,6 +158,58 @@ class Zfs:
             return {}
         found = parse_datasets(text, top)
         return found if recursive else {top: found[top]} if top in found else {}
+
+
+# --- what zfs can do
+
+
+def parse_usage(text: str) -> Abilities:
+    """Read what zfs prints when it is called without arguments."""
+    lines = [entry.strip() for entry in _ENTRY.split(text)[1:]]
+    send, receive = _of("send", lines), _of("receive", lines)
+    taking = re.findall(r"\[-([a-z]) <property", receive)
+    return Abilities(
+        send=frozenset("".join(_LETTERS.findall(send))),
+        receive=frozenset("".join([*_LETTERS.findall(receive), *taking])),
+        subcommands=frozenset(line.split()[0] for line in lines if line),
+        resumes=re.search(r"-t <\w*token", send) is not None,
+    )
+
+
+def _of(subcommand: str, lines: list[str]) -> str:
+    return "\n".join(line for line in lines if line.split()[:1] == [subcommand])
+
+
+def parse_features(text: str) -> dict[str, str]:
+    """Read `zpool get -H -o property,value all POOL`."""
+    rows = (line.split("\t") for line in text.splitlines())
+    named = (row for row in rows if len(row) == 2 and row[0].startswith("feature@"))
+    return {row[0].removeprefix("feature@"): row[1] for row in named}
+
+
+def together(source: Abilities, dest: Abilities) -> Common:
+    """Return what may be used between two ends. An end can receive what it can send."""
+    letters = [
+        letter
+        for letter, feature in _FASTER.items()
+        if letter in source.send & dest.send and not dest.lacks(feature)
+    ]
+    has_zstd = source.features.get("zstd_compress") == "active"
+    if "c" in letters and has_zstd and dest.features.get("zstd_compress") in (None, "disabled"):
+        letters.remove("c")
+    sizes = {"n", "v", "P"} <= source.send
+    return Common(
+        letters=tuple(letters),
+        # a token is used only when zfs send -nvP has told what is in it
+        resume=source.resumes and sizes and "s" in dest.receive,
+        unmounted="u" in dest.receive,
+        sizes=sizes,
+        holds=source.holds,
+        leaves="x" in dest.receive,
+    )
+
+
+# --- what there is
 
 
 def parse_datasets(text: str, top: str) -> dict[str, Dataset]:

@@ -60,14 +60,14 @@ def check_ends(source: Place, dest: Place) -> None:
 
 
 def is_dataset(name: str) -> bool:
-    """May a filesystem or a volume have this name?"""
+    """Return whether a filesystem or a volume may have this name."""
     if len(name) > MAX_NAME or not _DATASET.fullmatch(name) or name.endswith(" "):
         return False
     return not {".", ".."} & set(name.split("/"))
 
 
 def is_snapshot_name(name: str) -> bool:
-    """May a snapshot have this name, behind the "@"?"""
+    """Return whether a snapshot may have this name, behind the "@"."""
     return bool(_SNAPSHOT.fullmatch(name)) and len(name) < MAX_NAME
 
 
@@ -112,14 +112,15 @@ def parent(name: str) -> str:
 
 
 def is_excluded(below: str, patterns: Sequence[str]) -> bool:
-    """Is this dataset, or one above it, left out?
+    """Return whether this dataset, or one above it, is left out.
 
     A pattern with a "/" is for the path below the source, another for the last part.
     """
     parts = below.split("/") if below else []
-    for depth in range(1, len(parts) + 1):
-        for pattern in patterns:
-            path = "/".join(parts[:depth]) if "/" in pattern else parts[depth - 1]
-            if fnmatch.fnmatchcase(path, pattern.lstrip("/")):
-                return True
-    return False
+    return any(
+        fnmatch.fnmatchcase(
+            "/".join(parts[:depth]) if "/" in pattern else part, pattern.lstrip("/")
+        )
+        for depth, part in enumerate(parts, 1)
+        for pattern in patterns
+    )

@@ -2,7 +2,7 @@
 
 Snapshots are the same where their GUIDs are: names may be changed, GUIDs are kept by zfs receive.
 
-Not here: how it is said to zfs (commands.py), and who does it (dataset_job.py).
+Not here: the zfs commands (commands.py), and who runs them (dataset_job.py).
 Read next: commands.py.
 """
 
@@ -42,12 +42,12 @@ class Plan:
 
     @property
     def target(self) -> Snapshot | None:
-        """The newest snapshot that the destination has once all was sent."""
+        """The newest snapshot that the destination has once all streams are received."""
         return self.streams[-1].snapshot if self.streams else None
 
     @property
     def goes_on(self) -> bool:
-        """Must another plan be made afterwards? After a cut receive only that finds the rest."""
+        """Whether another plan must be made afterwards: it finds the rest after a cut receive."""
         return any(stream.is_resumed for stream in self.streams)
 
     @property
@@ -64,34 +64,36 @@ class Plan:
 
 
 def make_plan(
-    source: Dataset, dest_name: str, dest: Dataset | None, *,
-    all_between: bool = True, force_rollback: bool = False, can_resume: bool = False,
-) -> Plan:  # fmt: skip
+    source: Dataset,
+    dest_name: str,
+    dest: Dataset | None,
+    *,
+    all_between: bool = True,
+    force_rollback: bool = False,
+    can_resume: bool = False,
+) -> Plan:
     """Return the plan for one dataset. Raises the DatasetError that forbids it."""
-    plan = Plan(source.name, dest_name)
     if dest is not None and dest.token:
         if not can_resume:
             what = "it holds a cut receive, and the source's zfs knows no resume tokens"
             raise ResumeRefused(dest_name, what)
-        streams = (Stream(source.name, dest_name, token=dest.token),)
-        return Plan(source.name, dest_name, streams=streams)
+        cut = Stream(source.name, dest_name, token=dest.token)
+        return Plan(source.name, dest_name, streams=(cut,))
     if not source.snapshots:
         raise NoSnapshot(source.name, "it has no snapshot")
     if dest is None or not dest.snapshots:
         if dest is not None and not force_rollback:
             raise DestinationExists(dest_name, "it is there already, and has no snapshot")
-        return Plan(source.name, dest_name, streams=_full(source, dest_name, all_between))
+        return Plan(source.name, dest_name, streams=_streams(source, dest_name, None, all_between))
     base, there = common(source, dest)
     newer = dest.snapshots[dest.snapshots.index(there) + 1 :]
     if newer and not force_rollback:
         names = ", ".join(each.short for each in newer[-3:])
         what = f"it has snapshots after {there.short} that the source has not: {names}"
         raise Diverged(dest_name, what)
-    plan = Plan(source.name, dest_name, streams=_since(source, dest_name, base, all_between))
-    if not newer:
-        return plan
+    streams = _streams(source, dest_name, base, all_between)
     destroyed = tuple(each.name for each in newer)
-    return Plan(source.name, dest_name, there.name, destroyed, plan.streams)
+    return Plan(source.name, dest_name, there.name if newer else "", destroyed, streams)
 
 
 def common(source: Dataset, dest: Dataset) -> tuple[Snapshot, Snapshot]:
@@ -105,30 +107,22 @@ def common(source: Dataset, dest: Dataset) -> tuple[Snapshot, Snapshot]:
     raise NoCommonSnapshot(dest.name, what)
 
 
-def _full(source: Dataset, dest: str, all_between: bool) -> tuple[Stream, ...]:
-    oldest, newest = source.snapshots[0], source.snapshots[-1]
-    if not all_between or oldest == newest:
-        return (Stream(source.name, dest, newest),)
-    return (
-        Stream(source.name, dest, oldest),
-        Stream(source.name, dest, newest, oldest, True),
-    )
-
-
-def _since(source: Dataset, dest: str, base: Snapshot, all_between: bool) -> tuple[Stream, ...]:
-    after = [each for each in source.snapshots if each.txg > base.txg]
+def _streams(
+    source: Dataset, dest: str, base: Snapshot | None, all_between: bool
+) -> tuple[Stream, ...]:
+    """Return the streams from the base, or from nothing, to the newest snapshot."""
+    after = [each for each in source.snapshots if base is None or each.txg > base.txg]
     if not after:
         return ()
-    newest = after[-1]
+    oldest, newest = after[0], after[-1]
     if not all_between:
         return (Stream(source.name, dest, newest, base),)
-    if not base.is_bookmark:
+    if base is not None and not base.is_bookmark:
         return (Stream(source.name, dest, newest, base, True),)
-    # zfs send -I begins with snapshots only
-    streams = [Stream(source.name, dest, after[0], base)]
-    if after[0] != newest:
-        streams.append(Stream(source.name, dest, newest, after[0], True))
-    return tuple(streams)
+    first = Stream(source.name, dest, oldest, base)  # zfs send -I begins with snapshots only
+    if oldest == newest:
+        return (first,)
+    return first, Stream(source.name, dest, newest, oldest, True)
 
 
 def of_ours_to_prune(snapshots: tuple[Snapshot, ...], mark: str, keep_last: int) -> list[Snapshot]:

@@ -42,8 +42,8 @@ class Record:
     def expect(self, dataset: str, there: Dataset | None, coming: Iterable[Snapshot]) -> None:
         """Note, before they are sent to the dataset, which of the snapshots we took.
 
-        One whose name or GUID is at the destination already was not delivered by us. One of a name
-        that we wanted may be the user's own: it has not our mark.
+        A snapshot whose name or GUID is at the destination already was not delivered by us. One
+        with a name that we wanted, but without our mark, may be the user's own.
         """
         had = there.snapshots if there else ()
         known = {each.name for each in had}, {each.guid for each in had}
@@ -60,7 +60,7 @@ class Record:
                 self._write()
 
     def holds(self, dataset: str, snapshot: Snapshot) -> bool:
-        """Was it delivered to this dataset by this replication?"""
+        """Return whether this replication delivered the snapshot to this dataset."""
         with self._lock:
             return self._delivered.get(dataset, {}).get(snapshot.name) == snapshot.guid
 

@@ -1,6 +1,6 @@
-"""The whole of a replication: both ends asked, a snapshot taken, then every dataset in its turn.
+"""Replicates datasets: asks both ends, takes a snapshot, then sends one dataset after the other.
 
-Parents go before their children, siblings at once; what fails hinders those below it alone.
+Parents go before their children, siblings at once; a failure stops only the datasets below it.
 
 Not here: one dataset's streams (dataset_job.py). Read next: dataset_job.py.
 """
@@ -35,8 +35,7 @@ from pscp.progress import (
 from pscp.progress import format_bytes as shown
 from pscp.zfs import commands
 from pscp.zfs.dataset_job import Job, Sent
-from pscp.zfs.features import together
-from pscp.zfs.inventory import Dataset, Zfs
+from pscp.zfs.inventory import Dataset, Zfs, together
 from pscp.zfs.names import Place, check_ends, is_excluded, moved, parent, parse_place, relative
 from pscp.zfs.plan import Plan
 from pscp.zfs.record import Record
@@ -101,9 +100,8 @@ def replicate(
         link = connect((to if to.is_remote else froms).location, how, reporter.note)
         try:
             reporter.start(counters)
-            result = _Run(
-                froms, to, how, asked, reporter=reporter, counters=counters, link=link
-            ).run()
+            run = _Run((froms, to), how, asked, reporter=reporter, counters=counters, link=link)
+            result = run.run()
             return result
         finally:
             link.close()
@@ -114,20 +112,27 @@ class _Run:
     """One replication, from the first question to its result."""
 
     def __init__(
-        self, source: Place, dest: Place, options: Options, settings: Settings, *,
-        reporter: Reporter, counters: Counters, link: Link,
-    ) -> None:  # fmt: skip
+        self,
+        ends: tuple[Place, Place],
+        options: Options,
+        settings: Settings,
+        *,
+        reporter: Reporter,
+        counters: Counters,
+        link: Link,
+    ) -> None:
+        source, dest = ends
         self.top, self.dest_top = source.dataset, dest.dataset
         self.options, self.settings, self.reporter = options, settings, reporter
         self.counters, self.link = counters, link
         self.mark = _mark(source, dest)
         self.is_push = dest.is_remote
-        ends = []
-        for place in (source, dest):
-            end = link if place.is_remote else Here()
-            where = place.location.login if place.is_remote else "here"
-            ends.append(Zfs(end, settings.commands(place.is_remote), where))
-        self.source, self.dest = ends
+        self.source, self.dest = (
+            Zfs(link, settings.commands(True), place.location.login)
+            if place.is_remote
+            else Zfs(Here(), settings.commands(False), "here")
+            for place in ends
+        )
         self.record = Record(self.mark)
         self.taken = ""
         self.failures: list[Failure] = []
@@ -144,9 +149,17 @@ class _Run:
             self._explain("no resume tokens: an increment that is cut starts over")
         speech = commands.Speech(self.settings, common)
         job = Job(
-            self.source, self.dest, self.link, self.is_push, speech, self.mark, self.counters,
-            self.reporter.note, self._explain, self.record,
-        )  # fmt: skip
+            source=self.source,
+            dest=self.dest,
+            link=self.link,
+            is_push=self.is_push,
+            speech=speech,
+            mark=self.mark,
+            counters=self.counters,
+            note=self.reporter.note,
+            explain=self._explain,
+            record=self.record,
+        )
         names, sources = self._sources()
         dests = self.dest.datasets(self.dest_top, self.settings.recursive)
         if not (self.is_push or common.unmounted or self.dest_top in dests):
@@ -155,7 +168,7 @@ class _Run:
             self._show(job, names, sources, dests)
         else:
             self._work(job, names, sources, dests)
-            self._tell_of_the_record()
+            self._close_record()
         return self._result()
 
     def _explain(self, text: str) -> None:
@@ -169,8 +182,8 @@ class _Run:
                 "pscp-zfs unmounts it afterwards, and takes the mountpoint back"
             )
 
-    def _tell_of_the_record(self) -> None:
-        """Tell the user, in one line, that --prune left what is in no record at the destination."""
+    def _close_record(self) -> None:
+        """Note, in one line, that --prune left what is in no record at the destination."""
         if not self.failures:
             self.record.all_delivered()
         if self.settings.keep_last is None or self.settings.prune == "source":
@@ -194,9 +207,10 @@ class _Run:
         exclude = self.settings.exclude
         names = [each for each in found if not is_excluded(relative(each, self.top) or "", exclude)]
         name = self.settings.snapshot_now()
-        if name is None or self.options.dry_run:
-            if name is not None:
-                self.reporter.line(f"{self.top}@{name} would be taken first")
+        if name is None:
+            return names, found
+        if self.options.dry_run:
+            self.reporter.line(f"{self.top}@{name} would be taken first")
             return names, found
         self.record.take(name)
         self._take(names, name, is_all=len(names) == len(found))
@@ -226,7 +240,7 @@ class _Run:
                 plan = job.plan(sources[name], dest, dests.get(dest))
                 texts = list(self._commands(job, sources[name], plan))
             except errors.DatasetError as error:
-                self._failed(error)
+                self._record_failure(error)
                 continue
             self.reporter.line(f"{name} -> {dest}: {plan.describes}")
             for text in texts:
@@ -235,15 +249,15 @@ class _Run:
     def _commands(self, job: Job, source: Dataset, plan: Plan) -> Iterator[str]:
         """Yield the commands as they would be run, with the end that runs them before each."""
         if plan.rollback_to:
-            yield self._spoken(self.dest, commands.rollback(plan))
+            yield self._command_line(self.dest, commands.rollback(plan))
         for stream in plan.streams:
             size = job.foresee(source, stream).bytes
             said = "" if size is None else f"  # {shown(size)}"
             self.counters.add(bytes_total=size or 0)
-            yield self._spoken(self.source, job.speech.send(stream)) + said
-            yield self._spoken(self.dest, job.speech.receive(stream))
+            yield self._command_line(self.source, job.speech.send(stream)) + said
+            yield self._command_line(self.dest, job.speech.receive(stream))
 
-    def _spoken(self, zfs: Zfs, words: tuple[str, ...]) -> str:
+    def _command_line(self, zfs: Zfs, words: tuple[str, ...]) -> str:
         return f"{zfs.where}: {shlex.join(zfs.argv(*words))}"
 
     # --- the work
@@ -263,7 +277,7 @@ class _Run:
                 dest = moved(name, self.top, self.dest_top)
                 if parent(name) in failed and dest not in dests:
                     failed.add(name)
-                    self._failed(errors.DatasetError(dest, "its parent was not replicated"))
+                    self._record_failure(errors.DatasetError(dest, "its parent was not replicated"))
                 else:
                     future = pool.submit(job.replicate, sources[name], dest, dests.get(dest))
                     running[future] = name
@@ -286,7 +300,7 @@ class _Run:
             self.counters.add(files_done=1)
         except errors.DatasetError as error:
             failed.add(name)
-            self._failed(error)
+            self._record_failure(error)
 
     @contextlib.contextmanager
     def _estimating(
@@ -316,7 +330,7 @@ class _Run:
             if thread.ident is not None:
                 thread.join()
 
-    def _failed(self, error: errors.DatasetError) -> None:
+    def _record_failure(self, error: errors.DatasetError) -> None:
         self.counters.add(files_failed=1)
         self.failures.append(Failure(error.path, type(error).__name__, error.message, error.hint))
         hint = f" ({error.hint})" if error.hint else ""

@@ -1,7 +1,6 @@
 """The two ends of a replication: where commands run, and the link that a stream goes over.
 
-`Here` is this machine. The far end, and the way of the bytes, is a `Link`: replicate.py is given
-a way to open one.
+`Here` is this machine. A `Link` is the far end and carries the bytes; replicate.py opens one.
 
 Not here: which commands (commands.py). Read next: inventory.py.
 """
@@ -18,7 +17,7 @@ from pscp.log import Log
 from pscp.stream.stream import Ran as Ran
 
 _log = Log("zfs")
-NOT_FOUND = 127  # what a shell says of a program that is not there; so do we
+NOT_FOUND = 127  # the exit status where there is no such program, as a shell's
 
 
 class Piped(NamedTuple):
@@ -30,7 +29,7 @@ class Piped(NamedTuple):
 
 
 class End(Protocol):
-    """Runs commands; no shell reads them. Any thread may call."""
+    """Runs commands without a shell. Any thread may call."""
 
     def run(self, argv: Sequence[str]) -> Ran:
         """Run a command and wait for it."""
@@ -62,7 +61,7 @@ class Link(Protocol):
         ...
 
     def close(self) -> None:
-        """End what runs over it."""
+        """End what runs over this link."""
 
 
 class Here:
@@ -70,10 +69,10 @@ class Here:
 
     def run(self, argv: Sequence[str]) -> Ran:
         try:
+            env = {**os.environ, "LC_ALL": "C"}
             done = subprocess.run(
-                list(argv), stdin=subprocess.DEVNULL, capture_output=True, check=False,
-                env={**os.environ, "LC_ALL": "C"},
-            )  # fmt: skip
+                argv, stdin=subprocess.DEVNULL, capture_output=True, check=False, env=env
+            )
         except OSError as error:
             return Ran(NOT_FOUND, b"", f"{argv[0]}: {error.strerror}".encode())
         _log.debug("here, status %d: %s", done.returncode, shlex.join(argv))

@@ -1,4 +1,4 @@
-"""What was asked of a replication, checked and frozen; how ssh is run is in options.py.
+"""The settings of a replication, checked and frozen; how ssh is run is in options.py.
 
 Not here: the letters of the command line (cli/zfs_arguments.py). Read next: names.py.
 """
@@ -10,11 +10,12 @@ import time
 from dataclasses import dataclass
 
 from pscp.errors import UsageError
+from pscp.options import check_tuple
 from pscp.zfs.names import check_property, check_snapshot_name
 
 MAX_PARALLEL = 32
 TIME = "{time}"  # in the name of a snapshot; a "%" would be an end of line in a crontab
-# What says where a dataset is seen: whoever makes the stream would choose it at the receiver.
+# The properties that place a dataset: who makes the stream would choose them at the receiver.
 PLACING = ("mountpoint", "canmount", "sharenfs", "sharesmb")
 PRUNABLE = ("source", "dest", "both")
 
@@ -24,7 +25,7 @@ USUAL_COMMANDS = (("zfs",), ("/usr/sbin/zfs",), ("/sbin/zfs",), ("/usr/local/sbi
 
 @dataclass(frozen=True)
 class Settings:
-    """Every field has a default. A value of this class is sound."""
+    """What the user asked for; every field has a default. A value of this class is sound."""
 
     # what is replicated
     recursive: bool = False
@@ -53,15 +54,14 @@ class Settings:
         _check_number("parallel", self.parallel, MAX_PARALLEL)
         _check_keep(self)
         _check_properties(self)
-        for pattern in (*_words("exclude", self.exclude),):
-            if not pattern:
-                raise UsageError("the pattern to exclude is empty")
+        if not all(check_tuple("exclude", self.exclude)):
+            raise UsageError("the pattern to exclude is empty")
         for command in (self.zfs_command, self.far_zfs_command):
             if command is not None:
                 split_command(command)
 
     def commands(self, is_far: bool) -> tuple[tuple[str, ...], ...]:
-        """Return the ways to call zfs, of which the first that is there is taken."""
+        """Return the ways to call zfs, of which the first that exists is taken."""
         given = self.far_zfs_command if is_far else self.zfs_command
         return USUAL_COMMANDS if given is None else (split_command(given),)
 
@@ -97,18 +97,12 @@ def _check_keep(settings: Settings) -> None:
 
 
 def _check_properties(settings: Settings) -> None:
-    for text in _words("set_properties", settings.set_properties):
+    for text in check_tuple("set_properties", settings.set_properties):
         name, equals, value = text.partition("=")
         if not equals:
             raise UsageError(f"-o {text}: a property is set with NAME=VALUE")
         check_property(name)
         if any(ord(each) < 0x20 for each in value):
             raise UsageError(f"-o {name}: the value has a control character in it")
-    for name in _words("leave_properties", settings.leave_properties):
+    for name in check_tuple("leave_properties", settings.leave_properties):
         check_property(name)
-
-
-def _words(what: str, values: tuple[str, ...]) -> tuple[str, ...]:
-    if isinstance(values, str):
-        raise UsageError(f"{what} must be a tuple of strings, not one string")
-    return values

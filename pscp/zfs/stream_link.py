@@ -1,7 +1,7 @@
 """The far end over pscp's own connections: its commands, and streams over several lanes.
 
-A session does one thing at a time, so each dataset that is sent has one of its own; only the first
-may ask for a password, and where others cannot log in, all wait for that one.
+A session does one thing at a time, so each dataset that is sent has one of its own. Only the first
+session may ask for a password; where others cannot log in, all wait for it.
 
 Not here: how a stream is cut and put together again (stream/stream.py, stream/pipe.py).
 Read next: runner.py.
@@ -26,7 +26,7 @@ from pscp.stream.stream import Program, Ran, Stream
 from pscp.zfs.runner import NOT_FOUND, Link, Piped
 
 _log = Log("zfs")
-_ENDS_S = 1.0  # for a program that closed its end of the stream
+_ENDS_S = 1.0  # for a program to end after it closed its end of the stream
 _ENDED_BY_US = -signal.SIGTERM  # the status of a far program whose stream was cut short
 
 
@@ -63,18 +63,25 @@ class Sessions:
             return ran
 
     def pipe(
-        self, producer: Sequence[str], consumer: Sequence[str], is_push: bool,
+        self,
+        producer: Sequence[str],
+        consumer: Sequence[str],
+        is_push: bool,
         progress: Callable[[int], object],
-    ) -> Piped:  # fmt: skip
+    ) -> Piped:
         _log.debug("stream from %s to %s", shlex.join(producer), shlex.join(consumer))
         here, there = (producer, consumer) if is_push else (consumer, producer)
         counters = ReportingCounters(progress)
         with self._session() as session, Program(list(here), is_push) as program:
             options = session.options
             stream = Stream(
-                session.connections, options, is_push=is_push, target=Target(tuple(there)),
-                counters=counters, note=self._note,
-            )  # fmt: skip
+                session.connections,
+                options,
+                is_push=is_push,
+                target=Target(tuple(there)),
+                counters=counters,
+                note=self._note,
+            )
             if is_push:
                 stream.ended_well = program.ended_well
             with self._cuttable(stream):
@@ -119,7 +126,7 @@ class Sessions:
 
     @contextlib.contextmanager
     def _session(self) -> Iterator[Session]:
-        session = self._taken()
+        session = self._take_session()
         try:
             yield session
         finally:
@@ -130,7 +137,7 @@ class Sessions:
             if is_closed:
                 session.close()
 
-    def _taken(self) -> Session:
+    def _take_session(self) -> Session:
         """Return a session that nobody uses. Raises ConnectError where none can be had."""
         while True:
             with self._changed:
@@ -152,7 +159,7 @@ class Sessions:
                 return session
 
     def _logs_in(self, session: Session) -> bool:
-        """Can a further session log in without a prompt? Else it is closed, and none is tried."""
+        """Return whether one more session logs in without a prompt; if not, none is tried again."""
         try:
             session.run(["true"])
             return True
@@ -163,7 +170,7 @@ class Sessions:
 
 
 class ReportingCounters(Counters):
-    """Counts a stream, and passes on the bytes that have landed."""
+    """Counters of a stream that call a function with the bytes that have landed."""
 
     def __init__(self, progress: Callable[[int], object]) -> None:
         super().__init__()

@@ -19,7 +19,7 @@ import pytest
 
 import pscp
 from e2e.ways import Ran, Way
-from pscp.cleaning import _answered, format_age
+from pscp.cleaning import _ask_all, format_age
 from pscp.endpoint import requests
 from pscp.errors import DestinationError, ProtocolError
 from pscp.option_fields import OptionFields
@@ -264,7 +264,7 @@ def test_wrong_use(push: Way, words: tuple[str, ...], message: str) -> None:
 )
 def test_an_answer_of_another_shape(answer: Any) -> None:
     with pytest.raises(ProtocolError, match="another shape"):
-        _answered(lambda request: (answer, False), requests.Clean("", False), False)
+        _ask_all(lambda request: (answer, False), requests.Clean("", False), False)
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ STUCK = """
 import subprocess, sys, threading
 from pscp import signals
 signals.PATIENCE_S = 0.2
-with signals.last_act(lambda: print("undone", flush=True)), signals.signals_raised("hint"):
+with signals.last_act(lambda: print("undone", flush=True)), signals.raise_on_signals("hint"):
     pids = [subprocess.Popen(["sleep", "1000"], stdout=subprocess.DEVNULL).pid]
     while True:
         try:

@@ -29,7 +29,7 @@ def test_a_program_that_asks_gets_records(caplog: pytest.LogCaptureFixture) -> N
 def test_what_is_shown_names_the_thread_and_ends_with_its_block() -> None:
     lines: list[str] = []
     room = log.Log("test")
-    with log.shown(True, lines.append):
+    with log.show_records(True, lines.append):
         room.debug("inside")
     room.debug("after")
     assert [line.split(" s, ")[1] for line in lines] == ["MainThread: inside"]
@@ -37,7 +37,7 @@ def test_what_is_shown_names_the_thread_and_ends_with_its_block() -> None:
 
 
 def test_nothing_is_shown_where_it_is_not_wanted() -> None:
-    with log.shown(False, pytest.fail):
+    with log.show_records(False, pytest.fail):
         log.Log("test").debug("inside")
 
 

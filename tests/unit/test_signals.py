@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from pscp.errors import Terminated
-from pscp.signals import signals_raised
+from pscp.signals import raise_on_signals
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +25,7 @@ def as_before() -> Iterator[None]:
 
 def test_a_program_started_after_the_signal_can_be_ended() -> None:
     """As an ssh that logs in while the copy is ending; the second signal changes nothing."""
-    with pytest.raises(Terminated), signals_raised():
+    with pytest.raises(Terminated), raise_on_signals():
         try:
             os.kill(os.getpid(), signal.SIGTERM)
         finally:

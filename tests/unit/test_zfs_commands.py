@@ -16,8 +16,17 @@ from hypothesis import strategies as st
 from pscp import errors
 from pscp.zfs import commands, error_messages
 from pscp.zfs.commands import Speech
-from pscp.zfs.features import Abilities, Common, parse_features, parse_usage, together
-from pscp.zfs.inventory import Dataset, Snapshot, Zfs, parse_datasets
+from pscp.zfs.inventory import (
+    Abilities,
+    Common,
+    Dataset,
+    Snapshot,
+    Zfs,
+    parse_datasets,
+    parse_features,
+    parse_usage,
+    together,
+)
 from pscp.zfs.names import is_dataset, is_excluded, moved, parse_place, relative
 from pscp.zfs.plan import Stream
 from pscp.zfs.runner import Piped, Ran
