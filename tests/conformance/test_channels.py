@@ -119,11 +119,12 @@ def an_entry(name: str = "file", size: int = len(CONTENT)) -> tree.Entry:
 # --- the beginning
 
 
-def test_the_agent_says_hello(start: Start) -> None:
+def test_the_agent_says_hello_and_may_be_closed_twice(start: Start) -> None:
     far = start()
     assert far.hello["python"] == ".".join(map(str, sys.version_info[:3]))
     assert far.hashes.keys() >= {"sha256", "blake2b"}
     assert far.session.state == "ready"
+    far.close()  # start() does it again
 
 
 def test_a_question_is_answered(start: Start, tmp_path: Path) -> None:
@@ -153,34 +154,48 @@ def test_a_banner_is_skipped_and_shown(start: Start, tmp_path: Path) -> None:
     become_sink(far, tmp_path)  # and nothing of it is taken for a frame
 
 
-@pytest.mark.parametrize("size", [1, 60_000])
-def test_a_banner_of_any_usual_size_is_skipped(start: Start, size: int) -> None:
-    far = start(before=f"head -c {size} /dev/zero | tr '\\0' x; ")
+def test_a_banner_of_any_usual_size_is_skipped(start: Start) -> None:
+    far = start(before="head -c 60000 /dev/zero | tr '\\0' x; ")
     assert "sha256" in far.hashes
 
 
+def test_noise_without_an_end_is_no_agent(open_channel: Open) -> None:
+    assert_quoted(open_channel, "yes noise")
+
+
+@ONE_WAY
 @pytest.mark.parametrize(
     "noise",
-    ["yes noise", "head -c 70000 /dev/zero | tr '\\0' x", "echo This account is not available."],
-    ids=["endless", "70 kB", "a line"],
+    ["head -c 70000 /dev/zero | tr '\\0' x", "echo This account is not available."],
+    ids=["70 kB", "a line"],
 )
 def test_what_is_no_agent_is_an_error_that_quotes_it(open_channel: Open, noise: str) -> None:
+    assert_quoted(open_channel, noise)
+
+
+def assert_quoted(open_channel: Open, noise: str) -> None:
     with pytest.raises(NoAgent, match=r"it said: (n|x{9}|This account)") as caught:
         RemoteAgent(open_channel(noise))
     assert len(caught.value.message) < 1000
 
 
-@pytest.mark.parametrize(
-    ("instead", "error"),
-    [("exit 97", NoPython), ("exit 98", NoPython), ("exit 0", NoAgent), ("exit 1", NoAgent),
-     ("echo why >&2; exit 3", NoAgent), ("/no/such/shell", NoAgent)],
-)  # fmt: skip
-def test_a_command_that_ends_at_once_tells_why(
-    open_channel: Open, instead: str, error: type[ConnectError]
-) -> None:
+def test_a_command_that_ends_at_once_tells_why(open_channel: Open) -> None:
+    for instead, error in (("exit 97", NoPython), ("echo why >&2; exit 3", NoAgent)):
+        assert error_instead(open_channel, instead) is error
+
+
+@ONE_WAY
+def test_each_status_has_its_meaning(open_channel: Open) -> None:
+    assert error_instead(open_channel, "exit 98") is NoPython
+    for instead in ("exit 0", "exit 1", "/no/such/shell"):
+        assert error_instead(open_channel, instead) is NoAgent
+
+
+def error_instead(open_channel: Open, instead: str) -> type[ConnectError]:
+    """Return what comes of this command in the place of an agent."""
     with pytest.raises(ConnectError) as caught:
         RemoteAgent(open_channel(instead))
-    assert type(caught.value) is error
+    return type(caught.value)
 
 
 # --- whose the copy is
@@ -397,31 +412,6 @@ def test_a_lost_channel_is_seen_without_reading(start: Start) -> None:
     poll.register(far.channel.read_fd, 0)
     assert poll.poll(ENDING_MS)
     assert far.is_closed()
-
-
-def test_closing_twice_does_no_harm(start: Start) -> None:
-    far = start()
-    far.close()
-    far.close()
-
-
-def test_an_agent_serves_one_copy_after_another(start: Start, tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(CONTENT)
-    (tmp_path / "to").mkdir()
-    far = start()
-    for _ in range(2):
-        become_sink(far, tmp_path / "to")
-        far.send(wire.FILE, 1, 0, wire.to_json(an_entry()))
-        assert push(far, 1, 0, CONTENT, digest(CONTENT)).flags == 0
-        assert far.ask(requests.End()) == (None, False)
-        far.session.advance(session.END)
-        known = become_source(far, tmp_path / "file")
-        asked = [(source.listed(known), [(0, len(CONTENT))])]
-        answer: Any
-        answer, failed = far.ask(requests.Digests(asked, ALGORITHM))
-        assert (answer, failed) == ([[digest(CONTENT).hex()]], False)
-        assert far.ask(requests.End()) == (None, False)
-        far.session.advance(session.END)
 
 
 @ONE_WAY

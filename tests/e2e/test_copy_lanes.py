@@ -56,11 +56,7 @@ def logins(way: Way) -> int:
 
 @pytest.mark.parametrize(
     ("words", "connections", "lanes"),
-    [
-        (("-c", "2", "--channels", "3"), 2, 6),
-        (("-c", "3", "--channels", "1"), 3, 3),
-        (("-c", "1", "--channels", "4"), 1, 4),
-    ],
+    [(("-c", "2", "--channels", "3"), 2, 6), (("-c", "1", "--channels", "4"), 1, 4)],
 )
 def test_channels_share_their_connection(
     filled: Way, words: tuple[str, ...], connections: int, lanes: int

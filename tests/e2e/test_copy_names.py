@@ -59,8 +59,10 @@ def test_a_tree_of_awkward_names(way: Way) -> None:
         inner = Path(os.fsdecode(os.path.join(os.fsencode(way.source), name)))
         inner.mkdir()
         fill(inner, ALL_NAMES[number % 7 :: 7])
-    assert way.copy(".").ok
+    result = way.copy(".")
+    assert result.ok
     assert_same_tree(way.source, way.destination)
+    assert way.copy(".").files_resumed == result.files  # each is found there by its name
 
 
 def test_awkward_names_typed(way: Way) -> None:
@@ -72,11 +74,10 @@ def test_awkward_names_typed(way: Way) -> None:
 
 
 def test_a_destination_of_that_name(way: Way) -> None:
-    for name in ALL_NAMES:
+    for name in MORE_NAMES:
         (way.source / "x").write_bytes(name)
         assert way.copy("x", to=os.fsdecode(name)).ok, name
         assert os.listdir(os.fsencode(way.destination)) == [name]
-        assert way.copy("x", to=os.fsdecode(name)).files_resumed == 1, name
         os.unlink(os.path.join(os.fsencode(way.destination), name))
 
 

@@ -49,18 +49,13 @@ def arrived(way: Way) -> list[str]:
 @pytest.mark.parametrize(
     ("words", "names"),
     [
-        (["exclude=*.o"], ["t/a.c", "t/doc/a.txt", "t/src/a.c", "t/src/doc/b.txt"]),
-        (["exclude=doc/"], ["t/a.c", "t/a.o", "t/src/a.c", "t/src/a.o"]),
-        (["exclude=/doc"], ["t/a.c", "t/a.o", "t/src/a.c", "t/src/a.o", "t/src/doc/b.txt"]),
         (["exclude=src/*.o", "exclude=doc"], ["t/a.c", "t/a.o", "t/src/a.c"]),
         (["include=a.o", "exclude=a.*"], ["t/a.o", "t/src/a.o", "t/src/doc/b.txt"]),
-        (["exclude=a.*", "include=a.o"], ["t/src/doc/b.txt"]),
-        (["exclude=a.c/"], ["t/a.c", "t/a.o", "t/doc/a.txt", "t/src/a.c", "t/src/a.o",
-                              "t/src/doc/b.txt"]),
         (["exclude=t"], []),
     ],
-)  # fmt: skip
+)
 def test_filters(way: Way, words: list[str], names: list[str]) -> None:
+    """Not here: what a pattern matches (../unit/test_tree.py)."""
     tree = ("a.c", "a.o", "doc/a.txt", "src/a.c", "src/a.o", "src/doc/b.txt")
     make(way.source / "t", tree)
     filters = tuple((kind, pattern) for kind, _, pattern in (w.partition("=") for w in words))

@@ -77,8 +77,9 @@ def lanes(shown: str) -> int:
 # --- what is asked once
 
 
-@OVER_EACH
-@pytest.mark.parametrize("asks", ["", "Password: "], ids=["password", "keyboard-interactive"])
+@pytest.mark.parametrize(
+    ("transport", "asks"), [("openssh", "Password: "), ("asyncssh", ""), ("paramiko", "Password: ")]
+)
 def test_a_password(
     asks: str, transport: str, source: Path, there: Path, make_login_server: MakeLogins
 ) -> None:
@@ -107,9 +108,13 @@ def test_c1_who_types_has_all_the_time(
         assert screen.end() == 0, screen.shown
 
 
-@OVER_EACH
-@pytest.mark.parametrize("has_pam", [True, False], ids=["pam", "shadow"])
-@pytest.mark.parametrize("is_typed", [True, False], ids=["typed", "file"])
+@pytest.mark.parametrize(
+    ("transport", "has_pam", "is_typed"),
+    [
+        ("openssh", True, True), ("openssh", False, False), ("asyncssh", True, False),
+        ("asyncssh", False, True), ("paramiko", True, False), ("paramiko", False, True),
+    ],
+)  # fmt: skip
 def test_a_password_of_a_real_account(
     is_typed: bool, has_pam: bool, transport: str, source: Path, there: Path,
     password_file: Path, make_password_sshd: Callable[..., PasswordSshd],
@@ -126,7 +131,7 @@ def test_a_password_of_a_real_account(
     assert server.accepted >= 2 and server.refused == 0
 
 
-@OVER_EACH
+@pytest.mark.parametrize("transport", ["openssh", "asyncssh"])
 def test_a_password_that_was_mistyped(
     transport: str, source: Path, there: Path, make_login_server: MakeLogins
 ) -> None:
@@ -140,7 +145,7 @@ def test_a_password_that_was_mistyped(
     assert server.refused == 1 and server.accepted >= 2
 
 
-@OVER_EACH
+@pytest.mark.parametrize("transport", ["openssh", "paramiko"])
 def test_a_passphrase(
     transport: str, source: Path, there: Path, make_sshd: Callable[..., PrivateServer]
 ) -> None:
@@ -160,7 +165,7 @@ def test_a_passphrase(
     assert server.log.count("Accepted publickey") - before >= 2
 
 
-@OVER_EACH
+@pytest.mark.parametrize("transport", ["openssh", "paramiko"])
 def test_a_host_key_and_a_password(
     transport: str, source: Path, there: Path, tmp_path: Path, make_login_server: MakeLogins
 ) -> None:
@@ -184,21 +189,20 @@ def test_a_host_key_and_a_password(
 
 
 @OVER_EACH
-@pytest.mark.parametrize("is_answered", [True, False], ids=["no", "batch"])
 def test_a_host_key_that_is_not_taken(
-    is_answered: bool, transport: str, source: Path, tmp_path: Path, make_login_server: MakeLogins
+    transport: str, source: Path, tmp_path: Path, make_login_server: MakeLogins
 ) -> None:
+    """Not here: with -B (test_copy_ssh.py, test_transports.py)."""
     server = make_login_server(password=SECRET)
     known = tmp_path / "known_hosts"
     words = ["--transport", transport, "-o", f"UserKnownHostsFile={known}"]
-    words += ["-o", "StrictHostKeyChecking=ask", *([] if is_answered else ["-B"])]
+    words += ["-o", "StrictHostKeyChecking=ask"]
     with terminal(*argv(server, source, *words)) as screen:
-        if is_answered:
-            screen.answer(r"\(yes/no/\[fingerprint\]\)\? ", "no")
+        screen.answer(r"\(yes/no/\[fingerprint\]\)\? ", "no")
         assert screen.end() == 3, screen.shown
     assert "Host key verification failed" in screen.shown
     assert "compare the key with the host's owner" in " ".join(screen.shown.split())
-    assert screen.shown.count("(yes/no/") == int(is_answered)
+    assert screen.shown.count("(yes/no/") == 1
     assert "password" not in screen.shown and not known.exists()
 
 
@@ -269,7 +273,7 @@ def test_a_code_that_is_good_once(
     assert lanes(screen.shown) > 1
 
 
-@OVER_EACH
+@pytest.mark.parametrize("transport", ["asyncssh", "paramiko"])
 def test_a_password_and_a_code(
     transport: str, source: Path, there: Path, make_login_server: MakeLogins
 ) -> None:
@@ -296,8 +300,9 @@ def test_a_code_that_is_asked_for_as_a_password(
     assert screen.shown.count("Password: ") == 1
 
 
-@OVER_EACH
-@pytest.mark.parametrize("lacks", ["python3", "exec"])
+@pytest.mark.parametrize(
+    ("transport", "lacks"), [("openssh", "python3"), ("asyncssh", "exec"), ("paramiko", "python3")]
+)
 def test_a_code_where_only_sftp_is_there(
     lacks: str, transport: str, source: Path, there: Path, make_login_server: MakeLogins,
     shell_that: ShellThat,
@@ -339,7 +344,7 @@ def test_a_login_that_asked_nothing_is_expected_to_ask_nothing(
     assert log.read_text().split().count("-N") == 1
 
 
-@pytest.mark.parametrize("words", [("-c", "5"), ("--channels", "5"), ()], ids=" ".join)
+@pytest.mark.parametrize("words", [("-c", "5"), ("--channels", "5")], ids=" ".join)
 def test_login_once(
     words: tuple[str, ...], source: Path, there: Path, make_login_server: MakeLogins
 ) -> None:

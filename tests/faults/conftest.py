@@ -63,17 +63,12 @@ leave(code)
 """
 
 
-def until(is_so: Callable[[], Any], what: str = "") -> None:
+def until(is_so: Callable[[], Any], what: str = "", patience_s: float = PATIENCE_S) -> None:
     """Waits for a condition; fails the test where it never comes."""
-    deadline_s = time.monotonic() + PATIENCE_S
+    deadline_s = time.monotonic() + patience_s
     while not is_so():
         assert time.monotonic() < deadline_s, f"never: {what or is_so}"
         time.sleep(0.002)
-
-
-def asking(request: type) -> str:
-    """What a rule's `contains` is for frames that make this request (pscp.endpoint.requests)."""
-    return f'"ask":"{request.__name__}"'
 
 
 @dataclasses.dataclass(frozen=True)

@@ -438,24 +438,9 @@ class UnaskedData(Far):
         self.send(wire.DATA, 1, 0, EVIL)
 
 
-class UnaskedReply(Far):
-    def begin(self, asked: dict[str, Any]) -> None:
-        self.reply(4711, [])
-
-
-class UnaskedPack(Far):
-    def begin(self, asked: dict[str, Any]) -> None:
-        self.send(wire.PACK, 4711, 0, wire.pack_payload([], []))
-
-
 class UnaskedAck(Far):
     def begin(self, asked: dict[str, Any]) -> None:
         self.send(wire.ACK, 1, 0, wire.LANDED.pack(5, 1))
-
-
-class UnaskedHello(Far):
-    def begin(self, asked: dict[str, Any]) -> None:
-        self.send(wire.HELLO, 0, 0, wire.to_json(self.hello()))
 
 
 class Chunks(Far):
@@ -464,9 +449,6 @@ class Chunks(Far):
     def chunk(self, id_: int, offset: int, length: int) -> None:
         getattr(self, self.argument)(id_, offset, length)
 
-    def behind(self, id_: int, offset: int, length: int) -> None:
-        self.data(id_, offset + length + 10, EVIL)
-
     def before(self, id_: int, offset: int, length: int) -> None:
         self.data(id_, max(offset - 10, 0), content(length))
         self.data(id_, offset + 7, EVIL)
@@ -474,21 +456,11 @@ class Chunks(Far):
     def longer(self, id_: int, offset: int, length: int) -> None:
         self.data(id_, offset, content(length + 1))
 
-    def far_away(self, id_: int, offset: int, length: int) -> None:
-        self.data(id_, wire.MAX_OFFSET - 100, EVIL)
-
     def of_another(self, id_: int, offset: int, length: int) -> None:
         self.data(id_ + 1, offset, content(length))
 
     def empty(self, id_: int, offset: int, length: int) -> None:
         self.send(wire.DATA, id_, offset, b"")
-
-    def twice(self, id_: int, offset: int, length: int) -> None:
-        self.data(id_, offset, content(length // 2))
-        self.data(id_, offset, content(length // 2))
-
-    def no_data(self, id_: int, offset: int, length: int) -> None:
-        self.complete(id_, offset, length, self.digest(b""))
 
     def too_little(self, id_: int, offset: int, length: int) -> None:
         self.data(id_, offset, content(length - 1))
@@ -505,10 +477,6 @@ class Chunks(Far):
         self.data(id_, offset, content(length))
         self.complete(id_, offset, length, self.digest(b"else"))
 
-    def empty_digest(self, id_: int, offset: int, length: int) -> None:
-        self.data(id_, offset, content(length))
-        self.complete(id_, offset, length, b"")
-
 
 class Packs(Far):
     """What a pack is answered with: a method's name after the colon."""
@@ -518,9 +486,6 @@ class Packs(Far):
         rows = [[len(body), self.digest(body).hex()] for body in bodies]
         rows, bodies = getattr(self, self.argument)(rows, bodies)
         self.send(wire.PACK, id_, 0, wire.pack_payload(rows, bodies))
-
-    def wrong_digests(self, rows: list[Any], bodies: list[bytes]) -> tuple[object, list[bytes]]:
-        return [[size, "00" * 32] for size, _ in rows], bodies
 
     def digests_of_another_shape(
         self, rows: list[Any], bodies: list[bytes]
@@ -536,45 +501,8 @@ class Packs(Far):
     def no_rows(self, rows: list[Any], bodies: list[bytes]) -> tuple[object, list[bytes]]:
         return None, bodies
 
-    def rows_of_another_shape(
-        self, rows: list[Any], bodies: list[bytes]
-    ) -> tuple[object, list[bytes]]:
-        return [5 for _ in rows], bodies
-
-    def rows_that_lie(self, rows: list[Any], bodies: list[bytes]) -> tuple[object, list[bytes]]:
-        return [[size + 1, digest] for size, digest in rows], bodies
-
-    def rows_that_lie_below(
-        self, rows: list[Any], bodies: list[bytes]
-    ) -> tuple[object, list[bytes]]:
-        return [[-1, digest] for _, digest in rows], bodies
-
-    def failures_of_another_shape(
-        self, rows: list[Any], bodies: list[bytes]
-    ) -> tuple[object, list[bytes]]:
-        return [{"kind": "x"} for _ in rows], []
-
-    def failures_with_bodies(
-        self, rows: list[Any], bodies: list[bytes]
-    ) -> tuple[object, list[bytes]]:
-        failure = {"kind": "system", "path": "x", "message": "y", "errno": 5}
-        return [failure for _ in rows], bodies
-
     def more_bytes(self, rows: list[Any], bodies: list[bytes]) -> tuple[object, list[bytes]]:
         return rows, [*bodies, EVIL]
-
-    def fewer_bytes(self, rows: list[Any], bodies: list[bytes]) -> tuple[object, list[bytes]]:
-        return rows, bodies[:-1]
-
-
-class ShortPack(Far):
-    def pack(self, id_: int, files: list[Any]) -> None:
-        self.send(wire.PACK, id_, 0, b"\0\0")
-
-
-class LongListPack(Far):
-    def pack(self, id_: int, files: list[Any]) -> None:
-        self.send(wire.PACK, id_, 0, wire.COUNT.pack((1 << 32) - 1) + b"[]")
 
 
 # --- streams

@@ -4,7 +4,9 @@ What the scenarios do is in hostile_agent.py. After each of them: nothing beside
 has changed, no traceback, one of the documented exit codes, and no part is left. They run in
 threads of this process; one of each kind, and those that end it, are the ssh of a lane.
 
-Not here: damage by accident (test_damage.py).
+Not here: each field of an entry (../unit/test_entries.py), frames that no state takes
+(../unit/test_session.py, ../unit/test_wire.py, ../core/test_lane.py), damage by accident
+(test_damage.py).
 """
 
 from __future__ import annotations
@@ -138,8 +140,7 @@ def there_already(victim: Victim) -> None:
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["new", "again"])
-@pytest.mark.parametrize("scenario", ["Names", "NamesOfLinks"])
-@pytest.mark.parametrize("words", ["-r", "-a"])
+@pytest.mark.parametrize(("scenario", "words"), [("Names", "-r"), ("NamesOfLinks", "-a")])
 def test_names_that_lead_elsewhere(victim: Victim, scenario: str, words: str, again: bool) -> None:
     if again:
         there_already(victim)
@@ -228,20 +229,16 @@ def test_modes(victim: Victim, words: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "tops", [["other"], [".bashrc"], [".."], ["a/b"], ["/etc/passwd"], [""], ["tree", ".."],
-             ["tree", "tree"], ["\ud800"], ["a\0b"], [5], [None], ["."]],
+    ("name", "tops"),
+    [("tree", ["other"]), ("tree", [".."]), ("tree", ["tree", "tree"]), ("tree", ["\ud800"]),
+     ("*", [".bashrc"]), ("*", ["a/b"]), ("*", ["tree", ".."]), (".", [""]), (".", ["tree"]),
+     ("~", ["."]), ("~", [5])],
     ids=ascii,
 )  # fmt: skip
-@pytest.mark.parametrize("name", ["tree", "*", ".", "~"])
-def test_other_sources_than_were_asked_for(victim: Victim, tops: list[Any], name: str) -> None:
+def test_other_sources_than_were_asked_for(victim: Victim, name: str, tops: list[Any]) -> None:
     told = json.dumps([[top, "/there", False] for top in tops])
-    ended = victim.pull(f"Tops:{told}", name=name)
-    assert ended.code in (1, 4) or (tops, name) == (["other"], "*")
-    assert victim.there() <= ({"other"} if name == "*" else {"tree"} if name == "tree" else set())
-    for top in tops:
-        assert top in ("other", "tree", "", ".bashrc") or victim.pull(
-            f"Tops:{told}", "-T"
-        ).code in (1, 4)
+    assert victim.pull(f"Tops:{told}", name=name).code in (1, 4)
+    assert victim.there() <= ({"tree"} if name == "tree" else set())
 
 
 def test_another_name_where_the_user_wants_it(victim: Victim) -> None:
@@ -259,21 +256,10 @@ def test_very_many_sources(victim: Victim) -> None:
 @pytest.mark.parametrize(
     "entry",
     [
-        ["file", 0, "tree/e", -1, 0, 0, 0, {}], ["file", 0, "tree/e", 1 << 70, 0, 0, 0, {}],
-        ["file", 0, "tree/e", 1e5, 0, 0, 0, {}], ["file", 0, "tree/e", "5", 0, 0, 0, {}],
-        ["file", 0, "tree/e", True, 0, 0, 0, {}], ["file", 0, "tree/e", 5, -1, 0, 0, {}],
-        ["file", 0, "tree/e", 5, 0o100777, 0, 0, {}], ["file", 0, "tree/e", 5, 0, 1 << 80, 0, {}],
-        ["file", 0, "tree/e", 5, 0, 0, 0, []], ["file", 0, 5, 5, 0, 0, 0, {}],
-        ["file", "0", "tree/e", 5, 0, 0, 0, {}], ["file", 0, "tree/e"], [], None, 5, "file",
-        ["pipe", 0, "tree/e", 0, 0, 0, 0, {}], [None, 0, "tree/e", 0, 0, 0, 0, {}],
-        ["folder", 0, "tree/e", 5, 0, 0, 0, {}], ["link", 0, "tree/e", LARGE, 0, 0, 0, {"to": "x"}],
-        ["error", 0, "tree/e", 0, 0, 0, 0, {}], ["error", 0, "tree/e", 0, 0, 0, 0, {"kind": []}],
-        ["file", 0, "tree/e", 5, 0, 0, 0, {"x": 5}], ["file", 0, "tree/e", 5, 0, 0, 0, {"x": [1]}],
-        ["file", 0, "tree/e", 5, 0, 0, 0, {"x": {"user.a": 5}}],
-        ["link", 0, "tree/e", 0, 0, 0, 0, {}], ["link", 0, "tree/e", 0, 0, 0, 0, {"to": 5}],
+        ["file", 0, "tree/e", -1, 0, 0, 0, {}], None, ["error", 0, "tree/e", 0, 0, 0, 0, {}],
+        ["error", 0, "tree/e", 0, 0, 0, 0, {"kind": []}], ["link", 0, "tree/e", 0, 0, 0, 0, {}],
+        ["link", 0, "tree/e", 0, 0, 0, 0, {"to": 5}],
         ["link", 0, "tree/e", 0, 0, 0, 0, {"to": "a\0b"}],
-        ["link", 0, "tree/e", 0, 0, 0, 0, {"to": "\ud800"}],
-        ["link", 0, "tree/e", 0, 0, 0, 0, {"to": ""}],
     ],
     ids=lambda entry: json.dumps(entry)[:60],
 )  # fmt: skip
@@ -306,27 +292,24 @@ SHAPES: list[Any] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("question", ["hello", "expand", "begin", "walk", "extents"])
+@pytest.mark.parametrize("question", ["expand", "walk", "extents"])
 def test_answers_of_another_shape(victim: Victim, question: str) -> None:
-    for shape in SHAPES:
-        for failed in (False, True) if question != "hello" else (False,):
-            told = json.dumps([question, shape, failed])
-            ended = victim.pull(f"Answers:{told}", "--no-resume")
-            is_right = question == "begin" and not failed
-            is_empty = question in ("expand", "walk", "extents") and ended.code == 0
-            assert ended.code in (1, 4) or is_right or is_empty, (shape, failed, ended)
-            sparse = victim.destination / "tree" / "sparse"
-            assert not sparse.exists() or question in ("begin", "extents")
+    """Those of other questions are in ../core/test_coordinator.py and test_lane.py."""
+    for shape, failed in [(each, False) for each in SHAPES] + [(None, True), ({}, True)]:
+        told = json.dumps([question, shape, failed])
+        ended = victim.pull(f"Answers:{told}", "--no-resume")
+        assert ended.code in (0, 1, 4), (shape, failed, ended)
+        sparse = victim.destination / "tree" / "sparse"
+        assert not sparse.exists() or question == "extents"
 
 
-@pytest.mark.parametrize("shape", [{}, {"sha256": "x"}, {"sha256": None}, {"sha256": 1 << 2000},
-                                   {"sha256": -5}, {"other": 5}, [["sha256", 5]]], ids=str)  # fmt: skip  # noqa: E501
+@pytest.mark.parametrize("shape", [{}, {"sha256": 1 << 2000}, [["sha256", 5]]], ids=str)
 def test_digests_of_another_shape(victim: Victim, shape: Any) -> None:
     told = json.dumps(["hello", {"hashes": shape}, False])
     assert victim.pull(f"Answers:{told}").code == 4
 
 
-@pytest.mark.parametrize("told", ["nan", "-inf", "inf", "1e300"])
+@pytest.mark.parametrize("told", ["nan", "-inf"])
 def test_d3_a_round_trip_that_an_agent_tells(victim: Victim, told: str) -> None:
     """D3: it is measured here, so what an agent says of it means nothing."""
     ended = victim.pull(f"RoundTrip:{told}")
@@ -334,7 +317,7 @@ def test_d3_a_round_trip_that_an_agent_tells(victim: Victim, told: str) -> None:
     assert victim.there() == GOOD
 
 
-@pytest.mark.parametrize("scenario", ["DeepHello", "DeepAnswer:expand", "DeepAnswer:walk"])
+@pytest.mark.parametrize("scenario", ["DeepHello", "DeepAnswer:walk"])
 def test_very_deep_answers(victim: Victim, scenario: str) -> None:
     assert victim.pull(scenario).code == 4
 
@@ -364,8 +347,10 @@ def test_attributes_owners_and_times(victim: Victim, words: str) -> None:
         assert path.lstat().st_uid == os.getuid() or words == "-a"
 
 
-@pytest.mark.parametrize("scenario", ["Failures", "EscapesInNames", "Banner"])
-@pytest.mark.parametrize("style", ["none", "plain", "json"])
+@pytest.mark.parametrize(
+    ("scenario", "style"),
+    [("Failures", "none"), ("Failures", "json"), ("EscapesInNames", "plain"), ("Banner", "plain")],
+)
 def test_escapes_are_spelled_out(victim: Victim, scenario: str, style: str) -> None:
     """That none is in what was said is checked for every scenario."""
     ended = victim.pull(scenario, "--progress", style)
@@ -373,7 +358,7 @@ def test_escapes_are_spelled_out(victim: Victim, scenario: str, style: str) -> N
     assert "\\x1b" in ended.err or "\\u001b" in ended.out
 
 
-@pytest.mark.parametrize("status", ["\1", "\x61", "\x62", "\x63", "\x7f"], ids=ascii)
+@pytest.mark.parametrize("status", ["\1", "\x61", "\x7f"], ids=ascii)
 def test_what_it_says_at_its_end(victim: Victim, status: str) -> None:
     ended = victim.pull(f"SaysAndEnds:{status}", "--progress", "none", is_process=True)
     assert ended.code in (3, 4)
@@ -384,12 +369,9 @@ def test_what_it_says_at_its_end(victim: Victim, status: str) -> None:
 
 @pytest.mark.parametrize(
     "scenario",
-    ["UnaskedData", "UnaskedReply", "UnaskedPack", "UnaskedAck", "UnaskedHello", "Packs:fewer_rows",
-     "Packs:more_rows", "Packs:no_rows", "Packs:rows_of_another_shape", "Packs:rows_that_lie",
-     "Packs:rows_that_lie_below", "Packs:failures_of_another_shape", "Packs:failures_with_bodies",
-     "Packs:more_bytes", "Packs:fewer_bytes", "ShortPack", "LongListPack", "Chunks:behind",
-     "Chunks:before", "Chunks:longer", "Chunks:far_away", "Chunks:of_another", "Chunks:empty",
-     "Chunks:twice", "Chunks:no_data", "Chunks:too_little", "Chunks:failure_of_another_shape"],
+    ["UnaskedData", "UnaskedAck", "Packs:fewer_rows", "Packs:more_rows", "Packs:no_rows",
+     "Packs:more_bytes", "Chunks:before", "Chunks:longer", "Chunks:of_another", "Chunks:empty",
+     "Chunks:too_little", "Chunks:failure_of_another_shape"],
 )  # fmt: skip
 def test_what_was_not_asked_for(victim: Victim, scenario: str) -> None:
     assert victim.pull(scenario).code == 4
@@ -397,9 +379,10 @@ def test_what_was_not_asked_for(victim: Victim, scenario: str) -> None:
     assert victim.there() <= (GOOD if "Unasked" in scenario else GOOD - {bad})
 
 
-@pytest.mark.parametrize("scenario", ["Chunks:wrong_digest", "Chunks:empty_digest",
-                                      "Chunks:short_digest_frame",
-                                      "Packs:wrong_digests", "Packs:digests_of_another_shape"])  # fmt: skip  # noqa: E501
+@pytest.mark.parametrize(
+    "scenario",
+    ["Chunks:wrong_digest", "Chunks:short_digest_frame", "Packs:digests_of_another_shape"],
+)
 def test_digests_that_are_wrong(victim: Victim, scenario: str) -> None:
     ended = victim.pull(scenario)
     bad, good = ("large good", "good") if "Chunks" in scenario else ("good", "large good")
@@ -412,8 +395,7 @@ def test_digests_that_are_wrong(victim: Victim, scenario: str) -> None:
 # --- bytes
 
 
-@pytest.mark.parametrize("raw", ["00" * 28, "ff" * 28, "47455420", "02" + "00" * 27, "06"],
-                         ids=["zeros", "ones", "short", "no check", "one byte"])  # fmt: skip
+@pytest.mark.parametrize("raw", ["47455420", "06"], ids=["short", "one byte"])
 def test_bytes_that_are_no_frames(victim: Victim, raw: str) -> None:
     """The short ones become garbage together with the answer behind them."""
     assert victim.pull(f"Frames:{raw}").code == 4

@@ -36,16 +36,13 @@ def change_journal(way: Way, change: Callable[[list[Any]], None]) -> None:
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
-@pytest.mark.parametrize(
-    ("place", "number"), [(2, 1 << 40), (2, 1 << 64), (3, -1)], ids=["far", "huge", "negative"]
-)
-def test_a_wrong_number_is_not_believed(way: Way, place: int, number: float) -> None:
+def test_a_wrong_number_is_not_believed(way: Way) -> None:
     """D6: it failed the file as one that had changed, or sent the agent to its end."""
     cut_short(way)
 
     def change(line: list[Any]) -> None:
         if line[0] == "chunk":
-            line[place] = number
+            line[2] = 1 << 64
 
     change_journal(way, change)
     ended = way.run("-c", "2")

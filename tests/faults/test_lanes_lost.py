@@ -1,6 +1,8 @@
 """Connections that die, stand still, are refused or never come back while a copy runs.
 
-Not here: bytes that change on the way (test_damage.py), an end of the client (test_killed.py).
+Not here: a loss at each frame, again and again or for a while (../core/test_lane.py,
+../core/test_lane_pool.py), bytes that change on the way (test_damage.py), an end of the client
+(test_killed.py).
 """
 
 from __future__ import annotations
@@ -10,7 +12,6 @@ import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from compare import assert_same_tree
@@ -40,26 +41,13 @@ def assert_copied(way: Way, result: pscp.Result) -> None:
     assert not way.parts() and not way.journals
 
 
-@pytest.mark.parametrize("connections", [1, 3])
-def test_a_connection_dies(way: Way, quick_retries: None, connections: int) -> None:
+def test_a_connection_dies(way: Way, quick_retries: None) -> None:
     fill(way.source / "big", BIG_BYTES)
     breaking = way.breaking().rule("kill", after=6 * MIB)
-    result = way.copy(connections=connections, breaking=breaking, chunk_bytes=MIB)
+    result = way.copy(connections=1, breaking=breaking, chunk_bytes=MIB)
     assert_copied(way, result)
     assert result.connections_lost == 1
     assert result.bytes_sent == BIG_BYTES  # what landed is counted once
-
-
-def test_connections_die_again_and_again(way: Way, quick_retries: None) -> None:
-    """More often than a lane may fail to connect: each of them had done some work."""
-    fill(way.source / "big", BIG_BYTES)
-    hit: dict[str, Any] = {"after": 3 * MIB // 2}
-    if way.is_push:  # only what was acknowledged is done
-        hit = {"way": "from", "type": wire.ACK, "after": 2 * wire.LANDED.size}
-    breaking = way.breaking().rule("kill", connections=list(range(12)), **hit)
-    result = way.copy(connections=1, breaking=breaking, chunk_bytes=MIB)
-    assert_copied(way, result)
-    assert result.connections_lost == breaking.connections - 1 == 12
 
 
 def test_a_connection_dies_in_a_tree_of_small_files(way: Way, quick_retries: None) -> None:
@@ -85,15 +73,14 @@ def test_a_connection_dies_while_the_far_end_is_asked(pull: Way, quick_retries: 
     assert 1 <= result.connections_lost <= 2
 
 
-@pytest.mark.parametrize("connections", [1, 2])
 def test_a_connection_stands_still(
-    way: Way, quick_retries: None, connections: int, monkeypatch: pytest.MonkeyPatch
+    way: Way, quick_retries: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A stopped ssh takes no SIGTERM, and a pipe to it is never read again."""
     monkeypatch.setattr(bootstrap, "SILENCE_S", 0.5)
     fill(way.source / "big", BIG_BYTES)
     breaking = way.breaking().rule("stop", after=MIB // 2)
-    result = way.copy(connections=connections, breaking=breaking, chunk_bytes=MIB)
+    result = way.copy(connections=1, breaking=breaking, chunk_bytes=MIB)
     assert_copied(way, result)
     assert result.connections_lost >= 1
 
@@ -141,17 +128,6 @@ def test_all_connections_die_at_once(way: Way, quick_retries: None) -> None:
     assert len(killed) == 4 == result.connections_lost
 
 
-@pytest.mark.needs_agent(reason="the relay stands before SFTP's program, which nobody refuses")
-def test_the_server_is_away_for_a_while(way: Way, quick_retries: None) -> None:
-    """As while a host boots again: connections are refused, and later not."""
-    fill(way.source / "big", BIG_BYTES)
-    breaking = way.breaking().rule("kill", after=6 * MIB)
-    breaking.rule("refuse", connections=[1, 2, 3])
-    result = way.copy(breaking=breaking, chunk_bytes=MIB)
-    assert_copied(way, result)
-    assert breaking.connections == 5
-
-
 def test_the_server_goes_for_good(
     way: Way, make_sshd: MakeServer, quick_retries: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,29 +148,16 @@ def test_the_server_goes_for_good(
     assert result.bytes_resumed >= landed_bytes
 
 
-def test_a_login_that_never_ends_holds_up_nothing(way: Way, quick_retries: None) -> None:
-    """The copy is done by the others; what still connects is ended with it."""
-    fill(way.source / "big", BIG_BYTES)
-    breaking = way.breaking().rule(
-        "block", way="from", type=None, connections=[1], after=0
-    )  # its HELLO does not come
-    limit = 16 * 8 * 1024  # kbit/s, so that it takes 1.5 s
-    result = way.copy(connections=2, breaking=breaking, limit_kbit_s=limit)
-    assert_copied(way, result)
-    assert result.connections == 1
-    assert breaking.blocked == 1
-
-
 @pytest.mark.parametrize("limit", ["2:100:2", "10:30:100"])
-def test_max_startups(way: Way, make_sshd: MakeServer, limit: str) -> None:
+def test_max_startups(push: Way, make_sshd: MakeServer, limit: str) -> None:
     """sshd refuses who comes while so many others log in: it is not asked too much.
 
     On a busy machine it counts some for a while that are in already, and lanes come slowly.
     """
-    object.__setattr__(way, "server", make_sshd([f"MaxStartups {limit}"]))
-    fill(way.source / "big", 32 * MIB)
-    result = way.copy(connections=12, limit_kbit_s=12 * 8 * 1024, chunk_bytes=MIB)
-    assert_copied(way, result)
-    drops = len(re.findall("^drop connection", way.server.log, re.MULTILINE))
-    assert drops <= (7 if limit.startswith("2:") else 2), way.server.log
+    object.__setattr__(push, "server", make_sshd([f"MaxStartups {limit}"]))
+    fill(push.source / "big", 32 * MIB)
+    result = push.copy(connections=12, limit_kbit_s=12 * 8 * 1024, chunk_bytes=MIB)
+    assert_copied(push, result)
+    drops = len(re.findall("^drop connection", push.server.log, re.MULTILINE))
+    assert drops <= (7 if limit.startswith("2:") else 2), push.server.log
     assert result.connections >= (3 if limit.startswith("2:") else 4)

@@ -11,8 +11,9 @@ import signal
 from pathlib import Path
 
 import pytest
+from core.link import asking
 
-from faults.conftest import MIB, Running, Way, asking, fill
+from faults.conftest import MIB, Running, Way, fill
 from faults.late import CHUNKS, FarEnds, assert_copied
 from pscp.endpoint import requests, wire
 from pscp.processes import descendants

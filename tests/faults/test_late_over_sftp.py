@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 from compare import assert_same_tree
+from core.link import asking
 
-from faults.conftest import MIB, Breaking, Running, Way, asking, fill, until
+from faults.conftest import MIB, Breaking, Running, Way, fill, until
 from pscp.endpoint import requests, wire
 from pscp.endpoint.fence import FENCE_SUFFIX
 from pscp.endpoint.paths import part_name

@@ -13,21 +13,28 @@ import signal
 from pathlib import Path
 
 import pytest
+from core.link import asking
 
-from faults.conftest import MIB, Running, Way, asking, fill, until
+from faults.conftest import MIB, Breaking, Running, Way, fill, until
 from faults.late import CHUNKS, FarEnds, assert_copied, in_the_middle
 from pscp.endpoint import requests, wire
 
 BIG_BYTES = 6 * MIB
 SHARED_BYTES = 40 * MIB  # more than a lane that stands still can hold, so it is asked nothing else
 OLD = b"what was there before" * 1000
-ENDINGS = [signal.SIGINT, signal.SIGKILL]
 
 
 def end(running: Running, ending: signal.Signals) -> None:
     running.send(ending)
     code = running.ended().code
     assert code == (130 if ending == signal.SIGINT else -ending)
+
+
+def go_on(running: Running, breaking: Breaking) -> None:
+    """A run that stood still comes to its end."""
+    breaking.go()
+    ended = running.ended()
+    assert ended.code == 0, ended.err
 
 
 def change(way: Way, name: str = "big", size: int = BIG_BYTES) -> None:
@@ -44,8 +51,10 @@ def finish(way: Way, *words: str) -> None:
 # --- A1: a settle that comes late
 
 
-@pytest.mark.parametrize("ending", ENDINGS)
-@pytest.mark.parametrize("options", [(), ("-p",), ("-p", "-s")])
+@pytest.mark.parametrize(
+    ("ending", "options"),
+    [(signal.SIGINT, ()), (signal.SIGINT, ("-p",)), (signal.SIGKILL, ("-p", "-s"))],
+)
 def test_a1_a_late_settle_meets_the_half_written_part_of_the_next_run(
     push: Way, far: FarEnds, ending: signal.Signals, options: tuple[str, ...]
 ) -> None:
@@ -64,9 +73,7 @@ def test_a1_a_late_settle_meets_the_half_written_part_of_the_next_run(
     late.go()
     late.until_ended()
     assert (push.destination / "big").read_bytes() == OLD
-    breaking.go()
-    ended = second.ended()
-    assert ended.code == 0, ended.err
+    go_on(second, breaking)
     assert_copied(push, modes="-p" in options, times="-p" in options)
     mode = 0o640 if "-p" in options else before
     assert (push.destination / "big").stat().st_mode & 0o777 == mode
@@ -154,9 +161,7 @@ def test_a1_a_late_finish(push: Way, far: FarEnds) -> None:
     late.go()
     late.until_ended()
     assert not (push.destination / "big").exists()
-    breaking.go()
-    ended = second.ended()
-    assert ended.code == 0, ended.err
+    go_on(second, breaking)
     assert_copied(push)
 
 
@@ -177,17 +182,21 @@ def test_a1_a_late_failure_removes_nothing_of_the_next_run(push: Way, far: FarEn
     late.go()
     late.until_ended()
     assert parts & set(push.parts())
-    breaking.go()
-    ended = second.ended()
-    assert ended.code == 0, ended.err
+    go_on(second, breaking)
     assert_copied(push)
 
 
 # --- A2: bytes that come late
 
 
-@pytest.mark.parametrize("ending", ENDINGS)
-@pytest.mark.parametrize("size", [BIG_BYTES, BIG_BYTES + 2 * MIB, BIG_BYTES - 2 * MIB])
+@pytest.mark.parametrize(
+    ("ending", "size"),
+    [
+        (signal.SIGINT, BIG_BYTES),
+        (signal.SIGKILL, BIG_BYTES + 2 * MIB),
+        (signal.SIGINT, BIG_BYTES - 2 * MIB),
+    ],
+)
 def test_a2_late_chunks_meet_the_next_run(
     push: Way, far: FarEnds, ending: signal.Signals, size: int
 ) -> None:
@@ -202,9 +211,7 @@ def test_a2_late_chunks_meet_the_next_run(
     second, breaking = in_the_middle(push)
     late.go()
     late.until_ended()
-    breaking.go()
-    ended = second.ended()
-    assert ended.code == 0, ended.err
+    go_on(second, breaking)
     assert_copied(push)
 
 
@@ -221,9 +228,7 @@ def test_a2_late_chunks_of_a_run_that_ended_well(push: Way, far: FarEnds, size: 
     second, breaking = in_the_middle(push)
     late.go()
     late.until_ended()
-    breaking.go()
-    ended = second.ended()
-    assert ended.code == 0, ended.err
+    go_on(second, breaking)
     assert_copied(push)
 
 
@@ -232,15 +237,12 @@ def fill_small(folder: Path) -> None:
         fill(folder / str(number % 5) / str(number), 1000 + number)
 
 
-@pytest.mark.parametrize("ending", ENDINGS)
-def test_a2_late_packs_change_no_file_of_the_next_run(
-    push: Way, far: FarEnds, ending: signal.Signals
-) -> None:
+def test_a2_late_packs_change_no_file_of_the_next_run(push: Way, far: FarEnds) -> None:
     late = far.plan().hold(wire.PACK)
     fill_small(push.source)
     first = push.start(*CHUNKS)
     late.until_held()
-    end(first, ending)
+    end(first, signal.SIGKILL)
     fill_small(push.source)
     far.plan()
     finish(push, "-p")
@@ -262,9 +264,7 @@ def test_a2_late_packs_in_the_middle_of_the_next_run(push: Way, far: FarEnds) ->
     second, breaking = in_the_middle(push)
     late.go()
     late.until_ended()
-    breaking.go()
-    ended = second.ended()
-    assert ended.code == 0, ended.err
+    go_on(second, breaking)
     assert_copied(push)
 
 
@@ -318,7 +318,5 @@ def test_a2_a_late_claim_takes_nothing_over(push: Way, far: FarEnds) -> None:
     second, breaking = in_the_middle(push)
     late.go()
     late.until_ended()
-    breaking.go()
-    ended = second.ended()
-    assert ended.code == 0, ended.err
+    go_on(second, breaking)
     assert_copied(push)

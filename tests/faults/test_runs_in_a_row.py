@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 from compare import assert_same_tree
+from core.link import asking
 
-from faults.conftest import MIB, Way, asking, fill, until
+from faults.conftest import MIB, Way, fill, until
 from faults.late import CHUNKS, FarEnds, assert_copied
 from pscp.endpoint import requests, wire
 

@@ -48,8 +48,11 @@ def cut_short(way: Way, moment: str, how: signal.Signals, name: str) -> None:
     running.ended()
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize(
+    ("moment", "how"),
+    [("at the first question", signal.SIGKILL), ("in the middle", signal.SIGINT)],
+    ids=["first", "middle"],
+)
 def test_a_folder_that_is_new_there(new: Way, moment: str, how: signal.Signals) -> None:
     """USERS.md A1: it went into a second tree inside the first."""
     fill_tree(new.source / "tree")
@@ -72,7 +75,7 @@ def test_a_file_that_is_new_there_under_another_name(new: Way) -> None:
 
 def test_cut_short_again_and_again(new: Way) -> None:
     fill_tree(new.source / "tree")
-    for _ in range(3):
+    for _ in range(2):
         cut_short(new, "in the middle", signal.SIGKILL, "tree")
         fill(new.source / "tree" / "n" / "large", 8 * MIB)
     ended = new.run(*CHUNKS, name="tree")

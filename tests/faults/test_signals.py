@@ -1,6 +1,6 @@
 """SIGINT, SIGTERM and SIGHUP: the end is soon, says how to go on, and leaves only what that needs.
 
-Not here: SIGKILL (test_killed.py).
+Not here: SIGKILL (test_killed.py), signals at any moment (test_signals_anywhere.py).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import time
 
 import pytest
 from compare import assert_same_tree
-from soak_signals import is_before_the_first_line
+from soak_signals import CODES
 
 from faults.conftest import MIB, Running, Way, fill, until
 from pscp.processes import descendants
@@ -20,10 +20,7 @@ EVERY_WAY = True
 
 BIG_BYTES = 24 * MIB
 SOON_S = 5.0
-CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 143}
 WORDS = ("--progress", "none", "--chunk-size", "1M", "-c", "2")
-
-each = pytest.mark.parametrize("kind", list(CODES), ids=lambda kind: kind.name)
 
 
 def standing_still(way: Way, *words: str) -> Running:
@@ -47,7 +44,7 @@ def assert_ended(way: Way, running: Running, kind: signal.Signals) -> None:
     assert not way.arrived() and way.parts() and way.journals
 
 
-@each
+@pytest.mark.parametrize("kind", list(CODES), ids=lambda kind: kind.name)
 def test_it_ends_and_the_next_run_goes_on(way: Way, kind: signal.Signals) -> None:
     running = standing_still(way)
     running.send(kind)
@@ -60,15 +57,14 @@ def test_it_ends_and_the_next_run_goes_on(way: Way, kind: signal.Signals) -> Non
     assert_same_tree(way.source, way.destination)
 
 
-@each
-def test_a_second_one_does_not_disturb_the_end(push: Way, kind: signal.Signals) -> None:
+def test_a_second_one_does_not_disturb_the_end(push: Way) -> None:
     """Whenever it comes."""
     running = standing_still(push)
-    running.send(kind)
+    running.send(signal.SIGINT)
     while running.process.poll() is None:
-        running.send(kind)
+        running.send(signal.SIGINT)
         time.sleep(0.001)
-    assert_ended(push, running, kind)
+    assert_ended(push, running, signal.SIGINT)
 
 
 def test_ctrl_c_reaches_every_ssh_too(way: Way) -> None:
@@ -81,40 +77,16 @@ def test_ctrl_c_reaches_every_ssh_too(way: Way) -> None:
     assert_ended(way, running, signal.SIGINT)
 
 
-@each
-def test_before_the_login(push: Way, kind: signal.Signals) -> None:
+def test_before_the_login(push: Way) -> None:
     fill(push.source / "big", 1000)
     breaking = push.breaking().rule("block", way="from", type=None)
     running = push.start("--progress", "none", breaking=breaking)
     until(lambda: breaking.blocked, "ssh logs in")
-    running.send(kind)
+    running.send(signal.SIGINT)
     ended = running.ended()
-    assert ended.code == CODES[kind]
+    assert ended.code == 130
     assert "Traceback" not in ended.err
     assert not descendants(running.process.pid) and not push.journals
-
-
-@each
-def test_at_any_moment(push: Way, kind: signal.Signals) -> None:
-    """From the start of the program on: a clear end, with its code or the signal itself."""
-    for number in range(400):
-        fill(push.source / f"{number}", 3000)
-    fill(push.source / "z", 8 * MIB)
-    for step in range(10):
-        running = push.start("--progress", "none", "-c", "2")
-        deadline_s = time.monotonic() + 0.09 * step
-        while time.monotonic() < deadline_s and running.process.poll() is None:
-            time.sleep(0.001)
-        running.send(kind)
-        ended = running.ended()
-        if not is_before_the_first_line(ended.err):
-            # -kind: Python itself had hardly begun.
-            assert ended.code in (CODES[kind], -kind, 0), (step, ended)
-            assert "Traceback" not in ended.err, (step, ended.err)
-        until(lambda pid=running.process.pid: not descendants(pid))  # type: ignore[misc]
-    assert push.run("-c", "2").code == 0
-    assert_same_tree(push.source, push.destination)
-    assert not push.parts()
 
 
 def test_what_is_ignored_stays_ignored(push: Way) -> None:

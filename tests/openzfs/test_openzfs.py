@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 from e2e.test_docs import script
 from e2e.world import make_world, put_program
+from faults.conftest import until
 from zfs.conftest import Ends
-from zfs.test_over_ssh import amidst, eventually
+from zfs.test_over_ssh import amidst
 
 from openzfs.machine import HOST, Machine, VmPool
 from pscp.option_fields import ReplicateFields
@@ -139,7 +140,7 @@ def test_an_interrupted_run_over_ssh_is_gone_on_with(ends: Ends, machine: Machin
     ends.grow("one", "two")
     with pytest.raises(KeyboardInterrupt):
         ends.replicate(**amidst(lambda: os.kill(os.getpid(), signal.SIGINT)))
-    eventually(lambda: token(ends) != "-")
+    until(lambda: token(ends) != "-")
     result = ends.replicate()
     assert result.ok and result.datasets[0].resumed and result.bytes < 2 * LARGE
     assert ends.received() == ["one", "two"]

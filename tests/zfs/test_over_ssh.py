@@ -9,14 +9,14 @@ import contextlib
 import os
 import shlex
 import signal
-import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import forked
 import pytest
+from e2e.ways import ZFS
+from faults.conftest import until
 
 from pscp import errors
 from pscp.processes import descendants, living
@@ -25,11 +25,10 @@ from pscp.zfs.runner import Link, Piped, Ran
 from pscp.zfs.stream_link import open_link
 from zfs.conftest import Ends, end_agents
 
-PATIENCE_S = 20.0
+PUSH = pytest.mark.parametrize("far", ["push"], indirect=True)  # the direction cannot matter
 LARGE = 48_000_000
 AMIDST = 8_000_000
 WINDOW = 16 * 1024 * 1024
-ZFS = (sys.executable, "-c", "import sys; from pscp.cli.zfs import main; sys.exit(main())")
 
 
 def running(words: str) -> list[int]:
@@ -40,13 +39,6 @@ def running(words: str) -> list[int]:
             if file.read().replace(b"\0", b" ").strip().endswith(words.encode()):
                 found.append(process.pid)
     return found
-
-
-def eventually(is_so: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + PATIENCE_S
-    while not is_so():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.05)
 
 
 class Acting:
@@ -83,9 +75,11 @@ def amidst(act: Callable[[], object]) -> dict[str, Any]:
 
 
 def kill(pids: list[int]) -> None:
+    """Kill those that have not just ended by themselves; fail if there was none."""
     assert pids
     for pid in pids:
-        os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def test_full_then_incremental(far: Ends) -> None:
@@ -99,6 +93,7 @@ def test_full_then_incremental(far: Ends) -> None:
     assert far.replicate().bytes == 0
 
 
+@PUSH
 def test_a_tree_with_siblings_at_once(far: Ends) -> None:
     for below in ("/a", "/b", "/c", "/a/deep"):
         far.sender.do("create", f"{far.source}{below}")
@@ -173,6 +168,7 @@ def test_a_failed_sender_never_looks_like_an_end(
     assert not ended.exists()
 
 
+@PUSH
 def test_what_the_receiver_says_against_a_stream(far: Ends) -> None:
     far.grow("one")
     far.replicate(mount=True)
@@ -194,21 +190,24 @@ def test_an_interrupt_ends_it_at_both_ends(far: Ends) -> None:
         far.replicate(**amidst(interrupt))
     assert not far.receiver.exists(f"{far.dest}@one")
     end_agents()
-    eventually(lambda: not far.receiver.exists(far.dest))  # zfs-fuse takes back what it began
+    until(lambda: not far.receiver.exists(far.dest))  # zfs-fuse takes back what it began
     assert far.replicate().ok and far.received() == ["one"]
 
 
+@PUSH
 def test_a_host_that_is_not_there(far: Ends) -> None:
     far.host = "no-such-host.invalid"
     with pytest.raises(errors.ConnectError):
         far.replicate()
 
 
+@PUSH
 def test_no_zfs_there(far: Ends) -> None:
     with pytest.raises(errors.NoZfs, match="/no/such/zfs is of no use"):
         far.replicate(far_zfs_command="/no/such/zfs")
 
 
+@PUSH
 def test_the_command(far: Ends, sshd: PrivateServer) -> None:
     far.grow("one", "two")
     ends = (far.sender, far.receiver) if far.is_push else (far.receiver, far.sender)
