@@ -50,15 +50,15 @@ class Backlog:
             first = self.next_first(share)  # its end may have added what follows from it
         return first or self.reserve()
 
-    def next_first(self, share: LaneShare) -> Work | None:
+    def next_first(self, share: LaneShare, *, is_own: bool = False) -> Work | None:
         """Remove and return the next piece that goes before what the walk found.
 
-        A parked lane gets only requests that must be its own.
+        With `is_own` only a request that must be this lane's own.
         """
         for place, work in enumerate(self._first):
             pinned = work.share if isinstance(work, Ask) else None
             is_free = pinned is None or pinned.is_over
-            if pinned is share or (is_free and not share.is_parked()):
+            if pinned is share or (is_free and not is_own):
                 del self._first[place]
                 return work
         return None

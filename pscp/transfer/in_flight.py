@@ -114,6 +114,14 @@ class InFlight:
             return _PATIENCE_S
         return max(_OVERDUE * self._flight_s, _OVERDUE_S)
 
+    def is_behind(self, share: LaneShare) -> bool:
+        """Return whether another lane has finished what this one still has in flight.
+
+        It may stand still, and a request, which may take long, would wait for it. In a stream a
+        lane's first chunk goes over others as soon as it is slow, so there it says little.
+        """
+        return not self._is_stream and any(work.is_over for work in share.work.values())
+
     def unanswered(self, share: LaneShare) -> Ask | None:
         """Return an overdue request of another lane, which seems to stand still."""
         before_s = time.monotonic() - _ANSWER_S

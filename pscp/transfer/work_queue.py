@@ -114,8 +114,8 @@ class WorkQueue:
             if not share.window.has_room:
                 return None
             backlog, in_flight = self._backlog, self._in_flight
-            if share.is_parked():
-                work: Work | None = backlog.next_first(share)
+            if share.is_parked() or in_flight.is_behind(share):
+                work: Work | None = backlog.next_first(share, is_own=True)
             else:
                 first = in_flight.unanswered(share) or in_flight.overdue(share)
                 work = first or backlog.next(share) or in_flight.straggler(share)
@@ -152,8 +152,8 @@ class WorkQueue:
         work = share.pop(number)
         if work is None:
             return False
-        if not had_room or share.is_idle:  # this lane may take more, or take over a chunk
-            self._changed.notify_all()
+        if not had_room or work.is_over or share.is_idle:
+            self._changed.notify_all()  # this lane may take more, or take over a chunk
         if not self._in_flight.finish(work, age_s):
             return False
         share.has_worked = True

@@ -193,6 +193,23 @@ def test_an_idle_lane_takes_over_and_the_first_end_counts(queue: WorkQueue) -> N
     assert queue.is_idle()
 
 
+def test_a_lane_that_is_behind_gets_no_more_work(queue: WorkQueue) -> None:
+    """It may stand still, and a request that takes long would wait for it."""
+    still, idle = Lane(queue), Lane(queue)
+    queue.put(Chunk(Job(), 0, 10))
+    late, _ = take(queue, still)
+    assert finish(queue, idle, take(queue, idle)[0])
+    asked = question()
+    queue.add(asked)
+    assert queue.try_take(still.share) is None
+    queue.add(own := question(share=still.share))
+    assert take(queue, still)[1] is own
+    assert take(queue, idle)[1] is asked
+    queue.add(question())
+    assert not finish(queue, still, late)
+    assert queue.try_take(still.share), "it has caught up"
+
+
 def test_no_third_lane_takes_over(queue: WorkQueue) -> None:
     lanes = [Lane(queue) for _ in range(3)]
     queue.put(Chunk(Job(), 0, 10))
