@@ -45,15 +45,15 @@ class Parser(argparse.ArgumentParser):
 
         Options stand before a "--". Raises UsageError; `hint` is added for what is no option.
         """
+        help_hint = f"{self.prog} --help lists the options"
         words = before_dashes(argv)
         given, rest = self.parse_known_args(words)
         for text in rest:
             if text.startswith("-") and text != "-":
-                raise UsageError(
-                    f"no such option: {text}", f"{self.prog} --help lists the options{hint}"
-                )
+                raise UsageError(f"no such option: {text}", f"{help_hint}{hint}")
         if "help" in given:
-            raise UsageError('-h does not go with other letters, and no host name starts with "-"')
+            message = '-h does not go with other letters, and no host name starts with "-"'
+            raise UsageError(message, help_hint)
         return option_values(given), [*rest, *argv[len(words) + 1 :]]
 
     def error(self, message: str) -> NoReturn:
