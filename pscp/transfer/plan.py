@@ -298,6 +298,7 @@ class SourceRules:
             raise ValueError("is a file now, and was a folder")
         if self._is_pull and entry.path != top.name:
             name = entry.path.rpartition("/")[2]
+            # Most names have no dot there, and need not be encoded for each file of a pull.
             if name.startswith(".") and is_pscps_own(to_bytes(name)):
                 raise ValueError("has a name of pscp's own, which no walk finds")
         if self._filters and self._is_left_out(entry, top.name):
