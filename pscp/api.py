@@ -58,7 +58,7 @@ def copy(
             recursive, preserve, archive, update, filters, dry_run, strict_names (what is copied);
             strong, transfer_test, resume, verify (how it is verified and resumed);
             remote, connections, channels, block_bytes, chunk_bytes, limit_kbit_s, window_bytes,
-            congestion, rcvbuf_bytes, sndbuf_bytes, bind, cpus (how it is sent);
+            congestion, rcvbuf_bytes, sndbuf_bytes, bind, cpus, plane, plane_ports (how it is sent);
             transport, program, port, identities, config_file, jump, ssh_options, timeout_s,
             retry_for_s, address_family, cipher, compress, batch, password_file, login_once (how
             ssh is run); verbose, debug, quiet, stats (what is shown).

@@ -67,6 +67,10 @@ class _CommonFields(TypedDict, total=False):
     """Connect from these addresses of this machine, in turn."""
     cpus: tuple[int, ...]
     """Pin the ssh processes to these processors, in turn."""
+    plane: str
+    """What carries the lanes: "ssh", "tls", "plain" (both over TCP), or "auto", which is ssh."""
+    plane_ports: tuple[int, int]
+    """The first and the last port to listen on for `plane`; (0, 0) for any."""
 
     # how ssh is run
     program: str

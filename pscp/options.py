@@ -24,6 +24,7 @@ REMOTES = ("auto", "agent", "sftp")
 VERIFIES = ("auto", "read-back", "none")
 # auto: openssh where ssh is, else asyncssh
 TRANSPORTS = ("auto", "openssh", "asyncssh", "paramiko")
+PLANES = ("auto", "ssh", "tls", "plain")  # auto: ssh
 PROGRESS_STYLES = ("auto", "bar", "plain", "json", "none")
 
 MAX_CONNECTIONS = 256  # each is an ssh process here and one or two at the far end
@@ -51,9 +52,7 @@ _UNSAFE_IN_HOST = r"['`\"$\\;&<>|(){}\[\]@\s]"
 _UNSAFE_IN_USER = r"['`\";&<>|(){}]|(^|\s)-|\\$"
 _CIPHERS = r"[+^]?[A-Za-z0-9][A-Za-z0-9@._-]*(,[A-Za-z0-9][A-Za-z0-9@._-]*)*"
 _CONGESTION = r"[A-Za-z0-9_-]{1,15}"  # TCP_CA_NAME_MAX
-_CPUS = r"([0-9]{1,4})(?:-([0-9]{1,4}))?"
 _SECONDS = r"([0-9]{1,9})\s*([smhd]?)"
-_SIZE = r"([0-9]{1,19})\s*([kmgt]?)(i?b)?"
 _AUTHORITY = r"(?:(.*)@)?(\[[^\[\]]*\]|[^:\[\]]*)(?::(.*))?"
 _BRACKETS_BEGIN = r"\[|[^/:]*@\["
 _IN_BRACKETS = rf"(?:{_BRACKETS_BEGIN})[^/]*?\]:"
@@ -128,6 +127,8 @@ class Options:
     sndbuf_bytes: int | None = None
     bind: tuple[str, ...] = ()  # addresses of this machine, for the connections in turn
     cpus: tuple[int, ...] = ()  # processors for the ssh processes, in turn
+    plane: str = "auto"  # one of PLANES: what carries the lanes
+    plane_ports: tuple[int, int] = (0, 0)  # the far end listens on one of these; (0, 0): on any
     # how ssh is run
     transport: str = "auto"  # one of TRANSPORTS
     program: str = "ssh"
@@ -163,6 +164,11 @@ class Options:
         _check_texts(self)
         _check_filters(self)
 
+    @property
+    def is_direct(self) -> bool:
+        """Whether the lanes are to go over TCP directly, instead of over SSH."""
+        return self.plane in ("tls", "plain")
+
     def with_agent(self, what: str) -> Options:
         """Return these options, with an agent to be used. Raises UsageError for remote="sftp"."""
         if self.remote == "sftp":
@@ -197,18 +203,6 @@ def parse_host(text: str) -> Location:
     return location
 
 
-def parse_size(text: str, what: str) -> int:
-    """Read a number of bytes such as 65536, 256k, 4M or 1GiB (powers of 1024)."""
-    match = re.fullmatch(_SIZE, text.strip(), _ANY_CASE)
-    if match is None:
-        raise UsageError(f"{what}: {text!r} is not a size", "sizes look like 65536, 256k, 4M, 1G")
-    number, unit = int(match[1]), match[2].lower()
-    size_bytes = number << 10 * " kmgt".index(unit or " ")
-    if not 0 < size_bytes <= MAX_SIZE_BYTES:
-        raise UsageError(f"{what}: {text!r} is too {'large' if size_bytes else 'small'}")
-    return size_bytes
-
-
 def parse_seconds(text: str, what: str) -> int:
     """Read a time such as 90, 90s, 30m, 2h or 1d, and return it in seconds."""
     match = re.fullmatch(_SECONDS, text.strip(), _ANY_CASE)
@@ -222,18 +216,6 @@ def parse_number(text: str, what: str) -> int:
     if not re.fullmatch(r"-?[0-9]{1,18}", text):
         raise UsageError(f"{what}: {text!r} is not a whole number")
     return int(text)
-
-
-def parse_cpus(text: str) -> tuple[int, ...]:
-    """Read a list of processors such as 0,2-5, as taskset(1) does."""
-    found: list[int] = []
-    for part in text.split(","):
-        match = re.fullmatch(_CPUS, part.strip())
-        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
-        if first > last:
-            raise UsageError(f"--cpus: {text!r} is not a list of processors", "such as 0,2-5")
-        found += range(first, last + 1)
-    return tuple(found)
 
 
 def check_direction(sources: Sequence[Location], destination: Location) -> None:
@@ -323,6 +305,8 @@ def _check_numbers(options: Options) -> None:
             _check_range(what, number, 1, most)
     for cpu in options.cpus:
         _check_range("a processor's number", cpu, 0, MAX_CPU)
+    for port in options.plane_ports:
+        _check_range("a port of the direct plane", port, 0, MAX_PORT)
     if options.address_family not in (None, 4, 6):
         raise UsageError(f"the address family must be 4 or 6, not {options.address_family!r}")
 
@@ -377,11 +361,14 @@ def _check_choices(options: Options) -> None:
         ("the progress", options.progress, PROGRESS_STYLES),
         ("the remote", options.remote, REMOTES),
         ("what verifies", options.verify, VERIFIES),
+        ("the plane", options.plane, PLANES),
     ):
         if value not in allowed:
             raise UsageError(f"{what} must be one of {', '.join(allowed)}, not {value!r}")
     if options.strong and options.verify == "none":
         raise UsageError("-s does not go with --verify none: it reads back what was written")
+    if options.is_direct and options.remote == "sftp":
+        raise UsageError(f"--plane {options.plane} needs the agent", "leave out --remote sftp")
 
 
 def _check_texts(options: Options) -> None:

@@ -51,6 +51,8 @@ class FakeChannel:
 class FakeRemoteAgent:
     """Stands in for bootstrap.RemoteAgent: waits for the login in its constructor."""
 
+    plane = "ssh"
+
     def __init__(self, channel: FakeChannel, *_: object) -> None:
         self.channel = channel
         channel.greeted.set()
@@ -90,6 +92,9 @@ class BareOpener:
 
     def timeout_s(self, options: Options) -> str:
         return "none"
+
+    def direct_host(self, options: Options) -> str:
+        return ""
 
     def learn_aes(self, has_aes: object) -> None:
         pass

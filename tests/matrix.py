@@ -1,5 +1,7 @@
 """The ways of a copy, {openssh, asyncssh, paramiko} x {agent, sftp} x {push, pull}: which are run.
 
+Beside these there are the direct planes, tls and plain, over openssh and with an agent.
+
 A module with EVERY_WAY = True has its tests run over all of them, but for what a test's marks say.
 Without --all-ways they run over what is USUAL in their folder, and each once over one of the
 other ways. Of a test with several sets of parameters this is so for the first set; each other one
@@ -18,20 +20,31 @@ from typing import NamedTuple
 import pytest
 
 TRANSPORTS = ("openssh", "asyncssh", "paramiko")
+PLANES = ("tls", "plain")
 REMOTES = ("agent", "sftp")
 DIRECTIONS = ("push", "pull")
 # name: what it is for, as `pytest --markers` says it
 MARKS = {
     "needs_agent": "needs_agent(DIRECTION..., reason=WHY): not over SFTP",
     "needs_openssh": "needs_openssh(reason=WHY): not over asyncssh and paramiko",
+    "needs_ssh": "needs_ssh(reason=WHY): not over a direct plane",
     "differs_by_way": "differs_by_way(reason=WHY): each set of parameters over each usual way",
 }
 
 
 class Combination(NamedTuple):
     direction: str
-    transport: str
+    transport: str  # or the direct plane
     remote: str
+
+    @property
+    def plane(self) -> str:
+        return self.transport if self.transport in PLANES else "auto"
+
+    @property
+    def opened_by(self) -> str:
+        """The transport by name."""
+        return "openssh" if self.transport in PLANES else self.transport
 
     @property
     def name(self) -> str:
@@ -46,6 +59,7 @@ USUAL = {
     "faults": [("openssh", "agent")],
 }
 ALL = [Combination(d, t, r) for t in TRANSPORTS for r in REMOTES for d in DIRECTIONS]
+ALL += [Combination(direction, plane, "agent") for plane in PLANES for direction in DIRECTIONS]
 
 
 def ways_of(metafunc: pytest.Metafunc) -> list[Combination]:
@@ -59,6 +73,8 @@ def ways_of(metafunc: pytest.Metafunc) -> list[Combination]:
         found = [e for e in found if e.remote == "agent" or e.direction not in without]
     if mark_of(metafunc, "needs_openssh"):
         found = [each for each in found if each.transport == "openssh"]
+    if mark_of(metafunc, "needs_ssh"):
+        found = [each for each in found if each.plane == "auto"]
     return found
 
 

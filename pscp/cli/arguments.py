@@ -1,6 +1,6 @@
 """The options of the command line: letters, words and help.
 
-Not here: what the words mean (options.py), the command line as a whole (copy.py).
+Not here: what the words mean (options.py), values (values.py), the command line (copy.py).
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NoReturn
 
+from pscp.cli.values import parse_cpus, parse_ports, parse_size
 from pscp.errors import UsageError
-from pscp.options import parse_cpus, parse_number, parse_seconds, parse_size
+from pscp.options import parse_number, parse_seconds
 
 USAGE = "pscp [options] SOURCE... DEST, or --measure [options] HOST, or --clean [options] DIR"
 DESCRIPTION = (
@@ -157,6 +158,17 @@ def add_how_it_is_sent(group: argparse._ArgumentGroup) -> None:
     number(
         group, "-l", "--limit", "limit_kbit_s", metavar="KBIT", help="the most to send, in kbit/s"
     )
+    add(
+        "--plane",
+        metavar="NAME",
+        help="what carries the lanes: ssh, or TCP connections beside it with tls, or plain without "
+        "any cipher (auto: ssh)",
+    )
+    add_sockets(group)
+
+
+def add_sockets(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
     add("--congestion", metavar="NAME", help="the TCP congestion control to use, such as bbr")
     size(group, "", "--rcvbuf", "rcvbuf_bytes", "the receive buffer of each connection's socket")
     size(group, "", "--sndbuf", "sndbuf_bytes", "the send buffer of each connection's socket")
@@ -172,6 +184,13 @@ def add_how_it_is_sent(group: argparse._ArgumentGroup) -> None:
         metavar="LIST",
         type=parse_cpus,
         help="pin each ssh to one of these processors in turn, such as 0,2-5 (the kernel decides)",
+    )
+    add(
+        "--plane-port",
+        metavar="PORTS",
+        dest="plane_ports",
+        type=parse_ports,
+        help="for --plane, a port or a range of ports to listen on, such as 5000-5010 (any)",
     )
 
 

@@ -32,12 +32,13 @@ from pscp.transports.openssh import last_line, lines_of
 
 MODULES = (
     "system", "wire", "session", "hashes", "files", "failures", "paths", "fence", "parts",
-    "metadata", "tree", "entries", "source", "requests", "commit", "placing", "sink", "null_ends",
-    "end", "frame_server", "agent",
+    "metadata", "tree", "entries", "source", "fields", "requests", "commit", "placing", "sink",
+    "null_ends", "end", "frame_server", "agent",
 )  # fmt: skip
 # Sent with a stream's first question.
 STREAM_MODULES = ("machine", "stream_states", "stream", "stream_process", "stream_server")
 CLEAN_MODULES = ("leftovers",)  # sent with the first question of --clean
+PLANE_MODULES = ("link", "gate", "direct")  # sent where the agent is to take direct lanes
 
 _PACKAGE = "pscp_agent"
 _MARKER_BYTES = 16
@@ -98,6 +99,12 @@ def stream_modules() -> str:
 def clean_modules() -> str:
     """Return the further modules that an agent needs for --clean."""
     return _packed(CLEAN_MODULES)
+
+
+@functools.cache
+def plane_modules() -> str:
+    """Return the further modules that an agent needs for the direct plane."""
+    return _packed(PLANE_MODULES)
 
 
 def _packed(names: Sequence[str]) -> str:
@@ -166,6 +173,12 @@ class _Messages:
         self._kept = b""  # the last _KEPT_BYTES
         self._line = b""  # a line that has not ended yet, for the log
         self._unshown = ""  # not shown yet, since an error may repeat it
+        self._is_over = False
+
+    @property
+    def has_more(self) -> bool:
+        """Whether the end has not come."""
+        return not self._is_over
 
     @property
     def has_unshown(self) -> bool:
@@ -187,6 +200,7 @@ class _Messages:
                 _log.debug("process %d writes: %s", self._channel.pid, text)
         if self.notice is not None:
             self._unshown += data.decode(errors="replace")
+        self._is_over = not data
         return bool(data)
 
     def show(self, error: str = "") -> None:
@@ -231,15 +245,17 @@ class RemoteAgent:
         for fd in (channel.read_fd, channel.error_fd):
             self._poll.register(fd, select.POLLIN)
         try:
-            patience = patience or Patience(SILENCE_S, lambda: 0.0)
-            self._skip_banner(marker or send_agent(channel), patience)
-            self.hello = self._hello()
+            self._greet(marker, patience or Patience(SILENCE_S, lambda: 0.0))
             self._messages.show()
         except BaseException as error:
             self._messages.show(str(error))
             channel.close()
             raise
         self._messages.notice = None
+
+    def _greet(self, marker: bytes, patience: Patience) -> None:
+        self._skip_banner(marker or send_agent(self.channel), patience)
+        self.hello = self._hello()
 
     # --- frames from the agent
 
@@ -251,9 +267,7 @@ class RemoteAgent:
         try:
             frame = self.decoder.next()
             while frame is None:
-                spaces = self.decoder.spaces()
-                self._wait()
-                count = os.readv(self.channel.read_fd, spaces)
+                count = self._read(self.decoder.spaces())
                 if count == 0:
                     return None
                 self.decoder.filled(count)
@@ -264,6 +278,11 @@ class RemoteAgent:
             return frame
         except wire.WireError as error:
             raise errors.ProtocolError(str(error)) from None
+
+    def _read(self, spaces: list[memoryview]) -> int:
+        """Read what has come into the spaces, and return the number of bytes; 0 at the end."""
+        self._wait()
+        return os.readv(self.channel.read_fd, spaces)
 
     def _wait(self) -> None:
         """Wait until the agent has written something; read the standard error meanwhile."""
@@ -277,6 +296,10 @@ class RemoteAgent:
         if self.channel.error_fd in ready and not self._messages.read():
             self._poll.unregister(self.channel.error_fd)
         return ready
+
+    def read_messages(self) -> bool:
+        """Read what has come on standard error, without waiting. Return False at its end."""
+        return self.channel.error_fd not in self._wait_for_s(0) or self._messages.has_more
 
     def explain(self) -> errors.PscpError:
         """Return why the channel ended."""
@@ -354,9 +377,14 @@ class RemoteAgent:
         """Send one frame; the payload is bytes, or a Block of a file. Raises ConnectionLost."""
         header = wire.header(type_, payload, id_, offset, flags)
         try:
-            system.send(self.channel.write_fd, header, payload)
+            self._write(header, payload)
         except (BrokenPipeError, ConnectionResetError):
             raise errors.ConnectionLost("the connection closed") from None
+
+    def _write(self, header: bytes, payload: system.Payload) -> None:
+        system.send(self.channel.write_fd, header, payload)
+
+    plane = "ssh"  # what carries the frames
 
     @property
     def is_sftp(self) -> bool:

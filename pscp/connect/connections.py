@@ -28,6 +28,7 @@ from pscp.transports import Channel, Control
 
 if TYPE_CHECKING:
     from pscp.connect.bootstrap import RemoteAgent
+    from pscp.connect.direct_plane import DirectPlane
 
 _FIRST_ATTEMPTS = 4  # where the connection is closed before the login: MaxStartups, most likely
 _PAUSE_MAX_S = 30  # between two attempts
@@ -70,6 +71,7 @@ class Connections:
         self._lock = threading.Lock()  # guards what follows
         self._idle: list[RemoteAgent] = []
         self._late = Latecomers()
+        self._plane: DirectPlane | None = None
 
     @property
     def login_s(self) -> float:
@@ -106,6 +108,9 @@ class Connections:
         with self._lock:
             idle, self._idle = self._idle, []
             late, self._late = self._late, Latecomers()
+            plane, self._plane = self._plane, None
+        if plane is not None:
+            plane.close()
         late.close(is_cut=self._opener.authenticator.was_asked)
         for far in idle:
             far.close()
@@ -143,7 +148,7 @@ class Connections:
         for attempt in itertools.count():
             try:
                 with self._turn:
-                    return self._taken_idle() or [self._first.finish(options, note)]
+                    return self._taken_idle() or [self._control(options, note)]
             except (errors.ConnectionLost, errors.Unreachable) as error:
                 pause_s = min(1 << attempt, _PAUSE_MAX_S)
                 _log.debug("attempt %d to connect failed: %s", attempt + 1, error.message)
@@ -154,6 +159,49 @@ class Connections:
                     note(f"{error.message}; trying again for up to {options.retry_for_s} s")
             time.sleep(pause_s)
         raise AssertionError("attempts are counted without an end")
+
+    def _control(self, options: Options, note: Callable[[str], None]) -> RemoteAgent:
+        """Return the connection that asks for direct lanes, if there is one, else a first one."""
+        control = self._plane.take_control() if self._plane is not None else None
+        return control or self._first.finish(options, note)
+
+    def spread(
+        self, options: Options, agents: list[RemoteAgent], count: int, note: Callable[[str], None]
+    ) -> None:
+        """Replace the connections by so many direct lanes, if there are to be any, and can be."""
+        far = agents[0]
+        if not options.is_direct or far.plane != "ssh":
+            return
+        if far.is_sftp:
+            note(f"--plane {options.plane}: there is no agent at the far end; going over SSH")
+            return
+        from pscp.connect.direct_plane import Refused  # here: few copies need it
+
+        plane = self._direct_plane(options)
+        if plane.refused:
+            return
+        try:
+            agents[:] = plane.first(options, far, count, note)
+        except Refused as error:
+            note(f"--plane {options.plane}: {error}; going over SSH")
+
+    def _direct_plane(self, options: Options) -> DirectPlane:
+        from pscp.connect.direct_plane import DirectPlane
+
+        with self._lock:
+            if self._plane is None:
+                address = self._opener.direct_host(options)
+                self._plane = DirectPlane(address, self._new_control)
+            return self._plane
+
+    def _new_control(self, options: Options) -> RemoteAgent:
+        over_ssh = dataclasses.replace(options, plane="ssh")
+        return self.connect(over_ssh, Wanted(None, "", lambda channel: None))
+
+    def _carrier(self, options: Options) -> str:
+        """Return what carries the lanes of a copy with these options."""
+        is_refused = self._plane is not None and self._plane.refused
+        return options.plane if options.is_direct and not is_refused else "ssh"
 
     def give(self, agents: list[RemoteAgent]) -> None:
         """Keep connections for the next copy."""
@@ -175,7 +223,12 @@ class Connections:
     def _start(self, options: Options, is_push: bool, *, is_small: bool) -> None:
         if self._has_idle(options) or self._first.is_started:
             return
+        if self._plane is not None and self._plane.has_control():
+            return
         if not self._first.start(options) or is_small:
+            return
+        if options.is_direct:
+            self._direct_plane(options).prepare(options)
             return
         known = host_cache.recall(self.host, options, is_push)
         lanes = min(known.logins, options.connections or known.logins, _EARLY_MAX)
@@ -187,16 +240,20 @@ class Connections:
     def _has_idle(self, options: Options) -> bool:
         """Return whether a usable connection is idle; close those before it that are not usable."""
         with self._lock:
+            carrier = self._carrier(options)
+            useless = [far for far in self._idle if far.plane != carrier]
+            self._idle = [far for far in self._idle if far.plane == carrier]
             usable = (at for at, far in enumerate(self._idle) if self._is_usable(far, options))
             first = next(usable, len(self._idle))
-            useless, self._idle = self._idle[:first], self._idle[first:]
+            useless, self._idle = useless + self._idle[:first], self._idle[first:]
             has_idle = bool(self._idle)
         for far in useless:
             far.close()
         return has_idle
 
     def _is_usable(self, far: RemoteAgent, options: Options) -> bool:
-        return self._kind.suits(far, options) and not far.is_closed()
+        suits = self._kind.suits(far, options) and far.plane == self._carrier(options)
+        return suits and not far.is_closed()
 
     def _taken_idle(self) -> list[RemoteAgent]:
         with self._lock:
@@ -207,6 +264,10 @@ class Connections:
 
     def connect(self, options: Options, wanted: Wanted) -> RemoteAgent:
         """Open a further connection, or channel, of a lane. Never prompts. Raises ConnectError."""
+        if options.is_direct and self._plane is not None and not self._plane.refused:
+            far = self._plane.connect(options)
+            wanted.opened(far.channel)
+            return far
         shared = wanted.connection_of.control if wanted.connection_of is not None else None
         if wanted.connection_of is None and self.has_one_login:
             shared = self._shared.control

@@ -38,6 +38,9 @@ class ExternalOpener:
     def timeout_s(self, options: Options) -> str:
         return "none"  # there is no login
 
+    def direct_host(self, options: Options) -> str:
+        return ""
+
     def learn_aes(self, has_aes: object) -> None:
         """Do nothing: the connection has a cipher already."""
 

@@ -51,6 +51,10 @@ class Opener(Protocol):
         """Return the seconds that the host has to answer, or "none"."""
         ...
 
+    def direct_host(self, options: Options) -> str:
+        """Return the name or address for connections beside SSH; "" where they are forbidden."""
+        ...
+
     def learn_aes(self, has_aes: object) -> None:
         """Keep whether the far end's processor has AES instructions, if `has_aes` is a bool."""
 
@@ -97,6 +101,10 @@ class SshOpener:
 
     def timeout_s(self, options: Options) -> str:
         return self._setup.get(options).timeout_s(options)
+
+    def direct_host(self, options: Options) -> str:
+        setup = self._setup.get(options)
+        return "" if setup.forbids_direct else setup.route.hostname or str(self.host.host)
 
     def learn_aes(self, has_aes: object) -> None:
         self._setup.learn_aes(has_aes)

@@ -9,6 +9,7 @@ Read next: frame_server.py.
 """
 
 import binascii
+import contextlib
 import functools
 import io
 import json
@@ -17,25 +18,46 @@ import sys
 import threading
 import time
 import zlib
-from typing import TYPE_CHECKING, List, Optional
+from typing import TYPE_CHECKING, Iterator, List, Optional, Tuple, Union
 
 from . import end, failures, frame_server, hashes, metadata, requests, session, source, system, wire
 from .paths import to_text
 
 if TYPE_CHECKING:
     from . import stream_server, tree
+    from .link import Link
 
 TICK_S = 10  # an agent sends a TICK this often; the coordinator gives up after a minute without
+
+
+class Pipes:
+    """The descriptors of a channel; link.py has the same for a socket of the direct plane."""
+
+    def __init__(self, read_fd: int, write_fd: int) -> None:
+        self._fds = read_fd, write_fd
+
+    def read(self, spaces: List[memoryview]) -> int:
+        return os.readv(self._fds[0], spaces)
+
+    def send(self, header: bytes, payload: system.Payload) -> None:
+        system.send(self._fds[1], header, payload)
+
+    @contextlib.contextmanager
+    def lent(self) -> Iterator[Tuple[int, int]]:
+        yield self._fds
+
+    def hang_up(self) -> None:
+        _close_standard()
 
 
 class Agent:
     """The far end of one channel."""
 
     def __init__(
-        self, read_fd: int, write_fd: int, gathering: "Optional[stream_server.Gathering]" = None
+        self, link: "Union[Pipes, Link]", gathering: "Optional[stream_server.Gathering]" = None
     ) -> None:
         """With a `gathering` the channel is a lane that was handed over to it."""
-        self._read_fd, self._write_fd = read_fd, write_fd
+        self._link = link
         self._write_lock = threading.Lock()  # the threads "settler" and "tick" write as well
         self._is_guest = gathering is not None
         self._is_over = threading.Event()
@@ -48,14 +70,18 @@ class Agent:
 
     # --- the loop
 
-    def run(self) -> None:
+    def run(self, is_known: bool = False) -> None:
+        """Serve until the input ends; say hello first, unless the coordinator knows the machine."""
         try:
-            self._hello()
+            if is_known:
+                self._frames.session.advance(session.HELLO)
+            else:
+                self._hello()
             self.serve(b"")
         finally:
             if self.end.gathering is not None:
                 self.lose()
-                _close_standard()  # else its connection would seem to be alive
+                self._link.hang_up()  # else its connection would seem to be alive
                 self.end.gathering.outlive()
             self.end.close()  # what has landed becomes files, so that no part is left over
 
@@ -81,7 +107,7 @@ class Agent:
             decoder.feed(pending[begin : begin + wire.MAX_PAYLOAD_BYTES])
             take_all()
         while self._frames.session.state != "over":
-            count = os.readv(self._read_fd, decoder.spaces())
+            count = self._link.read(decoder.spaces())
             if count == 0:
                 return
             decoder.filled(count)
@@ -113,12 +139,12 @@ class Agent:
         with self._write_lock:
             if self._is_lost:
                 raise BrokenPipeError
-            system.send(self._write_fd, header, payload)
+            self._link.send(header, payload)
 
     # --- called by the FrameServer for a frame
 
     def answer(self, id_: int, request: "requests.Request") -> None:
-        if isinstance(request, (requests.Clean, requests.Gather, requests.BeginStream)):
+        if isinstance(request, requests.WITH_MODULES):
             _learn(request.modules)
         if isinstance(request, requests.BeginStream) and self._is_of_another(request):
             self._hand_over(id_, request)
@@ -127,7 +153,13 @@ class Agent:
             known = [source.known(file) for file in request.files]
             self._frames.reply_with_pack(id_, *self.end.file_source().pack(known))
             return
-        self.end.answer(request, functools.partial(self._frames.reply, id_))
+        reply = functools.partial(self._frames.reply, id_)
+        if isinstance(request, requests.OpenPlane):
+            from . import direct
+
+            reply(*direct.open_plane(request, lambda link: Agent(link).run(is_known=True)))
+            return
+        self.end.answer(request, reply)
         if isinstance(request, requests.End) and self._is_guest and self.end.gathering:
             self.end.gathering.leave()
         if isinstance(request, (requests.End, *requests.BEGINNINGS)):
@@ -149,8 +181,8 @@ class Agent:
         pending = wire.frame(wire.ASK, requests.to_json(request), id_) + frames.decoder.rest()
         with self._write_lock:  # no TICK between two pieces of the other agent's frame
             try:
-                fds = (self._read_fd, self._write_fd)
-                stream_server.hand_over(request.socket, fds, pending)
+                with self._link.lent() as fds:
+                    stream_server.hand_over(request.socket, fds, pending)
             except OSError:
                 raise wire.WireError(stream_server.GONE)
         frames.session.advance(session.TAKE_BACK)
@@ -186,7 +218,7 @@ def _serve(
     gathering: "stream_server.Gathering", read_fd: int, write_fd: int, pending: bytes
 ) -> None:
     """Serve a lane that another agent handed over to a gathering here."""
-    lane = Agent(read_fd, write_fd, gathering)
+    lane = Agent(Pipes(read_fd, write_fd), gathering)
     try:
         lane.serve(pending)
     finally:
@@ -208,7 +240,7 @@ def main(marker_bytes: int) -> None:
     system.raise_descriptor_limit()
     try:
         system.write_all(1, [io.BufferedReader(io.FileIO(0, closefd=False), 1).read(marker_bytes)])
-        Agent(0, 1).run()
+        Agent(Pipes(0, 1)).run()
     except (BrokenPipeError, ConnectionResetError):
         pass
     except wire.WireError as error:

@@ -4,8 +4,8 @@ The payload of an ASK frame is {"ask": the record's name, and its fields}. The n
 record itself. The table in docs/protocol.md is made from this module: from the docstrings, and from
 the comments behind the fields.
 
-Not here: what an end does for a request (end.py, ../sftp/end.py), the frame (wire.py), the checks
-of answers (../transfer/answers.py).
+Not here: what an end does for a request (end.py, ../sftp/end.py), the frame (wire.py), how a field
+is read (fields.py), the checks of answers (../transfer/answers.py).
 Read next: end.py.
 """
 
@@ -17,12 +17,10 @@ from typing import (
     NamedTuple,
     Optional,
     Tuple,
-    Type,
-    TypeVar,
     Union,
 )
 
-from . import entries, wire
+from . import entries, fields, wire
 from .source import Known, Top
 from .tree import Entry, Rules
 
@@ -137,6 +135,22 @@ class End(NamedTuple):
     """End the copy, and the stream that is gathered there. Answer: null; the agent can begin
     another.
     """
+
+
+class OpenPlane(NamedTuple):
+    """Take lanes of a direct plane: listen for them on the address that SSH came in on, or connect
+    to the coordinator. Answer: `[address, port, note]`.
+    """
+
+    modules: str  # those that the agent lacks for it
+    plane: str  # "tls" or "plain"
+    dial: int  # the coordinator's port to connect to; 0: listen
+    ports: List[int]  # (the first and the last to listen on; `[0, 0]`: any)
+    tokens: List[str]  # of the lanes: what whoever connects sends, and the answer, in hex
+    own: str  # private key and certificate for TLS (PEM; "" without)
+    peer: str  # the coordinator's certificate (PEM)
+    congestion: str  # control of the sockets ("": the kernel's)
+    buffers: List[int]  # (receive and send buffer of the sockets in bytes; 0: the kernel's)
 
 
 class Cpu(NamedTuple):
@@ -311,7 +325,9 @@ OfGathering = Union[Heard, Drained, CloseInput, Abort]
 Begin = Union[BeginSource, BeginSink, BeginStream]
 BEGINNINGS = (BeginSource, BeginSink, BeginStream)
 
-OF_EITHER = (Ping, Expand, Target, Claim, Clean, *BEGINNINGS, End, Cpu, Kernel)
+WITH_MODULES = (Clean, OpenPlane, Gather, BeginStream)
+
+OF_EITHER = (Ping, Expand, Target, Claim, Clean, *BEGINNINGS, End, OpenPlane, Cpu, Kernel)
 OF_SOURCE = (Walk, Extents, Pack, Digests)
 _OF_PARTS = (Inherit, Make, Finish, Discard)
 OF_SINK = (ExtentsThere, DigestsThere, Look, *_OF_PARTS, Revoke, Release, Adopt, HardLinks, Folders)
@@ -347,83 +363,35 @@ def path_of(request: "Request") -> str:
 
 # --- the types of fields
 
-Reader = Callable[[object], object]  # returns the field's value; raises WireError
-T = TypeVar("T")
-
-
-def _misfit() -> wire.WireError:
-    return wire.WireError("a request with a field of another type")
-
-
-def _of(type_: Type[T]) -> Callable[[object], T]:
-    def read(value: object) -> T:
-        if not isinstance(value, type_) or type(value) is not type_:
-            raise _misfit()
-        return value
-
-    return read
-
-
-def _integer(least: int, most: int) -> Callable[[object], int]:
-    def read(value: object) -> int:
-        if type(value) is not int or not least <= value <= most:
-            raise _misfit()
-        return value
-
-    return read
-
-
-def _list(read: Callable[[object], T]) -> Callable[[object], List[T]]:
-    return lambda value: [read(item) for item in _items(value)]
-
-
-def _row(*readers: Reader) -> Callable[[object], Tuple[object, ...]]:
-    """Return what reads a list with a value for each reader."""
-
-    def read(value: object) -> Tuple[object, ...]:
-        return tuple(read(item) for read, item in zip(readers, _items(value, len(readers))))
-
-    return read
-
-
-def _items(value: object, count: Optional[int] = None) -> List[object]:
-    if not isinstance(value, list) or count not in (None, len(value)):
-        raise _misfit()
-    return value
-
-
-def _or_null(read: Reader) -> Reader:
-    return lambda value: None if value is None else read(value)
-
 
 def _words(value: object) -> Words:
     return value if isinstance(value, str) else _texts(value)
 
 
-_text, _flag = _of(str), _of(bool)
-_number, _time = _integer(0, (1 << 64) - 1), _integer(-(1 << 63), 1 << 63)
-_texts, _pieces = _list(_text), _list(_row(_number, _number))
-_filters = _list(lambda value: _texts(_items(value, 2)))
+_text, _flag = fields.of(str), fields.of(bool)
+_number, _time = fields.integer(0, (1 << 64) - 1), fields.integer(-(1 << 63), 1 << 63)
+_texts, _pieces = fields.list_of(_text), fields.list_of(fields.row(_number, _number))
+_filters = fields.list_of(lambda value: _texts(fields.items(value, 2)))
 
 
 def known(value: object) -> Known:
     """Return the file of a source's manifest that came as JSON. Raises WireError."""
-    top, path, size, mtime_ns, inode = _items(value, 5)
+    top, path, size, mtime_ns, inode = fields.items(value, 5)
     return Known(_number(top), _text(path), _number(size), _time(mtime_ns), _number(inode))
 
 
 def _top(value: object) -> Top:
-    name, path, is_folder = _items(value, 3)
+    name, path, is_folder = fields.items(value, 3)
     return Top(_text(name), _text(path), _flag(is_folder))
 
 
 def _rules(value: object) -> Rules:
-    recursive, follow, preserve, archive, filters = _items(value, 5)
+    recursive, follow, preserve, archive, filters = fields.items(value, 5)
     flags = (_flag(recursive), _flag(follow), _flag(preserve), _flag(archive))
     return Rules(*flags, _filters(filters))
 
 
-_READERS: Dict[object, Reader] = {
+_READERS: Dict[object, fields.Reader] = {
     str: _text,
     bool: _flag,
     int: _number,
@@ -431,16 +399,16 @@ _READERS: Dict[object, Reader] = {
     Entry: entries.entry,
     Known: known,
     Rules: _rules,
-    Dict[str, object]: _of(dict),
+    Dict[str, object]: fields.of(dict),
     List[str]: _texts,
-    List[bool]: _list(_flag),
-    List[int]: _list(_number),
-    List[Entry]: _list(entries.entry),
-    List[Known]: _list(known),
-    List[Top]: _list(_top),
-    List[Tuple[Known, Pieces]]: _list(_row(known, _pieces)),
-    List[Tuple[bool, str, Pieces]]: _list(_row(_flag, _text, _pieces)),
-    Optional[str]: _or_null(_text),
-    Optional[Tuple[int, str]]: _or_null(_row(_number, _text)),
-    Optional[Tuple[str, List[str]]]: _or_null(_row(_text, _texts)),
+    List[bool]: fields.list_of(_flag),
+    List[int]: fields.list_of(_number),
+    List[Entry]: fields.list_of(entries.entry),
+    List[Known]: fields.list_of(known),
+    List[Top]: fields.list_of(_top),
+    List[Tuple[Known, Pieces]]: fields.list_of(fields.row(known, _pieces)),
+    List[Tuple[bool, str, Pieces]]: fields.list_of(fields.row(_flag, _text, _pieces)),
+    Optional[str]: fields.or_null(_text),
+    Optional[Tuple[int, str]]: fields.or_null(fields.row(_number, _text)),
+    Optional[Tuple[str, List[str]]]: fields.or_null(fields.row(_text, _texts)),
 }

@@ -88,6 +88,7 @@ class Stream:
         agents = self._connections.take(options, self._note)
         try:
             replace_dead(agents, self._connections, options, self._note)
+            self._connections.spread(options, agents, 1, self._note)
             return self._run(fd, agents)
         finally:
             self._connections.give(agents)

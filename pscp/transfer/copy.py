@@ -133,6 +133,7 @@ class Run:
             root, token, self._options, algorithm, agreed.nonce, claimed=agreed.claimed
         )
         try:
+            request.connections.spread(self._options, agents, lanes, request.reporter.note)
             first = [agents.pop(0) for _ in range(min(len(agents), lanes))]
             pool.begin(of_source, of_sink, first)
             coordinator.run(tops, agreed.target)

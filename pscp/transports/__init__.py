@@ -81,14 +81,14 @@ def open_channel(
         )
         kind = ["-s"] if request.is_subsystem else [] if request.text else ["-N"]
         argv = [program, *kind, *words, *([request.text] if request.text else [])]
-        return Child(argv, may_prompt, cpu, control, asks)
+        return Child(argv, may_prompt, cpu, control, environment=asks)
     if control is not None and not control.is_master:
         return Child(mux_client_argv(control.path, request), False, None, control)
     may_ask = asks is not None or (may_prompt and not options.batch)
     settings = ssh_settings.settings_of(
         host, options, setup, request, may_prompt=may_ask, number=number, control=control
     )
-    return Child(program_argv(transport, settings), may_prompt, cpu, control, asks)
+    return Child(program_argv(transport, settings), may_prompt, cpu, control, environment=asks)
 
 
 def further_channel_argv(

@@ -37,6 +37,7 @@ _FAILED_STATUS = 255
 _OF_CONNECTIONS = (
     "congestion", "rcvbuf_bytes", "sndbuf_bytes", "bind", "cpus", "transport", "program", "port",
     "identities", "config_file", "jump", "ssh_options", "address_family", "cipher", "compress",
+    "plane", "plane_ports",
 )  # fmt: skip
 
 

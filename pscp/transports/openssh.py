@@ -55,6 +55,7 @@ class SshSetup:
     route: socket_options.Route = socket_options.Route()  # noqa: RUF009 - nobody can change it
     advised: str = ""  # the cipher that was measured to be best
     offered: tuple[str, ...] = ()  # the ciphers of ssh here
+    forbids_direct: bool = False  # ssh_config has "SetEnv PSCP_PLANE=ssh" for this host
 
     def check(self, options: Options, is_push: bool) -> list[str]:
         """Raise UsageError for what cannot be, contacting nobody; return notes for -v."""
@@ -140,6 +141,7 @@ def resolve(host: Location, options: Options) -> SshSetup:
         alive_is_ours=configured.get("serveraliveinterval", "0") == "0",
         route=socket_options.Route.read(configured),
         offered=tuple(ciphers.split(",")) if ciphers else (),
+        forbids_direct=b"\nsetenv PSCP_PLANE=ssh\n" in output,
     )
 
 
@@ -193,8 +195,8 @@ class Child:
     needs_agent = True
 
     def __init__(
-        self, argv: list[str], may_prompt: bool, cpu: int | None, control: Control | None,
-        environment: Mapping[str, str] | None = None,
+        self, argv: list[str], may_prompt: bool, cpu: int | None, control: Control | None, *,
+        environment: Mapping[str, str] | None = None, pass_fds: tuple[int, ...] = (),
     ) -> None:  # fmt: skip
         """Start the program; `environment` is added to that of this process."""
         self.control = control
@@ -204,7 +206,7 @@ class Child:
             self._child = subprocess.Popen(
                 argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                 bufsize=0, start_new_session=not may_prompt,
-                env={**os.environ, **environment} if environment else None,
+                env={**os.environ, **environment} if environment else None, pass_fds=pass_fds,
             )  # fmt: skip
         except OSError as error:
             raise _cannot_run(argv[0], error) from None

@@ -30,6 +30,7 @@ class Route(NamedTuple):
     address: str = ""  # BindAddress
     interface: str = ""  # BindInterface
     canonical: bool = False  # CanonicalizeHostname, which without "always" means: without a proxy
+    hostname: str = ""  # HostName; "" where it is not known
 
     @classmethod
     def read(cls, settings: dict[str, str]) -> Route:
@@ -42,6 +43,7 @@ class Route(NamedTuple):
             address=settings.get("bindaddress", ""),
             interface=settings.get("bindinterface", ""),
             canonical=settings.get("canonicalizehostname") in ("true", "yes"),
+            hostname=settings.get("hostname", ""),
         )
 
 

@@ -370,7 +370,7 @@ class Link:
     def _serve(self) -> None:
         """Be the agent's process: as agent.main() does, with these descriptors for 0 and 1."""
         fd = self._of_agent.fileno()
-        served = agent.Agent(fd, fd)
+        served = agent.Agent(agent.Pipes(fd, fd))
         try:
             served.run()
         except (BrokenPipeError, ConnectionResetError):

@@ -35,7 +35,7 @@ class Talk:
         def serve() -> None:
             with far:
                 try:
-                    agent.Agent(far.fileno(), far.fileno()).run()
+                    agent.Agent(agent.Pipes(far.fileno(), far.fileno())).run()
                     self.ended.append(None)
                 except (wire.WireError, OSError) as error:
                     self.ended.append(error)

@@ -25,19 +25,19 @@ from pscp.selftest.servers import PrivateServer
 POWERLESS = ("setpriv", "--bounding-set=-all", "--inh-caps=-all")
 
 ShellThat = Callable[[str], str]
-Kept = Callable[[str, str], pscp.Session]
+Kept = Callable[[str, str, str], pscp.Session]
 
 
 @pytest.fixture(scope="package")
 def kept(sshd: PrivateServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kept]:
-    """kept(transport, remote): a session with an open connection: no copy over it logs in."""
+    """kept(transport, remote, plane): a session that is connected: no copy logs in."""
     here = tmp_path_factory.mktemp("warm")
     (here / "file").touch()
 
-    def warm(transport: str, remote: str) -> pscp.Session:
+    def warm(transport: str, remote: str, plane: str) -> pscp.Session:
         session = pscp.Session(
             sshd.host, config_file=sshd.ssh_config, batch=True, connections=1,
-            transport=transport, remote=remote,
+            transport=transport, remote=remote, plane=plane,
         )  # fmt: skip
         try:
             session.copy(str(here / "file"), f"{sshd.host}:{here}/copy")
@@ -49,8 +49,8 @@ def kept(sshd: PrivateServer, tmp_path_factory: pytest.TempPathFactory) -> Itera
     with contextlib.ExitStack() as stack:
 
         @functools.cache
-        def session_of(transport: str, remote: str) -> pscp.Session:
-            opened = shared(lambda: warm(transport, remote))
+        def session_of(transport: str, remote: str, plane: str) -> pscp.Session:
+            opened = shared(lambda: warm(transport, remote, plane))
             return stack.enter_context(opened)
 
         yield session_of
@@ -63,13 +63,20 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.fixture
 def way(request: pytest.FixtureRequest, sshd: PrivateServer, kept: Kept, tmp_path: Path) -> Way:
     """Each direction, over connections that are open already where the API is used."""
-    direction, transport, remote = request.param
+    combination: matrix.Combination = request.param
+    transport, remote, plane = combination.opened_by, combination.remote, combination.plane
     source, destination = tmp_path / "source", tmp_path / "destination"
     source.mkdir()
     destination.mkdir()
-    session = kept(transport, remote)
     return Way(
-        direction == "push", sshd, source, destination, session, remote=remote, transport=transport
+        combination.direction == "push",
+        sshd,
+        source,
+        destination,
+        kept(transport, remote, plane),
+        remote=remote,
+        transport=transport,
+        plane=plane,
     )
 
 

@@ -49,6 +49,7 @@ class Way:
     umask: int = -1  # of the command
     remote: str = "agent"  # or sftp
     transport: str = "auto"
+    plane: str = "auto"
 
     @property
     def sent_from(self) -> str:
@@ -70,7 +71,7 @@ class Way:
         **fields: Unpack[OptionFields],
     ) -> pscp.Result:  # fmt: skip
         """Through the API, with -r unless said otherwise."""
-        fields = {"recursive": True, "remote": self.remote, **fields}
+        fields = {"recursive": True, "remote": self.remote, "plane": self.plane, **fields}
         sources, destination = self.locations(names, to)
         if self.session is not None:
             assert options is None, "a session has options of its own"
@@ -92,7 +93,7 @@ class Way:
 
     def argv(self, *words: str) -> list[str]:
         fixed = ["-F", self.server.ssh_config, "-B", "-c", "1", "--transport", self.transport]
-        return [*self.prefix, *PSCP, *fixed, "--remote", self.remote, *words]
+        return [*self.prefix, *PSCP, *fixed, "--remote", self.remote, "--plane", self.plane, *words]
 
     def typed(self, *words: str, cwd: Path | None = None) -> Ran:
         """The command with exactly these words, but for how the server is reached."""

@@ -162,6 +162,7 @@ class Way:
     home: Path  # where all of the test's is
     transport: str = "openssh"
     remote: str = "agent"
+    plane: str = "auto"
 
     @property
     def source(self) -> Path:
@@ -189,13 +190,14 @@ class Way:
     @property
     def has_dash_s(self) -> bool:
         """Can `-S` put a program between it and its lanes?"""
-        return (self.transport, self.remote) == ("openssh", "agent")
+        return (self.transport, self.remote, self.plane) == ("openssh", "agent", "auto")
 
     # --- through the command
 
     def argv(self, *words: str, name: str = ".") -> list[str]:
         words = ("-F", self.server.ssh_config, "-B", "-r", "--progress", "json", *words)
         words = ("--transport", self.transport, "--remote", self.remote, *words)
+        words = ("--plane", self.plane, *words)
         return [sys.executable, "-c", PROGRAM, *words, "--", *self.locations(name)]
 
     def start(
@@ -229,6 +231,7 @@ class Way:
     ) -> pscp.Result:  # fmt: skip
         fields = {
             "config_file": self.server.ssh_config, "transport": self.transport,
+            "plane": self.plane,
             "remote": self.remote, "recursive": True, "batch": True, "connections": 1, **fields,
         }  # fmt: skip
         source, destination = self.locations(name)
@@ -297,8 +300,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.fixture
 def way(request: pytest.FixtureRequest, sshd: PrivateServer, own_home: Path) -> Way:
     """Each direction, over each transport and remote in a module with EVERY_WAY."""
-    direction, transport, remote = request.param
-    return Way(direction == "push", sshd, own_home, transport, remote)
+    way: matrix.Combination = request.param
+    is_push = way.direction == "push"
+    return Way(is_push, sshd, own_home, way.opened_by, way.remote, way.plane)
 
 
 @pytest.fixture

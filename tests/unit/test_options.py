@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pscp.cli.values import parse_cpus, parse_size
 from pscp.errors import UsageError
 from pscp.options import (
     GIB,
@@ -18,11 +19,9 @@ from pscp.options import (
     Location,
     Options,
     check_direction,
-    parse_cpus,
     parse_host,
     parse_location,
     parse_number,
-    parse_size,
     show_size,
 )
 

@@ -1,0 +1,50 @@
+"""The keys of a direct plane with TLS: made for one session, kept in memory only.
+
+Not here: what they are for (direct_plane.py, ../endpoint/link.py).
+"""
+
+from __future__ import annotations
+
+import datetime
+from typing import NamedTuple
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+# The ends' clocks may differ; a certificate counts only while its session asks for lanes.
+_FROM = datetime.datetime(2000, 1, 1)
+_TO = datetime.datetime(2100, 1, 1)
+
+
+class Identity(NamedTuple):
+    """One end's private key and certificate (PEM)."""
+
+    key: str
+    certificate: str
+
+    @property
+    def both(self) -> str:
+        return self.key + self.certificate
+
+
+def new_identity() -> Identity:
+    """Make a key, and a certificate that it has signed itself."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "pscp")])
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(_FROM)
+        .not_valid_after(_TO)
+        .sign(key, hashes.SHA256())
+    )
+    pem = serialization.Encoding.PEM
+    private = key.private_bytes(
+        pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    return Identity(private.decode("ascii"), certificate.public_bytes(pem).decode("ascii"))
