@@ -31,8 +31,8 @@ LEAD_FULL = """\
 # Benchmarks: every case
 
 Made by `scripts/bench --write-docs` in the same run as [benchmarks.md](benchmarks.md), which says
-how. `scripts/bench --regime NAME` measures what is below a NAME. Where a table names a limit, a
-rate is followed by its ratio to the limit's.
+how. `scripts/bench --regime NAME` measures what is below a NAME. Behind a rate stands its ratio to
+the limit's, which has 1.00.
 """
 WAYS = ("push", "pull")
 HEADER = ("tool", "moved", "runs", "median s", "rate", "pscp x", "of limit", "CPU s/GiB", "")
@@ -137,18 +137,17 @@ def goal_rows(found: Sequence[Verdict]) -> list[tuple[str, ...]]:
     return [("case", "goal", *WAYS), *paired(cells)]
 
 
-def rate_rows(cases: Sequence[Case]) -> list[tuple[str, ...]]:
-    """The rates of a case for docs/benchmarks-full.md, by push and by pull."""
-    cells = []
-    for case in cases:
+def rate_rows(regime: str, cases: Sequence[Case]) -> list[tuple[str, ...]]:
+    """The rates of a regime: a row for each tool, a column for each case."""
+    titles = [f"{case.title.removeprefix(regime).strip(' ,')}, {case.unit}" for case in cases]
+    rates: dict[str, dict[str, str]] = {}
+    for title, case in zip(titles, cases, strict=True):
         for row in case.rows:
             rate, ratio = case.rate(row.tool), case.ratio(row.tool, case.limit)
             of_limit = f" ({number(ratio)})" if rate and ratio is not None else ""
-            cells.append(((row.tool,), by_way(case.title)[1], number(rate) + of_limit))
-    first = cases[0]
-    title = by_way(first.title)[0].removeprefix(first.regime).strip(" ,")
-    limit = f" (of {first.limit})" if first.row(first.limit) else ""
-    return [(f"{title}, {first.unit}{limit}", *WAYS), *paired(cells)]
+            rates.setdefault(row.tool, {})[title] = number(rate) + of_limit
+    rows = [(tool, *(of.get(title, "") for title in titles)) for tool, of in rates.items()]
+    return [("tool", *titles), *rows]
 
 
 def for_docs(report: Report, plots: Sequence[str]) -> Iterator[str]:
@@ -161,18 +160,12 @@ def for_docs(report: Report, plots: Sequence[str]) -> Iterator[str]:
 
 
 def for_docs_full(report: Report) -> Iterator[str]:
-    """The lines of docs/benchmarks-full.md: a table for each case, and what was left out."""
+    """The lines of docs/benchmarks-full.md: a table for each regime, and what was left out."""
     yield LEAD_FULL.rstrip("\n")
     for name, regime in REGIMES.items():
-        cases: dict[str, list[Case]] = {}
-        for case in report.cases:
-            if case.regime == name and case.rows:
-                cases.setdefault(by_way(case.title)[0], []).append(case)
-        if cases:
-            yield f"\n## {name}: {regime.about}"
-        for both in cases.values():
-            yield ""
-            yield from markdown(rate_rows(both))
+        if cases := [case for case in report.cases if case.regime == name and case.rows]:
+            yield f"\n## {name}: {regime.about}\n"
+            yield from markdown(rate_rows(name, cases))
     if report.left_out:
         yield "\n## Left out\n"
         yield from (f"- {what}: {why}" for what, why in sorted(report.left_out.items()))
