@@ -147,7 +147,9 @@ def rate_rows(regime: str, cases: Sequence[Case]) -> list[tuple[str, ...]]:
             of_limit = f" ({number(ratio)})" if rate and ratio is not None else ""
             rates.setdefault(row.tool, {})[title] = number(rate) + of_limit
     rows = [(tool, *(of.get(title, "") for title in titles)) for tool, of in rates.items()]
-    return [("tool", *titles), *rows]
+    if len({by_way(title)[0] for title in titles}) > 1:
+        return [("tool", *titles), *rows]
+    return [(by_way(titles[0])[0], *(by_way(title)[1] for title in titles)), *rows]
 
 
 def for_docs(report: Report, plots: Sequence[str]) -> Iterator[str]:
