@@ -67,7 +67,8 @@ def parse() -> argparse.Namespace:
     names = ", ".join(REGIMES)
     parser = argparse.ArgumentParser(
         prog="scripts/bench",
-        description="Measure pscp against the other tools that are installed, in turn.",
+        description="Measure pscp against the other tools that are installed, in turn. In the "
+        "tables, pscp x is how many times as fast as that tool pscp is.",
         epilog="Regimes: " + "; ".join(f"{name}: {r.about}" for name, r in REGIMES.items()),
     )
     add = parser.add_argument

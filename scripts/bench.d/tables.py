@@ -5,7 +5,7 @@ Not here: the plots (plots.py). Read next: plots.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from goals import Verdict, verdicts
 from plots import PLOTS
@@ -18,22 +18,22 @@ LEAD = """\
 Made by `scripts/bench --write-docs`; `scripts/bench --help` says how to make your own, and
 `scripts/bench --quick` takes under three minutes.
 
-Everything lies in memory (tmpfs), sshd is stock, and each time is that of the whole command,
-with its connections set up. The tools run in turn (A B C, A B C), a time is the median of the
-runs, and a ratio is the median of the ratios within each round. *pscp x* is how many times as
-fast as that tool pscp is; *of limit* is the tool's rate against the limit's. Trees are copied
-with `-a` by pscp and rsync, and with times and modes by the others. iperf3 is timed until all
-bytes have arrived (`-R`). Where a tool would take hours it moves less, as *moved* says, and its
-rate counts. The first copy of every tool is compared with its source, byte by byte.
+Everything lies in memory (tmpfs), sshd is stock, and each time is that of the whole command, with
+its connections set up. The tools run in turn (A B C, A B C), a rate is the median of the runs, and
+a ratio is the median of the ratios within each round. Trees are copied with `-a` by pscp and rsync,
+and with times and modes by the others. iperf3 is timed until all bytes have arrived (`-R`). A tool
+that would take hours moves less. The first copy of every tool is compared with its source.
 
-The table of every case, with all tools: [benchmarks-full.md](benchmarks-full.md).
+Every case, with all tools: [benchmarks-full.md](benchmarks-full.md).
 """
 LEAD_FULL = """\
 # Benchmarks: every case
 
 Made by `scripts/bench --write-docs` in the same run as [benchmarks.md](benchmarks.md), which says
-how it was measured and what the columns mean.
+how. `scripts/bench --regime NAME` measures what is below a NAME. Behind a rate stands its ratio to
+the limit's, the row that has none.
 """
+WAYS = ("push", "pull")
 HEADER = ("tool", "moved", "runs", "median s", "rate", "pscp x", "of limit", "CPU s/GiB", "")
 
 
@@ -75,9 +75,16 @@ def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 def markdown(rows: Sequence[Sequence[str]]) -> Iterator[str]:
     header, *rest = rows
     yield "| " + " | ".join(header) + " |"
-    yield "|---" + "|--:" * (len(header) - 2) + "|---|"
+    yield "|---" + "|--:" * (len(header) - 1) + "|"
     for row in rest:
         yield "| " + " | ".join(text.replace("|", "\\|") for text in row) + " |"
+
+
+def by_way(title: str) -> tuple[str, str]:
+    """A case's title without its direction, and the direction."""
+    parts = title.split(", ")
+    way = next((part for part in parts if part in WAYS), WAYS[0])
+    return ", ".join(part for part in parts if part not in WAYS), way
 
 
 def case_rows(case: Case) -> list[tuple[str, ...]]:
@@ -110,25 +117,57 @@ def for_terminal(report: Report, regimes: Sequence[str]) -> Iterator[str]:
         yield from (f"  {what}: {why}" for what, why in sorted(report.left_out.items()))
 
 
+def paired(cells: Iterable[tuple[tuple[str, ...], str, str]]) -> Iterator[tuple[str, ...]]:
+    """A row for each key: the key, what there is of it for push, and for pull."""
+    rows: dict[tuple[str, ...], dict[str, str]] = {}
+    for key, way, cell in cells:
+        rows.setdefault(key, {})[way] = cell
+    for key, of_ways in rows.items():
+        yield (*key, *(of_ways.get(way, "") for way in WAYS))
+
+
+def goal_rows(found: Sequence[Verdict]) -> list[tuple[str, ...]]:
+    """Goals for docs/benchmarks.md: what was reached by push and by pull."""
+    cells = []
+    for v in found:
+        title, way = by_way(v.title)
+        value = number(v.value) if v.met else f"{number(v.value)}, {met(v)}"
+        cells.append(((title, f"{v.text}: {v.bound}"), way, value))
+    return [("case", "goal", *WAYS), *paired(cells)]
+
+
+def rate_rows(regime: str, cases: Sequence[Case]) -> list[tuple[str, ...]]:
+    """The rates of a regime: a row for each tool, a column for each case."""
+    titles = [f"{case.title.removeprefix(regime).strip(' ,')}, {case.unit}" for case in cases]
+    rates: dict[str, dict[str, str]] = {}
+    for title, case in zip(titles, cases, strict=True):
+        for row in case.rows:
+            rate, ratio = case.rate(row.tool), case.ratio(row.tool, case.limit)
+            is_limit = row.tool == case.limit
+            of_limit = "" if ratio is None or is_limit else f" ({number(ratio)})"
+            rates.setdefault(row.tool, {})[title] = number(rate) + of_limit
+    rows = [(tool, *(of.get(title, "") for title in titles)) for tool, of in rates.items()]
+    if len({by_way(title)[0] for title in titles}) > 1:
+        return [("tool", *titles), *rows]
+    return [(by_way(titles[0])[0], *(by_way(title)[1] for title in titles)), *rows]
+
+
 def for_docs(report: Report, plots: Sequence[str]) -> Iterator[str]:
     """The lines of docs/benchmarks.md: the machine, the goals and the plots."""
     yield LEAD
     yield from (f"- {what}: {value}" for what, value in report.machine.items())
     yield "\n## What it must reach\n"
-    yield from markdown(verdict_rows(list(verdicts(report))))
+    yield from markdown(goal_rows(list(verdicts(report))))
     yield from (f"\n![{PLOTS[name]}](plots/{name}.svg)" for name in plots)
 
 
 def for_docs_full(report: Report) -> Iterator[str]:
-    """The lines of docs/benchmarks-full.md: a table for each case, and what was left out."""
+    """The lines of docs/benchmarks-full.md: a table for each regime, and what was left out."""
     yield LEAD_FULL.rstrip("\n")
     for name, regime in REGIMES.items():
-        cases = [case for case in report.cases if case.regime == name and case.rows]
-        if cases:
-            yield f"\n## {name}: {regime.about}"
-        for case in cases:
-            yield f"\n### {case.title}\n"
-            yield from markdown(case_rows(case))
+        if cases := [case for case in report.cases if case.regime == name and case.rows]:
+            yield f"\n## {name}: {regime.about}\n"
+            yield from markdown(rate_rows(name, cases))
     if report.left_out:
         yield "\n## Left out\n"
         yield from (f"- {what}: {why}" for what, why in sorted(report.left_out.items()))

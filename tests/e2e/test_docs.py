@@ -230,7 +230,7 @@ def test_the_pages_of_the_benchmark_are_as_the_script_writes_them() -> None:
         lead = made.partition("\n## ")[0].rstrip()
         text = (ROOT / "docs" / page).read_text("utf-8")
         assert text.startswith(lead), page
-        assert ("\n### " in text, "\n### a case" in made) == (has_cases, has_cases)
+        assert ("\n| pscp -c 1 |" in text, "| a case, " in made) == (has_cases, has_cases)
 
 
 def test_options_in_the_tables_for_users_are_pscps() -> None:
