@@ -202,6 +202,7 @@ def ended(pids: set[int]) -> bool:
     return not pids & {process.pid for process in living()}
 
 
+@pytest.mark.needs_ssh(reason="a direct lane outlives its login")
 @pytest.mark.parametrize("where", ["near", "far"])
 def test_a_session_survives_the_end_of_its_connections(
     way: Way, own: PrivateServer, where: str

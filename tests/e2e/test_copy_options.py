@@ -196,6 +196,7 @@ def test_however_it_is_sent_it_arrives(mixed: Way, words: list[str]) -> None:
 
 
 @pytest.mark.needs_agent(reason="-t needs the agent")
+@pytest.mark.needs_ssh(reason="direct lanes are not logged in")
 def test_as_many_connections_as_asked_for(way: Way) -> None:
     """While there is work: a tebibyte of it, which is interrupted once all are there."""
     with open(way.source / "x", "wb") as endless:
