@@ -3,8 +3,9 @@
 What is sent is the endpoint folder, compressed. A random marker separates what a login prints from
 the agent's output.
 
-Not here: the way there (transports/), the remote command (transports/remote_command.py), which
-frames a lane exchanges after the HELLO (transfer/lane.py).
+Not here: what comes on standard error (messages.py), the way there (transports/), the remote
+command (transports/remote_command.py), which frames a lane exchanges after the HELLO
+(transfer/lane.py).
 Read next: ../endpoint/agent.py.
 """
 
@@ -25,10 +26,10 @@ from collections.abc import Callable, Sequence
 
 from pscp import errors
 from pscp.connect.authenticator import Patience
+from pscp.connect.messages import READS_MAX, Messages
 from pscp.endpoint import requests, session, system, wire
-from pscp.log import Log
 from pscp.transports import Channel
-from pscp.transports.openssh import last_line, lines_of
+from pscp.transports.openssh import last_line
 
 MODULES = (
     "system", "wire", "session", "hashes", "files", "failures", "paths", "fence", "parts",
@@ -43,9 +44,7 @@ PLANE_MODULES = ("link", "gate", "direct")  # sent where the agent is to take di
 _PACKAGE = "pscp_agent"
 _MARKER_BYTES = 16
 _BANNER_MAX_BYTES = 64 * 1024  # what a login may print before the agent speaks
-_KEPT_BYTES = 8 * 1024  # the end of a channel's standard error, for the error that explains it
 _SHOW_AFTER_S = 0.2  # standard error is shown so long after it came, unless an error repeats it
-_READ_BYTES = 4096  # of a channel's standard error, at once
 _SHOWN_MAX = 200  # characters of a login's output in an error
 _RTT_MAX_S = 60.0  # a longer round trip in the HELLO of a program for SFTP is refused
 SILENCE_S = 60.0  # an agent ticks every 10 s, so after this the agent or the path is dead
@@ -157,61 +156,6 @@ def send_agent(channel: Channel) -> bytes:
     return marker
 
 
-_log = Log("stderr")
-_DEBUG_LINE = re.compile(r"debug\d: |DEBUG:")  # of ssh -v; of asyncssh and paramiko
-
-
-class _Messages:
-    """The standard error of a channel: its end is kept, its lines are shown to people and logged.
-
-    `notice` shows a line to people; with None nothing is shown.
-    """
-
-    def __init__(self, channel: Channel, notice: Callable[[str], None] | None) -> None:
-        self.notice = notice
-        self._channel = channel
-        self._kept = b""  # the last _KEPT_BYTES
-        self._line = b""  # a line that has not ended yet, for the log
-        self._unshown = ""  # not shown yet, since an error may repeat it
-        self._is_over = False
-
-    @property
-    def has_more(self) -> bool:
-        """Whether the end has not come."""
-        return not self._is_over
-
-    @property
-    def has_unshown(self) -> bool:
-        """Whether something came that people have not seen."""
-        return bool(self._unshown)
-
-    def text(self) -> str:
-        """Return the end of what came."""
-        return self._kept.decode(errors="replace")
-
-    def read(self) -> bool:
-        """Read what has come. Return False at its end."""
-        data = os.read(self._channel.error_fd, _READ_BYTES)
-        self._kept = (self._kept + data)[-_KEPT_BYTES:]
-        if _log.is_wanted:
-            *lines, self._line = (self._line + data)[-_KEPT_BYTES:].split(b"\n")
-            for line in lines:
-                text = line.decode(errors="replace").rstrip("\r")
-                _log.debug("process %d writes: %s", self._channel.pid, text)
-        if self.notice is not None:
-            self._unshown += data.decode(errors="replace")
-        self._is_over = not data
-        return bool(data)
-
-    def show(self, error: str = "") -> None:
-        """Show people the lines that came, except for those in this error or in the log."""
-        lines, self._unshown = lines_of(self._unshown), ""
-        for line in lines:
-            is_logged = _DEBUG_LINE.match(line) and _log.is_wanted
-            if self.notice is not None and line.strip() not in error and not is_logged:
-                self.notice(line)
-
-
 class RemoteAgent:
     """An agent that is running at the far end, and the channel to it."""
 
@@ -233,13 +177,16 @@ class RemoteAgent:
         Raises ConnectError (its subclass tells why there is no agent) and ProtocolError.
         """
         self.channel = channel
-        self._messages = _Messages(channel, notice)
+        self._messages = Messages(channel, notice)
         self.rtt_s = math.inf  # the shortest round trip of a request and its reply
         self.decoder = wire.Decoder()
         self.hello: dict[str, object] = {}  # what the agent tells of itself
         self.hashes: dict[str, float] = {}  # the MB/s of each digest that it has
         self.verify = ""  # the way to verify that was asked for, over SFTP
         self.was_kept = False  # from an earlier copy: it may have died unnoticed
+        self._early_s = 0.0  # when the latest early request was made
+        self._early = 0  # requests that were made early, and are not answered yet
+        self._answers: list[tuple[object, bool]] = []  # to such requests
         self.session = session.Session(session.COORDINATOR)
         self._poll = select.poll()
         for fd in (channel.read_fd, channel.error_fd):
@@ -303,7 +250,7 @@ class RemoteAgent:
 
     def explain(self) -> errors.PscpError:
         """Return why the channel ended."""
-        for _ in range(_KEPT_BYTES // _READ_BYTES * 2):  # a program may write without an end
+        for _ in range(READS_MAX):
             if self.channel.error_fd not in self._wait_for_s(0):
                 break
         messages = self._messages.text()
@@ -406,11 +353,37 @@ class RemoteAgent:
         With `is_slow` the answer takes time, so the round trip is measured by a Ping before it.
         """
         begun_s = time.monotonic()
+        has_early = self._early > 0
         for each in [requests.Ping(), request] if is_slow else [request]:
             self.send(wire.ASK, 0, 0, requests.to_json(each))
+        self._receive_early()
         answer = self._reply()
-        self.rtt_s = min(self.rtt_s, time.monotonic() - begun_s)
+        if not has_early:
+            self.rtt_s = min(self.rtt_s, time.monotonic() - begun_s)
         return self._reply() if is_slow else answer
+
+    def ask_early(self, request: requests.Request) -> None:
+        """Make a request whose answer early_answer() returns, before or after others are made.
+
+        The round trip is measured by a Ping before it, as that answer may take time.
+        """
+        self._early_s = time.monotonic()
+        for each in (requests.Ping(), request):
+            self.send(wire.ASK, 0, 0, requests.to_json(each))
+        self._early += 1
+
+    def early_answer(self) -> tuple[object, bool]:
+        """Return the answer to the first such request that has not been returned."""
+        self._receive_early()
+        return self._answers.pop(0)
+
+    def _receive_early(self) -> None:
+        """Receive the answers to early requests, which come before any other."""
+        while self._early:
+            self._reply()
+            self.rtt_s = min(self.rtt_s, time.monotonic() - self._early_s)
+            self._answers.append(self._reply())
+            self._early -= 1
 
     def _reply(self) -> tuple[object, bool]:
         while True:

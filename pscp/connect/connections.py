@@ -165,23 +165,29 @@ class Connections:
         control = self._plane.take_control() if self._plane is not None else None
         return control or self._first.finish(options, note)
 
+    def expect_lanes(self, options: Options, far: RemoteAgent) -> None:
+        """Have the far end prepare for the direct lanes that spread() will open, if any will be."""
+        if self._may_spread(options, far):
+            self._direct_plane(options).expect(options, far)
+
+    def _may_spread(self, options: Options, far: RemoteAgent) -> bool:
+        if not options.is_direct or far.plane != "ssh" or far.is_sftp:
+            return False
+        return not self._direct_plane(options).refused
+
     def spread(
         self, options: Options, agents: list[RemoteAgent], count: int, note: Callable[[str], None]
     ) -> None:
         """Replace the connections by so many direct lanes, if there are to be any, and can be."""
         far = agents[0]
-        if not options.is_direct or far.plane != "ssh":
-            return
-        if far.is_sftp:
+        if options.is_direct and far.is_sftp:
             note(f"--plane {options.plane}: there is no agent at the far end; going over SSH")
+        if not self._may_spread(options, far):
             return
         from pscp.connect.direct_plane import Refused  # here: few copies need it
 
-        plane = self._direct_plane(options)
-        if plane.refused:
-            return
         try:
-            agents[:] = plane.first(options, far, count, note)
+            agents[:] = self._direct_plane(options).first(options, far, count, note)
         except Refused as error:
             note(f"--plane {options.plane}: {error}; going over SSH")
 

@@ -26,10 +26,12 @@ from pscp.connect.direct_agent import DirectAgent, PlainAgent
 from pscp.connect.plane_keys import Identity, new_identity
 from pscp.endpoint import failures, gate, link, requests
 from pscp.log import Log
-from pscp.options import Options
-from pscp.transports.direct import PlainChannel, tls_channel
+from pscp.options import MAX_PORT, Options
+from pscp.transports.direct import PlainChannel, TlsPump
 
 _SPARE = 8  # lanes that may follow while the far end still listens
+_EARLY = 16  # lanes, where their number is not known yet
+_FAILED_MAX = 3  # lanes over which nothing came; then there are to be no others
 _FRESH_S = gate.OPEN_S * 0.8  # it is not counted upon for longer
 _DIAL_S = 3.0  # a filtered port answers nothing
 _LANES_MAX = 256  # tokens of a request
@@ -81,7 +83,11 @@ class DirectPlane:
         self._control: RemoteAgent | None = None
         self._keys: _Keys | None = None
         self._listening: _Listening | None = None
+        # The tokens of a request that was made early, and when that was.
+        self._early: tuple[list[str], float] | None = None
         self._dials = False  # the far end has to connect to this one
+        self._failed = 0  # lanes over which nothing ever came; 0 once one has worked
+        self._has_worked = False
         self._refused = ""
 
     @property
@@ -98,7 +104,8 @@ class DirectPlane:
     def take_control(self) -> RemoteAgent | None:
         """Return the control connection, if there is one that is alive. The caller then has it."""
         with self._turn:
-            control, self._control, self._listening = self._control, None, None
+            control, self._control = self._control, None
+            self._listening = self._early = None
         if control is not None and control.is_closed():
             control.close()
             return None
@@ -111,9 +118,18 @@ class DirectPlane:
 
     def close(self) -> None:
         with self._turn:
-            control, self._control, self._listening = self._control, None, None
+            control, self._control = self._control, None
+            self._listening = self._early = None
         if control is not None:
             control.close()
+
+    def expect(self, options: Options, control: RemoteAgent) -> None:
+        """Ask the far end to listen for the lanes that first() will open; its answer can wait."""
+        count = options.connections or _EARLY
+        tokens = [gate.new_token() for _ in range(min(count + _SPARE, _LANES_MAX))]
+        with self._turn:
+            control.ask_early(self._request(options, 0, tokens))
+            self._early = tokens, time.monotonic()
 
     # --- lanes
 
@@ -135,6 +151,15 @@ class DirectPlane:
             raise
         threading.Thread(target=self._hear, args=(control,), name="control", daemon=True).start()
         return lanes
+
+    def _settle(self, is_working: bool) -> None:
+        """Note that something came over a lane, or that it ended before anything did."""
+        with self._turn:
+            self._has_worked = self._has_worked or is_working
+            self._failed += not is_working
+            if not self._has_worked and self._failed >= _FAILED_MAX and not self._refused:
+                self._refused = "the lanes were lost before anything came"
+                _log.debug("direct lanes: %s", self._refused)
 
     def connect(self, options: Options) -> RemoteAgent:
         """Open one more lane. Raises ConnectError."""
@@ -167,6 +192,9 @@ class DirectPlane:
         """
         with self._turn:
             spare = self._listening
+            if self._early is not None and self._control is not None:
+                spare = self._answered_early(self._control, *self._early, note)
+                self._early = None
             if spare is None or len(spare.tokens) < count or time.monotonic() > spare.until_s:
                 tokens = [gate.new_token() for _ in range(min(count + _SPARE, _LANES_MAX))]
                 address, port = self._ask(options, 0, tokens, note)
@@ -174,13 +202,19 @@ class DirectPlane:
             self._listening = spare._replace(tokens=spare.tokens[count:])
             return spare._replace(tokens=spare.tokens[:count])
 
-    def _ask(self, options: Options, dial: int, tokens: list[str], note: Note) -> tuple[str, int]:
-        """Ask the far end to listen, or to connect to our port; return the address and the port.
+    def _answered_early(
+        self, control: RemoteAgent, tokens: list[str], asked_s: float, note: Note
+    ) -> _Listening | None:
+        """Return the far end that was asked early to listen; None if it is lost."""
+        try:
+            address, port = _address_in(control.early_answer(), note)
+        except errors.ConnectionLost:
+            return None
+        return _Listening(port, address, tokens, asked_s + _FRESH_S)
 
-        Raises Refused, and ConnectError where no control connection can be had.
-        """
+    def _request(self, options: Options, dial: int, tokens: list[str]) -> requests.OpenPlane:
         here, there = self._identities(options)
-        request = requests.OpenPlane(
+        return requests.OpenPlane(
             plane_modules(),
             options.plane,
             dial,
@@ -191,25 +225,25 @@ class DirectPlane:
             options.congestion or "",
             [options.rcvbuf_bytes or 0, options.sndbuf_bytes or 0],
         )
+
+    def _ask(self, options: Options, dial: int, tokens: list[str], note: Note) -> tuple[str, int]:
+        """Ask the far end to listen, or to connect to our port; return the address and the port.
+
+        Raises Refused, and ConnectError where no control connection can be had.
+        """
+        request = self._request(options, dial, tokens)
         control = self._control
         try:
             if control is None:
                 raise errors.ConnectionLost("no control connection")
-            answer, failed = control.ask(request)
+            answer = control.ask(request)
         except errors.ConnectionLost:
             if control is not None:
                 control.close()
             self._control = None
             self._control = control = self._new_control(options)
-            answer, failed = control.ask(request)
-        if failed:
-            raise Refused(f"the far end: {failures.checked(answer)['message']}")
-        match answer:
-            case [str(address), int(port), str(text)] if 0 < port < 65536:
-                if text:
-                    note(text)
-                return address, port
-        raise errors.ProtocolError("an answer of another shape: no address")
+            answer = control.ask(request)
+        return _address_in(answer, note)
 
     def _identities(self, options: Options) -> tuple[Identity, Identity]:
         if options.plane != "tls":
@@ -224,32 +258,39 @@ class DirectPlane:
         places = _places(self._address, listening)
 
         def dial(number: int, token: str) -> RemoteAgent:
-            sock = _connected(places, options, number)
+            pump = _new_pump(options, number)
             try:
-                gate.knock(sock, token)
-                return self._lane(options, sock, number, is_server=False)
+                sock = _connected(places, options, number)
+                return self._lane(options, sock, pump, token=token)
             except BaseException:
-                sock.close()
+                if pump is not None:
+                    pump.close()
                 raise
 
         return _all_at_once(dial, listening.tokens)
 
     def _lane(
-        self, options: Options, sock: socket.socket, number: int, *, is_server: bool
+        self, options: Options, sock: socket.socket, pump: TlsPump | None, *, token: str
     ) -> RemoteAgent:
-        """Return the agent at the other end of a connection that was let in; it takes the socket.
+        """Return the agent at the other end of a connection, which is taken over.
 
-        Raises OSError.
+        With a token the connection was made from here, and is not let in yet. Raises OSError.
         """
         control = self._control
         if control is None:
+            sock.close()
             raise OSError("no control connection")
-        if options.plane != "tls":
-            return PlainAgent(PlainChannel(sock), control)
+        if pump is None:
+            try:
+                if token:
+                    gate.knock(sock, token)
+            except BaseException:
+                sock.close()
+                raise
+            return PlainAgent(PlainChannel(sock), control, self._settle)
         here, there = self._identities(options)
-        cpu = options.cpus[number % len(options.cpus)] if options.cpus else None
-        channel = tls_channel(sock, here.both, there.certificate, is_server=is_server, cpu=cpu)
-        return DirectAgent(channel, "tls", control)
+        pump.begin(sock, own=here.both, peer=there.certificate, token=token, is_server=not token)
+        return DirectAgent(pump, "tls", control, self._settle)
 
     # --- from the far end
 
@@ -276,7 +317,13 @@ class DirectPlane:
             thread.join()
 
         def begin(number: int, sock: socket.socket) -> RemoteAgent:
-            return self._lane(options, sock, number, is_server=True)
+            pump = _new_pump(options, number)
+            try:
+                return self._lane(options, sock, pump, token="")
+            except BaseException:
+                if pump is not None:
+                    pump.close()
+                raise
 
         return _all_at_once(begin, admitted)
 
@@ -296,6 +343,19 @@ class DirectPlane:
                     return
                 if ready and not control.read_messages():
                     return
+
+
+def _address_in(reply: tuple[object, bool], note: Note) -> tuple[str, int]:
+    """Return the address and the port of an answer. Raises Refused where it is a failure."""
+    answer, failed = reply
+    if failed:
+        raise Refused(f"the far end: {failures.checked(answer)['message']}")
+    match answer:
+        case [str(address), int(port), str(text)] if 0 < port <= MAX_PORT:
+            if text:
+                note(text)
+            return address, port
+    raise errors.ProtocolError("an answer of another shape: no address")
 
 
 T = TypeVar("T")
@@ -352,6 +412,12 @@ def _connected(places: list[tuple[str, int]], options: Options, number: int) -> 
         except OSError as error:
             failure = error
     raise failure
+
+
+def _new_pump(options: Options, number: int) -> TlsPump | None:
+    if options.plane != "tls":
+        return None
+    return TlsPump(options.cpus[number % len(options.cpus)] if options.cpus else None)
 
 
 def _prepare(options: Options, sock: socket.socket) -> None:

@@ -66,6 +66,7 @@ class Run:
             agents = connections.take(self._options, note)
             try:
                 replace_dead(agents, connections, self._options, note)
+                connections.expect_lanes(self._options, agents[0])
                 result = self._copy(agents, tops, token, journal)
                 complete = result.ok
                 return result

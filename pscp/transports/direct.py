@@ -1,7 +1,7 @@
 """The channels of the direct plane: a TCP connection, or the program that encrypts for one.
 
 Not here: how the connection is made (../connect/direct_plane.py), TLS itself
-(../endpoint/link.py), the program (tls_pump.py).
+(../endpoint/link.py), what the process runs (tls_pump.py).
 Read next: tls_pump.py.
 """
 
@@ -57,24 +57,29 @@ class PlainChannel:
         return ConnectionLost("a direct lane was closed")
 
 
-def tls_channel(
-    sock: socket.socket, own: str, peer: str, *, is_server: bool, cpu: int | None
-) -> Child:
-    """Return a process that encrypts for this connection, which it takes over.
+class TlsPump(Child):
+    """A process that encrypts for a lane. It is started first, and gets its connection later."""
 
-    `own` is the private key and certificate (PEM), `peer` the one certificate that is accepted.
-    """
-    settings = json.dumps({"own": own, "peer": peer, "is_server": is_server})
-    fd = link.nameless(settings.encode("ascii"))
-    try:
-        start = (
-            "import sys; sys.path.append(sys.argv.pop(1)); "
-            "from pscp.transports.tls_pump import main; main()"
-        )
+    def __init__(self, cpu: int | None) -> None:
+        self._control, its = socket.socketpair()
+        program = os.path.join(os.path.dirname(__file__), "tls_pump.py")
         package = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
-        words = [sys.executable or "python3", "-I", "-S", "-c", start, package]
-        fds = (sock.fileno(), fd)
-        return Child([*words, *map(str, fds)], False, cpu, None, pass_fds=fds)
-    finally:
-        os.close(fd)
-        sock.close()
+        argv = [sys.executable or "python3", "-I", "-S", program, package, str(its.fileno())]
+        with its:
+            super().__init__(argv, False, cpu, None, pass_fds=(its.fileno(),))
+
+    def begin(
+        self, sock: socket.socket, *, own: str, peer: str, token: str, is_server: bool
+    ) -> None:
+        """Have it take over this connection.
+
+        `own` is the private key and certificate (PEM), `peer` the one certificate that is accepted,
+        `token` what lets the connection in, "" where that was done. Raises OSError.
+        """
+        settings = {"own": own, "peer": peer, "token": token, "is_server": is_server}
+        with self._control, sock:
+            socket.send_fds(self._control, [json.dumps(settings).encode("ascii")], [sock.fileno()])
+
+    def close(self) -> None:
+        self._control.close()
+        super().close()

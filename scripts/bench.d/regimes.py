@@ -56,6 +56,9 @@ AS_MANY_BBR = "iperf3 bbr, as many streams"
 NO_LOSS = f"{IPERF.name}, no loss"
 BBR = pscp("--congestion", "bbr")
 BOTH_WAYS = (True, False)  # push, pull
+TLS = pscp("--plane", "tls")
+PLAIN = pscp("--plane", "plain")
+ONE_TLS = pscp("-c", "1", "--plane", "tls", "--sndbuf", "64M", "--rcvbuf", "64M")
 
 
 @dataclass(frozen=True)
@@ -244,6 +247,36 @@ def window(bench: Bench) -> None:
         compete(bench, case, link, [*entries, *slow], False)
 
 
+def plane(bench: Bench) -> None:
+    """The direct plane against SSH."""
+    planes = (pscp(), TLS, PLAIN)
+    for name, rtt_ms, bytes_, tools in (
+        ("loopback", 0, GIB, planes),
+        ("wan-100", 100, GIB, (*planes, IPERF)),
+        ("wan-240", 240, 512 * MIB, (*planes, IPERF)),
+    ):
+        load = bench.stock.file(bench.sized(bytes_, 64 * MIB))
+        with wan(RATE_MBIT, rtt_ms) if rtt_ms else loopback() as link:
+            for push in BOTH_WAYS:
+                limit = IPERF.name if rtt_ms else pscp().name
+                unit = "Mbit/s" if rtt_ms else "MiB/s"
+                case = new_case(bench, "plane", name, push, load, unit, limit, rtt_ms)
+                entries = [Contestant(tool, load, bench.runs) for tool in tools]
+                compete(bench, case, link, entries, push)
+    load = bench.stock.file(bench.sized(256 * MIB, 64 * MIB))
+    with wan(RATE_MBIT, 50, 0.1) as link:
+        for push in BOTH_WAYS:
+            case = new_case(bench, "plane", "loss", push, load, "Mbit/s", IPERF.name, 50)
+            entries = [Contestant(tool, load, bench.runs) for tool in (pscp(), TLS, IPERF)]
+            compete(bench, case, link, entries, push)
+    load = bench.stock.file(bench.sized(GIB, 256 * MIB))
+    with wan(RATE_MBIT, 100, buffers=64 * MIB) as link:
+        for push in BOTH_WAYS:
+            case = new_case(bench, "plane", "window", push, load, "Mbit/s", ONE_IPERF.name, 100)
+            entries = [Contestant(tool, load, bench.runs) for tool in (ONE_TLS, ONE_IPERF)]
+            compete(bench, case, link, entries, push)
+
+
 def tiny(bench: Bench) -> None:
     """Short, so run often: a few milliseconds count here."""
     runs = 5 * bench.runs
@@ -343,6 +376,7 @@ REGIMES = {
     "stream": Regime(stream, "one file through pscp-pipe; 1 Gbit/s, 100 ms, and no delay"),
     "sftp": Regime(sftp, "without the agent: a file, 2,000 small ones; 100 and 50 ms, no delay"),
     "window": Regime(window, "one asyncssh connection pulls; 1 Gbit/s, 100 ms, large buffers"),
+    "plane": Regime(plane, "--plane ssh, tls and plain; no delay, 100 and 240 ms, loss"),
     "tiny": Regime(tiny, "one file of 4 KiB: what starting costs"),
     "fixed": Regime(fixed, "-c auto against -c 1, 2, 4, 8, 16 on all of these"),
 }
