@@ -62,6 +62,8 @@ def show(found: Measurement, as_json: bool) -> None:
     )
     put(cipher_rows(found.ciphers))
     put(connection_rows(found.connections))
+    if found.planes:
+        put(plane_rows(found.planes))
     put(window_rows(found.windows))
     put(kernel_rows(found))
     for line in conclusion(found):
@@ -79,6 +81,12 @@ def cipher_rows(points: Sequence[Point]) -> Rows:
 def connection_rows(points: Sequence[Point]) -> Rows:
     heading = [f"connections, {points[0].cipher}", "push MiB/s", "pull"]
     return [heading, *([str(point.connections), *rates(point)] for point in points)]
+
+
+def plane_rows(points: Sequence[Point]) -> Rows:
+    over_ssh, *direct = points
+    heading = [f"plane, {over_ssh.connections} connections", "push MiB/s", "pull"]
+    return [heading, ["ssh", *rates(over_ssh)], *([p.cipher, *rates(p)] for p in direct)]
 
 
 def window_rows(windows: Windows) -> Rows:

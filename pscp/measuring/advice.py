@@ -112,6 +112,7 @@ class Measurement:
     notes: tuple[str, ...]  # what could not be measured
     seconds: float  # that the measurement took
     saved: bool = False
+    planes: tuple[Point, ...] = ()  # with --plane: SSH and that one, over the advised connections
 
 
 # --- from samples to rates

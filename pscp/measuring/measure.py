@@ -103,6 +103,7 @@ class _Measuring:
         ciphers, agents = self._ciphers(first)
         best = advice.best_cipher(ciphers)
         lanes = self._more(best, agents)
+        planes = self._planes(advice.enough_connections(lanes))
         return Measurement(
             host=self._opener.host.login,
             rtt_s=self._rtt_s,
@@ -115,6 +116,7 @@ class _Measuring:
             advice=advice.advise(self._rtt_s, ciphers, lanes, near, far),
             notes=tuple(self._notes),
             seconds=time.monotonic() - self._begun_s,
+            planes=planes,
         )
 
     def _note(self, text: str) -> None:
@@ -204,6 +206,16 @@ class _Measuring:
             if point is not None:
                 points.append(point)
         return points
+
+    def _planes(self, over_ssh: Point) -> tuple[Point, ...]:
+        """Measure --plane over as many connections; return both, or nothing without --plane."""
+        plane = self._opener.plane
+        if not plane:
+            return ()
+        self._say(f"measuring --plane {plane}")
+        agents = self._opener.direct(over_ssh.connections, self._note)
+        point = self._point(plane, agents)[0] if agents else None
+        return (over_ssh, point) if point is not None else (over_ssh,)
 
     def _is_late(self, after_s: float = _MOST_S) -> bool:
         return time.monotonic() - self._begun_s > after_s

@@ -26,7 +26,9 @@ class CipherOpener:
 
     def __init__(self, session: Session) -> None:
         self.host, self._connections = session.host, session.connections
-        self._options = session.options.with_agent("--measure")
+        asked = session.options.with_agent("--measure")
+        self._direct = asked  # for the lanes of --plane
+        self._options = dataclasses.replace(asked, plane="ssh")
         setup = resolve(session.host, session.options)
         # Those of OpenSSH's own first: where time is short, the others are left out.
         self.offered = sorted(setup.offered, key=lambda name: "@" not in name)
@@ -38,6 +40,11 @@ class CipherOpener:
     def first_cipher(self) -> str:
         """The name by which the first connection's cipher is shown."""
         return self._options.cipher or "as configured"
+
+    @property
+    def plane(self) -> str:
+        """The direct plane that is to be measured; "" for none."""
+        return self._direct.plane if self._direct.is_direct else ""
 
     @property
     def most_connections(self) -> int:
@@ -52,6 +59,13 @@ class CipherOpener:
     def close(self) -> None:
         for channel in self._opened:
             channel.close()
+
+    def direct(self, count: int, note: Callable[[str], None]) -> list[RemoteAgent]:
+        """Return so many lanes of the direct plane; none where there can be none."""
+        agents = self._connections.take(self._options, note)
+        self._connections.spread(self._direct, agents, count, note)
+        self._opened += [far.channel for far in agents]
+        return [far for far in agents if far.plane == self.plane]
 
     def open(self, ciphers: Sequence[str]) -> list[tuple[str, RemoteAgent | errors.PscpError]]:
         """Return a connection with each of these ciphers, or the error. Several log in at once."""

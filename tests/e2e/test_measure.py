@@ -67,7 +67,14 @@ def test_every_cipher_and_number_of_connections_has_its_rates(sshd: PrivateServe
     assert 0 < found.rtt_min_s <= found.rtt_s
     assert found.advice.connections in (1, 2, 3)
     assert all(any(name in text for text in said) for name in (*names, "3 connections"))
-    assert (found.notes, found.saved) == ((), False)
+    assert (found.notes, found.saved, found.planes) == ((), False, ())
+
+
+@pytest.mark.parametrize("plane", ["tls", "plain"])
+def test_a_plane_is_measured_beside_ssh(sshd: PrivateServer, plane: str) -> None:
+    found = measured(sshd, connections=1, cipher=CIPHER, plane=plane)
+    assert [point.cipher for point in found.planes] == [CIPHER, plane]
+    assert all(min(point.rates()) > 0 for point in found.planes)
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/schedstat"), reason="no CPU time of processes")
