@@ -260,7 +260,7 @@ def add_what_is_no_copy(group: argparse._ArgumentGroup) -> None:
     flag(
         "--measure",
         help="measure the path to HOST in about a minute, with no disk: ciphers, connections (-c: "
-        "the most), windows, and --plane if given; recommend what is best (--progress json: as JSON)",
+        "the most), windows, --plane if given; recommend what is best (--progress json: as JSON)",
     )
     flag("--save", help="with --measure: have later copies to HOST use what is recommended")
     flag(

@@ -49,7 +49,7 @@ complete -c pscp -l progress -x -a 'auto bar plain json none' -d 'auto (a bar on
 complete -c pscp -l stats -d 'end with a table of what was counted'
 complete -c pscp -s h -l help -d 'show this and exit'
 complete -c pscp -l version -d 'show the version and exit'
-complete -c pscp -l measure -d 'measure the path to HOST in about a minute, with no disk: ciphers, connections (-c: the most), windows, and --plane if given; recommend what is best (--progress json: as JSON)'
+complete -c pscp -l measure -d 'measure the path to HOST in about a minute, with no disk: ciphers, connections (-c: the most), windows, --plane if given; recommend what is best (--progress json: as JSON)'
 complete -c pscp -l save -d 'with --measure: have later copies to HOST use what is recommended'
 complete -c pscp -l clean -d 'list what cut copies left below DIR (HOST:DIR, or one here) that no copy works on'
 complete -c pscp -l yes -d 'with --clean: remove it'
