@@ -17,7 +17,7 @@ from faults.conftest import until
 from zfs.conftest import Ends
 from zfs.test_over_ssh import amidst
 
-from openzfs.machine import HOST, Machine, VmPool
+from openzfs.machine import COMMAND_S, HOST, Machine, VmPool
 from pscp.option_fields import ReplicateFields
 
 LARGE = 7_000_000
@@ -305,7 +305,7 @@ def test_a_block_does_what_it_says(
     one, two = pools
     far_home = tmp_path / "home"
     far_home.mkdir()
-    with make_world(tmp_path, far_home, machine) as world:
+    with make_world(tmp_path, far_home, machine, COMMAND_S) as world:
         put_program(world.programs / "zfs", one.zfs)
         globals()[f"before_{block.name}"](machine)
         ran = world.block(block.language, block.text)
