@@ -120,7 +120,8 @@ def test_a_password_of_a_real_account(
     password_file: Path, make_password_sshd: Callable[..., PasswordSshd],
 ) -> None:  # fmt: skip
     server = make_password_sshd(SECRET, has_pam)
-    words = ["-c", "4", "--transport", transport, *SLOW]
+    # A real sshd waits for nobody (`awaits`): the copy takes four seconds, for the second login.
+    words = ["-c", "4", "--transport", transport, "--chunk-size", "256k", "-l", "25000"]
     words += [] if is_typed else ["-B", "--password-file", str(password_file)]
     prompt = r"\(.*@.*\) Password: " if has_pam else PASSWORD
     with terminal(*argv(server, source, *words)) as screen:
