@@ -72,8 +72,9 @@ class Program(subprocess.Popen[Any]):
             "env": dict(os.environ if env is None else env), "umask": call["umask"],
             "cwd": os.fsdecode(cwd), "session": call["start_new_session"],
         }  # fmt: skip
-        sys.audit("subprocess.Popen", asked["argv"][0], asked["argv"], asked["cwd"], None)
         self.pid = _ask(asked, [*fds, *passed])
+        # Behind it: _mother() looks for new processes itself, and has not seen this one.
+        sys.audit("subprocess.Popen", asked["argv"][0], asked["argv"], asked["cwd"], None)
         self._child_created = True
         pipes = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
         self._close_pipe_fds(*(call[pipe] for pipe in pipes))  # type: ignore[attr-defined]
