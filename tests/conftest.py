@@ -140,6 +140,7 @@ def isolated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         (home / "run").mkdir(mode=0o700)
         patch.setenv("XDG_RUNTIME_DIR", str(home / "run"))
         patch.setenv("PSCP_TEST_RUN", RUN_TOKEN)
+        patch.setattr(subprocess, "Popen", forked.Program)
         for name in ("SSH_AUTH_SOCK", "SSH_ASKPASS", "DISPLAY"):
             patch.delenv(name, raising=False)
         yield home

@@ -1,11 +1,13 @@
-"""Programs `python -c TEXT` whose processes are forked from one that has pscp loaded already.
+"""Programs in Python whose processes are forked from one that has pscp loaded already.
 
-An interpreter that loads pscp takes 0.2 CPU-s, a fork of one that has takes a tenth of that. run()
-and start() are called as subprocess's run() and Popen are; the process is a child of the caller,
-with its own signals, group, folder, environment and descriptors. What cannot be had so (another
-program, an environment that changes how Python starts) is begun as usual.
+An interpreter that loads pscp takes 0.2 CPU-s, and one that loads asyncssh 0.3; a fork of one that
+has takes a tenth of that. run() and start() are called as subprocess's run() and Popen are; the
+process is a child of the caller, with its own signals, group, folder, environment and descriptors.
+What cannot be had so (another program, an environment that changes how Python starts) is begun as
+usual. With Program in the place of subprocess.Popen so are the programs that pscp starts for a
+connection, and the servers.
 
-A test of how a program starts or ends uses subprocess. Read next: e2e/ways.py.
+A test of how a program starts or ends uses subprocess with `python -c`. Read next: e2e/ways.py.
 """
 
 from __future__ import annotations
@@ -13,8 +15,11 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
+import fcntl
 import functools
+import gc
 import importlib
+import importlib.util
 import inspect
 import json
 import os
@@ -27,44 +32,70 @@ import sys
 import threading
 import traceback
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NoReturn, TextIO
+
+from pscp.sftp import channel
 
 _CLONE_PARENT = 0x8000  # the new process is a child of the caller's parent, which is the test run
 _SYS_CLONE = {"x86_64": 56, "aarch64": 220}.get(platform.machine())
-_LENGTH_BYTES = 8
-_UNDERSTOOD = {"stdin", "stdout", "stderr", "cwd", "env", "umask", "start_new_session", "bufsize",
-               "text", "errors", "encoding"}  # fmt: skip
+_LENGTH_BYTES, _FDS_MAX = 8, 16
+_PYTHON = sys.executable  # a test may set another
+_OVER_SFTP = channel._MAIN
+_SERVERS = [[str(Path(__file__).parent / name)] for name in
+            ("sftp_servers.py", "servers/logins.py", "servers/paramiko_server.py")]  # fmt: skip
+_ARGV_BYTES = 8192  # of a command line at most, as others see it
+_ABOVE = 500  # no descriptor that is passed has a number as high
 _SERVE = (
     "import sys; sys.path.insert(0, sys.argv[1]); import forked; forked.serve(int(sys.argv[2]))"
 )
 
 
-class _Forked(subprocess.Popen[Any]):
-    """A child that is forked in place of being executed."""
+_Popen = subprocess.Popen  # whose place Program may take
+
+
+class Program(subprocess.Popen[Any]):
+    """Popen, but a connection's program (pscp/transports, pscp/sftp) and a server are forked."""
 
     def _execute_child(self, *given: Any) -> None:
-        names = list(inspect.signature(subprocess.Popen._execute_child).parameters)  # type: ignore[attr-defined]
+        names = list(inspect.signature(_Popen._execute_child).parameters)  # type: ignore[attr-defined]
         call = dict(zip(names[1:], given, strict=True))
+        if not (self._is_known(call["args"]) and _can_be_forked(call)):
+            super()._execute_child(*given)  # type: ignore[misc]
+            return
         cwd, env = call["cwd"] or os.getcwd(), call["env"]
         its = (call["p2cread"], call["c2pwrite"], call["errwrite"])
         fds = [fd if fd != -1 else number for number, fd in enumerate(its)]  # else it is ours
+        passed = list(call["pass_fds"])
         asked = {
-            "argv": [os.fsdecode(word) for word in call["args"]],
+            "argv": [os.fsdecode(word) for word in call["args"]], "fds": [0, 1, 2, *passed],
             "env": dict(os.environ if env is None else env), "umask": call["umask"],
             "cwd": os.fsdecode(cwd), "session": call["start_new_session"],
         }  # fmt: skip
+        self.pid = _ask(asked, [*fds, *passed])
+        # Behind it: _mother() looks for new processes itself, and has not seen this one.
         sys.audit("subprocess.Popen", asked["argv"][0], asked["argv"], asked["cwd"], None)
-        self.pid = _ask(asked, fds)
         self._child_created = True
         pipes = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
         self._close_pipe_fds(*(call[pipe] for pipe in pipes))  # type: ignore[attr-defined]
 
+    def _is_known(self, argv: Any) -> bool:
+        words = list(argv[:4]) if isinstance(argv, list) else []
+        if "-c" in words[1:3]:
+            return words[1] == "-P" or words[1:] == ["-I", "-c", _OVER_SFTP]
+        return words[1:3] == ["-m", "pscp.selftest.embedded_server"] or words[1:2] in _SERVERS
+
+
+class _Forked(Program):
+    """A child that is forked in place of being executed."""
+
+    def _is_known(self, argv: Any) -> bool:
+        return list(argv[1:2]) == ["-c"]
+
 
 def start(argv: Sequence[str], **popen: Any) -> subprocess.Popen[Any]:
     """As subprocess.Popen."""
-    if _can_be_forked(argv, popen):
-        return _Forked(argv, **popen)
-    return subprocess.Popen(argv, **popen)
+    return _Forked(argv, **popen)
 
 
 def run(
@@ -92,15 +123,13 @@ def run(
 _INHERITED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def _can_be_forked(argv: Sequence[str], popen: Mapping[str, Any]) -> bool:
-    env = popen.get("env") or os.environ
+def _can_be_forked(call: Mapping[str, Any]) -> bool:
     return (
         _SYS_CLONE is not None
-        and sys.version_info[:2] >= (3, 11)
-        and list(argv[:2]) == [sys.executable, "-c"]
-        and popen.keys() <= _UNDERSTOOD
+        and call["args"][0] == _PYTHON
+        and (call["executable"], call["preexec_fn"], call["shell"]) == (None, None, False)
         and not any(signal.getsignal(each) == signal.SIG_IGN for each in _INHERITED)
-        and _of_start(env) == _of_start(os.environ)
+        and _of_start(call["env"] or os.environ) == _of_start(os.environ)
     )
 
 
@@ -119,7 +148,8 @@ def _mother() -> tuple[socket.socket, subprocess.Popen[bytes]]:
     before = held_now()
     ours, its = socket.socketpair()
     with its:
-        argv = [sys.executable, "-c", _SERVE, os.path.dirname(__file__), str(its.fileno())]
+        words = (os.path.dirname(__file__), str(its.fileno()), "-" * _ARGV_BYTES)
+        argv = [sys.executable, "-c", _SERVE, *words]
         process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, pass_fds=[its.fileno()])
     assert ours.recv(1) == b"r", "it has loaded pscp"
     SHARED.append(held_now().beyond(before))
@@ -152,13 +182,14 @@ def serve(fd: int) -> None:
     import pscp
 
     for found in pkgutil.walk_packages(pscp.__path__, "pscp."):
-        if not found.name.endswith(("__main__", "_helper", "embedded_server")):
+        if not found.name.endswith("__main__"):
             importlib.import_module(found.name)
+    gc.freeze()
     assert threading.active_count() == 1
     asking = socket.socket(fileno=fd)
     asking.sendall(b"r")
     while True:
-        length, fds, _, _ = socket.recv_fds(asking, _LENGTH_BYTES, 3)
+        length, fds, _, _ = socket.recv_fds(asking, _LENGTH_BYTES, _FDS_MAX)
         if not length:
             return
         text = b""
@@ -189,21 +220,22 @@ def _be(asked: dict[str, Any], fds: list[int]) -> NoReturn:
     """Be the process that was asked for."""
     status = 1
     try:
+        _show(asked["argv"])
         if asked["session"]:
             os.setsid()
         if asked["umask"] >= 0:
             os.umask(asked["umask"])
         os.chdir(asked["cwd"])
-        for number, fd in enumerate(fds):
-            os.dup2(fd, number)
+        above = [fcntl.fcntl(fd, fcntl.F_DUPFD, _ABOVE) for fd in fds]
         for fd in fds:
+            os.close(fd)
+        for fd, number in zip(above, asked["fds"], strict=True):
+            os.dup2(fd, number)
             os.close(fd)
         sys.stdin, sys.stdout, sys.stderr = _files()
         os.environ.clear()
         os.environ.update(asked["env"])
-        _, _, program, *words = asked["argv"]
-        sys.argv = ["-c", *words]
-        status = _status(program)
+        status = _status(*_program(asked["argv"][1:]))
         threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()
         for file in (sys.stdout, sys.stderr):
@@ -216,6 +248,14 @@ def _be(asked: dict[str, Any], fds: list[int]) -> NoReturn:
     os._exit(status)
 
 
+def _show(argv: list[str]) -> None:
+    """Have /proc show this as the command line: it is read from where it was at the start."""
+    with open("/proc/self/stat", "rb") as file:
+        start, end = map(int, file.read().rpartition(b")")[2].split()[45:47])  # proc(5)
+    text = b"\0".join(map(os.fsencode, argv))
+    ctypes.memmove(start, text[: end - start - 1].ljust(end - start, b"\0"), end - start)
+
+
 def _files() -> tuple[TextIO, TextIO, TextIO]:
     """What sys has, on the descriptors that are 0, 1 and 2 now."""
     return (
@@ -224,10 +264,24 @@ def _files() -> tuple[TextIO, TextIO, TextIO]:
     )  # fmt: skip
 
 
-def _status(program: str) -> int:
+def _program(words: list[str]) -> tuple[str, str]:
+    """The text of the program that these words name, and its file; the others are in sys.argv."""
+    if "-c" in words[:2]:
+        at = words.index("-c")
+        sys.argv = words[at : at + 1] + words[at + 2 :]
+        return words[at + 1], "<string>"
+    if words[0] == "-m":
+        found = importlib.util.find_spec(words[1])
+        assert found is not None and found.origin is not None
+        words = [found.origin, *words[2:]]
+    sys.argv = words
+    return Path(words[0]).read_text(), words[0]
+
+
+def _status(program: str, file: str) -> int:
     """Run it; its exit status."""
     try:
-        exec(compile(program, "<string>", "exec"), {"__name__": "__main__"})
+        exec(compile(program, file, "exec"), {"__name__": "__main__", "__file__": file})
     except SystemExit as ended:
         if ended.code is None or isinstance(ended.code, int):
             return (ended.code or 0) & 0xFF

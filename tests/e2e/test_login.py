@@ -83,7 +83,7 @@ def lanes(shown: str) -> int:
 def test_a_password(
     asks: str, transport: str, source: Path, there: Path, make_login_server: MakeLogins
 ) -> None:
-    server = make_login_server(password=SECRET, asks=asks)
+    server = make_login_server(password=SECRET, awaits=2, asks=asks)
     prompt = r"\(.*@.*\) Password: " if asks else PASSWORD
     words = ("-c", "4", "--transport", transport, *SLOW)
     with terminal(*argv(server, source, *words)) as screen:
@@ -120,7 +120,8 @@ def test_a_password_of_a_real_account(
     password_file: Path, make_password_sshd: Callable[..., PasswordSshd],
 ) -> None:  # fmt: skip
     server = make_password_sshd(SECRET, has_pam)
-    words = ["-c", "4", "--transport", transport, *SLOW]
+    # A real sshd waits for nobody (`awaits`): the copy takes four seconds, for the second login.
+    words = ["-c", "4", "--transport", transport, "--chunk-size", "256k", "-l", "25000"]
     words += [] if is_typed else ["-B", "--password-file", str(password_file)]
     prompt = r"\(.*@.*\) Password: " if has_pam else PASSWORD
     with terminal(*argv(server, source, *words)) as screen:
@@ -135,7 +136,7 @@ def test_a_password_of_a_real_account(
 def test_a_password_that_was_mistyped(
     transport: str, source: Path, there: Path, make_login_server: MakeLogins
 ) -> None:
-    server = make_login_server(password=SECRET)
+    server = make_login_server(password=SECRET, awaits=2)
     words = ("-c", "3", "--transport", transport, *SLOW)
     with terminal(*argv(server, source, *words)) as screen:
         screen.answer(PASSWORD, "wrong")
@@ -169,7 +170,7 @@ def test_a_passphrase(
 def test_a_host_key_and_a_password(
     transport: str, source: Path, there: Path, tmp_path: Path, make_login_server: MakeLogins
 ) -> None:
-    server = make_login_server(password=SECRET)
+    server = make_login_server(password=SECRET, awaits=2)
     known = tmp_path / "new" / "known_hosts"
     known.parent.mkdir()
     unknown = ("-o", f"UserKnownHostsFile={known}", "-o", "StrictHostKeyChecking=ask")
@@ -207,7 +208,7 @@ def test_a_host_key_that_is_not_taken(
 
 
 def test_a_stream(source: Path, there: Path, make_login_server: MakeLogins) -> None:
-    server = make_login_server(password=SECRET)
+    server = make_login_server(password=SECRET, awaits=2)
     command = f"cat >{there}"
     pipe = [*PIPE, "-F", server.ssh_config, "-c", "3", "-l", "100000"]
     words = [*pipe, "--producer", f"cat {source}", server.host, command]
@@ -445,7 +446,7 @@ def test_a_program_of_the_users_asks(
     source: Path, there: Path, tmp_path: Path, make_login_server: MakeLogins
 ) -> None:
     """SSH_ASKPASS, under the rules of ssh: there is no terminal, and there is a display."""
-    server = make_login_server(password=SECRET)
+    server = make_login_server(password=SECRET, awaits=2)
     program, asked = tmp_path / "askpass", tmp_path / "asked"
     program.write_text(f'#!/bin/sh\necho "$1" >>{asked}\necho {SECRET}\n')
     program.chmod(0o700)
@@ -500,7 +501,7 @@ def password_file(tmp_path: Path) -> Path:
 def test_a_password_of_a_file(
     by: str, source: Path, there: Path, password_file: Path, make_login_server: MakeLogins
 ) -> None:
-    server = make_login_server(password=SECRET)
+    server = make_login_server(password=SECRET, awaits=2)
     words = ("--password-file", str(password_file)) if by == "option" else ()
     environment = {} if words else {"PSCP_PASSWORD_FILE": str(password_file)}
     done = ran(argv(server, source, "-Bq", "-c", "3", *words, *SLOW), environment)
@@ -561,7 +562,7 @@ def test_a_password_file_that_is_refused(
 def test_the_secret_is_in_no_argument_environment_or_file(
     source: Path, there: Path, tmp_path: Path, make_login_server: MakeLogins
 ) -> None:
-    server = make_login_server(password=SECRET)
+    server = make_login_server(password=SECRET, awaits=2)
     log = tmp_path / "log"
     words = argv(server, source, "-d", "-v", "-c", "3", "--progress", "json", *SLOW)
     script = 'exec "$@" >"$0" 2>&1'

@@ -195,7 +195,8 @@ def test_a_host_that_is_not_there(push: Way, spelled: str) -> None:
 
 
 def test_ctrl_c_ends_it(push: Way) -> None:
-    argv = [*PSCP, "-F", push.server.ssh_config, "-B", "--measure", "-v", push.server.host]
+    words = ("-B", "--measure", "-v", "--cipher", CIPHER, push.server.host)
+    argv = [*PSCP, "-F", push.server.ssh_config, *words]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
         assert running.stderr is not None
         while b"pscp: measuring " + CIPHER.encode() not in running.stderr.readline():

@@ -43,13 +43,14 @@ class World:
     here: Path
     there: Path
     programs: Path  # first on the PATH
+    patience_s: float = COMMAND_S  # what a program may take
 
     def run(self, *argv: str) -> Ran:
         """Runs a program in `here`."""
         environment = {**os.environ, "PATH": f"{self.programs}:{os.environ['PATH']}"}
         done = subprocess.run(
-            argv, capture_output=True, stdin=subprocess.DEVNULL, timeout=COMMAND_S, check=False,
-            cwd=self.here, env=environment,
+            argv, capture_output=True, stdin=subprocess.DEVNULL, timeout=self.patience_s,
+            check=False, cwd=self.here, env=environment,
         )  # fmt: skip
         return Ran(done.returncode, *(os.fsdecode(said) for said in (done.stdout, done.stderr)))
 
@@ -73,9 +74,11 @@ class World:
 
 
 @contextlib.contextmanager
-def make_world(here: Path, far_home: Path, server: Server) -> Iterator[World]:
+def make_world(
+    here: Path, far_home: Path, server: Server, patience_s: float = COMMAND_S
+) -> Iterator[World]:
     """Files to copy at both ends. The far home, which tests share, is emptied afterwards."""
-    world = World(here / "here", far_home, here / "programs")
+    world = World(here / "here", far_home, here / "programs", patience_s)
     fill_here(world.here)
     fill_there(world.there)
     world.programs.mkdir()

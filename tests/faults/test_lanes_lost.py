@@ -22,7 +22,7 @@ from faults.conftest import MIB, Way, fill, until
 from pscp.connect import bootstrap
 from pscp.endpoint import wire
 from pscp.errors import ConnectError
-from pscp.processes import descendants
+from pscp.processes import descendants, end_tree
 from pscp.progress import Counters
 from pscp.transfer import logins
 
@@ -135,7 +135,9 @@ def test_the_server_goes_for_good(
     monkeypatch.setattr(logins, "_ATTEMPTS_ALONE", 3)
     fill(way.source / "big", BIG_BYTES)
     object.__setattr__(way, "server", make_sshd())
-    at_half = AtHalf(way.server.close)
+    process = way.server._process
+    assert process is not None
+    at_half = AtHalf(lambda: end_tree(process))  # its ssh_config stays: a lane may begin to read it
     with pytest.raises(ConnectError) as raised:
         way.copy(connections=4, limit_kbit_s=16 * 8 * 1024, chunk_bytes=MIB, progress=at_half)
     assert raised.value.exit_code == 3

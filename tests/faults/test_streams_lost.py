@@ -6,6 +6,7 @@ or damaged at each of its frames (../core/test_stream.py).
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import random
@@ -122,8 +123,12 @@ def test_connections_die_again_and_again(way: Way, quick_retries: None) -> None:
 
 
 def ssh_processes() -> list[int]:
-    found = (process.pid for process in descendants(os.getpid()))
-    return [pid for pid in found if Path(f"/proc/{pid}/comm").read_text() == "ssh\n"]
+    found = []
+    for process in descendants(os.getpid()):
+        with contextlib.suppress(OSError):  # it has just ended
+            is_ssh = Path(f"/proc/{process.pid}/comm").read_text() == "ssh\n"
+            found += [process.pid] * is_ssh
+    return found
 
 
 def kill_connections() -> list[int]:

@@ -54,6 +54,7 @@ class LoginServer(PrivateServer):
 
     `password`: by it, with the method of this name or, with `asks`, as an answer to that question.
     `codes`: each lets in once, as an answer to `question`. `max_sessions`: of a connection.
+    `awaits`: no session goes on amidst a push before there have been as many logins.
     `refuses`: "exec", commands; "connection", and it ends the connection then.
     """
 
@@ -69,11 +70,12 @@ class LoginServer(PrivateServer):
         question: str = "Verification code: ",
         max_sessions: int = 10,
         refuses: str = "",
+        awaits: int = 1,
         shell: str | None = None,
     ) -> None:
         self.settings: dict[str, Any] = {
             "password": password, "asks": asks, "codes": codes, "question": question,
-            "max_sessions": max_sessions, "refuses": refuses,
+            "max_sessions": max_sessions, "refuses": refuses, "awaits": awaits,
         }  # fmt: skip
         super().__init__(environment=environment, shell=shell)
 

@@ -9,6 +9,7 @@ as pscp/selftest/embedded_server.py, which runs the commands.
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import os
 import sys
@@ -18,6 +19,10 @@ from typing import Any
 import asyncssh
 
 from pscp.selftest.embedded_server import run_command, serve_until_input_ends
+
+HELD_BYTES = 4 * 1024 * 1024  # what a session takes before it waits for other logins
+together = asyncio.Event()  # as many as `awaits` have logged in
+accepted = 0
 
 
 class Login(asyncssh.SSHServer):
@@ -34,6 +39,12 @@ class Login(asyncssh.SSHServer):
 
     def password_auth_supported(self) -> bool:
         return bool(self._settings["password"]) and not self._settings["asks"]
+
+    def auth_completed(self) -> None:
+        global accepted
+        accepted += 1
+        if accepted >= self._settings["awaits"]:
+            together.set()
 
     def validate_password(self, username: str, password: str) -> bool:
         return told("password", password == self._settings["password"])
@@ -77,10 +88,28 @@ class Login(asyncssh.SSHServer):
         await run_command(process, shell, self._settings["environment"])
 
 
+class Held:
+    """What a client sends: after HELD_BYTES it is read only when the others have logged in."""
+
+    def __init__(self, stdin: Any) -> None:
+        self._stdin, self._taken = stdin, 0
+
+    async def read(self, size: int) -> bytes:
+        if self._taken > HELD_BYTES:
+            await together.wait()
+        data: bytes = await self._stdin.read(size)
+        self._taken += len(data)
+        return data
+
+
 class _Process(asyncssh.SSHServerProcess[bytes]):
     """One that may refuse commands; the SFTP subsystem is there all the same."""
 
     refuses = ""  # "exec"; "connection": and ends it then
+
+    @functools.cached_property
+    def stdin(self) -> Any:
+        return Held(super().stdin)
 
     def exec_requested(self, command: str) -> bool:
         if self.refuses == "connection":
