@@ -34,6 +34,7 @@ _FIRST_ATTEMPTS = 4  # where the connection is closed before the login: MaxStart
 _PAUSE_MAX_S = 30  # between two attempts
 _EARLY_MAX = 8  # logging in at once; sshd's MaxStartups begins to refuse at 10
 
+_ASKS = "a further login may have a prompt"
 _GONE = "the only login's connection was lost, and it cannot be repeated"
 
 _log = Log("connect")
@@ -221,6 +222,8 @@ class Connections:
         if not self._opener.logs_in:
             return
         has_prompts = self._opener.authenticator.was_asked or self.has_one_login
+        if self._first.is_kept:  # nobody has logged in
+            has_prompts = host_cache.asks(self.host, options)
         if has_prompts:
             known = known._replace(logins=1)
         host_cache.remember_asks(self.host, options, has_prompts)
@@ -241,7 +244,7 @@ class Connections:
         chosen = self._with_congestion(options, known.congestion if is_push else "")
         missing = lanes - 1 - len(self._early)  # another stream may have some on their way
         for _ in range(missing):
-            self._early.add(self._open(chosen))
+            self._early.add(self._open_kept(chosen) or self._open(chosen))
 
     def _has_idle(self, options: Options) -> bool:
         """Return whether a usable connection is idle; close those before it that are not usable."""
@@ -293,12 +296,22 @@ class Connections:
                 _log.debug("process %d: a connection that came late is used", late.channel.pid)
                 return late
             late.close()
-        early = self._early.take()
-        if early is None:
-            early = self._open(self._with_congestion(options, wanted.congestion)), b""
+        chosen = self._with_congestion(options, wanted.congestion)
+        early = self._early.take() or (self._open_kept(chosen), b"")
         channel, marker = early
-        wanted.opened(channel)
+        if channel is not None:
+            wanted.opened(channel)
+            if not self._opener.is_live(channel, chosen):
+                channel = None
+        if channel is None:
+            if self._first.is_kept and host_cache.asks(self.host, options):
+                raise errors.AuthenticationError(_ASKS)
+            channel, marker = self._open(chosen), b""
+            wanted.opened(channel)
         return self._first.greeter.greet(channel, options, None, marker)
+
+    def _open_kept(self, options: Options) -> Channel | None:
+        return self._opener.open_kept(options, is_sftp=self._kind.uses_sftp(options))
 
     def _open(self, options: Options, shared: Control | None = None) -> Channel:
         is_sftp = self._kind.uses_sftp(options)
