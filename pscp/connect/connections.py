@@ -13,6 +13,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from pscp import errors
@@ -222,11 +223,12 @@ class Connections:
         if not self._opener.logs_in:
             return
         has_prompts = self._opener.authenticator.was_asked or self.has_one_login
-        if self._first.is_kept:  # nobody has logged in
-            has_prompts = host_cache.asks(self.host, options)
+        if self._first.is_kept:  # nobody has logged in first
+            has_prompts = host_cache.is_known_to_ask(self.host, options)
+        else:
+            host_cache.remember_asks(self.host, options, has_prompts)
         if has_prompts:
             known = known._replace(logins=1)
-        host_cache.remember_asks(self.host, options, has_prompts)
         host_cache.remember(self.host, options, is_push, known)
 
     def _start(self, options: Options, is_push: bool, *, is_small: bool) -> None:
@@ -286,7 +288,9 @@ class Connections:
             channel = self._open(options, shared)
             wanted.opened(channel)
             return self._first.greeter.greet(channel, options)
-        return self._opener.authenticator.repeat(lambda: self._logged_in(options, wanted))
+        is_unsure = self._first.is_kept and host_cache.asks(self.host, options)
+        log_in = partial(self._logged_in, options, wanted)
+        return self._opener.authenticator.repeat(log_in, is_unsure=is_unsure)
 
     def _logged_in(self, options: Options, wanted: Wanted) -> RemoteAgent:
         """Return a connection that came late; else one that began early; else a new one."""
@@ -304,7 +308,7 @@ class Connections:
             if not self._opener.is_live(channel, chosen):
                 channel = None
         if channel is None:
-            if self._first.is_kept and host_cache.asks(self.host, options):
+            if self._first.is_kept and host_cache.is_known_to_ask(self.host, options):
                 raise errors.AuthenticationError(_ASKS)
             channel, marker = self._open(chosen), b""
             wanted.opened(channel)

@@ -28,6 +28,7 @@ _EXIT_MESSAGE, _ALIVE, _SESSION_OPENED = 0x80000004, 0x80000005, 0x80000006
 _NO_ESCAPE = 0xFFFFFFFF
 _MESSAGE_MAX_BYTES = 256 * 1024  # as in mux.c
 
+_ANSWER_S = 0.5  # for the answer to a request that would be obeyed later as well
 LOCAL_S = 2.0  # an ssh on this machine answers in this time, also on a busy one
 
 
@@ -94,6 +95,8 @@ class MuxMaster:
             raise ConnectionError("a message of another shape")
         data = self._read(length, until_s)
         message = Message(struct.unpack_from(">I", data)[0], data[4:])
+        if message.kind == _HELLO and message.body[:4] != struct.pack(">I", _VERSION):
+            raise ConnectionError("an ssh with another protocol for its socket")
         if message.kind in (_PERMISSION_DENIED, _FAILURE):
             raise Refused(message.text)
         return message
@@ -140,19 +143,21 @@ class MuxMaster:
     # --- of a connection as a whole
 
     def terminate(self) -> None:
-        """Have the ssh end, with all that uses its connection, and wait until it has."""
+        """Have the ssh end, with all that uses its connection. Raises OSError."""
         self._send(_TERMINATE, 0)
-        self._wait_for_end()
+        self._wait_for_answer()
 
     def stop(self) -> None:
-        """Have the ssh let nobody in any more; it ends once nobody uses its connection."""
-        self._send(_STOP_LISTENING, 0)
-        self._wait_for_end()
+        """Have the ssh let nobody in any more; it ends once nobody uses its connection.
 
-    def _wait_for_end(self) -> None:
-        """Wait for the answer to the request that was the last."""
-        with contextlib.suppress(ConnectionError):
-            while self.receive(LOCAL_S).kind == _HELLO:
+        Raises OSError.
+        """
+        self._send(_STOP_LISTENING, 0)
+        self._wait_for_answer()
+
+    def _wait_for_answer(self) -> None:
+        with contextlib.suppress(ConnectionError):  # it has ended already
+            while self.receive(_ANSWER_S).kind == _HELLO:
                 pass
 
 
