@@ -84,6 +84,17 @@ def logins(server: PrivateServer) -> int:
     return server.log.count(LOGIN)
 
 
+@pytest.mark.parametrize("plane", ["plain", "tls"])
+def test_a_direct_plane_begins_on_a_connection_that_stays(
+    plane: str, source: Path, make_sshd: MakeServer
+) -> None:
+    server = make_sshd()
+    source.write_bytes(os.urandom(12 * MIB))
+    for _ in range(2):
+        copied(server, source, plane=plane, connections=2)
+    assert logins(server) == 1
+
+
 @pytest.mark.parametrize("remote", ["agent", "sftp"])
 def test_the_next_copy_logs_in_no_more(
     remote: str, source: Path, make_sshd: MakeServer, capfd: pytest.CaptureFixture[str]
