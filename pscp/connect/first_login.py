@@ -96,6 +96,7 @@ class FirstLogin:
             channel = self._open(options)
         with self._lock:
             self._channel, self._marker = channel, marker
+            self._is_kept = is_kept(channel)
         return True
 
     def finish(self, options: Options, note: Note) -> RemoteAgent:
