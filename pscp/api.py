@@ -60,8 +60,8 @@ def copy(
             remote, connections, channels, block_bytes, chunk_bytes, limit_kbit_s, window_bytes,
             congestion, rcvbuf_bytes, sndbuf_bytes, bind, cpus, plane, plane_ports (how it is sent);
             transport, program, port, identities, config_file, jump, ssh_options, timeout_s,
-            retry_for_s, address_family, cipher, compress, batch, password_file, login_once (how
-            ssh is run); verbose, debug, quiet, stats (what is shown).
+            retry_for_s, address_family, cipher, compress, batch, password_file, login_once, persist
+            (how ssh is run); verbose, debug, quiet, stats (what is shown).
 
     Returns:
         A Result; its `failures` name each file that was not copied.

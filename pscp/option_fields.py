@@ -101,6 +101,8 @@ class _CommonFields(TypedDict, total=False):
     """Its first line answers what a login asks for; None: $PSCP_PASSWORD_FILE, if it is set."""
     login_once: bool
     """Log in once, and send everything over that one connection."""
+    persist: str | None
+    """Keep the connections so long for later copies, such as "10m" or "yes" (ControlPersist)."""
 
     # what is shown
     verbose: bool

@@ -52,6 +52,7 @@ _UNSAFE_IN_HOST = r"['`\"$\\;&<>|(){}\[\]@\s]"
 _UNSAFE_IN_USER = r"['`\";&<>|(){}]|(^|\s)-|\\$"
 _CIPHERS = r"[+^]?[A-Za-z0-9][A-Za-z0-9@._-]*(,[A-Za-z0-9][A-Za-z0-9@._-]*)*"
 _CONGESTION = r"[A-Za-z0-9_-]{1,15}"  # TCP_CA_NAME_MAX
+_PERSIST = r"yes|no|(?=.)([0-9]{1,9}[smhdwSMHDW])*([0-9]{1,9})?"  # sshd_config(5), TIME FORMATS
 _SECONDS = r"([0-9]{1,9})\s*([smhd]?)"
 _AUTHORITY = r"(?:(.*)@)?(\[[^\[\]]*\]|[^:\[\]]*)(?::(.*))?"
 _BRACKETS_BEGIN = r"\[|[^/:]*@\["
@@ -145,6 +146,7 @@ class Options:
     batch: bool = False
     password_file: str | None = None  # None: $PSCP_PASSWORD_FILE, if that is set
     login_once: bool = False
+    persist: str | None = None  # how long connections outlive a copy (ssh_config, ControlPersist)
     # what is shown
     verbose: bool = False
     debug: bool = False
@@ -390,6 +392,10 @@ def _check_texts(options: Options) -> None:
         _check_address(address)
     if options.cipher is not None and not re.fullmatch(_CIPHERS, options.cipher):
         raise UsageError(f"{options.cipher!r} is not a cipher", "ssh -Q cipher lists them")
+    if options.persist is not None and not re.fullmatch(_PERSIST, options.persist):
+        raise UsageError(
+            f"--persist: {options.persist!r} is not a time", "such as 90, 10m, 1h30m, yes or no"
+        )
     if options.congestion is not None and not re.fullmatch(_CONGESTION, options.congestion):
         raise UsageError(f"{options.congestion!r} is not a congestion control")
 

@@ -12,7 +12,7 @@ from pscp.connect.authenticator import Authenticator
 from pscp.connect.control_master import Master
 from pscp.errors import PscpError
 from pscp.options import Location, Options
-from pscp.transports import Control
+from pscp.transports import Channel, Control
 
 WAIT_S = 10.0  # for what has to come
 
@@ -33,6 +33,9 @@ class FakeChannel:
 
     def end(self) -> None:
         self.is_closed = True
+
+    def answers(self, limit_s: float) -> bool:
+        return True
 
     def let_go(self, patience_s: float) -> None:
         self.is_closed = True
@@ -98,6 +101,12 @@ class BareOpener:
 
     def learn_aes(self, has_aes: object) -> None:
         pass
+
+    def open_kept(self, options: Options, *, is_sftp: bool) -> FakeChannel | None:
+        return None
+
+    def is_live(self, channel: Channel, options: Options) -> bool:
+        return True
 
     def open_master(self, options: Options) -> Master | None:
         return None

@@ -223,14 +223,7 @@ def add_how_ssh_is_run(group: argparse._ArgumentGroup) -> None:
     )
     add("--cipher", metavar="NAME", help="the cipher to use (the fastest that both ends do well)")
     flag("-C", "--compress", help="let ssh compress")
-    flag("-B", "--batch", help="never ask for a password, a passphrase or a host key")
-    add(
-        "--password-file",
-        metavar="FILE",
-        help="what a login asks for is the first line of FILE, which nobody else may be able to "
-        "read ($PSCP_PASSWORD_FILE)",
-    )
-    flag("--login-once", help="log in once, and send everything over that one connection")
+    add_how_one_logs_in(group)
     for letter in (4, 6):
         add(
             f"-{letter}",
@@ -241,6 +234,25 @@ def add_how_ssh_is_run(group: argparse._ArgumentGroup) -> None:
             help=f"use IPv{letter} only",
         )
     add("-S", "--program", metavar="PROGRAM", help="run this instead of ssh")
+
+
+def add_how_one_logs_in(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
+    flag = partial(add, action="store_true")
+    flag("-B", "--batch", help="never ask for a password, a passphrase or a host key")
+    add(
+        "--password-file",
+        metavar="FILE",
+        help="what a login asks for is the first line of FILE, which nobody else may be able to "
+        "read ($PSCP_PASSWORD_FILE)",
+    )
+    flag("--login-once", help="log in once, and send everything over that one connection")
+    add(
+        "--persist",
+        metavar="TIME",
+        help="keep the connections for so long (90, 10m, 1h30m, yes: without limit) after the last "
+        "use, for the next copy to this host with the same options",
+    )
 
 
 def add_what_is_shown(group: argparse._ArgumentGroup) -> None:
@@ -268,6 +280,8 @@ def add_what_is_no_copy(group: argparse._ArgumentGroup) -> None:
         help="list what cut copies left below DIR (HOST:DIR, or one here) that no copy works on",
     )
     flag("--yes", help="with --clean: remove it")
+    flag("--list-connections", help="list the connections that --persist keeps")
+    flag("--disconnect", help="end the connections that --persist keeps, to HOST or all")
 
 
 def size(group: argparse._ArgumentGroup, short: str, long: str, dest: str, help: str) -> None:

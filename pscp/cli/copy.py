@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from pscp.cli.pipe import Piped
 
 
+_NO_COPY = ("measure", "save", "clean", "yes", "list_connections", "disconnect")
+
+
 class Command(NamedTuple):
     """A command line that makes sense."""
 
@@ -47,6 +50,14 @@ class Clean(NamedTuple):
     where: Location
     options: Options
     remove: bool
+
+
+class Connections(NamedTuple):
+    """A command line that lists the connections that --persist keeps, or ends some."""
+
+    host: Location | None  # the host whose connections are ended; None: of every host
+    options: Options
+    ends: bool
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -86,10 +97,10 @@ def answer_help(name: str, make: Callable[[], Parser], argv: Sequence[str]) -> b
     return True
 
 
-def parse(argv: Sequence[str]) -> Command | Piped | Measure | Clean:
+def parse(argv: Sequence[str]) -> Command | Piped | Measure | Clean | Connections:
     """Read a command line, or raise UsageError; looks at local sources, contacts nothing."""
     values, texts = make_parser().read(argv, '; a path that starts with "-" goes after --')
-    others = {name for name in ("measure", "save", "clean", "yes") if values.pop(name, False)}
+    others = {name for name in _NO_COPY if values.pop(name, False)}
     options = Options(**values)
     if others:
         return as_no_copy(texts, options, others)
@@ -100,8 +111,12 @@ def parse(argv: Sequence[str]) -> Command | Piped | Measure | Clean:
     return as_copy(texts, options)
 
 
-def as_no_copy(texts: list[str], options: Options, others: set[str]) -> Measure | Clean:
+def as_no_copy(
+    texts: list[str], options: Options, others: set[str]
+) -> Measure | Clean | Connections:
     """Read a command line that has these of the options "instead of a copy"."""
+    if others & {"disconnect", "list_connections"}:
+        return as_connections(texts, options, others)
     if "save" in others and "measure" not in others:
         raise UsageError("--save goes with --measure: it keeps what that found best")
     if "yes" in others and "clean" not in others:
@@ -115,6 +130,16 @@ def as_no_copy(texts: list[str], options: Options, others: set[str]) -> Measure 
     if len(texts) != 1:
         raise UsageError("--clean takes one folder", "usage: pscp --clean [options] HOST:DIR")
     return Clean(parse_location(texts[0]), options, "yes" in others)
+
+
+def as_connections(texts: list[str], options: Options, others: set[str]) -> Connections:
+    if len(others) > 1:
+        raise UsageError("--list-connections and --disconnect go with nothing else of their kind")
+    ends = "disconnect" in others
+    if len(texts) > ends:
+        usage = "pscp --disconnect [HOST]" if ends else "pscp --list-connections"
+        raise UsageError(f"{texts[-1]}: one word too many", f"usage: {usage}")
+    return Connections(parse_host(texts[0]) if texts else None, options, ends)
 
 
 def as_copy(texts: list[str], options: Options) -> Command:
@@ -132,7 +157,7 @@ def as_copy(texts: list[str], options: Options) -> Command:
     return Command(tuple(sources), destination, options)
 
 
-def run(command: Command | Piped | Measure | Clean) -> int:
+def run(command: Command | Piped | Measure | Clean | Connections) -> int:
     from pscp.endpoint import system
 
     system.raise_descriptor_limit()
@@ -142,6 +167,8 @@ def run(command: Command | Piped | Measure | Clean) -> int:
         return run_measure(command)
     if isinstance(command, Clean):
         return run_clean(command)
+    if isinstance(command, Connections):
+        return run_connections(command)
     from pscp.cli.pipe import move
 
     return move(command)
@@ -178,6 +205,16 @@ def run_clean(command: Clean) -> int:
         found = clean(where, options, remove=command.remove, note=note)
     show(found, where, options)
     return 0 if found.ok else 1
+
+
+def run_connections(command: Connections) -> int:
+    from pscp.cli import kept
+
+    if command.ends:
+        kept.disconnect(command.host, command.options)
+    else:
+        kept.show_connections()
+    return 0
 
 
 def run_copy(command: Command) -> int:

@@ -91,13 +91,16 @@ class Authenticator:
             prompts, token = self._prompts, self._tokens.pop(channel, None)
         return prompts.refusal(token) if prompts is not None and token is not None else None
 
-    def repeat(self, log_in: Callable[[], _Connection]) -> _Connection:
+    def repeat(self, log_in: Callable[[], _Connection], *, is_unsure: bool = False) -> _Connection:
         """Log in once more. Where logins have prompts, no other login runs beside the second one.
+
+        The same holds with `is_unsure`: the first connection was open already, so it is not known
+        whether a login has prompts.
 
         If an answer was good for one login only, the server counts one wrong answer, not one for
         each connection: all later logins fail with the second one's error.
         """
-        if not self.was_asked:
+        if not (self.was_asked or is_unsure):
             return log_in()
         with self._second:
             if self._refusal is not None:

@@ -54,6 +54,8 @@ class Master:
         poll.register(self.channel.error_fd, select.POLLIN)
         while not (self._is_up or os.path.exists(self.control.path)):
             if poll.poll(_SOCKET_CHECK_MS) and not self._show_messages(note):
+                if os.path.exists(self.control.path):
+                    break  # with --persist this ssh ends, and another has the connection
                 return self.channel.explain(self._messages.decode(errors="replace"))
             try:
                 patience.left_s()

@@ -54,6 +54,12 @@ class ExternalOpener:
         below = LentChannel(self._client, Request(SUBSYSTEM, True))
         return SftpChannel(below, options.verify, [])
 
+    def open_kept(self, options: Options, *, is_sftp: bool) -> Channel | None:
+        return None
+
+    def is_live(self, channel: Channel, options: Options) -> bool:
+        return True
+
     def open_master(self, options: Options) -> Master | None:
         return None
 

@@ -19,7 +19,7 @@ from pscp.connect import host_cache
 from pscp.connect.control_master import SharedLogin
 from pscp.connect.greeter import Greeter, RemoteKind
 from pscp.connect.spare_logins import EarlyLogins
-from pscp.connect.ssh_opener import Opener
+from pscp.connect.ssh_opener import Opener, persists
 from pscp.options import Location, Options
 from pscp.transports import Channel
 
@@ -51,7 +51,10 @@ class FirstLogin:
         self._started_s = 0.0  # when its ssh was started; used by start() and finish() only
         self._lock = threading.Lock()  # guards what follows
         self._channel: Channel | None = None  # ssh is logging in, and no thread waits for it yet
+        self._marker = b""  # of the agent, where it was sent to this channel already
         self._login_s = 0.0
+        self._is_kept = False  # the connection is one that an earlier run left open
+        self._is_only = False  # of such a connection: --login-once
 
     @property
     def login_s(self) -> float:
@@ -71,16 +74,29 @@ class FirstLogin:
     @property
     def has_one_login(self) -> bool:
         """Whether no login is made after this one: all lanes are channels of its connection."""
-        return self._shared.is_only or self._opener.authenticator.is_single_use
+        with self._lock:
+            is_only = self._is_only
+        return is_only or self._shared.is_only or self._opener.authenticator.is_single_use
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the connection was left open by an earlier run, so that nobody logged in."""
+        with self._lock:
+            return self._is_kept
 
     def start(self, options: Options) -> bool:
         """Have ssh begin to log in. Return whether others may log in at the same time."""
         self._started_s = time.monotonic()
-        if self._shared.begin(options, self._opener.open_master):
+        channel, marker = self._open_kept(options), b""
+        if channel is not None:
+            marker = _send_agent(channel)
+        elif self._shared.begin(options, self._opener.open_master):
             return False
-        channel = self._open(options)
+        else:
+            channel = self._open(options)
         with self._lock:
-            self._channel = channel
+            self._channel, self._marker = channel, marker
+            self._is_kept = is_kept(channel)
         return True
 
     def finish(self, options: Options, note: Note) -> RemoteAgent:
@@ -92,6 +108,8 @@ class FirstLogin:
             if reason is None or options.remote != "auto":
                 raise reason or error from None
             far = self._other_kind(options, note, reason)
+        if options.persist not in (None, "no") and not persists(options):
+            note("--persist is for --transport openssh: these connections end with this run")
         if options.remote == "agent":
             host_cache.remember_sftp(self.host, options, False)
         share = max(1.0, (1 + len(self._early)) / (os.cpu_count() or 1))
@@ -105,31 +123,47 @@ class FirstLogin:
 
     def close(self) -> None:
         """End the login that was started, if no thread waits for it yet."""
-        channel = self._taken()
+        channel, _ = self._taken()
         if channel is not None:
             channel.close()
 
-    def _taken(self) -> Channel | None:
+    def _taken(self) -> tuple[Channel | None, bytes]:
+        """Return the channel that logs in, and the marker of an agent that was sent to it."""
         with self._lock:
             channel, self._channel = self._channel, None
-        return channel
+            return channel, self._marker
 
     def _open(self, options: Options) -> Channel:
         return self._opener.open(options, is_sftp=self._kind.uses_sftp(options), may_prompt=True)
 
-    def _greeted(self, options: Options, note: Note) -> RemoteAgent:
-        return self.greeter.greet(self._channel_for(options, note), options, note)
+    def _open_kept(self, options: Options) -> Channel | None:
+        return self._opener.open_kept(options, is_sftp=self._kind.uses_sftp(options))
 
-    def _channel_for(self, options: Options, note: Note) -> Channel:
-        """Return the channel that is logging in, else one of the shared login, else a new one."""
-        channel = self._taken()
+    def _greeted(self, options: Options, note: Note) -> RemoteAgent:
+        channel, marker = self._channel_for(options, note)
+        return self.greeter.greet(channel, options, note, marker)
+
+    def _channel_for(self, options: Options, note: Note) -> tuple[Channel, bytes]:
+        """Return the channel that is logging in, else one of the shared login, else a new one.
+
+        Where the agent was sent to it already, its marker is returned as well.
+        """
+        channel, marker = self._taken()
+        if channel is None:
+            channel, marker = self._open_kept(options), b""
+        if channel is not None and not self._opener.is_live(channel, options):
+            channel, marker = None, b""
+        with self._lock:
+            self._is_kept = channel is not None and is_kept(channel)
+            self._is_only = self._is_kept and options.login_once
         if channel is None and self._shared.begin(options, self._opener.open_master):
             patience = self.greeter.patience(options, may_prompt=True)
             explain = partial(self.greeter.explain, options=options)
             control = self._shared.wait(note, patience, explain)
             is_sftp = self._kind.uses_sftp(options)
-            return self._opener.open(options, is_sftp=is_sftp, may_prompt=False, shared=control)
-        return channel or self._open(options)
+            shared = self._opener.open(options, is_sftp=is_sftp, may_prompt=False, shared=control)
+            return shared, b""
+        return channel or self._open(options), marker
 
     def _missing_kind(
         self, error: errors.ConnectError, options: Options
@@ -167,3 +201,15 @@ class FirstLogin:
         if is_sftp:
             note(f"{reason.message.rstrip('.')}: using SFTP")
         return far
+
+
+def _send_agent(channel: Channel) -> bytes:
+    """Send the agent before the rest of the program is loaded: no login takes longer than that."""
+    from pscp.connect.bootstrap import send_agent  # here: while ssh logs in there is time for it
+
+    return send_agent(channel)
+
+
+def is_kept(channel: Channel) -> bool:
+    """Return whether the channel is one of a connection that an earlier run left open."""
+    return channel.control is not None and channel.control.is_kept

@@ -136,6 +136,11 @@ def asks(host: Location, options: Options) -> bool:
     return _known(host, options).get("asks") is not False
 
 
+def is_known_to_ask(host: Location, options: Options) -> bool:
+    """Return whether the last login asked a person something; False where that is not known."""
+    return _known(host, options).get("asks") is True
+
+
 def remember_asks(host: Location, options: Options, is_so: bool) -> None:
     """Keep whether a login asked a person something."""
     if _known(host, options).get("asks") is not is_so:

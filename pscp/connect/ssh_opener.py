@@ -19,14 +19,30 @@ from pscp import errors, state
 from pscp.connect import host_cache
 from pscp.connect.authenticator import Authenticator
 from pscp.connect.control_master import Master, may_ask_again
+from pscp.connect.persisted import Persisted, absolute
 from pscp.connect.ssh_setup import Setup
 from pscp.log import Log
 from pscp.options import Location, Options
-from pscp.transports import Channel, Control, open_channel
-from pscp.transports.control_sockets import sweep
+from pscp.transports import Channel, Control, open_channel, transport_of
+from pscp.transports.control_sockets import USERS, sweep
 from pscp.transports.remote_command import command
 
+# A connection that was kept, and whose server does not open a session in this time, is given up.
+_SILENT_S = 2.0
+_SILENT_ROUND_TRIPS = 3
+
 _log = Log("connect")
+
+
+def persists(options: Options) -> bool:
+    """Return whether connections outlive this run: only ssh can let them."""
+    return options.persist not in (None, "no") and transport_of(options) == "openssh"
+
+
+def _is_plain(options: Options) -> bool:
+    """Return whether nothing is asked of a connection that the user's own may not have."""
+    sockets = (options.congestion, options.rcvbuf_bytes, options.sndbuf_bytes, options.bind)
+    return not any((options.cipher, options.compress, options.cpus, *sockets))
 
 
 class Opener(Protocol):
@@ -64,6 +80,17 @@ class Opener(Protocol):
         """Open a channel of the connection with this socket, if it is given, else of a new one."""
         ...
 
+    def open_kept(self, options: Options, *, is_sftp: bool) -> Channel | None:
+        """Open a channel of a connection that an earlier run left open; None if there is none."""
+        ...
+
+    def is_live(self, channel: Channel, options: Options) -> bool:
+        """Return whether a channel may be waited for; else it is closed.
+
+        False where its connection was kept open and does not answer, or takes no more channels.
+        """
+        ...
+
     def open_master(self, options: Options) -> Master | None:
         """Begin the one login for all channels; None if none is wanted, or possible."""
 
@@ -80,8 +107,11 @@ class SshOpener:
         self.host = host
         self.authenticator = Authenticator(host)
         self._setup = Setup(host)
+        self._persisted = Persisted(host)
         self._lock = threading.Lock()  # guards what follows
         self._numbers = itertools.count()  # of the connections, in the order of their opening
+        self._kept_numbers = itertools.count()  # of those that an earlier run left
+        self._has_looked = False  # whether there is such a one
         self._controls: list[str] = []  # sockets for further channels
 
     def check(self, options: Options, is_push: bool) -> list[str]:
@@ -117,11 +147,11 @@ class SshOpener:
         A new connection gets a socket where further channels may come to share it.
         """
         if shared is not None:
-            of_shared = Control(shared.path, is_master=False)
+            of_shared = shared._replace(is_master=False)
             return self._process(options, is_sftp, number=0, control=of_shared)
         is_shared = may_prompt or options.channels != 1 or is_sftp
-        control = self._new_control() if is_shared else None
         number = self._new_number()
+        control = self._new_control(options, number) if is_shared or persists(options) else None
 
         def log_in(asks: Mapping[str, str] | None) -> Channel:
             return self._process(
@@ -130,6 +160,31 @@ class SshOpener:
 
         return self.authenticator.log_in(options, may_prompt, log_in)
 
+    def open_kept(self, options: Options, *, is_sftp: bool) -> Channel | None:
+        while persists(options) and (control := self._kept_control(options)) is not None:
+            with contextlib.suppress(errors.ConnectionLost):  # its ssh has ended just now
+                return self._process(options, is_sftp, number=0, control=control)
+        return None
+
+    def _kept_control(self, options: Options) -> Control | None:
+        setup = self._setup.get(options)
+        with self._lock:
+            is_first, self._has_looked = not self._has_looked, True
+            address = self._address(options, next(self._kept_numbers))
+        found = self._persisted.next(options, setup, address)
+        if found is None and is_first and setup.users_master and _is_plain(options):
+            control = Control(setup.users_master, False, USERS)
+            return control if control.is_alive() else None
+        return found
+
+    def is_live(self, channel: Channel, options: Options) -> bool:
+        rtt_s = max(host_cache.recall(self.host, options, way).rtt_s for way in (True, False))
+        if channel.answers(max(_SILENT_S, _SILENT_ROUND_TRIPS * rtt_s)):
+            return True
+        _log.debug("a connection that was kept is given up: %s", channel.control)
+        channel.close()
+        return False
+
     def open_master(self, options: Options) -> Master | None:
         """Begin the one login, with --login-once or where a second one might ask a person again.
 
@@ -137,13 +192,13 @@ class SshOpener:
         """
         if not (options.login_once or may_ask_again(self.host, options)):
             return None
-        control = self._new_control()
+        number = self._new_number()
+        control = self._new_control(options, number)
         if control is None:
             if options.login_once:
                 message = "--login-once: no folder for a private socket"
                 raise errors.UsageError(message, state.NO_FOLDER)
             return None
-        number = self._new_number()
 
         def log_in(asks: Mapping[str, str] | None) -> Channel:
             return self._process(
@@ -154,7 +209,9 @@ class SshOpener:
 
     def close(self) -> None:
         self.authenticator.close()
+        self._persisted.close()
         with self._lock:
+            self._has_looked = False
             paths, self._controls = self._controls, []
         for path in paths:  # an ssh that was killed has not removed its socket
             with contextlib.suppress(OSError):
@@ -173,6 +230,8 @@ class SshOpener:
     ) -> Channel:
         """Start the process of one channel: for SFTP, else for this command, else for the agent."""
         setup = self._setup.get(options)
+        if persists(options):
+            options = absolute(options)
         if is_sftp:
             from pscp.sftp.channel import open_sftp  # here: most far ends have python3
 
@@ -196,8 +255,11 @@ class SshOpener:
             asks=asks,
         )
 
-    def _new_control(self) -> Control | None:
+    def _new_control(self, options: Options, number: int) -> Control | None:
         """Return a new path, where ssh makes a socket and removes it; None if no folder can be."""
+        if persists(options):
+            setup = self._setup.get(options)
+            return self._persisted.new(options, setup, self._address(options, number))
         folder = state.control_folder()
         if folder is None:
             return None
@@ -208,6 +270,10 @@ class SshOpener:
         if is_first:
             sweep(folder)
         return Control(path, is_master=True)
+
+    def _address(self, options: Options, number: int) -> str:
+        """Return the address of this machine from which the connection of this number is made."""
+        return options.bind[number % len(options.bind)] if options.bind else ""
 
     def _new_number(self) -> int:
         with self._lock:

@@ -56,7 +56,11 @@ class Setup:
         if guess is None:
             return False
         found = resolve(self.host, options)
-        if found == dataclasses.replace(guess, advised="", far_aes=None):
+        before = dataclasses.replace(guess, advised="", far_aes=None)
+        is_same = found == before
+        if options.persist is None:
+            is_same = found.without_kept() == before.without_kept()
+        if is_same:
             return False
         with self._lock:
             self._setup = dataclasses.replace(found, advised=guess.advised)
@@ -76,8 +80,8 @@ class Setup:
         if not isinstance(kept, dict):
             return None
         try:
-            route, offered = Route(**kept["route"]), tuple(kept["offered"])
-            return SshSetup(**{**kept, "route": route, "offered": offered})
+            lists = {name: tuple(kept[name]) for name in ("offered", "send_env", "set_env")}
+            return SshSetup(**{**kept, "route": Route(**kept["route"]), **lists})
         except (TypeError, LookupError):
             return None
 

@@ -55,10 +55,18 @@ class SftpChannel:
         assert self._child.stdin and self._child.stdout and self._child.stderr
         self._files = (self._child.stdin, self._child.stdout, self._child.stderr)
         self.write_fd, self.read_fd = (file.fileno() for file in self._files[:2])
-        self.error_fd, self.pid = below.error_fd, below.pid
+        self.error_fd = below.error_fd
         self.control: Control | None = below.control
         for fd in (self.write_fd, self.read_fd):
             system.widen_pipe(fd)
+
+    @property
+    def pid(self) -> int:
+        """The process that encrypts."""
+        return self._below.pid
+
+    def answers(self, limit_s: float) -> bool:
+        return self._below.answers(limit_s)
 
     def end(self) -> None:
         """Let the program finish its tasks and end; the channel below ends with it."""

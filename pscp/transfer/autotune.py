@@ -21,7 +21,7 @@ _LANE_BYTES_S = 300e6  # of one lane on a near path
 _START_MANY = 8  # for many processors, or slow ones, or a far path
 LANES_MOST = 32
 
-_LOGIN_TRIPS = 12  # round trips of a login and of starting the agent
+LOGIN_TRIPS = 12  # round trips of a login and of starting the agent
 _TYPING_S = 1.0  # beyond these trips; a person who types a password takes longer
 # Beyond these trips; a processor of today takes 0.2 to 0.3 s for both, a busy one 0.6 to 0.9.
 _SLOW_LOGIN_S = 1.0
@@ -84,7 +84,7 @@ def start(path: Path) -> Start:
     rtt_s = min(path.rtt_s, 1.0)
     of_path = math.ceil(_PATH_BYTES_S * rtt_s / CHANNEL_BYTES)
     of_cpus = _of_cpus(path)
-    slow_s = path.login_s - _LOGIN_TRIPS * rtt_s
+    slow_s = path.login_s - LOGIN_TRIPS * rtt_s
     trip = f"a round trip takes {rtt_s * 1000:.1f} ms"
     if of_path > _START_MOST:
         why = f"{trip}: {_START_PAIRS} connections of two channels, to fill 1 Gbit/s"
@@ -105,7 +105,7 @@ def _of_cpus(path: Path) -> int:
 
 def is_far_and_unattended(path: Path) -> bool:
     """Return whether a login takes long here, and for this one nobody typed a password."""
-    return path.rtt_s > _FAR_S and path.login_s < _LOGIN_TRIPS * path.rtt_s + _TYPING_S
+    return path.rtt_s > _FAR_S and path.login_s < LOGIN_TRIPS * path.rtt_s + _TYPING_S
 
 
 def is_worth_a_login(path: Path, lanes: int, left_bytes: float, passed_s: float) -> bool:

@@ -22,7 +22,7 @@ from pscp.endpoint import hashes, source
 from pscp.log import Log
 from pscp.options import CHUNK_BYTES, Options
 from pscp.progress import Counters, Result
-from pscp.transfer.autotune import LOSSY_S, Path
+from pscp.transfer.autotune import LOGIN_TRIPS, LOSSY_S, Path
 from pscp.transfer.coordinator import Coordinator
 from pscp.transfer.copy_terms import CopyTerms, PoolTerms
 from pscp.transfer.journal import Journal, token_of
@@ -210,7 +210,10 @@ def make_pool(
     """Return the lanes for a copy, or for a stream, over the path that `far` has measured."""
     is_far = is_push and far.rtt_s > LOSSY_S  # nearer, BBR gains nothing
     has_bbr = is_far and not options.congestion and connections.has_bbr(options)
-    path = Path(far.rtt_s, connections.login_s, shared_cpus(far), has_bbr)
+    login_s = connections.login_s
+    if connections.is_kept:  # a session took a quarter of that; a login is what more lanes may cost
+        login_s = max(login_s, LOGIN_TRIPS * min(far.rtt_s, 1.0))
+    path = Path(far.rtt_s, login_s, shared_cpus(far), has_bbr)
     known = host_cache.recall(connections.host, options, is_push).over(path.rtt_s)
     known = known._replace(lanes=host_cache.advice(connections.host, options)[0] or known.lanes)
     if connections.has_one_login and not options.quiet:

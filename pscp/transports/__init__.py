@@ -25,9 +25,20 @@ class Channel(Protocol):
     read_fd: int  # the command's standard output
     write_fd: int  # the command's standard input
     error_fd: int  # the standard error of the command and of the transport
-    pid: int  # the process that encrypts, or one that hands over its descriptors; 0: this one
     control: Control | None  # the socket by which channels share its connection
     needs_agent: bool  # whether an agent has to be sent
+
+    @property
+    def pid(self) -> int:
+        """The process that encrypts, or one that hands over its descriptors; 0: this one."""
+        ...
+
+    def answers(self, limit_s: float) -> bool:
+        """Return whether a connection that was kept open answers within this time.
+
+        True for a channel with a login of its own, of which nothing is known yet.
+        """
+        ...
 
     def end(self) -> None:
         """End the channel, from any thread; a thread that reads or writes sees its end."""
@@ -70,6 +81,10 @@ def open_channel(
         request = Request(request)
     cpu = options.cpus[number % len(options.cpus)] if options.cpus else None
     transport = transport_of(options)
+    if control is not None and control.is_kept:
+        from pscp.transports.mux_channel import MuxChannel, sent_environment  # few copies have one
+
+        return MuxChannel(control, request, sent_environment(setup.send_env, setup.set_env))
     if transport == "openssh":
         program, *words = setup.argv(
             host,

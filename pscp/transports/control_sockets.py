@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 PROGRAM = ".ask"  # ends the name of the program by which ssh asks at a socket (prompt_server.py)
 _NEW_S = 60.0  # in a younger socket nobody may listen yet
+USERS = "ssh_config"  # in place of a time: the connection is one that the user's own ssh keeps
 
 
 class Control(NamedTuple):
@@ -20,6 +21,12 @@ class Control(NamedTuple):
 
     path: str
     is_master: bool  # for the connection that makes the socket; else for a further channel of it
+    persist: str = ""  # how long the connection outlives its channels; "": it ends with its own
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether this is for a channel of a connection that outlives its channels."""
+        return bool(self.persist) and not self.is_master
 
     def is_alive(self) -> bool:
         """Return whether the connection's ssh listens there."""

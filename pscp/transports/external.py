@@ -37,7 +37,7 @@ _FAILED_STATUS = 255
 _OF_CONNECTIONS = (
     "congestion", "rcvbuf_bytes", "sndbuf_bytes", "bind", "cpus", "transport", "program", "port",
     "identities", "config_file", "jump", "ssh_options", "address_family", "cipher", "compress",
-    "plane", "plane_ports",
+    "plane", "plane_ports", "persist",
 )  # fmt: skip
 
 
@@ -166,6 +166,9 @@ class LentChannel:
 
         # This future is not cancelled: it would end while the loop still uses the pipes.
         return asyncio.run_coroutine_threadsafe(carry(), loop).result()
+
+    def answers(self, limit_s: float) -> bool:
+        return True  # the user's program looks after the connection
 
     def let_go(self, patience_s: float) -> None:
         """Close it at once, since a channel has no login of its own."""

@@ -30,7 +30,7 @@ from pscp.transports.remote_command import NO_PYTHON_STATUS, OLD_PYTHON_STATUS
 # lanes would share its connection.
 _FIXED = (
     "-T", "-x", "-oForwardAgent=no", "-oClearAllForwardings=yes", "-oPermitLocalCommand=no",
-    "-oRemoteCommand=none", "-oControlPersist=no",
+    "-oRemoteCommand=none",
 )  # fmt: skip
 # For a channel of another ssh's connection: if that refuses it, ssh must not make a connection.
 _FURTHER = ("-oBatchMode=yes", "-oProxyCommand=false", "-oProxyUseFdpass=no", "-oLogLevel=ERROR")
@@ -56,6 +56,15 @@ class SshSetup:
     advised: str = ""  # the cipher that was measured to be best
     offered: tuple[str, ...] = ()  # the ciphers of ssh here
     forbids_direct: bool = False  # ssh_config has "SetEnv PSCP_PLANE=ssh" for this host
+    # For connections that outlive a run (../connect/persisted.py):
+    digest: str = ""  # of all that ssh -G says: it changes with the configuration
+    users_master: str = ""  # ControlPath of the user's own; "": there is none
+    send_env: tuple[str, ...] = ()  # SendEnv
+    set_env: tuple[str, ...] = ()  # SetEnv
+
+    def without_kept(self) -> SshSetup:
+        """Return this setup without what concerns only connections that outlive a run."""
+        return replace(self, digest="", users_master="", send_env=(), set_env=())
 
     def check(self, options: Options, is_push: bool) -> list[str]:
         """Raise UsageError for what cannot be, contacting nobody; return notes for -v."""
@@ -70,9 +79,10 @@ class SshSetup:
 
         `number` counts the connections from 0; with `is_answered` SSH_ASKPASS answers prompts.
         """
-        path, is_master = control or ("none", False)
+        path, is_master, persist = control or ("none", False, "")
         words = [options.program, *_FIXED, f"-oControlPath={path}"]
         words.append(f"-oControlMaster={'yes' if is_master else 'no'}")
+        words.append(f"-oControlPersist={persist if is_master and persist else 'no'}")
         if control and not is_master:
             plain = replace(options, jump=None, compress=False)  # no -J beside a ProxyCommand
             return [*words, *_FURTHER, *user_words(host, plain), "--", str(host.host)]
@@ -135,14 +145,32 @@ def resolve(host: Location, options: Options) -> SshSetup:
         lines = messages.decode(errors="replace").strip().splitlines() or ["ssh -G failed"]
         raise errors.UsageError(f"{options.program}: {lines[0]}", "see ssh_config(5)")
     configured, default = _settings(output), _settings(default_output)
-    ciphers = configured.get("ciphers")
+    ciphers, users_master = configured.get("ciphers"), configured.get("controlpath", "none")
     return SshSetup(
         ciphers_are_ours=ciphers == default.get("ciphers") and not options.cipher,
         alive_is_ours=configured.get("serveraliveinterval", "0") == "0",
         route=socket_options.Route.read(configured),
         offered=tuple(ciphers.split(",")) if ciphers else (),
         forbids_direct=b"\nsetenv PSCP_PLANE=ssh\n" in output,
+        digest=_digest(output),
+        users_master="" if users_master == "none" else users_master,
+        send_env=tuple(_all_of("sendenv", output)),
+        set_env=tuple(_all_of("setenv", output)),
     )
+
+
+def _digest(output: bytes) -> str:
+    """Return a digest of what `ssh -G` says, without what -d changes."""
+    import hashlib  # here: `ssh -G` is run while ssh logs in
+
+    lines = [line for line in output.splitlines() if not line.startswith(b"loglevel ")]
+    return hashlib.sha256(b"\n".join(lines)).hexdigest()
+
+
+def _all_of(key: str, output: bytes) -> list[str]:
+    """Return the values of a keyword that `ssh -G` lists in several lines."""
+    found = re.findall(rf"^{key} (.+)$", output.decode(errors="replace"), re.MULTILINE)
+    return [str(value) for value in found]
 
 
 def _start_ssh(argv: list[str]) -> subprocess.Popen[bytes]:
@@ -200,6 +228,9 @@ class Child:
     ) -> None:  # fmt: skip
         """Start the program; `environment` is added to that of this process."""
         self.control = control
+        # An ssh that outlives this run keeps the folder where it was started.
+        self._is_kept = control is not None and control.is_master and bool(control.persist)
+        self._master_pid = 0  # of such an ssh, which is not the child; 0: not known yet
         # An ssh that must not prompt gets a session of its own, so that a Ctrl-C at the terminal
         # reaches only the coordinator, which then ends every lane.
         try:
@@ -207,13 +238,13 @@ class Child:
                 argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                 bufsize=0, start_new_session=not may_prompt,
                 env={**os.environ, **environment} if environment else None, pass_fds=pass_fds,
+                cwd="/" if self._is_kept else None,
             )  # fmt: skip
         except OSError as error:
             raise _cannot_run(argv[0], error) from None
         if cpu is not None:
             with contextlib.suppress(ProcessLookupError):  # the child has ended already
                 os.sched_setaffinity(self._child.pid, {cpu})
-        self.pid = self._child.pid
         if _log.is_wanted:
             import shlex  # here: few copies write a log
 
@@ -226,13 +257,26 @@ class Child:
         for fd in (self.write_fd, self.read_fd):
             system.widen_pipe(fd)
 
+    @property
+    def pid(self) -> int:
+        """The process that encrypts: with ControlPersist another than the child, after the login"""
+        if self._is_kept and not self._master_pid:
+            assert self.control is not None
+            from pscp.transports.mux_protocol import process_of  # here: most copies need it not
+
+            self._master_pid = process_of(self.control.path) or 0
+        return self._master_pid or self._child.pid
+
+    def answers(self, limit_s: float) -> bool:
+        return True  # its login is waited for elsewhere
+
     def end(self) -> None:
         if self._child.poll() is None:
             self._signal(signal.SIGTERM)
             self._signal(signal.SIGCONT)  # a stopped process would not handle SIGTERM
         with self._closing:
             if not self._files[0].closed:  # a script around ssh may leave ssh behind
-                _end_input(self.write_fd)
+                end_input(self.write_fd)
 
     def _signal(self, kind: signal.Signals) -> None:
         """Send a signal to the child and to the processes below it.
@@ -242,9 +286,9 @@ class Child:
         """
         if self._has_group:
             with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS: of a zombie
-                os.killpg(self.pid, kind)
+                os.killpg(self._child.pid, kind)
         else:
-            _signal_tree(self.pid, kind)
+            _signal_tree(self._child.pid, kind)
 
     def close(self) -> None:
         self.end()
@@ -290,7 +334,7 @@ def _signal_tree(pid: int, kind: signal.Signals) -> None:
             os.kill(each, kind)
 
 
-def _end_input(fd: int) -> None:
+def end_input(fd: int) -> None:
     """Let the reader of this pipe see its end, and every later write to it fail.
 
     The number stays in use, since another thread may be about to write to it.

@@ -26,6 +26,7 @@ from tools import (
     SFTP_AES,
     TWO_SSH,
 )
+from warm import KEPT_RSYNC, TINY, WARM, round_trips
 
 Value = Callable[[Case, Report], float | None]
 SAME = 0.95  # as fast, as far as a noisy machine can tell
@@ -130,6 +131,9 @@ GOALS = (
     Goal("window", "file", "times ssh", 4.0, against(CAT_SSH.name, tool=ONE_ASYNCSSH.name)),
     Goal("tiny", "file", "times scp's time", 1.25, slower_than_scp, at_most=True),
     Goal("tiny", "file", "seconds for pscp --help", 0.15, help_s, at_most=True),
+    Goal("warm", TINY, "round trips of a second copy", 6.5, round_trips, at_most=True),
+    Goal("warm", "file", "of iperf3", 0.9, against(IPERF.name, tool=WARM.name)),
+    Goal("warm", "tree", "times rsync, ControlMaster", 1.6, against(KEPT_RSYNC, tool=WARM.name)),
     *(
         Goal("fixed", kind, "auto, of the best fixed -c", 0.9, against(*FIXED_ROWS))
         for kind in FIXED_KINDS

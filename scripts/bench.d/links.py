@@ -45,6 +45,7 @@ class Link:
     rtt_ms: float = 0.0
     ssh: str = "ssh"  # the program that the tools run
     iperf_port: int = 0  # 0: there is none
+    keeps: bool = False  # connections stay open between runs
 
     @property
     def config(self) -> str:
@@ -53,8 +54,19 @@ class Link:
     def settle(self) -> None:
         """Wait until no session of an earlier run is left to take CPU time from the next."""
         deadline_s = time.monotonic() + SETTLE_S
-        while descendants(self.server.pid) and time.monotonic() < deadline_s:
+        while self._has_sessions() and time.monotonic() < deadline_s:
             time.sleep(POLL_S)
+
+    def _has_sessions(self) -> bool:
+        found = descendants(self.server.pid)
+        return any(not self.keeps or name_of(process.pid) != "sshd" for process in found)
+
+
+def name_of(pid: int) -> str:
+    """Return the name of a process's program; one that has ended counts as a connection's."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    return "sshd"
 
 
 @contextlib.contextmanager

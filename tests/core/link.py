@@ -276,6 +276,9 @@ class MemoryChannel:
     def end(self) -> None:
         self._link.hang_up()
 
+    def answers(self, limit_s: float) -> bool:
+        return True
+
     def let_go(self, patience_s: float) -> None:
         self.close()
 

@@ -89,6 +89,15 @@ def check_sockets(world: World, ran: Ran) -> None:
         assert copied.read_bytes() == (world.here / "big.iso").read_bytes()
 
 
+def check_persist(world: World, ran: Ran) -> None:
+    for name in ("a.txt", "b.txt"):
+        assert (world.there / "backup" / name).read_text() == name
+    assert re.match(
+        r"host: ssh is process \d+, open for .+, ends 10m after its last use\n", ran.out
+    )
+    assert re.search(r"^1 connection to host ended$", ran.err, re.MULTILINE)
+
+
 def check_cron(world: World, ran: Ran) -> None:
     assert (ran.out, ran.err) == ("", "")  # or cron would send mail
     assert_same_tree(world.here / "data", world.there / "backup" / "data", modes=True, times=True)

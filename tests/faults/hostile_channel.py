@@ -57,6 +57,9 @@ class HostileChannel:
                 pass
         self._far.close()
 
+    def answers(self, limit_s: float) -> bool:
+        return True
+
     def _ended(self, status: int) -> None:
         with self._lock:
             self._status = status if self._status is None else self._status

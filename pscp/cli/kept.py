@@ -1,0 +1,37 @@
+"""`pscp --list-connections` and `pscp --disconnect [HOST]`: the connections that --persist keeps.
+
+Not here: how they are found and ended (../connect/persisted.py).
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from pscp.connect import persisted
+from pscp.options import Location, Options
+from pscp.progress import count, format_duration
+from pscp.terminal_text import write_line
+
+
+def show_connections() -> None:
+    """List on stdout each connection that is kept: where to, its ssh's process, for how long."""
+    for kept in persisted.kept_connections():
+        port = f" port {kept.port}" if kept.port else ""
+        age = format_duration(max(0.0, time.time() - kept.since_s))
+        text = f"{kept.login}{port}: ssh is process {kept.pid}, open for {age}, {_end_of(kept)}"
+        write_line(sys.stdout, text)
+
+
+def _end_of(kept: persisted.Kept) -> str:
+    if kept.persist in ("yes", "0"):
+        return "stays without limit"
+    return f"ends {kept.persist} after its last use"
+
+
+def disconnect(host: Location | None, options: Options) -> None:
+    """End the connections to this host, or all, and say how many there were."""
+    ended = persisted.disconnect(host)
+    if not options.quiet:
+        where = f" to {host.login}" if host is not None else ""
+        write_line(sys.stderr, f"{count(len(ended), 'connection')}{where} ended")

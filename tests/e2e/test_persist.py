@@ -1,0 +1,458 @@
+"""Connections that outlive a run (--persist): who uses them, and what becomes of dead ones.
+
+Not here: OpenSSH's protocol for it (../unit/test_mux_protocol.py), prompts otherwise
+(test_login.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Unpack
+
+import pytest
+from conftest import MakeServer, until
+from servers import LoginServer
+
+import pscp
+from e2e.terminal import terminal
+from e2e.ways import COMMAND_S, PIPE, PSCP
+from pscp.cli import copy as command
+from pscp.connect import persisted, ssh_opener
+from pscp.errors import ConnectError
+from pscp.option_fields import OptionFields
+from pscp.options import MIB
+from pscp.progress import Silent
+from pscp.selftest.servers import ADDRESS, PrivateServer
+from pscp.transports.mux_protocol import process_of
+
+LOGIN = "Accepted publickey"
+
+
+@pytest.fixture(autouse=True)
+def run_folder(monkeypatch: pytest.MonkeyPatch, own_state: Path) -> Iterator[Path]:
+    """A folder for sockets with a short name; no connection outlives its test."""
+    folder = Path(tempfile.mkdtemp(prefix="pk"))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
+    yield folder
+    persisted.disconnect(None)
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    path = tmp_path / "source"
+    path.write_bytes(os.urandom(4096))
+    return path
+
+
+class Notes(Silent):
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+def copied(server: PrivateServer, source: Path, **fields: Unpack[OptionFields]) -> list[str]:
+    """Copy the file, and return the notes."""
+    there, notes = source.with_name("there"), Notes()
+    there.unlink(missing_ok=True)
+    wanted: OptionFields = {
+        "config_file": server.ssh_config, "batch": True, "persist": "60", **fields,
+    }  # fmt: skip
+    assert pscp.copy(str(source), f"{server.host}:{there}", reporter=notes, **wanted).ok
+    assert there.read_bytes() == source.read_bytes()
+    return notes.notes
+
+
+def argv(server: PrivateServer, source: Path, *words: str) -> list[str]:
+    to = f"{server.host}:{source.with_name('there')}"
+    return [*PSCP, "-F", server.ssh_config, "--persist", "60", *words, str(source), to]
+
+
+def logins(server: PrivateServer) -> int:
+    return server.log.count(LOGIN)
+
+
+@pytest.mark.parametrize("plane", ["plain", "tls"])
+def test_a_direct_plane_begins_on_a_connection_that_stays(
+    plane: str, source: Path, make_sshd: MakeServer
+) -> None:
+    server = make_sshd()
+    source.write_bytes(os.urandom(12 * MIB))
+    for _ in range(2):
+        copied(server, source, plane=plane, connections=2)
+    assert logins(server) == 1
+
+
+@pytest.mark.parametrize("remote", ["agent", "sftp"])
+def test_the_next_copy_logs_in_no_more(
+    remote: str, source: Path, make_sshd: MakeServer, capfd: pytest.CaptureFixture[str]
+) -> None:
+    server = make_sshd()
+    for _ in range(3):
+        copied(server, source, remote=remote)
+    assert logins(server) == 1
+    [kept] = persisted.kept_connections()
+    assert (kept.host, kept.user, kept.port, kept.persist) == (server.host, None, None, "60")
+    assert command.main(["--list-connections"]) == 0
+    listed = capfd.readouterr().out
+    assert re.fullmatch(
+        rf"{server.host}: ssh is process {kept.pid}, open for .+, ends 60 after its last use\n",
+        listed,
+    )
+    assert command.main(["--disconnect", "another-host"]) == 0
+    assert "0 connections to another-host ended" in capfd.readouterr().err
+    assert len(persisted.kept_connections()) == 1
+    assert command.main(["--disconnect", server.host]) == 0
+    assert f"1 connection to {server.host} ended" in capfd.readouterr().err
+    assert persisted.kept_connections() == []
+    until(lambda: not os.path.exists(f"/proc/{kept.pid}"))
+
+
+def test_several_connections_are_kept(source: Path, make_sshd: MakeServer) -> None:
+    server = make_sshd()
+    source.write_bytes(os.urandom(16 * MIB))
+    many: OptionFields = {"connections": 3, "chunk_bytes": 256 * 1024, "limit_kbit_s": 200_000}
+    copied(server, source, **many)
+    assert logins(server) == len(persisted.kept_connections()) == 3
+    copied(server, source, **many)
+    assert logins(server) == 3
+
+
+def test_without_persist_all_is_as_ever(source: Path, make_sshd: MakeServer) -> None:
+    server = make_sshd()
+    copied(server, source)
+    for persist in (None, "no"):
+        copied(server, source, persist=persist)
+    assert logins(server) == 3
+    assert len(persisted.kept_connections()) == 1
+
+
+def test_a_connection_stays_only_so_long(source: Path, make_sshd: MakeServer) -> None:
+    server = make_sshd()
+    copied(server, source, persist="1s")
+    until(lambda: not persisted.kept_connections())
+    copied(server, source)
+    assert logins(server) == 2
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"cipher": "aes256-ctr"},
+        {"compress": True},
+        {"ssh_options": ("ServerAliveInterval=7",)},
+        {"rcvbuf_bytes": 65536},
+        {"address_family": 4},
+    ],
+    ids=str,
+)
+def test_other_options_have_other_connections(
+    fields: OptionFields, source: Path, make_sshd: MakeServer
+) -> None:
+    server = make_sshd()
+    for _ in range(2):
+        copied(server, source)
+        copied(server, source, **fields)
+    assert logins(server) == 2
+
+
+def test_a_configuration_that_changed_is_followed(source: Path, make_sshd: MakeServer) -> None:
+    """The connections that were kept lead to where the configuration led before."""
+    first, second = make_sshd(), make_sshd()
+    config = source.with_name("config")
+    config.write_text(Path(first.ssh_config).read_text())
+    copied(first, source, config_file=str(config))
+    config.write_text(Path(second.ssh_config).read_text())
+    copied(first, source, config_file=str(config))
+    assert (logins(first), logins(second)) == (1, 1)
+
+
+def test_all_commands_use_the_same(source: Path, make_sshd: MakeServer) -> None:
+    server = make_sshd()
+    copied(server, source)
+    words = ("-F", server.ssh_config, "-B", "-c", "1", "--persist", "60")
+    ran = subprocess.run(
+        [*PIPE, *words, "--from", server.host, "--", "echo", "hello"],
+        capture_output=True, text=True, timeout=COMMAND_S,
+    )  # fmt: skip
+    assert ran.stdout == "hello\n", ran.stderr
+    with pscp.Session(
+        server.host, config_file=server.ssh_config, batch=True, persist="60"
+    ) as session:
+        assert session.run(["echo", "hi"]).out == b"hi\n"
+    assert logins(server) == 1
+
+
+def test_nothing_of_the_caller_is_held(source: Path, make_sshd: MakeServer) -> None:
+    """A caller who reads all output sees its end; folders can be removed, journals are free."""
+    server = make_sshd()
+    words = argv(server, source, "-v")
+    ran = subprocess.run(
+        words, capture_output=True, text=True, timeout=COMMAND_S, cwd=source.parent
+    )
+    assert ran.returncode == 0, ran.stderr
+    [kept] = persisted.kept_connections()
+    assert os.readlink(f"/proc/{kept.pid}/cwd") == "/"
+    held = {os.readlink(f"/proc/{kept.pid}/fd/{fd}") for fd in os.listdir(f"/proc/{kept.pid}/fd")}
+    assert {each for each in held if not each.startswith("socket:")} == {"/dev/null"}
+    assert os.getsid(kept.pid) == kept.pid
+
+
+def test_relative_paths_are_those_of_the_caller(source: Path, make_sshd: MakeServer) -> None:
+    server = make_sshd()
+    words = [*PSCP, "-F", "ssh_config", "-B", "--persist", "60", "-i", "user_key"]
+    to = f"{server.host}:{source.with_name('there')}"
+    for _ in range(2):
+        ran = subprocess.run(
+            [*words, str(source), to], cwd=server.folder, capture_output=True, timeout=COMMAND_S
+        )
+        assert ran.returncode == 0, ran.stderr
+    assert logins(server) == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_an_ssh_that_ended_is_replaced(number: int, source: Path, make_sshd: MakeServer) -> None:
+    server = make_sshd()
+    copied(server, source)
+    [kept] = persisted.kept_connections()
+    os.kill(kept.pid, number)
+    until(lambda: process_of(kept.path) is None)
+    copied(server, source)
+    assert logins(server) == 2
+    assert not os.path.exists(kept.path)
+
+
+def test_an_ssh_that_is_stopped_is_left_alone(
+    source: Path, make_sshd: MakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ssh_opener, "_SILENT_S", 0.2)
+    server = make_sshd()
+    copied(server, source)
+    [kept] = persisted.kept_connections()
+    os.kill(kept.pid, signal.SIGSTOP)
+    try:
+        copied(server, source)
+        assert logins(server) == 2
+    finally:
+        os.kill(kept.pid, signal.SIGCONT)
+
+
+def test_a_session_that_was_ended_at_the_server_is_replaced(
+    source: Path, make_sshd: MakeServer
+) -> None:
+    server = make_sshd()
+    copied(server, source)
+    with relay_to(server) as (config, cut):
+        copied(server, source, config_file=str(config))
+        cut()
+        until(lambda: len(persisted.kept_connections()) == 1)
+        copied(server, source, config_file=str(config))
+    assert logins(server) == 3
+
+
+@contextlib.contextmanager
+def relay_to(
+    server: PrivateServer,
+) -> Iterator[tuple[Path, Callable[[], None]]]:
+    """A way to the server whose connections can be cut: its ssh_config, and what cuts them."""
+    config = server.folder / "relayed_config"
+    made: list[socket.socket] = []
+    threads: list[threading.Thread] = []
+
+    def carry(source: socket.socket, sink: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                sink.sendall(data)
+        cut_off(source, sink)
+
+    def accept(listener: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = listener.accept()
+                far = socket.create_connection((ADDRESS, server.port))
+                made.extend((near, far))
+                for ends in ((near, far), (far, near)):
+                    threads.append(threading.Thread(target=carry, args=ends))
+                    threads[-1].start()
+
+    with socket.create_server((ADDRESS, 0)) as listener:
+        port = listener.getsockname()[1]
+        text = Path(server.ssh_config).read_text()
+        text = re.sub("StrictHostKeyChecking yes", "StrictHostKeyChecking no", text)
+        text = re.sub("Port .*", f"Port {port}", text)
+        config.write_text(re.sub("UserKnownHostsFile .*", "UserKnownHostsFile /dev/null", text))
+        threads.append(threading.Thread(target=accept, args=(listener,)))
+        threads[0].start()
+        try:
+            yield config, lambda: cut_off(*made)
+        finally:
+            persisted.disconnect(None)
+            listener.shutdown(socket.SHUT_RDWR)
+            threads[0].join()
+            cut_off(*made)
+            for thread in threads:
+                thread.join()
+            for each in made:
+                each.close()
+
+
+def cut_off(*sockets: socket.socket) -> None:
+    for each in sockets:
+        with contextlib.suppress(OSError):
+            each.shutdown(socket.SHUT_RDWR)
+
+
+def test_a_path_that_is_silent_is_replaced(
+    source: Path, make_sshd: MakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its server is stopped, so that the socket there takes bytes and nothing comes back."""
+    monkeypatch.setattr(ssh_opener, "_SILENT_S", 0.2)
+    server = make_sshd()
+    copied(server, source)
+    [kept] = persisted.kept_connections()
+    sessions = re.findall(r"User child is on pid (\d+)", server.log) or session_pids(server)
+    for pid in sessions:
+        os.kill(int(pid), signal.SIGSTOP)
+    try:
+        copied(server, source)
+        assert logins(server) == 2
+        assert kept.path not in [each.path for each in persisted.kept_connections()]
+    finally:
+        for pid in sessions:
+            os.kill(int(pid), signal.SIGCONT)
+
+
+def session_pids(server: PrivateServer) -> list[int]:
+    from pscp.processes import descendants
+
+    return [process.pid for process in descendants(server.pid)]
+
+
+def test_a_connection_that_takes_no_more_sessions(source: Path, make_sshd: MakeServer) -> None:
+    server = make_sshd(["MaxSessions 1"])
+    with pscp.Session(
+        server.host, config_file=server.ssh_config, batch=True, persist="60"
+    ) as session:
+        assert session.run(["echo", "hi"]).status == 0
+        copied(server, source)
+        assert logins(server) == 2
+    assert len(persisted.kept_connections()) == 2
+
+
+def test_two_runs_share_connections(source: Path, make_sshd: MakeServer) -> None:
+    server = make_sshd()
+    copied(server, source)
+    with pscp.Session(
+        server.host, config_file=server.ssh_config, batch=True, persist="60"
+    ) as session:
+        assert session.run(["echo", "hi"]).status == 0
+        ran = subprocess.run(argv(server, source), capture_output=True, timeout=COMMAND_S)
+        assert ran.returncode == 0, ran.stderr
+    assert logins(server) == 1
+
+
+def test_two_runs_that_begin_at_once(source: Path, make_sshd: MakeServer) -> None:
+    server = make_sshd()
+    other = source.with_name("other")
+    other.write_bytes(b"other")
+    started = [
+        subprocess.Popen([*argv(server, each, "-q")[:-1], f"{server.host}:{each}.there"])
+        for each in (source, other)
+    ]
+    assert [each.wait(COMMAND_S) for each in started] == [0, 0]
+    assert len(persisted.kept_connections()) == logins(server) <= 2
+
+
+def test_a_host_key_that_changed_is_asked_for_at_a_login_only(
+    source: Path, make_sshd: MakeServer
+) -> None:
+    server = make_sshd()
+    copied(server, source)
+    known = server.folder / "known_hosts"
+    known.write_text(re.sub(r"AAAA\S+", "AAAAC3NzaC1lZDI1NTE5AAAAI" + "A" * 43, known.read_text()))
+    copied(server, source)
+    persisted.disconnect(None)
+    with pytest.raises(ConnectError):
+        copied(server, source)
+
+
+def test_a_code_is_asked_for_once(
+    source: Path, make_login_server: Callable[..., LoginServer]
+) -> None:
+    server = make_login_server(codes=("123456", "654321"))
+    source.write_bytes(os.urandom(12 * MIB))
+    words = argv(server, source, "-c", "4", "--chunk-size", "256k", "-l", "100000")
+    with terminal(*words) as screen:
+        screen.answer("Verification code: ", "123456")
+        assert screen.end() == 0, screen.shown
+    source.with_name("there").unlink()
+    for more in ((), ("-B",)):
+        with terminal(*words, *more) as screen:
+            assert screen.end() == 0, screen.shown
+        assert "code" not in screen.shown
+        assert source.with_name("there").read_bytes() == source.read_bytes()
+    assert (server.accepted, server.refused) == (1, 0)
+    assert server.begun == 1
+
+
+def test_login_once_is_kept(source: Path, make_sshd: MakeServer) -> None:
+    server = make_sshd()
+    source.write_bytes(os.urandom(4 * MIB))
+    for _ in range(2):
+        copied(server, source, login_once=True, connections=3, chunk_bytes=256 * 1024)
+    assert logins(server) == 1
+
+
+def test_the_users_own_master_carries_the_first_lane(
+    source: Path, make_sshd: MakeServer, run_folder: Path
+) -> None:
+    server = make_sshd()
+    config = source.with_name("config")
+    path = run_folder / "master"
+    config.write_text(f"ControlPath {path}\n{Path(server.ssh_config).read_text()}")
+    ssh = ["ssh", "-F", str(config)]
+    master = subprocess.Popen([*ssh, "-M", "-N", server.host])
+    try:
+        until(path.exists)
+        copied(server, source, config_file=str(config))
+        assert logins(server) == 1
+        copied(server, source, config_file=str(config), cipher="aes256-ctr")
+        assert logins(server) == 2
+        copied(server, source, config_file=str(config), persist=None)
+        assert logins(server) == 3
+        assert master.poll() is None
+    finally:
+        master.terminate()
+        master.wait()
+
+
+@pytest.mark.parametrize("transport", ["asyncssh", "paramiko"])
+def test_a_librarys_connections_end_with_the_run(
+    transport: str, source: Path, sshd: PrivateServer
+) -> None:
+    notes = copied(sshd, source, transport=transport)
+    assert sum("--persist is for --transport openssh" in note for note in notes) == 1
+    assert persisted.kept_connections() == []
+
+
+def test_a_folder_that_others_may_enter_is_not_used(
+    source: Path, make_sshd: MakeServer, run_folder: Path
+) -> None:
+    server = make_sshd()
+    private = run_folder / f"pscp-{os.getuid()}"
+    private.mkdir(mode=0o755)
+    private.chmod(0o755)
+    with pytest.raises(pscp.UsageError, match="no folder for a private socket"):
+        copied(server, source)
