@@ -178,7 +178,7 @@ def first_cells(page: str, heading: str) -> list[str]:
 def test_the_protocol_lists_every_request() -> None:
     listed = set(first_cells("protocol.md", "Requests")) - {"request"}
     answered = {kind.__name__ for kind in (*end.ANSWERS, *requests.OF_GATHERING)}
-    assert listed == answered | {"Finish", "Pack"}
+    assert listed == answered | {"Finish", "Pack", "OpenPlane"}
 
 
 def test_the_protocol_lists_every_frame_and_kind_of_failure() -> None:
