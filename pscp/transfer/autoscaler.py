@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 
 from pscp.connect.host_cache import Known
 from pscp.endpoint import system
-from pscp.transfer.autotune import Seen, Tuner
+from pscp.transfer.autotune import Seen, Tuner, usual_lanes
 from pscp.transfer.copy_terms import PoolTerms
 
 _LOOK_S = 0.25  # between two looks at how the copy goes
@@ -40,8 +40,10 @@ class Autoscaler:
         if terms.is_tuned:
             known = terms.known
             congestion = known.congestion if terms.path.has_bbr else ""
-            enough_bytes_s = known.enough_bytes_s if known.lanes == count else 0.0
-            self._tuner = Tuner(terms.path, count, congestion, enough_bytes_s)
+            rates = known.enough_bytes_s, known.lanes_bytes_s
+            if known.lanes != count:
+                rates = 0.0, 0.0
+            self._tuner = Tuner(terms.path, count, congestion, *rates)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._look, name="tuner", daemon=True)
 
@@ -63,20 +65,24 @@ class Autoscaler:
         """Return what the next copy should know, with what this one has learned."""
         if self._tuner is None or not self._tuner.has_judged:
             return known
-        lanes, congestion, enough_bytes_s = self._tuner.lesson
-        return known._replace(lanes=lanes, congestion=congestion, enough_bytes_s=enough_bytes_s)
+        _, congestion, enough_bytes_s = self._tuner.lesson
+        lanes, bytes_s = self._tuner.found
+        if lanes:
+            known = known.after(lanes, bytes_s, usual_lanes(self._terms.path))
+        return known._replace(congestion=congestion, enough_bytes_s=enough_bytes_s)
 
     def _look(self) -> None:
         """Show the tuner the copy again and again, until it has decided or the copy ends."""
         tuner = self._tuner
         assert tuner is not None
         while not (self._ended.wait(_LOOK_S) or tuner.is_done):
-            before = tuner.count
+            before = max(tuner.count, tuner.awaited)
             sentence = tuner.look(self._seen())
             if sentence:
                 self._terms.explain(sentence)
-            if tuner.count != before:
-                self._resize(tuner.count, tuner.needs_window)
+            wanted = max(tuner.count, tuner.awaited)
+            if wanted != before:
+                self._resize(wanted, tuner.needs_window)
 
     def _seen(self) -> Seen:
         counters = self._terms.counters

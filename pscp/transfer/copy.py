@@ -211,7 +211,8 @@ def make_pool(
     is_far = is_push and far.rtt_s > LOSSY_S  # nearer, BBR gains nothing
     has_bbr = is_far and not options.congestion and connections.has_bbr(options)
     path = Path(far.rtt_s, connections.login_s, shared_cpus(far), has_bbr)
-    known = host_cache.recall(connections.host, options, is_push).over(path.rtt_s)
+    known = host_cache.recall(connections.host, options, is_push)
+    known = known.over(path.rtt_s, path.cpus, is_stream=stream is not None)
     known = known._replace(lanes=host_cache.advice(connections.host, options)[0] or known.lanes)
     if connections.has_one_login and not options.quiet:
         note("one login: all lanes share one connection, one CPU core and one TCP buffer")

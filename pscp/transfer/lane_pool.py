@@ -95,11 +95,19 @@ class LanePool:
         return [channel.pid for channel in channels if channel is not None]
 
     def lesson(self) -> Known:
-        """Return what the next copy over this path should know."""
-        logins, path = self.most_alive, self._terms.path
-        if not self._has_noted and is_far_and_unattended(path):
-            logins = max(logins, _LOGINS_LIKELY)
-        known = self._terms.known._replace(logins=logins, rtt_s=path.rtt_s)
+        """Return what the next copy over this path should know.
+
+        Of a push it is known before it begins whether one login is enough. A pull has to guess: as
+        the last one.
+        """
+        logins, path, known = self.most_alive, self._terms.path, self._terms.known
+        if not (self.context.is_push or self.context.is_stream) and self._logins.useful == 1:
+            logins = 1
+        elif not (self._has_noted or self._logins.has_failed):
+            logins = max(logins, known.logins, _LOGINS_LIKELY * is_far_and_unattended(path))
+        known = known._replace(
+            logins=logins, rtt_s=path.rtt_s, cpus=path.cpus, is_stream=self.context.is_stream
+        )
         return self._scaler.lesson(known)
 
     def end(self) -> None:

@@ -91,19 +91,27 @@ def test_all_lanes_misbehave(trees: Trees, is_push: bool) -> None:
     trees.assert_copied()
 
 
-def test_a_worker_that_may_connect_is_counted_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So no second one may before the first has begun to connect."""
-    monkeypatch.setattr(logins, "OPENING_MAX", 1)
-    connections: Any = SimpleNamespace(
+def pool_of(
+    connections: int | None, known: Known | None = None, *, is_push: bool = True
+) -> lane_pool.LanePool:
+    """A pool whose workers are not started."""
+    session: Any = SimpleNamespace(
         connect=lambda *wanted: pytest.fail("nobody connects"), keeps=False, late=Latecomers(),
         has_one_login=False, has_early=lambda: False,
     )  # fmt: skip
-    pool = lane_pool.LanePool(
+    context = LaneContext(WorkQueue(), is_push=is_push, rtt_s=0.0, keeps=False)
+    return lane_pool.LanePool(
         PoolTerms(
-            LaneContext(WorkQueue(), is_push=True, rtt_s=0.0, keeps=False), connections,
-            Options(connections=2), Counters(), Path(0.0, 0.0, 2), Known(), lambda text: None,
+            context, session, Options(connections=connections), Counters(), Path(0.0, 0.0, 2),
+            known or Known(), lambda text: None,
         )
     )  # fmt: skip
+
+
+def test_a_worker_that_may_connect_is_counted_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So no second one may before the first has begun to connect."""
+    monkeypatch.setattr(logins, "OPENING_MAX", 1)
+    pool = pool_of(2)
     for _ in range(2):
         pool.queue.add(Ask(True, requests.Ping(), print, print))
     first, second = Worker(1, pool), Worker(2, pool)
@@ -111,6 +119,41 @@ def test_a_worker_that_may_connect_is_counted_at_once(monkeypatch: pytest.Monkey
     assert not pool.queue.run_alone(second._may_begin)
     pool.connected(first, is_refused=False)
     assert pool.queue.run_alone(second._may_begin)
+
+
+def begun(pool: lane_pool.LanePool, workers: list[Worker]) -> list[Worker]:
+    """The workers that log in now."""
+    return [each for each in workers if pool.queue.run_alone(each._may_begin)]
+
+
+def test_after_a_refusal_fewer_log_in_at_once_and_then_more_again() -> None:
+    """sshd drops logins beyond MaxStartups; those that were dropped come once there is room."""
+    pool = pool_of(16)
+    for _ in range(32):
+        pool.queue.add(Ask(True, requests.Ping(), print, print))
+    workers = [Worker(number, pool) for number in range(16)]
+    first = begun(pool, workers)
+    assert len(first) == 8
+    for worker in first:
+        pool.connected(worker, is_refused=worker in first[:2])
+    assert len(begun(pool, workers)) == 8  # 8, 4, 2, and one more with each of six that came
+
+
+def test_a_small_copy_leaves_what_is_known_of_logins() -> None:
+    assert pool_of(None, Known(8, 8, 0.0001)).lesson().logins == 8
+
+
+def test_a_pull_for_which_one_login_was_enough_has_the_next_begin_with_one() -> None:
+    """Its size is not known before the first login is over."""
+    assert pool_of(None, Known(8, 8, 0.0001), is_push=False).lesson().logins == 1
+
+
+def test_a_refusal_is_remembered() -> None:
+    pool = pool_of(None, Known(8, 8, 0.0001))
+    pool.queue.add(Ask(True, requests.Ping(), print, print))
+    [worker] = begun(pool, [Worker(1, pool)])
+    pool.connected(worker, is_refused=True)
+    assert pool.lesson().logins == 0
 
 
 @pytest.mark.parametrize("do", [HOLD, STALL])
