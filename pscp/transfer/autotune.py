@@ -151,7 +151,7 @@ class Meter:
 
     def restart(self, now_s: float) -> None:
         """Have nothing measured until lanes have settled again."""
-        self._alive_s = now_s
+        self._alive_s, self._begin = now_s, None
 
     def measured(self, seen: Seen, lanes: int) -> Measured | None:
         """Return the rate since the last measurement; None while that is too short ago."""
@@ -200,6 +200,15 @@ class Tuner:
         self._has_bbr = path.has_bbr and path.rtt_s > LOSSY_S and not congestion
         self._path, self._meter = path, Meter(min(path.rtt_s, 1.0))
         self._before: tuple[int, float] | None = None  # the lanes before the last step; their rate
+
+    def leave_congestion(self) -> None:
+        """Try no other congestion control: that is decided from what sockets say."""
+        self._has_bbr, self.congestion = False, ""
+
+    def restart(self, now_s: float) -> None:
+        """Measure anew, since the lanes' congestion control has changed."""
+        self._before = None
+        self._meter.restart(now_s)
 
     def look(self, seen: Seen) -> str | None:
         """Return a sentence when `count` changed, or will not change any more."""
