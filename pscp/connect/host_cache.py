@@ -36,8 +36,9 @@ class Known(NamedTuple):
     rtt_s: float = 0.0
     congestion: str = ""  # the congestion control that was faster; "": the system's
     enough_bytes_s: float = 0.0  # the rate at which more lanes brought nothing; 0: not known
-    found_lanes: int = 0  # the lanes that the last copy found best; 0: not known
+    found_lanes: int = 0  # more than usual, which the last copy found better; 0: none
     found_bytes_s: float = 0.0  # the rate of these lanes
+    is_agreed: bool = False  # two copies have found that more than the usual lanes are better
     cpus: int = 0  # of the end that has fewer; 0: not known
     is_stream: bool = False  # what was copied was a stream, not files
 
@@ -59,8 +60,19 @@ class Known(NamedTuple):
         More lanes than a copy begins with that knows nothing (`usual`) are believed once two copies
         have found them: in one of them another program's work may have stopped while they came.
         """
-        agreed = lanes if lanes <= usual else max(min(lanes, self.found_lanes), usual)
-        return self._replace(lanes=agreed, found_lanes=lanes, found_bytes_s=bytes_s)
+        if lanes <= usual:
+            return self._replace(lanes=lanes, found_lanes=0, found_bytes_s=0.0, is_agreed=False)
+        agreed = max(min(lanes, self.found_lanes), usual)
+        return self._replace(
+            lanes=agreed, found_lanes=lanes, found_bytes_s=bytes_s, is_agreed=agreed > usual
+        )
+
+    def believed(self, usual: int) -> Known:
+        """Return this, without lanes if they are more than `usual` by now and nobody agreed.
+
+        A busy machine's round trips seem long, and so do its logins: then more are usual.
+        """
+        return self if self.lanes <= usual or self.is_agreed else self._replace(lanes=0)
 
     @property
     def lanes_bytes_s(self) -> float:

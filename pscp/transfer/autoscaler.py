@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING
 from pscp.connect.host_cache import Known
 from pscp.endpoint import system
 from pscp.transfer.autotune import Seen, Tuner, usual_lanes
-from pscp.transfer.congestion import Choice
 from pscp.transfer.copy_terms import PoolTerms
 
 if TYPE_CHECKING:
+    from pscp.transfer.congestion import Choice
     from pscp.transfer.lane_sockets import LaneSockets
 
 _LOOK_S = 0.25  # between two looks at how the copy goes
@@ -55,6 +55,8 @@ class Autoscaler:
             self._tuner = Tuner(terms.path, count, congestion, *rates)
         self._choice: Choice | None = None
         if terms.path.has_bbr and not terms.options.dry_run:
+            from pscp.transfer.congestion import Choice  # here and below: few copies need it
+
             self._choice = Choice()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._look, name="tuner", daemon=True)
@@ -88,7 +90,7 @@ class Autoscaler:
         tuner, choice = self._tuner, self._choice
         sockets = None
         if choice is not None:
-            from pscp.transfer.lane_sockets import LaneSockets  # here: only far pushes need it
+            from pscp.transfer.lane_sockets import LaneSockets
 
             sockets = LaneSockets()
         try:

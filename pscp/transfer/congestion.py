@@ -10,12 +10,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from pscp.transfer.autotune import CHANNEL_BYTES
-from pscp.transports.live_socket import Sending
+
+if TYPE_CHECKING:
+    from pscp.transports.live_socket import Sending
 
 _NO_QUEUE = 1.25  # of the least round trip: what is lost below that was not dropped by a full queue
-_LOSSES = 4  # looks at a lane in which it had lost something so, of all lanes together
+_LOSSES = 4.0  # looks at a lane in which it had lost something so, of all lanes together
+_FORGOTTEN = 0.95  # a look counts less with each that comes after it
+_SHARE = 3.0  # times as many as those in which a queue was full
 _HELD_UP = 0.5  # of a lane's window under way: with more it does not matter what is lost
 _BEFORE_S, _BEFORE_TRIPS = 0.2, 2  # over which the rate before is measured
 _SETTLE_S, _SETTLE_TRIPS = 0.2, 8  # until BBR has gathered speed
@@ -24,7 +29,7 @@ _WORTH = 1.25  # times the rate before: with less BBR is let go
 _LOGIN_BYTES = 100_000  # more than a login and the agent send
 _PAUSE_S = 2.0  # until it is tried again, doubled each time
 
-_Lanes = Mapping[int, Sending]  # by a number that belongs to the lane's connection
+_Lanes = Mapping[int, "Sending"]  # by a number that belongs to the lane's connection
 
 
 class Choice:
@@ -34,7 +39,7 @@ class Choice:
         self.name = ""  # the congestion control that lanes are to have; "": the system's
         self._rtt_s = 0.0
         self._seen: deque[tuple[float, _Lanes]] = deque()  # lately, while BBR is not tried
-        self._losses = 0
+        self._losses, self._drops = 0.0, 0.0  # looks at lanes that lost something; by full queues
         self._rate_before = 0.0  # of a lane, while BBR is tried
         self._tried_s: float | None = None  # when BBR was tried; None: it is not, or it is kept
         self._begun: tuple[float, _Lanes] | None = None  # the measurement of BBR
@@ -48,15 +53,17 @@ class Choice:
         if self.name:
             return None
         if self._seen:
-            self._losses += _lossy(self._seen[-1][1], lanes)
+            losses, drops = _lost(self._seen[-1][1], lanes)
+            self._losses = self._losses * _FORGOTTEN + losses
+            self._drops = self._drops * _FORGOTTEN + drops
         self._seen.append((now_s, lanes))
         before_s = _BEFORE_S + _BEFORE_TRIPS * self._rtt_s
         while len(self._seen) > 2 and now_s - self._seen[1][0] >= before_s:
             self._seen.popleft()
-        if self._losses < _LOSSES or now_s < self._again_s or now_s - self._seen[0][0] < before_s:
+        is_lossy = self._losses >= max(_LOSSES, _SHARE * self._drops)
+        if not is_lossy or now_s < self._again_s or now_s - self._seen[0][0] < before_s:
             return None
         rate = _rate(self._seen[0], (now_s, lanes))
-        self._losses = 0
         if rate * self._rtt_s > _HELD_UP * CHANNEL_BYTES:
             return None
         self.name, self._tried_s, self._rate_before = "bbr", now_s, rate
@@ -72,6 +79,7 @@ class Choice:
             return None
         rate, before = _rate(self._begun, (now_s, lanes)), self._rate_before
         self._tried_s = self._begun = None
+        self._losses = self._drops = 0.0
         self._seen.clear()
         said = f"lanes move {_mb(rate)} each with bbr, and {_mb(before)} without"
         if rate >= _WORTH * before:
@@ -81,13 +89,12 @@ class Choice:
         return f"{said}: going on without"
 
 
-def _lossy(before: _Lanes, now: _Lanes) -> int:
-    """Return how many lanes have lost something meanwhile while no queue was full."""
-    return sum(
-        lane.resent > before[number].resent and lane.rtt_s < _NO_QUEUE * lane.min_rtt_s
-        for number, lane in now.items()
-        if number in before
-    )
+def _lost(before: _Lanes, now: _Lanes) -> tuple[int, int]:
+    """Return how many lanes lost something while no queue was full, and while one was."""
+    both = [(before[number], lane) for number, lane in now.items() if number in before]
+    lossy = [after for earlier, after in both if after.resent > earlier.resent]
+    drops = sum(lane.rtt_s >= _NO_QUEUE * lane.min_rtt_s for lane in lossy)
+    return len(lossy) - drops, drops
 
 
 def _rate(begin: tuple[float, _Lanes], end: tuple[float, _Lanes]) -> float:

@@ -11,11 +11,15 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from pscp.transfer.congestion import Choice
+from pscp.transfer.copy import path_rtt_s
 from pscp.transfer.lane_sockets import LaneSockets
+from pscp.transports import live_socket
 from pscp.transports.live_socket import Sending, borrow
 
 LOOK_S, RTT_S = 0.25, 0.05
@@ -153,3 +157,22 @@ def test_a_process_that_has_no_socket_or_is_gone_lends_none() -> None:
     sockets.update([0, process.pid], "bbr")
     assert len(sockets) == 0 and sockets.sendings() == {}
     sockets.close()
+
+
+@pytest.mark.parametrize(
+    ("measured_s", "kernel_s", "path_s"),
+    [
+        (0.1, 0.05, 0.05),  # processors were busy
+        (0.05, 0.06, 0.05),
+        (0.1, 0.0001, 0.1),  # through a tunnel whose near end is on this machine
+        (0.1, None, 0.1),  # through a proxy
+        (0.001, 0.0001, 0.001),  # so short that it decides nothing
+    ],
+)
+def test_the_round_trip_of_a_path(
+    monkeypatch: pytest.MonkeyPatch, measured_s: float, kernel_s: float | None, path_s: float
+) -> None:
+    lent = SimpleNamespace(sending=lambda: Sending(0, 0, 0.2, kernel_s or 0.0), close=lambda: None)
+    monkeypatch.setattr(live_socket, "borrow", lambda pid: lent if kernel_s else None)
+    far: Any = SimpleNamespace(rtt_s=measured_s, channel=SimpleNamespace(pid=7))
+    assert path_rtt_s(far) == path_s

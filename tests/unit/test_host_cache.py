@@ -129,6 +129,15 @@ def test_many_lanes_are_believed_once_two_copies_found_them() -> None:
     assert Known().after(2, 4e8, usual=8).lanes == 2
 
 
+def test_what_was_usual_on_a_busy_machine_is_not_believed_on_an_idle_one() -> None:
+    """Its round trips seemed longer, so eight lanes were usual."""
+    known = Known().after(8, 1e8, usual=8)
+    assert known.believed(8).lanes == 8 and known.believed(2).lanes == 0
+    once = known.after(16, 1e8, usual=8)
+    assert once.believed(2).lanes == 0
+    assert once.after(16, 1e8, usual=8).believed(2).lanes == 16
+
+
 def test_the_rate_of_lanes_is_known_if_they_were_measured() -> None:
     twice = Known().after(16, 4e8, usual=8).after(12, 3e8, usual=8)
     assert (twice.lanes, twice.lanes_bytes_s) == (12, 3e8)
