@@ -237,7 +237,8 @@ class Connections:
             self._direct_plane(options).prepare(options)
             return
         known = host_cache.recall(self.host, options, is_push)
-        lanes = min(known.logins, options.connections or known.logins, _EARLY_MAX)
+        fixed = options.connections
+        lanes = min(known.logins_at_once if fixed is None else min(known.logins, fixed), _EARLY_MAX)
         chosen = self._with_congestion(options, known.congestion if is_push else "")
         missing = lanes - 1 - len(self._early)  # another stream may have some on their way
         for _ in range(missing):

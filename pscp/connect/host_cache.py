@@ -26,6 +26,8 @@ from pscp.transports import transport_of
 _ALIKE = 2.0  # round trips that differ by less than this factor are taken for the same path
 _NEAR_S = 0.01  # and so are all shorter ones
 _WEEK_S = 7 * 86400.0  # hosts, paths and their load change
+FAR_S = 0.02  # from this round trip on a login takes long, and a lost packet too
+_NEAR_LOGINS = 2  # at once on a near path: more take longer there than they save
 
 
 class Known(NamedTuple):
@@ -75,6 +77,12 @@ class Known(NamedTuple):
         return self if self.lanes <= usual or self.is_agreed else self._replace(lanes=0)
 
     @property
+    def logins_at_once(self) -> int:
+        """The logins that a copy with -c auto begins with: not more than it uses lanes."""
+        is_near = 0 < self.rtt_s <= FAR_S
+        return min(self.logins, self.lanes or (_NEAR_LOGINS if is_near else self.logins))
+
+    @property
     def lanes_bytes_s(self) -> float:
         """The rate that `lanes` have moved; 0: not known."""
         return self.found_bytes_s if self.lanes == self.found_lanes else 0.0
@@ -110,7 +118,7 @@ def _keep(host: Location, options: Options, values: dict[str, object]) -> bool:
 def recall(host: Location, options: Options, is_push: bool) -> Known:
     """Return what the last copies in this direction found best; the defaults if it is not known.
 
-    Of what was measured more than a week ago only the logins are left.
+    Of what was measured more than a week ago only the logins and the round trip are left.
     """
     found = _known(host, options)
     kept, at_s = found.get(_way(is_push)), found.get(f"{_way(is_push)}_at")
@@ -122,7 +130,7 @@ def recall(host: Location, options: Options, is_push: bool) -> Known:
     if not (all(are_right) and 0 <= known.lanes <= MAX_CONNECTIONS):
         known = Known()
     if not (isinstance(at_s, float) and 0 <= time.time() - at_s < _WEEK_S):
-        known = Known(logins=known.logins)
+        known = Known(logins=known.logins, rtt_s=known.rtt_s)
     # --measure logs in without prompts as well
     return known if known.logins else known._replace(logins=_number(found.get("connections")))
 
@@ -134,7 +142,7 @@ def remember(host: Location, options: Options, is_push: bool, known: Known) -> N
         known = before._replace(logins=known.logins)
     if known._replace(rtt_s=0.0) != before.over(known.rtt_s)._replace(rtt_s=0.0):
         values: dict[str, object] = {_way(is_push): list(known)}
-        if not before.rtt_s or known[3:] != before[3:] or known.lanes != before.lanes:
+        if known[3:] != before[3:] or known.lanes != before.lanes:
             values[f"{_way(is_push)}_at"] = time.time()
         _keep(host, options, values)
 

@@ -12,9 +12,10 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+from pscp.connect.host_cache import FAR_S
+
 CHANNEL_BYTES = 2 * 1024 * 1024  # OpenSSH's channel window (channels.h): a round trip's worth
 _PATH_BYTES_S = 1.33 * 125e6  # what a start makes room for: 1 Gbit/s, and a third for lost time
-_FAR_S = 0.02  # from here on a lane that loses a packet takes long to recover
 _START_MOST = 16  # connections at the start; each is a login, an ssh and an agent
 _START_PAIRS = 12  # connections with two channels each, where 16 windows do not fill the path
 _LANE_BYTES_S = 300e6  # of one lane on a near path
@@ -92,7 +93,7 @@ def start(path: Path) -> Start:
     if slow_s > _SLOW_LOGIN_S and of_path < _START_MANY:
         why = f"logging in took {path.login_s:.1f} s, as on slow processors"
         return Start(_START_MANY, 1, why)
-    if rtt_s > _FAR_S:
+    if rtt_s > FAR_S:
         return Start(max(of_path, _START_MANY), 1, f"{trip}: enough windows for 1 Gbit/s and more")
     if of_path > of_cpus:
         return Start(of_path, 1, f"{trip}: {of_path} windows of 2 MiB fill 1 Gbit/s")
@@ -105,7 +106,7 @@ def _of_cpus(path: Path) -> int:
 
 def is_far_and_unattended(path: Path) -> bool:
     """Return whether a login takes long here, and for this one nobody typed a password."""
-    return path.rtt_s > _FAR_S and path.login_s < _LOGIN_TRIPS * path.rtt_s + _TYPING_S
+    return path.rtt_s > FAR_S and path.login_s < _LOGIN_TRIPS * path.rtt_s + _TYPING_S
 
 
 def usual_lanes(path: Path) -> int:
@@ -247,7 +248,7 @@ class Tuner:
     def _judge(self, seen: Seen, rate: float, is_busy: bool) -> str | None:
         moved = f"{self.count} lanes move {_mb(rate)}"
         self.has_judged = True
-        of_cpus = _of_cpus(self._path) if self._path.rtt_s < _FAR_S else self.count
+        of_cpus = _of_cpus(self._path) if self._path.rtt_s < FAR_S else self.count
         if is_busy and self._before is None and self.count > of_cpus:
             self.count, self.is_done = of_cpus, True
             self.lesson = self.count, *self.lesson[1:]

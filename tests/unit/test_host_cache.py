@@ -107,6 +107,22 @@ def test_lanes_are_good_for_as_many_processors_and_the_same_kind_only() -> None:
     assert known.over(0.1, 2) == known.over(0.1, 4, is_stream=True) == Known(logins=8)
 
 
+@pytest.mark.parametrize(
+    ("known", "logins"),
+    [
+        (Known(8, 2, 0.001), 2),
+        (Known(8, 0, 0.001), 2),  # too short to be measured
+        (Known(1, 0, 0.001), 1),
+        (Known(8, 8, 0.1), 8),
+        (Known(8, 12, 0.1), 8),
+        (Known(3, 0, 0.1), 3),
+        (Known(8), 8),  # what --measure found
+    ],
+)
+def test_no_more_log_in_at_once_than_there_are_lanes(known: Known, logins: int) -> None:
+    assert known.logins_at_once == logins
+
+
 def test_what_was_measured_holds_for_a_week(monkeypatch: pytest.MonkeyPatch) -> None:
     found = Known(8, 8, 0.1, "bbr")
     host_cache.remember(HOST, Options(), True, found)
@@ -115,7 +131,7 @@ def test_what_was_measured_holds_for_a_week(monkeypatch: pytest.MonkeyPatch) -> 
     assert host_cache.recall(HOST, Options(), True) == found
     host_cache.remember(HOST, Options(), True, found._replace(logins=7))  # nothing was measured
     monkeypatch.setattr(time, "time", lambda: now_s + 8 * 86400)
-    assert host_cache.recall(HOST, Options(), True) == Known(logins=7)
+    assert host_cache.recall(HOST, Options(), True) == Known(logins=7, rtt_s=0.1)
     host_cache.remember(HOST, Options(), True, found)
     assert host_cache.recall(HOST, Options(), True) == found
 
