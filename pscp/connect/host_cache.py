@@ -42,18 +42,18 @@ class Known(NamedTuple):
     found_bytes_s: float = 0.0  # the rate of these lanes
     is_agreed: bool = False  # two copies have found that more than the usual lanes are better
     cpus: int = 0  # of the end that has fewer; 0: not known
-    is_stream: bool = False  # what was copied was a stream, not files
+    kind: str = ""  # of copy, as kind_of() names it
 
-    def over(self, rtt_s: float, cpus: int = 0, *, is_stream: bool = False) -> Known:
-        """Return what holds for a copy of this kind, or a stream, over this path.
+    def over(self, rtt_s: float, cpus: int = 0, kind: str = "") -> Known:
+        """Return what holds for a copy of this kind over this path.
 
         That is all of it if the round trip is similar, but the logins only if the rest was measured
-        with another number of processors, or on the other of the two.
+        with another number of processors, or on another kind of copy.
         """
         low, high = sorted((self.rtt_s, rtt_s))
         if high >= max(_ALIKE * low, _NEAR_S):
             return Known()
-        is_alike = not (cpus and self.cpus) or (cpus, is_stream) == (self.cpus, self.is_stream)
+        is_alike = not (cpus and self.cpus) or (cpus, kind) == (self.cpus, self.kind)
         return self if is_alike else Known(logins=self.logins)
 
     def after(self, lanes: int, bytes_s: float, usual: int) -> Known:
@@ -86,6 +86,11 @@ class Known(NamedTuple):
     def lanes_bytes_s(self) -> float:
         """The rate that `lanes` have moved; 0: not known."""
         return self.found_bytes_s if self.lanes == self.found_lanes else 0.0
+
+
+def kind_of(options: Options, *, is_stream: bool) -> str:
+    """Return the kind of a copy: "" for files over ssh. What one teaches says little of another."""
+    return ("stream " if is_stream else "") + (options.plane if options.is_direct else "")
 
 
 def _key(host: Location, options: Options) -> state.Key:

@@ -217,7 +217,8 @@ def make_pool(
     has_bbr = is_far and not options.congestion and connections.has_bbr(options)
     path = Path(rtt_s, connections.login_s, shared_cpus(far), has_bbr)
     known = host_cache.recall(connections.host, options, is_push)
-    known = known.over(path.rtt_s, path.cpus, is_stream=stream is not None)
+    kind = host_cache.kind_of(options, is_stream=stream is not None)
+    known = known.over(path.rtt_s, path.cpus, kind)
     known = known.believed(usual_lanes(path))
     known = known._replace(lanes=host_cache.advice(connections.host, options)[0] or known.lanes)
     if connections.has_one_login and not options.quiet:

@@ -12,7 +12,7 @@ import time
 
 from pscp.connect.bootstrap import RemoteAgent
 from pscp.connect.connections import Wanted
-from pscp.connect.host_cache import Known
+from pscp.connect.host_cache import Known, kind_of
 from pscp.connect.spare_logins import LET_GO_S, Latecomers
 from pscp.endpoint import requests
 from pscp.errors import AuthenticationError, ConnectionFull, CopyError, PscpError
@@ -105,9 +105,8 @@ class LanePool:
             logins = 1
         elif not (self._has_noted or self._logins.has_failed):
             logins = max(logins, known.logins, _LOGINS_LIKELY * is_far_and_unattended(path))
-        known = known._replace(
-            logins=logins, rtt_s=path.rtt_s, cpus=path.cpus, is_stream=self.context.is_stream
-        )
+        kind = kind_of(self._terms.options, is_stream=self.context.is_stream)
+        known = known._replace(logins=logins, rtt_s=path.rtt_s, cpus=path.cpus, kind=kind)
         return self._scaler.lesson(known)
 
     def end(self) -> None:

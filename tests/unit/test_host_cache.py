@@ -104,7 +104,7 @@ def test_all_near_paths_are_alike() -> None:
 def test_lanes_are_good_for_as_many_processors_and_the_same_kind_only() -> None:
     known = Known(8, 16, 0.1, found_lanes=16, cpus=4)
     assert known.over(0.1, 4) == known
-    assert known.over(0.1, 2) == known.over(0.1, 4, is_stream=True) == Known(logins=8)
+    assert known.over(0.1, 2) == known.over(0.1, 4, "stream ") == Known(logins=8)
 
 
 @pytest.mark.parametrize(
