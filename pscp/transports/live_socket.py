@@ -80,6 +80,8 @@ def borrow(pid: int) -> LiveSocket | None:
     except (AttributeError, OSError):  # not Linux; or the process is gone
         return None
     try:
+        if not _is_running_child(process):
+            return None
         for number in _sockets_of(pid):
             lent = _lent(process, number)
             if lent is None:
@@ -90,6 +92,14 @@ def borrow(pid: int) -> LiveSocket | None:
         return None
     finally:
         os.close(process)
+
+
+def _is_running_child(process: int) -> bool:
+    """Return whether this is a child of ours: its id may be another process's by now."""
+    try:
+        return os.waitid(os.P_PIDFD, process, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+    except OSError:
+        return False
 
 
 def _sockets_of(pid: int) -> list[int]:

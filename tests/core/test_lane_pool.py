@@ -5,6 +5,7 @@ Not here: where in a lane's work it is lost (test_lane.py).
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -21,11 +22,13 @@ from pscp.options import Options
 from pscp.progress import Counters
 from pscp.transfer import lane_pool, logins
 from pscp.transfer.autotune import Path
+from pscp.transfer.congestion import Choice
 from pscp.transfer.copy_terms import PoolTerms
 from pscp.transfer.lane_context import LaneContext
 from pscp.transfer.plan import Ask
 from pscp.transfer.work_queue import WorkQueue
 from pscp.transfer.worker import Worker
+from pscp.transports.live_socket import Sending
 
 LONG_BYTES = 16 * CHUNK_BYTES
 MANY = range(1, 40)
@@ -92,7 +95,11 @@ def test_all_lanes_misbehave(trees: Trees, is_push: bool) -> None:
 
 
 def pool_of(
-    connections: int | None, known: Known | None = None, *, is_push: bool = True
+    connections: int | None,
+    known: Known | None = None,
+    *,
+    is_push: bool = True,
+    path: Path | None = None,
 ) -> lane_pool.LanePool:
     """A pool whose workers are not started."""
     session: Any = SimpleNamespace(
@@ -102,8 +109,8 @@ def pool_of(
     context = LaneContext(WorkQueue(), is_push=is_push, rtt_s=0.0, keeps=False)
     return lane_pool.LanePool(
         PoolTerms(
-            context, session, Options(connections=connections), Counters(), Path(0.0, 0.0, 2),
-            known or Known(), lambda text: None,
+            context, session, Options(connections=connections), Counters(),
+            path or Path(0.0, 0.0, 2), known or Known(), lambda text: None,
         )
     )  # fmt: skip
 
@@ -154,6 +161,27 @@ def test_a_refusal_is_remembered() -> None:
     [worker] = begun(pool, [Worker(1, pool)])
     pool.connected(worker, is_refused=True)
     assert pool.lesson().logins == 0
+
+
+def test_lossy_lanes_get_bbr_and_no_lane_is_added_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their sockets are lent, so nothing is logged in again to find out."""
+    clock = itertools.count()
+    monkeypatch.setattr("time.monotonic", lambda: next(clock) * 0.25)
+    pool = pool_of(None, Known(congestion="bbr"), path=Path(0.05, 0.8, 2, has_bbr=True))
+    scaler, wanted = pool._scaler, []
+    assert scaler.congestion == "bbr"  # as was found where no socket was lent
+    looks = itertools.count()
+
+    def sendings() -> dict[int, Sending]:
+        look = next(looks)
+        rate = 10_000_000 if "bbr" in wanted else 1_000_000
+        return dict.fromkeys(range(4), Sending(look * rate, look, 0.05, 0.05))
+
+    sockets: Any = SimpleNamespace(update=lambda pids, name: wanted.append(name), sendings=sendings)
+    choice = Choice()
+    for _ in range(20):
+        scaler._choose(choice, sockets)
+    assert wanted[0] == "" and wanted[-1] == "bbr" and scaler.congestion == ""
 
 
 @pytest.mark.parametrize("do", [HOLD, STALL])
