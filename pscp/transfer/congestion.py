@@ -8,6 +8,7 @@ Not here: how sockets are reached (lane_sockets.py), how many lanes there are (a
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -27,7 +28,8 @@ _SETTLE_S, _SETTLE_TRIPS = 0.2, 8  # until BBR has gathered speed
 _LOOK_S, _LOOK_TRIPS = 0.5, 8  # over which its rate is measured
 _WORTH = 1.25  # times the rate before: with less BBR is let go
 _LOGIN_BYTES = 100_000  # more than a login and the agent send
-_PAUSE_S = 2.0  # until it is tried again, doubled each time
+_BURST_S = 0.5  # after the first loss: until then a lane has more under way than it will keep
+_PAUSE_S = 1.0  # until it is tried again, doubled each time
 
 _Lanes = Mapping[int, "Sending"]  # by a number that belongs to the lane's connection
 
@@ -43,7 +45,7 @@ class Choice:
         self._rate_before = 0.0  # of a lane, while BBR is tried
         self._tried_s: float | None = None  # when BBR was tried; None: it is not, or it is kept
         self._begun: tuple[float, _Lanes] | None = None  # the measurement of BBR
-        self._again_s, self._pause_s = 0.0, _PAUSE_S
+        self._again_s, self._pause_s = math.inf, _PAUSE_S
 
     def look(self, now_s: float, lanes: _Lanes) -> str | None:
         """Return a sentence when `name` changed, or when BBR was found to be worth it."""
@@ -56,6 +58,8 @@ class Choice:
             losses, drops = _lost(self._seen[-1][1], lanes)
             self._losses = self._losses * _FORGOTTEN + losses
             self._drops = self._drops * _FORGOTTEN + drops
+            if losses and self._again_s == math.inf:
+                self._again_s = now_s + _BURST_S
         self._seen.append((now_s, lanes))
         before_s = _BEFORE_S + _BEFORE_TRIPS * self._rtt_s
         while len(self._seen) > 2 and now_s - self._seen[1][0] >= before_s:
