@@ -17,6 +17,7 @@ from pscp.transfer.worker import OPENING_MAX
 
 _ATTEMPTS_ALONE = 8  # connecting again, with no lane alive: one to one and a half minutes of pauses
 _OUTAGE_S = 180.0  # with no lane alive, where each attempt may take as long as its timeout
+_MEASURED_S = 2.0  # after which the first lanes' rate is known, however long their login took
 _STEADY_S = 10.0  # a connection that lived for so long ends an outage
 
 
@@ -66,8 +67,9 @@ class Logins:
         if self._terms.context.is_stream and not counters.plan_complete:
             left_bytes = math.inf
         passed_s, path = time.monotonic() - self._begun_s, self._terms.path
-        # What landed says how fast lanes are, once it took longer than their logins.
-        bytes_per_s = counters.bytes_done / passed_s if passed_s > 2 * path.login_s else math.inf
+        # What landed says how fast lanes are, once they had time to gather speed.
+        is_measured = passed_s > min(2 * path.login_s, _MEASURED_S)
+        bytes_per_s = counters.bytes_done / passed_s if is_measured else math.inf
         if counters.plan_complete:
             passed_s = 0.0
         return is_worth_a_login(path, lanes, left_bytes, passed_s, bytes_per_s)
