@@ -250,7 +250,8 @@ class Connections:
             self._direct_plane(options).prepare(options)
             return
         known = host_cache.recall(self.host, options, is_push)
-        lanes = min(known.logins, options.connections or known.logins, _EARLY_MAX)
+        fixed = options.connections
+        lanes = min(known.logins_at_once if fixed is None else min(known.logins, fixed), _EARLY_MAX)
         chosen = self._with_congestion(options, known.congestion if is_push else "")
         if self._first.is_kept:
             lanes = min(lanes, _KEPT_MAX)

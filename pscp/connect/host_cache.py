@@ -1,12 +1,14 @@
-"""What is remembered of a host from the last copy there, for the next one.
+"""What is remembered of a host from the last copies there, for the next one.
 
 It knows how many logins needed no prompt: the next copy logs in over that many connections at once
 instead of waiting for the first; with a round trip of 100 ms this saves a second and a half. It
 knows how many lanes -c auto came to, over which path; and what --measure --save found best. Nothing
-is secret, and without it a copy is only slower. Each way to a host has a file of its own, since the
-libraries differ in speed, in ciphers, and in what they can log in with: {"push": [logins, lanes,
-rtt_s, congestion, enough_bytes_s], "pull": likewise, "connections": number, "cipher": name,
-"remote": "sftp" where no agent can run, "asks": whether a login asked a person}.
+is secret, and without it a copy is only slower. With it, no copy is to be slower than without: what
+was measured holds for a week, for the like of what it was measured on, and more lanes than the path
+asks for are believed once two copies agree. Each way to a host has a file of its own, since the
+libraries differ in speed, in ciphers, and in what they can log in with: {"push": the fields of
+Known, "push_at": when they last changed, "pull" and "pull_at": likewise, "connections": number,
+"cipher": name, "remote": "sftp" where no agent can run, "asks": whether a login asked a person}.
 
 Not here: the connections (connections.py).
 """
@@ -14,6 +16,7 @@ Not here: the connections (connections.py).
 from __future__ import annotations
 
 import re
+import time
 from typing import NamedTuple
 
 from pscp import state
@@ -22,21 +25,72 @@ from pscp.transports import transport_of
 
 _ALIKE = 2.0  # round trips that differ by less than this factor are taken for the same path
 _NEAR_S = 0.01  # and so are all shorter ones
+_WEEK_S = 7 * 86400.0  # hosts, paths and their load change
+FAR_S = 0.02  # from this round trip on a login takes long, and a lost packet too
+_NEAR_LOGINS = 2  # at once on a near path: more take longer there than they save
 
 
 class Known(NamedTuple):
-    """What the last copy in one direction found best."""
+    """What the last copies in one direction found best."""
 
     logins: int = 0  # connections that were open at once
-    lanes: int = 0  # the lanes that -c auto chose; 0: not known
+    lanes: int = 0  # the lanes that the next copy with -c auto begins with; 0: not known
     rtt_s: float = 0.0
     congestion: str = ""  # the congestion control that was faster; "": the system's
     enough_bytes_s: float = 0.0  # the rate at which more lanes brought nothing; 0: not known
+    found_lanes: int = 0  # more than usual, which the last copy found better; 0: none
+    found_bytes_s: float = 0.0  # the rate of these lanes
+    is_agreed: bool = False  # two copies have found that more than the usual lanes are better
+    cpus: int = 0  # of the end that has fewer; 0: not known
+    kind: str = ""  # of copy, as kind_of() names it
 
-    def over(self, rtt_s: float) -> Known:
-        """Return this if it was found over a similar round trip, else the defaults."""
+    def over(self, rtt_s: float, cpus: int = 0, kind: str = "") -> Known:
+        """Return what holds for a copy of this kind over this path.
+
+        That is all of it if the round trip is similar, but the logins only if the rest was measured
+        with another number of processors, or on another kind of copy.
+        """
         low, high = sorted((self.rtt_s, rtt_s))
-        return self if high < max(_ALIKE * low, _NEAR_S) else Known()
+        if high >= max(_ALIKE * low, _NEAR_S):
+            return Known()
+        is_alike = not (cpus and self.cpus) or (cpus, kind) == (self.cpus, self.kind)
+        return self if is_alike else Known(logins=self.logins)
+
+    def after(self, lanes: int, bytes_s: float, usual: int) -> Known:
+        """Return what is known after a copy that found so many lanes best, which moved `bytes_s`.
+
+        More lanes than a copy begins with that knows nothing (`usual`) are believed once two copies
+        have found them: in one of them another program's work may have stopped while they came.
+        """
+        if lanes <= usual:
+            return self._replace(lanes=lanes, found_lanes=0, found_bytes_s=0.0, is_agreed=False)
+        agreed = max(min(lanes, self.found_lanes), usual)
+        return self._replace(
+            lanes=agreed, found_lanes=lanes, found_bytes_s=bytes_s, is_agreed=agreed > usual
+        )
+
+    def believed(self, usual: int) -> Known:
+        """Return this, without lanes if they are more than `usual` by now and nobody agreed.
+
+        A busy machine's round trips seem long, and so do its logins: then more are usual.
+        """
+        return self if self.lanes <= usual or self.is_agreed else self._replace(lanes=0)
+
+    @property
+    def logins_at_once(self) -> int:
+        """The logins that a copy with -c auto begins with: not more than it uses lanes."""
+        is_near = 0 < self.rtt_s <= FAR_S
+        return min(self.logins, self.lanes or (_NEAR_LOGINS if is_near else self.logins))
+
+    @property
+    def lanes_bytes_s(self) -> float:
+        """The rate that `lanes` have moved; 0: not known."""
+        return self.found_bytes_s if self.lanes == self.found_lanes else 0.0
+
+
+def kind_of(options: Options, *, is_stream: bool) -> str:
+    """Return the kind of a copy: "" for files over ssh. What one teaches says little of another."""
+    return ("stream " if is_stream else "") + (options.plane if options.is_direct else "")
 
 
 def _key(host: Location, options: Options) -> state.Key:
@@ -67,18 +121,21 @@ def _keep(host: Location, options: Options, values: dict[str, object]) -> bool:
 
 
 def recall(host: Location, options: Options, is_push: bool) -> Known:
-    """Return what the last copy in this direction found best; the defaults if it is not known."""
+    """Return what the last copies in this direction found best; the defaults if it is not known.
+
+    Of what was measured more than a week ago only the logins and the round trip are left.
+    """
     found = _known(host, options)
-    kept = found.get(_way(is_push))
+    kept, at_s = found.get(_way(is_push)), found.get(f"{_way(is_push)}_at")
     try:
         known = Known(*kept) if isinstance(kept, list) else Known()
     except TypeError:
         known = Known()
-    are_right = [
-        isinstance(*pair) for pair in zip(known, (int, int, float, str, float), strict=True)
-    ]
+    are_right = [type(value) is type(usual) for value, usual in zip(known, Known(), strict=True)]
     if not (all(are_right) and 0 <= known.lanes <= MAX_CONNECTIONS):
         known = Known()
+    if not (isinstance(at_s, float) and 0 <= time.time() - at_s < _WEEK_S):
+        known = Known(logins=known.logins, rtt_s=known.rtt_s)
     # --measure logs in without prompts as well
     return known if known.logins else known._replace(logins=_number(found.get("connections")))
 
@@ -89,7 +146,10 @@ def remember(host: Location, options: Options, is_push: bool, known: Known) -> N
     if options.connections is not None:  # the user's number says nothing about what is best
         known = before._replace(logins=known.logins)
     if known._replace(rtt_s=0.0) != before.over(known.rtt_s)._replace(rtt_s=0.0):
-        _keep(host, options, {_way(is_push): list(known)})
+        values: dict[str, object] = {_way(is_push): list(known)}
+        if known[3:] != before[3:] or known.lanes != before.lanes:
+            values[f"{_way(is_push)}_at"] = time.time()
+        _keep(host, options, values)
 
 
 def advice(host: Location, options: Options) -> tuple[int, str]:

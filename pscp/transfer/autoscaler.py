@@ -1,8 +1,9 @@
-"""The thread that follows a copy with -c auto, and has the tuner decide how many lanes it has.
+"""The thread that follows a copy: with -c auto the tuner decides how many lanes it has; on a far
+push the choice decides which congestion control they use.
 
 How busy this machine's processors are, and with what, comes from proc(5).
 
-Not here: the decision (autotune.py), opening and parking lanes (lane_pool.py).
+Not here: the decisions (autotune.py, congestion.py), opening and parking lanes (lane_pool.py).
 """
 
 from __future__ import annotations
@@ -13,11 +14,16 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 from pscp.connect.host_cache import Known
 from pscp.endpoint import system
-from pscp.transfer.autotune import Seen, Tuner
+from pscp.transfer.autotune import Seen, Tuner, usual_lanes
 from pscp.transfer.copy_terms import PoolTerms
+
+if TYPE_CHECKING:
+    from pscp.transfer.congestion import Choice
+    from pscp.transfer.lane_sockets import LaneSockets
 
 _LOOK_S = 0.25  # between two looks at how the copy goes
 
@@ -26,7 +32,9 @@ Resize = Callable[[int, bool], None]
 
 
 class Autoscaler:
-    """Changes the number of lanes of one copy, unless the user has set that number."""
+    """Changes the number of lanes of one copy, unless the user has set that number, and their
+    congestion control likewise.
+    """
 
     def __init__(
         self, terms: PoolTerms, count: int, resize: Resize, pids: Callable[[], Iterable[int]]
@@ -36,17 +44,25 @@ class Autoscaler:
         `resize` changes their number; `pids` returns the processes that encrypt.
         """
         self._terms, self._resize, self._pids = terms, resize, pids
-        self._tuner: Tuner | None = None  # once start() was called, only its thread changes it
+        # Once start() was called, only its thread changes what follows.
+        self._tuner: Tuner | None = None
         if terms.is_tuned:
             known = terms.known
             congestion = known.congestion if terms.path.has_bbr else ""
-            enough_bytes_s = known.enough_bytes_s if known.lanes == count else 0.0
-            self._tuner = Tuner(terms.path, count, congestion, enough_bytes_s)
+            rates = known.enough_bytes_s, known.lanes_bytes_s
+            if known.lanes != count:
+                rates = 0.0, 0.0
+            self._tuner = Tuner(terms.path, count, congestion, *rates)
+        self._choice: Choice | None = None
+        if terms.path.has_bbr and not terms.options.dry_run:
+            from pscp.transfer.congestion import Choice  # here and below: few copies need it
+
+            self._choice = Choice()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._look, name="tuner", daemon=True)
 
     def start(self) -> None:
-        if self._tuner is not None:
+        if self._tuner is not None or self._choice is not None:
             self._thread.start()
 
     def stop(self) -> None:
@@ -63,20 +79,58 @@ class Autoscaler:
         """Return what the next copy should know, with what this one has learned."""
         if self._tuner is None or not self._tuner.has_judged:
             return known
-        lanes, congestion, enough_bytes_s = self._tuner.lesson
-        return known._replace(lanes=lanes, congestion=congestion, enough_bytes_s=enough_bytes_s)
+        _, congestion, enough_bytes_s = self._tuner.lesson
+        lanes, bytes_s = self._tuner.found
+        if lanes:
+            known = known.after(lanes, bytes_s, usual_lanes(self._terms.path))
+        return known._replace(congestion=congestion, enough_bytes_s=enough_bytes_s)
 
     def _look(self) -> None:
-        """Show the tuner the copy again and again, until it has decided or the copy ends."""
+        """Look again and again at how the copy goes, until all is decided or the copy ends."""
+        tuner, choice = self._tuner, self._choice
+        sockets = None
+        if choice is not None:
+            from pscp.transfer.lane_sockets import LaneSockets
+
+            sockets = LaneSockets()
+        try:
+            while not self._ended.wait(_LOOK_S):
+                if choice is not None and sockets is not None:
+                    self._choose(choice, sockets)
+                elif tuner is None or tuner.is_done:
+                    return
+                if tuner is not None and not tuner.is_done:
+                    self._tune(tuner)
+        finally:
+            if sockets is not None:
+                sockets.close()
+
+    def _choose(self, choice: Choice, sockets: LaneSockets) -> None:
+        """Show the choice the lanes' sockets, and have them use what it says."""
         tuner = self._tuner
-        assert tuner is not None
-        while not (self._ended.wait(_LOOK_S) or tuner.is_done):
-            before = tuner.count
-            sentence = tuner.look(self._seen())
-            if sentence:
-                self._terms.explain(sentence)
-            if tuner.count != before:
-                self._resize(tuner.count, tuner.needs_window)
+        sockets.update(self._pids(), choice.name)
+        if not sockets:
+            return
+        if tuner is not None:
+            tuner.leave_congestion()
+        now_s, before = time.monotonic(), choice.name
+        sentence = choice.look(now_s, sockets.sendings())
+        if sentence:
+            self._terms.explain(sentence)
+        if choice.name != before:
+            sockets.update(self._pids(), choice.name)
+            if tuner is not None:
+                tuner.restart(now_s)
+
+    def _tune(self, tuner: Tuner) -> None:
+        """Show the tuner the copy, and have as many lanes as it says."""
+        before = max(tuner.count, tuner.awaited)
+        sentence = tuner.look(self._seen())
+        if sentence:
+            self._terms.explain(sentence)
+        wanted = max(tuner.count, tuner.awaited)
+        if wanted != before:
+            self._resize(wanted, tuner.needs_window)
 
     def _seen(self) -> Seen:
         counters = self._terms.counters

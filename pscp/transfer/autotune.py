@@ -12,9 +12,10 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+from pscp.connect.host_cache import FAR_S
+
 CHANNEL_BYTES = 2 * 1024 * 1024  # OpenSSH's channel window (channels.h): a round trip's worth
 _PATH_BYTES_S = 1.33 * 125e6  # what a start makes room for: 1 Gbit/s, and a third for lost time
-_FAR_S = 0.02  # from here on a lane that loses a packet takes long to recover
 _START_MOST = 16  # connections at the start; each is a login, an ssh and an agent
 _START_PAIRS = 12  # connections with two channels each, where 16 windows do not fill the path
 _LANE_BYTES_S = 300e6  # of one lane on a near path
@@ -92,7 +93,7 @@ def start(path: Path) -> Start:
     if slow_s > _SLOW_LOGIN_S and of_path < _START_MANY:
         why = f"logging in took {path.login_s:.1f} s, as on slow processors"
         return Start(_START_MANY, 1, why)
-    if rtt_s > _FAR_S:
+    if rtt_s > FAR_S:
         return Start(max(of_path, _START_MANY), 1, f"{trip}: enough windows for 1 Gbit/s and more")
     if of_path > of_cpus:
         return Start(of_path, 1, f"{trip}: {of_path} windows of 2 MiB fill 1 Gbit/s")
@@ -105,17 +106,25 @@ def _of_cpus(path: Path) -> int:
 
 def is_far_and_unattended(path: Path) -> bool:
     """Return whether a login takes long here, and for this one nobody typed a password."""
-    return path.rtt_s > _FAR_S and path.login_s < LOGIN_TRIPS * path.rtt_s + _TYPING_S
+    return path.rtt_s > FAR_S and path.login_s < LOGIN_TRIPS * path.rtt_s + _TYPING_S
 
 
-def is_worth_a_login(path: Path, lanes: int, left_bytes: float, passed_s: float) -> bool:
+def usual_lanes(path: Path) -> int:
+    """Return how many lanes a copy begins with that knows nothing, where logging in is quick."""
+    return start(path._replace(login_s=0.0)).lanes
+
+
+def is_worth_a_login(
+    path: Path, lanes: int, left_bytes: float, passed_s: float, bytes_per_s: float = math.inf
+) -> bool:
     """Return whether the work left takes so many lanes longer than a login takes.
 
-    No lane was measured yet, so this estimates. `left_bytes` is what is known of the work so far;
-    the walk that finds more has run for `passed_s`.
+    `left_bytes` is what is known of the work so far; the walk that finds more has run for
+    `passed_s`. Their rate is estimated; it is at most `bytes_per_s`, once that was measured.
     """
     lane_bytes_s = min(CHANNEL_BYTES / max(path.rtt_s, 1e-6), _LANE_BYTES_S)
-    return left_bytes > lanes * lane_bytes_s * path.login_s or passed_s > 2 * path.login_s
+    rate = min(lanes * lane_bytes_s, bytes_per_s)
+    return left_bytes > rate * path.login_s or passed_s > 2 * path.login_s
 
 
 class Measured(NamedTuple):
@@ -123,6 +132,7 @@ class Measured(NamedTuple):
 
     bytes_per_s: float
     is_busy: bool  # this machine's processors were busy with the copy
+    is_loaded: bool  # they were busy, with whatever
 
 
 class Meter:
@@ -142,7 +152,7 @@ class Meter:
 
     def restart(self, now_s: float) -> None:
         """Have nothing measured until lanes have settled again."""
-        self._alive_s = now_s
+        self._alive_s, self._begin = now_s, None
 
     def measured(self, seen: Seen, lanes: int) -> Measured | None:
         """Return the rate since the last measurement; None while that is too short ago."""
@@ -158,29 +168,48 @@ class Meter:
         used = (seen.used_s - begin.used_s) / taken_s
         self._begin = None
         bytes_per_s = (seen.done_bytes - begin.done_bytes) / taken_s
-        return Measured(bytes_per_s, idle < _SPARE and used > _OURS)
+        return Measured(bytes_per_s, idle < _SPARE and used > _OURS, idle < _SPARE)
 
 
 class Tuner:
     """Adds lanes while they bring more, and takes away the last ones when they did not."""
 
     def __init__(
-        self, path: Path, count: int, congestion: str = "", enough_bytes_s: float = 0.0
+        self,
+        path: Path,
+        count: int,
+        congestion: str = "",
+        enough_bytes_s: float = 0.0,
+        known_bytes_s: float = 0.0,
     ) -> None:
         """Begin with `count` lanes, and this congestion control for those that are added.
 
-        `enough_bytes_s` is the rate at which the last copy gained nothing by more lanes.
+        `enough_bytes_s` is the rate at which the last copy gained nothing by more lanes,
+        `known_bytes_s` the one that so many lanes had in an earlier copy; 0: not known.
         """
         self.count = count  # lanes that should work
+        self.awaited = 0  # lanes that did not come in time, and are welcome as long as they try
         self.needs_window = False  # only the channel's window holds lanes up
         self.congestion = congestion  # the congestion control of lanes that are added
         # What the next copy over this path should begin with, and its `enough_bytes_s`.
         self.lesson = count, congestion, enough_bytes_s
+        self.found = 0, 0.0  # the lanes that were seen to be good, and their rate; 0: none
         self.has_judged = False  # until then the lesson is only what this copy began with
         self.is_done = False
+        self._usual, self._known_bytes_s = usual_lanes(path), known_bytes_s
+        self._is_loaded = False  # processors here were busy during a measurement
         self._has_bbr = path.has_bbr and path.rtt_s > LOSSY_S and not congestion
         self._path, self._meter = path, Meter(min(path.rtt_s, 1.0))
         self._before: tuple[int, float] | None = None  # the lanes before the last step; their rate
+
+    def leave_congestion(self) -> None:
+        """Try no other congestion control: that is decided from what sockets say."""
+        self._has_bbr, self.congestion = False, ""
+
+    def restart(self, now_s: float) -> None:
+        """Measure anew, since the lanes' congestion control has changed."""
+        self._before = None
+        self._meter.restart(now_s)
 
     def look(self, seen: Seen) -> str | None:
         """Return a sentence when `count` changed, or will not change any more."""
@@ -189,32 +218,65 @@ class Tuner:
         since_s = self._meter.steady_s(seen)
         if 0 < seen.alive < self.count and since_s > _PATIENCE_S:
             wanted, self.count = self.count, seen.alive
+            self.awaited = max(self.awaited, wanted)
             return f"of {wanted} lanes {seen.alive} came: going on with these"
+        if self.count < seen.alive <= self.awaited:
+            self.count = seen.alive
+            return f"{seen.alive} lanes by now"
         if seen.alive < self.count or since_s < self._meter.settle_s:
             return None
         found = self._meter.measured(seen, self.count)
-        return None if found is None else self._judge(seen, *found)
+        if found is None:
+            return None
+        count, self._is_loaded = self.count, self._is_loaded or found.is_loaded
+        sentence = self._judge(seen, found.bytes_per_s, found.is_busy)
+        if self.count != count:
+            self.awaited = 0
+        return sentence
+
+    def _learn(self, lanes: int, rate: float, *, is_seen: bool) -> None:
+        """Keep what was found best. Of more lanes than usual it has to be seen (`is_seen`).
+
+        It is not, where processors here were busy: those who compute beside this come and go, and
+        where it is this copy, more processes than processors gain nothing.
+        """
+        if self._is_loaded and lanes > self._usual:
+            self.found = self._usual, 0.0
+        elif is_seen or lanes <= self._usual:
+            self.found = lanes, rate
 
     def _judge(self, seen: Seen, rate: float, is_busy: bool) -> str | None:
         moved = f"{self.count} lanes move {_mb(rate)}"
         self.has_judged = True
-        of_cpus = _of_cpus(self._path) if self._path.rtt_s < _FAR_S else self.count
+        of_cpus = _of_cpus(self._path) if self._path.rtt_s < FAR_S else self.count
         if is_busy and self._before is None and self.count > of_cpus:
             self.count, self.is_done = of_cpus, True
             self.lesson = self.count, *self.lesson[1:]
+            self._learn(of_cpus, 0.0, is_seen=True)
             return f"{moved} and keep the processors here busy: going on with {self.count}"
-        if self._before is None and self._is_enough(rate):
-            self.is_done = True
-            return f"{moved}, as the last time, when more brought nothing"
-        if self._before is not None:
+        if self._before is None:
+            if self._is_contradicted(rate):
+                earlier, self._known_bytes_s = self._known_bytes_s, 0.0
+                self.count = self._usual
+                self.lesson = self.count, self.lesson[1], 0.0
+                self._learn(self.count, 0.0, is_seen=True)
+                self._meter.restart(seen.now_s)
+                return f"{moved}, and {_mb(earlier)} in an earlier copy: going on with {self.count}"
+            self._learn(self.count, rate, is_seen=self._known_bytes_s > 0)
+            if self._is_enough(rate):
+                self.is_done = True
+                return f"{moved}, as the last time, when more brought nothing"
+        else:
             count, slower = self._before
             if rate < _WORTH * slower:
                 self.count, self.congestion, self.is_done = count, "", True
                 self.lesson = *self.lesson[:2], slower
+                self._learn(count, slower, is_seen=True)
                 return f"{moved}, and {count} moved {_mb(slower)}: back to {count}"
             fair = 1 + _FAIR * (self.count / count - 1)
             is_trial = self.congestion != self.lesson[1]  # then all can have it the next time
             self.lesson = count if is_trial else self.count, self.congestion, 0.0
+            self._learn(self.lesson[0], rate, is_seen=True)
             if rate < fair * slower:
                 self.is_done = True
                 self.lesson = *self.lesson[:2], rate
@@ -226,6 +288,10 @@ class Tuner:
         self._before = self.count, rate
         self._meter.restart(seen.now_s)
         return f"{moved}{self._step(seen, rate)}"
+
+    def _is_contradicted(self, rate: float) -> bool:
+        """Return whether lanes of which more were remembered than usual move less than then."""
+        return self.count > self._usual and rate * _ALIKE < self._known_bytes_s
 
     def _is_enough(self, rate: float) -> bool:
         """Return whether the rate is the one of the last copy that more lanes did not raise.

@@ -9,6 +9,7 @@ Read next: coordinator.py.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import time
 from collections.abc import Callable
@@ -22,7 +23,7 @@ from pscp.endpoint import hashes, source
 from pscp.log import Log
 from pscp.options import CHUNK_BYTES, Options
 from pscp.progress import Counters, Result
-from pscp.transfer.autotune import LOGIN_TRIPS, LOSSY_S, Path
+from pscp.transfer.autotune import LOGIN_TRIPS, LOSSY_S, Path, usual_lanes
 from pscp.transfer.coordinator import Coordinator
 from pscp.transfer.copy_terms import CopyTerms, PoolTerms
 from pscp.transfer.journal import Journal, token_of
@@ -41,6 +42,9 @@ from pscp.transfer.work_queue import WorkQueue
 
 if TYPE_CHECKING:
     from pscp.endpoint.end import Stream
+
+_SHORT_S = 0.005  # a round trip that decides nothing
+_TUNNEL = 4.0  # times as long takes a request through a tunnel as a packet to its near end, or more
 
 _log = Log("transfer")
 
@@ -208,13 +212,17 @@ def make_pool(
     stream: Stream | None = None,
 ) -> LanePool:
     """Return the lanes for a copy, or for a stream, over the path that `far` has measured."""
-    is_far = is_push and far.rtt_s > LOSSY_S  # nearer, BBR gains nothing
+    rtt_s = path_rtt_s(far)
+    is_far = is_push and rtt_s > LOSSY_S  # nearer, BBR gains nothing
     has_bbr = is_far and not options.congestion and connections.has_bbr(options)
     login_s = connections.login_s
     if connections.is_kept:  # a session took a quarter of that; a login is what more lanes may cost
-        login_s = max(login_s, LOGIN_TRIPS * min(far.rtt_s, 1.0))
-    path = Path(far.rtt_s, login_s, shared_cpus(far), has_bbr)
-    known = host_cache.recall(connections.host, options, is_push).over(path.rtt_s)
+        login_s = max(login_s, LOGIN_TRIPS * min(rtt_s, 1.0))
+    path = Path(rtt_s, login_s, shared_cpus(far), has_bbr)
+    known = host_cache.recall(connections.host, options, is_push)
+    kind = host_cache.kind_of(options, is_stream=stream is not None)
+    known = known.over(path.rtt_s, path.cpus, kind)
+    known = known.believed(usual_lanes(path))
     known = known._replace(lanes=host_cache.advice(connections.host, options)[0] or known.lanes)
     if connections.has_one_login and not options.quiet:
         note("one login: all lanes share one connection, one CPU core and one TCP buffer")
@@ -227,6 +235,27 @@ def make_pool(
         stream=stream,
     )
     return LanePool(PoolTerms(context, connections, options, counters, path, known, note))
+
+
+def path_rtt_s(far: RemoteAgent) -> float:
+    """Return the path's round trip: the kernel's, if it is shorter than the one of a request.
+
+    Busy processors hold up requests, so that a path seems far. A kernel whose round trip is much
+    shorter has a tunnel's near end for its peer.
+    """
+    rtt_s = far.rtt_s
+    if not _SHORT_S < rtt_s < math.inf:
+        return rtt_s
+    from pscp.transports import live_socket  # here: near paths do not need it
+
+    lent = live_socket.borrow(far.channel.pid)
+    if lent is None:
+        return rtt_s
+    sending = lent.sending()
+    lent.close()
+    if sending is None or sending.min_rtt_s * _TUNNEL < rtt_s:
+        return rtt_s
+    return min(rtt_s, sending.min_rtt_s)
 
 
 def _absolute(path: str) -> str:

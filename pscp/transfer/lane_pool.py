@@ -12,7 +12,7 @@ import time
 
 from pscp.connect.bootstrap import RemoteAgent
 from pscp.connect.connections import Wanted
-from pscp.connect.host_cache import Known
+from pscp.connect.host_cache import Known, kind_of
 from pscp.connect.spare_logins import LET_GO_S, Latecomers
 from pscp.endpoint import requests
 from pscp.errors import AuthenticationError, ConnectionFull, CopyError, PscpError
@@ -95,11 +95,18 @@ class LanePool:
         return [channel.pid for channel in channels if channel is not None]
 
     def lesson(self) -> Known:
-        """Return what the next copy over this path should know."""
-        logins, path = self.most_alive, self._terms.path
-        if not self._has_noted and is_far_and_unattended(path):
-            logins = max(logins, _LOGINS_LIKELY)
-        known = self._terms.known._replace(logins=logins, rtt_s=path.rtt_s)
+        """Return what the next copy over this path should know.
+
+        Of a push it is known before it begins whether one login is enough. A pull has to guess: as
+        the last one.
+        """
+        logins, path, known = self.most_alive, self._terms.path, self._terms.known
+        if not (self.context.is_push or self.context.is_stream) and self._logins.useful == 1:
+            logins = 1
+        elif not (self._has_noted or self._logins.has_failed):
+            logins = max(logins, known.logins, _LOGINS_LIKELY * is_far_and_unattended(path))
+        kind = kind_of(self._terms.options, is_stream=self.context.is_stream)
+        known = known._replace(logins=logins, rtt_s=path.rtt_s, cpus=path.cpus, kind=kind)
         return self._scaler.lesson(known)
 
     def end(self) -> None:

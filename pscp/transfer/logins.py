@@ -17,6 +17,7 @@ from pscp.transfer.worker import OPENING_MAX
 
 _ATTEMPTS_ALONE = 8  # connecting again, with no lane alive: one to one and a half minutes of pauses
 _OUTAGE_S = 180.0  # with no lane alive, where each attempt may take as long as its timeout
+_MEASURED_S = 2.0  # after which the first lanes' rate is known, however long their login took
 _STEADY_S = 10.0  # a connection that lived for so long ends an outage
 
 
@@ -29,6 +30,8 @@ class Logins:
         self._lock = threading.Lock()  # guards what follows
         self._opening = 0  # logins under way
         self._may_open = OPENING_MAX  # logins at once; fewer once the server has closed one
+        self.has_failed = False  # the server has closed one
+        self.useful = 1  # lanes that were worth a login each
         self._outage = -1, 0.0  # the pieces that were done when it began, and when that was
 
     def begin(self, connected: int) -> bool:
@@ -38,11 +41,12 @@ class Logins:
         """
         with self._lock:
             lanes = self._opening + connected
-            may_begin = self._opening < self._may_open and (
-                not lanes
-                or self._terms.connections.has_early()
-                or (self._has_pieces_for_more(lanes) and self._is_worth_it(lanes))
-            )
+            if self._opening >= self._may_open:
+                return False
+            is_useful = self._has_pieces_for_more(lanes) and self._is_worth_it(lanes)
+            if is_useful:
+                self.useful = max(self.useful, lanes + 1)
+            may_begin = not lanes or is_useful or self._terms.connections.has_early()
             self._opening += may_begin
             return may_begin
 
@@ -62,15 +66,26 @@ class Logins:
         left_bytes += MEMORY_BYTES * (counters.files_total - counters.files_done)
         if self._terms.context.is_stream and not counters.plan_complete:
             left_bytes = math.inf
-        passed_s = 0.0 if counters.plan_complete else time.monotonic() - self._begun_s
-        return is_worth_a_login(self._terms.path, lanes, left_bytes, passed_s)
+        passed_s, path = time.monotonic() - self._begun_s, self._terms.path
+        # What landed says how fast lanes are, once they had time to gather speed.
+        is_measured = passed_s > min(2 * path.login_s, _MEASURED_S)
+        bytes_per_s = counters.bytes_done / passed_s if is_measured else math.inf
+        if counters.plan_complete:
+            passed_s = 0.0
+        return is_worth_a_login(path, lanes, left_bytes, passed_s, bytes_per_s)
 
     def end(self, is_refused: bool) -> None:
-        """Count a login as over. With `is_refused` the server has closed its connection."""
+        """Count a login as over. With `is_refused` the server has closed its connection.
+
+        After that fewer log in at once, and with each that succeeds one more.
+        """
         with self._lock:
             self._opening -= 1
             if is_refused:
+                self.has_failed = True
                 self._may_open = max(1, self._may_open // 2)
+            else:
+                self._may_open = min(OPENING_MAX, self._may_open + 1)
 
     # --- with no lane alive
 

@@ -151,7 +151,7 @@ class Worker(threading.Thread):
             connection_of = self.master.channel if self.master is not None else None
             far = self._pool.connect(Wanted(connection_of, self.congestion, self._set_channel))
         except ConnectionLost:
-            is_refused = True
+            is_refused = not self._queue.is_finished
             raise
         finally:
             self._pool.connected(self, is_refused)

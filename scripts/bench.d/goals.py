@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from regimes import AS_MANY, AS_MANY_BBR, BBR, FIXED, NO_LOSS
+from regimes import AS_MANY, AS_MANY_BBR, BBR, FIXED, NO_LOSS, UNKNOWN
 from results import Case, Report
 from tools import (
     CAT_SSH,
@@ -76,6 +76,11 @@ def help_s(case: Case, report: Report) -> float | None:
     return row.median_s if row else None
 
 
+def unknown_s(case: Case, report: Report) -> float | None:
+    row = case.row(UNKNOWN.name)
+    return row.median_s if row else None
+
+
 def against_fewer_files(case: Case, report: Report) -> float | None:
     """The rate against that of the smaller tree, in the same direction."""
     way = case.title.split(", ")[1]
@@ -112,6 +117,7 @@ GOALS = (
         "wan-loss", "file", "with bbr, of the rate without loss", 0.8,
         against(NO_LOSS, tool=BBR.name),
     ),
+    Goal("loss", "file", "seconds of a push to an unknown host", 9.0, unknown_s, at_most=True),
     Goal("small", "tree", "times rsync -a", 1.4, against(RSYNC.name)),
     Goal("small-loopback", "tree", "times rsync -a", 1.2, against(RSYNC.name)),
     Goal("small-loopback", "large tree", "of its rate for a tenth", SAME, against_fewer_files),

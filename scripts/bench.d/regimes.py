@@ -41,6 +41,7 @@ from tools import (
     TWO_SSH,
     Iperf,
     Tool,
+    forgetful,
     iperf,
     pscp,
 )
@@ -56,6 +57,7 @@ AS_MANY = "iperf3, as many streams"
 AS_MANY_BBR = "iperf3 bbr, as many streams"
 NO_LOSS = f"{IPERF.name}, no loss"
 BBR = pscp("--congestion", "bbr")
+UNKNOWN = forgetful(pscp())
 BOTH_WAYS = (True, False)  # push, pull
 TLS = pscp("--plane", "tls")
 PLAIN = pscp("--plane", "plain")
@@ -113,6 +115,15 @@ def wan_loss(bench: Bench) -> None:
             slow = [Contestant(tool, small, 1) for tool in others(bench, 50)]
             compete(bench, case, link, [*on_loss(bench, load, case), *slow], push)
             case.rows += [replace(row, tool=NO_LOSS) for row in without[push].rows]
+
+
+def loss(bench: Bench) -> None:
+    """A push over a lossy path to a host of which nothing is known."""
+    load = bench.stock.file(bench.sized(256 * MIB, 64 * MIB))
+    tools = [UNKNOWN, IPERF, *([BBR] if knows_bbr() else [])]
+    with wan(RATE_MBIT, 50, 0.1) as link:
+        case = new_case(bench, "loss", "file", True, load, "Mbit/s", IPERF.name, 50)
+        compete(bench, case, link, [Contestant(tool, load, bench.runs) for tool in tools], True)
 
 
 def on_loss(bench: Bench, load: Load, case: Case) -> list[Contestant]:
@@ -369,6 +380,7 @@ REGIMES = {
     "wan-10": Regime(wan_file("wan-10", 10), "one file, 1 Gbit/s, 10 ms"),
     "wan-100": Regime(wan_file("wan-100", 100, large=True), "one file, 1 Gbit/s, 100 ms"),
     "wan-240": Regime(wan_file("wan-240", 240), "one file, 1 Gbit/s, 240 ms"),
+    "loss": Regime(loss, "one file to an unknown host, 1 Gbit/s, 50 ms, 0.1 % loss"),
     "wan-loss": Regime(wan_loss, "one file, 1 Gbit/s, 50 ms, 0.1 % loss"),
     "small": Regime(small, "5,000 files of 1 to 8 KiB, 1 Gbit/s, 50 ms"),
     "small-loopback": Regime(small_loopback, "20,000 and 200,000 such files, no delay"),

@@ -15,7 +15,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from links import Link
@@ -81,6 +81,16 @@ def pscp(*options: str, program: str = PSCP) -> Tool:
 
     name = "pscp" if program == PSCP else "before"
     return Tool(" ".join([name, *options]), command, program, single=False)
+
+
+def forgetful(tool: Tool) -> Tool:
+    """Return the tool as it is where nothing is remembered of the host."""
+
+    def command(run: Run) -> Command:
+        forget = 'rm -rf "$XDG_STATE_HOME/pscp/hosts"; exec "$0" "$@"'
+        return Command(["sh", "-c", forget, *tool.command(run).argv])
+
+    return replace(tool, name=f"{tool.name}, unknown host", command=command)
 
 
 def scp(name: str, program: str, *options: str) -> Tool:

@@ -5,6 +5,7 @@ Not here: where in a lane's work it is lost (test_lane.py).
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -21,11 +22,13 @@ from pscp.options import Options
 from pscp.progress import Counters
 from pscp.transfer import lane_pool, logins
 from pscp.transfer.autotune import Path
+from pscp.transfer.congestion import Choice
 from pscp.transfer.copy_terms import PoolTerms
 from pscp.transfer.lane_context import LaneContext
 from pscp.transfer.plan import Ask
 from pscp.transfer.work_queue import WorkQueue
 from pscp.transfer.worker import Worker
+from pscp.transports.live_socket import Sending
 
 LONG_BYTES = 16 * CHUNK_BYTES
 MANY = range(1, 40)
@@ -91,19 +94,31 @@ def test_all_lanes_misbehave(trees: Trees, is_push: bool) -> None:
     trees.assert_copied()
 
 
-def test_a_worker_that_may_connect_is_counted_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So no second one may before the first has begun to connect."""
-    monkeypatch.setattr(logins, "OPENING_MAX", 1)
-    connections: Any = SimpleNamespace(
+def pool_of(
+    connections: int | None,
+    known: Known | None = None,
+    *,
+    is_push: bool = True,
+    path: Path | None = None,
+) -> lane_pool.LanePool:
+    """A pool whose workers are not started."""
+    session: Any = SimpleNamespace(
         connect=lambda *wanted: pytest.fail("nobody connects"), keeps=False, late=Latecomers(),
         has_one_login=False, has_early=lambda: False,
     )  # fmt: skip
-    pool = lane_pool.LanePool(
+    context = LaneContext(WorkQueue(), is_push=is_push, rtt_s=0.0, keeps=False)
+    return lane_pool.LanePool(
         PoolTerms(
-            LaneContext(WorkQueue(), is_push=True, rtt_s=0.0, keeps=False), connections,
-            Options(connections=2), Counters(), Path(0.0, 0.0, 2), Known(), lambda text: None,
+            context, session, Options(connections=connections), Counters(),
+            path or Path(0.0, 0.0, 2), known or Known(), lambda text: None,
         )
     )  # fmt: skip
+
+
+def test_a_worker_that_may_connect_is_counted_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So no second one may before the first has begun to connect."""
+    monkeypatch.setattr(logins, "OPENING_MAX", 1)
+    pool = pool_of(2)
     for _ in range(2):
         pool.queue.add(Ask(True, requests.Ping(), print, print))
     first, second = Worker(1, pool), Worker(2, pool)
@@ -111,6 +126,62 @@ def test_a_worker_that_may_connect_is_counted_at_once(monkeypatch: pytest.Monkey
     assert not pool.queue.run_alone(second._may_begin)
     pool.connected(first, is_refused=False)
     assert pool.queue.run_alone(second._may_begin)
+
+
+def begun(pool: lane_pool.LanePool, workers: list[Worker]) -> list[Worker]:
+    """The workers that log in now."""
+    return [each for each in workers if pool.queue.run_alone(each._may_begin)]
+
+
+def test_after_a_refusal_fewer_log_in_at_once_and_then_more_again() -> None:
+    """sshd drops logins beyond MaxStartups; those that were dropped come once there is room."""
+    pool = pool_of(16)
+    for _ in range(32):
+        pool.queue.add(Ask(True, requests.Ping(), print, print))
+    workers = [Worker(number, pool) for number in range(16)]
+    first = begun(pool, workers)
+    assert len(first) == 8
+    for worker in first:
+        pool.connected(worker, is_refused=worker in first[:2])
+    assert len(begun(pool, workers)) == 8  # 8, 4, 2, and one more with each of six that came
+
+
+def test_a_small_copy_leaves_what_is_known_of_logins() -> None:
+    assert pool_of(None, Known(8, 8, 0.0001)).lesson().logins == 8
+
+
+def test_a_pull_for_which_one_login_was_enough_has_the_next_begin_with_one() -> None:
+    """Its size is not known before the first login is over."""
+    assert pool_of(None, Known(8, 8, 0.0001), is_push=False).lesson().logins == 1
+
+
+def test_a_refusal_is_remembered() -> None:
+    pool = pool_of(None, Known(8, 8, 0.0001))
+    pool.queue.add(Ask(True, requests.Ping(), print, print))
+    [worker] = begun(pool, [Worker(1, pool)])
+    pool.connected(worker, is_refused=True)
+    assert pool.lesson().logins == 0
+
+
+def test_lossy_lanes_get_bbr_and_no_lane_is_added_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their sockets are lent, so nothing is logged in again to find out."""
+    clock = itertools.count()
+    monkeypatch.setattr("time.monotonic", lambda: next(clock) * 0.25)
+    pool = pool_of(None, Known(congestion="bbr"), path=Path(0.05, 0.8, 2, has_bbr=True))
+    scaler, wanted = pool._scaler, []
+    assert scaler.congestion == "bbr"  # as was found where no socket was lent
+    looks = itertools.count()
+
+    def sendings() -> dict[int, Sending]:
+        look = next(looks)
+        rate = 10_000_000 if "bbr" in wanted else 1_000_000
+        return dict.fromkeys(range(4), Sending(look * rate, look, 0.05, 0.05))
+
+    sockets: Any = SimpleNamespace(update=lambda pids, name: wanted.append(name), sendings=sendings)
+    choice = Choice()
+    for _ in range(20):
+        scaler._choose(choice, sockets)
+    assert wanted[0] == "" and wanted[-1] == "bbr" and scaler.congestion == ""
 
 
 @pytest.mark.parametrize("do", [HOLD, STALL])

@@ -242,6 +242,13 @@ def test_a_login_must_pay(
     assert is_worth_a_login(path, lanes, left_bytes, passed_s) is worth
 
 
+def test_where_lanes_turn_out_slow_one_more_pays() -> None:
+    path = Path(0.1, 3.5, 2)
+    assert not is_worth_a_login(path, 4, 256 * MIB, 0.0)
+    assert is_worth_a_login(path, 4, 256 * MIB, 0.0, bytes_per_s=5e6)
+    assert not is_worth_a_login(path, 4, 16 * MIB, 0.0, bytes_per_s=5e6)
+
+
 @pytest.mark.parametrize(
     ("rtt_s", "login_s", "unattended"),
     [(0.05, 0.9, True), (0.1, 1.6, True), (0.05, 4.0, False), (0.0001, 0.2, False)],
@@ -270,6 +277,68 @@ def test_lanes_that_never_come_are_not_waited_for() -> None:
         said.append(tuner.look(Seen(step * LOOK_S, 3, done, done // CHUNK_BYTES, 1, math.inf, 0.0)))
     assert next(filter(None, said)) == "of 8 lanes 3 came: going on with these"
     assert tuner.count == 3
+
+
+def test_lanes_that_come_late_are_welcome() -> None:
+    tuner = Tuner(Path(0.0001, 0.2, 2), 8)
+    counts = []
+    for step in range(400):
+        alive = 7 if step < 200 else 8
+        done = step * 50 * MIB
+        tuner.look(Seen(step * LOOK_S, alive, done, 0, 1, math.inf, 0.0))  # nothing is measured
+        counts.append((tuner.count, tuner.awaited))
+    assert counts[199] == (7, 8) and counts[-1] == (8, 8)
+
+
+@dataclass
+class Second:
+    """A copy that begins with more lanes than usual, since an earlier one found them good."""
+
+    tuner: Tuner
+    at_s: float = 0.0
+    done: float = 0.0
+    idle_s: float = 0.0
+
+    def run(self, bytes_per_s: float, idle: float = 0.7) -> str:
+        """Go on until the tuner says something."""
+        for _ in range(1000):
+            self.at_s += LOOK_S
+            self.done += bytes_per_s * LOOK_S
+            self.idle_s += idle * LOOK_S
+            pieces, alive = int(self.done / CHUNK_BYTES), self.tuner.count
+            seen = Seen(self.at_s, alive, int(self.done), pieces, math.inf, self.idle_s, 0.0)
+            if said := self.tuner.look(seen):
+                return said
+        raise AssertionError("the tuner says nothing")
+
+
+def test_what_is_remembered_gives_way_to_what_contradicts_it() -> None:
+    copy = Second(Tuner(Path(0.0001, 0.2, 2), 8, known_bytes_s=600e6))
+    said = copy.run(400e6)
+    assert said == "8 lanes move 400 MB/s, and 600 MB/s in an earlier copy: going on with 2"
+    assert copy.tuner.found == (2, 0.0)
+    assert copy.run(400e6).startswith("2 lanes move")  # and it is tuned as any other
+
+
+def test_what_is_remembered_is_kept_as_long_as_it_holds() -> None:
+    copy = Second(Tuner(Path(0.0001, 0.2, 2), 8, known_bytes_s=600e6))
+    copy.run(590e6)
+    assert copy.tuner.found[0] == 8
+
+
+def test_many_lanes_that_nothing_was_compared_with_are_no_lesson() -> None:
+    """A login was slow by chance, and so the copy began with 8."""
+    copy = Second(Tuner(Path(0.0001, 2.5, 2), 8))
+    copy.run(400e6)
+    assert copy.tuner.found[0] == 0
+
+
+def test_busy_processors_teach_nothing_of_more_lanes() -> None:
+    """Whoever keeps them busy: others' work may have stopped while lanes were added."""
+    copy = Second(Tuner(Path(0.0001, 0.2, 2), 2))
+    assert "trying" in copy.run(200e6, idle=0.0)
+    copy.run(800e6, idle=0.5)
+    assert copy.tuner.count > 2 and copy.tuner.found[0] == 2
 
 
 @given(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,66 @@ def test_lanes_are_good_for_the_same_path_only(rtt_s: float, lanes: int) -> None
 
 def test_all_near_paths_are_alike() -> None:
     assert Known(3, 3, 0.0001).over(0.009).lanes == 3
+
+
+def test_lanes_are_good_for_as_many_processors_and_the_same_kind_only() -> None:
+    known = Known(8, 16, 0.1, found_lanes=16, cpus=4)
+    assert known.over(0.1, 4) == known
+    assert known.over(0.1, 2) == known.over(0.1, 4, "stream ") == Known(logins=8)
+
+
+@pytest.mark.parametrize(
+    ("known", "logins"),
+    [
+        (Known(8, 2, 0.001), 2),
+        (Known(8, 0, 0.001), 2),  # too short to be measured
+        (Known(1, 0, 0.001), 1),
+        (Known(8, 8, 0.1), 8),
+        (Known(8, 12, 0.1), 8),
+        (Known(3, 0, 0.1), 3),
+        (Known(8), 8),  # what --measure found
+    ],
+)
+def test_no_more_log_in_at_once_than_there_are_lanes(known: Known, logins: int) -> None:
+    assert known.logins_at_once == logins
+
+
+def test_what_was_measured_holds_for_a_week(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = Known(8, 8, 0.1, "bbr")
+    host_cache.remember(HOST, Options(), True, found)
+    now_s = time.time()
+    monkeypatch.setattr(time, "time", lambda: now_s + 6 * 86400)
+    assert host_cache.recall(HOST, Options(), True) == found
+    host_cache.remember(HOST, Options(), True, found._replace(logins=7))  # nothing was measured
+    monkeypatch.setattr(time, "time", lambda: now_s + 8 * 86400)
+    assert host_cache.recall(HOST, Options(), True) == Known(logins=7, rtt_s=0.1)
+    host_cache.remember(HOST, Options(), True, found)
+    assert host_cache.recall(HOST, Options(), True) == found
+
+
+def test_many_lanes_are_believed_once_two_copies_found_them() -> None:
+    """As long as another program computes, more processes get more of the processors."""
+    once = Known().after(8, 4e8, usual=2)
+    assert once.lanes == 2
+    assert once.after(6, 4e8, usual=2).lanes == 6
+    assert once.after(2, 4e8, usual=2).after(8, 4e8, usual=2).lanes == 2
+    assert Known().after(2, 4e8, usual=8).lanes == 2
+
+
+def test_what_was_usual_on_a_busy_machine_is_not_believed_on_an_idle_one() -> None:
+    """Its round trips seemed longer, so eight lanes were usual."""
+    known = Known().after(8, 1e8, usual=8)
+    assert known.believed(8).lanes == 8 and known.believed(2).lanes == 0
+    once = known.after(16, 1e8, usual=8)
+    assert once.believed(2).lanes == 0
+    assert once.after(16, 1e8, usual=8).believed(2).lanes == 16
+
+
+def test_the_rate_of_lanes_is_known_if_they_were_measured() -> None:
+    twice = Known().after(16, 4e8, usual=8).after(12, 3e8, usual=8)
+    assert (twice.lanes, twice.lanes_bytes_s) == (12, 3e8)
+    thrice = twice.after(16, 5e8, usual=8)
+    assert (thrice.lanes, thrice.lanes_bytes_s) == (12, 0.0)
 
 
 @pytest.mark.parametrize(
