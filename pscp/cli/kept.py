@@ -26,7 +26,8 @@ def show_connections() -> None:
 def _end_of(kept: persisted.Kept) -> str:
     if kept.persist in ("yes", "0"):
         return "stays without limit"
-    return f"ends {kept.persist} after its last use"
+    unit = " s" if kept.persist.isdigit() else ""
+    return f"ends {kept.persist}{unit} after its last use"
 
 
 def disconnect(host: Location | None, options: Options) -> None:
