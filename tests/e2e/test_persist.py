@@ -108,7 +108,7 @@ def test_the_next_copy_logs_in_no_more(
     assert command.main(["--list-connections"]) == 0
     listed = capfd.readouterr().out
     assert re.fullmatch(
-        rf"{server.host}: ssh is process {kept.pid}, open for .+, ends 60 after its last use\n",
+        rf"{server.host}: ssh is process {kept.pid}, open for .+, ends 60 s after its last use\n",
         listed,
     )
     assert command.main(["--disconnect", "another-host"]) == 0
