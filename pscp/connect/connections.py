@@ -201,6 +201,8 @@ class Connections:
                 raise Refused(plane.refused or "there is no agent at the far end")
             lanes = plane.first(options, far, count, note)
         except Refused as error:
+            if not (plane.path.why_not or far.is_sftp):
+                host_cache.remember_no_direct(self.host, options)
             agents[0] = plane.take_control() or far
             if not self._has_said_ssh:
                 note(f"--plane {options.plane}: {error}; going over SSH")
@@ -215,7 +217,11 @@ class Connections:
 
         with self._lock:
             if self._plane is None:
-                self._plane = DirectPlane(self._opener.direct_path(options), self._new_control)
+                path = self._opener.direct_path(options)
+                if not path.why_not and host_cache.refuses_direct(self.host, options):
+                    path = path._replace(why_not="no direct lane was let in lately")
+                    self._has_said_ssh = True
+                self._plane = DirectPlane(path, self._new_control)
             return self._plane
 
     def _new_control(self, options: Options, opened: Callable[[Channel], None]) -> RemoteAgent:

@@ -80,7 +80,7 @@ class DirectPlane:
         `new_control` logs in, without asking, where the control connection was lost. It gets a
         function that takes the channel before its login.
         """
-        self._path, self._new_control = path, new_control
+        self.path, self._new_control = path, new_control
         self._is_closed = False  # set by any thread, before that ends what is waited for
         self._channel: Channel | None = None  # of the login that `new_control` waits for
         self._turn = threading.Lock()  # held while the far end is asked; guards what follows
@@ -183,7 +183,7 @@ class DirectPlane:
                 _log.debug("direct lanes: %s", error)
                 reason = error
                 self._forget(listening)
-            if self._path.is_proxied:  # the far end sees another host than this one
+            if self.path.is_proxied:  # the far end sees another host than this one
                 raise reason
         try:
             lanes = self._accepted(options, count, note)
@@ -293,7 +293,7 @@ class DirectPlane:
 
     def _dialled(self, options: Options, listening: _Listening) -> list[RemoteAgent]:
         """Connect a lane for each token, all at once. Raises Refused where none was let in."""
-        places = direct_sockets.places(self._path.host, listening.address, listening.port)
+        places = direct_sockets.places(self.path.host, listening.address, listening.port)
 
         def dial(number: int, token: str) -> RemoteAgent:
             pump = _new_pump(options, number)
@@ -337,7 +337,7 @@ class DirectPlane:
         tokens = [gate.new_token() for _ in range(count)]
         first, last = options.plane_ports
         try:
-            address = direct_sockets.own_address(self._path.host)
+            address = direct_sockets.own_address(self.path.host)
             listening = gate.listen(
                 address, (first, last), partial(direct_sockets.prepare, options)
             )

@@ -8,7 +8,8 @@ was measured holds for a week, for the like of what it was measured on, and more
 asks for are believed once two copies agree. Each way to a host has a file of its own, since the
 libraries differ in speed, in ciphers, and in what they can log in with: {"push": the fields of
 Known, "push_at": when they last changed, "pull" and "pull_at": likewise, "connections": number,
-"cipher": name, "remote": "sftp" where no agent can run, "asks": whether a login asked a person}.
+"cipher": name, "remote": "sftp" where no agent can run, "asks": whether a login asked a person,
+"no_direct_at": when no direct lane was let in}.
 
 Not here: the connections (connections.py).
 """
@@ -26,6 +27,7 @@ from pscp.transports import transport_of
 _ALIKE = 2.0  # round trips that differ by less than this factor are taken for the same path
 _NEAR_S = 0.01  # and so are all shorter ones
 _WEEK_S = 7 * 86400.0  # hosts, paths and their load change
+_HOUR_S = 3600.0  # a firewall may be opened, and finding it closed takes seconds
 FAR_S = 0.02  # from this round trip on a login takes long, and a lost packet too
 _NEAR_LOGINS = 2  # at once on a near path: more take longer there than they save
 
@@ -205,6 +207,17 @@ def remember_asks(host: Location, options: Options, is_so: bool) -> None:
     """Keep whether a login asked a person something."""
     if _known(host, options).get("asks") is not is_so:
         _keep(host, options, {"asks": is_so})
+
+
+def refuses_direct(host: Location, options: Options) -> bool:
+    """Return whether no direct lane was let in at this host lately."""
+    at_s = _known(host, options).get("no_direct_at")
+    return isinstance(at_s, float) and abs(time.time() - at_s) < _HOUR_S
+
+
+def remember_no_direct(host: Location, options: Options) -> None:
+    """Keep for an hour that no direct lane was let in."""
+    _keep(host, options, {"no_direct_at": time.time()})
 
 
 def _way(is_push: bool) -> str:
