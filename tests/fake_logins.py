@@ -10,6 +10,7 @@ from typing import Any
 
 from pscp.connect.authenticator import Authenticator
 from pscp.connect.control_master import Master
+from pscp.connect.ssh_opener import DirectPath
 from pscp.errors import PscpError
 from pscp.options import Location, Options
 from pscp.transports import Channel, Control
@@ -96,8 +97,8 @@ class BareOpener:
     def timeout_s(self, options: Options) -> str:
         return "none"
 
-    def direct_host(self, options: Options) -> str:
-        return ""
+    def direct_path(self, options: Options) -> DirectPath:
+        return DirectPath("", why_not="a test's")
 
     def learn_aes(self, has_aes: object) -> None:
         pass

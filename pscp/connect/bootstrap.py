@@ -373,9 +373,10 @@ class RemoteAgent:
         self._early += 1
 
     def early_answer(self) -> tuple[object, bool]:
-        """Return the answer to the first such request that has not been returned."""
+        """Return the answer to the latest such request; those to earlier ones are dropped."""
         self._receive_early()
-        return self._answers.pop(0)
+        answers, self._answers = self._answers, []
+        return answers[-1]
 
     def _receive_early(self) -> None:
         """Receive the answers to early requests, which come before any other."""

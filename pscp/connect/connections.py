@@ -77,6 +77,7 @@ class Connections:
         self._idle: list[RemoteAgent] = []
         self._late = Latecomers()
         self._plane: DirectPlane | None = None
+        self._has_said_ssh = False  # people know that lanes are SSH's, though they asked for others
 
     @property
     def login_s(self) -> float:
@@ -158,7 +159,7 @@ class Connections:
         for attempt in itertools.count():
             try:
                 with self._turn:
-                    return self._taken_idle() or [self._control(options, note)]
+                    return self._taken_idle(options) or [self._control(options, note)]
             except (errors.ConnectionLost, errors.Unreachable) as error:
                 pause_s = min(1 << attempt, _PAUSE_MAX_S)
                 _log.debug("attempt %d to connect failed: %s", attempt + 1, error.message)
@@ -190,33 +191,41 @@ class Connections:
     ) -> None:
         """Replace the connections by so many direct lanes, if there are to be any, and can be."""
         far = agents[0]
-        if options.is_direct and far.is_sftp:
-            note(f"--plane {options.plane}: there is no agent at the far end; going over SSH")
-        if not self._may_spread(options, far):
+        if not options.is_direct or far.plane != "ssh":
             return
         from pscp.connect.direct_plane import Refused  # here: few copies need it
 
+        plane = self._direct_plane(options)
         try:
-            agents[:] = self._direct_plane(options).first(options, far, count, note)
+            if not self._may_spread(options, far):
+                raise Refused(plane.refused or "there is no agent at the far end")
+            lanes = plane.first(options, far, count, note)
         except Refused as error:
-            note(f"--plane {options.plane}: {error}; going over SSH")
+            agents[0] = plane.take_control() or far
+            if not self._has_said_ssh:
+                note(f"--plane {options.plane}: {error}; going over SSH")
+            self._has_said_ssh = True
+            return
+        for other in agents[1:]:
+            other.close()
+        agents[:] = lanes
 
     def _direct_plane(self, options: Options) -> DirectPlane:
         from pscp.connect.direct_plane import DirectPlane
 
         with self._lock:
             if self._plane is None:
-                address = self._opener.direct_host(options)
-                self._plane = DirectPlane(address, self._new_control)
+                self._plane = DirectPlane(self._opener.direct_path(options), self._new_control)
             return self._plane
 
-    def _new_control(self, options: Options) -> RemoteAgent:
+    def _new_control(self, options: Options, opened: Callable[[Channel], None]) -> RemoteAgent:
         over_ssh = dataclasses.replace(options, plane="ssh")
-        return self.connect(over_ssh, Wanted(None, "", lambda channel: None))
+        return self.connect(over_ssh, Wanted(None, "", opened))
 
     def _carrier(self, options: Options) -> str:
         """Return what carries the lanes of a copy with these options."""
-        is_refused = self._plane is not None and self._plane.refused
+        plane = self._plane
+        is_refused = plane is not None and plane.refused
         return options.plane if options.is_direct and not is_refused else "ssh"
 
     def give(self, agents: list[RemoteAgent]) -> None:
@@ -262,9 +271,7 @@ class Connections:
     def _has_idle(self, options: Options) -> bool:
         """Return whether a usable connection is idle; close those before it that are not usable."""
         with self._lock:
-            carrier = self._carrier(options)
-            useless = [far for far in self._idle if far.plane != carrier]
-            self._idle = [far for far in self._idle if far.plane == carrier]
+            useless = self._of_another_carrier(options)
             usable = (at for at, far in enumerate(self._idle) if self._is_usable(far, options))
             first = next(usable, len(self._idle))
             useless, self._idle = useless + self._idle[:first], self._idle[first:]
@@ -274,20 +281,40 @@ class Connections:
         return has_idle
 
     def _is_usable(self, far: RemoteAgent, options: Options) -> bool:
-        suits = self._kind.suits(far, options) and far.plane == self._carrier(options)
+        carriers = ("ssh", self._carrier(options))  # lanes that are SSH's can ask for direct ones
+        suits = self._kind.suits(far, options) and far.plane in carriers
         return suits and not far.is_closed()
 
-    def _taken_idle(self) -> list[RemoteAgent]:
+    def _of_another_carrier(self, options: Options) -> list[RemoteAgent]:
+        """Take out the idle connections that a copy with these options may not use; return them.
+
+        Direct lanes are asked for by one that goes over SSH.
+        """
+        carrier = self._carrier(options)
+        fit = [far for far in self._idle if far.plane == carrier]
+        if not fit and not (self._plane is not None and self._plane.has_control()):
+            fit = [far for far in self._idle if far.plane == "ssh"][:1]
+        others = [far for far in self._idle if far not in fit]
+        self._idle = fit
+        return others
+
+    def _taken_idle(self, options: Options) -> list[RemoteAgent]:
+        """Take the idle connections; none without a cipher goes to a copy that must have one."""
         with self._lock:
-            agents, self._idle = self._idle + self._late.take(), []
+            self._idle += self._late.take()
+            useless = self._of_another_carrier(options)
+            agents, self._idle = self._idle, []
+        for far in useless:
+            far.close()
         return agents
 
     # --- a further connection
 
     def connect(self, options: Options, wanted: Wanted) -> RemoteAgent:
         """Open a further connection, or channel, of a lane. Never prompts. Raises ConnectError."""
-        if options.is_direct and self._plane is not None and not self._plane.refused:
-            far = self._plane.connect(options)
+        plane = self._plane
+        if options.is_direct and plane is not None and not plane.refused:
+            far = plane.connect(options)
             wanted.opened(far.channel)
             return far
         shared = wanted.connection_of.control if wanted.connection_of is not None else None

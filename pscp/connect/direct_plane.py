@@ -4,8 +4,8 @@ The first connection stays on SSH and carries no lane: its agent is asked to lis
 are to be opened. Where this end cannot reach it, it is asked to connect to this end. Where neither
 works the lanes are SSH's.
 
-Not here: the lanes' agents (direct_agent.py), the keys (plane_keys.py), who is let in
-(../endpoint/gate.py), the far end (../endpoint/direct.py).
+Not here: the lanes' agents (direct_agent.py), the keys (plane_keys.py), how this end is connected
+(direct_sockets.py), who is let in (../endpoint/gate.py), the far end (../endpoint/direct.py).
 Read next: direct_agent.py.
 """
 
@@ -18,77 +18,80 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from pscp import errors
+from pscp.connect import direct_sockets
 from pscp.connect.bootstrap import RemoteAgent, plane_modules
 from pscp.connect.direct_agent import DirectAgent, PlainAgent
-from pscp.connect.plane_keys import Identity, new_identity
-from pscp.endpoint import failures, gate, link, requests
+from pscp.connect.direct_sockets import Refused as Refused
+from pscp.connect.plane_keys import Identity, Keys
+from pscp.connect.ssh_opener import DirectPath
+from pscp.endpoint import failures, gate, requests
 from pscp.log import Log
 from pscp.options import MAX_PORT, Options
+from pscp.transports import Channel
 from pscp.transports.direct import PlainChannel, TlsPump
 
 _SPARE = 8  # lanes that may follow while the far end still listens
 _EARLY = 16  # lanes, where their number is not known yet
 _FAILED_MAX = 3  # lanes over which nothing came; then there are to be no others
 _FRESH_S = gate.OPEN_S * 0.8  # it is not counted upon for longer
-_DIAL_S = 3.0  # a filtered port answers nothing
 _LANES_MAX = 256  # tokens of a request
+_CLOSED = "the session was closed before it had connected"
 
 _log = Log("connect")
 
 Note = Callable[[str], None]  # shows people a line
-
-
-class Refused(Exception):
-    """Raised where no lane can be opened directly; the text says why."""
+NewControl = Callable[[Options, Callable[[Channel], None]], RemoteAgent]
+Kind = tuple[object, ...]  # what a far end that listens was told of the lanes
 
 
 class _Listening(NamedTuple):
     """A far end that listens."""
 
+    kind: Kind
     port: int
     address: str  # that SSH came in on, as the far end sees it
     tokens: list[str]  # not used yet
     until_s: float
 
+    def is_for(self, kind: Kind, count: int) -> bool:
+        """Return whether so many lanes of this kind will be let in."""
+        has_more = len(self.tokens) >= count and time.monotonic() <= self.until_s
+        return has_more and self.kind == kind
 
-class _Keys:
-    """The keys of both ends, made by a thread while ssh logs in."""
 
-    def __init__(self) -> None:
-        self._thread = threading.Thread(target=self._make, name="keys", daemon=True)
-        self._thread.start()
+class _Early(NamedTuple):
+    """A request to listen that was made early."""
 
-    def _make(self) -> None:
-        self._here, self._there = new_identity(), new_identity()
-
-    def get(self) -> tuple[Identity, Identity]:
-        """Return the keys of this end and of the far one."""
-        self._thread.join()
-        return self._here, self._there
+    control: RemoteAgent
+    kind: Kind
+    tokens: list[str]
+    asked_s: float
 
 
 class DirectPlane:
     """Opens the direct lanes of one session to one host. Any thread may use it."""
 
-    def __init__(self, address: str, new_control: Callable[[Options], RemoteAgent]) -> None:
-        """Make the plane to a host's name or address, with no connection yet.
+    def __init__(self, path: DirectPath, new_control: NewControl) -> None:
+        """Make the plane to a host, with no connection yet.
 
-        `new_control` logs in, without asking, where the control connection was lost.
+        `new_control` logs in, without asking, where the control connection was lost. It gets a
+        function that takes the channel before its login.
         """
-        self._address, self._new_control = address, new_control
+        self._path, self._new_control = path, new_control
+        self._is_closed = False  # set by any thread, before that ends what is waited for
+        self._channel: Channel | None = None  # of the login that `new_control` waits for
         self._turn = threading.Lock()  # held while the far end is asked; guards what follows
         self._control: RemoteAgent | None = None
-        self._keys: _Keys | None = None
+        self._keys: Keys | None = None
         self._listening: _Listening | None = None
-        # The tokens of a request that was made early, and when that was.
-        self._early: tuple[list[str], float] | None = None
+        self._early: _Early | None = None
         self._dials = False  # the far end has to connect to this one
         self._failed = 0  # lanes over which nothing ever came; 0 once one has worked
         self._has_worked = False
-        self._refused = ""
+        self._refused = path.why_not
 
     @property
     def refused(self) -> str:
@@ -99,7 +102,7 @@ class DirectPlane:
         """Begin to make keys, if lanes of this session will need them."""
         if options.plane == "tls":
             with self._turn:
-                self._keys = self._keys or _Keys()
+                self._keys = self._keys or Keys()
 
     def take_control(self) -> RemoteAgent | None:
         """Return the control connection, if there is one that is alive. The caller then has it."""
@@ -117,11 +120,15 @@ class DirectPlane:
             return self._control is not None and not self._control.is_closed()
 
     def close(self) -> None:
+        """Close the control connection; whoever waits for it, or for another one, gets an error."""
+        self._is_closed = True
+        control = self._control
+        for channel in (control.channel if control is not None else None, self._channel):
+            if channel is not None:
+                channel.end()
         with self._turn:
-            control, self._control = self._control, None
-            self._listening = self._early = None
-        if control is not None:
-            control.close()
+            self._take_over(None)
+            self._early = None
 
     def expect(self, options: Options, control: RemoteAgent) -> None:
         """Ask the far end to listen for the lanes that first() will open; its answer can wait."""
@@ -129,7 +136,7 @@ class DirectPlane:
         tokens = [gate.new_token() for _ in range(min(count + _SPARE, _LANES_MAX))]
         with self._turn:
             control.ask_early(self._request(options, 0, tokens))
-            self._early = tokens, time.monotonic()
+            self._early = _Early(control, _kind(options), tokens, time.monotonic())
 
     # --- lanes
 
@@ -138,19 +145,16 @@ class DirectPlane:
     ) -> list[RemoteAgent]:
         """Open the first lanes, and keep the connection by which they were asked for.
 
-        Raises Refused where none could be opened, and ConnectError where that connection is lost.
+        Raises Refused where none could be opened; then take_control() returns that connection.
+        Raises ConnectError where it is lost, and no other one can be had.
         """
         with self._turn:
-            self._control = control
+            self._take_over(control)
         try:
-            lanes = self._open(options, count, note)
-        except (Refused, errors.ConnectError) as error:
-            with self._turn:
-                self._control = self._listening = None
-                self._refused = str(error)
+            return self._open(options, count, note)
+        except Refused as error:
+            self._refused = str(error)
             raise
-        threading.Thread(target=self._hear, args=(control,), name="control", daemon=True).start()
-        return lanes
 
     def _settle(self, is_working: bool) -> None:
         """Note that something came over a lane, or that it ended before anything did."""
@@ -178,12 +182,22 @@ class DirectPlane:
             except Refused as error:
                 _log.debug("direct lanes: %s", error)
                 reason = error
+                self._forget(listening)
+            if self._path.is_proxied:  # the far end sees another host than this one
+                raise reason
         try:
             lanes = self._accepted(options, count, note)
         except Refused as error:
-            raise Refused(f"{reason or error}") from None
-        self._dials = True
+            raise reason or error from None
+        with self._turn:
+            self._dials = True
         return lanes
+
+    def _forget(self, listening: _Listening) -> None:
+        """Count no longer upon a far end that let no connection in."""
+        with self._turn:
+            if self._listening is not None and self._listening.port == listening.port:
+                self._listening = None
 
     def _listens(self, options: Options, count: int, note: Note) -> _Listening:
         """Return a far end that listens for so many lanes. The lanes in `tokens` are the caller's.
@@ -191,26 +205,26 @@ class DirectPlane:
         Raises Refused.
         """
         with self._turn:
-            spare = self._listening
-            if self._early is not None and self._control is not None:
-                spare = self._answered_early(self._control, *self._early, note)
-                self._early = None
-            if spare is None or len(spare.tokens) < count or time.monotonic() > spare.until_s:
+            if self._control is not None and self._control.is_closed():
+                self._listening = None  # it has closed its port
+            spare, kind = self._listening, _kind(options)
+            early, self._early = self._early, None
+            if early is not None and early.control is self._control and early.kind == kind:
+                spare = self._answered_early(early, note)
+            if spare is None or not spare.is_for(kind, count):
                 tokens = [gate.new_token() for _ in range(min(count + _SPARE, _LANES_MAX))]
                 address, port = self._ask(options, 0, tokens, note)
-                spare = _Listening(port, address, tokens, time.monotonic() + _FRESH_S)
+                spare = _Listening(kind, port, address, tokens, time.monotonic() + _FRESH_S)
             self._listening = spare._replace(tokens=spare.tokens[count:])
             return spare._replace(tokens=spare.tokens[:count])
 
-    def _answered_early(
-        self, control: RemoteAgent, tokens: list[str], asked_s: float, note: Note
-    ) -> _Listening | None:
+    def _answered_early(self, early: _Early, note: Note) -> _Listening | None:
         """Return the far end that was asked early to listen; None if it is lost."""
         try:
-            address, port = _address_in(control.early_answer(), note)
+            address, port = _address_in(early.control.early_answer(), note)
         except errors.ConnectionLost:
             return None
-        return _Listening(port, address, tokens, asked_s + _FRESH_S)
+        return _Listening(early.kind, port, address, early.tokens, early.asked_s + _FRESH_S)
 
     def _request(self, options: Options, dial: int, tokens: list[str]) -> requests.OpenPlane:
         here, there = self._identities(options)
@@ -231,43 +245,67 @@ class DirectPlane:
 
         Raises Refused, and ConnectError where no control connection can be had.
         """
-        request = self._request(options, dial, tokens)
-        control = self._control
+        return _address_in(self._answer(options, self._request(options, dial, tokens)), note)
+
+    def _answer(self, options: Options, request: requests.OpenPlane) -> tuple[object, bool]:
+        """Ask over the control connection; where that was lost, over a new one."""
+        if self._control is not None:
+            try:
+                return self._control.ask(request)
+            except (errors.ConnectError, errors.ProtocolError) as error:
+                _log.debug("the control connection: %s", error.message)
+                self._take_over(None)
+        if self._is_closed:
+            raise errors.ConnectionLost(_CLOSED)
         try:
-            if control is None:
-                raise errors.ConnectionLost("no control connection")
-            answer = control.ask(request)
-        except errors.ConnectionLost:
-            if control is not None:
-                control.close()
-            self._control = None
-            self._control = control = self._new_control(options)
-            answer = control.ask(request)
-        return _address_in(answer, note)
+            control = self._new_control(options, self._logs_in)
+        finally:
+            self._channel = None
+        self._take_over(control)
+        if self._is_closed:
+            self._take_over(None)
+            raise errors.ConnectionLost(_CLOSED)
+        return control.ask(request)
+
+    def _logs_in(self, channel: Channel) -> None:
+        self._channel = channel
+        if self._is_closed:
+            channel.end()
+
+    def _take_over(self, control: RemoteAgent | None) -> None:
+        """Have another control connection, or none; close the one before. With _turn held."""
+        before, self._control = self._control, control
+        if before is not control:
+            self._listening = None
+            if before is not None:
+                before.close()
+        if control is not None:
+            hear = threading.Thread(target=self._hear, args=(control,), name="control", daemon=True)
+            hear.start()
 
     def _identities(self, options: Options) -> tuple[Identity, Identity]:
         if options.plane != "tls":
             return Identity("", ""), Identity("", "")
-        self._keys = self._keys or _Keys()
+        self._keys = self._keys or Keys()
         return self._keys.get()
 
     # --- to the far end
 
     def _dialled(self, options: Options, listening: _Listening) -> list[RemoteAgent]:
         """Connect a lane for each token, all at once. Raises Refused where none was let in."""
-        places = _places(self._address, listening)
+        places = direct_sockets.places(self._path.host, listening.address, listening.port)
 
         def dial(number: int, token: str) -> RemoteAgent:
             pump = _new_pump(options, number)
             try:
-                sock = _connected(places, options, number)
+                sock = direct_sockets.connected(places, options, number)
                 return self._lane(options, sock, pump, token=token)
             except BaseException:
                 if pump is not None:
                     pump.close()
                 raise
 
-        return _all_at_once(dial, listening.tokens)
+        return direct_sockets.all_at_once(dial, listening.tokens)
 
     def _lane(
         self, options: Options, sock: socket.socket, pump: TlsPump | None, *, token: str
@@ -299,8 +337,10 @@ class DirectPlane:
         tokens = [gate.new_token() for _ in range(count)]
         first, last = options.plane_ports
         try:
-            address = _own_address(self._address)
-            listening = gate.listen(address, (first, last), partial(_prepare, options))
+            address = direct_sockets.own_address(self._path.host)
+            listening = gate.listen(
+                address, (first, last), partial(direct_sockets.prepare, options)
+            )
         except OSError as error:
             raise Refused(f"cannot listen here: {error.strerror}") from None
         stopping, stop = os.pipe()
@@ -312,9 +352,13 @@ class DirectPlane:
             with self._turn:
                 self._ask(options, port, tokens, note)
             thread.join()
-        finally:
+            os.close(stop)
+        except BaseException:
             os.close(stop)
             thread.join()
+            for sock in admitted:
+                sock.close()
+            raise
 
         def begin(number: int, sock: socket.socket) -> RemoteAgent:
             pump = _new_pump(options, number)
@@ -325,7 +369,7 @@ class DirectPlane:
                     pump.close()
                 raise
 
-        return _all_at_once(begin, admitted)
+        return direct_sockets.all_at_once(begin, admitted)
 
     # --- the control connection
 
@@ -358,79 +402,15 @@ def _address_in(reply: tuple[object, bool], note: Note) -> tuple[str, int]:
     raise errors.ProtocolError("an answer of another shape: no address")
 
 
-T = TypeVar("T")
-
-
-def _all_at_once(open_lane: Callable[[int, T], RemoteAgent], of: list[T]) -> list[RemoteAgent]:
-    """Open a lane for each of these, in threads. Raises Refused if none could be opened."""
-    lanes: list[RemoteAgent] = []
-    reasons = ["no connection came"]
-
-    def run(number: int, one: T) -> None:
-        try:
-            lanes.append(open_lane(number, one))
-        except OSError as error:
-            reasons.append(error.strerror or str(error))
-
-    threads = [threading.Thread(target=run, args=pair, daemon=True) for pair in enumerate(of)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if not lanes:
-        raise Refused(reasons[-1])
-    return lanes
-
-
-def _places(address: str, listening: _Listening) -> list[tuple[str, int]]:
-    """Return where the far end may be reached: its own address, if the host's name has it.
-
-    Else the name's addresses first: what the far end sees may be behind a translation.
-    """
-    port, own = listening.port, listening.address
-    try:
-        found = socket.getaddrinfo(address, port, 0, socket.SOCK_STREAM)
-    except OSError:
-        found = []
-    named = list(dict.fromkeys(str(where[0]) for *_, where in found))
-    return [(each, port) for each in ([own] if own in named else [*named, own])]
-
-
-def _connected(places: list[tuple[str, int]], options: Options, number: int) -> socket.socket:
-    """Return a socket that is connected to the first place that answers. Raises OSError."""
-    source = options.bind[number % len(options.bind)] if options.bind else ""
-    failure = OSError("no address")
-
-    def prepare(sock: socket.socket) -> None:
-        _prepare(options, sock)
-        if source:
-            sock.bind((source, 0))
-
-    for place in places:
-        try:
-            return gate.dial(place, prepare, _DIAL_S)
-        except OSError as error:
-            failure = error
-    raise failure
-
-
 def _new_pump(options: Options, number: int) -> TlsPump | None:
     if options.plane != "tls":
         return None
     return TlsPump(options.cpus[number % len(options.cpus)] if options.cpus else None)
 
 
-def _prepare(options: Options, sock: socket.socket) -> None:
-    sizes = options.rcvbuf_bytes or 0, options.sndbuf_bytes or 0
-    link.prepare(sock, options.congestion or "", *sizes)
-
-
-def _own_address(address: str) -> str:
-    """Return the address of this machine from which it reaches this one. Raises OSError."""
-    family, kind, *_, where = socket.getaddrinfo(address, 9, 0, socket.SOCK_DGRAM)[0]
-    with socket.socket(family, kind) as sock:
-        sock.connect(where)
-        return str(sock.getsockname()[0])
+def _kind(options: Options) -> Kind:
+    sizes = options.rcvbuf_bytes, options.sndbuf_bytes
+    return options.plane, options.plane_ports, options.congestion, *sizes
 
 
 def _log_note(text: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from pscp.connect.authenticator import Authenticator
 from pscp.connect.control_master import Master
+from pscp.connect.ssh_opener import DirectPath
 from pscp.options import Location, Options
 from pscp.transports import Channel, Control, Request
 from pscp.transports.external import LentChannel, check
@@ -38,8 +39,8 @@ class ExternalOpener:
     def timeout_s(self, options: Options) -> str:
         return "none"  # there is no login
 
-    def direct_host(self, options: Options) -> str:
-        return ""
+    def direct_path(self, options: Options) -> DirectPath:
+        return DirectPath("", why_not="the connection is the program's own")
 
     def learn_aes(self, has_aes: object) -> None:
         """Do nothing: the connection has a cipher already."""

@@ -6,6 +6,7 @@ Not here: what they are for (direct_plane.py, ../endpoint/link.py).
 from __future__ import annotations
 
 import datetime
+import threading
 from typing import NamedTuple
 
 from cryptography import x509
@@ -48,3 +49,19 @@ def new_identity() -> Identity:
         pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     return Identity(private.decode("ascii"), certificate.public_bytes(pem).decode("ascii"))
+
+
+class Keys:
+    """The keys of both ends, made by a thread while ssh logs in."""
+
+    def __init__(self) -> None:
+        self._thread = threading.Thread(target=self._make, name="keys", daemon=True)
+        self._thread.start()
+
+    def _make(self) -> None:
+        self._here, self._there = new_identity(), new_identity()
+
+    def get(self) -> tuple[Identity, Identity]:
+        """Return the keys of this end and of the far one."""
+        self._thread.join()
+        return self._here, self._there

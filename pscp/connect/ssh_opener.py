@@ -13,7 +13,7 @@ import itertools
 import os
 import threading
 from collections.abc import Mapping
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from pscp import errors, state
 from pscp.connect import host_cache
@@ -32,6 +32,14 @@ _SILENT_S = 2.0
 _SILENT_ROUND_TRIPS = 3
 
 _log = Log("connect")
+
+
+class DirectPath(NamedTuple):
+    """Where connections beside SSH may go."""
+
+    host: str  # a name or an address
+    is_proxied: bool = False  # SSH goes through another host, which the far end sees instead of us
+    why_not: str = ""  # why there may be none
 
 
 def persists(options: Options) -> bool:
@@ -67,8 +75,8 @@ class Opener(Protocol):
         """Return the seconds that the host has to answer, or "none"."""
         ...
 
-    def direct_host(self, options: Options) -> str:
-        """Return the name or address for connections beside SSH; "" where they are forbidden."""
+    def direct_path(self, options: Options) -> DirectPath:
+        """Return where connections beside SSH may go."""
         ...
 
     def learn_aes(self, has_aes: object) -> None:
@@ -132,9 +140,11 @@ class SshOpener:
     def timeout_s(self, options: Options) -> str:
         return self._setup.get(options).timeout_s(options)
 
-    def direct_host(self, options: Options) -> str:
+    def direct_path(self, options: Options) -> DirectPath:
         setup = self._setup.get(options)
-        return "" if setup.forbids_direct else setup.route.hostname or str(self.host.host)
+        why_not = "ssh_config forbids it (SetEnv PSCP_PLANE=ssh)" if setup.forbids_direct else ""
+        host = setup.route.hostname or str(self.host.host)
+        return DirectPath(host, bool(setup.route.proxy), why_not)
 
     def learn_aes(self, has_aes: object) -> None:
         self._setup.learn_aes(has_aes)

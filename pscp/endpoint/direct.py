@@ -7,19 +7,22 @@ Not here: who is let in (gate.py), the sockets (link.py), what a lane's agent do
 Read next: gate.py.
 """
 
+import contextlib
 import functools
 import os
 import signal
 import socket
 import sys
 import traceback
-from typing import Callable, Tuple
+from typing import Callable, List, Tuple
 
 from . import failures, gate, link, requests, wire
 
 Serve = Callable[[link.Link], None]  # serves a lane until it ends
 _DIAL_S = 10.0
 _LANES_MAX = 256
+# A pipe, once there is one: its writing end is open as long as this agent lives, and no longer.
+_living: List[int] = []
 
 
 def open_plane(request: requests.OpenPlane, serve: Serve) -> Tuple[object, bool]:
@@ -54,23 +57,30 @@ class Lanes:
         first, last = self._request.ports
         listening = gate.listen(address, (first, last), self._prepare)
         port = listening.getsockname()[1]
-        stopping, self._stop = os.pipe()  # open as long as this agent lives, and no longer
-        entry = gate.Gate(listening, self._request.tokens, stopping)
+        if not _living:
+            _living.extend(os.pipe())
+        entry = gate.Gate(listening, self._request.tokens, os.dup(_living[0]))
 
         def admit(sock: socket.socket) -> None:
-            if os.fork() == 0:
-                entry.close()
-                _run_and_exit(lambda: self._begin(sock, True))
-            sock.close()
+            try:
+                if os.fork() == 0:
+                    _run_and_exit(lambda: self._enter(entry, sock))
+            finally:
+                sock.close()
 
         def run() -> None:
-            os.close(self._stop)
             signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no lane's process is waited for
             entry.run(admit)
 
-        _in_background(run)
-        entry.close()
+        try:
+            _in_background(run)
+        finally:
+            entry.close()
         return address, port, self._note
+
+    def _enter(self, entry: gate.Gate, sock: socket.socket) -> None:
+        entry.close()
+        self._begin(sock, True)
 
     def dial(self, address: str) -> Tuple[str, int, str]:
         """Connect to the coordinator, each lane in a process of its own."""
@@ -114,7 +124,8 @@ def _in_background(run: Callable[[], None]) -> None:
             nothing = os.open(os.devnull, os.O_RDWR)
             os.dup2(nothing, 0)
             os.dup2(nothing, 1)
-            os.close(nothing)
+            for fd in (nothing, *_living):
+                os.close(fd)
             _run_and_exit(run)
     finally:
         os._exit(0)
@@ -124,12 +135,14 @@ def _run_and_exit(run: Callable[[], None]) -> None:
     """Run this, and end the process. What went wrong is written to standard error."""
     status = 1
     try:
-        run()
-        status = 0
-    except (OSError, wire.WireError) as error:
-        sys.stderr.write("pscp agent: a direct lane: %s\n" % error)
-    except BaseException:
-        traceback.print_exc()
+        with contextlib.suppress(OSError):  # nobody reads standard error any more
+            try:
+                run()
+                status = 0
+            except (OSError, wire.WireError) as error:
+                sys.stderr.write("pscp agent: a direct lane: %s\n" % error)
+            except BaseException:
+                traceback.print_exc()
+            sys.stderr.flush()
     finally:
-        sys.stderr.flush()
         os._exit(status)

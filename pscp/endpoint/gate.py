@@ -9,6 +9,7 @@ Read next: link.py.
 
 import binascii
 import contextlib
+import errno
 import hmac
 import os
 import random
@@ -22,6 +23,7 @@ from . import link
 OPEN_S = 10.0  # a gate that lanes do not come to is closed after this
 TOKEN_BYTES = 16  # the half that whoever connects sends; the other half is the answer
 _WAITING_MAX = 64  # connections that have sent no token; the oldest is closed for a new one
+_FULL_S = 0.05  # a pause, where no more files can be open
 _PORTS_MAX = 100  # of a range are tried
 
 Prepare = Callable[[socket.socket], None]  # sets the options of a socket
@@ -96,6 +98,7 @@ class Gate:
     def __init__(self, listening: socket.socket, tokens: List[str], stopping: int) -> None:
         """`stopping` is the descriptor of a pipe; once its other end is closed, run() ends."""
         self._listening, self._stopping = listening, stopping
+        listening.setblocking(False)  # who has connected may be gone before that is accepted
         self._tokens = [binascii.unhexlify(token) for token in tokens]
         self._waiting: Dict[int, Tuple[socket.socket, bytes]] = {}  # the oldest first
 
@@ -133,13 +136,19 @@ class Gate:
     def _accept(self) -> None:
         try:
             sock, _ = self._listening.accept()
-        except OSError:  # it was cut while it waited, or there are too many open files
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                self._drop_oldest()
+                time.sleep(_FULL_S)
             return
         sock.setblocking(False)
         if len(self._waiting) >= _WAITING_MAX:
-            oldest = next(iter(self._waiting))
-            self._waiting.pop(oldest)[0].close()
+            self._drop_oldest()
         self._waiting[sock.fileno()] = sock, b""
+
+    def _drop_oldest(self) -> None:
+        if self._waiting:
+            self._waiting.pop(next(iter(self._waiting)))[0].close()
 
     def _hear(self, fd: int, admit: Admitted) -> None:
         sock, got = self._waiting.pop(fd)

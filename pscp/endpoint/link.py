@@ -12,11 +12,17 @@ import contextlib
 import os
 import select
 import socket
-import ssl
 import threading
 from typing import Callable, Iterator, List, Optional, Sequence, Tuple, Union
 
 from . import system, wire
+
+try:
+    import ssl
+
+    HAS_TLS = getattr(ssl, "HAS_TLSv1_3", False)
+except ImportError:  # this Python was built without OpenSSL
+    HAS_TLS = False
 
 SILENCE_S = 60  # the kernel gives a connection up whose other end is silent for so long
 HANDSHAKE_S = 10.0
@@ -99,7 +105,7 @@ class PlainLink:
 class TlsLink:
     """A lane's socket with TLS 1.3. One thread reads, any thread sends."""
 
-    def __init__(self, sock: socket.socket, context: ssl.SSLContext, is_server: bool) -> None:
+    def __init__(self, sock: socket.socket, context: "ssl.SSLContext", is_server: bool) -> None:
         self.socket = sock
         self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._in, self._out, server_side=is_server)
@@ -257,16 +263,19 @@ def _parts(payload: system.Payload) -> List[Bytes]:
     return [payload.view if isinstance(payload, system.Lent) else payload]
 
 
-def context(is_server: bool, own: str, peer: str) -> ssl.SSLContext:
+def context(is_server: bool, own: str, peer: str) -> "ssl.SSLContext":
     """Return the context of one end.
 
     `own` is its private key and certificate (PEM), `peer` the one certificate that it accepts.
     Raises OSError where this Python has no TLS 1.3.
     """
-    if not getattr(ssl, "HAS_TLSv1_3", False):
-        raise OSError("no TLS 1.3 in %s" % ssl.OPENSSL_VERSION)
+    if not HAS_TLS:
+        raise OSError("this Python has no TLS 1.3")
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if is_server else ssl.PROTOCOL_TLS_CLIENT)
-    made.options |= ssl.OP_NO_TLSv1 | ssl.OP_NO_TLSv1_1 | ssl.OP_NO_TLSv1_2
+    if hasattr(made, "minimum_version"):
+        made.minimum_version = ssl.TLSVersion.TLSv1_3
+    else:  # Python 3.6
+        made.options |= ssl.OP_NO_TLSv1 | ssl.OP_NO_TLSv1_1 | ssl.OP_NO_TLSv1_2
     made.check_hostname = False
     made.verify_mode = ssl.CERT_REQUIRED
     made.load_verify_locations(cadata=peer)
