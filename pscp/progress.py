@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.live import Live
 
+NO_CIPHER = "sent without a cipher (--plane plain)"  # in summaries
 RATE_WINDOW_S = 10.0  # long enough to be steady, short enough to show a lane that died
 
 
@@ -59,6 +60,7 @@ class Result:
     verified: bool = True  # what landed was compared with what was read
     connections: int = 0  # most at once
     connections_lost: int = 0
+    plane: str = "ssh"  # what carried the lanes: ssh, tls or plain
     seconds: float = 0.0
     digests: dict[str, str] = field(default_factory=dict)  # path -> SHA-256 in hex; with strong
     failures: tuple[Failure, ...] = ()

@@ -17,7 +17,15 @@ from pscp import log
 from pscp.cli.arguments import USAGE, Parser, before_dashes, make_parser, version
 from pscp.errors import Interrupted, PscpError, UsageError
 from pscp.options import Location, Options, check_direction, parse_host, parse_location
-from pscp.progress import Notes, Result, count, format_bytes, format_duration, make_reporter
+from pscp.progress import (
+    NO_CIPHER,
+    Notes,
+    Result,
+    count,
+    format_bytes,
+    format_duration,
+    make_reporter,
+)
 from pscp.signals import raise_on_signals
 from pscp.terminal_text import complain, is_terminal, write_line
 
@@ -261,6 +269,7 @@ def summary(result: Result) -> str:
             if result.verified
             else "not verified",
             *(text for number, text in extras if number),
+            *([NO_CIPHER] if result.plane == "plain" else []),
         ]
     )
 

@@ -20,6 +20,7 @@ from pscp.cli import arguments
 from pscp.errors import Interrupted, PscpError, Terminated, UsageError
 from pscp.options import Location, Options, parse_host, parse_location
 from pscp.progress import (
+    NO_CIPHER,
     Counters,
     Reporter,
     RichBar,
@@ -139,6 +140,8 @@ def move(command: Piped) -> int:
     fd = 0 if command.is_push else 1
     if command.producer is None and not is_open(fd):  # the next thing opened would be taken for it
         raise UsageError(f"the standard {'input' if command.is_push else 'output'} is closed")
+    if options.plane == "plain" and command.producer is None and command.is_push and os.isatty(0):
+        raise UsageError("--plane plain has no cipher, and what you type would be read on its way")
     reporter, counters = make_reporter(options, is_terminal(sys.stderr)), Counters()
     has_bar = isinstance(reporter, RichBar)
     out = LinesAboveBar(str(command.host.host), reporter) if has_bar else show
@@ -166,8 +169,10 @@ def move(command: Piped) -> int:
             producer = stack.enter_context(Program(command.producer, True, keeps_err=False))
             fd, stream.ended_well = producer.fd, producer.ended_well
         status = stream.run(fd)
+        plane = session.connections.carrier(options)
     if has_bar:
-        write_line(sys.stderr, summary(counters))
+        no_cipher = f", {NO_CIPHER}" if plane == "plain" else ""
+        write_line(sys.stderr, summary(counters) + no_cipher)
     return status
 
 

@@ -17,7 +17,7 @@ from pscp.cli.copy import run_command
 from pscp.cli.zfs_arguments import USAGE, make_parser
 from pscp.errors import UsageError
 from pscp.options import Options
-from pscp.progress import count, format_bytes, format_duration, make_reporter
+from pscp.progress import NO_CIPHER, count, format_bytes, format_duration, make_reporter
 from pscp.signals import raise_on_signals
 from pscp.terminal_text import is_terminal, write_line
 from pscp.zfs.names import Place, check_ends, parse_place
@@ -83,5 +83,6 @@ def summary(result: Replicated, options: Options) -> str:
             *([f"{resumed} resumed"] if resumed else []),
             *([f"{count(pruned, 'snapshot')} pruned"] if pruned else []),
             *([f"{len(result.failures)} failed"] if result.failures else []),
+            *([NO_CIPHER] if options.plane == "plain" else []),
         ]
     )

@@ -228,7 +228,7 @@ class Connections:
         over_ssh = dataclasses.replace(options, plane="ssh")
         return self.connect(over_ssh, Wanted(None, "", opened))
 
-    def _carrier(self, options: Options) -> str:
+    def carrier(self, options: Options) -> str:
         """Return what carries the lanes of a copy with these options."""
         plane = self._plane
         is_refused = plane is not None and plane.refused
@@ -287,7 +287,7 @@ class Connections:
         return has_idle
 
     def _is_usable(self, far: RemoteAgent, options: Options) -> bool:
-        carriers = ("ssh", self._carrier(options))  # lanes that are SSH's can ask for direct ones
+        carriers = ("ssh", self.carrier(options))  # lanes that are SSH's can ask for direct ones
         suits = self._kind.suits(far, options) and far.plane in carriers
         return suits and not far.is_closed()
 
@@ -296,7 +296,7 @@ class Connections:
 
         Direct lanes are asked for by one that goes over SSH.
         """
-        carrier = self._carrier(options)
+        carrier = self.carrier(options)
         fit = [far for far in self._idle if far.plane == carrier]
         if not fit and not (self._plane is not None and self._plane.has_control()):
             fit = [far for far in self._idle if far.plane == "ssh"][:1]

@@ -34,6 +34,14 @@ _SILENT_ROUND_TRIPS = 3
 _log = Log("connect")
 
 
+class DirectPath(NamedTuple):
+    """Where connections beside SSH may go."""
+
+    host: str  # a name or an address
+    is_proxied: bool = False  # SSH goes through another host, which the far end sees instead of us
+    why_not: str = ""  # why there may be none
+
+
 def persists(options: Options) -> bool:
     """Return whether connections outlive this run: only ssh can let them."""
     return options.persist not in (None, "no") and transport_of(options) == "openssh"

@@ -195,6 +195,7 @@ class Run:
             verified=counters.verified,
             connections=pool.most_alive if pool else 1,
             connections_lost=counters.connections_lost,
+            plane=self._request.connections.carrier(self._options),
             seconds=time.monotonic() - counters.started_s,
             digests=results.digests if results is not None else {},
             failures=tuple(results.failures if results else self._negotiation.missing),
