@@ -53,14 +53,6 @@ def _is_plain(options: Options) -> bool:
     return not any((options.cipher, options.compress, options.cpus, *sockets))
 
 
-class DirectPath(NamedTuple):
-    """Where connections beside SSH may go."""
-
-    host: str  # a name or an address
-    is_proxied: bool = False  # SSH goes through another host, which the far end sees instead of us
-    why_not: str = ""  # why there may be none
-
-
 class Opener(Protocol):
     """What a session opens its channels with. Any thread may use it."""
 
