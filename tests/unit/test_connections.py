@@ -270,3 +270,14 @@ def test_nothing_is_remembered_of_a_connection_that_the_program_made() -> None:
     opener.logs_in = False
     session.remember(OPTIONS, True, Known(8, 8, 0.1))
     assert host_cache.recall(HOST, OPTIONS, True) == Known()
+
+
+def test_direct_lanes_that_were_refused_are_not_tried_again() -> None:
+    """Neither a listening port is asked for, nor anything said, while that is remembered."""
+    options = Options(batch=True, plane="tls")
+    host_cache.remember_no_direct(HOST, options)
+    session, _ = made()
+    agents, said = take(session), list[str]()
+    session.expect_lanes(options, agents[0])
+    session.spread(options, agents, 4, said.append)
+    assert [far.plane for far in agents] == ["ssh"] and said == []

@@ -169,3 +169,13 @@ def test_a_damaged_memory_is_no_memory(text: str) -> None:
     host_cache.remember(HOST, Options(), True, Known(5, 5, 0.1))
     damage(text)
     assert host_cache.recall(HOST, Options(), True) == Known()
+
+
+def test_that_no_direct_lane_was_let_in_holds_for_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = Options(plane="tls")
+    assert not host_cache.refuses_direct(HOST, options)
+    host_cache.remember_no_direct(HOST, options)
+    now_s = time.time()
+    for passed_s, is_believed in ((3500, True), (3700, False), (-4000, False)):
+        monkeypatch.setattr(time, "time", lambda passed_s=passed_s: now_s + passed_s)
+        assert host_cache.refuses_direct(HOST, options) == is_believed
