@@ -98,7 +98,7 @@ class BareOpener:
         return "none"
 
     def direct_path(self, options: Options) -> DirectPath:
-        return DirectPath("", why_not="a test's")
+        return DirectPath("localhost")
 
     def learn_aes(self, has_aes: object) -> None:
         pass
