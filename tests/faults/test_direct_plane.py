@@ -263,6 +263,7 @@ def test_planes_take_turns_in_one_session(push: Way) -> None:
         for plane in ("tls", "plain", "ssh", "plain", "tls", "ssh"):
             result = there.copy(*push.locations(), reporter=said, plane=plane)
             assert result.ok
+            assert result.plane == plane
             planes = {far.plane for far in there.connections._idle}
             assert planes == {plane}
     assert not said.of_plane

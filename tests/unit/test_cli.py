@@ -400,3 +400,18 @@ def test_a_reader_that_went_away_is_no_traceback() -> None:
     finally:
         os.close(write_end)
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_what_is_typed_goes_over_no_plain_plane(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from pscp.cli import pipe
+
+    monkeypatch.setattr("os.isatty", lambda fd: True)
+    assert pipe.main(["--plane", "plain", "host", "cat"]) == pipe.OWN_FAILURE
+    assert "no cipher" in capsys.readouterr().err
+
+
+def test_a_summary_names_a_missing_cipher() -> None:
+    assert "without a cipher" in cli.summary(Result(plane="plain"))
+    assert "cipher" not in cli.summary(Result(plane="tls"))
