@@ -39,7 +39,8 @@ MODULES = (
 # Sent with a stream's first question.
 STREAM_MODULES = ("machine", "stream_states", "stream", "stream_process", "stream_server")
 CLEAN_MODULES = ("leftovers",)  # sent with the first question of --clean
-PLANE_MODULES = ("link", "gate", "direct")  # sent where the agent is to take direct lanes
+# Sent where the agent is to take direct lanes.
+PLANE_MODULES = ("link", "gate", "tcp_socket", "congestion", "direct")
 
 _PACKAGE = "pscp_agent"
 _MARKER_BYTES = 16

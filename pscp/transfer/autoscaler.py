@@ -3,7 +3,8 @@ push the choice decides which congestion control they use.
 
 How busy this machine's processors are, and with what, comes from proc(5).
 
-Not here: the decisions (autotune.py, congestion.py), opening and parking lanes (lane_pool.py).
+Not here: the decisions (autotune.py, ../endpoint/congestion.py), opening and parking lanes
+(lane_pool.py).
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ from pscp.transfer.autotune import Seen, Tuner, usual_lanes
 from pscp.transfer.copy_terms import PoolTerms
 
 if TYPE_CHECKING:
-    from pscp.transfer.congestion import Choice
+    from pscp.endpoint.congestion import Choice
     from pscp.transfer.lane_sockets import LaneSockets
+    from pscp.transports import Channel
 
 _LOOK_S = 0.25  # between two looks at how the copy goes
 
@@ -37,13 +39,13 @@ class Autoscaler:
     """
 
     def __init__(
-        self, terms: PoolTerms, count: int, resize: Resize, pids: Callable[[], Iterable[int]]
+        self, terms: PoolTerms, count: int, resize: Resize, channels: Callable[[], list[Channel]]
     ) -> None:
         """Follow a copy that begins with `count` lanes.
 
-        `resize` changes their number; `pids` returns the processes that encrypt.
+        `resize` changes their number; `channels` returns those of its lanes.
         """
-        self._terms, self._resize, self._pids = terms, resize, pids
+        self._terms, self._resize, self._channels = terms, resize, channels
         # Once start() was called, only its thread changes what follows.
         self._tuner: Tuner | None = None
         if terms.is_tuned:
@@ -55,7 +57,7 @@ class Autoscaler:
             self._tuner = Tuner(terms.path, count, congestion, *rates)
         self._choice: Choice | None = None
         if terms.path.has_bbr and not terms.options.dry_run:
-            from pscp.transfer.congestion import Choice  # here and below: few copies need it
+            from pscp.endpoint.congestion import Choice  # here and below: few copies need it
 
             self._choice = Choice()
         self._ended = threading.Event()
@@ -108,7 +110,7 @@ class Autoscaler:
     def _choose(self, choice: Choice, sockets: LaneSockets) -> None:
         """Show the choice the lanes' sockets, and have them use what it says."""
         tuner = self._tuner
-        sockets.update(self._pids(), choice.name)
+        sockets.update(self._channels(), choice.name)
         if not sockets:
             return
         if tuner is not None:
@@ -118,7 +120,7 @@ class Autoscaler:
         if sentence:
             self._terms.explain(sentence)
         if choice.name != before:
-            sockets.update(self._pids(), choice.name)
+            sockets.update(self._channels(), choice.name)
             if tuner is not None:
                 tuner.restart(now_s)
 
@@ -142,7 +144,7 @@ class Autoscaler:
             done_pieces=done_pieces,
             left_bytes=counters.left_bytes if counters.plan_complete else math.inf,
             idle_s=_idle_s(),
-            used_s=_used_s(self._pids()),
+            used_s=_used_s(each.pid for each in self._channels()),
         )
 
 

@@ -24,6 +24,7 @@ from pscp.transfer.lane_layout import LaneLayout
 from pscp.transfer.logins import Logins
 from pscp.transfer.work_queue import WorkQueue
 from pscp.transfer.worker import KeptConnections, Phase, Worker
+from pscp.transports import Channel
 
 _LOGINS_LIKELY = 3  # logins that will pass at once the next time, where nobody typed a password
 _END_S = 3.0  # for a lane to end; the connection of one that takes longer is not kept
@@ -43,7 +44,7 @@ class LanePool:
         self._workers: list[Worker] = []
         self._has_noted = False  # the user knows that there are fewer connections than were wanted
         # Started and stopped by the main thread.
-        self._scaler = Autoscaler(terms, self.layout.count, self._resize, self._pids)
+        self._scaler = Autoscaler(terms, self.layout.count, self._resize, self._channels)
 
     @property
     def queue(self) -> WorkQueue:
@@ -88,11 +89,11 @@ class LanePool:
             self.layout.park(self._workers)
         self.queue.wake_lanes()
 
-    def _pids(self) -> list[int]:
-        """Return the ids of the processes that encrypt."""
+    def _channels(self) -> list[Channel]:
+        """Return the channels of the lanes that have one."""
         with self._lock:
             channels = [worker.channel for worker in self._workers]
-        return [channel.pid for channel in channels if channel is not None]
+        return [channel for channel in channels if channel is not None]
 
     def lesson(self) -> Known:
         """Return what the next copy over this path should know.

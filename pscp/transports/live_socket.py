@@ -1,10 +1,10 @@
-"""The TCP socket of a running ssh process: how its sending goes, and its congestion control.
+"""Where the TCP socket of a channel's connection is: in an ssh process, or in this one.
 
 Linux lends a process the descriptors of its children (pidfd_getfd(2)), unless Yama or a container's
 seccomp profile forbids it. An option that is set on the lent descriptor is the connection's.
 
-Not here: options that are set before a socket connects (socket_options.py), which congestion
-control is good (transfer/congestion.py).
+Not here: options that are set before a socket connects (socket_options.py), what a
+connected one says (../endpoint/tcp_socket.py).
 """
 
 from __future__ import annotations
@@ -12,65 +12,25 @@ from __future__ import annotations
 import _socket as socket  # socket.py would take 9 ms more to load
 import contextlib
 import os
-import struct
-from typing import NamedTuple
+from typing import TYPE_CHECKING
+
+from pscp.endpoint.tcp_socket import LiveSocket
+
+if TYPE_CHECKING:
+    from pscp.transports import Channel
 
 _PIDFD_GETFD = 438  # the same on every architecture
 _DESCRIPTORS_MAX = 64  # that are looked at: ssh opens its connection as one of the first
-_INFO_BYTES = 160
-# Of struct tcp_info (linux/tcp.h): rtt in microseconds, segments sent again, bytes acknowledged,
-# the least rtt.
-_RTT_AT, _RESENT_AT, _ACKED_AT, _MIN_RTT_AT = 68, 100, 120, 148
 
 
-class Sending(NamedTuple):
-    """How the sending over a connection goes."""
-
-    acked_bytes: int  # since it was made
-    resent: int  # segments, likewise
-    rtt_s: float  # lately, with what waits in queues
-    min_rtt_s: float
-
-
-class LiveSocket:
-    """A duplicate of the connected socket of another process."""
-
-    def __init__(self, lent: socket.socket) -> None:
-        self._lent = lent
-
-    def sending(self) -> Sending | None:
-        """Return how the sending goes; None where the kernel does not say."""
-        try:
-            info = self._lent.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
-        except OSError:
-            return None
-        if len(info) < _INFO_BYTES:
-            return None
-        [acked_bytes] = struct.unpack_from("Q", info, _ACKED_AT)
-        rtt_us, resent, least_us = (
-            struct.unpack_from("I", info, at)[0] for at in (_RTT_AT, _RESENT_AT, _MIN_RTT_AT)
-        )
-        return Sending(acked_bytes, resent, rtt_us / 1e6, least_us / 1e6)
-
-    def congestion(self) -> str:
-        """Return the congestion control of the connection; "" where that is not known."""
-        try:
-            name = self._lent.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
-        except OSError:
-            return ""
-        return name.rstrip(b"\0").decode("ascii", "replace")
-
-    def set_congestion(self, name: str) -> bool:
-        """Change the congestion control. Return False where the kernel refuses."""
-        try:
-            self._lent.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name.encode())
-        except OSError:
-            return False
-        return True
-
-    def close(self) -> None:
-        """Close the duplicate; the connection is the process's own."""
-        self._lent.close()
+def of_channel(channel: Channel) -> LiveSocket | None:
+    """Return the connected TCP socket of a channel, or a duplicate; None where there is none."""
+    if channel.pid:
+        return borrow(channel.pid)
+    try:
+        return _connected_tcp(os.dup(channel.read_fd))
+    except OSError:  # it is closed
+        return None
 
 
 def borrow(pid: int) -> LiveSocket | None:
@@ -84,11 +44,9 @@ def borrow(pid: int) -> LiveSocket | None:
             return None
         for number in _sockets_of(pid):
             lent = _lent(process, number)
-            if lent is None:
-                continue
-            if _is_connected_tcp(lent):
-                return LiveSocket(lent)
-            lent.close()
+            found = _connected_tcp(lent) if lent >= 0 else None
+            if found is not None:
+                return found
         return None
     finally:
         os.close(process)
@@ -112,18 +70,25 @@ def _sockets_of(pid: int) -> list[int]:
     return found
 
 
-def _lent(process: int, number: int) -> socket.socket | None:
+def _lent(process: int, number: int) -> int:
+    """Return a duplicate of a process's descriptor; -1 where it lends none."""
     import ctypes  # here: only far pushes need it
 
-    descriptor = ctypes.CDLL(None).syscall(_PIDFD_GETFD, process, number, 0)
-    return socket.socket(fileno=descriptor) if descriptor >= 0 else None
+    return int(ctypes.CDLL(None).syscall(_PIDFD_GETFD, process, number, 0))
 
 
-def _is_connected_tcp(lent: socket.socket) -> bool:
-    if lent.family not in (socket.AF_INET, socket.AF_INET6) or lent.type != socket.SOCK_STREAM:
-        return False
+def _connected_tcp(descriptor: int) -> LiveSocket | None:
+    """Return the socket that has this descriptor; close any other than a connected one of TCP."""
     try:
-        lent.getpeername()
-    except OSError:
-        return False
-    return True
+        found = socket.socket(fileno=descriptor)
+    except OSError:  # it is no socket
+        os.close(descriptor)
+        return None
+    try:
+        if found.family in (socket.AF_INET, socket.AF_INET6) and found.type == socket.SOCK_STREAM:
+            found.getpeername()
+            return LiveSocket(found)
+    except OSError:  # it is not connected
+        pass
+    found.close()
+    return None

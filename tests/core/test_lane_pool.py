@@ -17,18 +17,18 @@ from core.trees import LARGE_BYTES, Trees
 from pscp.connect.host_cache import Known
 from pscp.connect.spare_logins import Latecomers
 from pscp.endpoint import requests, wire
+from pscp.endpoint.congestion import Choice
+from pscp.endpoint.tcp_socket import Sending
 from pscp.errors import ConnectionLost, ProtocolError
 from pscp.options import Options
 from pscp.progress import Counters
 from pscp.transfer import lane_pool, logins
 from pscp.transfer.autotune import Path
-from pscp.transfer.congestion import Choice
 from pscp.transfer.copy_terms import PoolTerms
 from pscp.transfer.lane_context import LaneContext
 from pscp.transfer.plan import Ask
 from pscp.transfer.work_queue import WorkQueue
 from pscp.transfer.worker import Worker
-from pscp.transports.live_socket import Sending
 
 LONG_BYTES = 16 * CHUNK_BYTES
 MANY = range(1, 40)

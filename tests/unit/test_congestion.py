@@ -16,11 +16,14 @@ from typing import Any
 
 import pytest
 
-from pscp.transfer.congestion import Choice
+from pscp.endpoint import congestion, direct, link, requests
+from pscp.endpoint.congestion import Choice, Follower
+from pscp.endpoint.tcp_socket import LiveSocket, Sending
 from pscp.transfer.copy import path_rtt_s
 from pscp.transfer.lane_sockets import LaneSockets
 from pscp.transports import live_socket
-from pscp.transports.live_socket import Sending, borrow
+from pscp.transports.direct import PlainChannel
+from pscp.transports.live_socket import borrow, of_channel
 
 LOOK_S, RTT_S = 0.25, 0.05
 Model = Callable[[str], tuple[float, int, float]]  # rate, segments resent a look, queue in trips
@@ -79,7 +82,7 @@ def test_where_it_gains_nothing_it_is_let_go_and_tried_ever_more_seldom() -> Non
 def test_lanes_that_come_meanwhile_do_not_count_as_gain() -> None:
     choice, names = Choice(), []
     for look in range(20):
-        lanes = {}
+        lanes: dict[object, Sending] = {}
         for number in range(8):
             at_work_s = LOOK_S * max(0, look if number < 2 else look - 6)
             lanes[number] = Sending(30_000 + int(1.2e6 * at_work_s), look, RTT_S, RTT_S)
@@ -98,6 +101,11 @@ def test_no_lane_at_all() -> None:
 # --- sockets that other processes lend
 
 HOLDS = "import socket; s = socket.create_connection(({!r}, {})); print(flush=True); input()"
+
+
+def channel_of(pid: int) -> Any:
+    return SimpleNamespace(pid=pid)
+
 
 needs_linux = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="only Linux lends sockets")
 
@@ -134,12 +142,12 @@ def test_its_congestion_control_is_changed_and_changed_back(child: int) -> None:
     observer = borrow(child)
     assert observer is not None
     own, other = observer.congestion(), "reno"
-    sockets = LaneSockets()
-    sockets.update([child], "")
+    sockets, channel = LaneSockets(), channel_of(child)
+    sockets.update([channel], "")
     assert len(sockets) == 1 and observer.congestion() == own
-    sockets.update([child], other)
+    sockets.update([channel], other)
     assert observer.congestion() == other
-    sockets.update([child], "")
+    sockets.update([channel], "")
     assert observer.congestion() == own
     assert list(sockets.sendings()) == [child]
     sockets.update([], other)
@@ -154,9 +162,129 @@ def test_a_process_that_has_no_socket_or_is_gone_lends_none() -> None:
         process.communicate()
     assert borrow(process.pid) is None
     sockets = LaneSockets()
-    sockets.update([0, process.pid], "bbr")
+    sockets.update([channel_of(process.pid)], "bbr")
     assert len(sockets) == 0 and sockets.sendings() == {}
     sockets.close()
+
+
+@needs_linux
+def test_a_lane_without_a_cipher_has_its_socket_here() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        near = socket.create_connection(server.getsockname())
+        peer, _ = server.accept()
+    channel, sockets = PlainChannel(near), LaneSockets()
+    own = LiveSocket(near).congestion()
+    sockets.update([channel], "reno")
+    assert list(sockets.sendings()) == [channel] and LiveSocket(near).congestion() == "reno"
+    sockets.update([channel], "")
+    assert LiveSocket(near).congestion() == own
+    channel.close()
+    assert of_channel(channel) is None
+    sockets.update([], "")
+    assert len(sockets) == 0
+    peer.close()
+
+
+@needs_linux
+def test_a_lane_that_is_no_tcp_socket() -> None:
+    """ssh's descriptors before its process is known, and those of tests."""
+    reading, writing = os.pipe()
+    here, there = socket.socketpair()
+    for fd in (reading, here.fileno()):
+        before = set(os.listdir("/proc/self/fd"))
+        lane: Any = SimpleNamespace(pid=0, read_fd=fd)
+        assert of_channel(lane) is None
+        assert set(os.listdir("/proc/self/fd")) == before
+    os.close(reading)
+    os.close(writing)
+    here.close()
+    there.close()
+
+
+# --- a lane's own process at the far end
+
+
+class Lane:
+    """A lane's socket over a simulated path. It refuses the controls that are not `allowed`."""
+
+    def __init__(self, model: Model, allowed: tuple[str, ...] = ("bbr", "cubic")) -> None:
+        self.model, self.allowed = model, allowed
+        self.name, self.acked, self.resent = "cubic", 0.0, 0
+        self.rtt_s = RTT_S
+        self.names: list[str] = []  # that were set
+
+    def congestion(self) -> str:
+        return self.name
+
+    def set_congestion(self, name: str) -> bool:
+        if name in self.allowed:
+            self.name = name
+            self.names.append(name)
+        return name in self.allowed
+
+    def sending(self) -> Sending | None:
+        rate, lost, queue = self.model("" if self.name == "cubic" else self.name)
+        self.acked, self.resent = self.acked + rate * LOOK_S, self.resent + lost
+        return Sending(int(self.acked), self.resent, self.rtt_s * (1 + queue), self.rtt_s)
+
+
+def looks(lane: Any, most: int = 400) -> int:
+    """Have a follower look at a lane, and return how often it did until all was decided."""
+    follower = Follower(lane)
+    for look in range(most):
+        if not follower.look(look * LOOK_S):
+            return look + 1
+    return most
+
+
+def test_a_lossy_lane_keeps_bbr() -> None:
+    lane = Lane(LOSSY)
+    assert looks(lane) == 400
+    assert lane.names == ["bbr"]
+
+
+@pytest.mark.parametrize("model", [CLEAN, FULL, WINDOW])
+def test_no_other_lane_gets_it(model: Model) -> None:
+    lane = Lane(model)
+    looks(lane)
+    assert lane.names == []
+
+
+def test_a_lane_gets_its_own_control_again_where_bbr_gains_nothing() -> None:
+    lane = Lane(SHALLOW)
+    looks(lane)
+    assert lane.names[:3] == ["bbr", "cubic", "bbr"] and len(lane.names) < 20
+
+
+def test_a_lane_that_only_answers_is_left_alone() -> None:
+    lane = Lane({"": (1_000.0, 1, 0.1)}.__getitem__)
+    looks(lane)
+    assert lane.names == []
+
+
+def test_nothing_is_followed_where_nothing_can_be_gained() -> None:
+    near = Lane(LOSSY)
+    near.rtt_s = 0.001
+    refused = Lane(LOSSY, allowed=())
+    has_it = Lane(LOSSY)
+    has_it.name = "bbr"
+    unknown = SimpleNamespace(congestion=lambda: "cubic", sending=lambda: None)
+    assert looks(near) == looks(has_it) == looks(unknown) == 1
+    assert looks(refused) < 40 and refused.names == []
+
+
+@pytest.mark.parametrize(("asked", "is_followed"), [("", True), ("reno", False)])
+def test_a_lane_at_the_far_end_is_followed_unless_a_control_was_asked_for(
+    monkeypatch: pytest.MonkeyPatch, asked: str, is_followed: bool
+) -> None:
+    followed_sockets: list[LiveSocket] = []
+    monkeypatch.setattr(congestion, "follow", followed_sockets.append)
+    request = requests.OpenPlane("", "plain", 0, [0, 0], [], "", "", asked, [0, 0])
+    served: list[link.Link] = []
+    here, there = socket.socketpair()
+    with here, there:
+        direct.Lanes(request, served.append)._begin(here, True)
+    assert len(served) == 1 and bool(followed_sockets) == is_followed
 
 
 @pytest.mark.parametrize(
