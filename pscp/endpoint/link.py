@@ -24,6 +24,9 @@ try:
 except ImportError:  # this Python was built without OpenSSL
     HAS_TLS = False
 
+# A lane ends, and another one begins, when a key has encrypted so much: the ssl module cannot
+# change keys, and RFC 8446 (5.5) lets AES-GCM encrypt 2**24.5 records of 16 KiB with one.
+KEY_BYTES = 256 << 30
 SILENCE_S = 60  # the kernel gives a connection up whose other end is silent for so long
 HANDSHAKE_S = 10.0
 _RECEIVE_BYTES = 128 * 1024
@@ -47,14 +50,16 @@ def prepare(sock: socket.socket, congestion: str, rcvbuf: int, sndbuf: int) -> N
 
 
 def keep_alive(sock: socket.socket) -> None:
-    """Have the kernel notice within SILENCE_S that the other end is gone, and send at once."""
+    """Have the kernel notice within SILENCE_S that the other end is gone, and send at once.
+
+    TCP_USER_TIMEOUT is left alone: it would end a lane whose consumer has stood still for so long.
+    """
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (
         ("TCP_KEEPIDLE", SILENCE_S // 4),
         ("TCP_KEEPINTVL", SILENCE_S // 4),
         ("TCP_KEEPCNT", 3),
-        ("TCP_USER_TIMEOUT", SILENCE_S * 1000),
     ):
         option = getattr(socket, name, None)
         if option is not None:
@@ -110,6 +115,7 @@ class TlsLink:
         self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._in, self._out, server_side=is_server)
         self._received = memoryview(bytearray(_RECEIVE_BYTES))
+        self._sent_bytes = 0  # by the thread that holds _sending
         self._sending = threading.Lock()  # held until a frame's records are sent, in their order
         self._turn = threading.Lock()  # OpenSSL's object serves one thread at a time
 
@@ -243,6 +249,9 @@ class TlsLink:
                     self.socket.sendall(self._encrypted(view[begin : begin + _SEND_BYTES]))
 
     def _encrypted(self, view: memoryview) -> bytes:
+        self._sent_bytes += len(view)
+        if self._sent_bytes > KEY_BYTES:
+            raise OSError("its key has encrypted enough")
         with self._turn:
             while view:
                 view = view[self._tls.write(view) :]  # a record of 16 KiB at most

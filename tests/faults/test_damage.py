@@ -20,6 +20,7 @@ from pscp.errors import PscpError
 from pscp.processes import descendants
 
 EVERY_WAY = True
+pytestmark = pytest.mark.needs_ssh(reason="test_direct_plane.py breaks direct lanes")
 
 BIG_BYTES = 3 * MIB + 5
 SMALL = {f"small/{number}": 20_000 + number for number in range(12)}

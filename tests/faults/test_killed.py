@@ -15,6 +15,7 @@ from compare import allocated_bytes, assert_same_tree
 from faults.conftest import MIB, Running, Way, fill, until
 
 EVERY_WAY = True
+pytestmark = pytest.mark.needs_ssh(reason="test_direct_plane.py breaks direct lanes")
 
 CHUNKS = ("--chunk-size", "1M", "-c", "2")
 BIG_BYTES = 24 * MIB + 12345

@@ -27,6 +27,7 @@ from pscp.progress import Counters
 from pscp.transfer import logins
 
 EVERY_WAY = True
+pytestmark = pytest.mark.needs_ssh(reason="test_direct_plane.py breaks direct lanes")
 
 BIG_BYTES = 24 * MIB + 7
 

@@ -15,6 +15,7 @@ import pscp
 from faults.conftest import MIB, Way, fill, until
 
 EVERY_WAY = True
+pytestmark = pytest.mark.needs_ssh(reason="test_direct_plane.py breaks direct lanes")
 
 TWO_DAYS_S = 2 * 24 * 3600
 

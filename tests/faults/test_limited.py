@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import signal
 
+import pytest
 from compare import assert_same_tree
 
 from faults.conftest import MIB, Breaking, Way, fill, until
 from pscp.endpoint import wire
 
 EVERY_WAY = True
+pytestmark = pytest.mark.needs_ssh(reason="test_direct_plane.py breaks direct lanes")
 
 BIG_BYTES = 600_000
 

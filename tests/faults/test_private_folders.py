@@ -19,7 +19,10 @@ from faults.conftest import MIB, Running, Way, fill, until
 
 EVERY_WAY = True
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [
+    pytest.mark.timeout(120),
+    pytest.mark.needs_ssh(reason="test_direct_plane.py breaks direct lanes"),
+]
 
 FILES, FILE_BYTES = 100, 300_000  # of chunks, and more than the walk may be ahead of the lanes
 ONE_LANE = ("-c", "1")

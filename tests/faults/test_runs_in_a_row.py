@@ -17,6 +17,7 @@ from faults.late import CHUNKS, FarEnds, assert_copied
 from pscp.endpoint import requests, wire
 
 EVERY_WAY = True
+pytestmark = pytest.mark.needs_ssh(reason="test_direct_plane.py breaks direct lanes")
 
 SPARSE_BYTES = 24 * MIB
 

@@ -15,6 +15,7 @@ from faults.conftest import MIB, Way, fill, until
 from pscp.endpoint import wire
 
 EVERY_WAY = True
+pytestmark = pytest.mark.needs_ssh(reason="test_direct_plane.py breaks direct lanes")
 
 CHUNKS = ("--chunk-size", "1M", "-c", "2")
 # (frames after which all stands still, bytes of them): before there is a lane, and after.

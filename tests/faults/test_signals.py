@@ -17,6 +17,7 @@ from faults.conftest import MIB, Running, Way, fill, until
 from pscp.processes import descendants
 
 EVERY_WAY = True
+pytestmark = pytest.mark.needs_ssh(reason="test_direct_plane.py breaks direct lanes")
 
 BIG_BYTES = 24 * MIB
 SOON_S = 5.0

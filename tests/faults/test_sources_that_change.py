@@ -18,6 +18,7 @@ from faults.conftest import MIB, Breaking, Ended, Way, fill, until
 from pscp.endpoint import requests, wire
 
 EVERY_WAY = True
+pytestmark = pytest.mark.needs_ssh(reason="test_direct_plane.py breaks direct lanes")
 
 BIG_BYTES = 24 * MIB
 

@@ -292,6 +292,16 @@ def test_keys_are_on_no_disk(has_memfd: bool, monkeypatch: pytest.MonkeyPatch) -
         os.close(fd)
 
 
+def test_a_key_encrypts_only_so_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    client, server, failures = shaken(*socket_pair())
+    with client.socket, server.socket:
+        monkeypatch.setattr(link, "KEY_BYTES", 1000)
+        client.send(b"a" * 1000, b"")
+        with pytest.raises(OSError, match="encrypted enough"):
+            client.send(b"b", b"")
+        assert failures == []
+
+
 def test_a_python_without_tls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link, "HAS_TLS", False)
     with pytest.raises(OSError, match=r"no TLS 1\.3"):
