@@ -30,6 +30,7 @@ class Logins:
         self._lock = threading.Lock()  # guards what follows
         self._opening = 0  # logins under way
         self._may_open = OPENING_MAX  # logins at once; fewer once the server has closed one
+        self._successes = 0  # logins that succeeded since that number was changed
         self.has_failed = False  # the server has closed one
         self.useful = 1  # lanes that were worth a login each
         self._outage = -1, 0.0  # the pieces that were done when it began, and when that was
@@ -77,15 +78,17 @@ class Logins:
     def end(self, is_refused: bool) -> None:
         """Count a login as over. With `is_refused` the server has closed its connection.
 
-        After that fewer log in at once, and with each that succeeds one more.
+        After that half as many log in at once; one more does after as many successes.
         """
         with self._lock:
             self._opening -= 1
             if is_refused:
                 self.has_failed = True
-                self._may_open = max(1, self._may_open // 2)
-            else:
-                self._may_open = min(OPENING_MAX, self._may_open + 1)
+                self._may_open, self._successes = max(1, self._may_open // 2), 0
+                return
+            self._successes += 1
+            if self._successes > self._may_open:
+                self._may_open, self._successes = min(OPENING_MAX, self._may_open + 1), 0
 
     # --- with no lane alive
 

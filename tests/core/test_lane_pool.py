@@ -143,7 +143,7 @@ def test_after_a_refusal_fewer_log_in_at_once_and_then_more_again() -> None:
     assert len(first) == 8
     for worker in first:
         pool.connected(worker, is_refused=worker in first[:2])
-    assert len(begun(pool, workers)) == 8  # 8, 4, 2, and one more with each of six that came
+    assert len(begun(pool, workers)) == 3  # 8, 4, 2, and one more after three of six that came
 
 
 def test_a_small_copy_leaves_what_is_known_of_logins() -> None:
