@@ -17,11 +17,11 @@ from faults.conftest import until
 from zfs.conftest import Ends
 from zfs.test_over_ssh import amidst
 
-from openzfs.machine import COMMAND_S, HOST, Machine, VmPool
+from openzfs.machine import HOST, Machine, VmPool
 from pscp.option_fields import ReplicateFields
 
-LARGE = 7_000_000
-CUT = 4_000_000
+LARGE = 12_000_000
+CUT = 5_000_000
 
 
 def get(ends: Ends, name: str, *properties: str) -> list[str]:
@@ -127,6 +127,23 @@ def test_a_killed_sender_is_gone_on_with(ends: Ends) -> None:
     ends.link.kill_sender_at = CUT
     result = ends.replicate()
     assert result.ok and result.datasets[0].resumed and ends.received() == ["one"]
+
+
+def test_an_interrupted_run_over_ssh_is_gone_on_with(ends: Ends, machine: Machine) -> None:
+    """Over pscp's own connections: Ctrl-C, then the same command again."""
+    ends.host = HOST
+    ends.over_ssh = {
+        "config_file": machine.ssh_config, "connections": 2, "batch": True,
+        "far_zfs_command": None,
+    }  # fmt: skip
+    ends.write("large", 2 * LARGE)
+    ends.grow("one", "two")
+    with pytest.raises(KeyboardInterrupt):
+        ends.replicate(**amidst(lambda: os.kill(os.getpid(), signal.SIGINT)))
+    until(lambda: token(ends) != "-")
+    result = ends.replicate()
+    assert result.ok and result.datasets[0].resumed and result.bytes < 2 * LARGE
+    assert ends.received() == ["one", "two"]
 
 
 # --- what the streams are
@@ -305,7 +322,7 @@ def test_a_block_does_what_it_says(
     one, two = pools
     far_home = tmp_path / "home"
     far_home.mkdir()
-    with make_world(tmp_path, far_home, machine, COMMAND_S) as world:
+    with make_world(tmp_path, far_home, machine) as world:
         put_program(world.programs / "zfs", one.zfs)
         globals()[f"before_{block.name}"](machine)
         ran = world.block(block.language, block.text)
@@ -341,23 +358,3 @@ def check_openzfs_allow(one: VmPool, two: VmPool) -> None:
         one.user = two.user = "root"
     assert ends.received() == ["a", "c"]
     assert not [note for note in ends.told.notes if "without a hold" in note]
-
-
-# --- over pscp's own connections, whose limits of time are short: last, when no other tests run
-
-
-def test_an_interrupted_run_over_ssh_is_gone_on_with(ends: Ends, machine: Machine) -> None:
-    """Over pscp's own connections: Ctrl-C, then the same command again."""
-    ends.host = HOST
-    ends.over_ssh = {
-        "config_file": machine.ssh_config, "connections": 2, "batch": True,
-        "far_zfs_command": None,
-    }  # fmt: skip
-    ends.write("large", 2 * LARGE)
-    ends.grow("one", "two")
-    with pytest.raises(KeyboardInterrupt):
-        ends.replicate(**amidst(lambda: os.kill(os.getpid(), signal.SIGINT)))
-    until(lambda: token(ends) != "-")
-    result = ends.replicate()
-    assert result.ok and result.datasets[0].resumed and result.bytes < 2 * LARGE
-    assert ends.received() == ["one", "two"]
