@@ -102,6 +102,10 @@ class Connections:
 
     def check(self, options: Options, is_push: bool) -> list[str]:
         """Refuse what cannot be, before anybody is contacted; return what -v says."""
+        if options.plane == "tls":
+            from pscp.connect import plane_keys  # here: few copies need it
+
+            plane_keys.check()
         return self._opener.check(options, is_push)
 
     def has_bbr(self, options: Options) -> bool:

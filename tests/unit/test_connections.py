@@ -5,6 +5,7 @@ Not here: real logins (../e2e/test_login.py), the first one's kinds (test_first_
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from fake_logins import WAIT_S, FakeChannel, FakeOpener, FakePrompts, FakeRemote
 from pscp.connect import authenticator, bootstrap, host_cache
 from pscp.connect.connections import Connections, Wanted
 from pscp.connect.host_cache import Known
-from pscp.errors import AuthenticationError, ConnectionLost, HostKeyError, Unreachable
+from pscp.errors import AuthenticationError, ConnectionLost, HostKeyError, Unreachable, UsageError
 from pscp.options import Options, parse_location
 from pscp.transports import Control
 
@@ -281,3 +282,11 @@ def test_direct_lanes_that_were_refused_are_not_tried_again() -> None:
     session.expect_lanes(options, agents[0])
     session.spread(options, agents, 4, said.append)
     assert [far.plane for far in agents] == ["ssh"] and said == []
+
+
+def test_without_the_package_for_keys_nobody_is_contacted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cryptography", None)
+    session, opener = made()
+    with pytest.raises(UsageError, match="cryptography is not installed"):
+        session.check(Options(batch=True, plane="tls"), True)
+    assert session.check(Options(batch=True, plane="plain"), True) == [] and opener.opened == []
