@@ -8,6 +8,8 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+# Loaded before a test replaces RemoteAgent, of which the agent of a direct lane is a subclass.
+import pscp.connect.direct_agent  # noqa: F401
 from pscp.connect.authenticator import Authenticator
 from pscp.connect.control_master import Master
 from pscp.connect.ssh_opener import DirectPath
