@@ -171,6 +171,14 @@ class Options:
         """Whether the lanes are to go over TCP directly, instead of over SSH."""
         return self.plane in ("tls", "plain")
 
+    def address(self, number: int) -> str:
+        """Return the address to connect from (--bind), of connections counted from 0; "": any."""
+        return self.bind[number % len(self.bind)] if self.bind else ""
+
+    def cpu(self, number: int) -> int | None:
+        """Return the processor of this connection's process (--cpus); None: the kernel decides."""
+        return self.cpus[number % len(self.cpus)] if self.cpus else None
+
     def with_agent(self, what: str) -> Options:
         """Return these options, with an agent to be used. Raises UsageError for remote="sftp"."""
         if self.remote == "sftp":

@@ -160,6 +160,8 @@ def send_agent(channel: Channel) -> bytes:
 class RemoteAgent:
     """An agent that is running at the far end, and the channel to it."""
 
+    plane = "ssh"  # what carries the frames
+
     def __init__(
         self,
         channel: Channel,
@@ -331,8 +333,6 @@ class RemoteAgent:
 
     def _write(self, header: bytes, payload: system.Payload) -> None:
         system.send(self.channel.write_fd, header, payload)
-
-    plane = "ssh"  # what carries the frames
 
     @property
     def is_sftp(self) -> bool:

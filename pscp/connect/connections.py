@@ -182,27 +182,27 @@ class Connections:
 
     def expect_lanes(self, options: Options, far: RemoteAgent) -> None:
         """Have the far end prepare for the direct lanes that spread() will open, if any will be."""
-        if self._may_spread(options, far):
+        if _is_for_direct(far, options) and not self._why_not_direct(options, far):
             self._direct_plane(options).expect(options, far)
 
-    def _may_spread(self, options: Options, far: RemoteAgent) -> bool:
-        if not options.is_direct or far.plane != "ssh" or far.is_sftp:
-            return False
-        return not self._direct_plane(options).refused
+    def _why_not_direct(self, options: Options, far: RemoteAgent) -> str:
+        """Return why no direct lanes can be asked for over this connection; "" if they can."""
+        no_agent = "there is no agent at the far end" if far.is_sftp else ""
+        return self._direct_plane(options).refused or no_agent
 
     def spread(
         self, options: Options, agents: list[RemoteAgent], count: int, note: Callable[[str], None]
     ) -> None:
         """Replace the connections by so many direct lanes, if there are to be any, and can be."""
         far = agents[0]
-        if not options.is_direct or far.plane != "ssh":
+        if not _is_for_direct(far, options):
             return
         from pscp.connect.direct_plane import Refused  # here: few copies need it
 
         plane = self._direct_plane(options)
         try:
-            if not self._may_spread(options, far):
-                raise Refused(plane.refused or "there is no agent at the far end")
+            if why_not := self._why_not_direct(options, far):
+                raise Refused(why_not)
             lanes = plane.first(options, far, count, note)
         except Refused as error:
             if not (plane.path.why_not or far.is_sftp):
@@ -374,3 +374,8 @@ class Connections:
         if options.congestion or not name or not self.has_bbr(options):
             return options
         return dataclasses.replace(options, congestion=name)
+
+
+def _is_for_direct(far: RemoteAgent, options: Options) -> bool:
+    """Return whether a connection over SSH is to be replaced by direct lanes."""
+    return options.is_direct and far.plane == "ssh"

@@ -37,7 +37,6 @@ _SPARE = 8  # lanes that may follow while the far end still listens
 _EARLY = 16  # lanes, where their number is not known yet
 _FAILED_MAX = 3  # lanes over which nothing came; then there are to be no others
 _FRESH_S = gate.OPEN_S * 0.8  # it is not counted upon for longer
-_LANES_MAX = 256  # tokens of a request
 _CLOSED = "the session was closed before it had connected"
 
 _log = Log("connect")
@@ -89,7 +88,7 @@ class DirectPlane:
         self._listening: _Listening | None = None
         self._early: _Early | None = None
         self._dials = False  # the far end has to connect to this one
-        self._failed = 0  # lanes over which nothing ever came; 0 once one has worked
+        self._failed = 0  # lanes over which nothing ever came
         self._has_worked = False
         self._refused = path.why_not
 
@@ -132,8 +131,7 @@ class DirectPlane:
 
     def expect(self, options: Options, control: RemoteAgent) -> None:
         """Ask the far end to listen for the lanes that first() will open; its answer can wait."""
-        count = options.connections or _EARLY
-        tokens = [gate.new_token() for _ in range(min(count + _SPARE, _LANES_MAX))]
+        tokens = _tokens_for(options.connections or _EARLY)
         with self._turn:
             control.ask_early(self._request(options, 0, tokens))
             self._early = _Early(control, _kind(options), tokens, time.monotonic())
@@ -212,7 +210,7 @@ class DirectPlane:
             if early is not None and early.control is self._control and early.kind == kind:
                 spare = self._answered_early(early, note)
             if spare is None or not spare.is_for(kind, count):
-                tokens = [gate.new_token() for _ in range(min(count + _SPARE, _LANES_MAX))]
+                tokens = _tokens_for(count)
                 address, port = self._ask(options, 0, tokens, note)
                 spare = _Listening(kind, port, address, tokens, time.monotonic() + _FRESH_S)
             self._listening = spare._replace(tokens=spare.tokens[count:])
@@ -275,10 +273,11 @@ class DirectPlane:
     def _take_over(self, control: RemoteAgent | None) -> None:
         """Have another control connection, or none; close the one before. With _turn held."""
         before, self._control = self._control, control
-        if before is not control:
-            self._listening = None
-            if before is not None:
-                before.close()
+        if before is control:
+            return
+        self._listening = None
+        if before is not None:
+            before.close()
         if control is not None:
             hear = threading.Thread(target=self._hear, args=(control,), name="control", daemon=True)
             hear.start()
@@ -296,39 +295,49 @@ class DirectPlane:
         places = direct_sockets.places(self.path.host, listening.address, listening.port)
 
         def dial(number: int, token: str) -> RemoteAgent:
-            pump = _new_pump(options, number)
-            try:
-                sock = direct_sockets.connected(places, options, number)
-                return self._lane(options, sock, pump, token=token)
-            except BaseException:
-                if pump is not None:
-                    pump.close()
-                raise
+            connect = partial(direct_sockets.connected, places, options, number)
+            return self._lane(options, number, connect, token)
 
         return direct_sockets.all_at_once(dial, listening.tokens)
 
     def _lane(
-        self, options: Options, sock: socket.socket, pump: TlsPump | None, *, token: str
+        self, options: Options, number: int, connect: Callable[[], socket.socket], token: str
     ) -> RemoteAgent:
-        """Return the agent at the other end of a connection, which is taken over.
+        """Return the agent at the other end of the connection that `connect` makes, or has made.
 
-        With a token the connection was made from here, and is not let in yet. Raises OSError.
+        With a token it is made from here, and is not let in yet. Raises OSError.
         """
+        if options.plane == "tls":
+            return self._tls_lane(options, TlsPump(options.cpu(number)), connect, token)
+        sock = connect()
+        try:
+            control = self._control_of_lane()
+            if token:
+                gate.knock(sock, token)
+        except BaseException:
+            sock.close()
+            raise
+        return PlainAgent(PlainChannel(sock), control, self._settle)
+
+    def _tls_lane(
+        self, options: Options, pump: TlsPump, connect: Callable[[], socket.socket], token: str
+    ) -> RemoteAgent:
+        """Have the process, which starts meanwhile, take over the connection. Raises OSError."""
+        try:
+            with connect() as sock:
+                control, (here, there) = self._control_of_lane(), self._identities(options)
+                keys = here.both, there.certificate
+                pump.begin(sock, *keys, token=token, is_server=not token)
+        except BaseException:
+            pump.close()
+            raise
+        return DirectAgent(pump, "tls", control, self._settle)
+
+    def _control_of_lane(self) -> RemoteAgent:
         control = self._control
         if control is None:
-            sock.close()
             raise OSError("no control connection")
-        if pump is None:
-            try:
-                if token:
-                    gate.knock(sock, token)
-            except BaseException:
-                sock.close()
-                raise
-            return PlainAgent(PlainChannel(sock), control, self._settle)
-        here, there = self._identities(options)
-        pump.begin(sock, own=here.both, peer=there.certificate, token=token, is_server=not token)
-        return DirectAgent(pump, "tls", control, self._settle)
+        return control
 
     # --- from the far end
 
@@ -361,13 +370,7 @@ class DirectPlane:
             raise
 
         def begin(number: int, sock: socket.socket) -> RemoteAgent:
-            pump = _new_pump(options, number)
-            try:
-                return self._lane(options, sock, pump, token="")
-            except BaseException:
-                if pump is not None:
-                    pump.close()
-                raise
+            return self._lane(options, number, lambda: sock, "")
 
         return direct_sockets.all_at_once(begin, admitted)
 
@@ -402,10 +405,9 @@ def _address_in(reply: tuple[object, bool], note: Note) -> tuple[str, int]:
     raise errors.ProtocolError("an answer of another shape: no address")
 
 
-def _new_pump(options: Options, number: int) -> TlsPump | None:
-    if options.plane != "tls":
-        return None
-    return TlsPump(options.cpus[number % len(options.cpus)] if options.cpus else None)
+def _tokens_for(count: int) -> list[str]:
+    """Return the tokens of so many lanes, and of some that may follow."""
+    return [gate.new_token() for _ in range(min(count + _SPARE, gate.TOKENS_MAX))]
 
 
 def _kind(options: Options) -> Kind:

@@ -63,7 +63,7 @@ def places(host: str, own: str, port: int) -> list[tuple[str, int]]:
 
 def connected(to: list[tuple[str, int]], options: Options, number: int) -> socket.socket:
     """Return a socket that is connected to the first place that answers. Raises OSError."""
-    source = options.bind[number % len(options.bind)] if options.bind else ""
+    source = options.address(number)
     failure = OSError("no address")
 
     def bind(sock: socket.socket) -> None:

@@ -180,7 +180,7 @@ class SshOpener:
         setup = self._setup.get(options)
         with self._lock:
             is_first, self._has_looked = not self._has_looked, True
-            address = self._address(options, next(self._kept_numbers))
+            address = options.address(next(self._kept_numbers))
         found = self._persisted.next(options, setup, address)
         if found is None and is_first and setup.users_master and _is_plain(options):
             control = Control(setup.users_master, False, USERS)
@@ -269,7 +269,7 @@ class SshOpener:
         """Return a new path, where ssh makes a socket and removes it; None if no folder can be."""
         if persists(options):
             setup = self._setup.get(options)
-            return self._persisted.new(options, setup, self._address(options, number))
+            return self._persisted.new(options, setup, options.address(number))
         folder = state.control_folder()
         if folder is None:
             return None
@@ -280,10 +280,6 @@ class SshOpener:
         if is_first:
             sweep(folder)
         return Control(path, is_master=True)
-
-    def _address(self, options: Options, number: int) -> str:
-        """Return the address of this machine from which the connection of this number is made."""
-        return options.bind[number % len(options.bind)] if options.bind else ""
 
     def _new_number(self) -> int:
         with self._lock:

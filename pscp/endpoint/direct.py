@@ -20,7 +20,6 @@ from . import congestion, failures, gate, link, requests, tcp_socket, wire
 
 Serve = Callable[[link.Link], None]  # serves a lane until it ends
 _DIAL_S = 10.0
-_LANES_MAX = 256
 # A pipe, once there is one: its writing end is open as long as this agent lives, and no longer.
 _living: List[int] = []
 
@@ -30,7 +29,7 @@ def open_plane(request: requests.OpenPlane, serve: Serve) -> Tuple[object, bool]
     try:
         lanes = Lanes(request, serve)
         where = os.environ.get("SSH_CONNECTION", "").split()
-        if len(where) != 4 or len(request.tokens) > _LANES_MAX:
+        if len(where) != 4 or len(request.tokens) > gate.TOKENS_MAX:
             raise failures.Refusal(failures.UNSUPPORTED, "", "no address that SSH came in on")
         if request.dial:
             return lanes.dial(where[0]), False

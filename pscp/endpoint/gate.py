@@ -21,6 +21,7 @@ from typing import Callable, Dict, List, Optional, Tuple
 from . import link
 
 OPEN_S = 10.0  # a gate that lanes do not come to is closed after this
+TOKENS_MAX = 256  # of a gate
 TOKEN_BYTES = 16  # the half that whoever connects sends; the other half is the answer
 _WAITING_MAX = 64  # connections that have sent no token; the oldest is closed for a new one
 _FULL_S = 0.05  # a pause, where no more files can be open
@@ -40,17 +41,14 @@ def listen(address: str, ports: Tuple[int, int], prepare: Prepare) -> socket.soc
 
     Raises OSError where none is free.
     """
-    family, kind, _, _, where = socket.getaddrinfo(
-        address, None, 0, socket.SOCK_STREAM, 0, socket.AI_NUMERICHOST
-    )[0]
     numbers = range(ports[0], ports[1] + 1)
     error = OSError("no port")
     for port in random.sample(numbers, min(len(numbers), _PORTS_MAX)):
-        sock = socket.socket(family, kind)
+        sock, where = _new_socket(address, port)
         try:
             prepare(sock)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            sock.bind((where[0], port, *where[2:]))
+            sock.bind(where)
             sock.listen(_WAITING_MAX)
             return sock
         except OSError as failure:
@@ -61,10 +59,7 @@ def listen(address: str, ports: Tuple[int, int], prepare: Prepare) -> socket.soc
 
 def dial(to: Tuple[str, int], prepare: Prepare, limit_s: float) -> socket.socket:
     """Return a socket that is connected to this address and port. Raises OSError."""
-    family, kind, _, _, where = socket.getaddrinfo(
-        to[0], to[1], 0, socket.SOCK_STREAM, 0, socket.AI_NUMERICHOST
-    )[0]
-    sock = socket.socket(family, kind)
+    sock, where = _new_socket(*to)
     try:
         prepare(sock)
         sock.settimeout(limit_s)
@@ -73,6 +68,14 @@ def dial(to: Tuple[str, int], prepare: Prepare, limit_s: float) -> socket.socket
         sock.close()
         raise
     return sock
+
+
+def _new_socket(address: str, port: int) -> "Tuple[socket.socket, Tuple[object, ...]]":
+    """Return a socket, and the address in the form that its family takes."""
+    family, kind, _, _, where = socket.getaddrinfo(
+        address, port, 0, socket.SOCK_STREAM, 0, socket.AI_NUMERICHOST
+    )[0]
+    return socket.socket(family, kind), where
 
 
 def knock(sock: socket.socket, token: str) -> None:

@@ -79,7 +79,7 @@ def open_channel(
     """
     if isinstance(request, str):
         request = Request(request)
-    cpu = options.cpus[number % len(options.cpus)] if options.cpus else None
+    cpu = options.cpu(number)
     transport = transport_of(options)
     if control is not None and control.is_kept:
         from pscp.transports.mux_channel import MuxChannel, sent_environment  # few copies have one

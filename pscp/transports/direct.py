@@ -72,15 +72,15 @@ class TlsPump(Child):
             super().__init__(argv, False, cpu, None, pass_fds=(its.fileno(),))
 
     def begin(
-        self, sock: socket.socket, *, own: str, peer: str, token: str, is_server: bool
+        self, sock: socket.socket, own: str, peer: str, *, token: str, is_server: bool
     ) -> None:
-        """Have it take over this connection.
+        """Hand it this connection.
 
         `own` is the private key and certificate (PEM), `peer` the one certificate that is accepted,
         `token` what lets the connection in, "" where that was done. Raises OSError.
         """
         settings = {"own": own, "peer": peer, "token": token, "is_server": is_server}
-        with self._control, sock:
+        with self._control:
             socket.send_fds(self._control, [json.dumps(settings).encode("ascii")], [sock.fileno()])
 
     def close(self) -> None:

@@ -49,7 +49,7 @@ class Route(NamedTuple):
 
 def words(options: Options, route: Route, number: int) -> list[str]:
     """Return the words of ssh's command line for the socket of a connection, counted from 0."""
-    address = options.bind[number % len(options.bind)] if options.bind else ""
+    address = options.address(number)
     if not _are_ours(options):
         return ["-b", address] if address else []
     sizes = (options.rcvbuf_bytes, options.sndbuf_bytes)

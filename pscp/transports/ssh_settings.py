@@ -169,7 +169,7 @@ def _pairs(options: Options) -> list[tuple[str, str]]:
 
 def lines_of_options(host: Location, options: Options, number: int) -> tuple[str, ...]:
     """Return the user's options as lines of ssh_config(5)."""
-    address = options.bind[number % len(options.bind)] if options.bind else ""
+    address = options.address(number)
     given: list[tuple[str, object]] = [("ConnectTimeout", options.timeout_s), *_pairs(options)]
     given += [("IdentityFile", _quoted(path)) for path in options.identities]
     given += [("Ciphers", options.cipher), ("ProxyJump", options.jump), ("User", host.user)]

@@ -241,12 +241,21 @@ def test_an_ssh_that_is_stopped_is_left_alone(
     server = make_sshd()
     copied(server, source)
     [kept] = persisted.kept_connections()
-    os.kill(kept.pid, signal.SIGSTOP)
-    try:
+    with stopped(kept.pid):
         copied(server, source)
         assert logins(server) == 2
+
+
+@contextlib.contextmanager
+def stopped(*pids: int) -> Iterator[None]:
+    """Stop these processes for a while."""
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
     finally:
-        os.kill(kept.pid, signal.SIGCONT)
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
 
 
 def test_a_session_that_was_ended_at_the_server_is_replaced(
@@ -323,15 +332,10 @@ def test_a_path_that_is_silent_is_replaced(
     copied(server, source)
     [kept] = persisted.kept_connections()
     sessions = re.findall(r"User child is on pid (\d+)", server.log) or session_pids(server)
-    for pid in sessions:
-        os.kill(int(pid), signal.SIGSTOP)
-    try:
+    with stopped(*map(int, sessions)):
         copied(server, source)
         assert logins(server) == 2
         assert kept.path not in [each.path for each in persisted.kept_connections()]
-    finally:
-        for pid in sessions:
-            os.kill(int(pid), signal.SIGCONT)
 
 
 def session_pids(server: PrivateServer) -> list[int]:
