@@ -1,7 +1,7 @@
 """pscp: parallel bulk transfer over SSH. The public API, re-exported; nothing else.
 
-copy() and Session are in api.py, Options and Location in options.py, the errors in errors.py,
-Result and Counters in progress.py, measure() in measuring/measure.py, Measurement in
+copy() and Session are in api.py, Options in options.py, Location in locations.py, the errors in
+errors.py, Result and Counters in progress.py, measure() in measuring/measure.py, Measurement in
 measuring/advice.py, clean() in cleaning.py, replicate() in zfs/replicate.py; the types of their
 keywords are in option_fields.py. They are imported on first use, so that the command line starts
 quickly.
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from pscp.errors import CopyError as CopyError
     from pscp.errors import PscpError as PscpError
     from pscp.errors import UsageError as UsageError
+    from pscp.locations import Location as Location
+    from pscp.locations import parse_location as parse_location
     from pscp.measuring.advice import Measurement as Measurement
     from pscp.measuring.measure import measure as measure
-    from pscp.options import Location as Location
     from pscp.options import Options as Options
-    from pscp.options import parse_location as parse_location
     from pscp.progress import Counters as Counters
     from pscp.progress import Failure as Failure
     from pscp.progress import Result as Result
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "copy": "api", "Session": "api", "ConnectError": "errors", "CopyError": "errors",
-    "PscpError": "errors", "UsageError": "errors", "Location": "options", "Options": "options",
-    "parse_location": "options", "Counters": "progress", "Failure": "progress",
+    "PscpError": "errors", "UsageError": "errors", "Location": "locations", "Options": "options",
+    "parse_location": "locations", "Counters": "progress", "Failure": "progress",
     "Result": "progress", "measure": "measuring.measure", "Measurement": "measuring.advice",
     "replicate": "zfs.replicate", "clean": "cleaning", "Cleaned": "cleaning",
 }  # fmt: skip

@@ -17,7 +17,8 @@ from typing import IO, TYPE_CHECKING
 
 from pscp import errors
 from pscp.connect.connections import Connections
-from pscp.options import Location, Options, check_direction, parse_location
+from pscp.locations import Location, check_direction, parse_location
+from pscp.options import Options
 from pscp.progress import CallbackReporter, Counters, Reporter, Result, Silent
 
 if TYPE_CHECKING:

@@ -19,7 +19,8 @@ from pscp.connect.bootstrap import clean_modules
 from pscp.endpoint import failures, leftovers, requests
 from pscp.endpoint.end import End
 from pscp.endpoint.wire import WireError
-from pscp.options import Location, Options, parse_location
+from pscp.locations import Location, parse_location
+from pscp.options import Options
 from pscp.progress import Failure, count, format_bytes
 from pscp.terminal_text import write_line
 

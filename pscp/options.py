@@ -1,24 +1,29 @@
-"""What the user asked for: locations, sizes and the options of a copy, checked and frozen.
+"""What the user asked for: the options of a copy, checked and frozen.
 
-A value of these classes is sound: whatever is wrong is refused with a UsageError while it is
-made, so nothing below this module checks it again.
+An Options is sound: whatever is wrong is refused with a UsageError while it is made, so nothing
+below this module checks it again.
 
-Not here: the letters of the command line (cli/copy.py), and anything that opens a file or a
-connection. Read next: progress.py.
+Not here: locations (locations.py), how values are read (values.py), the letters of the command line
+(cli/arguments.py), and anything that opens a file or a connection.
+Read next: progress.py.
 """
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from pscp.errors import UsageError
-
-KIB = 1024
-MIB = 1024 * KIB
-GIB = 1024 * MIB
+from pscp.locations import MAX_PORT, UNSAFE_IN_HOST, check_path
+from pscp.values import (
+    GIB,
+    KIB,
+    MIB,
+    check_argument,
+    check_range,
+    check_tuple,
+    show_size,
+)
 
 REMOTES = ("auto", "agent", "sftp")
 VERIFIES = ("auto", "read-back", "none")
@@ -34,68 +39,19 @@ MAX_BLOCK_BYTES = MIB  # a pipe holds no more at once (/proc/sys/fs/pipe-max-siz
 MIN_CHUNK_BYTES = 256 * KIB  # where blocks are no smaller
 CHUNK_BYTES = 4 * MIB  # 2 to 4 MiB did best over wide-area paths; see docs/performance.md
 MAX_CHUNK_BYTES = 64 * MIB  # a pull over SFTP holds a chunk of each lane in memory until it matches
-MAX_SIZE_BYTES = 2**63 - 1  # off_t
 MIN_WINDOW_BYTES = 2 * MIB  # two chunks of a stream
 MAX_WINDOW_BYTES = 64 * GIB  # it is memory
 MAX_LIMIT_KBIT_S = 10**9  # 1 Tbit/s: more is a slip of the finger
 TIMEOUT_S = 30  # ssh itself would wait for as long as the kernel sends SYNs: two minutes
 MIN_BUFFER_BYTES = 4 * KIB  # a socket's; below, the kernel takes its own minimum
 MAX_BUFFER_BYTES = GIB - 1  # Linux doubles it, in an int
-MAX_PORT = 65535
 MAX_SECONDS = 365 * 24 * 3600  # more is a slip of the finger
 MAX_CPU = 8191  # CONFIG_NR_CPUS at its largest
 
 # Patterns. `re` compiles one where it is first used, so that a command pays for few of them.
-_CONTROL = r"[\x00-\x1f\x7f-\x9f]"
-# What ssh itself refuses since 9.6 (CVE-2023-51385): a ProxyCommand may hand it to a shell.
-_UNSAFE_IN_HOST = r"['`\"$\\;&<>|(){}\[\]@\s]"
-_UNSAFE_IN_USER = r"['`\";&<>|(){}]|(^|\s)-|\\$"
 _CIPHERS = r"[+^]?[A-Za-z0-9][A-Za-z0-9@._-]*(,[A-Za-z0-9][A-Za-z0-9@._-]*)*"
 _CONGESTION = r"[A-Za-z0-9_-]{1,15}"  # TCP_CA_NAME_MAX
 _PERSIST = r"yes|no|(?=.)([0-9]{1,9}[smhdwSMHDW])*([0-9]{1,9})?"  # sshd_config(5), TIME FORMATS
-_SECONDS = r"([0-9]{1,9})\s*([smhd]?)"
-_AUTHORITY = r"(?:(.*)@)?(\[[^\[\]]*\]|[^:\[\]]*)(?::(.*))?"
-_BRACKETS_BEGIN = r"\[|[^/:]*@\["
-_IN_BRACKETS = rf"(?:{_BRACKETS_BEGIN})[^/]*?\]:"
-_ANY_CASE = re.IGNORECASE | re.ASCII
-
-
-@dataclass(frozen=True)
-class Location:
-    """`[user@]host:path`, `ssh://[user@]host[:port]/path`, or a local path, as typed."""
-
-    text: str  # as typed
-    path: str  # any bytes but NUL (os.fsdecode: surrogateescape); "" is the home folder
-    host: str | None = None  # None: this machine
-    user: str | None = None
-    port: int | None = None
-
-    def __post_init__(self) -> None:
-        _check_path(self.path)
-        if self.host is not None:
-            _check_name("host", self.host, _UNSAFE_IN_HOST)
-        elif not self.path:
-            raise UsageError("a path is empty")
-        if self.user is not None:
-            _check_name("user", self.user, _UNSAFE_IN_USER)
-        if self.port is not None:
-            _check_range("the port", self.port, 1, MAX_PORT)
-
-    @property
-    def is_remote(self) -> bool:
-        """Whether the location names a host."""
-        return self.host is not None
-
-    @property
-    def literal_path(self) -> str:
-        """The local path, with a leading "~" as a name: the shell has expanded what it was to."""
-        return f"./{self.path}" if self.path.startswith("~") else self.path
-
-    @property
-    def login(self) -> str:
-        """`user@host` or `host`, as ssh takes it; empty for a local path."""
-        host = self.host or ""
-        return f"{self.user}@{host}" if self.user is not None else host
 
 
 @dataclass(frozen=True)
@@ -186,122 +142,6 @@ class Options:
         return replace(self, remote="agent")
 
 
-def parse_location(text: str) -> Location:
-    """Read a location as scp(1) does: a "/" before the first ":" means a local path.
-
-    In the URL form the path begins after the slash that ends the host, so that one slash means
-    the home folder and two mean the root. A "+" there is a plus (RFC 3986), not a blank.
-    """
-    _check_path(text)
-    for scheme in ("ssh://", "scp://"):
-        if text.startswith(scheme):
-            return _parse_url(text, text[len(scheme) :])
-    at = _find_colon(text)
-    if at is None:
-        return Location(text, text)
-    user, sign, host = text[:at].rpartition("@")
-    return Location(text, text[at + 1 :], _without_brackets(host), user if sign else None)
-
-
-def parse_host(text: str) -> Location:
-    """Read a host alone: [user@]host, with a ":" after it or not, or a URL. No path."""
-    location = parse_location(text)
-    if not location.is_remote and "/" not in text:
-        location = parse_location(f"{text}:")
-    if not location.is_remote or location.path:
-        raise UsageError(f"{text} is not a host alone")
-    return location
-
-
-def parse_seconds(text: str, what: str) -> int:
-    """Read a time such as 90, 90s, 30m, 2h or 1d, and return it in seconds."""
-    match = re.fullmatch(_SECONDS, text.strip(), _ANY_CASE)
-    if match is None:
-        raise UsageError(f"{what}: {text!r} is not a time", "times look like 90, 90s, 30m, 2h, 1d")
-    return int(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}[match[2].lower()]
-
-
-def parse_number(text: str, what: str) -> int:
-    """Read a whole number; Options checks its range."""
-    if not re.fullmatch(r"-?[0-9]{1,18}", text):
-        raise UsageError(f"{what}: {text!r} is not a whole number")
-    return int(text)
-
-
-def check_direction(sources: Sequence[Location], destination: Location) -> None:
-    """Refuse what is neither from here to one host nor from one host to here."""
-    if not sources:
-        raise UsageError("a source is missing: give SOURCE... and DEST")
-    hosts = {(source.user, source.host, source.port) for source in sources}
-    if len(hosts) > 1:
-        raise UsageError("the sources are on different hosts", "run pscp once for each host")
-    if sources[0].is_remote and destination.is_remote:
-        raise UsageError(
-            "source and destination are both remote; pscp copies from or to this machine",
-            "run pscp on one of the two hosts",
-        )
-    if not sources[0].is_remote and not destination.is_remote:
-        raise UsageError(
-            "source and destination are both on this machine; pscp copies over SSH",
-            "use cp, or write the far side as HOST:PATH",
-        )
-
-
-def _find_colon(text: str) -> int | None:
-    """Return where the host ends, or None for a local path (colon() in OpenSSH's misc.c)."""
-    if re.match(_BRACKETS_BEGIN, text):
-        match = re.match(_IN_BRACKETS, text)
-        return match.end() - 1 if match else None
-    head, colon, _ = text.partition(":")
-    return len(head) if head and colon and "/" not in head else None
-
-
-def _parse_url(text: str, rest: str) -> Location:
-    authority, _, path = rest.partition("/")
-    match = re.fullmatch(_AUTHORITY, authority, re.DOTALL)
-    if match is None:
-        raise UsageError(f"{text}: a URL looks like ssh://USER@HOST:PORT/PATH")
-    user, host, port = match[1], match[2], match[3]
-    return Location(
-        text,
-        _percent_decoded(path),
-        _without_brackets(host),
-        None if user is None else _percent_decoded(user),
-        None if port is None else parse_number(port, "the port"),
-    )
-
-
-def _percent_decoded(text: str) -> str:
-    if re.search(r"%(?![0-9A-Fa-f]{2})", text):
-        raise UsageError(f"{text}: a % in a URL needs two hex digits after it")
-    raw = re.sub(rb"%(..)", lambda match: bytes.fromhex(match[1].decode()), os.fsencode(text))
-    return os.fsdecode(raw)
-
-
-def _without_brackets(host: str) -> str:
-    return host[1:-1] if host.startswith("[") and host.endswith("]") else host
-
-
-def _check_path(path: str) -> None:
-    if "\0" in path:
-        raise UsageError(f"{path}: a NUL byte cannot be in a path")
-    try:
-        os.fsencode(path)
-    except UnicodeEncodeError:
-        raise UsageError(f"{path}: no file name can be spelled like this") from None
-
-
-def _check_name(what: str, name: str, unsafe: str) -> None:
-    hint = "a local file with a colon in its name is written ./NAME"
-    if not name:
-        raise UsageError(f"the {what} name is empty", hint)
-    if name.startswith("-"):
-        raise UsageError(f'{name}: a {what} name cannot start with "-"', hint)
-    if re.search(_CONTROL, name) or re.search(unsafe, name):
-        raise UsageError(f"{name}: a character here cannot be in a {what} name", hint)
-    _check_path(name)
-
-
 def _check_numbers(options: Options) -> None:
     for what, number, most in (
         ("the number of connections", options.connections, MAX_CONNECTIONS),
@@ -312,28 +152,28 @@ def _check_numbers(options: Options) -> None:
         ("the time of retries in seconds", options.retry_for_s, MAX_SECONDS),
     ):
         if number is not None:
-            _check_range(what, number, 1, most)
+            check_range(what, number, 1, most)
     for cpu in options.cpus:
-        _check_range("a processor's number", cpu, 0, MAX_CPU)
+        check_range("a processor's number", cpu, 0, MAX_CPU)
     for port in options.plane_ports:
-        _check_range("a port of the direct plane", port, 0, MAX_PORT)
+        check_range("a port of the direct plane", port, 0, MAX_PORT)
     if options.address_family not in (None, 4, 6):
         raise UsageError(f"the address family must be 4 or 6, not {options.address_family!r}")
 
 
 def _check_sizes(options: Options) -> None:
     block_bytes = options.block_bytes
-    _check_range("the block size", block_bytes, MIN_BLOCK_BYTES, MAX_BLOCK_BYTES, show_size)
+    check_range("the block size", block_bytes, MIN_BLOCK_BYTES, MAX_BLOCK_BYTES, show_size)
     chunk_bytes = CHUNK_BYTES if options.chunk_bytes is None else options.chunk_bytes
     least_bytes = min(block_bytes, MIN_CHUNK_BYTES)
-    _check_range("the chunk size", chunk_bytes, least_bytes, MAX_CHUNK_BYTES, show_size)
-    _check_range("the window", options.window_bytes, MIN_WINDOW_BYTES, MAX_WINDOW_BYTES, show_size)
+    check_range("the chunk size", chunk_bytes, least_bytes, MAX_CHUNK_BYTES, show_size)
+    check_range("the window", options.window_bytes, MIN_WINDOW_BYTES, MAX_WINDOW_BYTES, show_size)
     for what, size_bytes in (
         ("the receive buffer", options.rcvbuf_bytes),
         ("the send buffer", options.sndbuf_bytes),
     ):
         if size_bytes is not None:
-            _check_range(what, size_bytes, MIN_BUFFER_BYTES, MAX_BUFFER_BYTES, show_size)
+            check_range(what, size_bytes, MIN_BUFFER_BYTES, MAX_BUFFER_BYTES, show_size)
 
 
 def _check_address(address: str) -> None:
@@ -343,26 +183,9 @@ def _check_address(address: str) -> None:
         ipaddress.ip_address(address)
     except ValueError:
         raise UsageError(f"--bind: {address!r} is not an IP address") from None
-    _check_argument("an address to bind", address)
-    if re.search(_UNSAFE_IN_HOST, address):
+    check_argument("an address to bind", address)
+    if re.search(UNSAFE_IN_HOST, address):
         raise UsageError(f"--bind: a character in {address!r} cannot be in an address")
-
-
-def _check_range(
-    what: str, value: int, low: int, high: int, show: Callable[[int], str] = str
-) -> None:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise UsageError(f"{what} must be a whole number, not {value!r}")
-    if not low <= value <= high:
-        raise UsageError(f"{what} must be {show(low)} to {show(high)}, not {show(value)}")
-
-
-def show_size(size_bytes: int) -> str:
-    """Return a size in the largest unit that divides it, as parse_size reads it back."""
-    for unit_bytes, unit in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
-        if size_bytes and size_bytes % unit_bytes == 0:
-            return f"{size_bytes // unit_bytes} {unit}"
-    return str(size_bytes)
 
 
 def _check_choices(options: Options) -> None:
@@ -383,19 +206,19 @@ def _check_choices(options: Options) -> None:
 
 def _check_texts(options: Options) -> None:
     """Check what becomes an argument of ssh, or an option of a socket."""
-    _check_argument("the ssh program", options.program)
+    check_argument("the ssh program", options.program)
     for what, value in (
         ("the ssh_config file", options.config_file),
         ("the jump", options.jump),
         ("the password file", options.password_file),
     ):
         if value is not None:
-            _check_argument(what, value)
+            check_argument(what, value)
     if options.jump is not None and options.jump.startswith("-"):
         raise UsageError(f'{options.jump}: a jump host cannot start with "-"')
     for what, values in (("identities", options.identities), ("ssh options", options.ssh_options)):
         for value in check_tuple(what, values):
-            _check_argument(f"one of the {what}", value)
+            check_argument(f"one of the {what}", value)
     for address in check_tuple("bind", options.bind):
         _check_address(address)
     if options.cipher is not None and not re.fullmatch(_CIPHERS, options.cipher):
@@ -414,19 +237,4 @@ def _check_filters(options: Options) -> None:
             raise UsageError(f"a filter must be exclude or include, not {kind!r}")
         if not pattern:
             raise UsageError(f"the pattern to {kind} is empty")
-        _check_path(pattern)
-
-
-def check_tuple(what: str, values: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the values; raise UsageError for one string, which is a sequence of strings too."""
-    if isinstance(values, str):
-        raise UsageError(f"{what} must be a tuple of strings, not one string")
-    return values
-
-
-def _check_argument(what: str, value: str) -> None:
-    if not value:
-        raise UsageError(f"{what} is empty")
-    if re.search(_CONTROL, value):
-        raise UsageError(f"{what} has a control character in it: {value!r}")
-    _check_path(value)
+        check_path(pattern)

@@ -14,7 +14,8 @@ from pscp.connect.authenticator import Authenticator
 from pscp.connect.control_master import Master
 from pscp.connect.ssh_opener import DirectPath
 from pscp.errors import PscpError
-from pscp.options import Location, Options
+from pscp.locations import Location
+from pscp.options import Options
 from pscp.transports import Channel, Control
 
 WAIT_S = 10.0  # for what has to come

@@ -38,6 +38,8 @@ LADDER = (
     ("transports",),
     ("progress", "signals"),
     ("processes", "options", "option_fields"),
+    ("values",),
+    ("locations",),
     ("state", "terminal_text", "counters"),
     ("errors", "log"),
     ("endpoint",),
@@ -196,7 +198,7 @@ def test_the_modules_of_a_copy_import_no_others() -> None:
 
 def test_every_shipped_module_is_sent_once() -> None:
     later = bootstrap.STREAM_MODULES + bootstrap.CLEAN_MODULES + bootstrap.PLANE_MODULES
-    assert sorted(bootstrap.MODULES + later) == SHIPPED
+    assert sorted(bootstrap.MODULES + bootstrap.COPY_MODULES + later) == SHIPPED
 
 
 def test_the_endpoint_is_ascii() -> None:

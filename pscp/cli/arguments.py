@@ -1,6 +1,6 @@
 """The options of the command line: letters, words and help.
 
-Not here: what the words mean (options.py), values (values.py), the command line (copy.py).
+Not here: what the words mean (../options.py), values (../values.py), the command line (copy.py).
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NoReturn
 
-from pscp.cli.values import parse_cpus, parse_ports, parse_size
 from pscp.errors import UsageError
-from pscp.options import parse_number, parse_seconds
+from pscp.values import parse_cpus, parse_number, parse_ports, parse_seconds, parse_size
 
 USAGE = "pscp [options] SOURCE... DEST, or --measure [options] HOST, or --clean [options] DIR"
 DESCRIPTION = (

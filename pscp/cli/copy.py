@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from pscp import log
 from pscp.cli.arguments import USAGE, Parser, before_dashes, make_parser, version
 from pscp.errors import Interrupted, PscpError, UsageError
-from pscp.options import Location, Options, check_direction, parse_host, parse_location
+from pscp.locations import Location, check_direction, parse_host, parse_location
+from pscp.options import Options
 from pscp.progress import (
     NO_CIPHER,
     Notes,

@@ -9,7 +9,8 @@ import sys
 import time
 
 from pscp.connect import persisted
-from pscp.options import Location, Options
+from pscp.locations import Location
+from pscp.options import Options
 from pscp.progress import count, format_duration
 from pscp.terminal_text import write_line
 

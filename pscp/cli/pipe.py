@@ -18,7 +18,8 @@ from typing import NamedTuple
 from pscp import log
 from pscp.cli import arguments
 from pscp.errors import Interrupted, PscpError, Terminated, UsageError
-from pscp.options import Location, Options, parse_host, parse_location
+from pscp.locations import Location, parse_host, parse_location
+from pscp.options import Options
 from pscp.progress import (
     NO_CIPHER,
     Counters,

@@ -17,7 +17,7 @@ from pscp.cli.arguments import (
     add_what_is_shown,
     size,
 )
-from pscp.options import parse_number
+from pscp.values import parse_number
 from pscp.zfs.settings import PLACING, PRUNABLE
 
 USAGE = "pscp-zfs [options] SOURCE DEST"

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, TypeVar
 from pscp.connect import credentials
 from pscp.connect.ssh_setup import setup_key
 from pscp.errors import AuthenticationError, PscpError, Unreachable
-from pscp.options import Location, Options
+from pscp.locations import Location
+from pscp.options import Options
 from pscp.transports import Channel
 
 if TYPE_CHECKING:

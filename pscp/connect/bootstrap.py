@@ -39,6 +39,8 @@ MODULES = (
 # Sent with a stream's first question.
 STREAM_MODULES = ("machine", "stream_states", "stream", "stream_process", "stream_server")
 CLEAN_MODULES = ("leftovers",)  # sent with the first question of --clean
+# Sent when a copy begins that needs them. Each adds its requests where it is imported.
+COPY_MODULES: tuple[str, ...] = ()
 # Sent where the agent is to take direct lanes.
 PLANE_MODULES = ("link", "gate", "tcp_socket", "congestion", "direct")
 
@@ -105,6 +107,11 @@ def clean_modules() -> str:
 def plane_modules() -> str:
     """Return the further modules that an agent needs for the direct plane."""
     return _packed(PLANE_MODULES)
+
+
+def copy_modules(names: Sequence[str]) -> str:
+    """Return these of COPY_MODULES, as agent.py reads them; "" for none."""
+    return _packed(names) if names else ""
 
 
 def _packed(names: Sequence[str]) -> str:

@@ -23,8 +23,9 @@ from pscp.connect.first_login import FirstLogin
 from pscp.connect.greeter import RemoteKind
 from pscp.connect.spare_logins import EarlyLogins, Latecomers
 from pscp.connect.ssh_opener import Opener, SshOpener
+from pscp.locations import Location
 from pscp.log import Log
-from pscp.options import Location, Options
+from pscp.options import Options
 from pscp.transports import Channel, Control
 
 if TYPE_CHECKING:

@@ -17,7 +17,8 @@ from collections.abc import Callable
 from pscp.connect import host_cache
 from pscp.connect.authenticator import Patience
 from pscp.errors import ConnectionLost, PscpError, Unreachable
-from pscp.options import Location, Options
+from pscp.locations import Location
+from pscp.options import Options
 from pscp.transports import Channel, Control
 from pscp.transports.openssh import lines_of
 

@@ -28,8 +28,9 @@ from pscp.connect.direct_sockets import Refused as Refused
 from pscp.connect.plane_keys import Identity, Keys
 from pscp.connect.ssh_opener import DirectPath
 from pscp.endpoint import failures, gate, requests
+from pscp.locations import MAX_PORT
 from pscp.log import Log
-from pscp.options import MAX_PORT, Options
+from pscp.options import Options
 from pscp.transports import Channel
 from pscp.transports.direct import PlainChannel, TlsPump
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from pscp.connect.authenticator import Authenticator
 from pscp.connect.control_master import Master
 from pscp.connect.ssh_opener import DirectPath
-from pscp.options import Location, Options
+from pscp.locations import Location
+from pscp.options import Options
 from pscp.transports import Channel, Control, Request
 from pscp.transports.external import LentChannel, check
 from pscp.transports.remote_command import command

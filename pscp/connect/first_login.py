@@ -20,7 +20,8 @@ from pscp.connect.control_master import SharedLogin
 from pscp.connect.greeter import Greeter, RemoteKind
 from pscp.connect.spare_logins import EarlyLogins
 from pscp.connect.ssh_opener import Opener, persists
-from pscp.options import Location, Options
+from pscp.locations import Location
+from pscp.options import Options
 from pscp.transports import Channel
 
 if TYPE_CHECKING:

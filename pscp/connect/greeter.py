@@ -16,8 +16,9 @@ from pscp import errors
 from pscp.connect import host_cache
 from pscp.connect.authenticator import Patience
 from pscp.connect.ssh_opener import Opener
+from pscp.locations import Location
 from pscp.log import Log
-from pscp.options import Location, Options
+from pscp.options import Options
 from pscp.transports import Channel
 
 if TYPE_CHECKING:

@@ -21,7 +21,8 @@ import time
 from typing import NamedTuple
 
 from pscp import state
-from pscp.options import MAX_CONNECTIONS, Location, Options
+from pscp.locations import Location
+from pscp.options import MAX_CONNECTIONS, Options
 from pscp.transports import transport_of
 
 _ALIKE = 2.0  # round trips that differ by less than this factor are taken for the same path

@@ -24,7 +24,8 @@ from typing import NamedTuple
 
 from pscp import errors, state
 from pscp.connect.ssh_setup import setup_key
-from pscp.options import Location, Options
+from pscp.locations import Location
+from pscp.options import Options
 from pscp.transports import Control, SshSetup
 from pscp.transports.mux_protocol import MuxMaster, process_of
 

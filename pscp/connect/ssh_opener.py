@@ -21,8 +21,9 @@ from pscp.connect.authenticator import Authenticator
 from pscp.connect.control_master import Master, may_ask_again
 from pscp.connect.persisted import Persisted, absolute
 from pscp.connect.ssh_setup import Setup
+from pscp.locations import Location
 from pscp.log import Log
-from pscp.options import Location, Options
+from pscp.options import Options
 from pscp.transports import Channel, Control, open_channel, transport_of
 from pscp.transports.control_sockets import USERS, sweep
 from pscp.transports.remote_command import command

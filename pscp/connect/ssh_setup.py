@@ -11,7 +11,8 @@ import threading
 
 from pscp import state
 from pscp.connect import host_cache
-from pscp.options import Location, Options
+from pscp.locations import Location
+from pscp.options import Options
 from pscp.transports import SshSetup, resolve, transport_of
 from pscp.transports.openssh import user_words
 from pscp.transports.socket_options import Route, asked

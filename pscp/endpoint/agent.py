@@ -145,7 +145,10 @@ class Agent:
 
     def answer(self, id_: int, request: "requests.Request") -> None:
         if isinstance(request, requests.WITH_MODULES):
-            _learn(request.modules)
+            names = _learn(request.modules)
+            if isinstance(request, requests.OF_COPY):
+                for name in names:  # each adds requests of its own
+                    __import__("%s.%s" % (__package__, name))
         if isinstance(request, requests.BeginStream) and self._is_of_another(request):
             self._hand_over(id_, request)
             return
@@ -205,13 +208,14 @@ class Agent:
         self.end.file_sink().pack(listed, rows, bodies, done)
 
 
-def _learn(text: str) -> None:
-    """Add the modules that only streams or --clean need; they come with the first request."""
+def _learn(text: str) -> List[str]:
+    """Add modules that few channels need; they come with a request. Return their names."""
     if not text:
-        return
+        return []
     package = sys.modules[__package__ or ""]
     texts = json.loads(zlib.decompress(binascii.a2b_base64(text)).decode("ascii"))
     getattr(package, "texts", {}).update(texts)
+    return list(texts)
 
 
 def _serve(

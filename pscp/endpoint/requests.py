@@ -11,6 +11,7 @@ Read next: end.py.
 
 from typing import (
     TYPE_CHECKING,
+    Any,
     Callable,
     Dict,
     List,
@@ -102,6 +103,7 @@ class BeginSource(NamedTuple):
     strong: bool  # whether each file's SHA-256 is compared as well
     test: bool  # whether the data is made up
     debug: bool = False  # whether the agent writes what it does to its standard error
+    modules: str = ""  # those that the agent lacks for this copy
 
 
 class BeginSink(NamedTuple):
@@ -119,6 +121,7 @@ class BeginSink(NamedTuple):
     server: Dict[str, object]  # what the answer to the claim had on an SFTP server
     lane: int = 0  # the lane's number in the run
     debug: bool = False  # as with BeginSource
+    modules: str = ""  # as with BeginSource
 
 
 class BeginStream(NamedTuple):
@@ -325,7 +328,8 @@ OfGathering = Union[Heard, Drained, CloseInput, Abort]
 Begin = Union[BeginSource, BeginSink, BeginStream]
 BEGINNINGS = (BeginSource, BeginSink, BeginStream)
 
-WITH_MODULES = (Clean, OpenPlane, Gather, BeginStream)
+OF_COPY = (BeginSource, BeginSink)
+WITH_MODULES = (Clean, OpenPlane, Gather, BeginStream, *OF_COPY)
 
 OF_EITHER = (Ping, Expand, Target, Claim, Clean, *BEGINNINGS, End, OpenPlane, Cpu, Kernel)
 OF_SOURCE = (Walk, Extents, Pack, Digests)
@@ -333,7 +337,14 @@ _OF_PARTS = (Inherit, Make, Finish, Discard)
 OF_SINK = (ExtentsThere, DigestsThere, Look, *_OF_PARTS, Revoke, Release, Adopt, HardLinks, Folders)
 OF_GATHERING = (Heard, Drained, CloseInput, Abort)
 OF_STREAM = (Gather, *OF_GATHERING)
-_KINDS = {kind.__name__: kind for kind in OF_EITHER + OF_SOURCE + OF_SINK + OF_STREAM}
+_ALL = OF_EITHER + OF_SOURCE + OF_SINK + OF_STREAM
+_KINDS: Dict[str, Any] = {kind.__name__: kind for kind in _ALL}
+
+
+def add(kinds: "List[type]", readers: "Dict[object, fields.Reader]") -> None:
+    """Take these records for requests too; `readers` read the types of fields that are new."""
+    _KINDS.update({kind.__name__: kind for kind in kinds})
+    _READERS.update(readers)
 
 
 def to_json(request: "Request") -> bytes:

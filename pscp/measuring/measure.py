@@ -23,11 +23,12 @@ from pscp.api import Session
 from pscp.connect import host_cache
 from pscp.connect.bootstrap import RemoteAgent
 from pscp.endpoint import requests, system
+from pscp.locations import Location
 from pscp.measuring import advice
 from pscp.measuring.advice import Kernel, Measurement, Moved, Point
 from pscp.measuring.opener import CipherOpener
 from pscp.measuring.trial import Trial
-from pscp.options import Location, Options
+from pscp.options import Options
 from pscp.transfer.negotiation import choose_hash
 
 if TYPE_CHECKING:

@@ -33,7 +33,8 @@ from pscp.errors import (
     Terminated,
     UsageError,
 )
-from pscp.options import Location, Options, parse_location
+from pscp.locations import Location, parse_location
+from pscp.options import Options
 from pscp.progress import count, format_bytes, format_duration, make_reporter
 from pscp.selftest.servers import PrivateServer, start_private_server
 from pscp.selftest.trees import differences, make_awkward_files

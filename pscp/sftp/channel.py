@@ -21,7 +21,8 @@ from pathlib import Path
 
 from pscp.endpoint import system
 from pscp.errors import ConnectionLost, NoAgent, NoSftp, ProtocolError, PscpError
-from pscp.options import Location, Options
+from pscp.locations import Location
+from pscp.options import Options
 from pscp.sftp.packets import NO_SFTP_STATUS
 from pscp.sftp.remote_hash import COMMAND
 from pscp.transports import Channel, Control, Request, SshSetup, further_channel_argv, open_channel

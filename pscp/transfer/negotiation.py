@@ -21,14 +21,16 @@ from pscp.endpoint import failures, hashes, metadata, placing, requests, source,
 from pscp.endpoint.end import End
 from pscp.endpoint.paths import check
 from pscp.endpoint.wire import WireError
+from pscp.locations import Location
 from pscp.log import Log
-from pscp.options import KIB, Location, Options
+from pscp.options import Options
 from pscp.progress import Counters, Reporter
 from pscp.progress import Failure as Reported
 from pscp.transfer import answers
 from pscp.transfer.journal import Journal
 from pscp.transfer.plan import expected_top
 from pscp.transfer.results import as_error
+from pscp.values import KIB
 
 _log = Log("transfer")
 _NONCE = re.compile("[0-9a-f]{8}")

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from pscp.errors import PscpError
-from pscp.options import Location, Options
+from pscp.locations import Location
+from pscp.options import Options
 from pscp.transports import openssh, ssh_settings
 from pscp.transports.control_sockets import Control
 from pscp.transports.openssh import Child, SshSetup

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, TypeGuard
 
 from pscp.endpoint import system
 from pscp.errors import PscpError, UsageError
-from pscp.options import Location, Options
+from pscp.locations import Location
+from pscp.options import Options
 from pscp.transports.control_sockets import Control
 from pscp.transports.openssh import error_of
 from pscp.transports.ssh_settings import Request

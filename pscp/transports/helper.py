@@ -26,10 +26,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from pscp.errors import UsageError
-from pscp.options import TIMEOUT_S, parse_location, parse_seconds
+from pscp.locations import parse_location
+from pscp.options import TIMEOUT_S
 from pscp.transports import askpass, fdpass
 from pscp.transports.openssh import WRONG_STATUS
 from pscp.transports.ssh_settings import REFUSED, Settings
+from pscp.values import parse_seconds
 
 FAILED_STATUS = 255  # as ssh's
 AGAIN = "Permission denied, please try again."  # after a wrong password

@@ -20,8 +20,9 @@ from dataclasses import dataclass, replace
 
 from pscp import errors
 from pscp.endpoint import system
+from pscp.locations import Location
 from pscp.log import Log
-from pscp.options import TIMEOUT_S, Location, Options
+from pscp.options import TIMEOUT_S, Options
 from pscp.transports import socket_options
 from pscp.transports.control_sockets import Control
 from pscp.transports.remote_command import NO_PYTHON_STATUS, OLD_PYTHON_STATUS

@@ -15,7 +15,8 @@ import sys
 from typing import NamedTuple
 
 from pscp.errors import UsageError
-from pscp.options import Options, show_size
+from pscp.options import Options
+from pscp.values import show_size
 
 _FDPASS = os.path.join(os.path.dirname(__file__), "fdpass.py")
 _OFFERED = "/proc/sys/net/ipv4/tcp_{}_congestion_control"

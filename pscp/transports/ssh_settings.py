@@ -16,7 +16,8 @@ import sys
 from typing import NamedTuple
 
 from pscp.errors import UsageError
-from pscp.options import Location, Options
+from pscp.locations import Location
+from pscp.options import Options
 from pscp.transports import socket_options
 from pscp.transports.control_sockets import Control
 from pscp.transports.openssh import SshSetup

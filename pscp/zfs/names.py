@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pscp.errors import UsageError
-from pscp.options import Location, parse_location
+from pscp.locations import Location, parse_location
 
 MAX_NAME = 255  # ZFS_MAX_DATASET_NAME_LEN, less its NUL
 

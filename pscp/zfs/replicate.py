@@ -21,7 +21,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pscp import errors, state
-from pscp.options import Location, Options
+from pscp.locations import Location
+from pscp.options import Options
 from pscp.progress import (
     CallbackReporter,
     Counters,

@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass
 
 from pscp.errors import UsageError
-from pscp.options import check_tuple
+from pscp.values import check_tuple
 from pscp.zfs.names import check_property, check_snapshot_name
 
 MAX_PARALLEL = 32

@@ -18,8 +18,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 from pscp import errors
 from pscp.api import Session
+from pscp.locations import Location
 from pscp.log import Log
-from pscp.options import Location, Options
+from pscp.options import Options
 from pscp.progress import Counters
 from pscp.stream.pipe import Target
 from pscp.stream.stream import Program, Ran, Stream

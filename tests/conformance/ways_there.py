@@ -19,7 +19,8 @@ from conftest import far_environment
 from lent_clients import lent_client
 
 from pscp.errors import PscpError
-from pscp.options import Location, Options
+from pscp.locations import Location
+from pscp.options import Options
 from pscp.selftest.servers import PrivateServer
 from pscp.transports import Channel, Control, Request, SshSetup, open_channel
 from pscp.transports.external import LentChannel

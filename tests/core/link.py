@@ -31,7 +31,8 @@ from pscp.connect import bootstrap, connections
 from pscp.connect.connections import Connections
 from pscp.endpoint import agent, wire
 from pscp.errors import PscpError
-from pscp.options import Location, Options
+from pscp.locations import Location
+from pscp.options import Options
 from pscp.progress import Silent
 from pscp.transfer import in_flight, lane_pool, negotiation, worker
 from pscp.transports import Control

@@ -20,9 +20,9 @@ from conftest import MakeServer
 
 import pscp
 from e2e.ways import Way
-from pscp.options import MIB
 from pscp.processes import descendants, living
 from pscp.selftest.servers import PrivateServer
+from pscp.values import MIB
 
 EVERY_WAY = True
 

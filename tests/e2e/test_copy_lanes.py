@@ -18,9 +18,11 @@ from compare import assert_same_tree
 
 from e2e.ways import Way
 from pscp.connect import host_cache
-from pscp.options import MIB, Options, parse_location
+from pscp.locations import parse_location
+from pscp.options import Options
 from pscp.progress import Silent
 from pscp.state import control_folder
+from pscp.values import MIB
 
 EVERY_WAY = True
 

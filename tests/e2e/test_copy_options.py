@@ -17,8 +17,8 @@ import pytest
 from compare import assert_same_tree, tree_digest
 
 from e2e.ways import Way
-from pscp.options import KIB, MIB
 from pscp.progress import Counters
+from pscp.values import KIB, MIB
 
 EVERY_WAY = True
 

@@ -22,8 +22,8 @@ from e2e.conftest import ShellThat
 from e2e.ways import Way
 from pscp.errors import NoPython, NoSftp, UsageError
 from pscp.option_fields import OptionFields
-from pscp.options import MIB
 from pscp.selftest.servers import PrivateServer, find_sftp_server
+from pscp.values import MIB
 
 MakeMadeUp = Callable[..., PrivateServer]
 

@@ -24,9 +24,11 @@ from conftest import MakeServer, unavailable
 
 from e2e.conftest import ShellThat
 from e2e.ways import Way
-from pscp.options import MIB, Options, parse_location
+from pscp.locations import parse_location
+from pscp.options import Options
 from pscp.selftest.servers import PrivateServer, free_port
 from pscp.transports.openssh import Child, resolve
+from pscp.values import MIB
 
 LOOK = """
 port=$(echo "$SSH_CONNECTION" | cut -d" " -f2)

@@ -14,8 +14,8 @@ import pytest
 
 import pscp
 from e2e.ways import Way
-from pscp.options import MIB
 from pscp.progress import Counters
+from pscp.values import MIB
 
 SUMMARY = re.compile(
     r"[0-9.]+ k?M?B in [0-9.]+ s \([0-9.]+ [kMG]?B/s\), \d+ files?, \d+ chunks? verified.*"

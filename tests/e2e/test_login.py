@@ -26,9 +26,9 @@ from e2e.terminal import Terminal, terminal
 from e2e.ways import COMMAND_S, PIPE, PSCP, Ran
 from pscp import state
 from pscp.errors import NoPython
-from pscp.options import MIB
 from pscp.processes import Process, descendants
 from pscp.selftest.servers import PrivateServer
+from pscp.values import MIB
 
 MakeLogins = Callable[..., LoginServer]
 SECRET = "correct-horse-47"
@@ -223,7 +223,7 @@ TOGETHER = """
 import contextlib, sys
 from concurrent.futures import ThreadPoolExecutor
 import pscp
-from pscp.options import parse_location
+from pscp.locations import parse_location
 from pscp.zfs.stream_link import open_link
 
 way, host, config, folder = sys.argv[1:]

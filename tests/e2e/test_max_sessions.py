@@ -16,9 +16,9 @@ from servers import LoginServer
 
 import pscp
 from pscp.option_fields import OptionFields
-from pscp.options import MIB
 from pscp.progress import Silent
 from pscp.selftest.servers import PrivateServer
+from pscp.values import MIB
 
 
 class Told(Silent):

@@ -30,10 +30,10 @@ from pscp.cli import copy as command
 from pscp.connect import persisted, ssh_opener
 from pscp.errors import ConnectError
 from pscp.option_fields import OptionFields
-from pscp.options import MIB
 from pscp.progress import Silent
 from pscp.selftest.servers import ADDRESS, PrivateServer
 from pscp.transports.mux_protocol import process_of
+from pscp.values import MIB
 
 LOGIN = "Accepted publickey"
 

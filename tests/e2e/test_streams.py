@@ -34,9 +34,9 @@ from pscp.endpoint import stream_server
 from pscp.endpoint.paths import PART_SUFFIX
 from pscp.errors import CommandFailed, CopyError, DestinationError
 from pscp.option_fields import OptionFields
-from pscp.options import MIB
 from pscp.processes import descendants
 from pscp.selftest.servers import PrivateServer, SshdServer
+from pscp.values import MIB
 
 ENDED_S = 30.0  # for what takes a moment
 STILL_S = 1.0  # nothing moved for so long: it stands still

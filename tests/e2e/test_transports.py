@@ -25,13 +25,13 @@ from lent_clients import begun, ended, lent_client
 
 import pscp
 from e2e.ways import Ran, Way
-from pscp.options import MIB
 from pscp.processes import descendants
 from pscp.selftest.servers import PrivateServer, free_port, make_key
 from pscp.transfer import worker
 from pscp.transports import Request
 from pscp.transports.external import LentChannel
 from pscp.transports.ssh_settings import CIPHERS, KEYWORDS, LIBRARIES
+from pscp.values import MIB
 
 WriteConfig = Callable[..., str]
 LOGIN, SESSION = "Accepted publickey", "Starting session"  # in sshd's log

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pscp.measuring import advice
 from pscp.measuring.advice import Kernel, Moved, Point
-from pscp.options import GIB, MIB
+from pscp.values import GIB, MIB
 
 LINUX = Kernel(
     "Linux",

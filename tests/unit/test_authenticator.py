@@ -14,7 +14,8 @@ from fake_logins import FakeChannel, FakePrompts
 from pscp.connect import authenticator
 from pscp.connect.authenticator import Authenticator
 from pscp.errors import AuthenticationError, ConnectionLost
-from pscp.options import Options, parse_location
+from pscp.locations import parse_location
+from pscp.options import Options
 
 BATCH = Options(batch=True)
 

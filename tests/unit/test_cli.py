@@ -25,8 +25,10 @@ from pscp.cli import arguments
 from pscp.cli import copy as cli
 from pscp.cli.pipe import Piped
 from pscp.errors import ConnectError, Interrupted, PscpError, SourceChanged, Terminated, UsageError
-from pscp.options import KIB, MIB, Location, Options
+from pscp.locations import Location
+from pscp.options import Options
 from pscp.progress import Counters, Failure, Reporter, Result
+from pscp.values import KIB, MIB
 
 DONE = Result(
     files=12, bytes=268_435_456, chunks_verified=64, connections=4, bytes_sent=1, seconds=1.2

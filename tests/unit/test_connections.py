@@ -20,7 +20,8 @@ from pscp.connect import authenticator, bootstrap, host_cache
 from pscp.connect.connections import Connections, Wanted
 from pscp.connect.host_cache import Known
 from pscp.errors import AuthenticationError, ConnectionLost, HostKeyError, Unreachable, UsageError
-from pscp.options import Options, parse_location
+from pscp.locations import parse_location
+from pscp.options import Options
 from pscp.transports import Control
 
 HOST = parse_location("host:")

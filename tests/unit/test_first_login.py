@@ -17,7 +17,8 @@ from pscp.connect.first_login import FirstLogin
 from pscp.connect.greeter import RemoteKind
 from pscp.connect.spare_logins import EarlyLogins
 from pscp.errors import ConnectError, ConnectionLost, NoAgent, NoPython, NoSftp, Unreachable
-from pscp.options import Options, parse_location
+from pscp.locations import parse_location
+from pscp.options import Options
 from pscp.transports import Control
 
 HOST = parse_location("me@host:")

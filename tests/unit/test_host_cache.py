@@ -10,7 +10,8 @@ import pytest
 
 from pscp.connect import host_cache
 from pscp.connect.host_cache import Known
-from pscp.options import Options, parse_location
+from pscp.locations import parse_location
+from pscp.options import Options
 from pscp.state import folder as state_folder
 from pscp.transports import transport_of
 

@@ -10,20 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pscp.cli.values import parse_cpus, parse_size
 from pscp.errors import UsageError
-from pscp.options import (
-    GIB,
-    KIB,
-    MIB,
-    Location,
-    Options,
-    check_direction,
-    parse_host,
-    parse_location,
-    parse_number,
-    show_size,
-)
+from pscp.locations import Location, check_direction, parse_host, parse_location
+from pscp.options import Options
+from pscp.values import GIB, KIB, MIB, parse_cpus, parse_number, parse_size, show_size
 
 NAMES = st.binary().filter(lambda name: b"\0" not in name).map(os.fsdecode)
 HOSTS = st.from_regex(r"[a-z0-9][a-z0-9.-]{0,20}|[0-9a-f]{1,4}::[0-9a-f]{1,4}", fullmatch=True)

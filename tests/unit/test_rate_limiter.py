@@ -9,10 +9,11 @@ import threading
 
 import pytest
 
-from pscp.options import KIB, MIB, Options
+from pscp.options import Options
 from pscp.transfer import lane_context as limiter_module
 from pscp.transfer.lane_context import RateLimiter
 from pscp.transfer.negotiation import source_request
+from pscp.values import KIB, MIB
 
 
 class Clock:

@@ -9,8 +9,8 @@ import socket
 
 import pytest
 
-from pscp.options import MIB
 from pscp.transports.receive_window import FIRST_BYTES, Window, most_bytes, round_trip_s
+from pscp.values import MIB
 
 PACKET_BYTES = 32 * 1024
 

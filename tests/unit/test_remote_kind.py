@@ -9,7 +9,8 @@ from fake_logins import FakeChannel, FakeRemoteAgent
 
 from pscp.connect import host_cache
 from pscp.connect.greeter import RemoteKind
-from pscp.options import Options, parse_location
+from pscp.locations import parse_location
+from pscp.options import Options
 
 HOST = parse_location("host:")
 pytestmark = pytest.mark.usefixtures("own_state")

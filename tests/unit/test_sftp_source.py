@@ -18,7 +18,6 @@ from conftest import unavailable
 
 from pscp.endpoint import requests, tree, wire
 from pscp.endpoint.source import Top
-from pscp.options import MIB
 from pscp.sftp import tree as walk
 from pscp.sftp.client import IN_FLIGHT_BYTES, Client
 from pscp.sftp.digests import Hashing
@@ -27,6 +26,7 @@ from pscp.sftp.packets import Attrs
 from pscp.sftp.placing import expand
 from pscp.sftp.source import Source
 from pscp.sftp.tasks import Future, start
+from pscp.values import MIB
 
 PATIENCE_S = 60.0
 FOLDERS = ("/usr/lib/openssh", "/usr/libexec", "/usr/libexec/openssh", "/usr/lib/ssh")

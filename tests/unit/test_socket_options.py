@@ -14,9 +14,10 @@ import sys
 import pytest
 
 from pscp.errors import UsageError
-from pscp.options import MIB, Options
+from pscp.options import Options
 from pscp.transports.openssh import SshSetup
 from pscp.transports.socket_options import Route, check, words
+from pscp.values import MIB
 
 NOWHERE = Route()
 

@@ -9,7 +9,8 @@ import pytest
 
 from pscp.connect import ssh_setup
 from pscp.connect.ssh_setup import Setup, setup_key
-from pscp.options import Location, Options, parse_location
+from pscp.locations import Location, parse_location
+from pscp.options import Options
 from pscp.transports import SshSetup
 
 HOST = parse_location("host:")
