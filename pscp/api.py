@@ -55,14 +55,8 @@ def copy(
         progress: is called about ten times a second with a snapshot of Counters.
         keep_digests: with strong=True the Result's `digests` map each path to its SHA-256; False
             saves the memory where there are very many files.
-        fields: fields of Options, for instance recursive=True or connections=8. They are:
-            recursive, preserve, archive, update, filters, dry_run, strict_names (what is copied);
-            strong, transfer_test, resume, verify (how it is verified and resumed);
-            remote, connections, channels, block_bytes, chunk_bytes, limit_kbit_s, window_bytes,
-            congestion, rcvbuf_bytes, sndbuf_bytes, bind, cpus, plane, plane_ports (how it is sent);
-            transport, program, port, identities, config_file, jump, ssh_options, timeout_s,
-            retry_for_s, address_family, cipher, compress, batch, password_file, login_once, persist
-            (how ssh is run); verbose, debug, quiet, stats (what is shown).
+        fields: fields of Options, for instance recursive=True or connections=8. help(pscp.Options)
+            lists them, and docs/api.md says what each means.
 
     Returns:
         A Result; its `failures` name each file that was not copied.

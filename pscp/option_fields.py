@@ -23,14 +23,68 @@ class _CommonFields(TypedDict, total=False):
     """Keep times and modes."""
     archive: bool
     """`recursive` and `preserve`, and keep links, extended attributes, and owners when root."""
-    update: bool
-    """Leave out what is not newer than at the destination."""
-    filters: tuple[tuple[str, str], ...]
-    """("exclude", pattern) or ("include", pattern); the first that matches a file decides."""
+    copy_links: bool
+    """With `archive`, copy what symlinks lead to instead of the links."""
+    one_file_system: bool
+    """Do not go into other file systems."""
+    relative: bool
+    """Keep the whole path of each source below the destination; after /./ in it, the rest."""
     dry_run: bool
     """Report what would be copied, and copy nothing."""
     strict_names: bool
     """Refuse names that a far end gives and nobody asked for."""
+
+    # which files
+    filters: tuple[tuple[str, str], ...]
+    """("exclude", pattern) or ("include", pattern); the first that matches a file decides."""
+    files_from: str | None
+    """Copy what this file lists ("-": standard input), a path below the source in each line."""
+    from0: bool
+    """A NUL ends each line of `files_from`."""
+    min_size_bytes: int | None
+    """Leave out smaller files."""
+    max_size_bytes: int | None
+    """Leave out larger files."""
+    min_age_s: int | None
+    """Leave out files that were changed later than so long ago."""
+    max_age_s: int | None
+    """Leave out files that were changed earlier than so long ago."""
+
+    # what happens at the destination
+    update: bool
+    """Leave out what is not newer than at the destination."""
+    existing: bool
+    """Copy only what is at the destination already."""
+    ignore_existing: bool
+    """Copy only what is not at the destination."""
+    size_only: bool
+    """Take files of the same size for the same."""
+    checksum: bool
+    """With `preserve`, hash files of the same size and time as well; else they are the same."""
+    inplace: bool
+    """Change a large file itself instead of a copy of it; meanwhile it has another name."""
+    mkpath: bool
+    """Make the folders above the destination that are missing."""
+    delete: bool
+    """Delete at the destination what the sources' folders do not have."""
+    max_delete: int | None
+    """Delete nothing where that would be more than so many files and folders."""
+    remove_source_files: bool
+    """Remove each file of the source that is at the destination, verified and unchanged."""
+    backup: bool
+    """Keep what is replaced or deleted at the destination."""
+    backup_dir: str | None
+    """Keep it below this folder, which is below the destination."""
+    suffix: str | None
+    """What `backup` adds to names; None: "~", and nothing with `backup_dir`."""
+    link_dest: str | None
+    """Make what is unchanged in this folder at the destination a hard link to that."""
+    chmod: str | None
+    """Change the modes on the way, such as "D755,F644" or "go-w"."""
+    chown: str | None
+    """Give everything to this "USER:GROUP", where `archive` keeps owners."""
+    numeric_ids: bool
+    """With `archive` as root, keep the numbers of owners and not their names."""
 
     # how it is verified and resumed
     strong: bool
@@ -107,12 +161,18 @@ class _CommonFields(TypedDict, total=False):
     # what is shown
     verbose: bool
     """Note which hash, cipher and connections are used, and why."""
+    itemize: bool
+    """For the command line: `verbose`, and name each file with what becomes of it."""
     debug: bool
     """Have ssh say what it does (its -v); the command -d shows that and pscp's own records."""
     quiet: bool
     """For the command line: errors only."""
     stats: bool
     """For the command line: end with a table of what was counted."""
+    log_file: str | None
+    """For the command line: write notes, errors and the summary to this file, dated."""
+    syslog: bool
+    """For the command line: send notes, errors and the summary to syslog as well."""
 
 
 class OptionFields(_CommonFields, total=False):

@@ -18,6 +18,7 @@ from pscp.locations import MAX_PORT, UNSAFE_IN_HOST, check_path
 from pscp.values import (
     GIB,
     KIB,
+    MAX_SIZE_BYTES,
     MIB,
     check_argument,
     check_range,
@@ -46,6 +47,8 @@ TIMEOUT_S = 30  # ssh itself would wait for as long as the kernel sends SYNs: tw
 MIN_BUFFER_BYTES = 4 * KIB  # a socket's; below, the kernel takes its own minimum
 MAX_BUFFER_BYTES = GIB - 1  # Linux doubles it, in an int
 MAX_SECONDS = 365 * 24 * 3600  # more is a slip of the finger
+MAX_AGE_S = 1000 * MAX_SECONDS  # of a file
+MAX_DELETE = 10**9
 MAX_CPU = 8191  # CONFIG_NR_CPUS at its largest
 
 # Patterns. `re` compiles one where it is first used, so that a command pays for few of them.
@@ -62,10 +65,37 @@ class Options:
     recursive: bool = False
     preserve: bool = False  # times and modes
     archive: bool = False  # sets the two above; links, xattrs, and owner when root
-    update: bool = False
-    filters: tuple[tuple[str, str], ...] = ()  # ("exclude" | "include", pattern), first wins
+    copy_links: bool = False  # with archive: what links lead to, as without it
+    one_file_system: bool = False
+    relative: bool = False
     dry_run: bool = False
     strict_names: bool = True
+    # which files
+    filters: tuple[tuple[str, str], ...] = ()  # ("exclude" | "include", pattern), first wins
+    files_from: str | None = None  # a file, "-" for standard input
+    from0: bool = False  # a NUL ends its lines
+    min_size_bytes: int | None = None
+    max_size_bytes: int | None = None
+    min_age_s: int | None = None
+    max_age_s: int | None = None
+    # what happens at the destination
+    update: bool = False
+    existing: bool = False
+    ignore_existing: bool = False
+    size_only: bool = False
+    checksum: bool = False
+    inplace: bool = False
+    mkpath: bool = False
+    delete: bool = False
+    max_delete: int | None = None
+    remove_source_files: bool = False
+    backup: bool = False
+    backup_dir: str | None = None
+    suffix: str | None = None  # None: "~", or "" with backup_dir
+    link_dest: str | None = None
+    chmod: str | None = None
+    chown: str | None = None
+    numeric_ids: bool = False
     # how it is verified and resumed
     strong: bool = False
     transfer_test: bool = False
@@ -105,20 +135,26 @@ class Options:
     persist: str | None = None  # how long connections outlive a copy (ssh_config, ControlPersist)
     # what is shown
     verbose: bool = False
+    itemize: bool = False  # sets verbose
     debug: bool = False
     quiet: bool = False
     progress: str = "auto"  # one of PROGRESS_STYLES
     stats: bool = False
+    log_file: str | None = None
+    syslog: bool = False
 
     def __post_init__(self) -> None:
         if self.archive:
             object.__setattr__(self, "recursive", True)
             object.__setattr__(self, "preserve", True)
+        if self.itemize:
+            object.__setattr__(self, "verbose", True)
         if self.transfer_test:
             object.__setattr__(self, "strong", False)  # nothing lands that could be read back
         _check_numbers(self)
         _check_sizes(self)
         _check_choices(self)
+        _check_pairs(self)
         _check_texts(self)
         _check_filters(self)
 
@@ -150,9 +186,15 @@ def _check_numbers(options: Options) -> None:
         ("the port", options.port, MAX_PORT),
         ("the timeout in seconds", options.timeout_s, MAX_SECONDS),
         ("the time of retries in seconds", options.retry_for_s, MAX_SECONDS),
+        ("the size of --min-size", options.min_size_bytes, MAX_SIZE_BYTES),
+        ("the size of --max-size", options.max_size_bytes, MAX_SIZE_BYTES),
+        ("the time of --min-age in seconds", options.min_age_s, MAX_AGE_S),
+        ("the time of --max-age in seconds", options.max_age_s, MAX_AGE_S),
     ):
         if number is not None:
             check_range(what, number, 1, most)
+    if options.max_delete is not None:
+        check_range("the number of --max-delete", options.max_delete, 0, MAX_DELETE)
     for cpu in options.cpus:
         check_range("a processor's number", cpu, 0, MAX_CPU)
     for port in options.plane_ports:
@@ -204,6 +246,23 @@ def _check_choices(options: Options) -> None:
         raise UsageError(f"--plane {options.plane} needs the agent", "leave out --remote sftp")
 
 
+def _check_pairs(options: Options) -> None:
+    """Refuse options that contradict each other, or say nothing without another one."""
+    apart = (("size_only", "checksum"), ("existing", "ignore_existing"), ("inplace", "backup"))
+    for one, other in apart:
+        if getattr(options, one) and getattr(options, other):
+            raise UsageError(f"{_long(one)} and {_long(other)} contradict each other")
+    for one, other in (("max_delete", "delete"), ("backup_dir", "backup"), ("suffix", "backup")):
+        if getattr(options, one) is not None and not getattr(options, other):
+            raise UsageError(f"{_long(one)} says nothing without {_long(other)}")
+    if options.delete and not options.recursive:
+        raise UsageError("--delete needs -r or -a: it is for whole folders")
+
+
+def _long(field: str) -> str:
+    return "--" + field.replace("_", "-")
+
+
 def _check_texts(options: Options) -> None:
     """Check what becomes an argument of ssh, or an option of a socket."""
     check_argument("the ssh program", options.program)
@@ -211,6 +270,12 @@ def _check_texts(options: Options) -> None:
         ("the ssh_config file", options.config_file),
         ("the jump", options.jump),
         ("the password file", options.password_file),
+        ("the file of --files-from", options.files_from),
+        ("the folder of --backup-dir", options.backup_dir),
+        ("the folder of --link-dest", options.link_dest),
+        ("the modes of --chmod", options.chmod),
+        ("the owner of --chown", options.chown),
+        ("the file of --log-file", options.log_file),
     ):
         if value is not None:
             check_argument(what, value)

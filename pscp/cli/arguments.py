@@ -1,17 +1,20 @@
 """The options of the command line: letters, words and help.
 
-Not here: what the words mean (../options.py), values (../values.py), the command line (copy.py).
+Not here: what is copied (copy_arguments.py), options of a kind (option_types.py), what the words
+mean (../options.py), values (../values.py), the command line (copy.py).
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NoReturn
 
+from pscp.cli.copy_arguments import add_what_is_copied, add_what_is_done_there, add_which_files
+from pscp.cli.option_types import number, seconds, size
 from pscp.errors import UsageError
-from pscp.values import parse_cpus, parse_number, parse_ports, parse_seconds, parse_size
+from pscp.values import parse_cpus, parse_number, parse_ports
 
 USAGE = "pscp [options] SOURCE... DEST, or --measure [options] HOST, or --clean [options] DIR"
 DESCRIPTION = (
@@ -67,42 +70,14 @@ class Parser(argparse.ArgumentParser):
 def make_parser() -> Parser:
     parser = Parser("pscp", USAGE, DESCRIPTION, EPILOG)
     add_what_is_copied(parser.add_argument_group("what is copied"))
+    add_which_files(parser.add_argument_group("which files"))
+    add_what_is_done_there(parser.add_argument_group("what happens at the destination"))
     add_how_it_is_checked(parser.add_argument_group("how it is verified and resumed"))
     add_how_it_is_sent(parser.add_argument_group("how it is sent"))
     add_how_ssh_is_run(parser.add_argument_group("how ssh is run"))
     add_what_is_shown(parser.add_argument_group("what is shown"))
     add_what_is_no_copy(parser.add_argument_group("instead of a copy"))
     return parser
-
-
-def add_what_is_copied(group: argparse._ArgumentGroup) -> None:
-    add = group.add_argument
-    flag = partial(add, action="store_true")
-    flag("-r", "--recursive", help="copy folders with what is in them")
-    flag("-p", "--preserve", help="keep times and modes")
-    flag(
-        "-a",
-        "--archive",
-        help="-r and -p, and keep symlinks, hard links, extended attributes, and owners when root",
-    )
-    flag("--update", help="leave out what is not newer than at the destination")
-    for kind, what in (("exclude", "leave out what matches"), ("include", "keep what matches")):
-        add(
-            f"--{kind}",
-            metavar="PATTERN",
-            dest="filters",
-            action="append",
-            type=partial(pair, kind),
-            help=f"{what}; the first of these options that matches decides",
-        )
-    flag("-n", "--dry-run", help="list what would be copied, and copy nothing")
-    add(
-        "-T",
-        "--no-strict-names",
-        dest="strict_names",
-        action="store_false",
-        help="take the names that the far end gives, even where they do not match what was asked",
-    )
 
 
 def add_how_it_is_checked(group: argparse._ArgumentGroup) -> None:
@@ -259,9 +234,12 @@ def add_what_is_shown(group: argparse._ArgumentGroup) -> None:
     flag = partial(add, action="store_true")
     flag("-q", "--quiet", help="errors only")
     flag("-v", "--verbose", help="say which hash, cipher and connections are used, and why")
+    flag("-vv", "--itemize", help="-v, and name each file with what becomes of it")
     flag("-d", "--debug", help="show what pscp, ssh and the agents do, with the lane of each")
     add("--progress", metavar="STYLE", help="auto (a bar on a terminal), bar, plain, json or none")
     flag("--stats", help="end with a table of what was counted")
+    add("--log-file", metavar="FILE", help="write notes, errors and the summary to FILE, dated")
+    flag("--syslog", help="send notes, errors and the summary to syslog as well")
     flag("-h", "--help", help="show this and exit")
     flag("--version", help="show the version and exit")
 
@@ -273,6 +251,11 @@ def add_what_is_no_copy(group: argparse._ArgumentGroup) -> None:
         help="measure the path to HOST in about a minute, with no disk: ciphers, connections (-c: "
         "the most), windows, --plane if given; recommend what is best (--progress json: as JSON)",
     )
+    flag(
+        "--check",
+        help="copy nothing; list what differs at DEST (by size and time, or --checksum): exit "
+        "code 1",
+    )
     flag("--save", help="with --measure: have later copies to HOST use what is recommended")
     flag(
         "--clean",
@@ -281,28 +264,6 @@ def add_what_is_no_copy(group: argparse._ArgumentGroup) -> None:
     flag("--yes", help="with --clean: remove it")
     flag("--list-connections", help="list the connections that --persist keeps")
     flag("--disconnect", help="end the connections that --persist keeps, to HOST or all")
-
-
-def size(group: argparse._ArgumentGroup, short: str, long: str, dest: str, help: str) -> None:
-    names = [name for name in (short, long) if name]
-    read: Callable[[str], int] = partial(parse_size, what="/".join(names))
-    group.add_argument(*names, metavar="SIZE", dest=dest, type=read, help=help)
-
-
-def number(
-    group: argparse._ArgumentGroup, short: str, long: str, dest: str, *, metavar: str, help: str
-) -> None:
-    read: Callable[[str], int] = partial(parse_number, what=f"{short}/{long}")
-    group.add_argument(short, long, metavar=metavar, dest=dest, type=read, help=help)
-
-
-def seconds(group: argparse._ArgumentGroup, long: str, dest: str, help: str) -> None:
-    read: Callable[[str], int] = partial(parse_seconds, what=long)
-    group.add_argument(long, metavar="TIME", dest=dest, type=read, help=help)
-
-
-def pair(kind: str, pattern: str) -> tuple[str, str]:
-    return kind, pattern
 
 
 def number_or_auto(text: str, what: str) -> int | None:

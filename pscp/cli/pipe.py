@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from pscp import log
 from pscp.cli import arguments
+from pscp.cli.option_types import size
 from pscp.errors import Interrupted, PscpError, Terminated, UsageError
 from pscp.locations import Location, parse_host, parse_location
 from pscp.options import Options
@@ -66,9 +67,7 @@ def make_parser() -> arguments.Parser:
     flag("--from", dest="is_from", help="from COMMAND's standard output to here")
     what = "run this here for what is sent, and end the far COMMAND when it fails"
     group.add_argument("--producer", metavar="COMMAND", help=what)
-    arguments.size(
-        group, "", "--window", "window_bytes", "memory for putting chunks in order (256M)"
-    )
+    size(group, "", "--window", "window_bytes", "memory for putting chunks in order (256M)")
     arguments.add_how_it_is_sent(parser.add_argument_group("how it is sent"))
     arguments.add_how_ssh_is_run(parser.add_argument_group("how ssh is run"))
     arguments.add_what_is_shown(parser.add_argument_group("what is shown"))

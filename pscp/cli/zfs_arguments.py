@@ -15,8 +15,8 @@ from pscp.cli.arguments import (
     add_how_it_is_sent,
     add_how_ssh_is_run,
     add_what_is_shown,
-    size,
 )
+from pscp.cli.option_types import size
 from pscp.values import parse_number
 from pscp.zfs.settings import PLACING, PRUNABLE
 

@@ -163,7 +163,7 @@ def test_paths(copy: Copy, words: list[str], sources: list[str], destination: st
         (["--bogus=1", "a", "host:b"], "no such option: --bogus=1"),
         (["--recurs", "a", "host:b"], "no such option: --recurs"),
         (["-5", "a", "host:b"], "no such option: -5"),
-        (["-x y", "host:b"], "no such option: -x y"),
+        (["-y y", "host:b"], "no such option: -y y"),
         (["-b", "12q", "a", "host:b"], "-b/--block-size: '12q' is not a size"),
         (["-b", "0", "a", "host:b"], "too small"),
         (["-b", "2M", "a", "host:b"], "the block size must be 4 KiB to 1 MiB, not 2 MiB"),

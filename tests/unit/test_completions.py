@@ -59,7 +59,8 @@ def in_fish(here: Path, line: str) -> list[str]:
 
 
 def test_bash_completes_options(here: Path) -> None:
-    assert in_bash(here, "pscp", "--re") == ["--recursive", "--remote", "--retry-for"]
+    assert in_bash(here, "pscp", "--rec") == ["--recursive"]
+    assert in_bash(here, "pscp", "--remo") == ["--remote", "--remove-source-files"]
     assert in_bash(here, "pscp-pipe", "--pro") == ["--producer", "--program", "--progress"]
     assert in_bash(here, "pscp-zfs", "--pru") == ["--prune"]
     assert in_bash(here, "pscp-test", "--emb") == ["--embedded"]
