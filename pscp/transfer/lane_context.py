@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from pscp.endpoint import metadata, requests, tree
 from pscp.endpoint.end import End
-from pscp.transfer.lane_share import Window
+from pscp.transfer.lane_share import LEAST_BYTES, Window
 from pscp.transfer.work_queue import WorkQueue
 
 if TYPE_CHECKING:
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 # Unacknowledged bytes a lane: the channel's window (2 MiB), a socket buffer (4 MiB with Linux's
 # default tcp_wmem), the pipes, and what waits to be made durable, with room to spare.
 WINDOW_BYTES = 16 * 1024 * 1024
+# Over a far path a lane that moves that much may have more. With socket buffers of 64 MiB, one lane
+# at 1 Gbit/s and 100 ms needs 12.5 MB on the way, and a chunk at either end.
+FAR_WINDOW_BYTES = 96 * 1024 * 1024
+FAR_S = 0.02  # a round trip; 16 MiB in one are 800 MB/s
 
 # The same for a stream, in which all later chunks wait for those that one lane holds: two of a
 # channel's windows, and what is in its pipes.
@@ -78,8 +82,9 @@ class LaneContext:
     def new_window(self) -> Window:
         """Return the window of a lane that begins."""
         if self.is_stream:
-            return Window(STREAM_WINDOW_BYTES, self._rtt_s, begins_small=True)
-        return Window(WINDOW_BYTES, self._rtt_s)
+            return Window(LEAST_BYTES, self._rtt_s, STREAM_WINDOW_BYTES)
+        most_bytes = FAR_WINDOW_BYTES if self._rtt_s > FAR_S else WINDOW_BYTES
+        return Window(WINDOW_BYTES, self._rtt_s, most_bytes)
 
     def new_end(self) -> End:
         """Return a new near end for a lane."""
