@@ -7,10 +7,11 @@ Read next: transfer/copy.py.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import IO, TYPE_CHECKING
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from pscp.option_fields import OptionFields, SessionFields
     from pscp.stream.stream import Ran
+    from pscp.transfer.relay import FarSource
 
 _LARGE_BYTES = 8 * 1024 * 1024  # from here on a second connection may be of use
 
@@ -46,8 +48,8 @@ def copy(
     """Copy files and folders to or from one host, over several SSH connections.
 
     Args:
-        sources: one location or several ("path", "host:path", a Location). Either they or the
-            destination are remote.
+        sources: one location or several ("path", "host:path", a Location), all on one host. They,
+            the destination or both are remote; from host to host all goes through here.
         destination: "path", "host:path" or a Location; with a "/" at its end a folder to copy
             into.
         options: the options of the copy; `fields` replace its own.
@@ -213,7 +215,9 @@ class Session:
             for text in connections.check(options, is_push):
                 if options.verbose:
                     reporter.note(text)
-            is_something = not is_push or any(os.path.lexists(each.path) for each in froms)
+            is_something = not is_push or any(
+                each.is_remote or os.path.lexists(each.path) for each in froms
+            )
             if is_something:
                 connections.start_logins(options, is_push=is_push, is_small=is_small)
             reporter.start(counters)
@@ -222,12 +226,31 @@ class Session:
 
             if is_something:
                 connections.check_logins(options, is_push=is_push, is_small=is_small)
-            result = Run(
-                CopyRequest(connections, froms, to, options, reporter, counters, keep_digests)
-            ).run()
+            request = CopyRequest(connections, froms, to, options, reporter, counters, keep_digests)
+            with _far_source(froms, to, options) as far_source:
+                result = Run(dataclasses.replace(request, far_source=far_source)).run()
             return result
         finally:
             reporter.stop(result)
+
+
+@contextlib.contextmanager
+def _far_source(
+    froms: list[Location], to: Location, options: Options
+) -> Iterator[FarSource | None]:
+    """Yield the connections to the source's host, if neither end of the copy is here."""
+    if not (froms[0].is_remote and to.is_remote):
+        yield None
+        return
+    from pscp.transfer.relay import FarSource  # here: few copies need it
+
+    far_source = FarSource(Connections(froms[0]), options)
+    is_cut = True
+    try:
+        yield far_source
+        is_cut = False
+    finally:
+        far_source.close(is_cut=is_cut)
 
 
 def _is_client(value: object) -> bool:
@@ -242,7 +265,8 @@ def _is_large(froms: list[Location]) -> bool:
     """Return whether these local sources may be worth several connections."""
     try:
         return any(
-            os.path.isdir(each.path) or os.stat(each.path).st_size >= _LARGE_BYTES for each in froms
+            each.is_remote or os.path.isdir(each.path) or os.stat(each.path).st_size >= _LARGE_BYTES
+            for each in froms
         )
     except OSError:
         return False

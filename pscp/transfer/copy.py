@@ -42,6 +42,7 @@ from pscp.transfer.work_queue import WorkQueue
 
 if TYPE_CHECKING:
     from pscp.endpoint.end import Stream
+    from pscp.transfer.relay import FarSource
 
 _SHORT_S = 0.005  # a round trip that decides nothing
 _TUNNEL = 4.0  # times as long takes a request through a tunnel as a packet to its near end, or more
@@ -60,8 +61,9 @@ class Run:
     def run(self) -> Result:
         """Copy, and return what became of it. Raises what stops the copy as a whole."""
         token, connections = self._token(), self._request.connections
-        tops = self._negotiation.near_tops() if self._request.is_push else []
-        if self._request.is_push and not tops:  # nobody need be contacted
+        is_here = self._request.is_push and self._request.far_source is None
+        tops = self._negotiation.near_tops() if is_here else []
+        if is_here and not tops:  # nobody need be contacted
             return self._result(None, None)
         journal = self._journal(token)
         complete = False
@@ -104,7 +106,7 @@ class Run:
         """
         request, is_push = self._request, self._request.is_push
         where = (os.uname().nodename, str(os.getuid()), _machine_id(), state.folder())
-        froms = [_absolute(f.path) if is_push else f.text for f in request.froms]
+        froms = [f.text if f.is_remote else _absolute(f.path) for f in request.froms]
         to = request.to.text if is_push else _absolute(request.to.path)
         return token_of(*where, str(is_push), *froms, to)
 
@@ -114,12 +116,17 @@ class Run:
         request = self._request
         if agents[0].is_sftp:
             self._note_sftp(agents[0])
-        tops = tops or self._negotiation.far_tops(agents)
+        sources: list[RemoteAgent] = []
+        if request.far_source is not None:
+            sources = request.far_source.take(request.reporter.note)
+            tops = self._negotiation.far_tops(sources, request.far_source.connections)
+        elif not request.is_push:
+            tops = self._negotiation.far_tops(agents, request.connections)
         if not tops:
             return self._result(None, None)
         agreed = self._negotiation.agree(agents, tops, token, self._nonce, journal)
         far = agents[0]
-        algorithm = choose_hash(far)
+        algorithm = choose_hash(far, *sources[:1])
         pool = make_pool(
             request.connections,
             self._options,
@@ -127,6 +134,7 @@ class Run:
             far,
             is_push=request.is_push,
             note=request.reporter.note,
+            far_source=request.far_source,
         )
         coordinator = Coordinator(self._terms(pool, far, agreed, algorithm, journal))
         coordinator.results.failures += self._negotiation.missing
@@ -211,6 +219,7 @@ def make_pool(
     is_push: bool,
     note: Callable[[str], None],
     stream: Stream | None = None,
+    far_source: FarSource | None = None,
 ) -> LanePool:
     """Return the lanes for a copy, or for a stream, over the path that `far` has measured."""
     rtt_s = path_rtt_s(far)
@@ -234,6 +243,7 @@ def make_pool(
         keeps=connections.keeps,
         bytes_per_s=options.limit_kbit_s * 1000 / 8 if options.limit_kbit_s else None,
         stream=stream,
+        make_near=far_source.near_end if far_source is not None else None,
     )
     return LanePool(PoolTerms(context, connections, options, counters, path, known, note))
 

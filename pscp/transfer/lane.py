@@ -6,8 +6,8 @@ had in flight goes back to the queue at once.
 
 On push the near end is the source and the far end the sink; on pull it is the other way round.
 
-Not here: what both threads share (lane_ends.py), in which states a lane can be (states.py),
-connecting again (worker.py).
+Not here: what both threads share (lane_ends.py), in which states a lane can be (states.py), a near
+end that is on a third host (relay.py), connecting again (worker.py).
 Read next: lane_sender.py.
 """
 
@@ -40,7 +40,7 @@ class Lane:
         self.error: PscpError | None = None  # why it was lost
         self._life = states.Machine(states.LANE, states.Lane.OPENING)
         share = LaneShare(context.new_window(), context.next_number(), is_parked)
-        self._ends = ends = LaneEnds(context, far, context.new_end(), share)
+        self._ends = ends = LaneEnds(context, far, context.new_end(self._lose), share)
         self._queue, self._far, self._near = context.queue, far, ends.near
         self._sender = LaneSender(ends)
         self._receiver = LaneReceiver(ends)

@@ -13,11 +13,35 @@ from typing import TYPE_CHECKING
 
 from pscp.endpoint import metadata, requests, tree
 from pscp.endpoint.end import End
+from pscp.errors import PscpError
 from pscp.transfer.lane_share import LEAST_BYTES, Window
 from pscp.transfer.work_queue import WorkQueue
 
 if TYPE_CHECKING:
-    from pscp.endpoint.end import Stream
+    from typing import Protocol
+
+    from pscp.endpoint.end import ChunkSink, ChunkSource, Reply, Stream
+    from pscp.endpoint.null_ends import NullSink
+    from pscp.endpoint.source import Source
+
+    class NearEnd(Protocol):
+        """The end of a lane that the coordinator asks without a channel."""
+
+        @property
+        def source(self) -> ChunkSource | None: ...
+        @property
+        def sink(self) -> ChunkSink | None: ...
+        def the_source(self) -> ChunkSource: ...
+        def the_sink(self) -> ChunkSink: ...
+        def file_source(self) -> Source: ...
+        def file_sink(self) -> NullSink: ...
+        def begin(self, request: requests.Begin) -> None: ...
+        def answer(self, request: requests.Request, reply: Reply) -> None: ...
+        def close(self) -> None: ...
+
+    MakeNear = Callable[["Lost"], NearEnd]
+
+Lost = Callable[[PscpError], None]  # ends a lane, and says why
 
 # Unacknowledged bytes a lane: the channel's window (2 MiB), a socket buffer (4 MiB with Linux's
 # default tcp_wmem), the pipes, and what waits to be made durable, with room to spare.
@@ -55,15 +79,18 @@ class LaneContext:
         keeps: bool,
         bytes_per_s: float | None = None,
         stream: Stream | None = None,
+        make_near: MakeNear | None = None,
     ) -> None:
         """Describe the lanes.
 
         With `keeps` the next copy gets their connections. `bytes_per_s` limits all lanes together.
         `stream` is this end of a stream, whose lanes have a smaller window, which grows.
+        `make_near` makes a lane's near end, where that is not here.
         """
         self.queue, self.is_push, self.keeps = queue, is_push, keeps
         self.limiter = RateLimiter(bytes_per_s)
         self._rtt_s, self._stream, self._umask = rtt_s, stream, metadata.current_umask()
+        self._make_near = make_near
         self._numbers = itertools.count(1)
 
     @property
@@ -86,13 +113,18 @@ class LaneContext:
         most_bytes = FAR_WINDOW_BYTES if self._rtt_s > FAR_S else WINDOW_BYTES
         return Window(WINDOW_BYTES, self._rtt_s, most_bytes)
 
-    def new_end(self) -> End:
-        """Return a new near end for a lane."""
-        return End(self._umask, self._stream)
+    @property
+    def is_relayed(self) -> bool:
+        """Whether neither end of the copy is here."""
+        return self._make_near is not None
+
+    def new_end(self, lost: Lost) -> NearEnd:
+        """Return a new near end for a lane, which `lost` ends."""
+        return self._make_near(lost) if self._make_near else End(self._umask, self._stream)
 
     def near_source_entries(self) -> Iterator[tree.Entry]:
         """Yield the entries of the source at this end."""
-        end = self.new_end()
+        end = End(self._umask, self._stream)
         end.begin(self.begin_near)
         try:
             yield from end.file_source().entries()

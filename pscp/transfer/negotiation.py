@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from pscp import errors
 from pscp.connect.bootstrap import RemoteAgent
@@ -41,6 +41,10 @@ _LIMITED_BLOCK_BYTES = 256 * KIB  # a block goes at once: larger ones would make
 _SEVERAL = "the contents of two folders may have the same names: copy one folder after the other"
 
 
+if TYPE_CHECKING:
+    from pscp.transfer.relay import FarSource
+
+
 @dataclass(frozen=True)
 class CopyRequest:
     """The copy that a command or a call asks for."""
@@ -52,6 +56,7 @@ class CopyRequest:
     reporter: Reporter
     counters: Counters
     keep_digests: bool
+    far_source: FarSource | None = None  # where neither end is here
 
     @property
     def is_push(self) -> bool:
@@ -104,10 +109,10 @@ class Negotiation:
                 self._report_missing(failures.data(error.kind, location.path, str(error)))
         return tops
 
-    def far_tops(self, agents: list[RemoteAgent]) -> list[source.Top]:
+    def far_tops(self, agents: list[RemoteAgent], connections: Connections) -> list[source.Top]:
         """Return the sources at the far end. One that is missing is reported."""
         paths = [location.path for location in self._request.froms]
-        answer = self._ask(False, agents, requests.Expand(paths, glob=True))
+        answer = self._ask(False, agents, requests.Expand(paths, glob=True), connections)
         tops: list[source.Top] = []
         try:
             for path, found in zip(paths, answers.items(answer), strict=True):
@@ -200,13 +205,18 @@ class Negotiation:
         _log.debug("run %s owns the copy; earlier runs: %s", request.nonce, claimed.earlier)
         return claimed
 
-    def _ask_far(self, agents: list[RemoteAgent], request: requests.Request) -> tuple[object, bool]:
+    def _ask_far(
+        self,
+        agents: list[RemoteAgent],
+        request: requests.Request,
+        connections: Connections | None = None,
+    ) -> tuple[object, bool]:
         """Ask the first agent. Return its answer, and whether that is a failure.
 
         If its connection is lost, another one is asked: each of these requests may be made twice.
         Raises ConnectError.
         """
-        connections = self._request.connections
+        connections = connections or self._request.connections
         for pause_s in (*_PAUSES_S, None):
             try:
                 return agents[0].ask(request)
@@ -220,13 +230,19 @@ class Negotiation:
             replace_dead(agents, connections, self._options, self._request.reporter.note)
         raise AssertionError("the last attempt returns or raises")
 
-    def _ask(self, of_near: bool, agents: list[RemoteAgent], request: requests.Request) -> object:
+    def _ask(
+        self,
+        of_near: bool,
+        agents: list[RemoteAgent],
+        request: requests.Request,
+        connections: Connections | None = None,
+    ) -> object:
         """Ask one end. Raises DestinationError for its refusal."""
         found: list[tuple[object, bool]] = []
         if of_near:
             self._near.answer(request, lambda answer, failed: found.append((answer, failed)))
         else:
-            found.append(self._ask_far(agents, request))
+            found.append(self._ask_far(agents, request, connections))
         answer, is_failed = found[0]
         if is_failed:
             failure = _checked_failure(answer)
@@ -280,12 +296,15 @@ def _checked_name(value: object) -> str:
 # --- what an end is asked to be
 
 
-def choose_hash(far: RemoteAgent) -> str:
-    """Return the fastest digest that both ends have. Raises ProtocolError if there is none."""
+def choose_hash(far: RemoteAgent, source: RemoteAgent | None = None) -> str:
+    """Return the fastest digest that both ends have: the far one, and this one or `source`.
+
+    Raises ProtocolError if there is none.
+    """
     try:
-        return hashes.fastest(hashes.speeds(), far.hashes)
+        return hashes.fastest(source.hashes if source else hashes.speeds(), far.hashes)
     except ValueError:
-        raise errors.ProtocolError("the agent has no digest that this end has") from None
+        raise errors.ProtocolError("the two ends have no digest in common") from None
 
 
 def source_request(

@@ -60,7 +60,8 @@ class PlanWalk(threading.Thread):
     def __init__(self, copy: Copy, tops: list[source.Top], target: placing.Target) -> None:
         super().__init__(name="walk", daemon=True)
         self._copy, self._terms, self._queue = copy, copy.terms, copy.terms.queue
-        self._rules = SourceRules(tops, self._terms.options, not self._terms.context.is_push)
+        self._is_here = self._terms.context.is_push and not self._terms.context.is_relayed
+        self._rules = SourceRules(tops, self._terms.options, not self._is_here)
         self._placement = Placement(tops, target.names)
         existing = set(target.existing)
         self._new_tops = {top for top, name in enumerate(target.names) if name not in existing}
@@ -86,7 +87,7 @@ class PlanWalk(threading.Thread):
 
     def _entries(self) -> Iterator[tree.Entry]:
         """Yield the source's entries, from this end or the far one."""
-        if self._terms.context.is_push:
+        if self._is_here:
             yield from self._terms.context.near_source_entries()
             return
         try:

@@ -73,8 +73,9 @@ def check_everyday(world: World, ran: Ran) -> None:
     assert_same_tree(here / "data", there / "backup" / "data")
     assert_same_tree(here / "data", there / "archive", modes=True, times=True)
     assert sorted(path.name for path in there.iterdir()) == [
-        "archive", "backup", "big.iso", "clean", "logs",
+        "archive", "backup", "big.iso", "clean", "copied", "logs",
     ]  # fmt: skip
+    assert_same_tree(there / "logs", there / "copied" / "logs")
     for name in ("day-1.log", "day-1.gz", "day-2.gz"):
         assert (here / name).read_text() == f"{name} there"
     assert (there / "clean" / "data" / "report.txt").exists()

@@ -179,7 +179,6 @@ def test_paths(copy: Copy, words: list[str], sources: list[str], destination: st
         (["a", "-host:b"], "-h does not go with other letters"),
         (["--", "a", "-host:b"], 'cannot start with "-"'),
         (["--", "a", "a"], "both on this machine"),
-        (["h:a", "h:b"], "both remote"),
         (["h:a", "g:a", "a"], "different hosts"),
         (["h:a", "a", "a"], "different hosts"),
         (["h:a", "me@h:a", "a"], "different hosts"),
