@@ -150,6 +150,10 @@ class Run:
             first = [agents.pop(0) for _ in range(min(len(agents), lanes))]
             pool.begin(of_source, of_sink, first)
             coordinator.run(tops, agreed.target)
+        except BaseException:
+            if request.far_source is not None:
+                request.far_source.cut()
+            raise
         finally:
             pool.end()
             agents += pool.kept.agents

@@ -24,6 +24,7 @@ from pscp.errors import CopyError, ProtocolError, PscpError
 from pscp.options import Options
 from pscp.transfer.lane_context import Lost
 from pscp.transfer.lane_ends import MISSHAPEN, misshapen
+from pscp.transports import Channel
 
 if TYPE_CHECKING:
     from pscp.endpoint.null_ends import NullSink
@@ -39,6 +40,8 @@ class FarSource:
         self.connections, self.options = connections, options
         self._lock = threading.Lock()  # guards what follows
         self.agents: list[RemoteAgent] = []  # those that no lane has
+        self._opening: list[Channel] = []  # that log in
+        self._is_cut = False
 
     def take(self, note: Callable[[str], None]) -> list[RemoteAgent]:
         """Open the first connection. Raises ConnectError."""
@@ -50,7 +53,29 @@ class FarSource:
         with self._lock:
             if self.agents:
                 return self.agents.pop()
-        return self.connections.connect(self.options, Wanted(None, "", lambda channel: None))
+        opened: list[Channel] = []
+        try:
+            wanted = Wanted(None, "", lambda channel: self._note(channel, opened))
+            return self.connections.connect(self.options, wanted)
+        finally:
+            with self._lock:
+                self._opening = [each for each in self._opening if each not in opened]
+
+    def _note(self, channel: Channel, opened: list[Channel]) -> None:
+        with self._lock:
+            opened.append(channel)
+            self._opening.append(channel)
+            is_cut = self._is_cut
+        if is_cut:
+            channel.end()
+
+    def cut(self) -> None:
+        """End the logins that go on, as the copy stops."""
+        with self._lock:
+            self._is_cut = True
+            opening = list(self._opening)
+        for channel in opening:
+            channel.end()
 
     def near_end(self, lost: Lost) -> RelayEnd:
         """Return the near end of a lane, which `lost` ends."""
