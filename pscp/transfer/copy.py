@@ -116,12 +116,8 @@ class Run:
         request = self._request
         if agents[0].is_sftp:
             self._note_sftp(agents[0])
-        sources: list[RemoteAgent] = []
-        if request.far_source is not None:
-            sources = request.far_source.take(request.reporter.note)
-            tops = self._negotiation.far_tops(sources, request.far_source.connections)
-        elif not request.is_push:
-            tops = self._negotiation.far_tops(agents, request.connections)
+        sources = self._take_source()
+        tops = tops or self._far_tops(agents, sources)
         if not tops:
             return self._result(None, None)
         agreed = self._negotiation.agree(agents, tops, token, self._nonce, journal)
@@ -161,6 +157,17 @@ class Run:
         _log.debug("to be remembered of the path: %s", lesson)
         request.connections.remember(self._options, request.is_push, lesson)
         return self._result(coordinator, pool)
+
+    def _take_source(self) -> list[RemoteAgent]:
+        """Return the first connection to the source's host, where neither end is here."""
+        far_source = self._request.far_source
+        return far_source.take(self._request.reporter.note) if far_source is not None else []
+
+    def _far_tops(self, agents: list[RemoteAgent], sources: list[RemoteAgent]) -> list[source.Top]:
+        far_source = self._request.far_source
+        if far_source is None:
+            return self._negotiation.far_tops(agents, self._request.connections)
+        return self._negotiation.far_tops(sources, far_source.connections)
 
     def _terms(
         self, pool: LanePool, far: RemoteAgent, agreed: Agreement, algorithm: str, journal: Journal
