@@ -72,6 +72,8 @@ class LaneShare:
     Only the queue changes it, with its lock held; its lane may read it.
     """
 
+    give_up: Callable[[], object]  # ends the lane, which stands still; its lane sets it
+
     def __init__(self, window: Window, lane: int = 0, is_parked: IsParked = never) -> None:
         """`lane` is the lane's number. While `is_parked()` the lane gets no more work."""
         self.window, self.lane, self.is_parked = window, lane, is_parked
