@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 _LARGE_BYTES = 8 * 1024 * 1024  # from here on a second connection may be of use
 
 Source = str | Location | Sequence[str | Location]
+Patterns = str | Sequence[str]
 Progress = Callable[[Counters], object]
 
 
@@ -40,6 +41,8 @@ def copy(
     destination: str | Location,
     *,
     options: Options | None = None,
+    exclude: Patterns = (),
+    include: Patterns = (),
     reporter: Reporter | None = None,
     progress: Progress | None = None,
     keep_digests: bool = True,
@@ -53,6 +56,8 @@ def copy(
         destination: "path", "host:path" or a Location; with a "/" at its end a folder to copy
             into.
         options: the options of the copy; `fields` replace its own.
+        exclude: a pattern, or several, of what to leave out, as rsync's (docs/filters.md).
+        include: of what to copy though `exclude` or the option `filters` would leave it out.
         reporter: shows the copy while it runs, as the command line's display does.
         progress: is called about ten times a second with a snapshot of Counters.
         keep_digests: with strong=True the Result's `digests` map each path to its SHA-256; False
@@ -72,7 +77,7 @@ def copy(
     KeyboardInterrupt and other exceptions of signal handlers end the copy tidily; what had landed
     is kept.
     """
-    chosen = _options(options, fields)
+    chosen = _filtered(_options(options, fields), exclude, include)
     froms, to = _locations(sources, destination)
     host = to if to.is_remote else froms[0]
     with Session(host, chosen) as session:
@@ -138,6 +143,8 @@ class Session:
         sources: Source,
         destination: str | Location,
         *,
+        exclude: Patterns = (),
+        include: Patterns = (),
         reporter: Reporter | None = None,
         progress: Progress | None = None,
         **fields: Unpack[OptionFields],
@@ -147,7 +154,8 @@ class Session:
         host = to if to.is_remote else froms[0]
         if not self._is_any_host and _place(host) != _place(self.host):
             raise errors.UsageError(f"{host.text} is not on this session's host")
-        return self._copy(froms, to, _options(self.options, fields), reporter, progress)
+        options = _filtered(_options(self.options, fields), exclude, include)
+        return self._copy(froms, to, options, reporter, progress)
 
     # --- streams
 
@@ -277,6 +285,17 @@ def _options(options: Options | None, fields: OptionFields | SessionFields) -> O
         return dataclasses.replace(options or Options(), **fields)
     except TypeError as error:
         raise errors.UsageError(f"no such option: {error}") from None
+
+
+def _filtered(options: Options, exclude: Patterns, include: Patterns) -> Options:
+    """Return the options with these patterns before its own filters: first `include`."""
+    words = {"include": include, "exclude": exclude}
+    for word, given in words.items():
+        if not isinstance(given, Sequence) or isinstance(given, bytes):
+            raise errors.UsageError(f"{word} must be a pattern or several, not {given!r}")
+        words[word] = [given] if isinstance(given, str) else given
+    added = [(word, pattern) for word, given in words.items() for pattern in given]
+    return dataclasses.replace(options, filters=(*added, *options.filters)) if added else options
 
 
 def _locations(sources: Source, destination: str | Location) -> tuple[list[Location], Location]:

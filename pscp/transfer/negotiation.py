@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from pscp import errors
+from pscp import errors, filters
 from pscp.connect.bootstrap import RemoteAgent
 from pscp.connect.connections import Connections
 from pscp.endpoint import failures, hashes, metadata, placing, requests, source, tree
@@ -316,7 +316,7 @@ def source_request(
         follow=not options.archive,
         preserve=options.preserve,
         archive=options.archive,
-        filters=options.filters,
+        filters=filters.regexes(options.filters),
     )
     block_bytes = options.block_bytes
     if options.limit_kbit_s is not None:

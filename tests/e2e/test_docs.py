@@ -85,6 +85,24 @@ def check_everyday(world: World, ran: Ran) -> None:
     assert (last["event"], last["ok"]) == ("end", True)
 
 
+def check_filters(world: World, ran: Ran) -> None:
+    for folder, kept in (
+        ("a", ["data", "data/report.txt"]),
+        ("b", ["data", "data/photos", "data/photos/1.jpg"]),
+        ("c", ["data", "data/photos", "data/photos/1.jpg", "data/report.txt"]),
+        ("d", ["data", "data/half-done.tmp", "data/photos", "data/report.txt"]),
+    ):
+        assert below(world.there / folder) == kept, folder
+
+
+def check_filters_python(world: World, ran: Ran) -> None:
+    assert below(world.there / "e") == ["data", "data/half-done.tmp", "data/report.txt"]
+
+
+def below(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
 def check_sockets(world: World, ran: Ran) -> None:
     for copied in (world.there / "big.iso", world.there / "backup" / "big.iso"):
         assert copied.read_bytes() == (world.here / "big.iso").read_bytes()
