@@ -56,6 +56,14 @@ class Location:
         return f"./{self.path}" if self.path.startswith("~") else self.path
 
     @property
+    def prefix(self) -> str:
+        """What stands before a path on the same host, `user@host:`; empty for a local one."""
+        if self.host is None:
+            return ""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.user}@{host}:" if self.user is not None else f"{host}:"
+
+    @property
     def login(self) -> str:
         """`user@host` or `host`, as ssh takes it; empty for a local path."""
         host = self.host or ""

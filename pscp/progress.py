@@ -78,6 +78,11 @@ class Reporter(Protocol):
     """Shows a copy. Any thread may call the methods; stop() may be called more than once."""
 
     @property
+    def is_live(self) -> bool:
+        """Whether somebody watches, so that a failure is shown before others are counted to it."""
+        return False
+
+    @property
     def wants_files(self) -> bool:
         """Whether file() is to be called. It holds for a whole copy."""
         return False
@@ -117,7 +122,7 @@ def make_reporter(options: Options, is_terminal: bool) -> Reporter:
 class Silent:
     """Shows nothing: the reporter of a program that names no other."""
 
-    wants_files = False
+    is_live = wants_files = False
 
     def start(self, counters: Counters) -> None:
         pass
@@ -150,7 +155,7 @@ class Notes(Silent):
         self._notes.flush()
 
     def _write_note(self, text: str) -> None:
-        write_line(self._err, f"pscp: {text}")
+        write_line(self._err, prefixed(text))
 
     def line(self, text: str) -> None:
         write_line(self._out, text)
@@ -159,6 +164,7 @@ class Notes(Silent):
 class Ticking(Notes):
     """Calls its own tick() from a thread, from start() until stop()."""
 
+    is_live = True
     period_s = 1.0
 
     def __init__(
@@ -257,7 +263,7 @@ class CallbackReporter(Ticking):
         super().__init__()
         self._callback = callback
         self._inner = inner or Silent()
-        self.wants_files = self._inner.wants_files
+        self.is_live, self.wants_files = self._inner.is_live, self._inner.wants_files
         self._raised: BaseException | None = None
 
     def start(self, counters: Counters) -> None:
@@ -331,7 +337,7 @@ class RichBar(Ticking):
             super()._write_note(text)
             return
         with contextlib.suppress(OSError, ValueError):
-            live.console.out(f"pscp: {printable(text)}", highlight=False)
+            live.console.out(printable(prefixed(text)), highlight=False)
 
     def finish(self, result: Result | None) -> None:
         live, self._live = self._live, None
@@ -392,6 +398,11 @@ def describe(now: Counters, bytes_per_s: float) -> tuple[list[str], list[str]]:
     if now.files_failed:
         second.append(f"{now.files_failed} failed")
     return first, second
+
+
+def prefixed(text: str) -> str:
+    """Return a note as it is shown; a hint, which begins with two blanks, stands below its note."""
+    return f"    {text}" if text.startswith("  ") else f"pscp: {text}"
 
 
 def count(number: int, noun: str) -> str:

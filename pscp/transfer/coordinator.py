@@ -58,6 +58,7 @@ class Coordinator:
         finally:
             walk.join()
             self.ending.close()
+            self._queue.run_alone(self.results.lines.close)
 
     def _is_copied(self) -> bool:
         """Return whether all of the plan is done.

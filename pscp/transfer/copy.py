@@ -26,6 +26,7 @@ from pscp.progress import Counters, Result
 from pscp.transfer.autotune import LOGIN_TRIPS, LOSSY_S, Path, usual_lanes
 from pscp.transfer.coordinator import Coordinator
 from pscp.transfer.copy_terms import CopyTerms, PoolTerms
+from pscp.transfer.failure_lines import FilePlaces
 from pscp.transfer.journal import Journal, token_of
 from pscp.transfer.lane_context import LaneContext
 from pscp.transfer.lane_pool import LanePool
@@ -132,7 +133,9 @@ class Run:
             note=request.reporter.note,
             far_source=request.far_source,
         )
-        coordinator = Coordinator(self._terms(pool, far, agreed, algorithm, journal))
+        coordinator = Coordinator(
+            self._terms(pool, far, agreed, algorithm, tops=tops, journal=journal)
+        )
         coordinator.results.failures += self._negotiation.missing
         lanes, root = pool.layout.count, agreed.target.root
         request.explain(f"to {root}, chunks hashed with {algorithm}")
@@ -170,20 +173,29 @@ class Run:
         return self._negotiation.far_tops(sources, far_source.connections)
 
     def _terms(
-        self, pool: LanePool, far: RemoteAgent, agreed: Agreement, algorithm: str, journal: Journal
+        self,
+        pool: LanePool,
+        far: RemoteAgent,
+        agreed: Agreement,
+        algorithm: str,
+        *,
+        tops: list[source.Top],
+        journal: Journal,
     ) -> CopyTerms:
+        request, root = self._request, agreed.target.root
         return CopyTerms(
             self._options,
-            self._request.counters,
-            self._request.reporter,
+            request.counters,
+            request.reporter,
             journal,
             pool.context,
             algorithm=algorithm,
             algorithms={algorithm} | hashes.ALGORITHMS.keys() & far.hashes.keys(),
             chunk_bytes=self._options.chunk_bytes or _chunk_bytes(far),
+            places=FilePlaces(request.froms[0].prefix, tops, request.to.prefix, root),
             earlier=agreed.claimed.earlier,
             folds=agreed.claimed.folds,
-            keep_digests=self._request.keep_digests,
+            keep_digests=request.keep_digests,
         )
 
     def _note_sftp(self, far: RemoteAgent) -> None:
@@ -192,6 +204,8 @@ class Run:
         how = str(far.hello.get("verify"))
         request.counters.set(verified=how != "none")
         request.explain(f"over SFTP; verified by: {how}")
+        if self._options.quiet:
+            return
         if self._options.archive:
             lost = "attributes, ACLs and fractions of a second are not kept, owners by number"
             links = "" if request.is_push else "; hard links become files of their own"

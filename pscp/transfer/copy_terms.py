@@ -15,6 +15,7 @@ from pscp.log import Log
 from pscp.options import Options
 from pscp.progress import Counters, Reporter
 from pscp.transfer.autotune import Path
+from pscp.transfer.failure_lines import FilePlaces
 from pscp.transfer.journal import Journal
 from pscp.transfer.lane_context import LaneContext
 from pscp.transfer.work_queue import WorkQueue
@@ -34,6 +35,7 @@ class CopyTerms:
     algorithm: str  # the digest of the copy
     algorithms: Collection[str]  # the digests that both ends have
     chunk_bytes: int
+    places: FilePlaces  # of files that fail
     earlier: Sequence[str] = ()  # runs that may have left parts
     folds: bool = False  # names at the destination do not differ by case
     keep_digests: bool = True

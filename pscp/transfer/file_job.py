@@ -257,7 +257,10 @@ class FileJob:
             if isinstance(found, dict):
                 self._cannot_finish(found)
             elif (digest := found[0]) is None:
-                self._cannot_finish(self._failure_data(failures.CHANGED, "changed"))
+                changed = failures.data(
+                    failures.CHANGED, self.item.known.path, "changed while it was copied"
+                )
+                self._cannot_finish(answers.from_source(changed))
             else:
                 self._finish(digest)
 

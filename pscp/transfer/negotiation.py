@@ -117,7 +117,7 @@ class Negotiation:
         try:
             for path, found in zip(paths, answers.items(answer), strict=True):
                 if isinstance(found, dict):
-                    self._report_missing(_checked_failure(found))
+                    self._report_missing(_checked_failure(found), self._request.froms[0].prefix)
                 else:
                     tops += [self._checked_top(path, row) for row in answers.items(found)]
         except (TypeError, ValueError) as error:
@@ -132,12 +132,12 @@ class Negotiation:
             raise errors.ProtocolError(f"the far end sends {top.name!a} for {path!a}")
         return top
 
-    def _report_missing(self, failure: failures.Data) -> None:
+    def _report_missing(self, failure: failures.Data, where: str = "") -> None:
         error = as_error(failure)
         self._request.counters.add(files_total=1, files_failed=1)
         self.missing.append(Reported(error.path, type(error).__name__, error.message))
         reporter = self._request.reporter
-        reporter.note(f"{error.path}: {error.message}")
+        reporter.note(f"{where}{error.path}: {error.message}")
         if reporter.wants_files:
             reporter.file(error.path, "failed", "")
 
@@ -249,7 +249,9 @@ class Negotiation:
         answer, is_failed = found[0]
         if is_failed:
             failure = _checked_failure(answer)
-            raise errors.DestinationError(f"{failure['path']}: {failure['message']}")
+            of_source = isinstance(request, requests.Expand)
+            where = (self._request.froms[0] if of_source else self._request.to).prefix
+            raise errors.DestinationError(f"{where}{failure['path']}: {failure['message']}")
         return answer
 
 

@@ -129,7 +129,7 @@ class PlanWalk(threading.Thread):
 
     def _refuse(self, failure: Failure) -> None:
         self._terms.counters.add(files_total=1)
-        self._queue.run_alone(lambda: self._copy.results.failed(failure))
+        self._queue.run_alone(lambda: self._copy.results.failed(answers.from_source(failure)))
 
     def _check_alone(self, entry: tree.Entry) -> None:
         """Raise Refusal for a name that the destination does not tell from an earlier one."""

@@ -1,6 +1,7 @@
 """What became of a copy's files: those that failed, and the digests of those that landed.
 
-Not here: a copy's Result (progress.py), a failure as an end reports it (endpoint/failures.py).
+Not here: a copy's Result (progress.py), a failure as an end reports it (endpoint/failures.py), the
+lines that tell of it (failure_lines.py).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pscp.log import Log
 from pscp.progress import Failure as Reported
 from pscp.progress import Outcome
 from pscp.transfer.copy_terms import CopyTerms
+from pscp.transfer.failure_lines import FailureLines, hint_of
 from pscp.transfer.plan import Failure, Placed
 
 _log = Log("transfer")
@@ -39,6 +41,7 @@ class Results:
 
     def __init__(self, terms: CopyTerms) -> None:
         self._terms = terms
+        self.lines = FailureLines(terms.reporter, terms.places, all=terms.options.verbose)
         self.failures: list[Reported] = []
         self.digests: dict[str, str] = {}  # by path, in hex
         self._failures_bytes = 0
@@ -80,14 +83,14 @@ class Results:
         if failure["kind"] == failures.SUPERSEDED:
             self._terms.queue.stop(errors.CopyRunning(failure["message"]))
             return
-        error = as_error(failure)
+        error, of_source = as_error(failure), failure.get("of_source", False)
         _log.debug("failed: %s: %s", error.path, failure)
         self._terms.counters.add(files_failed=1)
         self._failures_bytes += sys.getsizeof(error.path) + sys.getsizeof(error.message) + 200
         if self._failures_bytes < _FAILURES_BYTES or not self.failures:
             kind = type(error).__name__
             self.failures.append(Reported(error.path, kind, error.message, error.hint))
-        self._terms.reporter.note(f"{error.path}: {error.message}")
+        self.lines.add(error, of_source)
         self.became("failed", [(error.path, "")])
 
 
@@ -95,5 +98,6 @@ def as_error(failure: Failure) -> errors.FileError:
     """Return the error for an end's failure."""
     path, message = failure["path"], failure["message"]
     if failure["kind"] == failures.SYSTEM:
-        return errors.SystemFailure(path, message, failure["errno"])
+        hint = hint_of(failure["errno"], failure.get("of_source", False))
+        return errors.SystemFailure(path, message, failure["errno"], hint)
     return _ERRORS[failure["kind"]](path, message)

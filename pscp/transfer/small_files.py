@@ -6,6 +6,7 @@ Not here: large files (file_job.py), how a pack is filled (plan.py).
 from __future__ import annotations
 
 from pscp.endpoint import failures, tree
+from pscp.transfer import answers
 from pscp.transfer.copy_terms import CopyTerms
 from pscp.transfer.plan import Failure, Pack, PackBuilder, Placed
 from pscp.transfer.results import Results
@@ -51,7 +52,8 @@ class SmallFiles:
                 damaged.append(item)
                 self._terms.counters.add(chunks_resent=1, bytes_sent=item.entry.size)
             else:
-                self._results.failed(failure)
+                is_read = isinstance(row, list)
+                self._results.failed(failure if is_read else answers.from_source(failure))
         self._landed(landed)
         if damaged:
             self._terms.queue.add(Pack(damaged, self._packed, is_again=True))

@@ -53,7 +53,9 @@ def test_quiet_says_errors_only(filled: Way) -> None:
     os.mkfifo(filled.source / "t" / "fifo")
     ran = filled.command("-r", "-q", names=["t"])
     assert (ran.code, ran.out) == (1, "")
-    assert ran.err == "pscp: t/fifo: is not a file, a folder or a link\n"
+    what, hint = ran.err.splitlines()
+    assert what == f"pscp: {filled.source}/t/fifo: is not a file, a folder or a link"
+    assert hint.startswith("      leave it out")
 
 
 def test_stats(filled: Way) -> None:
@@ -93,7 +95,8 @@ def test_json_of_a_failure(filled: Way) -> None:
     assert os.fsencode(failure["path"]) == b"t/fifo \xff\x1b"
     assert failure["error"] == "UnsupportedFile"
     assert [event["text"] for event in told if event["event"] == "note"] == [
-        f"{failure['path']}: {failure['message']}"
+        f"{filled.source}/{failure['path']}: {failure['message']}",
+        f"  {failure['hint']}",
     ]
 
 
