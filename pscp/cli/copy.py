@@ -85,6 +85,8 @@ def run_command(
     try:
         return 0 if answer_help(name, make, words) else act(words)
     except PscpError as error:
+        if error.hint == UsageError.hint:
+            error.hint = f"{name} --help lists the options"
         complain(error, name)
         return error.exit_code
     except KeyboardInterrupt:  # before the command listens for signals, or after
@@ -161,10 +163,13 @@ def as_connections(texts: list[str], options: Options, others: set[str]) -> Conn
 
 def as_copy(texts: list[str], options: Options) -> Command:
     locations = [parse_location(text) for text in texts]
-    if not locations:
-        raise UsageError("a source and a destination are missing", f"usage: {USAGE}")
-    if len(locations) == 1:
-        raise UsageError("a destination is missing", f"usage: {USAGE}")
+    if len(locations) < 2:
+        missing = "a destination is" if locations else "a source and a destination are"
+        hint = f"usage: {USAGE}"
+        if options.identities:
+            taken = options.identities[-1]
+            hint = f"-i takes {taken!r} for a private key; rsync's -i is -vv here"
+        raise UsageError(f"{missing} missing", hint)
     *sources, destination = locations
     check_direction(sources, destination)
     for source in sources:
@@ -254,10 +259,18 @@ def conclude(result: Result, options: Options) -> None:
     if options.quiet:
         return
     if options.progress not in ("none", "json"):
-        write_line(sys.stderr, dry_run_summary(result) if options.dry_run else summary(result))
+        write_line(sys.stderr, closing_line(result, options))
     if options.stats:
         for text in table(result):
             write_line(sys.stderr, text)
+
+
+def closing_line(result: Result, options: Options) -> str:
+    if options.dry_run:
+        return dry_run_summary(result)
+    if options.transfer_test:
+        return f"transfer test: nothing was read or written; {summary(result)}"
+    return summary(result)
 
 
 def summary(result: Result) -> str:

@@ -138,7 +138,8 @@ class Run:
         )
         coordinator.results.failures += self._negotiation.missing
         lanes, root = pool.layout.count, agreed.target.root
-        request.explain(f"to {root}, chunks hashed with {algorithm}")
+        where = "a transfer test" if self._options.transfer_test else f"to {root}"
+        request.explain(f"{where}, chunks hashed with {algorithm}")
         request.explain(f"beginning with {lanes} lanes: {pool.layout.why}")
         of_source = source_request(tops, self._options, algorithm)
         of_sink = sink_request(
