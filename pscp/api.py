@@ -215,7 +215,8 @@ class Session:
         reporter = reporter or Silent()
         if progress is not None:
             reporter = CallbackReporter(progress, reporter)
-        counters = Counters(started_s=time.monotonic())
+        host = (to if to.is_remote else froms[0]).login
+        counters = Counters(started_s=time.monotonic(), host=host)
         result: Result | None = None
         try:
             connections, is_push = self.connections, to.is_remote

@@ -14,6 +14,18 @@ if TYPE_CHECKING:
     from typing import Unpack
 
 
+_NO_NUMBERS = ("nouns", "host", "large")
+
+
+@dataclass(slots=True)
+class LargeFile:
+    """A file that travels in chunks, as far as it has come."""
+
+    path: str
+    size_bytes: int
+    done_bytes: int = 0
+
+
 class Deltas(TypedDict, total=False):
     """What add() takes: by how much each counter grows."""
 
@@ -42,6 +54,7 @@ class Values(TypedDict, total=False):
     lanes_alive: int
     lanes_wanted: int
     connections_lost: int
+    attempts: int
 
 
 @dataclass(slots=True)
@@ -64,8 +77,11 @@ class Counters:
     lanes_alive: int = 0
     lanes_wanted: int = 0
     connections_lost: int = 0
+    attempts: int = 0  # to connect again, since no lane is alive
     started_s: float = field(default_factory=time.monotonic)
     nouns: tuple[str, str] = ("file", "lane")  # what is counted, for people
+    host: str = ""  # as it was typed
+    large: dict[int, LargeFile] = field(default_factory=dict, compare=False)  # under way
     _lock: threading.Lock = field(
         default_factory=threading.Lock, init=False, repr=False, compare=False
     )
@@ -87,11 +103,25 @@ class Counters:
             for name, value in values.items():
                 setattr(self, name, value)
 
+    def begin_file(self, number: int, path: str, size_bytes: int) -> None:
+        """Note that a large file is under way, until end_file()."""
+        with self._lock:
+            self.large[number] = LargeFile(path, size_bytes)
+
+    def add_to_file(self, number: int, done_bytes: int) -> None:
+        with self._lock:
+            if number in self.large:
+                self.large[number].done_bytes += done_bytes
+
+    def end_file(self, number: int) -> None:
+        with self._lock:
+            self.large.pop(number, None)
+
     def snapshot(self) -> Counters:
         """Return a copy whose fields belong together and stay as they are."""
         with self._lock:
-            return replace(self)
+            return replace(self, large={n: replace(each) for n, each in self.large.items()})
 
     def as_dict(self) -> dict[str, object]:
-        counted = [item.name for item in fields(self) if item.init and item.name != "nouns"]
+        counted = [each.name for each in fields(self) if each.init and each.name not in _NO_NUMBERS]
         return {name: getattr(self, name) for name in counted}

@@ -10,22 +10,17 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import fields
 from typing import TYPE_CHECKING, NamedTuple
 
 from pscp import log
 from pscp.cli.arguments import USAGE, Parser, before_dashes, make_parser, version
+from pscp.cli.closing import conclude
+from pscp.display import make_reporter
 from pscp.errors import Interrupted, PscpError, UsageError
 from pscp.locations import Location, check_direction, parse_host, parse_location
 from pscp.options import Options
 from pscp.progress import (
-    NO_CIPHER,
     Notes,
-    Result,
-    count,
-    format_bytes,
-    format_duration,
-    make_reporter,
 )
 from pscp.signals import raise_on_signals
 from pscp.terminal_text import complain, is_terminal, write_line
@@ -250,67 +245,8 @@ def run_copy(command: Command) -> int:
             result = copy(*ends, options=options, reporter=reporter, keep_digests=False)
         finally:
             reporter.stop(None)
-    conclude(result, options)
+    conclude(result, options, command.destination.text)
     return 0 if result.ok else 1
-
-
-def conclude(result: Result, options: Options) -> None:
-    """Write the closing words on stderr: stdout is for what was asked for."""
-    if options.quiet:
-        return
-    if options.progress not in ("none", "json"):
-        write_line(sys.stderr, closing_line(result, options))
-    if options.stats:
-        for text in table(result):
-            write_line(sys.stderr, text)
-
-
-def closing_line(result: Result, options: Options) -> str:
-    if options.dry_run:
-        return dry_run_summary(result)
-    if options.transfer_test:
-        return f"transfer test: nothing was read or written; {summary(result)}"
-    return summary(result)
-
-
-def summary(result: Result) -> str:
-    """Return, for example: 268.4 MB in 1.2 s (223.7 MB/s), 12 files, 64 chunks verified."""
-    moved_bytes = max(0, result.bytes - result.bytes_resumed)
-    rate = format_bytes(moved_bytes / result.seconds if result.seconds > 0 else 0)
-    extras = (
-        (result.chunks_resent, f"{result.chunks_resent} resent"),
-        (result.bytes_resumed, f"{format_bytes(result.bytes_resumed)} was there already"),
-        (result.files_skipped, f"{result.files_skipped} skipped"),
-        (len(result.failures), f"{len(result.failures)} failed"),
-    )
-    return ", ".join(
-        [
-            f"{format_bytes(moved_bytes)} in {format_duration(result.seconds)} ({rate}/s)",
-            count(result.files, "file"),
-            f"{count(result.chunks_verified, 'chunk')} verified"
-            if result.verified
-            else "not verified",
-            *(text for number, text in extras if number),
-            *([NO_CIPHER] if result.plane == "plain" else []),
-        ]
-    )
-
-
-def dry_run_summary(result: Result) -> str:
-    missing_bytes = max(0, result.bytes - result.bytes_resumed)
-    there = f"{count(result.files, 'file')}, {format_bytes(missing_bytes)}"
-    return f"nothing was copied (dry run); it would have been {there}"
-
-
-def table(result: Result) -> list[str]:
-    rows = {
-        item.name.replace("_", " "): getattr(result, item.name)
-        for item in fields(result)
-        if item.name not in ("digests", "failures")
-    }
-    rows |= {"seconds": f"{result.seconds:.3f}", "failures": len(result.failures)}
-    rows["verified"] = "yes" if result.verified else "no"
-    return [f"{name:<17} {value:>16}" for name, value in rows.items()]
 
 
 def flush_stdout() -> None:

@@ -17,7 +17,9 @@ from typing import NamedTuple
 
 from pscp import log
 from pscp.cli import arguments
+from pscp.cli.closing import rows
 from pscp.cli.option_types import size
+from pscp.display import RichBar, make_reporter
 from pscp.errors import Interrupted, PscpError, Terminated, UsageError
 from pscp.locations import Location, parse_host, parse_location
 from pscp.options import Options
@@ -25,11 +27,9 @@ from pscp.progress import (
     NO_CIPHER,
     Counters,
     Reporter,
-    RichBar,
     count,
     format_bytes,
     format_duration,
-    make_reporter,
 )
 from pscp.signals import raise_on_signals
 from pscp.terminal_text import complain, is_terminal, write_line
@@ -142,7 +142,10 @@ def move(command: Piped) -> int:
         raise UsageError(f"the standard {'input' if command.is_push else 'output'} is closed")
     if options.plane == "plain" and command.producer is None and command.is_push and os.isatty(0):
         raise UsageError("--plane plain has no cipher, and what you type would be read on its way")
-    reporter, counters = make_reporter(options, is_terminal(sys.stderr)), Counters()
+    reporter, counters = (
+        make_reporter(options, is_terminal(sys.stderr)),
+        Counters(host=command.host.login),
+    )
     has_bar = isinstance(reporter, RichBar)
     out = LinesAboveBar(str(command.host.host), reporter) if has_bar else show
     session = Session(command.host, options)
@@ -170,10 +173,22 @@ def move(command: Piped) -> int:
             fd, stream.ended_well = producer.fd, producer.ended_well
         status = stream.run(fd)
         plane = session.connections.carrier(options)
-    if has_bar:
+    conclude(counters, plane, options, has_bar)
+    return status
+
+
+def conclude(counters: Counters, plane: str, options: Options, has_bar: bool) -> None:
+    """Write the closing words, if there was a bar or they are asked for: ssh has none."""
+    if options.quiet:
+        return
+    if has_bar or options.progress in ("plain", "bar") or options.stats:
         no_cipher = f", {NO_CIPHER}" if plane == "plain" else ""
         write_line(sys.stderr, summary(counters) + no_cipher)
-    return status
+    if options.stats:
+        shown = ("bytes_done", "bytes_sent", "chunks_verified", "chunks_resent", "connections_lost")
+        counted = counters.as_dict()
+        for text in rows({name.replace("_", " "): counted[name] for name in shown}):
+            write_line(sys.stderr, text)
 
 
 def summary(counters: Counters) -> str:

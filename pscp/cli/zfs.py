@@ -13,11 +13,13 @@ from dataclasses import fields
 from typing import NamedTuple
 
 from pscp import log
+from pscp.cli.closing import table
 from pscp.cli.copy import run_command
 from pscp.cli.zfs_arguments import USAGE, make_parser
+from pscp.display import make_reporter
 from pscp.errors import UsageError
 from pscp.options import Options
-from pscp.progress import NO_CIPHER, count, format_bytes, format_duration, make_reporter
+from pscp.progress import NO_CIPHER, count, format_bytes, format_duration
 from pscp.signals import raise_on_signals
 from pscp.terminal_text import is_terminal, write_line
 from pscp.zfs.names import Place, check_ends, parse_place
@@ -65,6 +67,8 @@ def run(command: Command) -> int:
             reporter.stop(None)
     if not options.quiet and options.progress not in ("none", "json"):
         write_line(sys.stderr, summary(result, options))
+    for text in table(result) if options.stats and not options.quiet else ():
+        write_line(sys.stderr, text)
     return 0 if result.ok else 1
 
 

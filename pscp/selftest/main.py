@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from pscp import api
+from pscp.display import make_reporter
 from pscp.errors import (
     ConnectError,
     CopyError,
@@ -35,7 +36,7 @@ from pscp.errors import (
 )
 from pscp.locations import Location, parse_location
 from pscp.options import Options
-from pscp.progress import count, format_bytes, format_duration, make_reporter
+from pscp.progress import count, format_bytes, format_duration
 from pscp.selftest.servers import PrivateServer, start_private_server
 from pscp.selftest.trees import differences, make_awkward_files
 from pscp.signals import last_act, raise_on_signals

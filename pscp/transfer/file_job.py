@@ -68,7 +68,8 @@ class FileJob:
         `landed` is what a journal knows of its part. With `compare` there is a part of which
         nothing is known, so both ends hash it and only what differs is sent.
         """
-        item = self.item
+        item, counters = self.item, self._copy.terms.counters
+        counters.begin_file(self.number, item.entry.path, item.entry.size)
         self._queue.write_later(self._note_begun)
         if landed is not None:
             self._later(self._check_landed(landed))
@@ -76,7 +77,7 @@ class FileJob:
         if "sparse" in item.entry.extra:
             self._ask_extents(0, done)
             return
-        self._copy.terms.counters.add(bytes_total=item.entry.size)
+        counters.add(bytes_total=item.entry.size)
         extents = subtract([(0, item.entry.size)], done)
         if compare:
             self._later(self._compare(extents))
@@ -184,6 +185,7 @@ class FileJob:
             for extent, mine, theirs in zip(group, wanted, there, strict=True):
                 if mine is not None and mine == theirs:
                     self._copy.terms.counters.add(bytes_resumed=extent[1], chunks_verified=1)
+                    self._copy.terms.counters.add_to_file(self.number, extent[1])
                     self._note_landed(extent, mine)
                 else:
                     missing.append(extent)
@@ -206,6 +208,7 @@ class FileJob:
             self._copy.terms.counters.add(
                 bytes_done=chunk.length, bytes_sent=chunk.length, chunks_verified=1
             )
+            self._copy.terms.counters.add_to_file(self.number, chunk.length)
             self._note_landed((chunk.offset, chunk.length), digest)
         self._release()
 
@@ -306,6 +309,7 @@ class FileJob:
     def _close(self) -> None:
         self._queue.write_later(lambda: self._copy.terms.journal.done(self._journal_number))
         self._life.on(states.FileEvent.CLOSE)
+        self._copy.terms.counters.end_file(self.number)
         if self.was_shared:
             self._copy.ending.add_unwanted(self.item.entry.path, [""])
 

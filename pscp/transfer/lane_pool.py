@@ -173,6 +173,7 @@ class LanePool:
 
     def lane_up(self, worker: Worker) -> None:
         self._terms.counters.add(lanes_alive=1)
+        self._terms.counters.set(attempts=0)
         with self._lock:
             self.most_alive = max(self.most_alive, self._terms.counters.lanes_alive)
             worker.phase, worker.up_at_s = Phase.UP, time.monotonic()
@@ -202,6 +203,7 @@ class LanePool:
             return False
         is_alone = self._terms.counters.lanes_alive == 0
         if error.retry and (not is_alone or self._logins.may_try_alone(attempt, error)):
+            self._terms.counters.set(attempts=max(attempt, self._terms.counters.attempts))
             return True
         if isinstance(error, AuthenticationError) and self._share_connection(worker):
             self._note_once("no other login passes without asking: using channels of this one")

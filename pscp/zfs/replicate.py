@@ -94,7 +94,7 @@ def replicate(
     reporter = reporter or Silent()
     if progress is not None:
         reporter = CallbackReporter(progress, reporter)
-    counters = Counters()
+    counters = Counters(host=(to if to.is_remote else froms).location.login)
     counters.nouns = ("dataset", "stream")
     result: Replicated | None = None
     with _alone(_mark(froms, to)):

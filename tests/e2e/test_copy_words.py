@@ -18,7 +18,8 @@ from pscp.progress import Counters
 from pscp.values import MIB
 
 SUMMARY = re.compile(
-    r"[0-9.]+ k?M?B in [0-9.]+ s \([0-9.]+ [kMG]?B/s\), \d+ files?, \d+ chunks? verified.*"
+    r"[0-9.]+ k?M?B in [0-9.]+ s \([0-9.]+ [kMG]?B/s\) to \S+, "
+    r"\d+ files?, \d+ chunks? verified.*"
 )
 
 
@@ -44,7 +45,8 @@ def test_the_closing_line_of_a_second_run(filled: Way) -> None:
     ran = filled.command("-r", names=["t"])
     assert SUMMARY.fullmatch(ran.err.rstrip("\n")), ran.err
     assert ran.err.startswith("0 B in ")
-    assert "0 files" in ran.err and "2.1 MB was there already" in ran.err
+    assert f" to {filled.sent_to}{filled.destination}/, 0 files, " in ran.err
+    assert ", 2 unchanged, 2.1 MB was there already" in ran.err
 
 
 def test_quiet_says_errors_only(filled: Way) -> None:
