@@ -37,6 +37,12 @@ _BAR_COLUMNS = 10  # of the bar itself, at least
 
 def make_reporter(options: Options, is_terminal: bool) -> Reporter:
     """Return the reporter for a command line. `is_terminal`: stderr, where a bar goes, is one."""
+    reporter = _of_style(options, is_terminal)
+    reporter.wants_files = options.itemize
+    return reporter
+
+
+def _of_style(options: Options, is_terminal: bool) -> Notes:
     style = "none" if options.quiet else options.progress
     if style == "json":
         return JsonLines()
@@ -108,6 +114,12 @@ class RichBar(Ticking):
                 return
             with contextlib.suppress(OSError, ValueError):
                 live.console.out(printable(prefixed(text)), highlight=False)
+
+    def line(self, text: str) -> None:
+        with self._lock:
+            if self._out.isatty():  # the next tick draws the bar below it
+                self._clear()
+            super().line(text)
 
     def finish(self, result: Result | None) -> None:
         terminal_text.clear_before_typing(None)

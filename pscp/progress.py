@@ -145,6 +145,10 @@ class Notes(Silent):
     def line(self, text: str) -> None:
         write_line(self._out, text)
 
+    def file(self, path: str, outcome: Outcome, digest: str, is_new: bool = True) -> None:
+        if self.wants_files:
+            self.line(f"{what_became(outcome, is_new):<9} {path}")
+
 
 class Ticking(Notes):
     """Calls its own tick() from a thread, from start() until stop()."""
@@ -216,12 +220,17 @@ class PlainLines(Ticking):
 class JsonLines(Ticking):
     """Everything as one JSON object a line on stdout, for a program that reads it.
 
-    The events are "progress", "note", "line" and "end". JSON in ASCII holds neither control
-    characters nor surrogates, so names are whole and nothing is left to escape.
+    The events are "progress", "note", "line", "file" (with -vv) and "end". JSON in ASCII holds
+    neither control characters nor surrogates, so names are whole and nothing is left to escape.
     """
 
     def _write_note(self, text: str) -> None:
         self._event("note", {"text": text})
+
+    def file(self, path: str, outcome: Outcome, digest: str, is_new: bool = True) -> None:
+        if self.wants_files:
+            became = what_became(outcome, is_new)
+            self._event("file", {"path": path, "became": became, "digest": digest})
 
     def line(self, text: str) -> None:
         self._notes.flush()
@@ -284,6 +293,13 @@ class CallbackReporter(Ticking):
         raised, self._raised = self._raised, None
         if raised is not None:
             raise raised
+
+
+def what_became(outcome: Outcome, is_new: bool) -> str:
+    """Return what became of a file in a word, as a user sees it."""
+    if outcome != "copied":
+        return outcome
+    return "new" if is_new else "changed"
 
 
 def prefixed(text: str) -> str:

@@ -1,7 +1,7 @@
 """The closing words of a command: what was copied, where to, and what was not; --stats.
 
 Not here: the words while it runs (../progress_words.py), notes of failures
-(../transfer/failure_lines.py).
+(../transfer/failure_lines.py), where they are kept (run_log.py).
 """
 
 from __future__ import annotations
@@ -10,13 +10,15 @@ import sys
 from collections.abc import Mapping
 from dataclasses import fields
 
+from pscp.cli.run_log import RunLog
 from pscp.options import Options
 from pscp.progress import NO_CIPHER, Result, count, format_bytes, format_duration
 from pscp.terminal_text import write_line
 
 
-def conclude(result: Result, options: Options, to: str) -> None:
-    """Write the closing words on stderr: stdout is for what was asked for."""
+def conclude(result: Result, options: Options, to: str, log: RunLog) -> None:
+    """Write the closing words on stderr, where stdout is for what was asked for, and in the log."""
+    log.write(closing_line(result, options, to))
     if options.quiet:
         return
     if options.progress not in ("none", "json"):

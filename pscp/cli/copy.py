@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pscp import log
 from pscp.cli.arguments import USAGE, Parser, before_dashes, make_parser, version
 from pscp.cli.closing import conclude
+from pscp.cli.run_log import run_log
 from pscp.display import make_reporter
 from pscp.errors import Interrupted, PscpError, UsageError
 from pscp.locations import Location, check_direction, parse_host, parse_location
@@ -66,7 +67,7 @@ class Connections(NamedTuple):
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command line; returns its exit code and prints what went wrong, if anything."""
-    return run_command("pscp", make_parser, lambda words: run(parse(words)), argv)
+    return run_command("pscp", make_parser, lambda words: run(parse(words), words), argv)
 
 
 def run_command(
@@ -174,12 +175,13 @@ def as_copy(texts: list[str], options: Options) -> Command:
     return Command(tuple(sources), destination, options)
 
 
-def run(command: Command | Piped | Measure | Clean | Connections) -> int:
+def run(command: Command | Piped | Measure | Clean | Connections, words: Sequence[str] = ()) -> int:
+    """Do what a command line with these words asks for; returns the exit code."""
     from pscp.endpoint import system
 
     system.raise_descriptor_limit()
     if isinstance(command, Command):
-        return run_copy(command)
+        return run_copy(command, words)
     if isinstance(command, Measure):
         return run_measure(command)
     if isinstance(command, Clean):
@@ -188,7 +190,7 @@ def run(command: Command | Piped | Measure | Clean | Connections) -> int:
         return run_connections(command)
     from pscp.cli.pipe import move
 
-    return move(command)
+    return move(command, "pscp", words)
 
 
 def run_measure(command: Measure) -> int:
@@ -234,18 +236,23 @@ def run_connections(command: Connections) -> int:
     return 0
 
 
-def run_copy(command: Command) -> int:
+def run_copy(command: Command, words: Sequence[str]) -> int:
     from pscp.api import copy
 
     options = command.options
-    reporter = make_reporter(options, is_terminal(sys.stderr))
-    with raise_on_signals(), log.show_records(options.debug, reporter.note):
+    shown = make_reporter(options, is_terminal(sys.stderr))
+    with (
+        raise_on_signals(),
+        log.show_records(options.debug, shown.note),
+        run_log("pscp", words, options) as kept,
+    ):
+        reporter = kept.of(shown)
         try:
             ends = command.sources, command.destination
             result = copy(*ends, options=options, reporter=reporter, keep_digests=False)
         finally:
             reporter.stop(None)
-    conclude(result, options, command.destination.text)
+        conclude(result, options, command.destination.text, kept)
     return 0 if result.ok else 1
 
 

@@ -22,7 +22,7 @@ from pscp.connect.connections import Connections
 from pscp.endpoint import hashes, source
 from pscp.log import Log
 from pscp.options import CHUNK_BYTES, Options
-from pscp.progress import Counters, Result
+from pscp.progress import Counters, Result, count
 from pscp.transfer.autotune import LOGIN_TRIPS, LOSSY_S, Path, usual_lanes
 from pscp.transfer.coordinator import Coordinator
 from pscp.transfer.copy_terms import CopyTerms, PoolTerms
@@ -157,6 +157,9 @@ class Run:
         finally:
             pool.end()
             agents += pool.kept.agents
+        times = request.counters.connections_lost
+        lost = f", {times} lost" if times else ""
+        request.explain(f"there were {count(pool.most_alive, 'lane')} at once at most{lost}")
         lesson = pool.lesson()
         _log.debug("to be remembered of the path: %s", lesson)
         request.connections.remember(self._options, request.is_push, lesson)

@@ -173,7 +173,9 @@ class LanePool:
 
     def lane_up(self, worker: Worker) -> None:
         self._terms.counters.add(lanes_alive=1)
-        self._terms.counters.set(attempts=0)
+        if self._terms.counters.attempts:
+            self._terms.counters.set(attempts=0)
+            self._terms.explain("connected again")
         with self._lock:
             self.most_alive = max(self.most_alive, self._terms.counters.lanes_alive)
             worker.phase, worker.up_at_s = Phase.UP, time.monotonic()
@@ -182,6 +184,8 @@ class LanePool:
 
     def lane_down(self, worker: Worker, error: PscpError | None) -> None:
         self._terms.counters.add(lanes_alive=-1, connections_lost=int(error is not None))
+        if error is not None:
+            self._terms.explain(f"a connection was lost: {error.message}")
         with self._lock:
             worker.phase = Phase.IDLE
         self._logins.lane_ended(time.monotonic() - worker.up_at_s)

@@ -125,6 +125,7 @@ class _Run:
         source, dest = ends
         self.top, self.dest_top = source.dataset, dest.dataset
         self.options, self.settings, self.reporter = options, settings, reporter
+        self._shows_progress = reporter.is_live or isinstance(reporter, Ticking)
         self.counters, self.link = counters, link
         self.mark = _mark(source, dest)
         self.is_push = dest.is_remote
@@ -322,7 +323,7 @@ class _Run:
 
         done = threading.Event()
         thread = threading.Thread(target=estimate, name="zfs sizes")
-        if job.speech.common.sizes and isinstance(self.reporter, Ticking):
+        if job.speech.common.sizes and self._shows_progress:
             thread.start()
         try:
             yield

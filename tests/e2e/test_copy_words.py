@@ -145,3 +145,46 @@ def test_options_and_fields_of_them(filled: Way) -> None:
     assert (result.files_resumed, result.digests) == (2, {})
     with pytest.raises(pscp.UsageError, match="no_such_field"):
         filled.copy("t", no_such_field=1)  # type: ignore[call-arg]
+
+
+def test_each_file_is_named_with_what_became_of_it(filled: Way) -> None:
+    ran = filled.command("-vv", "-r", names=["t"])
+    assert sorted(ran.out.splitlines()) == ["new       t/large", "new       t/small"]
+    assert "lanes: " in ran.err and "1 lane at once at most" in ran.err
+    (filled.source / "t" / "small").write_bytes(b"another")
+    os.mkfifo(filled.source / "t" / "fifo")
+    ran = filled.command("-r", "--itemize", names=["t"])
+    assert sorted(ran.out.splitlines()) == [
+        "changed   t/small", "failed    t/fifo", "unchanged t/large",
+    ]  # fmt: skip
+    ran = filled.command("-ruvv", "--progress", "json", names=["t"])
+    became = {each["path"]: each["became"] for each in events(ran.out) if each["event"] == "file"}
+    assert became.pop("t/fifo") == "failed"
+    assert "skipped" in became.values() and len(became) == 2
+
+
+DATED = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[+-]\d{4} pscp\[\d+\]: (.*)")
+
+
+def test_a_log_file_keeps_what_is_said_of_each_run(filled: Way) -> None:
+    path = filled.source / "a log"
+    logged = ["--log-file", str(path), "-r"]
+    os.mkfifo(filled.source / "t" / "fi\x1bfo")
+    assert filled.command("-q", *logged, names=["t"]).code == 1
+    assert (
+        filled.command(*logged, "-o", "HostName=127.0.0.1", "-o", "Port=1", names=["t"]).code == 3
+    )
+    lines = [DATED.fullmatch(line) for line in path.read_text().splitlines()]
+    said = [line[1] for line in lines if line]
+    assert len(said) == len(lines) and said[0].startswith("begins: pscp -F ")
+    assert f"{filled.source}/t/fi\\x1bfo: is not a file, a folder or a link" in said
+    assert any(SUMMARY.fullmatch(each) and each.endswith("1 failed") for each in said)
+    assert said[-1].startswith("ended: ") and "refused" in said[-1]
+    assert sum(each.startswith("begins: ") for each in said) == 2
+
+
+def test_a_log_file_that_cannot_be_written(filled: Way) -> None:
+    ran = filled.command("-r", "--log-file", str(filled.source), names=["t"])
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.startswith(f"pscp: --log-file {filled.source}: Is a directory\n")
+    assert list(filled.destination.iterdir()) == []

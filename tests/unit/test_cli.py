@@ -478,3 +478,14 @@ def test_what_is_typed_goes_over_no_plain_plane(
 def test_a_summary_names_a_missing_cipher() -> None:
     assert "without a cipher" in closing.summary(Result(plane="plain"))
     assert "cipher" not in closing.summary(Result(plane="tls"))
+
+
+def test_syslog(copy: Copy, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr("syslog.openlog", lambda name, *_: said.append(name))
+    monkeypatch.setattr("syslog.syslog", lambda priority, text: said.append(text))
+    copy.act = lambda reporter: reporter.note("x\x1b: changed")
+    assert cli.main(["-q", "--syslog", "a", "host:b"]) == 0
+    name, begins, note, closing = said
+    assert (name, begins, note) == ("pscp", "begins: pscp -q --syslog a host:b", "x\\x1b: changed")
+    assert "12 files" in closing
