@@ -157,13 +157,17 @@ class Run:
         finally:
             pool.end()
             agents += pool.kept.agents
-        times = request.counters.connections_lost
+        self._learn(pool)
+        return self._result(coordinator, pool)
+
+    def _learn(self, pool: LanePool) -> None:
+        """Say how many lanes there were, and keep what the next copy should know of the path."""
+        request, times = self._request, self._request.counters.connections_lost
         lost = f", {times} lost" if times else ""
         request.explain(f"there were {count(pool.most_alive, 'lane')} at once at most{lost}")
         lesson = pool.lesson()
         _log.debug("to be remembered of the path: %s", lesson)
         request.connections.remember(self._options, request.is_push, lesson)
-        return self._result(coordinator, pool)
 
     def _take_source(self) -> list[RemoteAgent]:
         """Return the first connection to the source's host, where neither end is here."""
