@@ -167,6 +167,10 @@ def as_copy(texts: list[str], options: Options) -> Command:
             hint = f"-i takes {taken!r} for a private key; rsync's -i is -vv here"
         raise UsageError(f"{missing} missing", hint)
     *sources, destination = locations
+    for each in sources:
+        if each.is_remote and destination.is_remote and os.path.lexists(each.text):
+            hint = f"./{each.text} is the file, and ssh://HOST/PATH always a host's"
+            raise UsageError(f"{each.text} is a file here, and reads as HOST:PATH", hint)
     check_direction(sources, destination)
     for source in sources:
         if not (source.is_remote or options.recursive) and os.path.isdir(source.path):

@@ -164,7 +164,7 @@ class Run:
         """Say how many lanes there were, and keep what the next copy should know of the path."""
         request, times = self._request, self._request.counters.connections_lost
         lost = f", {times} lost" if times else ""
-        request.explain(f"there were {count(pool.most_alive, 'lane')} at once at most{lost}")
+        request.explain(f"{count(pool.most_alive, 'lane')} at once at most{lost}")
         lesson = pool.lesson()
         _log.debug("to be remembered of the path: %s", lesson)
         request.connections.remember(self._options, request.is_push, lesson)

@@ -372,7 +372,8 @@ def _alone(mark: str) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise errors.CopyRunning("the same replication is already running") from None
+            who = state.holder(os.path.join(folder, f"{mark}.lock"))
+            raise errors.CopyRunning(f"the same replication is already running{who}") from None
         yield
     finally:
         os.close(lock)

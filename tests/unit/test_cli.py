@@ -489,3 +489,15 @@ def test_syslog(copy: Copy, monkeypatch: pytest.MonkeyPatch) -> None:
     name, begins, note, closing = said
     assert (name, begins, note) == ("pscp", "begins: pscp -q --syslog a host:b", "x\\x1b: changed")
     assert "12 files" in closing
+
+
+def test_a_name_with_a_colon_that_is_there(
+    copy: Copy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a:b").touch()
+    with pytest.raises(UsageError, match="a:b is a file here") as refused:
+        cli.parse(["a:b", "host:"])
+    assert "./a:b is the file" in refused.value.hint
+    assert isinstance(cli.parse(["./a:b", "host:"]), cli.Command)
+    assert isinstance(cli.parse(["a:b", "."]), cli.Command)
