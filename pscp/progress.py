@@ -20,7 +20,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Protocol, TextIO
+from typing import TYPE_CHECKING, Literal, Protocol, TextIO
 
 from pscp import terminal_text
 from pscp.counters import Counters as Counters
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from rich.live import Live
 
 NO_CIPHER = "sent without a cipher (--plane plain)"  # in summaries
+# What became of a file: "copied" has its final name, "unchanged" was there already, and the same,
+# "skipped" was left out by --update and the like.
+Outcome = Literal["copied", "unchanged", "skipped", "failed"]
 RATE_WINDOW_S = 10.0  # long enough to be steady, short enough to show a lane that died
 
 
@@ -72,7 +75,12 @@ class Result:
 
 
 class Reporter(Protocol):
-    """Shows a copy. Any thread may call the four methods; stop() may be called more than once."""
+    """Shows a copy. Any thread may call the methods; stop() may be called more than once."""
+
+    @property
+    def wants_files(self) -> bool:
+        """Whether file() is to be called. It holds for a whole copy."""
+        return False
 
     def start(self, counters: Counters) -> None:
         """The copy begins; `counters` say at any time where it stands."""
@@ -82,6 +90,13 @@ class Reporter(Protocol):
 
     def line(self, text: str) -> None:
         """Show a line of output that was asked for, such as a dry run's."""
+
+    def file(self, path: str, outcome: Outcome, digest: str, is_new: bool = True) -> None:
+        """A file or a link has come to its end; one call at a time, in the order of what is done.
+
+        `path` is the one below the destination, `digest` the SHA-256 in hex (with strong, of what
+        is copied or unchanged), else "". `is_new` is False where it replaced one.
+        """
 
     def stop(self, result: Result | None = None) -> None:
         """The copy is over; without a result it raised an exception."""
@@ -102,6 +117,8 @@ def make_reporter(options: Options, is_terminal: bool) -> Reporter:
 class Silent:
     """Shows nothing: the reporter of a program that names no other."""
 
+    wants_files = False
+
     def start(self, counters: Counters) -> None:
         pass
 
@@ -109,6 +126,9 @@ class Silent:
         pass
 
     def line(self, text: str) -> None:
+        pass
+
+    def file(self, path: str, outcome: Outcome, digest: str, is_new: bool = True) -> None:
         pass
 
     def stop(self, result: Result | None = None) -> None:
@@ -237,6 +257,7 @@ class CallbackReporter(Ticking):
         super().__init__()
         self._callback = callback
         self._inner = inner or Silent()
+        self.wants_files = self._inner.wants_files
         self._raised: BaseException | None = None
 
     def start(self, counters: Counters) -> None:
@@ -248,6 +269,9 @@ class CallbackReporter(Ticking):
 
     def line(self, text: str) -> None:
         self._inner.line(text)
+
+    def file(self, path: str, outcome: Outcome, digest: str, is_new: bool = True) -> None:
+        self._inner.file(path, outcome, digest, is_new)
 
     def tick(self) -> None:
         if self._raised is None:

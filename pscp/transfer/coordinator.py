@@ -103,9 +103,11 @@ class Coordinator:
         """Count files of so many bytes that are at the destination already, and verified."""
         self._counters.add(files_resumed=len(items), chunks_verified=len(items))
         self._counters.add(bytes_total=size_bytes, bytes_resumed=size_bytes)
-        if self._options.strong:
-            for item, digest in zip(items, digests, strict=True):
-                self.results.keep_digest(item.entry.path, digest)
+        known = digests if self._options.strong else [""] * len(items)
+        self.results.became(
+            "unchanged",
+            ((item.entry.path, digest) for item, digest in zip(items, known, strict=True)),
+        )
         if self._options.preserve and not self._options.dry_run:
             for group in groups(item.entry for item in items):
                 self.ending.ask(requests.Adopt, group)

@@ -61,15 +61,20 @@ class Ending:
         """Make this request of the sink; each entry may fail by itself."""
 
         def then(answer: object) -> None:
-            failed = [failures.checked(failure) for _, failure in answers.places(answer)]
+            failed = answers.places(answer)
             reported = {each.path for each in self._results.failures} if failed else ()
-            for failure in failed:
+            for _, failure in failed:
                 if failure["path"] not in reported:  # a folder that could not be made, for instance
                     self._results.failed(failure)
             if request is requests.HardLinks:
-                self._terms.counters.add(files_done=len(entries) - len(failed))
+                self._linked(entries, {place for place, _ in failed})
 
         self._queue.add(Ask(False, request(entries), then, self._results.failed))
+
+    def _linked(self, entries: list[tree.Entry], failed: set[int]) -> None:
+        made = [(each.path, "") for place, each in enumerate(entries) if place not in failed]
+        self._terms.counters.add(files_done=len(made))
+        self._results.became("copied", made)
 
     def add_unwanted(self, path: str, nonces: list[str]) -> None:
         """Have this file's parts of these runs ("" is this one) removed at the end."""

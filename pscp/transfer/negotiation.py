@@ -136,7 +136,10 @@ class Negotiation:
         error = as_error(failure)
         self._request.counters.add(files_total=1, files_failed=1)
         self.missing.append(Reported(error.path, type(error).__name__, error.message))
-        self._request.reporter.note(f"{error.path}: {error.message}")
+        reporter = self._request.reporter
+        reporter.note(f"{error.path}: {error.message}")
+        if reporter.wants_files:
+            reporter.file(error.path, "failed", "")
 
     # --- the destination
 

@@ -6,11 +6,13 @@ Not here: a copy's Result (progress.py), a failure as an end reports it (endpoin
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 
 from pscp import errors
 from pscp.endpoint import failures
 from pscp.log import Log
 from pscp.progress import Failure as Reported
+from pscp.progress import Outcome
 from pscp.transfer.copy_terms import CopyTerms
 from pscp.transfer.plan import Failure, Placed
 
@@ -40,15 +42,38 @@ class Results:
         self.failures: list[Reported] = []
         self.digests: dict[str, str] = {}  # by path, in hex
         self._failures_bytes = 0
+        self._keeps_digests = terms.keep_digests and terms.options.strong
+        self._wants_files = terms.reporter.wants_files and not terms.options.dry_run
+        self._replaced: set[str] = set()  # paths with a file to be replaced; where files are wanted
 
     def file_done(self, item: Placed, digest: str) -> None:
         """Count a file that has its final name. `digest` is in hex, with -s; else it is empty."""
         self._terms.counters.add(files_done=1)
-        self.keep_digest(item.entry.path, digest)
+        self.became("copied", [(item.entry.path, digest)])
 
-    def keep_digest(self, path: str, digest: str) -> None:
-        if digest and self._terms.keep_digests:
-            self.digests[path] = digest
+    def replaces(self, path: str) -> None:
+        """Note that there is a file of this name, for what is reported of the one that comes."""
+        if self._wants_files:
+            self._replaced.add(path)
+
+    def became(self, outcome: Outcome, files: Iterable[tuple[str, str]]) -> None:
+        """Keep the digests of these files, and tell the reporter of them if it wants to know.
+
+        Each is a path and its SHA-256 in hex, which is "" without -s.
+        """
+        if not (self._wants_files or self._keeps_digests):
+            return
+        listed = list(files)
+        if self._keeps_digests:
+            self.digests |= {path: digest for path, digest in listed if digest}
+        if self._wants_files:
+            told = [(path, digest, path not in self._replaced) for path, digest in listed]
+            self._replaced -= {path for path, _ in listed}
+            self._terms.queue.write_later(lambda: self._tell(outcome, told))
+
+    def _tell(self, outcome: Outcome, files: Iterable[tuple[str, str, bool]]) -> None:
+        for path, digest, is_new in files:
+            self._terms.reporter.file(path, outcome, digest, is_new)
 
     def failed(self, failure: Failure) -> None:
         """Count and show a file that was not copied. Stops the copy if another run owns it now."""
@@ -63,6 +88,7 @@ class Results:
             kind = type(error).__name__
             self.failures.append(Reported(error.path, kind, error.message, error.hint))
         self._terms.reporter.note(f"{error.path}: {error.message}")
+        self.became("failed", [(error.path, "")])
 
 
 def as_error(failure: Failure) -> errors.FileError:

@@ -29,6 +29,7 @@ from pscp.transfer.plan import (
     cut,
     goes_in_pack,
 )
+from pscp.transfer.results import Results
 
 
 class Copy(Protocol):
@@ -36,6 +37,7 @@ class Copy(Protocol):
 
     terms: CopyTerms
     ending: Ending
+    results: Results
 
     def send(self, item: Placed, landed: Landed | None = None, compare: bool = False) -> None: ...
 
@@ -78,12 +80,15 @@ class Look:
         same_size: list[Placed] = []
         for item, there in zip(items, found, strict=True):
             entry = item.entry
+            if there.kind:
+                self._copy.results.replaces(entry.path)
             if there.left and not self._goes_on(item, there):
                 self._copy.ending.add_unwanted(entry.path, there.left)
             if entry.kind != tree.FILE:
                 self._copy.send(as_new(item) if there.kind == "" else item)
             elif self._is_not_wanted(entry, there):
                 self._terms.counters.add(files_skipped=1)
+                self._copy.results.became("skipped", [(entry.path, "")])
             elif self._may_be_same(entry, there):
                 same_size.append(item)
             else:
