@@ -70,6 +70,11 @@ class PscpError(Exception):
     def message(self) -> str:
         return str(self.args[0])
 
+    @property
+    def text(self) -> str:
+        """The message, and the hint on a line below it, if there is one."""
+        return "\n".join(filter(None, (self.message, self.hint)))
+
 
 class UsageError(PscpError):
     """The command line, or the arguments of a call, make no sense. Nothing was contacted."""

@@ -55,7 +55,7 @@ Fields may be added; those that are there keep their meaning as above.
 ## Logging
 
 A program that has set up `logging` gets records of the loggers below `pscp`: of level WARNING what
-the command says to everybody, such as a file that was not copied (`pscp.notes`); INFO what it says
+the command says to everybody, such as a file that was not copied (in `notes`); INFO what it says
 with `-v`; DEBUG why a lane connected again, what ssh wrote, which zfs commands ran, as with `-d`.
 A record's `threadName` is the lane. `logging.basicConfig(level=logging.INFO)` shows the first two;
 `debug=True` adds ssh's `-v`. Their words may change; they are for people.
