@@ -20,9 +20,8 @@ def push(source: str, destination: str) -> None:
         destination += "/"  # a folder to copy into, whether it is there or not
     result = pscp.copy(source, destination, archive=True, batch=True)  # batch: never prompt
     if not result.ok:
-        told = "\n".join(f"{failure.path!a}: {failure.message}" for failure in result.failures)
-        error = pscp.CopyError(told)
-        error.retry = any(failure.retry for failure in result.failures)  # one that was changed
+        error = pscp.CopyError("\n".join(f"{f.path!a}: {f.message}" for f in result.failures))
+        error.retry = any(f.retry for f in result.failures)  # a file that was changed, for instance
         raise error
 
 
