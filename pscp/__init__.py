@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pscp import errors as errors
     from pscp.api import Session as Session
     from pscp.api import copy as copy
+    from pscp.callbacks import FileEvent as FileEvent
     from pscp.cleaning import Cleaned as Cleaned
     from pscp.cleaning import clean as clean
     from pscp.errors import AuthenticationError as AuthenticationError
@@ -102,20 +103,22 @@ _MODULES = ("aio", "errors")
 _HOMES = {  # where what is in __all__ comes from; all else is in errors.py
     "copy": "api", "Session": "api", "Location": "locations", "Options": "options",
     "parse_location": "locations", "Counters": "progress", "Failure": "progress",
-    "Result": "progress", "measure": "measuring.measure", "Measurement": "measuring.advice",
-    "replicate": "zfs.replicate", "Replicated": "zfs.replicate", "Ran": "stream.stream",
-    "clean": "cleaning", "Cleaned": "cleaning",
+    "Result": "progress", "FileEvent": "callbacks", "measure": "measuring.measure",
+    "Measurement": "measuring.advice", "replicate": "zfs.replicate",
+    "Replicated": "zfs.replicate", "Ran": "stream.stream", "clean": "cleaning",
+    "Cleaned": "cleaning",
 }  # fmt: skip
 __all__ = [
     "AuthenticationError", "Cancelled", "Cleaned", "CommandFailed", "ConnectError",
     "ConnectionFull", "ConnectionLost", "CopyError", "CopyRunning", "Counters", "DatasetBusy",
     "DatasetError", "DestinationError", "DestinationExists", "Diverged", "Failure", "FileError",
-    "HostKeyError", "Interrupted", "ItemError", "Location", "Measurement", "NoAgent",
-    "NoCommonSnapshot", "NoPython", "NoSftp", "NoSnapshot", "NoSpace", "NoSuchDataset", "NoZfs",
-    "Options", "ProtocolError", "PscpError", "Ran", "Replicated", "Result", "ResumeRefused",
-    "Session", "SnapshotExists", "SourceChanged", "StreamCut", "StreamRejected",
-    "SystemFailure", "Terminated", "Unreachable", "UnsafeName", "UnsupportedFile", "UsageError",
-    "VerifyError", "ZfsDenied", "clean", "copy", "measure", "parse_location", "replicate",
+    "FileEvent", "HostKeyError", "Interrupted", "ItemError", "Location", "Measurement",
+    "NoAgent", "NoCommonSnapshot", "NoPython", "NoSftp", "NoSnapshot", "NoSpace",
+    "NoSuchDataset", "NoZfs", "Options", "ProtocolError", "PscpError", "Ran", "Replicated",
+    "Result", "ResumeRefused", "Session", "SnapshotExists", "SourceChanged", "StreamCut",
+    "StreamRejected", "SystemFailure", "Terminated", "Unreachable", "UnsafeName",
+    "UnsupportedFile", "UsageError", "VerifyError", "ZfsDenied", "clean", "copy", "measure",
+    "parse_location", "replicate",
 ]  # fmt: skip
 
 

@@ -189,15 +189,18 @@ class Session:
     def _call(self) -> Iterator[stops.Stop]:
         """Run a block as a call that cancel() and close() end."""
         stop = stops.current() or stops.Stop()
-        with self._lock:
-            self._check_open()
-            self._calls.append(stop)
+        has_begun = False
         try:
+            with self._lock:
+                self._check_open()
+                has_begun = True
+                self._calls.append(stop)
             yield stop
         finally:
             with self._lock:
-                self._calls.remove(stop)
-                is_last = self._is_closed and not self._calls
+                if has_begun:
+                    self._calls.remove(stop)
+                is_last = has_begun and self._is_closed and not self._calls
             if is_last:
                 self.connections.close(is_cut=True)
 

@@ -154,6 +154,8 @@ def _without_brackets(host: str) -> str:
 
 
 def check_path(path: str) -> None:
+    if not isinstance(path, str):
+        raise UsageError(f"a path is a text here, not {type(path).__name__}: {path!r}")
     if "\0" in path:
         raise UsageError(f"{path}: a NUL byte cannot be in a path")
     try:
