@@ -20,7 +20,7 @@ from typing import IO, TYPE_CHECKING
 from pscp import errors, stops
 from pscp.callbacks import FileEvent, ProgramReporter
 from pscp.connect.connections import Connections
-from pscp.locations import Location, as_location, check_direction, check_path, parse_location
+from pscp.locations import Location, as_location, check_direction, parse_location
 from pscp.log import Log
 from pscp.options import Options, with_fields
 from pscp.progress import CallbackReporter, Counters, Reporter, Result, Silent
@@ -408,6 +408,4 @@ def _words(command: Command) -> str | list[str]:
             f"a command is a text, or a list of texts, not {command!r}",
             'such as ["uname", "-s"], or "uname -s" for the shell there',
         )
-    for each in found:
-        check_path(each)
     return command if isinstance(command, str) else found

@@ -342,8 +342,8 @@ def _check_names(options: Options) -> None:
         ("congestion", options.congestion),
         ("time of --persist", options.persist),
     ):
-        if value is not None:
-            check_argument(f"the {what}", value)
+        if value is not None and not isinstance(value, str):
+            raise UsageError(f"the {what} must be a text, not {value!r}")
     if options.cipher is not None and not re.fullmatch(_CIPHERS, options.cipher):
         raise UsageError(f"{options.cipher!r} is not a cipher", "ssh -Q cipher lists them")
     if options.persist is not None and not re.fullmatch(_PERSIST, options.persist):
