@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from pscp import api, errors, stops
-from pscp.api import Command, OnFile, Place, Source
+from pscp.api import Command, OnFile, Patterns, Place, Source
 from pscp.locations import Location
 from pscp.options import Options
 from pscp.progress import Counters, Result
@@ -38,12 +38,14 @@ async def copy(
     destination: Place,
     *,
     options: Options | None = None,
+    exclude: Patterns = (),
+    include: Patterns = (),
     on_file: OnFile | None = None,
     **fields: Unpack[OptionFields],
 ) -> Result:
     """As pscp.copy(). `on_file` is called in another thread than the event loop's."""
-    given = partial(api.copy, options=options, on_file=on_file, **fields)
-    return await _Call(partial(given, sources, destination)).result()
+    given = partial(api.copy, options=options, exclude=exclude, include=include, **fields)
+    return await _Call(partial(given, sources, destination, on_file=on_file)).result()
 
 
 def copying(
@@ -51,6 +53,8 @@ def copying(
     destination: Place,
     *,
     options: Options | None = None,
+    exclude: Patterns = (),
+    include: Patterns = (),
     on_file: OnFile | None = None,
     **fields: Unpack[OptionFields],
 ) -> Copying:
@@ -61,8 +65,8 @@ def copying(
             print(now.bytes_done)
     print(copying.result.files)
     """
-    given = partial(api.copy, options=options, on_file=on_file, **fields)
-    return Copying(partial(given, sources, destination))
+    given = partial(api.copy, options=options, exclude=exclude, include=include, **fields)
+    return Copying(partial(given, sources, destination, on_file=on_file))
 
 
 class Copying:
@@ -169,24 +173,28 @@ class Session:
         sources: Source,
         destination: Place,
         *,
+        exclude: Patterns = (),
+        include: Patterns = (),
         on_file: OnFile | None = None,
         **fields: Unpack[OptionFields],
     ) -> Result:
         """As pscp.aio.copy(), over this session's connections."""
-        given = partial(self._opened.copy, on_file=on_file, **fields)
-        return await _Call(partial(given, sources, destination)).result()
+        given = partial(self._opened.copy, exclude=exclude, include=include, **fields)
+        return await _Call(partial(given, sources, destination, on_file=on_file)).result()
 
     def copying(
         self,
         sources: Source,
         destination: Place,
         *,
+        exclude: Patterns = (),
+        include: Patterns = (),
         on_file: OnFile | None = None,
         **fields: Unpack[OptionFields],
     ) -> Copying:
         """As pscp.aio.copying(), over this session's connections."""
-        given = partial(self._opened.copy, on_file=on_file, **fields)
-        return Copying(partial(given, sources, destination))
+        given = partial(self._opened.copy, exclude=exclude, include=include, **fields)
+        return Copying(partial(given, sources, destination, on_file=on_file))
 
     async def run(self, command: Command, **fields: Unpack[OptionFields]) -> Ran:
         """As pscp.Session.run()."""

@@ -60,21 +60,20 @@ def copy(
     """Copy files and folders to or from one host, over several SSH connections.
 
     Args:
-        sources: one location or several ("path", "host:path", a pathlib.Path, a Location), all on
-            one host. They, the destination or both are remote; from host to host all goes through
-            here. A Path is always one of this machine.
+        sources: one location or several ("path", "host:path", a Path of this machine, a Location),
+            all on one host. Either end or both are remote; then all goes through here.
         destination: a location; with a "/" at its end a folder to copy into (a Path has none).
         options: the options of the copy; `fields` replace its own.
         exclude: a pattern, or several, of what to leave out, as rsync's (docs/filters.md).
         include: of what to copy though `exclude` or the option `filters` would leave it out.
         reporter: shows the copy while it runs, as the command line's display does.
         progress: is called about ten times a second with a snapshot of Counters.
-        on_file: is called with a FileEvent for each file that was copied, unchanged, skipped or
-            failed; one call at a time, from threads of the copy, which waits for it.
+        on_file: is called with a FileEvent of each file, once it is copied, unchanged, skipped or
+            failed; one call at a time, by threads of the copy, which wait for it.
         keep_digests: with strong=True the Result's `digests` map each path to its SHA-256; False
             saves the memory where there are very many files.
-        fields: fields of Options, for instance recursive=True or connections=8. help(pscp.Options)
-            lists them, and docs/api.md says what each means.
+        fields: fields of Options, such as recursive=True or connections=8: see help(pscp.Options),
+            and docs/api.md for what each means.
 
     Returns:
         A Result; its `failures` name each file that was not copied.
@@ -85,17 +84,16 @@ def copy(
         CopyError: the copy as a whole cannot go on.
         ProtocolError: the far end misbehaves.
 
-    An exception of `progress` or `on_file` ends the copy at once and tidily, and is raised here;
-    so do KeyboardInterrupt and other exceptions of signal handlers. What had landed is kept, and
-    the same call goes on from there.
+    An exception of `progress`, `on_file` or a signal handler (KeyboardInterrupt) ends the copy
+    tidily and is raised here. What had landed is kept; the same call goes on from there.
     """
     chosen = _filtered(with_fields(options or Options(), fields), exclude, include)
     froms, to = _locations(sources, destination)
     host = to if to.is_remote else froms[0]
     with Session(host, chosen) as session:
         session.connections.keeps = False
-        reporters = reporter, progress, on_file
-        return session._copy(froms, to, chosen, reporters, keep_digests=keep_digests)
+        shown = reporter, progress, on_file
+        return session._copy(froms, to, chosen, shown, keep_digests)
 
 
 class Session:
@@ -285,7 +283,6 @@ class Session:
         to: Location,
         options: Options,
         reporters: tuple[Reporter | None, Progress | None, OnFile | None],
-        *,
         keep_digests: bool = True,
     ) -> Result:
         if options.transfer_test:
