@@ -106,7 +106,7 @@ class Session:
     With `transport` a paramiko.SSHClient or an asyncssh.SSHClientConnection that is connected, all
     lanes are channels of that connection, which stays open; `host` may be left out, and is then
     whatever the locations name. The event loop of asyncssh must run in another thread than those
-    that call pscp, which block; asyncio.to_thread() is a way.
+    that call pscp, which block; pscp.aio.Session sees to that.
     """
 
     def __init__(
