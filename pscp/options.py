@@ -11,7 +11,9 @@ Read next: progress.py.
 from __future__ import annotations
 
 import json
+import os
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from pscp.errors import UsageError
@@ -153,6 +155,8 @@ class Options:
             object.__setattr__(self, "verbose", True)
         if self.transfer_test:
             object.__setattr__(self, "strong", False)  # nothing lands that could be read back
+        _take_paths(self)
+        _check_flags(self)
         _check_numbers(self)
         _check_sizes(self)
         _check_choices(self)
@@ -180,6 +184,42 @@ class Options:
         return replace(self, remote="agent")
 
 
+def with_fields(options: Options, given: Mapping[str, object]) -> Options:
+    """Return the options with these fields replaced. Raises UsageError for an unknown one."""
+    check_names(given, Options.__dataclass_fields__)
+    return replace(options, **given)  # type: ignore[arg-type]  # __post_init__ checks them
+
+
+def check_names(given: Iterable[str], known: Iterable[str]) -> None:
+    """Raise UsageError for a keyword that there is not, with the one that was meant, perhaps."""
+    names = set(known)
+    for name in given:
+        if name not in names:
+            import difflib  # here: it takes long to load, for a slip of the finger
+
+            close = difflib.get_close_matches(name, sorted(names), 1)
+            meant = f"; did you mean {close[0]}?" if close else ""
+            hint = "help(pscp.Options) and docs/api.md list them"
+            raise UsageError(f"no such option: {name}{meant}", hint)
+
+
+def _take_paths(options: Options) -> None:
+    """Make texts of the pathlib.Path and the like that name files."""
+    for name in ("program", "config_file", "password_file", "files_from", "log_file"):
+        if isinstance(getattr(options, name), os.PathLike):
+            object.__setattr__(options, name, os.fspath(getattr(options, name)))
+    if isinstance(options.identities, tuple | list):
+        found = (os.fspath(e) if isinstance(e, os.PathLike) else e for e in options.identities)
+        object.__setattr__(options, "identities", tuple(found))
+
+
+def _check_flags(options: Options) -> None:
+    """Refuse values such as "no", which would count as True."""
+    for name, field in options.__dataclass_fields__.items():
+        if field.type == "bool" and not isinstance(getattr(options, name), bool):
+            raise UsageError(f"{name} must be True or False, not {getattr(options, name)!r}")
+
+
 def _check_numbers(options: Options) -> None:
     for what, number, most in (
         ("the number of connections", options.connections, MAX_CONNECTIONS),
@@ -197,9 +237,9 @@ def _check_numbers(options: Options) -> None:
             check_range(what, number, 1, most)
     if options.max_delete is not None:
         check_range("the number of --max-delete", options.max_delete, 0, MAX_DELETE)
-    for cpu in options.cpus:
+    for cpu in check_tuple("cpus", options.cpus):
         check_range("a processor's number", cpu, 0, MAX_CPU)
-    for port in options.plane_ports:
+    for port in check_tuple("plane_ports", options.plane_ports):
         check_range("a port of the direct plane", port, 0, MAX_PORT)
     if options.address_family not in (None, 4, 6):
         raise UsageError(f"the address family must be 4 or 6, not {options.address_family!r}")
@@ -292,6 +332,18 @@ def _check_texts(options: Options) -> None:
             check_argument(f"one of the {what}", value)
     for address in check_tuple("bind", options.bind):
         _check_address(address)
+    _check_names(options)
+
+
+def _check_names(options: Options) -> None:
+    """Check texts of which only some make sense."""
+    for what, value in (
+        ("cipher", options.cipher),
+        ("congestion", options.congestion),
+        ("time of --persist", options.persist),
+    ):
+        if value is not None and not isinstance(value, str):
+            raise UsageError(f"the {what} must be a text, not {value!r}")
     if options.cipher is not None and not re.fullmatch(_CIPHERS, options.cipher):
         raise UsageError(f"{options.cipher!r} is not a cipher", "ssh -Q cipher lists them")
     if options.persist is not None and not re.fullmatch(_PERSIST, options.persist):

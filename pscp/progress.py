@@ -6,7 +6,8 @@ write any more falls silent; it never ends a copy, and a note never waits.
 
 Not here: the numbers (counters.py), who counts (transfer/coordinator.py), the words
 (progress_words.py), the bar (display.py), the closing words (cli/closing.py), records for who looks
-for a cause (log.py), and how a line is written (terminal_text.py).
+for a cause (log.py), a program's own functions but for `progress` (callbacks.py), and how a line is
+written (terminal_text.py).
 Read next: transfer/journal.py.
 """
 
@@ -20,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Literal, Protocol, TextIO
 
-from pscp import terminal_text
+from pscp import errors, terminal_text
 from pscp.counters import Counters as Counters
 from pscp.progress_words import Piece, describe
 from pscp.progress_words import Rate as Rate
@@ -44,6 +45,11 @@ class Failure:
     message: str
     hint: str = ""
 
+    @property
+    def retry(self) -> bool:
+        """True if the same copy may succeed later, with nothing changed by anybody."""
+        return bool(getattr(errors, self.error).retry)
+
 
 @dataclass(frozen=True)
 class Result:
@@ -62,7 +68,7 @@ class Result:
     connections_lost: int = 0
     plane: str = "ssh"  # what carried the lanes: ssh, tls or plain
     seconds: float = 0.0
-    digests: dict[str, str] = field(default_factory=dict)  # path -> SHA-256 in hex; with strong
+    digests: dict[str, str] = field(default_factory=dict, hash=False)  # SHA-256s; with strong
     failures: tuple[Failure, ...] = ()
 
     @property
@@ -255,14 +261,19 @@ class JsonLines(Ticking):
 class CallbackReporter(Ticking):
     """Calls a program's function ten times a second and once at the end, one call at a time.
 
-    An exception of the function ends the calls, and stop() raises it again.
+    An exception of the function ends the calls; `end` gets it, and stop() raises it again.
     """
 
     period_s = 0.1
 
-    def __init__(self, callback: Callable[[Counters], object], inner: Reporter | None = None):
+    def __init__(
+        self,
+        callback: Callable[[Counters], object],
+        inner: Reporter | None = None,
+        end: Callable[[BaseException], object] = lambda error: None,
+    ) -> None:
         super().__init__()
-        self._callback = callback
+        self._callback, self._end_copy = callback, end
         self._inner = inner or Silent()
         self.is_live, self.wants_files = self._inner.is_live, self._inner.wants_files
         self._raised: BaseException | None = None
@@ -286,6 +297,7 @@ class CallbackReporter(Ticking):
                 self._callback(self._counters.snapshot())
             except BaseException as error:
                 self._raised = error
+                self._end_copy(error)
 
     def finish(self, result: Result | None) -> None:
         self._inner.stop(result)

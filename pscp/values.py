@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 from pscp.errors import UsageError
 from pscp.locations import CONTROL, check_path
@@ -15,6 +16,8 @@ KIB = 1024
 MIB = 1024 * KIB
 GIB = 1024 * MIB
 MAX_SIZE_BYTES = 2**63 - 1  # off_t
+
+_T = TypeVar("_T")
 
 _SECONDS = r"([0-9]{1,9})\s*([smhd]?)"
 _ANY_CASE = re.IGNORECASE | re.ASCII
@@ -103,14 +106,18 @@ def show_size(size_bytes: int) -> str:
     return str(size_bytes)
 
 
-def check_tuple(what: str, values: tuple[str, ...]) -> tuple[str, ...]:
+def check_tuple(what: str, values: tuple[_T, ...]) -> tuple[_T, ...]:
     """Return the values; raise UsageError for one string, which is a sequence of strings too."""
     if isinstance(values, str):
         raise UsageError(f"{what} must be a tuple of strings, not one string")
+    if not isinstance(values, tuple | list):
+        raise UsageError(f"{what} must be a tuple, not {values!r}")
     return values
 
 
 def check_argument(what: str, value: str) -> None:
+    if not isinstance(value, str):
+        raise UsageError(f"{what} must be a text, not {value!r}")
     if not value:
         raise UsageError(f"{what} is empty")
     if re.search(CONTROL, value):

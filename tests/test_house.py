@@ -29,7 +29,7 @@ ENDPOINT = PACKAGE / "endpoint"
 LADDER = (
     ("__init__", "__main__"),
     ("cli",),
-    ("zfs", "measuring", "selftest", "cleaning"),
+    ("zfs", "measuring", "selftest", "cleaning", "aio"),
     ("api",),
     ("stream",),
     ("transfer",),
@@ -37,11 +37,12 @@ LADDER = (
     ("sftp",),
     ("transports",),
     ("display",),
+    ("callbacks",),
     ("progress", "signals"),
     ("processes", "options", "option_fields"),
     ("values", "filters", "progress_words"),
     ("locations",),
-    ("state", "terminal_text", "counters"),
+    ("state", "terminal_text", "counters", "stops"),
     ("errors", "log"),
     ("endpoint",),
 )

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from pscp import errors, state
+from pscp import errors, state, stops
 from pscp.connect import host_cache
 from pscp.connect.bootstrap import RemoteAgent
 from pscp.connect.connections import Connections
@@ -148,8 +148,9 @@ class Run:
         try:
             request.connections.spread(self._options, agents, lanes, request.reporter.note)
             first = [agents.pop(0) for _ in range(min(len(agents), lanes))]
-            pool.begin(of_source, of_sink, first)
-            coordinator.run(tops, agreed.target)
+            with stops.ended_by(pool.queue.stop):
+                pool.begin(of_source, of_sink, first)
+                coordinator.run(tops, agreed.target)
         except BaseException:
             if request.far_source is not None:
                 request.far_source.cut()

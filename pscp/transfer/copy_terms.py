@@ -71,6 +71,6 @@ class PoolTerms:
 
     def explain(self, text: str) -> None:
         """Log what was decided, and show it with -v."""
-        _log.debug("%s", text)
+        _log.info("%s", text)
         if self.options.verbose:
             self.note(text)

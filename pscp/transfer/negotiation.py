@@ -8,13 +8,12 @@ Not here: the copy's story (copy.py), the answers (endpoint/end.py), how DEST is
 from __future__ import annotations
 
 import re
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from pscp import errors, filters
+from pscp import errors, filters, stops
 from pscp.connect.bootstrap import RemoteAgent
 from pscp.connect.connections import Connections
 from pscp.endpoint import failures, hashes, metadata, placing, requests, source, tree
@@ -64,7 +63,7 @@ class CopyRequest:
 
     def explain(self, text: str) -> None:
         """Log what was decided, and show it with -v."""
-        _log.debug("%s", text)
+        _log.info("%s", text)
         if self.options.verbose:
             self.reporter.note(text)
 
@@ -229,7 +228,7 @@ class Negotiation:
                 _log.debug("asks again in %.0f s: %s", pause_s, error.message)
             self._request.counters.add(connections_lost=1)
             agents.pop(0).close()
-            time.sleep(pause_s)
+            stops.pause(pause_s)
             replace_dead(agents, connections, self._options, self._request.reporter.note)
         raise AssertionError("the last attempt returns or raises")
 

@@ -25,9 +25,9 @@ import pytest
 import test_house
 from compare import assert_same_tree
 
+import pscp
 from e2e.ways import Ran
 from e2e.world import ROOT, World, change, make_world
-from pscp import __all__ as public_names
 from pscp.cli import arguments
 from pscp.endpoint import end, failures, requests, wire
 from pscp.selftest.servers import PrivateServer
@@ -139,6 +139,11 @@ def check_python(world: World, ran: Ran) -> None:
     for name in ("a.txt", "b.txt"):
         assert (world.there / "backup" / name).read_text() == name
     assert (world.here / "day-2.gz").exists()
+
+
+def check_asyncio(world: World, ran: Ran) -> None:
+    assert ran.out.endswith(" bytes\n3 files\n")
+    assert_same_tree(world.here / "data", world.there / "backup" / "data")
 
 
 def check_pipes(world: World, ran: Ran) -> None:
@@ -289,7 +294,7 @@ def test_module_and_class_names_in_the_pages_are_real() -> None:
             found = [ROOT / file, ROOT / "pscp" / file, ROOT / "pscp" / "endpoint" / file]
             assert any(path.exists() for path in found), f"{page}: {file}"
         for name in re.findall(r"`pscp\.(\w+)", page.read_text("utf-8")):
-            assert name in public_names, f"{page}: {name}"
+            assert name in dir(pscp), f"{page}: {name}"
 
 
 # --- that scripts/docs notices
