@@ -365,8 +365,9 @@ def from_json(value: object) -> "Request":
 
 def path_of(request: "Request") -> str:
     """Return the path of the file that a request is about; "" for none, or several."""
-    if isinstance(request, (Inherit, Make, Finish)):
-        return request.entry.path
+    entry = getattr(request, "entry", None)
+    if isinstance(entry, Entry):
+        return entry.path
     if isinstance(request, (Target, Clean, ExtentsThere, Discard, Gather)):
         return request.path or ""
     return ""

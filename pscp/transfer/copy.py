@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from pscp import errors, state
 from pscp.connect import host_cache
-from pscp.connect.bootstrap import RemoteAgent
+from pscp.connect.bootstrap import RemoteAgent, copy_modules
 from pscp.connect.connections import Connections
 from pscp.endpoint import hashes, source
 from pscp.log import Log
@@ -141,6 +141,8 @@ class Run:
         of_sink = sink_request(
             root, token, self._options, algorithm, agreed.nonce, claimed=agreed.claimed
         )
+        if agreed.target.existing and not far.is_sftp:  # the near end ignores them
+            of_sink = of_sink._replace(modules=copy_modules(["reuse"]))
         try:
             request.connections.spread(self._options, agents, lanes, request.reporter.note)
             first = [agents.pop(0) for _ in range(min(len(agents), lanes))]
@@ -184,6 +186,7 @@ class Run:
             earlier=agreed.claimed.earlier,
             folds=agreed.claimed.folds,
             keep_digests=self._request.keep_digests,
+            reuses=not far.is_sftp,
         )
 
     def _note_sftp(self, far: RemoteAgent) -> None:

@@ -166,6 +166,19 @@ def subtract(extents: Iterable[Extent], landed: Iterable[Extent]) -> Iterator[Ex
             yield offset, end - offset
 
 
+def joined(extents: Iterable[Extent]) -> Iterator[Extent]:
+    """Yield the extents, those that follow each other without a gap as one. They ascend."""
+    begin = end = 0
+    for offset, length in extents:
+        if offset != end:
+            if end > begin:
+                yield begin, end - begin
+            begin = offset
+        end = offset + length
+    if end > begin:
+        yield begin, end - begin
+
+
 def batches(extents: Iterable[Extent], batch_bytes: int) -> Iterator[list[Extent]]:
     """Group extents so that each group has at most about `batch_bytes`."""
     group: list[Extent] = []

@@ -1,7 +1,8 @@
 """Decides, for each file that may be at the destination already, what is still to be sent.
 
 A file of the same size is hashed at both ends, and not sent when it is the same: so running a
-command again costs reading, not sending. A part is continued as far as its journal knows it.
+command again costs reading, not sending. A part is continued as far as its journal knows it. Of a
+large file only what differs from the file that is there is sent (file_job.py).
 
 Not here: the copying of what is missing (file_job.py, coordinator.py).
 """
@@ -37,7 +38,13 @@ class Copy(Protocol):
     terms: CopyTerms
     ending: Ending
 
-    def send(self, item: Placed, landed: Landed | None = None, compare: bool = False) -> None: ...
+    def send(
+        self,
+        item: Placed,
+        landed: Landed | None = None,
+        compare: bool = False,
+        basis_bytes: int = 0,
+    ) -> None: ...
 
     def already_there(self, items: list[Placed], digests: list[str], size_bytes: int) -> None: ...
 
@@ -87,7 +94,7 @@ class Look:
             elif self._may_be_same(entry, there):
                 same_size.append(item)
             else:
-                self._send(item, there.left)
+                self._send(item, there.left, self._basis_bytes(entry, there))
         for item in [each for each in same_size if self._by_data(each)]:
             self._compare_data(item)
         for group in _groups([each for each in same_size if not self._by_data(each)]):
@@ -101,8 +108,22 @@ class Look:
         return there.mtime_ns > entry.mtime_ns or is_same
 
     def _may_be_same(self, entry: tree.Entry, there: There) -> bool:
-        """Return whether to hash the file at both ends: it has the same size."""
-        return there[:2] == (tree.FILE, entry.size) and self._terms.options.resume
+        """Return whether to hash the file at both ends: it has the same size.
+
+        Not where a run that was cut short has left a part: so it found that the file differs.
+        """
+        goes_on = bool(there.left and self._basis_bytes(entry, there))
+        is_same_size = there[:2] == (tree.FILE, entry.size)
+        return is_same_size and self._terms.options.resume and not goes_on
+
+    def _basis_bytes(self, entry: tree.Entry, there: There) -> int:
+        """Return the size of the file that is there, if a large file may have parts of it."""
+        may_reuse = self._terms.reuses and self._terms.options.resume and there.kind == tree.FILE
+        return there.size_bytes if may_reuse and not goes_in_pack(entry) else 0
+
+    def _same_size(self, item: Placed) -> int:
+        """Return the basis for a file that was found to differ from one of its size."""
+        return self._basis_bytes(item.entry, There(tree.FILE, item.entry.size, 0, []))
 
     def _by_data(self, item: Placed) -> bool:
         """Return whether to hash only data, not holes: for a sparse file, without -s."""
@@ -116,10 +137,10 @@ class Look:
         stays = self._is_not_wanted(entry, there) or self._may_be_same(entry, there)
         return is_sent and not stays
 
-    def _send(self, item: Placed, left: list[str]) -> None:
+    def _send(self, item: Placed, left: list[str], basis_bytes: int) -> None:
         """Copy a file, continuing the part of the last of the runs in `left`."""
         if not left or goes_in_pack(item.entry) or self._terms.options.dry_run:
-            self._copy.send(item)
+            self._copy.send(item, basis_bytes=basis_bytes)
             return
         file = item.entry.path, source.identity(item.known)
         is_anothers = self._terms.journal.knows_another(*file)
@@ -131,10 +152,10 @@ class Look:
         is_unknown = is_sparse and (landed is None or left[-1] not in landed.runs)
         if not self._terms.options.resume or is_anothers or is_unknown:
             self._discard(item, left)
-            self._copy.send(item)
+            self._copy.send(item, basis_bytes=basis_bytes)
             return
         self._discard(item, left[:-1])
-        self._inherit(item, left[-1], landed)
+        self._inherit(item, left[-1], landed, basis_bytes)
 
     def _discard(self, item: Placed, left: list[str]) -> None:
         path = item.entry.path
@@ -147,17 +168,15 @@ class Look:
             discard = requests.Discard(path, left)
             self._queue.add(Ask(False, discard, then, lambda _: None))
 
-    def _inherit(self, item: Placed, nonce: str, landed: Landed | None) -> None:
+    def _inherit(self, item: Placed, nonce: str, landed: Landed | None, basis_bytes: int) -> None:
         """Have the sink make an earlier run's part this run's own, and send what it lacks."""
 
         def then(is_ours: object) -> None:
-            if not is_ours:
-                self._discard(item, [nonce])
-                self._copy.send(item)
-            elif landed is not None:
-                self._copy.send(item, landed)
+            if is_ours:
+                self._copy.send(item, landed, landed is None, basis_bytes)
             else:
-                self._copy.send(item, compare=True)
+                self._discard(item, [nonce])
+                self._copy.send(item, basis_bytes=basis_bytes)
 
         inherit = requests.Inherit(item.entry, nonce)
         self._queue.add(Ask(False, inherit, then, lambda _: then(False), is_exclusive=True))
@@ -211,7 +230,7 @@ class Look:
         for item, stretch, mine, theirs in zip(group, extents, here, there, strict=True):
             end = sum(stretch[-1])
             if isinstance(mine, dict) or not _are_same(mine, theirs):
-                self._send(item, [])
+                self._send(item, [], self._same_size(item))
             elif end < item.entry.size:
                 self._compare([item], end)
             else:
@@ -226,8 +245,11 @@ class Look:
     def _compare_data(self, item: Placed, offset: int = 0, same_bytes: int = 0) -> None:
         """Hash the data from `offset` on. So far `same_bytes` were hashed and are the same."""
 
+        def failed(_: Failure) -> None:
+            self._send(item, [], self._same_size(item))
+
         def ask(of_source: bool, request: requests.Request, then: Callable[[object], None]) -> None:
-            self._queue.add(Ask(of_source, request, then, lambda _: self._send(item, [])))
+            self._queue.add(Ask(of_source, request, then, failed))
 
         def then_source(there: object) -> None:
             def then(here: object) -> None:
@@ -255,7 +277,7 @@ class Look:
                 if _are_same(here[0], there[0]):
                     self._compare_pieces(item, pieces, end, same_bytes + piece_bytes)
                 else:
-                    self._send(item, [])
+                    self._send(item, [], self._same_size(item))
 
             self._hash_both([item], [piece], self._terms.algorithm, decide)
 

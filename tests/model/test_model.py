@@ -172,13 +172,13 @@ def _find_any(self: Any, root_fd: int, token: str) -> Any:
 def sized_whatever_its_name(patch: pytest.MonkeyPatch) -> None:
     def opened(self: Sink, value: Any) -> Any:
         try:
-            fd = self._parts.open(value.path)
+            fd = self.parts.open(value.path)
         except FileNotFoundError:
-            fd = self._parts.make(value.path)
+            fd = self.parts.make(value.path)
         files.make_room(fd, value.size, False)
         return files.FileSink(fd)
 
-    patch.setattr(Sink, "_open_part", opened)
+    patch.setattr(Sink, "open_part", opened)
 
 
 CASES: dict[str, tuple[type[AssertionError], list[Sabotage], dict[str, Any]]] = {
