@@ -173,6 +173,12 @@ class Options:
         """Return the processor of this connection's process (--cpus); None: the kernel decides."""
         return self.cpus[number % len(self.cpus)] if self.cpus else None
 
+    @property
+    def backups(self) -> tuple[str, ...]:
+        """The suffix and the folder of what is replaced; () where that is not kept."""
+        suffix = self.suffix if self.suffix is not None else "" if self.backup_dir else "~"
+        return (suffix, (self.backup_dir or "").rstrip("/")) if self.backup else ()
+
     def with_agent(self, what: str) -> Options:
         """Return these options, with an agent to be used. Raises UsageError for remote="sftp"."""
         if self.remote == "sftp":
@@ -261,8 +267,20 @@ def _check_pairs(options: Options) -> None:
     for one, other in (("max_delete", "delete"), ("backup_dir", "backup"), ("suffix", "backup")):
         if getattr(options, one) is not None and not getattr(options, other):
             raise UsageError(f"{_long(one)} says nothing without {_long(other)}")
+    if options.backup:
+        _check_backups(*options.backups)
     if options.delete and not options.recursive:
         raise UsageError("--delete needs -r or -a: it is for whole folders")
+
+
+def _check_backups(suffix: str, folder: str) -> None:
+    check_argument("the suffix of backups", "x" + suffix)
+    if "/" in suffix or not (suffix or folder):
+        raise UsageError(f"--suffix: {suffix!r} is not the end of a name")
+    if folder.startswith("/") or {"", ".", ".."} & set(folder.split("/") if folder else ()):
+        raise UsageError(
+            f"--backup-dir: {folder!r} is not a folder below DEST", 'such as "old" or "old/monday"'
+        )
 
 
 def _long(field: str) -> str:

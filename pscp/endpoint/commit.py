@@ -37,6 +37,9 @@ class Part:
         self.failure: Optional[failures.Data] = None
 
 
+# Called before a part is renamed: with its folder's descriptor, the name that it gets, the whole
+# path, and the name that it has.
+Keep = Callable[[int, bytes, str, bytes], None]
 Batch = Tuple[List[Part], failures.Done]  # settled together; called with what became of each
 
 
@@ -60,6 +63,7 @@ class Settler:
         self._error: Optional[BaseException] = None  # of the thread: the lane is lost, or a bug
         self._thread: Optional[threading.Thread] = None
         self._room: Optional[memoryview] = None
+        self.keep: Optional[Keep] = None  # backup.py's, where what is replaced is kept
         self._is_quick = True  # until a batch has taken long
 
     def add(self, parts: List[Part], done: failures.Done) -> None:
@@ -162,7 +166,14 @@ class Settler:
                 files.name_new(part.fd, folder_fd, temporary)
             if not is_named(part.fd, folder_fd, temporary):
                 raise failures.Refusal(failures.VERIFY, part.entry.path, "its part was replaced")
-            os.rename(temporary, name, src_dir_fd=folder_fd, dst_dir_fd=folder_fd)
+            self.replace(folder_fd, temporary, name, part.entry.path)
+
+    def replace(self, folder_fd: int, part: bytes, name: bytes, path: str) -> None:
+        """Give a part its final name. The caller holds the fence and the root's lock."""
+        if self.keep is not None:
+            self.keep(folder_fd, name, path, part)
+            folder_fd = self._root.at(path)[0]
+        os.rename(part, name, src_dir_fd=folder_fd, dst_dir_fd=folder_fd)
 
     def _name_large(self, part: Part) -> None:
         """Give a part that all lanes know its final name, unless another lane did so."""
@@ -176,7 +187,7 @@ class Settler:
                 raise failures.Refusal(failures.VERIFY, path, "its part was replaced")
             before = file_to_replace(folder_fd, name, path)
             metadata.apply_to_file(part.fd, part.entry, self._policy, before)
-            os.rename(temporary, name, src_dir_fd=folder_fd, dst_dir_fd=folder_fd)
+            self.replace(folder_fd, temporary, name, path)
 
     def _read_back(self, part: Part) -> None:
         """Raise Refusal unless what lies on the disk has the source's digest (-s)."""

@@ -157,7 +157,12 @@ class End:
             return null_ends.NullSink(request.hash, False)
         copy = sink.Copy(request.token, request.nonce, request.lane, request.earlier)
         policy = metadata.Policy(request.preserve, request.archive, self._umask)
-        return sink.Sink(request.root, copy, policy, request.hash, request.strong)
+        made = sink.Sink(request.root, copy, policy, request.hash, request.strong)
+        if request.backup:
+            from . import backup
+
+            made.settler.keep = backup.Keeper(made.root, made.parts, *request.backup).keep
+        return made
 
     def gather(self, request: requests.Gather) -> str:
         """Become the far end of a stream; return the path where other lanes are handed over."""

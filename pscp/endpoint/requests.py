@@ -122,6 +122,7 @@ class BeginSink(NamedTuple):
     lane: int = 0  # the lane's number in the run
     debug: bool = False  # as with BeginSource
     modules: str = ""  # as with BeginSource
+    backup: List[str] = []  # (suffix and folder for what is replaced; empty: it is not kept)
 
 
 class BeginStream(NamedTuple):

@@ -51,7 +51,7 @@ class Sink(NullSink):
             self.root.close()
             raise
         self.parts = Parts(self.root, self._fence, copy.token, copy.nonce)
-        self._settler = commit.Settler(self.root, self._fence, self.parts, policy, strong)
+        self.settler = commit.Settler(self.root, self._fence, self.parts, policy, strong)
         self._open: files.OpenFiles[tree.Entry, files.FileSink] = files.OpenFiles(self.open_part)
         # Of the chunk that is arriving:
         self._held: List[bytes] = []  # blocks that are not written yet
@@ -142,10 +142,10 @@ class Sink(NullSink):
             done([failures.from_exception(error, value.path)])
             return
         if fd is None:  # a lane that died renamed it, maybe before the new name was durable
-            self._settler.make_names_durable(value.path.rpartition("/")[0])
+            self.settler.make_names_durable(value.path.rpartition("/")[0])
             done([None])
             return
-        self._settler.add([commit.Part(fd, value, strong, commit.SHARED)], done)
+        self.settler.add([commit.Part(fd, value, strong, commit.SHARED)], done)
 
     def _to_finish(self, value: tree.Entry, receipt: int) -> Optional[int]:
         """Return the part's descriptor; None where the file has its final name already."""
@@ -179,7 +179,7 @@ class Sink(NullSink):
 
     def _settle(self, parts: List[commit.Part], done: Done) -> None:
         if parts:
-            self._settler.add(parts, done)
+            self.settler.add(parts, done)
         else:
             done([])
 
@@ -235,14 +235,14 @@ class Sink(NullSink):
             part = self.parts.private_name(name)
             try:
                 make(part, folder_fd)
-                os.rename(part, name, src_dir_fd=folder_fd, dst_dir_fd=folder_fd)
+                self.settler.replace(folder_fd, part, name, value.path)
             finally:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(part, dir_fd=folder_fd)  # rename(2) left it if both are one file
 
     def make_names_durable(self, values: List[tree.Entry]) -> None:
         for path in {value.path.rpartition("/")[0] for value in values if value.path}:
-            self._settler.make_names_durable(path)
+            self.settler.make_names_durable(path)
 
     # --- after all files: hard links, then folders' metadata
 
@@ -335,7 +335,7 @@ class Sink(NullSink):
         fence.release(self.root.fd, self._copy.token, self._copy.nonce)
 
     def close(self) -> None:
-        self._settler.close()
+        self.settler.close()
         self._open.close()
         self._fence.close()
         self.root.close()

@@ -13,6 +13,7 @@ import math
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pscp import errors, state
@@ -54,6 +55,8 @@ class Run:
     """One copy. For the main thread."""
 
     def __init__(self, request: CopyRequest) -> None:
+        if request.is_push and request.options.backup:
+            request = replace(request, options=request.options.with_agent("--backup"))
         self._request, self._options = request, request.options
         self._negotiation = Negotiation(request)
         self._nonce = "" if self._options.dry_run else os.urandom(4).hex()  # of this run
@@ -142,7 +145,7 @@ class Run:
             root, token, self._options, algorithm, agreed.nonce, claimed=agreed.claimed
         )
         if agreed.target.existing and not far.is_sftp:  # the near end ignores them
-            of_sink = of_sink._replace(modules=copy_modules(["reuse"]))
+            of_sink = of_sink._replace(modules=copy_modules(self._modules()))
         try:
             request.connections.spread(self._options, agents, lanes, request.reporter.note)
             first = [agents.pop(0) for _ in range(min(len(agents), lanes))]
@@ -170,6 +173,10 @@ class Run:
         if far_source is None:
             return self._negotiation.far_tops(agents, self._request.connections)
         return self._negotiation.far_tops(sources, far_source.connections)
+
+    def _modules(self) -> list[str]:
+        """Return the modules that a sink needs where something is there already."""
+        return ["reuse", *(["backup"] if self._options.backup else [])]
 
     def _terms(
         self, pool: LanePool, far: RemoteAgent, agreed: Agreement, algorithm: str, journal: Journal
