@@ -4,7 +4,8 @@ The kernel is told to write all parts of a batch before the first fsync, so that
 for the disk about once, not once a file. A file gets its final name only when it is whole,
 verified and on the disk.
 
-Not here: what is written into a part (files.py, sink.py).
+Not here: what is written into a part (files.py, sink.py), what is kept of the file that it replaces
+(backup.py).
 """
 
 import contextlib
@@ -16,7 +17,7 @@ from typing import Callable, List, Optional, Tuple
 
 from . import failures, files, metadata, tree
 from .fence import AnyFence, is_named
-from .parts import Parts
+from .parts import IN_PLACE, Parts
 from .paths import Root
 
 _PARTS_WAITING = 128  # open descriptors; add() waits while so many are not settled yet
@@ -185,7 +186,11 @@ class Settler:
                 if is_named(part.fd, folder_fd, name):
                     return
                 raise failures.Refusal(failures.VERIFY, path, "its part was replaced")
+            now = os.fstat(part.fd)
+            if now.st_size != part.entry.size:
+                raise failures.Refusal(failures.VERIFY, path, "its part has another size")
             before = file_to_replace(folder_fd, name, path)
+            before = before or (now if now.st_mode & IN_PLACE else None)
             metadata.apply_to_file(part.fd, part.entry, self._policy, before)
             self.replace(folder_fd, temporary, name, path)
 

@@ -24,7 +24,7 @@ _ROOM_BYTES = 1024 * 1024  # written at once, under one lock of the part
 
 class Reuse(NamedTuple):
     """Take extents from the file that is there into its part, if they have these digests. Answer:
-    `[receipt of the part, [whether each was taken, ...]]`; 0 where none was.
+    `[receipt of the part, [whether the part has each now, ...]]`; 0 where there is no part.
     """
 
     entry: tree.Entry
@@ -41,12 +41,27 @@ def take(the_sink: "sink.Sink", request: Reuse) -> Tuple[int, List[bool]]:
         raise wire.WireError("extents that are not the file's")
     try:
         fd = the_sink.open_file(request.entry.path)
-    except (OSError, failures.Refusal):  # it has gone, or cannot be read
+    except FileNotFoundError:  # it may be the part by now (inplace.py)
+        return _look_in_part(the_sink, request)
+    except (OSError, failures.Refusal):
         return 0, [False] * count
     try:
         return _Taker(the_sink, request, fd).take()
     finally:
         os.close(fd)
+
+
+def _look_in_part(the_sink: "sink.Sink", request: Reuse) -> Tuple[int, List[bool]]:
+    entry, extents, digests, algorithm = request
+    if not the_sink.parts.has_own(entry.path, entry.size):
+        return 0, [False] * len(extents)
+    part = the_sink.open_part(entry)
+    try:
+        found = files.digests_of(part.fd, extents, algorithm, memoryview(bytearray(PIECE_BYTES)))
+        taken = [here == wanted for here, wanted in zip(found, digests)]
+        return the_sink.parts.receipt(part.fd), taken
+    finally:
+        part.close()
 
 
 class _Taker:

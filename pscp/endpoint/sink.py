@@ -7,15 +7,15 @@ has its name (parts.py); blocks without such a check are held in memory until th
 matched. A file with its final name is changed only while this lane's run owns the copy (fence.py).
 
 Not here: what every sink does (null_ends.py), what of a file that is there goes into its part
-(reuse.py), how a part gets its final name (commit.py), the
-checks of entries that came over the wire (entries.py).
+(reuse.py, inplace.py), how a part gets its final name (commit.py), the checks of entries that came
+over the wire (entries.py).
 Read next: commit.py.
 """
 
 import contextlib
 import os
 import stat
-from typing import Callable, List, NamedTuple, Optional, Tuple, Union
+from typing import Callable, ContextManager, List, NamedTuple, Optional, Tuple, Union
 
 from . import commit, failures, fence, files, metadata, tree, wire
 from .failures import Done
@@ -67,6 +67,10 @@ class Sink(NullSink):
             return fence.Fence(self.root.fd, self._copy.token, self._copy.nonce, self._copy.lane)
         except fence.NoFenceLeft:  # the lane began late: it may remove parts, and no more
             return fence.NoFence(is_lost=True)
+
+    def held(self) -> "ContextManager[None]":
+        """Keep other runs from taking the copy over meanwhile. Raises Refusal once one has."""
+        return self._fence.held()
 
     # --- large files, by chunks
 

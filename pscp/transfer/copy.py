@@ -176,7 +176,9 @@ class Run:
 
     def _modules(self) -> list[str]:
         """Return the modules that a sink needs where something is there already."""
-        return ["reuse", *(["backup"] if self._options.backup else [])]
+        options = self._options
+        wanted = {"reuse": True, "backup": options.backup, "inplace": options.inplace}
+        return [name for name in wanted if wanted[name]]
 
     def _terms(
         self, pool: LanePool, far: RemoteAgent, agreed: Agreement, algorithm: str, journal: Journal
@@ -202,6 +204,8 @@ class Run:
         how = str(far.hello.get("verify"))
         request.counters.set(verified=how != "none")
         request.explain(f"over SFTP; verified by: {how}")
+        if self._options.inplace:
+            request.reporter.note("over SFTP no file is changed itself; a copy replaces it")
         if self._options.archive:
             lost = "attributes, ACLs and fractions of a second are not kept, owners by number"
             links = "" if request.is_push else "; hard links become files of their own"

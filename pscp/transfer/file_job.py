@@ -380,6 +380,11 @@ class FileJob:
         if self.was_shared:
             self._copy.ending.add_unwanted(self.item.entry.path, [""])
 
+    def _note_stays(self) -> None:
+        path = self.item.entry.path
+        what = "is a hidden .pscp-part, changed in part, until this command has run to its end"
+        self._copy.terms.reporter.note(f"{path}: {what}")
+
     def _cannot_finish(self, failure: Failure) -> None:
         self._fail(failure)
         self._discard()
@@ -388,8 +393,10 @@ class FileJob:
         """Have the sink remove the part of a file that failed."""
         self._life.on(states.FileEvent.DISCARD)
 
-        def over(_: object) -> None:
+        def over(is_gone: object) -> None:
             assert self._failure is not None
+            if is_gone is False and self._copy.terms.options.inplace:
+                self._queue.write_later(self._note_stays)
             self._close()
             self._copy.results.failed(self._failure)
 

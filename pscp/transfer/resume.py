@@ -13,7 +13,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
-from pscp.endpoint import failures, hashes, requests, source, tree, wire
+from pscp.endpoint import failures, hashes, inplace, requests, source, tree, wire
 from pscp.endpoint.files import Extent
 from pscp.transfer import answers
 from pscp.transfer.copy_terms import CopyTerms
@@ -26,6 +26,7 @@ from pscp.transfer.plan import (
     Failure,
     Placed,
     as_new,
+    as_whole,
     batches,
     cut,
     goes_in_pack,
@@ -139,7 +140,13 @@ class Look:
 
     def _send(self, item: Placed, left: list[str], basis_bytes: int) -> None:
         """Copy a file, continuing the part of the last of the runs in `left`."""
-        if not left or goes_in_pack(item.entry) or self._terms.options.dry_run:
+        options, is_large = self._terms.options, not goes_in_pack(item.entry)
+        is_in_place = options.inplace and self._terms.reuses and is_large and not options.dry_run
+        if is_in_place and basis_bytes:
+            self._discard(item, left)
+            self._become_part(item, basis_bytes)
+            return
+        if not left or not is_large or options.dry_run:
             self._copy.send(item, basis_bytes=basis_bytes)
             return
         file = item.entry.path, source.identity(item.known)
@@ -147,10 +154,13 @@ class Look:
         landed = self._terms.journal.landed(*file)
         if landed is not None and landed.algorithm not in self._terms.algorithms:
             landed = None  # an end cannot check it any more
+        if is_in_place and options.resume:  # the part may be the file itself, whatever it was
+            self._inherit(as_whole(item), left[-1], landed, item.entry.size)
+            return
         # Nothing checks what is in the holes, so the part has to be one of this very file.
         is_sparse = "sparse" in item.entry.extra
         is_unknown = is_sparse and (landed is None or left[-1] not in landed.runs)
-        if not self._terms.options.resume or is_anothers or is_unknown:
+        if not options.resume or is_anothers or is_unknown:
             self._discard(item, left)
             self._copy.send(item, basis_bytes=basis_bytes)
             return
@@ -173,13 +183,30 @@ class Look:
 
         def then(is_ours: object) -> None:
             if is_ours:
-                self._copy.send(item, landed, landed is None, basis_bytes)
+                is_compared = landed is None and not self._terms.options.inplace
+                self._copy.send(item, landed, is_compared, basis_bytes)
             else:
                 self._discard(item, [nonce])
                 self._copy.send(item, basis_bytes=basis_bytes)
 
         inherit = requests.Inherit(item.entry, nonce)
         self._queue.add(Ask(False, inherit, then, lambda _: then(False), is_exclusive=True))
+
+    def _become_part(self, item: Placed, basis_bytes: int) -> None:
+        """Have the file that is there become the part, and send what differs (--inplace)."""
+        path = item.entry.path
+
+        def then(is_part: object) -> None:
+            if is_part:
+                self._copy.send(as_whole(item), basis_bytes=basis_bytes)
+                return
+            note = self._terms.reporter.note
+            why = "it has other names or another owner, so a copy of it is changed, not the file"
+            self._queue.write_later(lambda: note(f"{path}: {why}"))
+            self._copy.send(item, basis_bytes=basis_bytes)
+
+        become = inplace.Become(item.entry)
+        self._queue.add(Ask(False, become, then, lambda _: then(False), is_exclusive=True))
 
     # --- files of the same size: hashed at both ends
 

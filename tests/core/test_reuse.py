@@ -239,7 +239,7 @@ def write(path: Path, data: bytes, has_holes: bool) -> None:
 
 
 @settings(max_examples=25)
-@given(EDITS, EDITS, st.booleans(), st.booleans(), st.booleans(), st.booleans())
+@given(EDITS, EDITS, *[st.booleans()] * 5)
 def test_whatever_was_edited_both_copies_are_the_same(
     first: list[tuple[str, int, int]],
     second: list[tuple[str, int, int]],
@@ -247,13 +247,14 @@ def test_whatever_was_edited_both_copies_are_the_same(
     had_holes: bool,
     pushes: bool,
     strong: bool,
+    inplace: bool,
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
         trees = Trees(Path(folder))
         old, new = edit(OLD, first), edit(edit(OLD, first), second)
         write(trees.to / "large", old, had_holes)
         write(trees.source / "large", new, has_holes)
-        result = trees.copy(pushes, strong=strong)
+        result = trees.copy(pushes, strong=strong, inplace=inplace)
         assert result.ok, result.failures
         trees.assert_copied()
         again = trees.copy(pushes)

@@ -12,12 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pscp.endpoint import end, requests, reuse, source, tree, wire
+from pscp.endpoint import end, inplace, requests, reuse, source, tree, wire
 from pscp.endpoint.requests import Pieces, Words
 from pscp.sftp import end as sftp_end
 
 KINDS = [
-    *requests.OF_EITHER, *requests.OF_SOURCE, *requests.OF_SINK, *requests.OF_STREAM, reuse.Reuse,
+    *requests.OF_EITHER, *requests.OF_SOURCE, *requests.OF_SINK, *requests.OF_STREAM,
+    inplace.Become, reuse.Reuse,
 ]  # fmt: skip
 
 numbers = st.integers(0, (1 << 64) - 1)
@@ -160,6 +161,6 @@ def test_either_end_answers_every_request() -> None:
     # answered later, by a frame of its own kind, and by the agent's process alone
     apart = {requests.Finish, requests.Pack, requests.OpenPlane}
     assert {*end.ANSWERS, *requests.OF_GATHERING} | apart == set(KINDS)
-    agents_alone = {requests.OpenPlane, requests.Cpu, requests.Kernel, reuse.Reuse}
+    agents_alone = {requests.OpenPlane, requests.Cpu, requests.Kernel, inplace.Become, reuse.Reuse}
     without_sftp = agents_alone | {*requests.OF_STREAM}
     assert sftp_end.ANSWERS.keys() | {requests.Pack} == set(KINDS) - without_sftp
