@@ -94,7 +94,6 @@ class Options:
     backup: bool = False
     backup_dir: str | None = None
     suffix: str | None = None  # None: "~", or "" with backup_dir
-    link_dest: str | None = None
     chmod: str | None = None
     chown: str | None = None
     numeric_ids: bool = False
@@ -296,7 +295,6 @@ def _check_texts(options: Options) -> None:
         ("the password file", options.password_file),
         ("the file of --files-from", options.files_from),
         ("the folder of --backup-dir", options.backup_dir),
-        ("the folder of --link-dest", options.link_dest),
         ("the modes of --chmod", options.chmod),
         ("the owner of --chown", options.chown),
         ("the file of --log-file", options.log_file),
