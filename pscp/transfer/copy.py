@@ -20,7 +20,7 @@ from pscp import errors, state
 from pscp.connect import host_cache
 from pscp.connect.bootstrap import RemoteAgent, copy_modules
 from pscp.connect.connections import Connections
-from pscp.endpoint import hashes, source
+from pscp.endpoint import hashes, placing, source
 from pscp.log import Log
 from pscp.options import CHUNK_BYTES, Options
 from pscp.progress import Counters, Result
@@ -135,17 +135,18 @@ class Run:
             note=request.reporter.note,
             far_source=request.far_source,
         )
-        coordinator = Coordinator(self._terms(pool, far, agreed, algorithm, journal))
+        terms = self._terms(pool, far, agreed, algorithm, journal)
+        reuses = not any(agent.is_sftp for agent in (far, *sources[:1]))
+        coordinator = Coordinator(replace(terms, reuses=reuses))
         coordinator.results.failures += self._negotiation.missing
         lanes, root = pool.layout.count, agreed.target.root
         request.explain(f"to {root}, chunks hashed with {algorithm}")
         request.explain(f"beginning with {lanes} lanes: {pool.layout.why}")
         of_source = source_request(tops, self._options, algorithm)
+        modules = self._modules(agreed.target)
         of_sink = sink_request(
             root, token, self._options, algorithm, agreed.nonce, claimed=agreed.claimed
-        )
-        if agreed.target.existing and not far.is_sftp:  # the near end ignores them
-            of_sink = of_sink._replace(modules=copy_modules(self._modules()))
+        )._replace(modules=modules)
         try:
             request.connections.spread(self._options, agents, lanes, request.reporter.note)
             first = [agents.pop(0) for _ in range(min(len(agents), lanes))]
@@ -174,11 +175,12 @@ class Run:
             return self._negotiation.far_tops(agents, self._request.connections)
         return self._negotiation.far_tops(sources, far_source.connections)
 
-    def _modules(self) -> list[str]:
-        """Return the modules that a sink needs where something is there already."""
-        options = self._options
-        wanted = {"reuse": True, "backup": options.backup, "inplace": options.inplace}
-        return [name for name in wanted if wanted[name]]
+    def _modules(self, target: placing.Target) -> str:
+        """Return the modules that the sink needs; most only where something is there already."""
+        options, has_old = self._options, bool(target.existing)
+        inplace = options.inplace and has_old
+        wanted = {"reuse": has_old, "backup": options.backup, "inplace": inplace}
+        return copy_modules([name for name in wanted if wanted[name]])
 
     def _terms(
         self, pool: LanePool, far: RemoteAgent, agreed: Agreement, algorithm: str, journal: Journal
@@ -195,7 +197,6 @@ class Run:
             earlier=agreed.claimed.earlier,
             folds=agreed.claimed.folds,
             keep_digests=self._request.keep_digests,
-            reuses=not far.is_sftp,
         )
 
     def _note_sftp(self, far: RemoteAgent) -> None:
