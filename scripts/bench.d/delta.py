@@ -16,14 +16,14 @@ from stock import GIB, MIB
 from tools import RSYNC, Command, Run, Tool, pscp
 
 RATE_MBIT, RTT_MS = 1000, 100
-WHOLE = pscp("--no-resume")
+WHOLE, IN_PLACE = pscp("--no-resume"), pscp("--inplace")
 
 
 def rsync_inplace(run: Run) -> Command:
     return Command(["rsync", "-a", "--inplace", "-e", shlex.join(run.ssh), *run.ends])
 
 
-INPLACE: Tool = replace(RSYNC, name="rsync --inplace", command=rsync_inplace)
+RSYNC_IN_PLACE: Tool = replace(RSYNC, name="rsync --inplace", command=rsync_inplace)
 
 
 def delta(bench: Bench) -> None:
@@ -31,5 +31,6 @@ def delta(bench: Bench) -> None:
     with wan(RATE_MBIT, RTT_MS) as link:
         for push in (True, False):
             case = new_case(bench, "delta", "file", push, load, "Mbit/s", WHOLE.name, RTT_MS)
-            entries = [Contestant(tool, load, bench.runs) for tool in (pscp(), INPLACE, WHOLE)]
+            tools = (pscp(), IN_PLACE, RSYNC_IN_PLACE, WHOLE)
+            entries = [Contestant(tool, load, bench.runs) for tool in tools]
             compete(bench, case, link, entries, push)

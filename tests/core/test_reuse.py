@@ -28,7 +28,6 @@ from pscp.endpoint.failures import Refusal
 from pscp.endpoint.metadata import Policy
 from pscp.endpoint.reuse import PIECE_BYTES, Reuse
 from pscp.errors import ConnectionLost
-from pscp.transfer import file_job
 
 TOKEN, NONCE = "0" * 8, "1" * 8
 PIECES = 9
@@ -36,12 +35,6 @@ SIZE_BYTES = PIECES * PIECE_BYTES
 OLD = random.Random("old").randbytes(SIZE_BYTES)
 NEW = b"x" * PIECE_BYTES + OLD[PIECE_BYTES:]
 ENTRY = tree.Entry(tree.FILE, 0, "large", SIZE_BYTES, 0o644, 10**18, 1, {})
-
-
-@pytest.fixture(autouse=True)
-def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Several requests for a file of less than a MiB."""
-    monkeypatch.setattr(file_job, "_REUSE_BYTES", 2 * PIECE_BYTES)
 
 
 # --- one request of the sink
