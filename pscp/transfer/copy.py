@@ -176,7 +176,9 @@ class Run:
         return self._negotiation.far_tops(sources, far_source.connections)
 
     def _modules(self, target: placing.Target) -> str:
-        """Return the modules that the sink needs; most only where something is there already."""
+        """Return the modules that a far sink needs; most only where something is there already."""
+        if not self._request.is_push:
+            return ""
         options, has_old = self._options, bool(target.existing)
         inplace = options.inplace and has_old
         wanted = {"reuse": has_old, "backup": options.backup, "inplace": inplace}
