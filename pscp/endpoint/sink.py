@@ -241,6 +241,7 @@ class Sink(NullSink):
                 make(part, folder_fd)
                 self.settler.replace(folder_fd, part, name, value.path)
             finally:
+                folder_fd = self.root.at(value.path)[0]  # what keeps a backup may have closed it
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(part, dir_fd=folder_fd)  # rename(2) left it if both are one file
 
