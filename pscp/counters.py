@@ -32,6 +32,7 @@ class Deltas(TypedDict, total=False):
     bytes_total: int
     bytes_done: int
     bytes_resumed: int
+    bytes_comparing: int
     bytes_sent: int
     files_total: int
     files_done: int
@@ -65,6 +66,7 @@ class Counters:
     plan_complete: bool = False
     bytes_done: int = 0  # landed and verified in this run
     bytes_resumed: int = 0  # there already and verified, not sent
+    bytes_comparing: int = 0  # that may be in a file which is at the destination
     bytes_sent: int = 0  # put on the wire, resends included
     files_total: int = 0
     files_done: int = 0  # finished in this run
@@ -90,6 +92,11 @@ class Counters:
     def left_bytes(self) -> int:
         """Bytes that have not landed yet, of what is planned so far."""
         return self.bytes_total - self.bytes_done - self.bytes_resumed
+
+    @property
+    def sending_bytes(self) -> int:
+        """Bytes that have not landed yet, of those that have to be sent as far as is known."""
+        return self.left_bytes - self.bytes_comparing
 
     def add(self, **deltas: Unpack[Deltas]) -> None:
         """Add to counters; chunks that nothing verifies are not counted."""

@@ -79,8 +79,6 @@ class _CommonFields(TypedDict, total=False):
     """Keep it below this folder, which is below the destination."""
     suffix: str | None
     """What `backup` adds to names; None: "~", and nothing with `backup_dir`."""
-    link_dest: str | None
-    """Make what is unchanged in this folder at the destination a hard link to that."""
     chmod: str | None
     """Change the modes on the way, such as "D755,F644" or "go-w"."""
     chown: str | None

@@ -96,7 +96,6 @@ class Options:
     backup: bool = False
     backup_dir: str | None = None
     suffix: str | None = None  # None: "~", or "" with backup_dir
-    link_dest: str | None = None
     chmod: str | None = None
     chown: str | None = None
     numeric_ids: bool = False
@@ -176,6 +175,12 @@ class Options:
     def cpu(self, number: int) -> int | None:
         """Return the processor of this connection's process (--cpus); None: the kernel decides."""
         return self.cpus[number % len(self.cpus)] if self.cpus else None
+
+    @property
+    def backups(self) -> tuple[str, ...]:
+        """The suffix and the folder of what is replaced; () where that is not kept."""
+        suffix = self.suffix if self.suffix is not None else "" if self.backup_dir else "~"
+        return (suffix, (self.backup_dir or "").rstrip("/")) if self.backup else ()
 
     def with_agent(self, what: str) -> Options:
         """Return these options, with an agent to be used. Raises UsageError for remote="sftp"."""
@@ -301,8 +306,20 @@ def _check_pairs(options: Options) -> None:
     for one, other in (("max_delete", "delete"), ("backup_dir", "backup"), ("suffix", "backup")):
         if getattr(options, one) is not None and not getattr(options, other):
             raise UsageError(f"{_long(one)} says nothing without {_long(other)}")
+    if options.backup:
+        _check_backups(*options.backups)
     if options.delete and not options.recursive:
         raise UsageError("--delete needs -r or -a: it is for whole folders")
+
+
+def _check_backups(suffix: str, folder: str) -> None:
+    check_argument("the suffix of backups", "x" + suffix)
+    if "/" in suffix or not (suffix or folder):
+        raise UsageError(f"--suffix: {suffix!r} is not the end of a name")
+    if folder.startswith("/") or {"", ".", ".."} & set(folder.split("/") if folder else ()):
+        raise UsageError(
+            f"--backup-dir: {folder!r} is not a folder below DEST", 'such as "old" or "old/monday"'
+        )
 
 
 def _long(field: str) -> str:
@@ -318,7 +335,6 @@ def _check_texts(options: Options) -> None:
         ("the password file", options.password_file),
         ("the file of --files-from", options.files_from),
         ("the folder of --backup-dir", options.backup_dir),
-        ("the folder of --link-dest", options.link_dest),
         ("the modes of --chmod", options.chmod),
         ("the owner of --chown", options.chown),
         ("the file of --log-file", options.log_file),

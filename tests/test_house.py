@@ -48,7 +48,7 @@ LADDER = (
 )
 LATER = {
     "agent": ("stream_server", "direct", "link"),  # what is sent when there is need of it
-    "end": ("stream_server", "leftovers"),
+    "end": ("stream_server", "leftovers", "backup"),
 }
 
 # What a reader who follows "Read next" from the package on passes, in this order.

@@ -80,8 +80,14 @@ class Coordinator:
 
     # --- what becomes of an item: outcomes of the queue (resume.py decides), and the walk's steps
 
-    def send(self, item: Placed, landed: Landed | None = None, compare: bool = False) -> None:
-        """Copy this item."""
+    def send(
+        self,
+        item: Placed,
+        landed: Landed | None = None,
+        compare: bool = False,
+        basis_bytes: int = 0,
+    ) -> None:
+        """Copy this item; a large file as FileJob.start() says."""
         entry = item.entry
         if self._options.dry_run:
             self._would_copy(entry)
@@ -91,7 +97,7 @@ class Coordinator:
         if goes_in_pack(entry):
             self._small.add(item)
         else:
-            FileJob(self, item).start(landed, compare)
+            FileJob(self, item).start(landed, compare, basis_bytes)
 
     def _would_copy(self, entry: tree.Entry) -> None:
         is_folder = entry.kind == tree.FOLDER

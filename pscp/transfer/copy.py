@@ -13,13 +13,14 @@ import math
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pscp import errors, state, stops
 from pscp.connect import host_cache
-from pscp.connect.bootstrap import RemoteAgent
+from pscp.connect.bootstrap import RemoteAgent, copy_modules
 from pscp.connect.connections import Connections
-from pscp.endpoint import hashes, source
+from pscp.endpoint import hashes, placing, source
 from pscp.log import Log
 from pscp.options import CHUNK_BYTES, Options
 from pscp.progress import Counters, Result, count
@@ -55,6 +56,8 @@ class Run:
     """One copy. For the main thread."""
 
     def __init__(self, request: CopyRequest) -> None:
+        if request.is_push and request.options.backup:
+            request = replace(request, options=request.options.with_agent("--backup"))
         self._request, self._options = request, request.options
         self._negotiation = Negotiation(request)
         self._nonce = "" if self._options.dry_run else os.urandom(4).hex()  # of this run
@@ -133,18 +136,19 @@ class Run:
             note=request.reporter.note,
             far_source=request.far_source,
         )
-        coordinator = Coordinator(
-            self._terms(pool, far, agreed, algorithm, tops=tops, journal=journal)
-        )
+        terms = self._terms(pool, far, agreed, algorithm, tops=tops, journal=journal)
+        reuses = not any(agent.is_sftp for agent in (far, *sources[:1]))
+        coordinator = Coordinator(replace(terms, reuses=reuses))
         coordinator.results.failures += self._negotiation.missing
         lanes, root = pool.layout.count, agreed.target.root
         where = "a transfer test" if self._options.transfer_test else f"to {root}"
         request.explain(f"{where}, chunks hashed with {algorithm}")
         request.explain(f"beginning with {lanes} lanes: {pool.layout.why}")
         of_source = source_request(tops, self._options, algorithm)
+        modules = self._modules(agreed.target)
         of_sink = sink_request(
             root, token, self._options, algorithm, agreed.nonce, claimed=agreed.claimed
-        )
+        )._replace(modules=modules)
         try:
             request.connections.spread(self._options, agents, lanes, request.reporter.note)
             first = [agents.pop(0) for _ in range(min(len(agents), lanes))]
@@ -181,6 +185,15 @@ class Run:
             return self._negotiation.far_tops(agents, self._request.connections)
         return self._negotiation.far_tops(sources, far_source.connections)
 
+    def _modules(self, target: placing.Target) -> str:
+        """Return the modules that a far sink needs; most only where something is there already."""
+        if not self._request.is_push:
+            return ""
+        options, has_old = self._options, bool(target.existing)
+        inplace = options.inplace and has_old
+        wanted = {"reuse": has_old, "backup": options.backup, "inplace": inplace}
+        return copy_modules([name for name in wanted if wanted[name]])
+
     def _terms(
         self,
         pool: LanePool,
@@ -215,6 +228,8 @@ class Run:
         request.explain(f"over SFTP; verified by: {how}")
         if self._options.quiet:
             return
+        if self._options.inplace:
+            request.reporter.note("over SFTP no file is changed itself; a copy replaces it")
         if self._options.archive:
             lost = "attributes, ACLs and fractions of a second are not kept, owners by number"
             links = "" if request.is_push else "; hard links become files of their own"

@@ -354,4 +354,5 @@ def sink_request(
         test=options.transfer_test,
         server=dict(claimed.server),
         debug=options.debug,
+        backup=list(options.backups),
     )

@@ -166,6 +166,19 @@ def subtract(extents: Iterable[Extent], landed: Iterable[Extent]) -> Iterator[Ex
             yield offset, end - offset
 
 
+def joined(extents: Iterable[Extent]) -> Iterator[Extent]:
+    """Yield the extents, those that follow each other without a gap as one. They ascend."""
+    begin = end = 0
+    for offset, length in extents:
+        if offset != end:
+            if end > begin:
+                yield begin, end - begin
+            begin = offset
+        end = offset + length
+    if end > begin:
+        yield begin, end - begin
+
+
 def batches(extents: Iterable[Extent], batch_bytes: int) -> Iterator[list[Extent]]:
     """Group extents so that each group has at most about `batch_bytes`."""
     group: list[Extent] = []
@@ -204,6 +217,13 @@ def groups(entries: Iterable[tree.Entry]) -> Iterator[list[tree.Entry]]:
 def as_new(item: Placed) -> Placed:
     """Return the item, marked as new at the destination: its mode is this copy's to set."""
     return Placed(item.known, item.entry._replace(extra={**item.entry.extra, "new": 1}))
+
+
+def as_whole(item: Placed) -> Placed:
+    """Return the item with its holes to be sent: as zeros, which become holes again."""
+    extra = {**item.entry.extra, "dig": 1} if "sparse" in item.entry.extra else item.entry.extra
+    kept = {key: value for key, value in extra.items() if key != "sparse"}
+    return Placed(item.known, item.entry._replace(extra=kept))
 
 
 def goes_in_pack(entry: tree.Entry) -> bool:
