@@ -303,6 +303,13 @@ def _check_pairs(options: Options) -> None:
             raise UsageError(f"{_long(one)} says nothing without {_long(other)}")
     if options.delete and not options.recursive:
         raise UsageError("--delete needs -r or -a: it is for whole folders")
+    if options.delete and options.backup:
+        raise UsageError("--delete keeps no backups: leave out one of --delete and --backup")
+    if options.delete and options.remove_source_files:
+        hint = "what one run moves, the next one would delete at the destination"
+        raise UsageError("--delete and --remove-source-files contradict each other", hint)
+    if options.remove_source_files and options.verify == "none":
+        raise UsageError("--remove-source-files does not go with --verify none")
 
 
 def _long(field: str) -> str:

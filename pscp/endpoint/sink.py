@@ -14,7 +14,7 @@ Read next: commit.py.
 import contextlib
 import os
 import stat
-from typing import Callable, List, NamedTuple, Optional, Tuple, Union
+from typing import Callable, ContextManager, List, NamedTuple, Optional, Tuple, Union
 
 from . import commit, failures, fence, files, metadata, tree, wire
 from .failures import Done
@@ -66,6 +66,10 @@ class Sink(NullSink):
             return fence.Fence(self.root.fd, self._copy.token, self._copy.nonce, self._copy.lane)
         except fence.NoFenceLeft:  # the lane began late: it may remove parts, and no more
             return fence.NoFence(is_lost=True)
+
+    def held(self) -> "ContextManager[None]":
+        """Keep other runs from taking the copy over meanwhile. Raises Refusal once one has."""
+        return self._fence.held()
 
     # --- large files, by chunks
 

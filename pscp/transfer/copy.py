@@ -13,6 +13,7 @@ import math
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pscp import errors, state, stops
@@ -65,7 +66,7 @@ class Run:
         is_here = self._request.is_push and self._request.far_source is None
         tops = self._negotiation.near_tops() if is_here else []
         if is_here and not tops:  # nobody need be contacted
-            return self._result(None, None)
+            return self._nothing()
         journal = self._journal(token)
         complete = False
         try:
@@ -120,7 +121,7 @@ class Run:
         sources = self._take_source()
         tops = tops or self._far_tops(agents, sources)
         if not tops:
-            return self._result(None, None)
+            return self._nothing()
         agreed = self._negotiation.agree(agents, tops, token, self._nonce, journal)
         far = agents[0]
         algorithm = choose_hash(far, *sources[:1])
@@ -133,9 +134,8 @@ class Run:
             note=request.reporter.note,
             far_source=request.far_source,
         )
-        coordinator = Coordinator(
-            self._terms(pool, far, agreed, algorithm, tops=tops, journal=journal)
-        )
+        terms = self._terms(pool, far, agreed, algorithm, tops=tops, journal=journal)
+        coordinator = Coordinator(replace(terms, token=token))
         coordinator.results.failures += self._negotiation.missing
         lanes, root = pool.layout.count, agreed.target.root
         where = "a transfer test" if self._options.transfer_test else f"to {root}"
@@ -222,6 +222,12 @@ class Run:
         elif self._options.preserve:
             request.reporter.note("over SFTP times are kept in whole seconds")
 
+    def _nothing(self) -> Result:
+        """Return the result of a copy of which no source is there."""
+        if self._options.delete:
+            self._request.reporter.note("nothing was deleted: no source is there")
+        return self._result(None, None)
+
     def _result(self, coordinator: Coordinator | None, pool: LanePool | None) -> Result:
         counters = self._request.counters
         results = coordinator.results if coordinator is not None else None
@@ -229,6 +235,7 @@ class Run:
             files=counters.files_done,
             files_resumed=counters.files_resumed,
             files_skipped=counters.files_skipped,
+            files_deleted=counters.files_deleted,
             bytes=counters.bytes_done + counters.bytes_resumed,
             bytes_sent=counters.bytes_sent,
             bytes_resumed=counters.bytes_resumed,

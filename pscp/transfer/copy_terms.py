@@ -39,6 +39,7 @@ class CopyTerms:
     earlier: Sequence[str] = ()  # runs that may have left parts
     folds: bool = False  # names at the destination do not differ by case
     keep_digests: bool = True
+    token: str = ""  # of the copy
 
     @property
     def queue(self) -> WorkQueue:

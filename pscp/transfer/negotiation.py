@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from pscp import errors, filters, stops
-from pscp.connect.bootstrap import RemoteAgent
+from pscp.connect.bootstrap import RemoteAgent, copy_modules
 from pscp.connect.connections import Connections
 from pscp.endpoint import failures, hashes, metadata, placing, requests, source, tree
 from pscp.endpoint.end import End
@@ -325,8 +325,22 @@ def source_request(
     block_bytes = options.block_bytes
     if options.limit_kbit_s is not None:
         block_bytes = min(block_bytes, _LIMITED_BLOCK_BYTES)
-    is_test, debug = options.transfer_test, options.debug
-    return requests.BeginSource(tops, rules, algorithm, block_bytes, options.strong, is_test, debug)
+    return requests.BeginSource(
+        tops=tops,
+        rules=rules,
+        hash=algorithm,
+        block_bytes=block_bytes,
+        strong=options.strong,
+        test=options.transfer_test,
+        debug=options.debug,
+        modules=copy_modules(_modules(options)),
+    )
+
+
+def _modules(options: Options) -> list[str]:
+    """Return the names of the modules that both ends need beside those of every copy."""
+    wanted = (("mirror", options.delete), ("moving", options.remove_source_files))
+    return [name for name, is_wanted in wanted if is_wanted and not options.transfer_test]
 
 
 def sink_request(
@@ -354,4 +368,5 @@ def sink_request(
         test=options.transfer_test,
         server=dict(claimed.server),
         debug=options.debug,
+        modules=copy_modules(_modules(options)),
     )

@@ -29,7 +29,7 @@ import pscp
 from e2e.ways import Ran
 from e2e.world import ROOT, World, change, make_world
 from pscp.cli import arguments
-from pscp.endpoint import end, failures, requests, wire
+from pscp.endpoint import end, failures, mirror, moving, requests, wire
 from pscp.selftest.servers import PrivateServer
 
 SCRIPT = ROOT / "scripts" / "docs"
@@ -201,6 +201,7 @@ def first_cells(page: str, heading: str) -> list[str]:
 
 def test_the_protocol_lists_every_request() -> None:
     listed = set(first_cells("protocol.md", "Requests")) - {"request"}
+    assert mirror.Extras in end.ANSWERS and moving.RemoveSources in end.ANSWERS
     answered = {kind.__name__ for kind in (*end.ANSWERS, *requests.OF_GATHERING)}
     assert listed == answered | {"Finish", "Pack", "OpenPlane"}
 
