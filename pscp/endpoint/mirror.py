@@ -16,14 +16,14 @@ import stat
 import unicodedata
 from typing import Callable, Dict, Iterable, List, NamedTuple, Set, Tuple
 
-from . import end, failures, fields, requests, sink, source, tree
+from . import end, failures, fields, requests, sink, source, tree, wire
 from .files import Changed
 from .paths import FOLDER_FLAGS, Root, to_bytes, to_text, without_own
 
 MOUNT, OTHER = "mount", "other"  # kinds beside those of tree.py; a mount point is never removed
 
-ANSWER_BYTES = 512 * 1024  # of names in one answer, of which a character may become six
-_ROW_BYTES = 100  # of an answer, beside the name
+ANSWER_BYTES = 768 * 1024  # of rows in one answer
+_ROW_BYTES = 80  # of a row, beside the name
 _FOLLOWED_FLAGS = FOLDER_FLAGS & ~os.O_NOFOLLOW
 _KINDS = {stat.S_IFREG: tree.FILE, stat.S_IFDIR: tree.FOLDER, stat.S_IFLNK: tree.LINK}
 
@@ -81,8 +81,8 @@ def extras(root: Root, pieces: List[Piece]) -> List[object]:
 
 
 def weight_bytes(name: str) -> int:
-    """Return the most bytes that a row with this name takes in an answer."""
-    return _ROW_BYTES + 6 * len(name)
+    """Return how many bytes a row with this name takes in an answer, about."""
+    return _ROW_BYTES + len(wire.to_json(name))
 
 
 def _rows(root: Root, piece: Piece, most_bytes: int) -> Tuple[List[Row], bool]:
@@ -189,7 +189,7 @@ def there_after_all(of: source.Source, listed: Listed) -> List[str]:
         if inode and os.fstat(fd).st_ino != inode:
             raise Changed()
         there = {os.fsencode(name) for name in os.listdir(fd)}
-        return [n for n in names if to_bytes(n) in there or _is_there(fd, to_bytes(n))]
+        return [name for name in names if _is_there(fd, to_bytes(name), there)]
     finally:
         os.close(fd)
 
@@ -206,12 +206,15 @@ def _open_folder(of: source.Source, top: int, folder: str) -> int:
         held.close()
 
 
-def _is_there(fd: int, name: bytes) -> bool:
+def _is_there(fd: int, name: bytes, listed: Set[bytes]) -> bool:
+    """Has the folder this name, if only when asked for it, and not as another spelling of one?"""
+    if name in listed:
+        return True
     try:
         os.stat(name, dir_fd=fd, follow_symlinks=False)
     except FileNotFoundError:
         return False
-    return True
+    return not variants(name) & listed
 
 
 # --- the requests

@@ -128,12 +128,21 @@ async def _remove(of: end.End, request: mirror.Remove) -> list[object]:
         # What is in a folder is removed before the folder is.
         count = 1 if extras[len(found)][1] == tree.FOLDER else AT_ONCE
         some = extras[len(found) : len(found) + count]
-        if not await sink.is_owned():
-            raise fence.superseded()
+        await _check_owned(sink)
         root = _new_root(sink)
         found += await results((extra[0], _remove_one(sink, root, extra)) for extra in some)
     failed = enumerate(found)
     return [(place, failure) for place, failure in failed if failure is not None]
+
+
+async def _check_owned(sink: Sink) -> None:
+    """Raise Refusal where another run owns the copy, or none does."""
+    owner = await sink.owner()
+    if not owner:
+        message = "it has no fence of this copy, so nothing can be deleted there"
+        raise failures.Refusal(failures.DESTINATION, to_text(sink.root.full("")), message)
+    if owner != sink.nonce:
+        raise fence.superseded()
 
 
 async def _remove_one(sink: Sink, root: Root, extra: mirror.Extra) -> None:

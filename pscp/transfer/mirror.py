@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from itertools import islice
 from typing import Any
 
 from pscp import filters
@@ -23,7 +24,8 @@ from pscp.transfer.plan import Ask, Placed, Placement
 from pscp.transfer.results import Results
 from pscp.transfer.spool import Spool, grouped
 
-_PIECE_BYTES = 256 * 1024  # of a folder's names in one request
+_PIECE_BYTES = 640 * 1024  # of a folder's names in one request, of which a frame holds 1 MiB
+_BESIDE_MOST = 1000  # names of other sources that a request has besides
 
 # A piece of a folder's names, as a row of a spool: the number of the source, the folder at DEST,
 # its inode at the source (None: the source has no such folder), the names between which these are,
@@ -64,15 +66,17 @@ class Mirror:
         self._tops, self._root = tops, target.root
         self._placement = Placement(tops, target.names)
         self._filters = tree.compiled(filters.regexes(terms.options.filters))
-        self._beside: dict[str, list[str]] = defaultdict(list)  # sources' names, by folder at DEST
+        # The names of sources, in their order, by the folder at the destination.
+        self._beside: dict[str, dict[str, None]] = defaultdict(dict)
         for name in filter(None, target.names):
             while name:
                 folder, _, last = name.rpartition("/")
-                self._beside[folder].append(last)
+                self._beside[folder][last] = None
                 name = folder
         # The walk's thread changes these, and the main thread once the walk has ended.
         self._open: list[_Folder] = []  # the folders that the walk is in
         self._pieces = Spool()
+        self._last_top = -1  # the number of the last source that came
         self._problem = ""  # why the walk's list cannot be used
         # Later writes change these, and the main thread while the queue is idle.
         self._further = Spool()  # pieces to be asked about next
@@ -90,14 +94,21 @@ class Mirror:
         """Keep the name of an entry of the walk."""
         while self._open and not self._open[-1].holds(item.known):
             self._pieces.add(self._open.pop().piece(""))
-        above, _, name = item.known.path.rpartition("/")
+        if not self._is_next(item.known):
+            self._problem = "the source's list has no order"
         if self._open:
-            folder = self._open[-1]
-            if folder.known.path != above or to_bytes(name) <= to_bytes(folder.last):
-                self._problem = self._problem or "the source's list has no order"
-            self._add(folder, name)
+            self._add(self._open[-1], item.known.path.rpartition("/")[2])
         if item.entry.kind == tree.FOLDER:
             self._open.append(_Folder(item))
+
+    def _is_next(self, known: tree.Entry) -> bool:
+        """Return whether an entry comes in the order of a walk, in which no folder comes twice."""
+        above, _, name = known.path.rpartition("/")
+        if self._open:
+            folder = self._open[-1]
+            return folder.known.path == above and to_bytes(name) > to_bytes(folder.last)
+        before, self._last_top = self._last_top, known.top
+        return known.top > before and known.path == self._tops[known.top].name
 
     def _add(self, folder: _Folder, name: str) -> None:
         if folder.names_bytes >= _PIECE_BYTES:
@@ -133,7 +144,7 @@ class Mirror:
     def stopped(self) -> None:
         """Tell that the copy was cut short before its end, so that all or some was not deleted."""
         deleted = self._terms.counters.files_deleted
-        why = f"only {deleted} were deleted" if self._has_begun else "nothing was deleted"
+        why = f"{deleted} were deleted" if self._has_begun else "nothing was deleted"
         self._terms.reporter.note(f"{self._root}: {why}: the copy was not completed")
 
     def _is_refused(self) -> bool:
@@ -184,8 +195,11 @@ class Mirror:
         return Ask(False, mirror.Extras(asked), then, self._results.failed)
 
     def _names(self, folder: str, names: list[str]) -> list[str]:
-        """Return a piece's names, and those of other sources that land in the same folder."""
-        return [*names, *self._beside.get(folder, ())]
+        """Return a piece's names, and those of other sources that land in the same folder.
+
+        The sink needs them only where it takes two names for one.
+        """
+        return [*names, *islice(self._beside.get(folder, ()), _BESIDE_MOST)]
 
     def _take_answer(self, piece: _Piece, row: object, is_first: bool) -> None:
         listed, has_more = answers.items(row)
@@ -227,6 +241,8 @@ class Mirror:
         top, folder, inode = piece[:3]
         for name, kind, seen in found:
             path = f"{folder}/{name}" if folder else name
+            if name in self._beside.get(folder, ()):
+                continue
             if self._is_protected(top, path, kind):
                 if inode is None:
                     self._keep(folder)
