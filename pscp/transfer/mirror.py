@@ -153,7 +153,7 @@ class Mirror:
         if self._problem:
             self._fail(f"nothing was deleted: {self._problem}")
         elif failed or self._results.failures:
-            self._terms.reporter.note(f"{self._root}: nothing was deleted: {failed} failed")
+            self._terms.reporter.note(f"{self._root}: nothing was deleted, since something failed")
         return bool(failed or self._results.failures)
 
     def _fail(self, why: str) -> None:

@@ -103,7 +103,7 @@ class Asked(NamedTuple):
         return {"archive": True, **asked}
 
     def may_stay(self, line: str) -> bool:
-        """With --update metadata, and hard links, do; and -n may list a folder with what is excluded in it."""
+        """With --update metadata and hard links do; -n may list a folder that is not empty."""
         is_folder = line.startswith("*deleting") and line.endswith("/")
         return (self.update and line[0] in ".h") or (is_folder and bool(self.excluded))
 
