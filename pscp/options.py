@@ -161,6 +161,7 @@ class Options:
         _check_sizes(self)
         _check_choices(self)
         _check_pairs(self)
+        _check_deleting(self)
         _check_texts(self)
         _check_filters(self)
 
@@ -301,6 +302,10 @@ def _check_pairs(options: Options) -> None:
     for one, other in (("max_delete", "delete"), ("backup_dir", "backup"), ("suffix", "backup")):
         if getattr(options, one) is not None and not getattr(options, other):
             raise UsageError(f"{_long(one)} says nothing without {_long(other)}")
+
+
+def _check_deleting(options: Options) -> None:
+    """Refuse what would delete more than was meant, or nothing."""
     if options.delete and not options.recursive:
         raise UsageError("--delete needs -r or -a: it is for whole folders")
     if options.delete and options.backup:

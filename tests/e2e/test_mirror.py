@@ -117,6 +117,19 @@ def test_times_of_folders_are_the_sources(way: Way) -> None:
     assert (way.destination / "t" / "sub").stat().st_mtime == 10**9
 
 
+def test_between_two_far_ends(push: Way) -> None:
+    make(push.source, "t/a", "t/sub/b")
+    make(push.destination, "t/old", "t/gone/x")
+    host = push.server.host
+    words = ("-r", "--delete", f"{host}:{push.source}/t", f"{host}:{push.destination}")
+    ran = push.typed(*words)
+    assert ran.code == 0, ran.err
+    assert_same_tree(push.source, push.destination)
+    moving = ("-r", "--remove-source-files", f"{host}:{push.source}/t/.")
+    assert push.typed(*moving, f"{host}:{push.destination}/moved/").code == 0
+    assert not [path for path in push.source.rglob("*") if path.is_file()]
+
+
 # --- what is protected
 
 
@@ -128,6 +141,16 @@ def test_what_is_excluded_is_protected(way: Way) -> None:
     assert (result.ok, result.files_deleted) == (True, 5)
     files = {"t/a", "t/c.o", "t/skip/y", "t/gone/keep.o"}
     assert there(way) == files | {"t", "t/skip", "t/gone"}
+
+
+def test_what_is_too_large_is_protected(way: Way) -> None:
+    """A rule for what is copied, as with rsync, and not for what is deleted."""
+    make(way.source, "t/a")
+    (way.source / "t" / "large").write_bytes(bytes(9000))
+    make(way.destination, "t/large")
+    (way.destination / "t" / "old").write_bytes(bytes(9000))
+    assert way.copy("t", delete=True, max_size_bytes=4096).files_deleted == 1
+    assert there(way) == {"t", "t/a", "t/large"}
 
 
 def test_what_the_copy_leaves_out_on_purpose_is_protected(way: Way) -> None:
