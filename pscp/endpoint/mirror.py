@@ -47,6 +47,7 @@ class Absent(NamedTuple):
     """
 
     folders: List[Listed]  # (`[number of the source, folder, its inode or 0, names]`)
+    crosses: bool  # whether other filesystems count; else a folder of one lacks nothing
 
 
 class Remove(NamedTuple):
@@ -181,13 +182,16 @@ def not_as_listed(path: str) -> failures.Refusal:
 # --- of the source
 
 
-def there_after_all(of: source.Source, listed: Listed) -> List[str]:
+def there_after_all(of: source.Source, crosses: bool, listed: Listed) -> List[str]:
     """Return those names that the folder has. Raises Changed where it is another folder by now."""
     top, folder, inode, names = listed
     fd = _open_folder(of, top, folder)
     try:
-        if inode and os.fstat(fd).st_ino != inode:
+        status = os.fstat(fd)
+        if inode and status.st_ino != inode:
             raise Changed()
+        if not crosses and status.st_dev != os.stat(of.where(top, "")[0]).st_dev:
+            return names
         there = {os.fsencode(name) for name in os.listdir(fd)}
         return [name for name in names if _is_there(fd, to_bytes(name), there)]
     finally:
@@ -225,7 +229,7 @@ def _extras(of: end.End, request: Extras) -> List[object]:
 
 
 def _absent(of: end.End, request: Absent) -> List[object]:
-    act = functools.partial(there_after_all, of.file_source())
+    act = functools.partial(there_after_all, of.file_source(), request.crosses)
     return end.results((each[1], functools.partial(act, each)) for each in request.folders)
 
 

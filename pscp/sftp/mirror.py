@@ -168,12 +168,12 @@ async def _remove_one(sink: Sink, root: Root, extra: mirror.Extra) -> None:
 async def _absent(of: end.End, request: mirror.Absent) -> list[object]:
     source = of.the_source()
     return await results(
-        (folder, _there_after_all(source, (top, folder, inode, names)))
+        (folder, _there_after_all(source, request.crosses, (top, folder, inode, names)))
         for top, folder, inode, names in request.folders
     )
 
 
-async def _there_after_all(source: Source, listed: mirror.Listed) -> list[str]:
+async def _there_after_all(source: Source, crosses: bool, listed: mirror.Listed) -> list[str]:
     """Return those names that the folder has. Raises Changed where it is no folder by now."""
     top, folder, _, names = listed
     root, rest = source.where(top, folder)
@@ -181,6 +181,10 @@ async def _there_after_all(source: Source, listed: mirror.Listed) -> list[str]:
     client = source.client
     if not (await (client.stat if source.follows else client.lstat)(path)).is_folder:
         raise Changed()
+    if not crosses:
+        here, there = await gather(client.filesystem(root), client.filesystem(path))
+        if here is None or here != there:
+            return names
     found = await gather(*[lookup(client, join(path, to_bytes(name))) for name in names])
     return [name for name, status in zip(names, found, strict=True) if status is not None]
 

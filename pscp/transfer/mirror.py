@@ -233,7 +233,10 @@ class Mirror:
             names = set(answers.texts(there))
             self._take(piece, [row for row in found if row[0] not in names])
 
-        request = mirror.Absent([(top, known, inode, [row[0] for row in found])])
+        request = mirror.Absent(
+            [(top, known, inode, [row[0] for row in found])],
+            crosses=not self._terms.options.one_file_system,
+        )
         return Ask(True, request, then, self._results.failed)
 
     def _take(self, piece: _Piece, found: list[mirror.Row]) -> None:

@@ -99,3 +99,24 @@ def test_a_link_is_not_looked_through(root: Root, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "a")
     [answer] = extras(root, [("link", "", "", [])])
     assert isinstance(answer, dict) and answer["kind"] == "unsafe"
+
+
+def test_a_folder_in_another_filesystem_lacks_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With -x the walk has not been in it."""
+    (tmp_path / "mount").mkdir()
+    rules = tree.Rules(True, False, True, True, [])
+    of = source.Source([source.Top("top", str(tmp_path), True)], rules, "sha256", 4096, False)
+    inode = (tmp_path / "mount").stat().st_ino
+    listed = (0, "top/mount", inode, ["x"])
+    assert mirror.there_after_all(of, False, listed) == []
+    plain = os.fstat
+
+    def fstat(fd: int) -> os.stat_result:
+        found = plain(fd)
+        return os.stat_result((*found[:2], found.st_dev + 1, *found[3:]))
+
+    monkeypatch.setattr(os, "fstat", fstat)
+    assert mirror.there_after_all(of, False, listed) == ["x"]
+    assert mirror.there_after_all(of, True, listed) == []
