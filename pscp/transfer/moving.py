@@ -6,6 +6,7 @@ Not here: what the source does (endpoint/moving.py), the order of a copy's end (
 
 from __future__ import annotations
 
+import unicodedata
 from typing import Any
 
 from pscp.endpoint import failures, fence, moving, placing, requests, source, tree
@@ -60,7 +61,7 @@ class Moving:
         beside = [
             (number, name)
             for number, (top, to) in enumerate(zip(self._tops, self._target.names, strict=True))
-            if not top.name or top.name == to.rpartition("/")[2]
+            if not top.name or _folded(top.name) == _folded(to.rpartition("/")[2])
         ]
 
         def then_source(answer: object) -> None:
@@ -104,3 +105,8 @@ class Moving:
         self._queue.put(ask)
         self._queue.wait_until(self._queue.is_idle)
         self._queue.check()
+
+
+def _folded(name: str) -> str:
+    """Return a name without what some filesystem does not tell apart."""
+    return unicodedata.normalize("NFC", name.casefold())

@@ -94,6 +94,14 @@ def test_the_source_is_the_destination(way: Way, name: str) -> None:
     assert files_of(way.source) == {"t/a", "t/sub/b"}
 
 
+def test_the_source_is_the_destination_in_another_spelling(push: Way) -> None:
+    """Where names fold case, they are one file; elsewhere it is refused all the same."""
+    make(push.source, "file")
+    same = dataclasses.replace(push, destination=push.source)
+    assert not same.copy("file", to="FILE", remove_source_files=True).ok
+    assert "file" in files_of(push.source)
+
+
 def test_the_destination_is_a_link_to_the_source(way: Way) -> None:
     make(way.source, "t/a")
     (way.destination / "link").symlink_to(way.source)
