@@ -39,6 +39,7 @@ class Deltas(TypedDict, total=False):
     files_resumed: int
     files_skipped: int
     files_failed: int
+    files_deleted: int
     chunks_verified: int
     chunks_resent: int
     lanes_alive: int
@@ -73,6 +74,7 @@ class Counters:
     files_resumed: int = 0
     files_skipped: int = 0
     files_failed: int = 0
+    files_deleted: int = 0  # at the destination, folders too
     chunks_verified: int = 0  # a small file sent whole counts as one
     verified: bool = True  # else there are no such chunks (--verify none)
     chunks_resent: int = 0

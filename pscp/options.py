@@ -160,6 +160,7 @@ class Options:
         _check_sizes(self)
         _check_choices(self)
         _check_pairs(self)
+        _check_deleting(self)
         _check_texts(self)
         _check_filters(self)
 
@@ -308,8 +309,19 @@ def _check_pairs(options: Options) -> None:
             raise UsageError(f"{_long(one)} says nothing without {_long(other)}")
     if options.backup:
         _check_backups(*options.backups)
+
+
+def _check_deleting(options: Options) -> None:
+    """Refuse what would delete more than was meant, or nothing."""
     if options.delete and not options.recursive:
         raise UsageError("--delete needs -r or -a: it is for whole folders")
+    if options.delete and options.backup:
+        raise UsageError("--delete keeps no backups: leave out one of --delete and --backup")
+    if options.delete and options.remove_source_files:
+        hint = "what one run moves, the next one would delete at the destination"
+        raise UsageError("--delete and --remove-source-files contradict each other", hint)
+    if options.remove_source_files and options.verify == "none":
+        raise UsageError("--remove-source-files does not go with --verify none")
 
 
 def _check_backups(suffix: str, folder: str) -> None:

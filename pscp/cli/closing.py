@@ -48,6 +48,7 @@ def summary(result: Result, to: str = "") -> str:
         (result.files_resumed, f"{result.files_resumed} unchanged"),
         (result.bytes_resumed, f"{format_bytes(result.bytes_resumed)} was there already"),
         (result.files_skipped, f"{result.files_skipped} skipped"),
+        (result.files_deleted, f"{result.files_deleted} deleted"),
         (len(result.failures), f"{len(result.failures)} failed"),
     )
     return ", ".join(

@@ -194,7 +194,7 @@ class End:
 
     def expand(self, request: requests.Expand) -> "List[Union[List[source.Top], failures.Data]]":
         act = functools.partial(source.expand, pattern=request.glob)
-        return _results((path, functools.partial(act, path)) for path in request.paths)
+        return results((path, functools.partial(act, path)) for path in request.paths)
 
     def target(self, request: requests.Target) -> List[object]:
         from . import placing
@@ -233,7 +233,7 @@ class End:
 
     def digests(self, request: requests.Digests) -> List[object]:
         act = self.file_source().digests
-        return _results(
+        return results(
             (file.path, functools.partial(act, source.known(file), extents, request.hash))
             for file, extents in request.files
         )
@@ -245,7 +245,7 @@ class End:
 
     def digests_there(self, request: requests.DigestsThere) -> List[object]:
         act = self.writing_sink().digests
-        return _results(
+        return results(
             (path, functools.partial(act, path, is_part, extents, request.hash))
             for is_part, path, extents in request.files
         )
@@ -287,7 +287,7 @@ def not_here(role: str) -> wire.WireError:
     return wire.WireError("a request for a %s, which this end is not" % role)
 
 
-def _results(calls: "Iterable[Tuple[str, Callable[[], T]]]") -> "List[Union[T, failures.Data]]":
+def results(calls: "Iterable[Tuple[str, Callable[[], T]]]") -> "List[Union[T, failures.Data]]":
     """Make the call beside each path; return per path the result, or the failure as data."""
     results: List[Union[T, failures.Data]] = []
     for path, call in calls:
@@ -301,7 +301,7 @@ def _results(calls: "Iterable[Tuple[str, Callable[[], T]]]") -> "List[Union[T, f
 def _failed(entries: List[tree.Entry], act: Callable[[tree.Entry], None]) -> Failed:
     """Call `act` with each entry; return the place and the failure of those that failed."""
     calls = ((entry.path, functools.partial(act, entry)) for entry in entries)
-    return failures.places(_results(calls))
+    return failures.places(results(calls))
 
 
 ANSWERS: Dict[type, Callable[..., object]] = {

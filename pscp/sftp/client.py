@@ -252,6 +252,9 @@ class Client:
     def mkdir(self, path: bytes, mode: int | None = None) -> Future[None]:
         return self._change(packets.MKDIR, packets.text(path) + packets.attrs(Attrs(mode=mode)))
 
+    def rmdir(self, path: bytes) -> Future[None]:
+        return self._change(packets.RMDIR, packets.text(path))
+
     def realpath(self, path: bytes) -> Future[bytes]:
         return self._ask(packets.REALPATH, packets.text(path), packets.NAME, _one_name)
 
@@ -302,6 +305,15 @@ class Client:
             return None
         try:
             return await self.extended(STATVFS, packets.text(path), _of_filesystem)
+        except SftpError:
+            return None
+
+    async def filesystem(self, path: bytes) -> int | None:
+        """Return the number of the filesystem that a path is in, if the server tells."""
+        if not self.has(STATVFS):
+            return None
+        try:
+            return await self.extended(STATVFS, packets.text(path), _filesystem_number)
         except SftpError:
             return None
 
@@ -365,3 +377,9 @@ def _of_filesystem(view: memoryview) -> tuple[int, bool]:
     _, fragment, _, _, blocks, inodes, _, free_inodes, _, flags = numbers
     free_bytes = 0 if inodes and not free_inodes else fragment * blocks
     return free_bytes, bool(flags & _READ_ONLY)
+
+
+def _filesystem_number(view: memoryview) -> int:
+    """Return f_fsid."""
+    found = Cursor(view)
+    return [found.large() for _ in range(9)][-1]

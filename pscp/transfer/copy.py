@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 
 from pscp import errors, state, stops
 from pscp.connect import host_cache
-from pscp.connect.bootstrap import RemoteAgent, copy_modules
+from pscp.connect.bootstrap import RemoteAgent
 from pscp.connect.connections import Connections
-from pscp.endpoint import hashes, placing, source
+from pscp.endpoint import hashes, source
 from pscp.log import Log
 from pscp.options import CHUNK_BYTES, Options
 from pscp.progress import Counters, Result, count
@@ -68,7 +68,7 @@ class Run:
         is_here = self._request.is_push and self._request.far_source is None
         tops = self._negotiation.near_tops() if is_here else []
         if is_here and not tops:  # nobody need be contacted
-            return self._result(None, None)
+            return self._nothing()
         journal = self._journal(token)
         complete = False
         try:
@@ -123,7 +123,7 @@ class Run:
         sources = self._take_source()
         tops = tops or self._far_tops(agents, sources)
         if not tops:
-            return self._result(None, None)
+            return self._nothing()
         agreed = self._negotiation.agree(agents, tops, token, self._nonce, journal)
         far = agents[0]
         algorithm = choose_hash(far, *sources[:1])
@@ -138,17 +138,22 @@ class Run:
         )
         terms = self._terms(pool, far, agreed, algorithm, tops=tops, journal=journal)
         reuses = not any(agent.is_sftp for agent in (far, *sources[:1]))
-        coordinator = Coordinator(replace(terms, reuses=reuses))
+        coordinator = Coordinator(replace(terms, reuses=reuses, token=token))
         coordinator.results.failures += self._negotiation.missing
         lanes, root = pool.layout.count, agreed.target.root
         where = "a transfer test" if self._options.transfer_test else f"to {root}"
         request.explain(f"{where}, chunks hashed with {algorithm}")
         request.explain(f"beginning with {lanes} lanes: {pool.layout.why}")
         of_source = source_request(tops, self._options, algorithm)
-        modules = self._modules(agreed.target)
         of_sink = sink_request(
-            root, token, self._options, algorithm, agreed.nonce, claimed=agreed.claimed
-        )._replace(modules=modules)
+            root,
+            token,
+            self._options,
+            algorithm,
+            agreed.nonce,
+            claimed=agreed.claimed,
+            has_old=request.is_push and bool(agreed.target.existing),
+        )
         try:
             request.connections.spread(self._options, agents, lanes, request.reporter.note)
             first = [agents.pop(0) for _ in range(min(len(agents), lanes))]
@@ -184,15 +189,6 @@ class Run:
         if far_source is None:
             return self._negotiation.far_tops(agents, self._request.connections)
         return self._negotiation.far_tops(sources, far_source.connections)
-
-    def _modules(self, target: placing.Target) -> str:
-        """Return the modules that a far sink needs; most only where something is there already."""
-        if not self._request.is_push:
-            return ""
-        options, has_old = self._options, bool(target.existing)
-        inplace = options.inplace and has_old
-        wanted = {"reuse": has_old, "backup": options.backup, "inplace": inplace}
-        return copy_modules([name for name in wanted if wanted[name]])
 
     def _terms(
         self,
@@ -237,6 +233,12 @@ class Run:
         elif self._options.preserve:
             request.reporter.note("over SFTP times are kept in whole seconds")
 
+    def _nothing(self) -> Result:
+        """Return the result of a copy of which no source is there."""
+        if self._options.delete:
+            self._request.reporter.note("nothing was deleted: no source is there")
+        return self._result(None, None)
+
     def _result(self, coordinator: Coordinator | None, pool: LanePool | None) -> Result:
         counters = self._request.counters
         results = coordinator.results if coordinator is not None else None
@@ -244,6 +246,7 @@ class Run:
             files=counters.files_done,
             files_resumed=counters.files_resumed,
             files_skipped=counters.files_skipped,
+            files_deleted=counters.files_deleted,
             bytes=counters.bytes_done + counters.bytes_resumed,
             bytes_sent=counters.bytes_sent,
             bytes_resumed=counters.bytes_resumed,

@@ -40,6 +40,7 @@ class CopyTerms:
     folds: bool = False  # names at the destination do not differ by case
     keep_digests: bool = True
     reuses: bool = False  # the sink can take what is the same from a file that is there
+    token: str = ""  # of the copy
 
     @property
     def queue(self) -> WorkQueue:

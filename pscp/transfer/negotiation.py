@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from pscp import errors, filters, stops
-from pscp.connect.bootstrap import RemoteAgent
+from pscp.connect.bootstrap import RemoteAgent, copy_modules
 from pscp.connect.connections import Connections
 from pscp.endpoint import failures, hashes, metadata, placing, requests, source, tree
 from pscp.endpoint.end import End
@@ -325,8 +325,26 @@ def source_request(
     block_bytes = options.block_bytes
     if options.limit_kbit_s is not None:
         block_bytes = min(block_bytes, _LIMITED_BLOCK_BYTES)
-    is_test, debug = options.transfer_test, options.debug
-    return requests.BeginSource(tops, rules, algorithm, block_bytes, options.strong, is_test, debug)
+    return requests.BeginSource(
+        tops=tops,
+        rules=rules,
+        hash=algorithm,
+        block_bytes=block_bytes,
+        strong=options.strong,
+        test=options.transfer_test,
+        debug=options.debug,
+        modules=_named(_modules(options)),
+    )
+
+
+def _modules(options: Options) -> dict[str, bool]:
+    """Return which modules both ends need beside those of every copy."""
+    is_real = not options.transfer_test
+    return {"mirror": options.delete and is_real, "moving": options.remove_source_files and is_real}
+
+
+def _named(wanted: Mapping[str, bool]) -> str:
+    return copy_modules([name for name in wanted if wanted[name]])
 
 
 def sink_request(
@@ -337,11 +355,16 @@ def sink_request(
     nonce: str = "",
     *,
     claimed: Claimed = _NO_CLAIM,
+    has_old: bool = False,
 ) -> requests.BeginSink:
     """Return the request that makes an end the sink of this copy, for the run with this nonce.
 
+    With `has_old` something is there already, to take what is the same from.
+
     Without a nonce the sink changes nothing.
     """
+    inplace = options.inplace and has_old
+    of_sink = {"reuse": has_old, "backup": options.backup, "inplace": inplace}
     return requests.BeginSink(
         root=root,
         token=token,
@@ -355,4 +378,5 @@ def sink_request(
         server=dict(claimed.server),
         debug=options.debug,
         backup=list(options.backups),
+        modules=_named({**_modules(options), **of_sink}),
     )

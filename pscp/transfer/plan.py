@@ -276,6 +276,12 @@ class Placement:
         moved = (*entry[:2], path, *entry[3:])
         return Placed(entry, tree.Entry._make(moved))  # _replace() takes three times as long
 
+    def known(self, top: int, path: str) -> str:
+        """Return what a path at the destination is called in the manifest of this source."""
+        name, target = self._tops[top].name, self._names[top]
+        rest = path[len(target) :].lstrip("/") if target else path
+        return f"{name}/{rest}" if name and rest else name or rest
+
     def _first_name(self, top: object, path: object) -> str:
         """Return where a hard link's file lands, which may be in another source."""
         if not isinstance(top, int) or not isinstance(path, str):

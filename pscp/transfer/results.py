@@ -7,10 +7,10 @@ lines that tell of it (failure_lines.py).
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from pscp import errors
-from pscp.endpoint import failures
+from pscp.endpoint import failures, tree
 from pscp.log import Log
 from pscp.progress import Failure as Reported
 from pscp.progress import Outcome
@@ -48,10 +48,15 @@ class Results:
         self._keeps_digests = terms.keep_digests and terms.options.strong
         self._wants_files = terms.reporter.wants_files and not terms.options.dry_run
         self._replaced: set[str] = set()  # paths with a file to be replaced; where files are wanted
+        # Called with what has landed, and was verified: a file or link as its source knows it, or
+        # a hard link as it is at the destination.
+        self.landed: Callable[[tree.Entry], object] = _ignore
+        self.link_landed: Callable[[tree.Entry], object] = _ignore
 
     def file_done(self, item: Placed, digest: str) -> None:
         """Count a file that has its final name. `digest` is in hex, with -s; else it is empty."""
         self._terms.counters.add(files_done=1)
+        self.landed(item.known)
         self.became("copied", [(item.entry.path, digest)])
 
     def replaces(self, path: str) -> None:
@@ -92,6 +97,10 @@ class Results:
             self.failures.append(Reported(error.path, kind, error.message, error.hint))
         self.lines.add(error, of_source)
         self.became("failed", [(error.path, "")])
+
+
+def _ignore(_: tree.Entry) -> None:
+    """Do nothing: few copies need to know what has landed."""
 
 
 def as_error(failure: Failure) -> errors.FileError:

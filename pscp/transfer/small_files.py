@@ -48,6 +48,8 @@ class SmallFiles:
             if failure is None:
                 digest = row[1] if isinstance(row, list) and self._terms.options.strong else ""
                 landed.append((item.entry, digest))
+                if item.entry.kind != tree.FOLDER:
+                    self._results.landed(item.known)
             elif failure["kind"] == failures.DAMAGED and not pack.is_again:
                 damaged.append(item)
                 self._terms.counters.add(chunks_resent=1, bytes_sent=item.entry.size)

@@ -29,7 +29,7 @@ import pscp
 from e2e.ways import Ran
 from e2e.world import ROOT, World, change, make_world
 from pscp.cli import arguments
-from pscp.endpoint import end, failures, requests, wire
+from pscp.endpoint import end, failures, mirror, moving, requests, wire
 from pscp.selftest.servers import PrivateServer
 
 SCRIPT = ROOT / "scripts" / "docs"
@@ -122,6 +122,24 @@ def check_cron(world: World, ran: Ran) -> None:
     assert_same_tree(world.here / "data", world.there / "backup" / "data", modes=True, times=True)
 
 
+def check_mirror(world: World, ran: Ran) -> None:
+    there = world.there / "backup" / "data"
+    lines = ran.out.splitlines()
+    assert "data/report.txt" in lines and not any("half-done" in line for line in lines)
+    assert sorted(path.name for path in there.iterdir()) == ["photos", "report.txt"]
+    moved = world.there / "clean" / "data"
+    assert (moved / "half-done.tmp").exists() and (moved / "photos" / "1.jpg").exists()
+    left = (world.here / "data").rglob("*")
+    assert [path.name for path in left] == ["photos"]
+
+
+def check_mirror_cron(world: World, ran: Ran) -> None:
+    check_cron(world, ran)
+    (world.here / "data" / "report.txt").unlink()
+    [block] = [block for block in RUN if block.name == "mirror_cron"]
+    check_cron(world, world.block(block.language, block.text))
+
+
 def test_the_line_for_cron_gives_the_same_place_every_night(world: World) -> None:
     """USERS A2. The destination is not there the first night."""
     [block] = [block for block in RUN if block.name == "cron"]
@@ -201,6 +219,7 @@ def first_cells(page: str, heading: str) -> list[str]:
 
 def test_the_protocol_lists_every_request() -> None:
     listed = set(first_cells("protocol.md", "Requests")) - {"request"}
+    assert mirror.Extras in end.ANSWERS and moving.RemoveSources in end.ANSWERS
     answered = {kind.__name__ for kind in (*end.ANSWERS, *requests.OF_GATHERING)}
     assert listed == answered | {"Finish", "Pack", "OpenPlane"}
 

@@ -12,13 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pscp.endpoint import end, inplace, requests, reuse, source, tree, wire
+from pscp.endpoint import end, inplace, mirror, moving, requests, reuse, source, tree, wire
 from pscp.endpoint.requests import Pieces, Words
 from pscp.sftp import end as sftp_end
+from pscp.sftp import mirror as sftp_mirror  # noqa: F401 - adds its answers
+from pscp.sftp import moving as sftp_moving  # noqa: F401
 
 KINDS = [
     *requests.OF_EITHER, *requests.OF_SOURCE, *requests.OF_SINK, *requests.OF_STREAM,
     inplace.Become, reuse.Reuse,
+    mirror.Extras, mirror.Absent, mirror.Remove, moving.SamePlace, moving.RemoveSources,
 ]  # fmt: skip
 
 numbers = st.integers(0, (1 << 64) - 1)
