@@ -20,7 +20,7 @@ from pscp import errors, state, stops
 from pscp.connect import host_cache
 from pscp.connect.bootstrap import RemoteAgent
 from pscp.connect.connections import Connections
-from pscp.endpoint import hashes, source
+from pscp.endpoint import hashes, requests, source
 from pscp.log import Log
 from pscp.options import CHUNK_BYTES, Options
 from pscp.progress import Counters, Result, count
@@ -145,15 +145,7 @@ class Run:
         request.explain(f"{where}, chunks hashed with {algorithm}")
         request.explain(f"beginning with {lanes} lanes: {pool.layout.why}")
         of_source = source_request(tops, self._options, algorithm)
-        of_sink = sink_request(
-            root,
-            token,
-            self._options,
-            algorithm,
-            agreed.nonce,
-            claimed=agreed.claimed,
-            has_old=request.is_push and bool(agreed.target.existing),
-        )
+        of_sink = self._sink_request(agreed, token, algorithm)
         try:
             request.connections.spread(self._options, agents, lanes, request.reporter.note)
             first = [agents.pop(0) for _ in range(min(len(agents), lanes))]
@@ -169,6 +161,17 @@ class Run:
             agents += pool.kept.agents
         self._learn(pool)
         return self._result(coordinator, pool)
+
+    def _sink_request(self, agreed: Agreement, token: str, algorithm: str) -> requests.BeginSink:
+        return sink_request(
+            agreed.target.root,
+            token,
+            self._options,
+            algorithm,
+            agreed.nonce,
+            claimed=agreed.claimed,
+            has_old=self._request.is_push and bool(agreed.target.existing),
+        )
 
     def _learn(self, pool: LanePool) -> None:
         """Say how many lanes there were, and keep what the next copy should know of the path."""
