@@ -74,7 +74,7 @@ class _CommonFields(TypedDict, total=False):
     remove_source_files: bool
     """Remove each file of the source that is at the destination, verified and unchanged."""
     backup: bool
-    """Keep what is replaced or deleted at the destination."""
+    """Keep what is replaced at the destination."""
     backup_dir: str | None
     """Keep it below this folder, which is below the destination."""
     suffix: str | None

@@ -109,7 +109,7 @@ def add_what_is_done_there(group: argparse._ArgumentGroup) -> None:
 
 def add_what_stays_there(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
-    add("--backup", action="store_true", help="keep what is replaced or deleted, as NAME~")
+    add("--backup", action="store_true", help="keep what is replaced, as NAME~")
     add("--backup-dir", metavar="DIR", help="keep it below DIR, which is below DEST; with --backup")
     add("--suffix", metavar="SUFFIX", help="what --backup adds to names (~, with DIR nothing)")
     add("--chmod", metavar="MODES", help="change the modes on the way, such as D755,F644 or go-w")
