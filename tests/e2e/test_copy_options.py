@@ -199,8 +199,9 @@ def test_a_transfer_test_reads_and_writes_nothing(powerless: Way) -> None:
         write_random(powerless.source / name, size)
         (powerless.source / name).chmod(0)
     powerless.destination.chmod(0o500)
-    ran = powerless.command("-r", "-t", "--stats", names=["."])
+    ran = powerless.command("-r", "--transfer-test", "--stats", names=["."])
     assert ran.code == 0, ran.err
+    assert ran.err.startswith("transfer test: nothing was read or written; ")
     stats = dict(line.rsplit(None, 1) for line in ran.err.splitlines()[1:])
     assert int(stats["bytes sent"]) == sum(sizes.values())
     assert int(stats["files"]) == 3
@@ -213,7 +214,7 @@ def test_a_transfer_test_of_links(way: Way, option: str) -> None:
     make(way.source, ("t/x",))
     os.link(way.source / "t" / "x", way.source / "t" / "y")
     (way.source / "t" / "z").symlink_to("x")
-    ran = way.command(option, "-t", names=["t"])
+    ran = way.command(option, "--transfer-test", names=["t"])
     assert ran.code == 0, ran.err
     assert list(way.destination.iterdir()) == []
 

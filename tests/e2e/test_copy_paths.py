@@ -183,7 +183,7 @@ def test_no_source_at_all(pull: Way) -> None:
     assert result.files == 0
     ran = pull.command("-q", names=["gone"], to="new/")
     assert (ran.code, ran.out) == (1, "")
-    assert ran.err == f"pscp: {pull.source}/gone: no such file or folder\n"
+    assert ran.err == f"pscp: {pull.sent_from}{pull.source}/gone: no such file or folder\n"
     assert arrived(pull) == []
 
 
