@@ -63,7 +63,7 @@ class Mirror:
         target: placing.Target,
     ) -> None:
         self._terms, self._queue, self._results = terms, terms.queue, results
-        self._tops, self._root = tops, target.root
+        self._tops = tops
         self._placement = Placement(tops, target.names)
         self._filters = tree.compiled(filters.regexes(terms.options.filters))
         # The names of sources, in their order, by the folder at the destination.
@@ -145,7 +145,7 @@ class Mirror:
         """Tell that the copy was cut short before its end, so that all or some was not deleted."""
         deleted = self._terms.counters.files_deleted
         why = f"{deleted} were deleted" if self._has_begun else "nothing was deleted"
-        self._terms.reporter.note(f"{self._root}: {why}: the copy was not completed")
+        self._terms.reporter.note(f"{why}: the copy was not completed")
 
     def _is_refused(self) -> bool:
         """Tell why nothing is deleted, if something is wrong with the copy. Return whether so."""
@@ -153,11 +153,11 @@ class Mirror:
         if self._problem:
             self._fail(f"nothing was deleted: {self._problem}")
         elif failed or self._results.failures:
-            self._terms.reporter.note(f"{self._root}: nothing was deleted, since something failed")
+            self._terms.reporter.note("nothing was deleted, since something failed")
         return bool(failed or self._results.failures)
 
     def _fail(self, why: str) -> None:
-        failure = failures.data(failures.DESTINATION, self._root, why)
+        failure = failures.data(failures.DESTINATION, "", why)  # "": the destination itself
         self._queue.run_alone(lambda: self._results.failed(failure))
 
     def _settle(self, asks: Iterable[Ask]) -> None:
@@ -228,7 +228,7 @@ class Mirror:
         def then(answer: object) -> None:
             [there] = answers.items(answer)
             if isinstance(there, dict):
-                self._results.failed(failures.checked(there))
+                self._results.failed(answers.from_source(failures.checked(there)))
                 return
             names = set(answers.texts(there))
             self._take(piece, [row for row in found if row[0] not in names])

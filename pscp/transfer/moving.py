@@ -82,9 +82,8 @@ class Moving:
         """Remove at the source what has landed."""
         self._queue.finish_writing()
         if self._why_not:
-            failure = failures.data(
-                failures.DESTINATION, self._target.root, f"no source was removed: {self._why_not}"
-            )
+            why = f"no source was removed: {self._why_not}"
+            failure = failures.data(failures.DESTINATION, "", why)  # "": the destination itself
             self._queue.run_alone(lambda: self._results.failed(failure))
             return
         for group in grouped(self._spool.take()):
@@ -93,7 +92,7 @@ class Moving:
     def _removal(self, rows: list[list[Any]]) -> Ask:
         def then(answer: object) -> None:
             for _, failure in answers.places(answer):
-                self._results.failed(failure)
+                self._results.failed(answers.from_source(failure))
 
         moved = [(kind, source.Known(*known)) for kind, known in rows]
         return Ask(True, moving.RemoveSources(moved), then, self._results.failed)

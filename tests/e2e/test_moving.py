@@ -78,7 +78,7 @@ def test_what_failed_or_was_skipped_stays(way: Way) -> None:
 def test_a_dry_run_and_a_test_remove_nothing(way: Way) -> None:
     make(way.source, "t/a", "t/b")
     make(way.destination, "t/b")
-    for words in (["-n"], ["-t"]):
+    for words in (["-n"], ["--transfer-test"]):
         ran = way.command("-r", *words, "--remove-source-files", names=["t"])
         assert ran.code == 0, ran.err
         assert files_of(way.source) == {"t/a", "t/b"}
