@@ -108,8 +108,11 @@ class Afterwards:
         for source, dest_name in failed:
             dest = there.get(dest_name)
             ours = of_ours_to_prune(source.snapshots, job.mark, settings.keep_last, _guids(dest))
-            held = job.holds.of(source.name) if self._may_resume(source) else set()
-            ours = [each for each in ours if f"{source.name}@{each.name}" not in held]
+            if dest is not None and dest.token:
+                held = self._held(source)
+                if not held:  # then nothing tells what the cut stream goes on with
+                    continue
+                ours = [each for each in ours if f"{source.name}@{each.name}" not in held]
             if gone := self._destroy(job.source, source, ours):
                 more = f" and {len(gone) - _NAMED} more" if len(gone) > _NAMED else ""
                 job.note(
