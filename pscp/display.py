@@ -35,9 +35,13 @@ _FILES_MOST = 4  # that are named at once
 _BAR_COLUMNS = 10  # of the bar itself, at least
 
 
-def make_reporter(options: Options, is_terminal: bool) -> Reporter:
-    """Return the reporter for a command line. `is_terminal`: stderr, where a bar goes, is one."""
+def make_reporter(options: Options, is_terminal: bool, name: str = "pscp") -> Reporter:
+    """Return the reporter for a command line. `is_terminal`: stderr, where a bar goes, is one.
+
+    `name` is the command's, which goes before each note.
+    """
     reporter = _of_style(options, is_terminal)
+    reporter.name = name
     reporter.wants_files = options.itemize
     return reporter
 
@@ -113,7 +117,7 @@ class RichBar(Ticking):
                 super()._write_note(text)
                 return
             with contextlib.suppress(OSError, ValueError):
-                live.console.out(printable(prefixed(text)), highlight=False)
+                live.console.out(printable(prefixed(text, self.name)), highlight=False)
 
     def line(self, text: str) -> None:
         with self._lock:

@@ -266,7 +266,7 @@ class Diverged(DatasetError):
 
     hint = (
         "--force-rollback throws those changes away (zfs clone keeps a copy of them first); "
-        "zfs set readonly=on at the destination keeps it from happening again"
+        "zfs set readonly=on DEST keeps it from happening again"
     )
 
 
@@ -313,8 +313,8 @@ class ZfsDenied(DatasetError):
 
     hint = (
         "delegate it: zfs allow USER send,snapshot,hold,release,destroy,mount,userprop SOURCE, and "
-        "zfs allow USER receive,create,mount,rollback,userprop,destroy at the parent of DEST; or "
-        "--zfs-command 'sudo zfs'"
+        "zfs allow USER receive,create,mount,rollback,userprop,destroy,readonly at the parent of "
+        "DEST; or --zfs-command 'sudo zfs'"
     )
 
 

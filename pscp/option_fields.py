@@ -215,12 +215,16 @@ class ReplicateFields(OptionFields, total=False):
     """Mount what is received."""
     force_rollback: bool
     """Throw away what was changed there since the snapshot that both have."""
+    readonly: bool
+    """Set readonly=on on a destination that this makes."""
 
     # what goes afterwards
     keep_last: int | None
     """Of the snapshots that `snapshot_name` took, keep so many of the newest."""
     prune: str
     """Where `keep_last` destroys the others: "source", "dest" or "both"."""
+    bookmark: bool
+    """Bookmark the newest snapshot that both ends have, at the source."""
 
     # how zfs is run
     parallel: int

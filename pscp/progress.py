@@ -135,6 +135,8 @@ class Silent:
 class Notes(Silent):
     """Notes on stderr, lines on stdout, and no progress."""
 
+    name = "pscp"  # the command's, before each note; set before it starts
+
     def __init__(self, err: TextIO | None = None, out: TextIO | None = None) -> None:
         self._err = err or sys.stderr
         self._out = out or sys.stdout
@@ -147,7 +149,7 @@ class Notes(Silent):
         self._notes.flush()
 
     def _write_note(self, text: str) -> None:
-        write_line(self._err, prefixed(text))
+        write_line(self._err, prefixed(text, self.name))
 
     def line(self, text: str) -> None:
         write_line(self._out, text)
@@ -315,6 +317,6 @@ def what_became(outcome: Outcome, is_new: bool) -> str:
     return "new" if is_new else "changed"
 
 
-def prefixed(text: str) -> str:
+def prefixed(text: str, name: str = "pscp") -> str:
     """Return a note as it is shown; a hint, which begins with two blanks, stands below its note."""
-    return f"    {text}" if text.startswith("  ") else f"pscp: {text}"
+    return f"    {text}" if text.startswith("  ") else f"{name}: {text}"

@@ -42,7 +42,16 @@ class Command(NamedTuple):
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command line; returns its exit code and prints what went wrong, if anything."""
-    return run_command("pscp-zfs", make_parser, lambda words: run(parse(words), words), argv)
+    return run_command("pscp-zfs", make_parser, _act, argv)
+
+
+def _act(words: list[str]) -> int:
+    try:
+        return run(parse(words), words)
+    except UsageError as error:
+        if error.hint == UsageError.hint:
+            error.hint = "pscp-zfs --help lists the options"
+        raise
 
 
 def parse(argv: Sequence[str]) -> Command:
@@ -59,7 +68,7 @@ def parse(argv: Sequence[str]) -> Command:
 
 def run(command: Command, words: Sequence[str]) -> int:
     options = command.options
-    shown = make_reporter(options, is_terminal(sys.stderr))
+    shown = make_reporter(options, is_terminal(sys.stderr), "pscp-zfs")
     with (
         raise_on_signals(_HINT, name="pscp-zfs"),
         log.show_records(options.debug, shown.note),

@@ -100,6 +100,13 @@ def add_what_the_receiver_does(group: argparse._ArgumentGroup) -> None:
         "--force-rollback",
         help="throw away what was changed at DEST since the snapshot that both have",
     )
+    group.add_argument(
+        "--no-readonly",
+        dest="readonly",
+        action="store_false",
+        help="do not set readonly=on on a DEST that is made (it keeps changes there from stopping "
+        "the next replication)",
+    )
 
 
 def add_what_goes_afterwards(group: argparse._ArgumentGroup) -> None:
@@ -113,6 +120,12 @@ def add_what_goes_afterwards(group: argparse._ArgumentGroup) -> None:
         "--prune",
         metavar="WHERE",
         help=f"where --keep-last destroys the others: {', '.join(PRUNABLE)} (source)",
+    )
+    group.add_argument(
+        "--bookmark",
+        action="store_true",
+        help="bookmark the newest snapshot that both ends have, at SOURCE: the next increment can "
+        "begin with the bookmark when the snapshot is gone",
     )
 
 

@@ -395,6 +395,13 @@ class Pull(Pipe):
         while self._may_ask(number):
             self.queue.put(Chunk(self, number * SLOT_BYTES, SLOT_BYTES))
             number += 1
+        self._drop_what_is_beyond_the_end()
+
+    def _drop_what_is_beyond_the_end(self) -> None:
+        """Ask for no more chunks that are not there: a few round trips of a short stream."""
+        if (end := self._reorder.end) is not None:
+            at = end * SLOT_BYTES
+            self.queue.drop(lambda work: isinstance(work, Chunk) and work.offset >= at)
 
     def _may_ask(self, number: int) -> bool:
         """Wait until the window has room. Return False once the end is known."""
@@ -411,6 +418,7 @@ class Pull(Pipe):
     def landed(self, chunk: Chunk, digest: str, receipt: int) -> None:
         length = self._reorder.arrived_bytes - self._counters.bytes_done
         self._counters.add(bytes_done=length, bytes_sent=length, chunks_verified=1)
+        self._drop_what_is_beyond_the_end()
         self.queue.wake()
 
     def failed(self, chunk: Chunk, failure: Failure) -> None:

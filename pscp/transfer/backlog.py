@@ -68,6 +68,13 @@ class Backlog:
                 return work
         return None
 
+    def drop(self, is_needless: Callable[[Work], bool]) -> None:
+        """Remove the pieces that nobody needs any more; iterators stay."""
+        for queue in (self._first, self._waiting):
+            kept = [each for each in queue if isinstance(each, Iterator) or not is_needless(each)]
+            queue.clear()
+            queue.extend(kept)  # type: ignore[arg-type]
+
     def known_pieces(self, uncut_pieces: int) -> int:
         """Return how many pieces wait. The iterators, if any wait, have `uncut_pieces` together."""
         whole = sum(not isinstance(each, Iterator) for each in self._waiting)

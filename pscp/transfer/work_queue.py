@@ -81,6 +81,12 @@ class WorkQueue:
                 self._backlog.put_first(work)
             self._changed.notify_all()
 
+    def drop(self, is_needless: Callable[[Work], bool]) -> None:
+        """Remove what waits and is not needed any more; what a lane has taken goes on."""
+        with self._lock:
+            self._backlog.drop(is_needless)
+            self._wake_all()
+
     def when_idle(self, reserve: Callable[[], Work | None]) -> None:
         """Set the function that returns work being collected, for when there is no other."""
         self._backlog.reserve = reserve

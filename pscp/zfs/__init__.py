@@ -3,5 +3,5 @@
 May import api.py and stream/. Where a received dataset is mounted is decided in dataset_job.py.
 Not here: how the bytes travel; a Link (stream_link.py) does that.
 Read next: replicate.py (the whole), plan.py (what is sent), commands.py (in zfs's words),
-dataset_job.py (one dataset after the other).
+schedule.py (several at once), dataset_job.py (one dataset).
 """

@@ -15,6 +15,7 @@ from pscp.zfs.plan import Plan, Stream
 from pscp.zfs.settings import PLACING, Settings
 
 Words = tuple[str, ...]
+READONLY = "readonly=on"
 _GUID = re.compile(r"0x[0-9a-f]{1,16}", re.ASCII)
 
 
@@ -44,7 +45,11 @@ class Speech:
             flags.append("-p")
         return tuple(flags)
 
-    def receive(self, stream: Stream) -> Words:
+    def receive(self, stream: Stream, *, readonly: bool = False) -> Words:
+        """Return the words of zfs receive; with `readonly` it makes a dataset that nobody changes.
+
+        Where zfs receive cannot set a property, set_readonly() does so afterwards.
+        """
         words = ["receive"]
         if self.common.resume:
             words.append("-s")
@@ -54,6 +59,8 @@ class Speech:
             words.append("-F")
         for text in self.settings.set_properties:
             words += ["-o", text]
+        if readonly and self.common.sets:
+            words += ["-o", READONLY]
         for name in self._left():
             words += ["-x", name]
         return (*words, stream.dest)
@@ -72,7 +79,8 @@ def _range(stream: Stream) -> Words:
     target = f"{stream.source}{stream.snapshot.short}"
     if stream.base is None:
         return (target,)
-    return ("-I" if stream.all_between else "-i", f"{stream.source}{stream.base.short}", target)
+    base = f"{stream.origin or stream.source}{stream.base.short}"
+    return ("-I" if stream.all_between else "-i", base, target)
 
 
 def rollback(plan: Plan) -> Words:
@@ -115,12 +123,17 @@ def not_received(dataset: str, name: str) -> Words:
     return ("inherit", name, dataset)
 
 
-def hold(dataset: str, snapshots: Sequence[Snapshot], tag: str) -> Words:
-    return ("hold", tag, *(f"{dataset}@{each.name}" for each in snapshots))
+def set_readonly(dataset: str) -> Words:
+    return ("set", READONLY, dataset)
 
 
-def release(dataset: str, snapshots: Sequence[Snapshot], tag: str) -> Words:
-    return ("release", tag, *(f"{dataset}@{each.name}" for each in snapshots))
+def bookmark(dataset: str, snapshot: Snapshot, name: str) -> Words:
+    return ("bookmark", f"{dataset}@{snapshot.name}", f"{dataset}#{name}")
+
+
+def destroy_bookmark(dataset: str, bookmark: Snapshot) -> Words:
+    assert bookmark.name and bookmark.is_bookmark
+    return ("destroy", f"{dataset}#{bookmark.name}")
 
 
 def destroy(dataset: str, snapshot: Snapshot) -> Words:
@@ -136,6 +149,7 @@ def check_abilities(settings: Settings, source: Abilities, dest: Abilities) -> N
         (settings.properties, "p" in source.send, "-p: the source's zfs has no send -p"),
         (settings.set_properties, "o" in dest.receive, "-o: the receiver's zfs has no receive -o"),
         (settings.leave_properties, "x" in dest.receive, "-x: the receiver's has no receive -x"),
+        (settings.bookmark, source.bookmarks, "--bookmark: the source's zfs has no bookmarks"),
     ):
         if wanted and not known:
             raise NoZfs(what, "leave the option out, or update ZFS there")
@@ -160,7 +174,7 @@ class Foreseen:
         if len(self.sent) != 1 or len(self.to_guids) != 1 or len(self.from_guids) > 1:
             return False
         own = {each.guid for each in source.snapshots}
-        bases = own | {each.guid for each in source.bookmarks}
+        bases = own | {each.guid for each in source.bookmarks} | {source.origin_guid} - {0}
         return (
             self.sent[0].partition("@")[0] == source.name
             and own.issuperset(self.to_guids)

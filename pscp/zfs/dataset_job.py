@@ -1,21 +1,22 @@
-"""Replicates one dataset: plans, holds, sends, receives, confirms and prunes; again after a cut.
+"""Replicates one dataset: plans, holds, sends and receives; again after a cut.
 
-Not here: which datasets, and what follows from a failure (replicate.py). Read next: plan.py.
+Not here: which datasets, and what follows from a failure (replicate.py); that it has arrived, and
+what goes then (afterwards.py). Read next: plan.py, holds.py.
 """
 
 from __future__ import annotations
 
-import contextlib
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 
 from pscp import errors
 from pscp.progress import Counters
 from pscp.zfs import commands, error_messages
 from pscp.zfs.commands import Foreseen, Speech
-from pscp.zfs.inventory import Dataset, Snapshot, Zfs
-from pscp.zfs.plan import Plan, Stream, make_plan, of_ours_to_prune
+from pscp.zfs.holds import Holds
+from pscp.zfs.inventory import Dataset, Zfs
+from pscp.zfs.plan import Plan, Stream, arrivals, make_plan
 from pscp.zfs.record import Record
 from pscp.zfs.runner import Link
 
@@ -24,29 +25,26 @@ ATTEMPTS = 4  # a cut stream is begun again, or gone on with, after a pause
 Say = Callable[[str], None]
 
 
-@dataclass(frozen=True)
-class Sent:
-    """One dataset that the destination now has as the source has it."""
-
-    source: str
-    dest: str
-    snapshot: str  # the newest, at both ends
-    base: str = ""  # "@name" or "#name"; "": a full stream, or nothing was sent
-    streams: int = 0
-    bytes: int = 0
-    resumed: bool = False  # it went on with a cut receive
-    pruned: tuple[str, ...] = ()
-
-
 @dataclass
-class _Tally:
+class Tally:
     """What was done for a dataset so far."""
 
     streams: int = 0
     bytes: int = 0
     base: str | None = None
     resumed: bool = False
-    held: list[Snapshot] = field(default_factory=list)
+    readonly_due: bool = False  # the destination was made, and zfs receive could not set that
+
+
+@dataclass(frozen=True)
+class Received:
+    """One dataset whose streams were all received, as far as zfs said."""
+
+    source: Dataset
+    dest_name: str
+    dest: Dataset | None  # as it was before the plan's streams
+    plan: Plan  # the last one
+    tally: Tally
 
 
 @dataclass(frozen=True)
@@ -63,11 +61,11 @@ class Job:
     note: Say
     explain: Say  # with -v
     record: Record
+    holds: Holds
+    dest_top: str
+    at_dest: set[int] = field(default_factory=set)  # GUIDs of snapshots; only ever added to
+    began: set[str] = field(default_factory=set)  # sources of which something was sent
     ending: threading.Event = field(default_factory=threading.Event)  # nothing is begun again
-
-    @property
-    def tag(self) -> str:
-        return f"pscp:{self.mark}"
 
     def plan(self, source: Dataset, dest_name: str, dest: Dataset | None) -> Plan:
         settings = self.speech.settings
@@ -78,7 +76,13 @@ class Job:
             all_between=settings.all_between,
             force_rollback=settings.force_rollback,
             can_resume=self.speech.common.resume,
+            has_origin=source.origin_guid != 0 and source.origin_guid in self.at_dest,
         )
+
+    def makes_readonly(self, plan: Plan) -> bool:
+        """Whether the plan makes what the user called DEST; what is below inherits from that."""
+        is_top = plan.dest == self.dest_top and plan.makes_new
+        return is_top and self.speech.settings.makes_readonly
 
     def foresee(self, source: Dataset, stream: Stream) -> Foreseen:
         """Ask zfs send what it would send for a stream. Raises the error that forbids it."""
@@ -112,53 +116,37 @@ class Job:
 
     # --- one dataset
 
-    def replicate(self, source: Dataset, dest_name: str, dest: Dataset | None) -> Sent:
+    def replicate(self, source: Dataset, dest_name: str, dest: Dataset | None) -> Received:
         """Send and receive one dataset. Raises the DatasetError or ConnectError that forbids it."""
-        tally, attempt = _Tally(), 1
+        tally, attempt = Tally(), 1
         while True:
             try:
                 if attempt > 1:
-                    source, dest = self._look(source.name, dest_name)
+                    source, dest = self._look(source, dest_name)
                     self._tell_what_is_left(dest_name, dest)
                 plan = self._carry_out(source, dest_name, dest, tally)
-                if plan.goes_on:
-                    source, dest = self._look(source.name, dest_name)
-                elif plan.streams:  # of the source all is known; over there, each question is slow
-                    dest = self.dest.datasets(dest_name, False).get(dest_name)
                 if not plan.goes_on:
-                    break
+                    self.at_dest.update(arrivals(source, plan))
+                    return Received(source, dest_name, dest, plan, tally)
+                source, dest = self._look(source, dest_name)
             except errors.PscpError as error:
                 if not error.retry or attempt == ATTEMPTS or self.ending.is_set():
-                    self._let_go(source.name, tally)
                     raise
                 self.note(f"{dest_name}: {error.message}; trying again")
                 self.ending.wait(1 << attempt - 1)
                 attempt += 1
-        newest = self._confirmed(source, dest_name, dest, plan)
-        if dest is not None:
-            self.record.settle(dest)
-        held = {each.name: each for each in source.snapshots if each.is_held}
-        held.update({each.name: each for each in tally.held})
-        self._release(source.name, list(held.values()))
-        return Sent(
-            source.name,
-            dest_name,
-            newest,
-            base=tally.base or "",
-            streams=tally.streams,
-            bytes=tally.bytes,
-            resumed=tally.resumed,
-            pruned=self._prune(source, dest),
-        )
 
-    def _look(self, source: str, dest: str) -> tuple[Dataset, Dataset | None]:
-        found = self.source.datasets(source, False)
-        if source not in found:
-            raise errors.NoSuchDataset(source, "it is not there any more")
-        return found[source], self.dest.datasets(dest, False).get(dest)
+    def _look(self, source: Dataset, dest: str) -> tuple[Dataset, Dataset | None]:
+        found = self.source.look([source.name], source.name)
+        if source.name not in found:
+            raise errors.NoSuchDataset(source.name, "it is not there any more")
+        again = replace(found[source.name], origin_guid=source.origin_guid)
+        there = self.dest.look([dest], dest).get(dest)
+        self.at_dest.update(each.guid for each in (there.snapshots if there else ()))
+        return again, there
 
     def _carry_out(
-        self, source: Dataset, dest_name: str, dest: Dataset | None, tally: _Tally
+        self, source: Dataset, dest_name: str, dest: Dataset | None, tally: Tally
     ) -> Plan:
         plan = self.plan(source, dest_name, dest)
         if dest is not None and dest.token and not self._may_resume(source, plan):
@@ -168,11 +156,19 @@ class Job:
         if plan.rollback_to:
             self.dest.do(dest_name, *commands.rollback(plan))
         self.record.expect(dest_name, dest, source.snapshots)
-        for stream in plan.streams:
-            self._hold(stream, tally)
-            self._move(stream, tally)
-            is_new = dest is None and stream.base is None
-            self._settle_mounts(stream, is_new)
+        if dest is None and source.origin and not plan.streams[0].origin:
+            self.note(
+                f"{dest_name}: a clone of {source.origin}, which is not at the destination with "
+                "this replication, so it arrives whole"
+            )
+        for number, stream in enumerate(plan.streams):
+            if why_not := self.holds.take(source.name, stream.needed):
+                self.note(f"{source.name}: going on without a hold: {why_not}")
+            is_first = number == 0 and plan.makes_new
+            self._move(stream, tally, makes_readonly=is_first and self.makes_readonly(plan))
+            self._settle_mounts(stream, is_first)
+            self._settle_readonly(dest_name, tally)
+        self._settle_readonly(dest_name, tally)  # also where that was cut off before
         return plan
 
     def _may_resume(self, source: Dataset, plan: Plan) -> bool:
@@ -190,15 +186,16 @@ class Job:
         except errors.NoSuchDataset:
             return False
 
-    def _move(self, stream: Stream, tally: _Tally) -> None:
+    def _move(self, stream: Stream, tally: Tally, *, makes_readonly: bool) -> None:
         def add(sent_bytes: int) -> None:
             self.counters.add(bytes_done=sent_bytes)
 
+        self.began.add(stream.source)
         self.counters.add(lanes_alive=1, lanes_wanted=1)
         try:
             piped = self.link.pipe(
                 self.source.argv(*self.speech.send(stream)),
-                self.dest.argv(*self.speech.receive(stream)),
+                self.dest.argv(*self.speech.receive(stream, readonly=makes_readonly)),
                 self.is_push,
                 add,
             )
@@ -209,10 +206,13 @@ class Job:
         tally.bytes += piped.bytes
         if error := error_messages.of_stream(stream.source, stream.dest, piped):
             raise error
+        said = error_messages.complaint(piped.consumer.err)
+        if makes_readonly and (not self.speech.common.sets or "readonly property" in said):
+            tally.readonly_due = True  # zfs receive may not: it says so, and receives
         tally.streams += 1
         tally.resumed = tally.resumed or stream.is_resumed
         if tally.base is None:
-            tally.base = stream.base.short if stream.base else ""
+            tally.base = stream.base_name
 
     def _tell_what_is_left(self, dest_name: str, dest: Dataset | None) -> None:
         if dest is not None and dest.token:
@@ -220,16 +220,17 @@ class Job:
         else:
             self.note(f"{dest_name}: this increment starts over; there is nothing to resume")
 
-    def _confirmed(self, source: Dataset, dest_name: str, dest: Dataset | None, plan: Plan) -> str:
-        """Return the newest snapshot's name at the destination, which must have it, by its GUID."""
-        there = {each.guid: each for each in dest.snapshots} if dest else {}
-        target = plan.target or source.snapshots[-1]
-        if plan.streams and target.guid not in there:
-            what = f"{target.short} is not there, though zfs receive said nothing against it"
-            raise errors.StreamRejected(dest_name, what)
-        return there[target.guid].name if target.guid in there else target.name
+    # --- what was received for the first time
 
-    # --- where what was received is mounted
+    def _settle_readonly(self, dest: str, tally: Tally) -> None:
+        """Have nobody change a new DEST: what did would have the next increment refused."""
+        if not tally.readonly_due:
+            return
+        ran = self.dest.run(*commands.set_readonly(dest))
+        if ran.status != 0:
+            said = error_messages.complaint(ran.err)
+            self.note(f"{dest}: not readonly, so what changes it stops the next run: {said}")
+        tally.readonly_due = False
 
     def _settle_mounts(self, stream: Stream, is_new: bool) -> None:
         """Unmount a dataset that this stream made, and undo the placing properties it brought.
@@ -259,76 +260,3 @@ class Job:
             if ran.status != 0:
                 said, what = error_messages.complaint(ran.err), " ".join(words[:2])
                 self.note(f"{stream.dest}: zfs {what} failed after it was received: {said}")
-
-    # --- holds
-
-    def _hold(self, stream: Stream, tally: _Tally) -> None:
-        """Hold the snapshots of a stream, so that nobody destroys them before it was received."""
-        if not self.speech.common.holds or stream.snapshot is None:
-            return
-        wanted = [
-            each
-            for each in (stream.base, stream.snapshot)
-            if each is not None and not each.is_bookmark and each not in tally.held
-        ]
-        if not wanted:
-            return
-        ran = self.source.run(*commands.hold(stream.source, wanted, self.tag))
-        if ran.status == 0 or b"already exists" in ran.err:
-            tally.held += wanted
-            return
-        error = error_messages.meaning(stream.source, ran.err)
-        if isinstance(error, errors.NoSuchDataset):
-            raise error
-        self.note(f"{stream.source}: going on without a hold: {error.message}")
-
-    def _let_go(self, source: str, tally: _Tally) -> None:
-        """Release the holds after a failure, unless the cut stream can be resumed with them."""
-        if not self.speech.common.resume:
-            with contextlib.suppress(errors.ConnectError):
-                self._release(source, tally.held)
-
-    def _release(self, dataset: str, snapshots: Sequence[Snapshot]) -> None:
-        """Release the holds of this replication, an earlier run's included; others' stay."""
-        if snapshots and self.speech.common.holds:
-            self.source.run(*commands.release(dataset, snapshots, self.tag))
-
-    # --- what goes afterwards
-
-    def _prune(self, source: Dataset, dest: Dataset | None) -> tuple[str, ...]:
-        settings = self.speech.settings
-        if settings.keep_last is None:
-            return ()
-        gone: list[str] = []
-        if settings.prune != "source" and dest is not None:
-            ours = self.record.trusted(self._marked(dest))
-            gone += self._prune_one(self.dest, ours, settings.keep_last)
-        if settings.prune != "dest":
-            gone += self._prune_one(self.source, source, settings.keep_last)
-        return tuple(gone)
-
-    def _marked(self, dest: Dataset) -> Dataset:
-        """Mark what is in the record at the destination, since zfs send leaves the mark out."""
-        new = [
-            each
-            for each in dest.snapshots
-            if each.mark != self.mark and self.record.holds(dest.name, each)
-        ]
-        if not new:
-            return dest
-        ran = self.dest.run(*commands.set_mark(dest.name, new, self.mark))
-        if ran.status != 0:
-            self.note(f"{dest.name}: not marked for --prune: {error_messages.complaint(ran.err)}")
-            return dest
-        return self.dest.datasets(dest.name, False).get(dest.name, dest)
-
-    def _prune_one(self, zfs: Zfs, dataset: Dataset, keep_last: int) -> list[str]:
-        gone = []
-        for each in of_ours_to_prune(dataset.snapshots, self.mark, keep_last):
-            ran = zfs.run(*commands.destroy(dataset.name, each))
-            if ran.status == 0:
-                gone.append(f"{dataset.name}{each.short}")
-            else:
-                said = error_messages.complaint(ran.err)
-                self.note(f"{dataset.name}{each.short}: not pruned: {said}")
-        return gone

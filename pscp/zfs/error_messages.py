@@ -49,6 +49,7 @@ _NOISE = re.compile(
     r"^(usage:|\t|For the property list|For the delegated|internal error: Success"
     r"|Warning: .* does not apply to datasets of this type)"  # zfs receive -x for a volume
 )
+_BEGINS = re.compile(r"cannot |warning|[A-Z]|\S+: ")
 _MOST = 400  # characters of zfs's words that are shown
 
 
@@ -56,7 +57,9 @@ def complaint(err: bytes) -> str:
     """Return what zfs wrote on stderr, in one line."""
     lines = err.decode("utf-8", "replace").splitlines()
     words = [line.strip() for line in lines if line.strip() and not _NOISE.match(line)]
-    text = " ".join(words)
+    text = words[0] if words else ""
+    for more in words[1:]:  # a sentence of its own, or one that zfs has broken
+        text += f"; {more}" if _BEGINS.match(more) else f" {more}"
     return text if len(text) <= _MOST else f"{text[: _MOST - 3]}..."
 
 

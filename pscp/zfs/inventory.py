@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pscp.errors import NoSuchDataset, NoZfs, ProtocolError
@@ -24,9 +24,10 @@ from pscp.zfs.runner import NOT_FOUND, End, Ran
 # The user property that a snapshot of ours has; its value is the mark of the replication.
 MARK = "pscp:job"
 TOKEN = "receive_resume_token"
-_PROPERTIES = ("type", "guid", "createtxg", "userrefs", MARK)
+_PROPERTIES = ("type", "guid", "createtxg", "userrefs", "origin", MARK)
 _COLUMNS = "name,property,value,source"
 _MAX_TOKEN = 64 * 1024
+_ARGUMENTS_MAX = 48 * 1024  # characters of names in one command: a system takes 128 KiB or more
 
 # Letters of zfs send that are used wherever both ends have them, and what the receiving pool needs.
 _FASTER = {"L": "large_blocks", "e": "embedded_data", "c": "lz4_compress"}
@@ -66,6 +67,7 @@ class Common:
     sizes: bool = False  # zfs send -nvP
     holds: bool = False  # at the source
     leaves: bool = False  # zfs receive -x
+    sets: bool = False  # zfs receive -o
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,8 @@ class Dataset:
     snapshots: tuple[Snapshot, ...] = ()
     bookmarks: tuple[Snapshot, ...] = ()
     token: str = ""  # of a cut receive
+    origin: str = ""  # DATASET@NAME that a clone began with
+    origin_guid: int = 0  # of that, where it was listed too
 
 
 class Zfs:
@@ -146,18 +150,42 @@ class Zfs:
         ran = self.end.run((*self.command[:-1], zpool, *words))
         return parse_features(ran.out.decode("utf-8", "replace")) if ran.status == 0 else {}
 
-    def datasets(self, top: str, recursive: bool) -> dict[str, Dataset]:
-        """Return the dataset and those below it, parents first; empty if it is not there."""
+    def _get(self, *depth: str) -> tuple[str, ...]:
         properties = [*_PROPERTIES, *([TOKEN] if "s" in self.can.receive else [])]
         kinds = ("-t", "filesystem,volume,snapshot,bookmark") if self.can.bookmarks else ()
-        depth = ("-r",) if recursive else ("-d", "1")
-        words = ("get", *depth, *kinds, "-Hp", "-o", _COLUMNS, ",".join(properties))
+        return ("get", *depth, *kinds, "-Hp", "-o", _COLUMNS, ",".join(properties))
+
+    def datasets(self, top: str, recursive: bool) -> dict[str, Dataset]:
+        """Return the dataset and those below it, parents first; empty if it is not there."""
         try:
-            text = self.do(top, *words, top)
+            text = self.do(top, *self._get(*(("-r",) if recursive else ("-d", "1"))), top)
         except NoSuchDataset:
             return {}
         found = parse_datasets(text, top)
         return found if recursive else {top: found[top]} if top in found else {}
+
+    def look(self, names: Sequence[str], top: str) -> dict[str, Dataset]:
+        """Return those of these datasets that are there, asked for in few commands."""
+        found: dict[str, Dataset] = {}
+        for some in in_batches(names):
+            ran = self.run(*self._get("-d", "1"), *some)
+            error = meaning(top, ran.err) if ran.status != 0 else None
+            if error is not None and not isinstance(error, NoSuchDataset):
+                raise error
+            found.update(parse_datasets(ran.out.decode("utf-8", "replace"), top))
+        return {name: found[name] for name in names if name in found}
+
+
+def in_batches(names: Sequence[str]) -> Iterator[list[str]]:
+    """Yield the names in as few lists as may be arguments of one command each."""
+    some: list[str] = []
+    for name in names:
+        if some and sum(map(len, some)) + len(name) > _ARGUMENTS_MAX:
+            yield some
+            some = []
+        some.append(name)
+    if some:
+        yield some
 
 
 # --- what zfs can do
@@ -206,6 +234,7 @@ def together(source: Abilities, dest: Abilities) -> Common:
         sizes=sizes,
         holds=source.holds,
         leaves="x" in dest.receive,
+        sets="o" in dest.receive,
     )
 
 
@@ -229,6 +258,8 @@ def parse_datasets(text: str, top: str) -> dict[str, Dataset]:
             marks.setdefault(dataset, []).append(_snapshot(sign, snapshot, of))
     for name, dataset_of in found.items():
         found[name] = _with_snapshots(dataset_of, marks.get(name, ()))
+    for name, dataset_of in found.items():
+        found[name] = _with_origin(dataset_of, found)
     return {name: found[name] for name in sorted(found, key=lambda name: name.split("/"))}
 
 
@@ -245,9 +276,12 @@ def _values(text: str) -> dict[str, dict[str, str]]:
             raise ProtocolError(f"zfs get said what is no row of four columns: {line[:80]!a}")
         name, key, value, source = columns
         of = values.setdefault(name, {})
-        if key in of:  # the value of a user property may have lines in it that look like rows
+        if key == MARK and source != "local":
+            value = "-"
+        # Asked for a dataset and one below it, zfs may print that twice, and a hold may come just
+        # then; but the value of a user property may have lines in it that look like other rows.
+        if of.setdefault(key, value) != value and key != "userrefs":
             raise ProtocolError(f"zfs get told of {name[:80]!a} twice")
-        of[key] = value if key != MARK or source == "local" else "-"
     return values
 
 
@@ -263,7 +297,10 @@ def _dataset(name: str, of: dict[str, str]) -> Dataset:
     token = of.get(TOKEN, "-")
     if len(token) > _MAX_TOKEN or not token.isascii() or any(each.isspace() for each in token):
         raise ProtocolError(f"{name}: this is no resume token: {token[:80]!a}")
-    return Dataset(name, token="" if token == "-" else token)
+    origin = of.get("origin", "-")
+    return Dataset(
+        name, token="" if token == "-" else token, origin="" if origin == "-" else origin
+    )
 
 
 def _snapshot(sign: str, name: str, of: dict[str, str]) -> Snapshot:
@@ -287,6 +324,13 @@ def _with_snapshots(dataset: Dataset, marks: Iterable[Snapshot]) -> Dataset:
         snapshots=tuple(each for each in in_order if not each.is_bookmark),
         bookmarks=tuple(each for each in in_order if each.is_bookmark),
     )
+
+
+def _with_origin(dataset: Dataset, found: Mapping[str, Dataset]) -> Dataset:
+    of, _, name = dataset.origin.partition("@")
+    snapshots = found[of].snapshots if of in found and of != dataset.name else ()
+    guids = [each.guid for each in snapshots if each.name == name]
+    return dataclasses.replace(dataset, origin_guid=guids[0] if guids else 0)
 
 
 def _number(text: str) -> int:

@@ -19,6 +19,7 @@ MAX_NAME = 255  # ZFS_MAX_DATASET_NAME_LEN, less its NUL
 _PART = r"[A-Za-z0-9_.: -]+"
 _DATASET = re.compile(rf"[A-Za-z][A-Za-z0-9_.: -]*(?:/{_PART})*", re.ASCII)
 _SNAPSHOT = re.compile(_PART, re.ASCII)
+_NEW_SNAPSHOT = re.compile(r"[A-Za-z0-9_.:-]+", re.ASCII)  # zfs takes blanks as well; scripts trip
 _PROPERTY = re.compile(r"[a-z0-9][a-z0-9_.:@-]*", re.ASCII)
 
 
@@ -95,7 +96,8 @@ def check_dataset(name: str, text: str) -> None:
 
 
 def check_snapshot_name(name: str) -> None:
-    if not is_snapshot_name(name):
+    """Refuse a name for a new snapshot, which has no blank in it."""
+    if not (is_snapshot_name(name) and _NEW_SNAPSHOT.fullmatch(name)):
         hint = "it has letters, digits, and any of _ . : -"
         raise UsageError(f"{name!r} is no name of a snapshot", hint)
 

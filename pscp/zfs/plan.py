@@ -8,10 +8,15 @@ Read next: commands.py.
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from pscp.errors import DestinationExists, Diverged, NoCommonSnapshot, NoSnapshot, ResumeRefused
 from pscp.zfs.inventory import Dataset, Snapshot
+from pscp.zfs.names import parent, relative
+
+NOT_TAKEN = 0  # instead of a GUID
 
 
 @dataclass(frozen=True)
@@ -24,10 +29,22 @@ class Stream:
     base: Snapshot | None = None  # None: a full stream
     all_between: bool = False
     token: str = ""
+    origin: str = ""  # the dataset of the base, where that is what a clone began with
 
     @property
     def is_resumed(self) -> bool:
         return bool(self.token)
+
+    @property
+    def needed(self) -> tuple[Snapshot, ...]:
+        """The source's own snapshots that must stay until the stream was received."""
+        own = self.base if self.base and not (self.base.is_bookmark or self.origin) else None
+        return tuple(each for each in (own, self.snapshot) if each is not None)
+
+    @property
+    def base_name(self) -> str:
+        """The base as zfs send is told of it: "@name", "#name" or "dataset@name"; "": none."""
+        return f"{self.origin}{self.base.short}" if self.base else ""
 
 
 @dataclass(frozen=True)
@@ -39,6 +56,7 @@ class Plan:
     rollback_to: str = ""  # the destination's name of a snapshot
     destroyed: tuple[str, ...] = ()  # the destination's snapshots that the rollback throws away
     streams: tuple[Stream, ...] = ()
+    makes_new: bool = False  # the destination is made by the first stream
 
     @property
     def target(self) -> Snapshot | None:
@@ -60,6 +78,8 @@ class Plan:
             return "goes on with a cut receive"
         assert last.snapshot is not None
         begin = f"incremental from {first.base.short}" if first.base else "full"
+        if first.origin:
+            begin = f"as a clone of {first.base_name}"
         return f"{begin}, to {last.snapshot.short}"
 
 
@@ -71,20 +91,28 @@ def make_plan(
     all_between: bool = True,
     force_rollback: bool = False,
     can_resume: bool = False,
+    has_origin: bool = False,
 ) -> Plan:
-    """Return the plan for one dataset. Raises the DatasetError that forbids it."""
+    """Return the plan for one dataset. Raises the DatasetError that forbids it.
+
+    With `has_origin` the destination has the snapshot that the source began with as a clone.
+    """
     if dest is not None and dest.token:
         if not can_resume:
             what = "it holds a cut receive, and the source's zfs knows no resume tokens"
             raise ResumeRefused(dest_name, what)
         cut = Stream(source.name, dest_name, token=dest.token)
-        return Plan(source.name, dest_name, streams=(cut,))
+        return Plan(source.name, dest_name, streams=(cut,), makes_new=not dest.snapshots)
     if not source.snapshots:
         raise NoSnapshot(source.name, "it has no snapshot")
     if dest is None or not dest.snapshots:
         if dest is not None and not force_rollback:
             raise DestinationExists(dest_name, "it is there already, and has no snapshot")
-        return Plan(source.name, dest_name, streams=_streams(source, dest_name, None, all_between))
+        if dest is None and has_origin:
+            streams = _clone_streams(source, dest_name, all_between)
+        else:
+            streams = _streams(source, dest_name, None, all_between)
+        return Plan(source.name, dest_name, streams=streams, makes_new=dest is None)
     base, there = common(source, dest)
     newer = dest.snapshots[dest.snapshots.index(there) + 1 :]
     if newer and not force_rollback:
@@ -125,7 +153,63 @@ def _streams(
     return first, Stream(source.name, dest, newest, oldest, True)
 
 
-def of_ours_to_prune(snapshots: tuple[Snapshot, ...], mark: str, keep_last: int) -> list[Snapshot]:
-    """Return all with our mark but the newest of these; never the last, the next stream's base."""
+def _clone_streams(source: Dataset, dest: str, all_between: bool) -> tuple[Stream, ...]:
+    """Return the streams of a clone from what it began with, which the destination has."""
+    of, _, name = source.origin.partition("@")
+    first = source.snapshots[0 if all_between else -1]
+    stream = Stream(source.name, dest, first, Snapshot(name, source.origin_guid), origin=of)
+    return stream, *(_streams(source, dest, first, True) if all_between else ())
+
+
+def arrivals(source: Dataset, plan: Plan) -> set[int]:
+    """Return the GUIDs of the snapshots that the destination has once the plan is carried out."""
+    come: set[int] = set()
+    for stream in plan.streams:
+        if stream.snapshot is not None:
+            come.add(stream.snapshot.guid)
+            since = stream.base.txg if stream.base else 0
+            if stream.all_between:
+                come |= {s.guid for s in source.snapshots if since < s.txg <= stream.snapshot.txg}
+    return come
+
+
+def awaited(names: Sequence[str], sources: Mapping[str, Dataset]) -> dict[str, set[str]]:
+    """Return the names in the order to begin them, each with those that must have come before.
+
+    That is the parent, and for a clone the dataset that it began with. Where that lies below the
+    clone itself, or sources that contradict themselves lead in a circle, the clone does not wait.
+    """
+    left = {name: {parent(name)} & set(names) for name in names}
+    for name, before in left.items():
+        origin = sources[name].origin.partition("@")[0]
+        if origin in left and relative(origin, name) is None:
+            before.add(origin)
+    done: dict[str, set[str]] = {}
+    while left:
+        ready = False
+        for name in list(left):
+            if left[name] <= done.keys():
+                done[name], ready = left.pop(name), True
+        if not ready:  # a circle
+            name = next(name for name in left if parent(name) not in left)
+            left[name] &= done.keys()
+    return done
+
+
+def of_ours_to_prune(
+    snapshots: tuple[Snapshot, ...], mark: str, keep_last: int, bases: Collection[int] = ()
+) -> list[Snapshot]:
+    """Return all with our mark but the newest of these; never what the next stream begins with.
+
+    That is the newest of all, or the newest whose GUID is in `bases`, of what the other end has.
+    """
     ours = [each for each in snapshots if each.mark == mark]
-    return [each for each in ours[:-keep_last] if each != snapshots[-1]]
+    shared = [each for each in snapshots if each.guid in bases]
+    return [each for each in ours[:-keep_last] if each not in (snapshots[-1], *shared[-1:])]
+
+
+def planned(source: Dataset, name: str) -> Dataset:
+    """Return the source as it will be once a snapshot of this name was taken."""
+    newest = max((each.txg for each in source.snapshots), default=0)
+    taken = Snapshot(name, NOT_TAKEN, newest + 1)
+    return dataclasses.replace(source, snapshots=(*source.snapshots, taken))

@@ -1,8 +1,6 @@
-"""Replicates datasets: asks both ends, takes a snapshot, then sends one dataset after the other.
+"""Replicates datasets: asks both ends, takes a snapshot, has all sent, or shows what would be.
 
-Parents go before their children, siblings at once; a failure stops only the datasets below it.
-
-Not here: one dataset's streams (dataset_job.py). Read next: dataset_job.py.
+Not here: which dataset goes when (schedule.py). Read next: schedule.py.
 """
 
 from __future__ import annotations
@@ -16,7 +14,6 @@ import shlex
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -37,12 +34,15 @@ from pscp.progress import (
 )
 from pscp.progress import format_bytes as shown
 from pscp.zfs import commands
-from pscp.zfs.dataset_job import Job, Sent
+from pscp.zfs.afterwards import Sent
+from pscp.zfs.dataset_job import Job
+from pscp.zfs.holds import Holds
 from pscp.zfs.inventory import Dataset, Zfs, together
-from pscp.zfs.names import Place, as_place, check_ends, is_excluded, moved, parent, relative
-from pscp.zfs.plan import Plan
+from pscp.zfs.names import Place, as_place, check_ends, is_excluded, moved, relative
+from pscp.zfs.plan import NOT_TAKEN, Plan, arrivals, awaited, planned
 from pscp.zfs.record import Record
 from pscp.zfs.runner import Here, Link
+from pscp.zfs.schedule import Schedule
 from pscp.zfs.settings import Settings
 from pscp.zfs.stream_link import open_link
 
@@ -167,10 +167,13 @@ class _Run:
             note=self.reporter.note,
             explain=self._explain,
             record=self.record,
+            holds=Holds(self.source, f"pscp:{self.mark}", common.holds),
+            dest_top=self.dest_top,
         )
         names, sources = self._sources()
         dests = self.dest.datasets(self.dest_top, self.settings.recursive)
-        if not (self.is_push or common.unmounted or self.dest_top in dests):
+        job.at_dest.update(each.guid for of in dests.values() for each in of.snapshots)
+        if not (common.unmounted or self.settings.mount or self.dest_top in dests):
             self._warn_of_mountpoints()
         if self.options.dry_run:
             self._show(job, names, sources, dests)
@@ -185,10 +188,12 @@ class _Run:
             self.reporter.note(text)
 
     def _warn_of_mountpoints(self) -> None:
-        if not self.settings.keep_mountpoints:
+        where = "where the parent is" if self.is_push else "wherever the stream says"
+        and_then = "" if self.settings.keep_mountpoints else ", and takes the mountpoint back"
+        if not (self.is_push and self.options.quiet):
             self.reporter.note(
-                f"{self.dest.where}: this zfs mounts what it receives, wherever the stream says; "
-                "pscp-zfs unmounts it afterwards, and takes the mountpoint back"
+                f"{self.dest.where}: this zfs mounts what it receives, {where} (it has no receive "
+                f"-u); pscp-zfs unmounts it afterwards{and_then}"
             )
 
     def _close_record(self) -> None:
@@ -219,8 +224,11 @@ class _Run:
         if name is None:
             return names, found
         if self.options.dry_run:
+            for each in names:
+                if any(name == has.name for has in found[each].snapshots):
+                    raise errors.SnapshotExists(each, f"@{name} already exists")
             self.reporter.line(f"{self.top}@{name} would be taken first")
-            return names, found
+            return names, found | {each: planned(found[each], name) for each in names}
         self.record.take(name)
         self._take(names, name, is_all=len(names) == len(found))
         self.taken = name
@@ -243,10 +251,11 @@ class _Run:
     def _show(
         self, job: Job, names: list[str], sources: dict[str, Dataset], dests: dict[str, Dataset]
     ) -> None:
-        for name in names:
+        for name in awaited(names, sources):
             dest = moved(name, self.top, self.dest_top)
             try:
                 plan = job.plan(sources[name], dest, dests.get(dest))
+                job.at_dest.update(arrivals(sources[name], plan))
                 texts = list(self._commands(job, sources[name], plan))
             except errors.DatasetError as error:
                 self._record_failure(error)
@@ -259,12 +268,18 @@ class _Run:
         """Yield the commands as they would be run, with the end that runs them before each."""
         if plan.rollback_to:
             yield self._command_line(self.dest, commands.rollback(plan))
-        for stream in plan.streams:
-            size = job.foresee(source, stream).bytes
+        for number, stream in enumerate(plan.streams):
+            is_there = stream.snapshot is None or stream.snapshot.guid != NOT_TAKEN
+            size = job.foresee(source, stream).bytes if is_there else None
             said = "" if size is None else f"  # {shown(size)}"
+            if not is_there:
+                said = "  # its size is known once the snapshot is there"
             self.counters.add(bytes_total=size or 0)
+            readonly = number == 0 and job.makes_readonly(plan)
             yield self._command_line(self.source, job.speech.send(stream)) + said
-            yield self._command_line(self.dest, job.speech.receive(stream))
+            yield self._command_line(self.dest, job.speech.receive(stream, readonly=readonly))
+            if readonly and not job.speech.common.sets:
+                yield self._command_line(self.dest, commands.set_readonly(plan.dest))
 
     def _command_line(self, zfs: Zfs, words: tuple[str, ...]) -> str:
         return f"{zfs.where}: {shlex.join(zfs.argv(*words))}"
@@ -275,41 +290,21 @@ class _Run:
         self, job: Job, names: list[str], sources: dict[str, Dataset], dests: dict[str, Dataset]
     ) -> None:
         self.counters.add(files_total=len(names))
-        running: dict[Future[Sent], str] = {}
-        waiting, failed = list(names), set[str]()
-        pool = ThreadPoolExecutor(self.settings.parallel, "zfs")
+        schedule = Schedule(
+            job,
+            names,
+            sources,
+            dests,
+            top=self.top,
+            sent=self._record_sent,
+            failed=self._record_failure,
+        )
+        with self._estimating(job, names, sources, dests):
+            schedule.run()
 
-        def begin() -> None:
-            busy = {*running.values(), *waiting}
-            for name in [name for name in waiting if parent(name) not in busy]:
-                waiting.remove(name)
-                dest = moved(name, self.top, self.dest_top)
-                if parent(name) in failed and dest not in dests:
-                    failed.add(name)
-                    self._record_failure(errors.DatasetError(dest, "its parent was not replicated"))
-                else:
-                    future = pool.submit(job.replicate, sources[name], dest, dests.get(dest))
-                    running[future] = name
-
-        try:
-            with self._estimating(job, names, sources, dests):
-                while waiting or running:
-                    begin()
-                    for future in wait(running, return_when=FIRST_COMPLETED).done:
-                        self._settle(future, running.pop(future), failed)
-        finally:
-            job.ending.set()
-            if running:
-                self.link.close()  # so that what still runs ends
-            pool.shutdown(cancel_futures=True)
-
-    def _settle(self, future: Future[Sent], name: str, failed: set[str]) -> None:
-        try:
-            self.sent.append(future.result())
-            self.counters.add(files_done=1)
-        except errors.DatasetError as error:
-            failed.add(name)
-            self._record_failure(error)
+    def _record_sent(self, sent: Sent) -> None:
+        self.sent.append(sent)
+        self.counters.add(files_done=1)
 
     @contextlib.contextmanager
     def _estimating(
@@ -342,9 +337,10 @@ class _Run:
     def _record_failure(self, error: errors.DatasetError) -> None:
         self.counters.add(files_failed=1)
         self.failures.append(Failure(error.path, type(error).__name__, error.message, error.hint))
-        hint = f" ({error.hint})" if error.hint else ""
         log_notes.warning("%s: %s", error.path, error.message)
-        self.reporter.note(f"{error.path}: {error.message}{hint}")
+        self.reporter.note(f"{error.path}: {error.message}")
+        if error.hint:
+            self.reporter.note(f"  {error.hint}")
 
     def _result(self) -> Replicated:
         went = sum(each.bytes for each in self.sent)

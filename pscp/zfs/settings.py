@@ -40,9 +40,11 @@ class Settings:
     keep_mountpoints: bool = False  # take the properties in PLACING from the stream
     mount: bool = False
     force_rollback: bool = False
+    readonly: bool = True  # of a DEST that this replication makes
     # what goes afterwards
     keep_last: int | None = None
     prune: str = "source"
+    bookmark: bool = False  # at the source, of the newest snapshot that both ends have
     # how
     parallel: int = 2  # datasets at once
     zfs_command: str | None = None
@@ -64,6 +66,12 @@ class Settings:
         """Return the ways to call zfs, of which the first that exists is taken."""
         given = self.far_zfs_command if is_far else self.zfs_command
         return USUAL_COMMANDS if given is None else (split_command(given),)
+
+    @property
+    def makes_readonly(self) -> bool:
+        """Whether a new DEST gets readonly=on; what the user says of that property wins."""
+        is_set = {text.partition("=")[0] for text in self.set_properties}
+        return self.readonly and "readonly" not in {*is_set, *self.leave_properties}
 
     def snapshot_now(self) -> str | None:
         """Return the name of the snapshot to take first, with the time in it; None: none."""

@@ -20,7 +20,7 @@ from pscp.measuring import advice
 from pscp.options import Options
 from pscp.progress import Reporter
 from pscp.stream.stream import Ran
-from pscp.zfs.dataset_job import Sent
+from pscp.zfs.afterwards import Sent
 from pscp.zfs.replicate import Replicated
 from pscp.zfs.settings import Settings
 

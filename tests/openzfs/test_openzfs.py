@@ -207,7 +207,72 @@ def test_a_bookmark_stands_in_for_a_snapshot(ends: Ends) -> None:
     )
 
 
+def test_bookmarks_that_are_asked_for_begin_the_next_increment(ends: Ends) -> None:
+    """One stays at a time, of the newest snapshot that both ends have."""
+    ends.grow("one", "two")
+    assert ends.replicate(bookmark=True).ok
+    ends.grow("three")
+    assert ends.replicate(bookmark=True).ok and ends.replicate(bookmark=True).ok
+    [name] = ends.sender.do("list", "-H", "-o", "name", "-t", "bookmark", ends.source).split()
+    assert name.startswith(f"{ends.source}#pscp-")
+    for snapshot in ends.sender.guids(ends.source):
+        ends.sender.do("destroy", f"{ends.source}@{snapshot}")
+    ends.grow("four", "five")
+    result = ends.replicate(bookmark=True)
+    assert result.ok and result.datasets[0].base == f"#{name.partition('#')[2]}"
+    assert list(ends.receiver.guids(ends.dest)) == ["one", "two", "three", "four", "five"]
+    assert ends.receiver.contents(f"{ends.dest}@five") == ends.sender.contents(
+        f"{ends.source}@five"
+    )
+
+
+def test_a_clone_that_is_cut_is_gone_on_with_as_a_clone(ends: Ends) -> None:
+    ends.sender.do("create", f"{ends.source}/base")
+    ends.write("large", LARGE, below="/base")
+    ends.snapshot("s", "-r")
+    assert ends.replicate(recursive=True).ok
+    ends.sender.do("clone", f"{ends.source}/base@s", f"{ends.source}/clone")
+    ends.write("more", LARGE, below="/clone")
+    ends.snapshot("t", "-r")
+    ends.link.cut_at = CUT
+    result = ends.replicate(recursive=True, parallel=1)
+    assert result.ok and any(each.resumed for each in result.datasets)
+    assert ends.received("/clone") == ["t"] and result.bytes < 2 * LARGE
+    assert get(ends, f"{ends.dest}/clone", "origin") == [f"{ends.dest}/base@s"]
+
+
 # --- what the receiver does
+
+
+def test_looking_at_a_backup_does_not_break_the_next_night(ends: Ends, machine: Machine) -> None:
+    """A26: also where the first receive was cut."""
+    ends.sender.do("create", f"{ends.source}/below")
+    ends.write("large", LARGE)
+    ends.snapshot("one", "-r")
+    ends.link.cut_at = CUT
+    assert ends.replicate(recursive=True, mount=True).ok
+    assert get(ends, ends.dest, "readonly") == get(ends, f"{ends.dest}/below", "readonly") == ["on"]
+    machine.run(f"ls -lR /{ends.dest} >/dev/null; ! touch /{ends.dest}/mine 2>/dev/null")
+    ends.snapshot("two", "-r")
+    assert ends.replicate(recursive=True).ok
+    assert ends.received() == ends.received("/below") == ["one", "two"]
+
+
+def test_a_night_that_fails_keeps_what_its_cut_stream_goes_on_with(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pscp.zfs.dataset_job.ATTEMPTS", 1)
+    assert ends.replicate(snapshot_name="night-0", keep_last=1).ok
+    for number in (1, 2):
+        ends.write(f"large{number}", LARGE)
+        ends.link.kill_sender_at = CUT
+        assert ends.replicate(snapshot_name=f"night-{number}", keep_last=1).failures
+        assert token(ends) != "-"
+    kept = list(ends.sender.guids(ends.source))
+    assert kept == ["night-0", "night-1", "night-2"]
+    result = ends.replicate(snapshot_name="night-3", keep_last=1)
+    assert result.ok and result.datasets[0].resumed
+    assert list(ends.sender.guids(ends.source)) == ["night-3"]
 
 
 def test_properties_set_and_left(ends: Ends) -> None:
@@ -232,7 +297,7 @@ def test_it_is_mounted_when_asked(ends: Ends) -> None:
 
 def test_changes_at_the_destination_are_kept(ends: Ends, machine: Machine) -> None:
     ends.grow("one")
-    ends.replicate(mount=True)
+    ends.replicate(mount=True, readonly=False)
     machine.run(f"echo mine > /{ends.dest}/precious")
     ends.receiver.do("snapshot", f"{ends.dest}@mine")
     ends.grow("two")
@@ -306,7 +371,8 @@ def test_delegation(ends: Ends, machine: Machine) -> None:
         result = ends.replicate(snapshot_name=name, keep_last=1, prune="both")
         assert result.ok, result.failures
     assert ends.received() == ["one", "three"]
-    assert [note for note in ends.told.notes if "without a hold" in note] == []
+    assert get(ends, ends.dest, "readonly") == ["on"]
+    assert [n for n in ends.told.notes if "without a hold" in n or "not readonly" in n] == []
 
 
 # --- what docs/zfs.md shows, and zfs-fuse cannot do

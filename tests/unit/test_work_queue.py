@@ -90,6 +90,18 @@ def test_an_iterator_is_taken_piece_by_piece_and_its_follow_up_too(queue: WorkQu
     assert offsets == [0, 1, 2]
 
 
+def test_what_nobody_needs_any_more_is_not_taken(queue: WorkQueue) -> None:
+    """The rest stays, and what a lane gave back as well."""
+    one, two = Lane(queue), Lane(queue)
+    for number in range(4):
+        queue.put(Chunk(Job(), number, 1))
+    take(queue, one)
+    queue.give_back(one.share)
+    queue.drop(lambda work: isinstance(work, Chunk) and work.offset >= 2)
+    assert [take(queue, two)[1].offset for _ in range(2)] == [0, 1]
+    assert queue.try_take(two.share) is None
+
+
 def test_what_a_dead_lane_had_goes_to_another(queue: WorkQueue) -> None:
     one, two = Lane(queue), Lane(queue)
     queue.put(Chunk(Job(), 0, 10))

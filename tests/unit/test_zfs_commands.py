@@ -111,7 +111,8 @@ def test_a_zfs_command_is_words_and_no_shell() -> None:
     [
         {"set_properties": ("atime",)}, {"set_properties": ("-x=1",)},
         {"set_properties": ("a=b\nc",)}, {"leave_properties": ("A",)}, {"exclude": ("",)},
-        {"snapshot_name": "a@b"}, {"snapshot_name": ""}, {"snapshot_name": "a/b"},
+        {"snapshot_name": "bad name"}, {"snapshot_name": "a@b"}, {"snapshot_name": ""},
+        {"snapshot_name": "a/b"},
         {"keep_last": 0}, {"prune": "both"}, {"prune": "none", "keep_last": 1}, {"parallel": 0},
         {"exclude": "tmp"},
     ],
@@ -144,9 +145,9 @@ def test_abilities_of_zfs_fuse() -> None:
 def test_what_two_ends_can_do_together() -> None:
     modern, old = parse_usage(OPENZFS), parse_usage(FUSE)
     both = together(modern, modern)
-    assert both == Common(("L", "e", "c"), True, True, True, True, True)
+    assert both == Common(("L", "e", "c"), True, True, True, True, True, True)
     assert together(modern, old) == Common((), False, False, True, True, False)
-    assert together(old, modern) == Common((), False, True, False, True, True)
+    assert together(old, modern) == Common((), False, True, False, True, True, True)
     assert not together(replace(modern, send=frozenset("nv")), modern).resume
 
 

@@ -5,13 +5,15 @@ Not here: that zfs does it (../zfs, ../openzfs). Read next: pscp/zfs/plan.py.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pscp import errors
 from pscp.zfs.inventory import Dataset, Snapshot
-from pscp.zfs.plan import Plan, Stream, make_plan, of_ours_to_prune
+from pscp.zfs.plan import Plan, Stream, arrivals, awaited, make_plan, of_ours_to_prune
 
 
 def history(*guids: int, name: str = "tank/a", bookmarks: tuple[int, ...] = ()) -> Dataset:
@@ -71,6 +73,7 @@ def test_any_history(
         assert plan.destroyed == tuple(f"s{guid}" for guid in kept if guid > last)
         kept = [guid for guid in kept if guid <= last]
     have = receive(kept, plan, source)
+    assert set(have) == {*kept, *arrivals(source, plan)}
     assert have[: len(kept)] == kept  # nothing else goes
     common = max(far & (here | marks), default=0)
     assert have[-1] == max([common, *here])
@@ -91,6 +94,38 @@ def test_a_bookmark_begins_an_increment() -> None:
     plan = make_plan(history(3, 4, 5, bookmarks=(2,)), "vault/a", there(1, 2))
     assert [stream.base.short for stream in plan.streams if stream.base] == ["#b2", "@s3"]
     assert [stream.all_between for stream in plan.streams] == [False, True]
+
+
+def test_a_clone_begins_with_what_it_is_a_clone_of() -> None:
+    clone = replace(history(4, 5, 6), origin="tank/base@s", origin_guid=2)
+    plan = make_plan(clone, "vault/a", None, has_origin=True)
+    first, last = plan.streams
+    assert (first.base_name, first.all_between, last.base_name) == ("tank/base@s", False, "@s4")
+    assert arrivals(clone, plan) == {4, 5, 6}
+    assert [need.name for each in plan.streams for need in each.needed] == ["s4", "s4", "s6"]
+    [only] = make_plan(clone, "vault/a", None, has_origin=True, all_between=False).streams
+    assert (only.base_name, only.snapshot) == ("tank/base@s", clone.snapshots[-1])
+    for has_origin in (True, False):  # an increment is one, whatever it began with
+        plan = make_plan(clone, "vault/a", there(2, 4), has_origin=has_origin)
+        assert [each.base_name for each in plan.streams] == ["@s4"]
+
+
+@given(st.dictionaries(st.text("ab/", min_size=1, max_size=5), st.text("ab/", max_size=5)))
+def test_what_waits_for_what_never_waits_in_a_circle(origins: dict[str, str]) -> None:
+    """Whatever a source claims of its clones."""
+    origins = {f"t/{name}": f"t/{of}@s" for name, of in origins.items()}
+    sources = {name: Dataset(name, origin=of) for name, of in origins.items()}
+    before = awaited(list(sources), sources)
+    assert sorted(before) == sorted(sources)
+    came: set[str] = set()
+    for name, others in before.items():
+        assert others <= came and {name.rpartition("/")[0]} & sources.keys() <= others
+        came.add(name)
+
+
+def test_a_clone_waits_for_what_it_began_with() -> None:
+    sources = {"t": Dataset("t"), "t/a": Dataset("t/a", origin="t/b@s"), "t/b": Dataset("t/b")}
+    assert awaited(list(sources), sources) == {"t": set(), "t/b": {"t"}, "t/a": {"t", "t/b"}}
 
 
 def test_a_cut_receive_is_gone_on_with_before_anything_else() -> None:
@@ -114,3 +149,6 @@ def test_only_ours_are_pruned_and_never_the_newest(marks: list[str], keep: int) 
     assert all(each.mark == "ours" for each in gone)
     assert not snapshots or snapshots[-1] not in gone
     assert len(gone) == max(0, marks.count("ours") - keep)
+    for base in range(len(marks)):  # of nights that failed, nor what both ends have
+        kept = of_ours_to_prune(snapshots, "ours", keep, bases={*range(base + 1)})
+        assert snapshots[base] not in kept and {*kept} == {*gone} - {snapshots[base]}

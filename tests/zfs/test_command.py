@@ -38,7 +38,9 @@ def test_it_replicates_and_says_so(
 ) -> None:
     push.grow("one", "two")
     code, out, err = typed(push, capsys, monkeypatch)
-    assert (code, out) == (0, "") and err.startswith("1 dataset, 2 streams, ")
+    noted, summary = err.splitlines()
+    assert (code, out) == (0, "") and summary.startswith("1 dataset, 2 streams, ")
+    assert noted.startswith("pscp-zfs: host: this zfs mounts what it receives")
     assert push.received() == ["one", "two"]
     code, out, err = typed(push, capsys, monkeypatch, "-q", "--snapshot-name", "auto-{time}")
     assert (code, out, err) == (0, "", "")  # or cron would send mail
@@ -49,7 +51,8 @@ def test_what_fails_is_named_with_what_to_do(
     push: Ends, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     code, _, err = typed(push, capsys, monkeypatch, "-q")
-    assert code == 1 and f"pscp: {push.source}: it has no snapshot (--snapshot-name" in err
+    said = f"pscp-zfs: {push.source}: it has no snapshot\n      --snapshot-name NAME takes"
+    assert code == 1 and said in err
 
 
 def test_verbose_says_what_zfs_lacks(
@@ -91,6 +94,8 @@ def test_a_dry_run(
         (["-o", "x", "tank/a", "host:tank/b"], "NAME=VALUE"),
         (["--prune", "both", "tank/a", "host:tank/b"], "--keep-last"),
         (["--zfs-command", "'", "tank/a", "host:tank/b"], "zfs command"),
+        (["--snapshot-name", "bad name", "tank/a", "host:tank/b"], "it has letters, digits"),
+        (["--keep-last", "0", "tank/a", "host:tank/b"], "(--keep-last) must be"),
         (["-c", "0", "tank/a", "host:tank/b"], "connections"),
         (["-C", "tank/a", "host:tank/b"], "compress it again"),
     ],

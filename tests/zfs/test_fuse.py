@@ -15,6 +15,8 @@ from pscp import errors
 from pscp.option_fields import ReplicateFields
 from zfs.conftest import Ends
 
+ASKING = {"get", "hold", "release"}
+
 
 def test_a_full_replication_brings_every_snapshot(ends: Ends) -> None:
     ends.grow("one", "two", "three")
@@ -73,6 +75,62 @@ def test_a_tree_of_datasets(ends: Ends) -> None:
     for below in ("", "/a", "/b", "/a/deep"):
         assert ends.received(below) == ["one", "two"]
     assert ends.received("/b/new") == ["two"]
+
+
+def test_many_datasets_are_asked_about_at_once(ends: Ends) -> None:
+    """Far away each command costs some round trips; a stream is one, all the rest is shared."""
+    for number in range(7):
+        ends.sender.do("create", f"{ends.source}/{number}")
+    ends.snapshot("one", "-r")
+    assert ends.replicate(recursive=True).ok
+    ends.snapshot("two", "-r")
+    ends.link.commands.clear()
+    assert ends.replicate(recursive=True, parallel=4).ok
+    asked = [argv[argv.index(word) :] for argv in ends.link.commands for word in ASKING & {*argv}]
+    if ends.is_push:  # each receiver without -x is asked what it took from the stream
+        asked = [words for words in asked if "type,mounted" not in " ".join(words)]
+    count = {word: sum(words[0] == word for words in asked) for word in ASKING}
+    here_only = {"hold": 0, "release": 0, "get": 2}
+    assert count == (here_only if ends.is_push else {"hold": 1, "release": 1, "get": 1})
+    assert [ends.received(f"/{number}") for number in range(7)] == [["one", "two"]] * 7
+
+
+def test_a_clone_arrives_as_a_clone(ends: Ends) -> None:
+    ends.sender.do("create", f"{ends.source}/base")
+    ends.write("large", 3_000_000, below="/base")
+    ends.snapshot("s", "-r")
+    ends.sender.do("clone", f"{ends.source}/base@s", f"{ends.source}/aclone")  # before its origin
+    ends.write("small", below="/aclone")
+    ends.snapshot("t", "-r")
+    ends.write("more", below="/aclone")
+    ends.snapshot("u", "-r")
+    planned = ends.replicate(recursive=True, dry_run=True)
+    assert planned.ok and f"as a clone of {ends.source}/base@s" in "\n".join(ends.told.lines)
+    result = ends.replicate(recursive=True, parallel=3)
+    assert result.ok and ends.received("/aclone") == ["t", "u"]
+    assert origin(ends, "/aclone") == f"{ends.dest}/base@s"
+    [clone] = [each for each in result.datasets if each.source.endswith("/aclone")]
+    assert clone.base == f"{ends.source}/base@s" and clone.bytes < 1_000_000
+    ends.snapshot("v", "-r")
+    assert ends.replicate(recursive=True).ok and ends.received("/aclone") == ["t", "u", "v"]
+    ends.sender.do("destroy", "-r", f"{ends.source}/aclone")  # or the test's end could not
+
+
+def test_a_clone_of_what_is_not_there_arrives_whole_and_that_is_said(push: Ends) -> None:
+    push.grow("s")
+    push.sender.do("create", f"{push.source}-tree")
+    push.sender.do("clone", f"{push.source}@s", f"{push.source}-tree/clone")
+    base, push.source = push.source, f"{push.source}-tree"
+    push.snapshot("t", "-r")
+    result = push.replicate(recursive=True)
+    assert result.ok and push.received("/clone") == ["t"] and origin(push, "/clone") == "-"
+    assert [note for note in push.told.notes if f"a clone of {base}@s" in note and "whole" in note]
+    push.sender.do("destroy", "-r", push.source)
+    push.source = base
+
+
+def origin(ends: Ends, below: str) -> str:
+    return ends.receiver.do("get", "-H", "-o", "value", "origin", f"{ends.dest}{below}").strip()
 
 
 def test_without_recursive_what_is_below_stays(push: Ends) -> None:
@@ -140,9 +198,35 @@ def test_a_sender_that_is_always_killed_is_reported(
 # --- what must not be lost
 
 
+def test_looking_at_a_backup_does_not_break_the_next_night(ends: Ends) -> None:
+    """A26: mounted, read and, as one tries, written to."""
+    ends.sender.do("create", f"{ends.source}/below")
+    ends.snapshot("one", "-r")
+    assert ends.replicate(recursive=True).ok
+    assert readonly(ends) == "on local" and readonly(ends, "/below").startswith("on inherited")
+    ends.receiver.do("mount", f"{ends.dest}/below")
+    with pytest.raises(OSError, match="Read-only"):
+        (ends.receiver.folder(f"{ends.dest}/below") / "mine").write_text("mine")
+    ends.snapshot("two", "-r")
+    assert ends.replicate(recursive=True).ok
+    assert ends.received() == ends.received("/below") == ["one", "two"]
+
+
+def test_readonly_is_not_changed_where_the_user_says_so_or_has_a_dataset(push: Ends) -> None:
+    push.grow("one")
+    assert push.replicate(readonly=False).ok and readonly(push).startswith("off")
+    push.grow("two")
+    assert push.replicate().ok and readonly(push).startswith("off")  # it was there
+
+
+def readonly(ends: Ends, below: str = "") -> str:
+    words = ("get", "-H", "-o", "value,source", "readonly", f"{ends.dest}{below}")
+    return ends.receiver.do(*words).strip().replace("\t", " ")
+
+
 def test_a_destination_that_was_written_to_is_kept(ends: Ends) -> None:
     ends.grow("one")
-    ends.replicate(mount=True)
+    ends.replicate(mount=True, readonly=False)
     precious = ends.receiver.folder(ends.dest) / "precious"
     precious.write_text("mine")
     ends.grow("two")
@@ -217,6 +301,20 @@ def test_it_takes_a_snapshot_and_prunes_its_own_alone(ends: Ends) -> None:
         assert result.ok and result.snapshot == f"auto-{number}"
     assert list(ends.sender.guids(ends.source)) == ["mine", "auto-2", "auto-3"]
     assert ends.received() == ["mine", "auto-2", "auto-3"]
+
+
+def test_the_snapshots_of_nights_that_failed_are_pruned_as_others(ends: Ends) -> None:
+    """A27: but not the one that both ends have, with which the next increment begins."""
+    assert ends.replicate(snapshot_name="night-0", keep_last=2).ok
+    ends.receiver.do("snapshot", f"{ends.dest}@mine")
+    for number in range(1, 5):
+        assert ends.replicate(snapshot_name=f"night-{number}", keep_last=2).failures
+    assert list(ends.sender.guids(ends.source)) == ["night-0", "night-3", "night-4"]
+    assert [note for note in ends.told.notes if "--keep-last 2 destroyed" in note]
+    ends.receiver.do("destroy", f"{ends.dest}@mine")
+    assert ends.replicate(snapshot_name="night-5", keep_last=2).ok
+    assert list(ends.sender.guids(ends.source)) == ["night-4", "night-5"]
+    assert list(ends.receiver.guids(ends.dest))[-1] == "night-5"
 
 
 def test_what_another_replication_took_is_not_pruned(push: Ends) -> None:
@@ -321,8 +419,12 @@ def test_no_space(push: Ends) -> None:
 
 
 @pytest.mark.parametrize(
-    "chosen", [{"raw": True}, {"set_properties": ("atime=off",)}, {"leave_properties": ("atime",)}]
-)
+    "chosen",
+    [
+        {"raw": True}, {"set_properties": ("atime=off",)}, {"leave_properties": ("atime",)},
+        {"bookmark": True},
+    ],
+)  # fmt: skip
 def test_what_zfs_fuse_does_not_know_is_refused_before_anything_is_sent(
     push: Ends, chosen: ReplicateFields
 ) -> None:
@@ -350,12 +452,28 @@ def test_a_dry_run_shows_the_commands_and_changes_nothing(ends: Ends) -> None:
     ends.grow("two")
     result = ends.replicate(dry_run=True, snapshot_name="three")
     text = "\n".join(ends.told.lines)
-    assert f"send -I {ends.source}@one {ends.source}@two" in text
+    assert f"send -I {ends.source}@one {ends.source}@three" in text
     assert f"receive {ends.dest}" in text and "@three would be taken first" in text
     sends = "here" if ends.is_push else "host"
     assert f"\n  {sends}: nsenter" in text
     assert result.ok and list(ends.receiver.guids(ends.dest)) == ["one"]
     assert list(ends.sender.guids(ends.source)) == ["one", "two"]
+
+
+def test_a_dry_run_plans_with_the_snapshot_that_it_would_take(push: Ends) -> None:
+    """A25: the first thing that is typed, where there is no snapshot yet."""
+    push.sender.do("create", f"{push.source}/below")
+    result = push.replicate(recursive=True, dry_run=True, snapshot_name="first")
+    text = "\n".join(push.told.lines)
+    assert result.ok and not push.told.notes[1:]  # the first is of what zfs-fuse mounts
+    for below in ("", "/below"):
+        assert f"zfs send {push.source}{below}@first" in text
+        assert f"zfs receive {push.dest}{below}\n" in f"{text}\n"
+    assert text.count(f"zfs set readonly=on {push.dest}") == 1
+    assert not push.sender.guids(push.source)
+    push.snapshot("first")
+    with pytest.raises(errors.SnapshotExists):
+        push.replicate(dry_run=True, snapshot_name="first")
 
 
 def test_only_one_at_a_time(push: Ends) -> None:

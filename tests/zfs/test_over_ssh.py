@@ -172,7 +172,7 @@ def test_a_failed_sender_never_looks_like_an_end(
 @PUSH
 def test_what_the_receiver_says_against_a_stream(far: Ends) -> None:
     far.grow("one")
-    far.replicate(mount=True)
+    far.replicate(mount=True, readonly=False)
     (far.receiver.folder(far.dest) / "precious").write_text("mine")
     far.write("large", LARGE)
     far.snapshot("two")

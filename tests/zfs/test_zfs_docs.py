@@ -36,7 +36,7 @@ def test_a_block_does_what_it_says(block: Any, near_and_far: tuple[World, Ends])
             ends.sender.do("create", f"{source}{below}")
             ends.write("file", below=below)
         ends.snapshot("a", "-r")
-        globals().get(f"before_{block.name}", lambda ends: None)(ends)
+        globals().get(f"before_{block.name}", lambda ends, world: None)(ends, world)
         ran = world.block(block.language, block.text)
         assert ran.code == 0, ran.err
         globals()[f"check_{block.name}"](ends, ran)
@@ -84,7 +84,7 @@ def check_zfs_python(ends: Ends, ran: Ran) -> None:
     assert ran.out.startswith(f"{ends.source} a full ")
 
 
-def before_zfs_pipe(ends: Ends) -> None:
+def before_zfs_pipe(ends: Ends, world: World) -> None:
     assert ends.replicate().ok
     ends.grow("b", "c")
 
@@ -94,3 +94,25 @@ def check_zfs_pipe(ends: Ends, ran: Ran) -> None:
     back = ends.sender.guids("tank/back")
     ends.sender.destroy("-r", "tank/back")  # type: ignore[attr-defined]
     assert back == {"c": ends.sender.guids(ends.source)["c"]}
+
+
+# What syncoid 2.1 runs for a push, word for word but for pv, mbuffer and lzop: that itself needs
+# a zfs that knows `get -t`.
+SYNCOID = """#!/bin/sh
+set -e
+ssh -S /tmp/syncoid-socket root@host echo -n
+ssh -S /tmp/syncoid-socket root@host  zfs get -H name "'vault'" >/dev/null
+zfs send  'tank/data'@'a' |
+  ssh -S /tmp/syncoid-socket root@host '  zfs receive  -F '"'"'vault/data'"'"''
+"""
+
+
+def before_zfs_syncoid(ends: Ends, world: World) -> None:
+    (world.programs / "syncoid").write_text(SYNCOID)
+    (world.programs / "syncoid").chmod(0o755)
+    pipe = world.programs / "pscp-pipe"
+    pipe.write_text(pipe.read_text().replace("exec", "echo a stream >&2\nexec", 1))
+
+
+def check_zfs_syncoid(ends: Ends, ran: Ran) -> None:
+    assert ends.received() == ["a"] and ran.err.count("a stream") == 1
