@@ -152,10 +152,6 @@ class Run:
             with stops.ended_by(pool.queue.stop):
                 pool.begin(of_source, of_sink, first)
                 coordinator.run(tops, agreed.target)
-        except BaseException:
-            if request.far_source is not None:
-                request.far_source.cut()
-            raise
         finally:
             pool.end()
             agents += pool.kept.agents

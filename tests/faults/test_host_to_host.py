@@ -8,14 +8,16 @@ Not here: what a lane does with what its near end gives it (test_lanes_lost.py, 
 from __future__ import annotations
 
 import os
+import threading
 from typing import Any
 
 import pytest
 from compare import assert_same_tree
 
 import pscp
-from faults.conftest import MIB, Way, fill
+from faults.conftest import MIB, PATIENCE_S, Way, fill, until
 from pscp.connect import bootstrap
+from pscp.endpoint import wire
 
 pytestmark = pytest.mark.needs_ssh(reason="direct lanes lead to the sink alone")
 
@@ -103,3 +105,27 @@ def test_a_source_that_cannot_be_reached_leaves_nothing(push: Way) -> None:
             config_file=push.server.ssh_config, batch=True,
         )  # fmt: skip
     assert list(push.destination.iterdir()) == []
+
+
+def test_a_finished_copy_does_not_wait_for_a_login_at_the_source(
+    push: Way, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bootstrap, "SILENCE_S", 1000.0)
+    fill_all(push)
+    breaking = push.breaking().rule("block", way="to", gate="work")
+    breaking.rule("block", way="from", connections=[3], type=wire.HELLO, gate="login")
+    results: list[pscp.Result] = []
+
+    def copy() -> None:
+        fields: dict[str, Any] = {"program": breaking.program, "chunk_bytes": MIB}
+        results.append(through_here(push, connections=2, **fields))
+
+    thread = threading.Thread(target=copy)
+    thread.start()
+    until(lambda: breaking.is_blocked(0, "work") and breaking.is_blocked(3, "login"))
+    breaking.go("work")
+    thread.join(PATIENCE_S / 2)
+    ended = not thread.is_alive()
+    breaking.go("login")
+    thread.join()
+    assert ended and results[0].ok
