@@ -124,11 +124,17 @@ class RelayEnd:
         raise not_here("sink of files")
 
     def begin(self, request: requests.Begin) -> None:
-        """Connect, and have the agent there be the source. Raises ConnectError, CopyError."""
+        """Connect, and have the agent there be the source.
+
+        Raises ConnectError, CopyError, ProtocolError.
+        """
         self._agent = agent = self._connect(self._opened)
         answer, is_failed = agent.ask(request)
         if is_failed:
-            failure = failures.checked(answer)
+            try:
+                failure = failures.checked(answer)
+            except wire.WireError as error:
+                raise misshapen(error) from None
             raise CopyError(f"{failure['path']}: {failure['message']}".lstrip(": "))
         agent.session.advance(session.BEGIN_SOURCE)
         self._thread = threading.Thread(target=self._receive, name="relay", daemon=True)

@@ -16,8 +16,12 @@ from compare import assert_same_tree
 
 import pscp
 from faults.conftest import MIB, PATIENCE_S, Way, fill, until
-from pscp.connect import bootstrap
+from faults.hostile_channel import HostileChannel
+from pscp.connect import bootstrap, ssh_opener
 from pscp.endpoint import wire
+from pscp.errors import ProtocolError
+from pscp.locations import Location
+from pscp.transports import Channel
 
 pytestmark = pytest.mark.needs_ssh(reason="direct lanes lead to the sink alone")
 
@@ -129,3 +133,22 @@ def test_a_finished_copy_does_not_wait_for_a_login_at_the_source(
     breaking.go("login")
     thread.join()
     assert ended and results[0].ok
+
+
+@pytest.mark.parametrize("scenario", ['Answers:["begin", 5, true]', "Chunks:longer"])
+def test_a_hostile_source_ends_the_copy(
+    push: Way, scenario: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_channel = ssh_opener.open_channel
+
+    def opened(host: Location, *given: Any, **fields: Any) -> Channel:
+        if host.host == "hostile":
+            return HostileChannel(scenario)
+        return open_channel(host, *given, **fields)
+
+    monkeypatch.setattr(ssh_opener, "open_channel", opened)
+    to, config = f"{push.server.host}:{push.destination}", push.server.ssh_config
+    with pytest.raises(ProtocolError):
+        pscp.copy(
+            "hostile:tree", to, config_file=config, batch=True, remote="agent", recursive=True
+        )
