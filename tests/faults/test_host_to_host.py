@@ -21,7 +21,9 @@ from pscp.connect import bootstrap, ssh_opener
 from pscp.endpoint import wire
 from pscp.errors import ProtocolError
 from pscp.locations import Location
-from pscp.transports import Channel
+from pscp.progress import Silent
+from pscp.transfer import copy
+from pscp.transports import Channel, open_channel
 
 pytestmark = pytest.mark.needs_ssh(reason="direct lanes lead to the sink alone")
 
@@ -139,8 +141,6 @@ def test_a_finished_copy_does_not_wait_for_a_login_at_the_source(
 def test_a_hostile_source_ends_the_copy(
     push: Way, scenario: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    open_channel = ssh_opener.open_channel
-
     def opened(host: Location, *given: Any, **fields: Any) -> Channel:
         if host.host == "hostile":
             return HostileChannel(scenario)
@@ -152,3 +152,20 @@ def test_a_hostile_source_ends_the_copy(
         pscp.copy(
             "hostile:tree", to, config_file=config, batch=True, remote="agent", recursive=True
         )
+
+
+def test_the_path_is_that_to_both_hosts(push: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A near sink's few lanes and small windows would not fill the path to a far source."""
+    monkeypatch.setattr(copy, "path_rtt_s", lambda far: 0.015)
+    fill(push.source / "file", 10)
+    told: list[str] = []
+
+    class Told(Silent):
+        def note(self, text: str) -> None:
+            told.append(text)
+
+    result = through_here(push, connections=None, verbose=True, reporter=Told())
+    assert result.ok
+    assert any("a round trip takes 30.0 ms" in text for text in told), told
+    remembered = [path.read_text() for path in (push.home / "state").rglob("hosts*")]
+    assert not any('"push"' in text for text in remembered), "as if the path were the sink's"
