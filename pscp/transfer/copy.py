@@ -152,10 +152,6 @@ class Run:
             with stops.ended_by(pool.queue.stop):
                 pool.begin(of_source, of_sink, first)
                 coordinator.run(tops, agreed.target)
-        except BaseException:
-            if request.far_source is not None:
-                request.far_source.cut()
-            raise
         finally:
             pool.end()
             agents += pool.kept.agents
@@ -178,6 +174,8 @@ class Run:
         request, times = self._request, self._request.counters.connections_lost
         lost = f", {times} lost" if times else ""
         request.explain(f"{count(pool.most_alive, 'lane')} at once at most{lost}")
+        if request.far_source is not None:  # that path is not the one to this host alone
+            return
         lesson = pool.lesson()
         _log.debug("to be remembered of the path: %s", lesson)
         request.connections.remember(self._options, request.is_push, lesson)
@@ -276,8 +274,11 @@ def make_pool(
     stream: Stream | None = None,
     far_source: FarSource | None = None,
 ) -> LanePool:
-    """Return the lanes for a copy, or for a stream, over the path that `far` has measured."""
-    rtt_s = path_rtt_s(far)
+    """Return the lanes for a copy, or for a stream, over the path that `far` has measured.
+
+    Where neither end is here, the path is the one from the source's host to the sink's.
+    """
+    rtt_s = sum(map(path_rtt_s, [far, *(far_source.agents if far_source is not None else [])]))
     is_far = is_push and rtt_s > LOSSY_S  # nearer, BBR gains nothing
     has_bbr = is_far and not options.congestion and connections.has_bbr(options)
     login_s = connections.login_s

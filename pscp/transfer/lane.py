@@ -24,6 +24,7 @@ from pscp.transfer.lane_ends import MISSHAPEN, LaneEnds, misshapen
 from pscp.transfer.lane_receiver import LaneReceiver
 from pscp.transfer.lane_sender import LaneSender
 from pscp.transfer.lane_share import IsParked, LaneShare, never
+from pscp.transfer.relay import RelayEnd
 
 # The numbers of the two requests that do not come from the queue, which numbers work from 1 on.
 _BEGIN, _END = 0, (1 << 64) - 1
@@ -67,6 +68,12 @@ class Lane:
             self._lose(error)
         finally:
             self._close()
+
+    def abort(self) -> None:
+        """End its channel, and what its near end waits for on a third host. From any thread."""
+        self._far.channel.end()
+        if isinstance(self._near, RelayEnd):
+            self._near.cut()
 
     @property
     def has_worked(self) -> bool:
@@ -159,7 +166,7 @@ class Lane:
     def _lose(self, error: PscpError) -> None:
         """Give up the connection, and what was in flight back to the queue."""
         if self._queue.run_alone(lambda: self._break(error)):
-            self._far.channel.end()
+            self.abort()
 
     # --- steps that the queue runs
 

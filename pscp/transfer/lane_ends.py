@@ -19,7 +19,7 @@ from pscp.errors import ProtocolError
 from pscp.transfer import answers
 from pscp.transfer.lane_context import LaneContext
 from pscp.transfer.lane_share import LaneShare
-from pscp.transfer.plan import Ask, Chunk
+from pscp.transfer.plan import Ask, Chunk, Pack
 
 if TYPE_CHECKING:
     from pscp.transfer.lane_context import NearEnd
@@ -103,6 +103,20 @@ class LaneEnds:
                 raise misshapen(error) from None
 
         self.context.queue.settle(self.share, number, outcome)
+
+    def take_rows(self, number: int, pack: Pack, rows: object) -> bool:
+        """Keep a pack's rows, unless it was given back: they are another lane's then, or will be.
+
+        Return whether they were kept. Raises ValueError.
+        """
+
+        def keep() -> bool:
+            is_held = self.share.work.get(number) is pack
+            if is_held:
+                pack.take_rows(rows)
+            return is_held
+
+        return self.context.queue.run_alone(keep)
 
     def answered(self, number: int, ask: Ask, answer: object, is_failed: bool) -> None:
         """Finish a request with its answer, or with the failure that is its answer."""

@@ -89,7 +89,8 @@ class LaneReceiver:
         rows, bodies = wire.unpack_payload(frame.payload)
         if not isinstance(pack, Pack):
             raise ProtocolError("a PACK frame that was not asked for")
-        pack.take_rows(rows)
+        if not self._ends.take_rows(number, pack, rows):
+            return
 
         def done(outcome: list[Failure | None]) -> None:
             self._ends.settle(number, lambda: pack.then(pack, failures.places(outcome)))

@@ -90,7 +90,8 @@ class LaneSender:
 
     def _send_pack(self, number: int, pack: Pack) -> None:
         def send(rows: list[source.Row], bodies: list[bytes]) -> None:
-            pack.take_rows(rows)
+            if not self._ends.take_rows(number, pack, rows):
+                return
             listed = [[item.entry, row] for item, row in zip(pack.items, pack.rows, strict=True)]
             payload = wire.pack_payload(listed, bodies)
             self._limiter.wait(len(payload), self._ends.is_cut_off)

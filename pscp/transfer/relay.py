@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pscp.endpoint.null_ends import NullSink
 
 Packed = Callable[[list[Row], list[bytes]], None]  # takes the rows, and the bytes
+Connect = Callable[[Callable[[Channel], None]], RemoteAgent]
 _BEGIN = 0  # the number of the first request; the others count from 1 on
 
 
@@ -40,42 +41,23 @@ class FarSource:
         self.connections, self.options = connections, options
         self._lock = threading.Lock()  # guards what follows
         self.agents: list[RemoteAgent] = []  # those that no lane has
-        self._opening: list[Channel] = []  # that log in
-        self._is_cut = False
 
     def take(self, note: Callable[[str], None]) -> list[RemoteAgent]:
         """Open the first connection. Raises ConnectError."""
         self.agents += self.connections.take(self.options, note)
         return self.agents
 
-    def connect(self) -> RemoteAgent:
-        """Return a connection for a lane. Never prompts. Raises ConnectError."""
-        with self._lock:
-            if self.agents:
-                return self.agents.pop()
-        opened: list[Channel] = []
-        try:
-            wanted = Wanted(None, "", lambda channel: self._note(channel, opened))
-            return self.connections.connect(self.options, wanted)
-        finally:
-            with self._lock:
-                self._opening = [each for each in self._opening if each not in opened]
+    def connect(self, opened: Callable[[Channel], None]) -> RemoteAgent:
+        """Return a connection for a lane; `opened` gets its channel before the login.
 
-    def _note(self, channel: Channel, opened: list[Channel]) -> None:
+        Never prompts. Raises ConnectError.
+        """
         with self._lock:
-            opened.append(channel)
-            self._opening.append(channel)
-            is_cut = self._is_cut
-        if is_cut:
-            channel.end()
-
-    def cut(self) -> None:
-        """End the logins that go on, as the copy stops."""
-        with self._lock:
-            self._is_cut = True
-            opening = list(self._opening)
-        for channel in opening:
-            channel.end()
+            far = self.agents.pop() if self.agents else None
+        if far is None:
+            return self.connections.connect(self.options, Wanted(None, "", opened))
+        opened(far.channel)
+        return far
 
     def near_end(self, lost: Lost) -> RelayEnd:
         """Return the near end of a lane, which `lost` ends."""
@@ -105,7 +87,7 @@ class RelayEnd:
 
     sink: NullSink | None = None
 
-    def __init__(self, connect: Callable[[], RemoteAgent], lost: Lost) -> None:
+    def __init__(self, connect: Connect, lost: Lost) -> None:
         """`connect` opens the connection, which begin() waits for."""
         self._connect, self._lost = connect, lost
         self._agent: RemoteAgent | None = None
@@ -113,6 +95,7 @@ class RelayEnd:
         self._numbers = itertools.count(_BEGIN + 1)
         self._lock = threading.Lock()  # guards what follows
         self._is_closed = False
+        self._channel: Channel | None = None  # once the connection is being opened
         self._chunks: deque[_Awaited] = deque()  # in the order in which they come
         self._replies: dict[int, Reply] = {}
         self._packs: dict[int, tuple[list[tree.Entry], Packed]] = {}
@@ -141,32 +124,42 @@ class RelayEnd:
         raise not_here("sink of files")
 
     def begin(self, request: requests.Begin) -> None:
-        """Connect, and have the agent there be the source. Raises ConnectError, CopyError."""
-        agent = self._connect()
-        with self._lock:
-            self._agent = agent
-            is_closed = self._is_closed
-        if is_closed:
-            agent.close()
-            return
+        """Connect, and have the agent there be the source.
+
+        Raises ConnectError, CopyError, ProtocolError.
+        """
+        self._agent = agent = self._connect(self._opened)
         answer, is_failed = agent.ask(request)
         if is_failed:
-            failure = failures.checked(answer)
+            try:
+                failure = failures.checked(answer)
+            except wire.WireError as error:
+                raise misshapen(error) from None
             raise CopyError(f"{failure['path']}: {failure['message']}".lstrip(": "))
         agent.session.advance(session.BEGIN_SOURCE)
         self._thread = threading.Thread(target=self._receive, name="relay", daemon=True)
         self._thread.start()
 
+    def _opened(self, channel: Channel) -> None:
+        with self._lock:
+            self._channel, is_closed = channel, self._is_closed
+        if is_closed:
+            channel.end()
+
+    def cut(self) -> None:
+        """End the connection, so that nobody waits for it any more. From any thread."""
+        with self._lock:
+            self._is_closed, channel = True, self._channel
+        if channel is not None:
+            channel.end()
+
     def close(self) -> None:
         """End the connection, and wait until nothing more is passed on."""
-        with self._lock:
-            self._is_closed = True
-            agent = self._agent
-        if agent is not None:
-            agent.channel.end()
+        self.cut()
+        if self._agent is not None:
             if self._thread is not None:
                 self._thread.join()
-            agent.close()
+            self._agent.close()
 
     # --- what a lane asks for
 

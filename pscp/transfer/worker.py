@@ -82,6 +82,7 @@ class Worker(threading.Thread):
         self.up_at_s = 0.0  # when its channel last began to carry work
         self.is_parked = False  # it takes no more work, and keeps what connection it has
         self.channel: Channel | None = None  # while there is one, so that abort() can end it
+        self._lane: Lane | None = None  # while one runs, for the same reason
         self._pool, self._queue = pool, pool.context.queue
         self._far = far  # an open connection; once the worker was started, only its thread's
 
@@ -99,8 +100,10 @@ class Worker(threading.Thread):
 
     def abort(self) -> None:
         """End the worker's channel, so that it waits no longer. From any thread."""
-        channel = self.channel
-        if channel is not None:
+        channel, lane = self.channel, self._lane
+        if lane is not None:
+            lane.abort()
+        elif channel is not None:
             channel.end()
 
     def run(self) -> None:
@@ -171,13 +174,13 @@ class Worker(threading.Thread):
 
     def _serve(self, lane: Lane, far: RemoteAgent) -> None:
         """Run a lane over this connection until the queue is closed. Raises why it was lost."""
-        self._far, self.channel = None, far.channel
+        self._far, self._lane, self.channel = None, lane, far.channel
         _log.debug("works over process %d", far.channel.pid)
         self._pool.lane_up(self)
         try:
             lane.run()
         finally:
-            self.channel = None
+            self._lane = self.channel = None
             if lane.ended_well:
                 self._pool.kept.keep(far)
             else:

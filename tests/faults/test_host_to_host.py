@@ -8,14 +8,22 @@ Not here: what a lane does with what its near end gives it (test_lanes_lost.py, 
 from __future__ import annotations
 
 import os
+import threading
 from typing import Any
 
 import pytest
 from compare import assert_same_tree
 
 import pscp
-from faults.conftest import MIB, Way, fill
-from pscp.connect import bootstrap
+from faults.conftest import MIB, PATIENCE_S, Way, fill, until
+from faults.hostile_channel import HostileChannel
+from pscp.connect import bootstrap, ssh_opener
+from pscp.endpoint import wire
+from pscp.errors import ProtocolError
+from pscp.locations import Location
+from pscp.progress import Silent
+from pscp.transfer import copy
+from pscp.transports import Channel, open_channel
 
 pytestmark = pytest.mark.needs_ssh(reason="direct lanes lead to the sink alone")
 
@@ -103,3 +111,61 @@ def test_a_source_that_cannot_be_reached_leaves_nothing(push: Way) -> None:
             config_file=push.server.ssh_config, batch=True,
         )  # fmt: skip
     assert list(push.destination.iterdir()) == []
+
+
+def test_a_finished_copy_does_not_wait_for_a_login_at_the_source(
+    push: Way, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bootstrap, "SILENCE_S", 1000.0)
+    fill_all(push)
+    breaking = push.breaking().rule("block", way="to", gate="work")
+    breaking.rule("block", way="from", connections=[3], type=wire.HELLO, gate="login")
+    results: list[pscp.Result] = []
+
+    def copy() -> None:
+        fields: dict[str, Any] = {"program": breaking.program, "chunk_bytes": MIB}
+        results.append(through_here(push, connections=2, **fields))
+
+    thread = threading.Thread(target=copy)
+    thread.start()
+    until(lambda: breaking.is_blocked(0, "work") and breaking.is_blocked(3, "login"))
+    breaking.go("work")
+    thread.join(PATIENCE_S / 2)
+    ended = not thread.is_alive()
+    breaking.go("login")
+    thread.join()
+    assert ended and results[0].ok
+
+
+@pytest.mark.parametrize("scenario", ['Answers:["begin", 5, true]', "Chunks:longer"])
+def test_a_hostile_source_ends_the_copy(
+    push: Way, scenario: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def opened(host: Location, *given: Any, **fields: Any) -> Channel:
+        if host.host == "hostile":
+            return HostileChannel(scenario)
+        return open_channel(host, *given, **fields)
+
+    monkeypatch.setattr(ssh_opener, "open_channel", opened)
+    to, config = f"{push.server.host}:{push.destination}", push.server.ssh_config
+    with pytest.raises(ProtocolError):
+        pscp.copy(
+            "hostile:tree", to, config_file=config, batch=True, remote="agent", recursive=True
+        )
+
+
+def test_the_path_is_that_to_both_hosts(push: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A near sink's few lanes and small windows would not fill the path to a far source."""
+    monkeypatch.setattr(copy, "path_rtt_s", lambda far: 0.015)
+    fill(push.source / "file", 10)
+    told: list[str] = []
+
+    class Told(Silent):
+        def note(self, text: str) -> None:
+            told.append(text)
+
+    result = through_here(push, connections=None, verbose=True, reporter=Told())
+    assert result.ok
+    assert any("a round trip takes 30.0 ms" in text for text in told), told
+    remembered = [path.read_text() for path in (push.home / "state").rglob("hosts*")]
+    assert not any('"push"' in text for text in remembered), "as if the path were the sink's"

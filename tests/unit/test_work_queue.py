@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,8 +15,9 @@ from hypothesis import strategies as st
 
 from pscp.endpoint import requests, tree
 from pscp.transfer import in_flight
+from pscp.transfer.lane_ends import LaneEnds
 from pscp.transfer.lane_share import LaneShare, Window
-from pscp.transfer.plan import Ask, Chunk, Pack, Work
+from pscp.transfer.plan import Ask, Chunk, Pack, Placed, Work
 from pscp.transfer.work_queue import WorkQueue
 
 WAIT_S = 20.0
@@ -414,3 +416,22 @@ def test_every_chunk_ends_exactly_once(steps: list[tuple[str, int, int]]) -> Non
             step(queue, lanes, job, "f", 0, 0)
     assert job.ends == 5
     assert queue.is_idle()
+
+
+def test_the_rows_of_a_pack_are_those_of_the_lane_that_has_it() -> None:
+    """A lane may be lost, and another one do its pack, while its source still reads the files."""
+    queue = WorkQueue()
+    entry = tree.Entry(tree.FILE, 0, "file", 1, 0, 0, 0, {})
+    pack = Pack([Placed(entry, entry)], lambda pack, failed: None)
+    queue.put(pack)
+    lost, other = Lane(queue), Lane(queue)
+    number, _ = take(queue, lost)
+    context: Any = SimpleNamespace(queue=queue)
+    far: Any = None
+    late = LaneEnds(context, far, far, lost.share)
+    queue.give_back(lost.share)
+    assert not late.take_rows(number, pack, [[1, "late"]])
+    number, _ = take(queue, other)
+    assert LaneEnds(context, far, far, other.share).take_rows(number, pack, [[1, "in time"]])
+    assert not late.take_rows(number, pack, [[1, "late"]])
+    assert pack.rows == [[1, "in time"]]
