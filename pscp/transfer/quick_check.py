@@ -60,7 +60,7 @@ def there_of(row: object) -> There:
 def verdict(entry: tree.Entry, there: There, options: Options) -> Verdict:
     """Decide about an entry whose name may be taken at the destination."""
     is_there = there.kind != ""
-    if options.existing and not is_there:
+    if options.existing and not (is_there or there.left):  # a part may have been the file itself
         return Verdict.SKIPPED
     if entry.kind == tree.FOLDER:
         return Verdict.SENT

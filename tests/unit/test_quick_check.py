@@ -66,6 +66,8 @@ def test_a_source_of_whole_seconds_says_no_more() -> None:
         (Options(update=True), SAME._replace(mtime_ns=NS + 1), Verdict.SKIPPED),
         (Options(update=True), SAME._replace(mtime_ns=NS - 1), Verdict.HASHED),
         (Options(existing=True), There("", 0, 0, []), Verdict.SKIPPED),
+        (Options(existing=True), There("", 0, 0, ["0123abcd"]), Verdict.SENT),
+        (Options(archive=True, remove_source_files=True), SAME, Verdict.HASHED),
         (Options(ignore_existing=True), SAME._replace(size_bytes=6), Verdict.SKIPPED),
         (Options(ignore_existing=True), There("", 0, 0, []), Verdict.SENT),
     ],
