@@ -30,7 +30,8 @@ def main() -> int:
     print(file=sys.stderr)
     for failure in result.failures:
         print(f"not copied: {failure.path!a}: {failure.message}", file=sys.stderr)
-    print(f"{result.files} copied, {result.files_resumed} were there, {result.seconds:.1f} s")
+    there = result.files_resumed + result.files_unchanged
+    print(f"{result.files} copied, {there} were there, {result.seconds:.1f} s")
     return 0 if result.ok else 1
 
 

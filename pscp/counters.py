@@ -37,6 +37,7 @@ class Deltas(TypedDict, total=False):
     files_total: int
     files_done: int
     files_resumed: int
+    files_unchanged: int
     files_skipped: int
     files_failed: int
     files_deleted: int
@@ -71,7 +72,8 @@ class Counters:
     bytes_sent: int = 0  # put on the wire, resends included
     files_total: int = 0
     files_done: int = 0  # finished in this run
-    files_resumed: int = 0
+    files_resumed: int = 0  # there already and verified
+    files_unchanged: int = 0  # there already by size and time, and not read
     files_skipped: int = 0
     files_failed: int = 0
     files_deleted: int = 0  # at the destination, folders too

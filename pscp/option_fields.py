@@ -33,6 +33,8 @@ class _CommonFields(TypedDict, total=False):
     """Keep the whole path of each source below the destination; after /./ in it, the rest."""
     dry_run: bool
     """Report what would be copied, and copy nothing."""
+    check: bool
+    """Report what differs at the destination and how, and copy nothing; `files` counts it."""
     strict_names: bool
     """Refuse names that a far end gives and nobody asked for."""
 

@@ -73,6 +73,7 @@ class Options:
     one_file_system: bool = False
     relative: bool = False
     dry_run: bool = False
+    check: bool = False  # sets dry_run
     strict_names: bool = True
     # which files
     filters: tuple[tuple[str, str], ...] = ()  # ("exclude" | "include", pattern), first wins
@@ -150,6 +151,8 @@ class Options:
         if self.archive:
             object.__setattr__(self, "recursive", True)
             object.__setattr__(self, "preserve", True)
+        if self.check:
+            object.__setattr__(self, "dry_run", True)
         if self.itemize:
             object.__setattr__(self, "verbose", True)
         if self.transfer_test:

@@ -57,7 +57,8 @@ class Result:
 
     files: int = 0  # copied in this run
     files_resumed: int = 0  # there already, and verified
-    files_skipped: int = 0  # left out by update
+    files_unchanged: int = 0  # there already, of the same size and time; not read
+    files_skipped: int = 0  # left out by update, existing or ignore_existing
     files_deleted: int = 0  # at the destination, folders too
     bytes: int = 0  # of all files that are good at the destination
     bytes_sent: int = 0

@@ -285,8 +285,8 @@ def add_what_is_no_copy(group: argparse._ArgumentGroup) -> None:
     )
     flag(
         "--check",
-        help="copy nothing; list what differs at DEST (by size and time, or --checksum): exit "
-        "code 1",
+        help="copy nothing; list what differs at DEST, with -p or -a by size and time, without or "
+        "with --checksum by content; exit code 1 if anything does",
     )
     flag("--save", help="with --measure: have later copies to HOST use what is recommended")
     flag(

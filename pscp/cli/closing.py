@@ -29,6 +29,8 @@ def conclude(result: Result, options: Options, to: str, log: RunLog) -> None:
 
 
 def closing_line(result: Result, options: Options, to: str) -> str:
+    if options.check:
+        return check_summary(result)
     if options.dry_run:
         return dry_run_summary(result)
     if options.transfer_test:
@@ -46,6 +48,7 @@ def summary(result: Result, to: str = "") -> str:
     extras = (
         (result.chunks_resent, f"{result.chunks_resent} resent"),
         (result.files_resumed, f"{result.files_resumed} unchanged"),
+        (result.files_unchanged, f"{result.files_unchanged} unchanged by size and time"),
         (result.bytes_resumed, f"{format_bytes(result.bytes_resumed)} was there already"),
         (result.files_skipped, f"{result.files_skipped} skipped"),
         (result.files_deleted, f"{result.files_deleted} deleted"),
@@ -69,6 +72,12 @@ def dry_run_summary(result: Result) -> str:
     missing_bytes = max(0, result.bytes - result.bytes_resumed)
     there = f"{count(result.files, 'file')}, {format_bytes(missing_bytes)}"
     return f"nothing was copied (dry run); it would have been {there}"
+
+
+def check_summary(result: Result) -> str:
+    same = result.files_resumed + result.files_unchanged
+    compared = f"{count(same, 'file')} the same ({result.files_resumed} hashed)"
+    return f"nothing was copied (check); {result.files} different, {compared}"
 
 
 def table(result: Result) -> list[str]:

@@ -257,7 +257,8 @@ def run_copy(command: Command, words: Sequence[str]) -> int:
         finally:
             reporter.stop(None)
         conclude(result, options, command.destination.text, kept)
-    return 0 if result.ok else 1
+    differs = options.check and result.files > 0
+    return 0 if result.ok and not differs else 1
 
 
 def flush_stdout() -> None:

@@ -14,7 +14,7 @@ import grp
 import itertools
 import os
 import pwd
-from typing import TYPE_CHECKING, Callable, Dict, NamedTuple, Optional, Tuple, TypeVar
+from typing import TYPE_CHECKING, Callable, Dict, List, NamedTuple, Optional, Tuple, TypeVar
 
 from . import files
 
@@ -50,11 +50,16 @@ def read(
     if preserve:
         extra["a"] = status.st_atime_ns
     if archive:
-        extra["o"] = [status.st_uid, status.st_gid, _user(status.st_uid), _group(status.st_gid)]
+        extra["o"] = owner(status.st_uid, status.st_gid)
         attributes = _read_attributes(full, place)
         if attributes:
             extra["x"] = attributes
     return extra
+
+
+def owner(uid: int, gid: int) -> "List[object]":
+    """Return the owner as a sink needs it: by number and by name."""
+    return [uid, gid, _user(uid), _group(gid)]
 
 
 def _cached(find: Callable[[K], V]) -> Callable[[K], Optional[V]]:
@@ -76,7 +81,7 @@ _uid: Callable[[str], Optional[int]] = _cached(lambda name: pwd.getpwnam(name).p
 _gid: Callable[[str], Optional[int]] = _cached(lambda name: grp.getgrnam(name).gr_gid)
 
 
-def _is_copied(name: str) -> bool:
+def is_copied(name: str) -> bool:
     """Is it an attribute of user.*, a POSIX ACL, or, for root, capabilities or trusted.*?"""
     if name.startswith(("user.", "system.posix_acl_")):
         return True
@@ -90,11 +95,11 @@ def _read_attributes(full: bytes, place: files.Place) -> Dict[str, str]:
     if not hasattr(os, "listxattr"):
         return {}
     try:
-        if not any(map(_is_copied, os.listxattr(full, follow_symlinks=False))):
+        if not any(map(is_copied, os.listxattr(full, follow_symlinks=False))):
             return {}
         fd = files.open_for_reading(place, False)
         try:
-            names = filter(_is_copied, os.listxattr(fd))
+            names = filter(is_copied, os.listxattr(fd))
             values = {n: base64.b64encode(os.getxattr(fd, n)).decode("ascii") for n in names}
         finally:
             os.close(fd)
@@ -163,7 +168,7 @@ def apply_to_folder(fd: int, entry: "Entry", policy: Policy, is_new: bool) -> No
 def apply_to_link(folder_fd: int, name: bytes, entry: "Entry", policy: Policy) -> None:
     """Give a symbolic link the metadata that the system keeps of links."""
     if policy.archive and os.geteuid() == 0:
-        uid, gid = _owner(entry.extra)
+        uid, gid = wanted_owner(entry.extra)
         os.chown(name, uid, gid, dir_fd=folder_fd, follow_symlinks=False)
     if policy.preserve and os.utime in os.supports_follow_symlinks:
         times = (_atime_ns(entry), entry.mtime_ns)
@@ -175,7 +180,7 @@ def _atime_ns(entry: "Entry") -> int:
     return value if isinstance(value, int) and abs(value) <= 1 << 63 else entry.mtime_ns
 
 
-def _owner(extra: Dict[str, object]) -> Tuple[int, int]:
+def wanted_owner(extra: Dict[str, object]) -> Tuple[int, int]:
     """Return the user's and the group's number here, -1 for each where the entry has no owner."""
     owner = extra.get("o")
     try:
@@ -207,7 +212,7 @@ def _is_short(value: object) -> bool:
 
 
 def _give_owner(fd: int, extra: Dict[str, object]) -> None:
-    uid, gid = _owner(extra)
+    uid, gid = wanted_owner(extra)
     if os.geteuid() == 0:
         os.chown(fd, uid, gid)
     elif gid != -1:
@@ -228,7 +233,7 @@ def _give_attributes(fd: int, extra: Dict[str, object]) -> None:
     if not isinstance(attributes, dict) or not hasattr(os, "setxattr"):
         return
     for name, value in attributes.items():
-        if not _is_copied(name):
+        if not is_copied(name):
             continue
         try:
             os.setxattr(fd, name, base64.b64decode(value))

@@ -221,7 +221,7 @@ class DigestsThere(NamedTuple):
 
 class Look(NamedTuple):
     """What is at the destination already. Answer: per path `[kind, size, mtime_ns, [earlier runs
-    with a part]]`; kind "" for nothing.
+    with a part], mode, [uid, gid], the link's target]`; kind "" for nothing.
     """
 
     paths: List[str]

@@ -21,8 +21,13 @@ from . import commit, failures, fence, files, metadata, tree, wire
 from .failures import Done
 from .null_ends import NullSink
 from .parts import Parts
-from .paths import Root, is_unfinished, to_bytes
+from .paths import Root, is_unfinished, to_bytes, to_text
 
+_NOTHING: List[object] = [
+    0,
+    [],
+    "",
+]  # of a Look's answer: mode, owner and target of what is not there
 _KINDS = {stat.S_IFREG: tree.FILE, stat.S_IFDIR: tree.FOLDER, stat.S_IFLNK: tree.LINK}
 
 
@@ -275,16 +280,17 @@ class Sink(NullSink):
     # --- what is there already
 
     def look(self, path: str) -> List[object]:
-        """Return kind, size, mtime_ns, and the runs that left a part; kind "" for nothing."""
+        """Return what requests.Look says of each path."""
         if not path:
-            return [tree.FOLDER, 0, 0, []]
+            return [tree.FOLDER, 0, 0, [], *_NOTHING]
         try:
             with self.root.lock:
                 folder_fd, name = self.root.at(path)
                 left = self.parts.left(folder_fd, name, self._copy.earlier)
-                return [*_kind_and_size(folder_fd, name), left]
+                found = _found(folder_fd, name)
+                return [*found[:3], left, *found[3:]]
         except (OSError, failures.Refusal):
-            return ["", 0, 0, []]  # writing there will fail for the same reason
+            return ["", 0, 0, [], *_NOTHING]  # writing there will fail for the same reason
 
     def digests(
         self, path: str, part: bool, extents: List[files.Extent], algorithm: str
@@ -346,16 +352,19 @@ class Sink(NullSink):
         self.root.close()
 
 
-def _kind_and_size(folder_fd: int, name: bytes) -> Tuple[str, int, int]:
-    """Return the kind, the size in bytes and the mtime_ns of what has this name; kind "" for none.
+def _found(folder_fd: int, name: bytes) -> List[object]:
+    """Return kind, size, mtime_ns, mode, owner and target of what has this name; kind "" for none.
 
     An unfinished folder counts as none, so that it is finished.
     """
     try:
         status = os.stat(name, dir_fd=folder_fd, follow_symlinks=False)
     except FileNotFoundError:
-        return "", 0, 0
-    if is_unfinished(status.st_mode):
-        return "", 0, 0
-    kind = _KINDS.get(stat.S_IFMT(status.st_mode))
-    return (kind, status.st_size, status.st_mtime_ns) if kind else ("other", 0, 0)
+        return ["", 0, 0, *_NOTHING]
+    mode = status.st_mode
+    if is_unfinished(mode):
+        return ["", 0, 0, *_NOTHING]
+    kind = _KINDS.get(stat.S_IFMT(mode), "other")
+    target = to_text(os.readlink(name, dir_fd=folder_fd)) if kind == tree.LINK else ""
+    owner = [status.st_uid, status.st_gid]
+    return [kind, status.st_size, status.st_mtime_ns, mode & 0o7777, owner, target]

@@ -11,7 +11,7 @@ Read next: ../connect/bootstrap.py, by which it goes to the other end.
 import functools
 import glob
 import os
-from typing import TYPE_CHECKING, Dict, Iterator, List, NamedTuple, Optional, Tuple, Union
+from typing import TYPE_CHECKING, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple, Union
 
 from . import failures, files, hashes, tree, wire
 from .paths import Root, is_pscps_own, to_bytes, to_text
@@ -130,11 +130,15 @@ class Source(Announced):
     # --- the manifest
 
     def walk(
-        self, after: Optional[Tuple[int, str]], restart: bool, most: int
+        self,
+        after: Optional[Tuple[int, str]],
+        restart: bool,
+        most: int,
+        kind: "Callable[..., tree.Walk]" = tree.Walk,
     ) -> Tuple[List[tree.Entry], bool]:
         """Return the next entries, at most so many, and whether these were the last."""
         if restart or self._walk is None:
-            self._walk = self.entries(after)
+            self._walk = self.entries(after, kind)
         batch: List[tree.Entry] = []
         batch_bytes = 0
         for entry in self._walk:
@@ -144,10 +148,16 @@ class Source(Announced):
                 return batch, False
         return batch, True
 
-    def entries(self, after: Optional[Tuple[int, str]] = None) -> Iterator[tree.Entry]:
+    def entries(
+        self,
+        after: Optional[Tuple[int, str]] = None,
+        kind: "Callable[..., tree.Walk]" = tree.Walk,
+    ) -> Iterator[tree.Entry]:
         """Walk all sources; with `after` (top, path), from behind that entry on."""
-        tops = [(top.name, to_bytes(top.path)) for top in self._tops]
-        return tree.Walk(tops, self._rules).entries(after)
+        return self.new_walk(kind).entries(after)
+
+    def new_walk(self, kind: "Callable[..., tree.Walk]") -> tree.Walk:
+        return kind([(top.name, to_bytes(top.path)) for top in self._tops], self._rules)
 
     # --- large files, by chunks
 
@@ -159,7 +169,7 @@ class Source(Announced):
         return self._read(value)
 
     def _read(self, value: tree.Entry) -> files.FileSource:
-        place = functools.partial(self._place, value)
+        place = functools.partial(self.place, value)
         return files.FileSource(place, identity(value), self.follows)
 
     def where(self, top: int, path: str) -> Tuple[bytes, str]:
@@ -170,7 +180,7 @@ class Source(Announced):
         """Return the name of a source; "" for the contents of a folder."""
         return self._tops[top].name
 
-    def _place(self, value: tree.Entry) -> files.Place:
+    def place(self, value: tree.Entry) -> files.Place:
         """Return where a file is. With -a no link below its top is followed on the way there.
 
         Raises OSError, and Changed where there is a link by now.
@@ -237,7 +247,7 @@ class Source(Announced):
         return rows, bodies
 
     def _whole(self, value: tree.Entry) -> bytes:
-        return files.read_whole(self._place(value), identity(value), self.follows)
+        return files.read_whole(self.place(value), identity(value), self.follows)
 
     # --- digests, to resume and to check strongly
 

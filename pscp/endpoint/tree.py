@@ -11,7 +11,7 @@ Read next: source.py.
 import os
 import re
 import stat
-from typing import Dict, Iterator, List, NamedTuple, Optional, Pattern, Sequence, Tuple
+from typing import Dict, Generator, Iterator, List, NamedTuple, Optional, Pattern, Sequence, Tuple
 
 from . import failures, files, metadata
 from .files import Changed
@@ -108,26 +108,38 @@ class Walk:
                 entry, key = self._entry(top, *step, fd=fds[-1], ancestors=ancestors)
                 if entry is None:
                     continue
-                yield entry
-                if entry.kind == FOLDER and key is not None:
-                    try:
-                        fd, names = self._enter(*step, above=fds[-1], key=key)
-                    except (OSError, Changed) as error:
-                        # The "/" puts it behind the folder, so that a later walk yields it.
-                        failure = failures.from_exception(error, step[0])
-                        yield self._error(top, step[0] + "/", failure)
-                        continue
-                    fds.append(fd)
+                if entry.kind != FOLDER or key is None:
+                    yield entry
+                    continue
+                opened = yield from self._opened(entry, step[1], above=fds[-1], key=key)
+                if opened is not None:
+                    fds.append(opened[0])
                     ancestors.append(key)
-                    pending.append(iter(names))
+                    pending.append(_within(*step, names=opened[1]))
         finally:
             for open_fd in fds:
                 _close(open_fd)
 
+    def _opened(
+        self, entry: Entry, full: bytes, above: Optional[int], key: Tuple[int, int]
+    ) -> "Generator[Entry, None, Optional[Tuple[Optional[int], List[bytes]]]]":
+        """Yield a folder's entry, or why it cannot be entered; return what _enter() does."""
+        yield entry
+        try:
+            return self._enter(full, above, key)
+        except (OSError, Changed) as error:
+            yield self._not_entered(entry, error)
+            return None
+
+    def _not_entered(self, folder: Entry, error: Exception) -> Entry:
+        # The "/" puts it behind the folder, so that a later walk yields it.
+        failure = failures.from_exception(error, folder.path)
+        return self._error(folder.top, folder.path + "/", failure)
+
     def _enter(
-        self, path: str, full: bytes, above: Optional[int], key: Tuple[int, int]
-    ) -> Tuple[Optional[int], List[Tuple[str, bytes]]]:
-        """Open a folder; return its descriptor (None with -r, which follows links) and contents.
+        self, full: bytes, above: Optional[int], key: Tuple[int, int]
+    ) -> Tuple[Optional[int], List[bytes]]:
+        """Open a folder; return its descriptor (None with -r, which follows links) and its names.
 
         Raises Changed where something else has its name by now, and OSError.
         """
@@ -142,8 +154,7 @@ class Walk:
         except BaseException:
             _close(fd)
             raise
-        prefix, before = path + "/" if path else "", os.path.join(full, b"")
-        return fd, [(prefix + to_text(name), before + name) for name in names]
+        return fd, names
 
     def _error(self, top: int, path: str, failure: failures.Data) -> Entry:
         return Entry(ERROR, top, path, 0, 0, 0, 0, dict(failure))
@@ -214,6 +225,12 @@ class Walk:
                 return HARDLINK
             extra["linked"] = 1
         return FILE
+
+
+def _within(path: str, full: bytes, names: List[bytes]) -> Iterator[Tuple[str, bytes]]:
+    """Yield the path in the manifest and the whole path of each name in a folder."""
+    prefix, before = path + "/" if path else "", os.path.join(full, b"")
+    return ((prefix + to_text(name), before + name) for name in names)
 
 
 def _name(full: bytes, fd: Optional[int]) -> bytes:

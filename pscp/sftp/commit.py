@@ -8,12 +8,14 @@ Read next: sink.py.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import stat
 from collections.abc import Callable
 
 from pscp.endpoint import failures, metadata, requests, tree
 from pscp.endpoint.failures import Refusal
-from pscp.endpoint.paths import is_unfinished, part_name
+from pscp.endpoint.paths import is_unfinished, part_name, to_text
 from pscp.endpoint.source import PACK_FILE_BYTES
 from pscp.sftp import client as sftp
 from pscp.sftp import packets
@@ -155,20 +157,32 @@ class Destination:
     # --- what is there already
 
     async def look(self, request: requests.Look) -> list[list[object]]:
-        """Return per path [kind, size, mtime_ns, runs that left a part]; kind "" for nothing."""
+        """Return what requests.Look says of each path."""
         return list(await gather(*[self._look_at(path) for path in request.paths]))
 
     async def _look_at(self, path: str) -> list[object]:
         if not path:
-            return [tree.FOLDER, 0, 0, []]
+            return [tree.FOLDER, 0, 0, [], 0, [], ""]
         try:
             full = await self.root.at(path)
         except (SftpError, Refusal):
-            return ["", 0, 0, []]  # the attempt to write there will tell
+            return ["", 0, 0, [], 0, [], ""]  # the attempt to write there will tell
         parts = [self._client.lstat(self._part(full, nonce)) for nonce in self._earlier]
         found, *left = await outcomes(self._client.lstat(full), *parts)
         named = zip(self._earlier, left, strict=True)
-        return [*_kind_and_size(found), [n for n, part in named if isinstance(part, Attrs)]]
+        runs = [nonce for nonce, part in named if isinstance(part, Attrs)]
+        return [*_kind_and_size(found), runs, *await self._of_metadata(full, found)]
+
+    async def _of_metadata(self, path: bytes, found: Attrs | Exception) -> list[object]:
+        """Return the mode, the owner and the target of what was found at this path."""
+        if isinstance(found, Exception):
+            return [0, [], ""]
+        target = b""
+        if found.is_link:
+            with contextlib.suppress(SftpError):
+                target = await self._client.readlink(path)
+        owner = [] if found.uid is None or found.gid is None else [found.uid, found.gid]
+        return [stat.S_IMODE(found.mode or 0), owner, to_text(target)]
 
     async def digests(self, request: requests.DigestsThere) -> list[object]:
         """Return per file, or part, the hex digest of each extent, or the failure."""

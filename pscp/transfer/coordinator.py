@@ -20,6 +20,7 @@ from pscp.transfer.file_job import FileJob
 from pscp.transfer.journal import Landed
 from pscp.transfer.plan import Ask, Placed, goes_in_pack, groups
 from pscp.transfer.plan_walk import PlanWalk
+from pscp.transfer.quick_check import MISSING
 from pscp.transfer.results import Results
 from pscp.transfer.resume import Look
 from pscp.transfer.small_files import SmallFiles
@@ -113,11 +114,15 @@ class Coordinator:
         landed: Landed | None = None,
         compare: bool = False,
         basis_bytes: int = 0,
+        why: str = MISSING,
     ) -> None:
-        """Copy this item; a large file as FileJob.start() says."""
+        """Copy this item; a large file as FileJob.start() says.
+
+        `why` says how it differs from what is at the destination.
+        """
         entry = item.entry
         if self._options.dry_run:
-            self._would_copy(entry)
+            self._would_copy(entry, why)
             return
         if entry.kind == tree.FOLDER and (self._options.preserve or "new" in entry.extra):
             self._queue.write_later(lambda: self.ending.folders.add(entry))
@@ -126,12 +131,23 @@ class Coordinator:
         else:
             FileJob(self, item).start(landed, compare, basis_bytes)
 
-    def _would_copy(self, entry: tree.Entry) -> None:
+    def _would_copy(self, entry: tree.Entry, why: str) -> None:
         is_folder = entry.kind == tree.FOLDER
+        if self._options.check:
+            if why:
+                self._counters.add(files_done=1)
+                self._show(f"{entry.path or '.'}: {why}")
+            return
         if not is_folder:
             self._counters.add(files_done=1, bytes_total=entry.size, bytes_done=entry.size)
-        line = entry.path + ("/" if is_folder else "")
+        self._show(entry.path + ("/" if is_folder else ""))
+
+    def _show(self, line: str) -> None:
         self._queue.write_later(lambda: self.terms.reporter.line(line))
+
+    def link_later(self, entry: tree.Entry) -> None:
+        """Make this hard link at the end."""
+        self._queue.write_later(lambda: self.ending.links.add(entry))
 
     def already_there(self, items: list[Placed], digests: list[str], size_bytes: int) -> None:
         """Count files of so many bytes that are at the destination already, and verified."""
@@ -144,7 +160,18 @@ class Coordinator:
             "unchanged",
             ((item.entry.path, digest) for item, digest in zip(items, known, strict=True)),
         )
-        if self._options.preserve and not self._options.dry_run:
+        if self._options.preserve:
+            self._adopt(items)
+
+    def unchanged(self, items: list[Placed], differing: list[Placed]) -> None:
+        """Count what is taken for the same, unread; the metadata of `differing` is another."""
+        self._counters.add(files_unchanged=len(items))
+        self.results.became("unchanged", ((item.entry.path, "") for item in items))
+        self._adopt(differing)
+
+    def _adopt(self, items: list[Placed]) -> None:
+        """Give files that are at the destination already their sources' metadata."""
+        if not self._options.dry_run:
             for group in groups(item.entry for item in items):
                 self.ending.ask(requests.Adopt, group)
 

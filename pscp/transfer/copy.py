@@ -28,6 +28,7 @@ from pscp.transfer.autotune import LOGIN_TRIPS, LOSSY_S, Path, usual_lanes
 from pscp.transfer.coordinator import Coordinator
 from pscp.transfer.copy_terms import CopyTerms, PoolTerms
 from pscp.transfer.failure_lines import FilePlaces
+from pscp.transfer.folder_check import may_check_folders
 from pscp.transfer.journal import Journal, token_of
 from pscp.transfer.lane_context import LaneContext
 from pscp.transfer.lane_pool import LanePool
@@ -144,8 +145,7 @@ class Run:
         where = "a transfer test" if self._options.transfer_test else f"to {root}"
         request.explain(f"{where}, chunks hashed with {algorithm}")
         request.explain(f"beginning with {lanes} lanes: {pool.layout.why}")
-        of_source = source_request(tops, self._options, algorithm)
-        of_sink = self._sink_request(agreed, token, algorithm)
+        of_source, of_sink = self._begins(tops, token, coordinator.terms, agreed)
         try:
             request.connections.spread(self._options, agents, lanes, request.reporter.note)
             first = [agents.pop(0) for _ in range(min(len(agents), lanes))]
@@ -158,17 +158,6 @@ class Run:
         self._learn(pool)
         return self._result(coordinator, pool)
 
-    def _sink_request(self, agreed: Agreement, token: str, algorithm: str) -> requests.BeginSink:
-        return sink_request(
-            agreed.target.root,
-            token,
-            self._options,
-            algorithm,
-            agreed.nonce,
-            claimed=agreed.claimed,
-            has_old=self._request.is_push and bool(agreed.target.existing),
-        )
-
     def _learn(self, pool: LanePool) -> None:
         """Say how many lanes there were, and keep what the next copy should know of the path."""
         request, times = self._request, self._request.counters.connections_lost
@@ -179,6 +168,24 @@ class Run:
         lesson = pool.lesson()
         _log.debug("to be remembered of the path: %s", lesson)
         request.connections.remember(self._options, request.is_push, lesson)
+
+    def _begins(
+        self, tops: list[source.Top], token: str, terms: CopyTerms, agreed: Agreement
+    ) -> tuple[requests.BeginSource, requests.BeginSink]:
+        """Return the requests that make the ends of a lane source and sink."""
+        options, algorithm = self._options, terms.algorithm
+        of_source = source_request(tops, options, algorithm, lists=terms.checks_folders)
+        of_sink = sink_request(
+            agreed.target.root,
+            token,
+            options,
+            algorithm,
+            agreed.nonce,
+            claimed=agreed.claimed,
+            has_old=self._request.is_push and bool(agreed.target.existing),
+            lists=terms.checks_folders,
+        )
+        return of_source, of_sink
 
     def _take_source(self) -> list[RemoteAgent]:
         """Return the first connection to the source's host, where neither end is here."""
@@ -202,6 +209,13 @@ class Run:
         journal: Journal,
     ) -> CopyTerms:
         request, root = self._request, agreed.target.root
+        can_check_folders = not (
+            far.is_sftp
+            or request.reporter.wants_files  # each file is to be named
+            or pool.context.is_relayed
+            or agreed.claimed.folds
+            or not agreed.target.existing  # then there is nothing to compare
+        )
         return CopyTerms(
             self._options,
             request.counters,
@@ -214,6 +228,7 @@ class Run:
             places=FilePlaces(request.froms[0].prefix, tops, request.to.prefix, root),
             earlier=agreed.claimed.earlier,
             folds=agreed.claimed.folds,
+            checks_folders=can_check_folders and may_check_folders(self._options),
             keep_digests=request.keep_digests,
         )
 
@@ -246,6 +261,7 @@ class Run:
         return Result(
             files=counters.files_done,
             files_resumed=counters.files_resumed,
+            files_unchanged=counters.files_unchanged,
             files_skipped=counters.files_skipped,
             files_deleted=counters.files_deleted,
             bytes=counters.bytes_done + counters.bytes_resumed,

@@ -38,6 +38,7 @@ class CopyTerms:
     places: FilePlaces  # of files that fail
     earlier: Sequence[str] = ()  # runs that may have left parts
     folds: bool = False  # names at the destination do not differ by case
+    checks_folders: bool = False  # whole folders are compared by listings (folder_check.py)
     keep_digests: bool = True
     reuses: bool = False  # the sink can take what is the same from a file that is there
     token: str = ""  # of the copy

@@ -122,12 +122,12 @@ class LaneContext:
         """Return a new near end for a lane, which `lost` ends."""
         return self._make_near(lost) if self._make_near else End(self._umask, self._stream)
 
-    def near_source_entries(self) -> Iterator[tree.Entry]:
-        """Yield the entries of the source at this end."""
+    def near_source_entries(self, kind: type[tree.Walk]) -> Iterator[tree.Entry]:
+        """Yield the entries of the source at this end, as this kind of walk finds them."""
         end = End(self._umask, self._stream)
         end.begin(self.begin_near)
         try:
-            yield from end.file_source().entries()
+            yield from end.file_source().entries(kind=kind)
         finally:
             end.close()
 

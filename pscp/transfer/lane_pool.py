@@ -99,10 +99,12 @@ class LanePool:
         """Return what the next copy over this path should know.
 
         Of a push it is known before it begins whether one login is enough. A pull has to guess: as
-        the last one.
+        the last one. So has a push that sent nothing, as all was there: it may be the nightly one.
         """
         logins, path, known = self.most_alive, self._terms.path, self._terms.known
-        if not (self.context.is_push or self.context.is_stream) and self._logins.useful == 1:
+        has_to_guess = not (self.context.is_push or self.context.is_stream)
+        all_was_there = self._terms.counters.files_unchanged > 0 == self._terms.counters.bytes_sent
+        if (has_to_guess or all_was_there) and self._logins.useful == 1:
             logins = 1
         elif not (self._has_noted or self._logins.has_failed):
             logins = max(logins, known.logins, _LOGINS_LIKELY * is_far_and_unattended(path))

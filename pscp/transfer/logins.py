@@ -64,7 +64,8 @@ class Logins:
             return True
         counters = self._terms.counters
         left_bytes: float = counters.sending_bytes
-        left_bytes += MEMORY_BYTES * (counters.files_total - counters.files_done)
+        left_files = counters.files_total - counters.files_done - counters.files_unchanged
+        left_bytes += MEMORY_BYTES * left_files
         if self._terms.context.is_stream and not counters.plan_complete:
             left_bytes = math.inf
         passed_s, path = time.monotonic() - self._begun_s, self._terms.path

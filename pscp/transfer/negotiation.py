@@ -312,9 +312,12 @@ def choose_hash(far: RemoteAgent, source: RemoteAgent | None = None) -> str:
 
 
 def source_request(
-    tops: list[source.Top], options: Options, algorithm: str
+    tops: list[source.Top], options: Options, algorithm: str, *, lists: bool = False
 ) -> requests.BeginSource:
-    """Return the request that makes an end the source of this copy."""
+    """Return the request that makes an end the source of this copy.
+
+    With `lists` whole folders are compared by listings.
+    """
     rules = tree.Rules(
         recursive=options.recursive,
         follow=not options.archive,
@@ -333,7 +336,7 @@ def source_request(
         strong=options.strong,
         test=options.transfer_test,
         debug=options.debug,
-        modules=_named(_modules(options)),
+        modules=_named({**_modules(options), "listings": lists}),
     )
 
 
@@ -356,15 +359,17 @@ def sink_request(
     *,
     claimed: Claimed = _NO_CLAIM,
     has_old: bool = False,
+    lists: bool = False,
 ) -> requests.BeginSink:
     """Return the request that makes an end the sink of this copy, for the run with this nonce.
 
-    With `has_old` something is there already, to take what is the same from.
+    With `has_old` something is there already, to take what is the same from. With `lists` whole
+    folders are compared by listings.
 
     Without a nonce the sink changes nothing.
     """
     inplace = options.inplace and has_old
-    of_sink = {"reuse": has_old, "backup": options.backup, "inplace": inplace}
+    of_sink = {"reuse": has_old, "backup": options.backup, "inplace": inplace, "listings": lists}
     return requests.BeginSink(
         root=root,
         token=token,

@@ -1,17 +1,19 @@
 """Decides, for each file that may be at the destination already, what is still to be sent.
 
-A file of the same size is hashed at both ends, and not sent when it is the same: so running a
-command again costs reading, not sending. A part is continued as far as its journal knows it. Of a
+With -p a file of the same size and time is taken for the same. Else a file of the same size is
+hashed at both ends, and not sent when it is the same: so running a command again costs reading, not
+sending. A part is continued as far as its journal knows it. Of a
 large file only what differs from the file that is there is sent (file_job.py).
 
-Not here: the copying of what is missing (file_job.py, coordinator.py).
+Not here: the rules (quick_check.py), whole folders that are the same (folder_check.py), the copying
+of what is missing (file_job.py, coordinator.py).
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from pscp.endpoint import failures, hashes, inplace, requests, source, tree, wire
 from pscp.endpoint.files import Extent
@@ -31,6 +33,15 @@ from pscp.transfer.plan import (
     cut,
     goes_in_pack,
 )
+from pscp.transfer.quick_check import (
+    CONTENT,
+    There,
+    Verdict,
+    difference,
+    has_same_metadata,
+    there_of,
+    verdict,
+)
 from pscp.transfer.results import Results
 
 
@@ -47,18 +58,14 @@ class Copy(Protocol):
         landed: Landed | None = None,
         compare: bool = False,
         basis_bytes: int = 0,
+        why: str = ...,
     ) -> None: ...
 
     def already_there(self, items: list[Placed], digests: list[str], size_bytes: int) -> None: ...
 
+    def link_later(self, entry: tree.Entry) -> None: ...
 
-class There(NamedTuple):
-    """The sink's answer about a name at the destination."""
-
-    kind: str  # of the entry; "" where there is none
-    size_bytes: int
-    mtime_ns: int
-    left: list[str]  # the runs that have left a part
+    def unchanged(self, items: list[Placed], differing: list[Placed]) -> None: ...
 
 
 OfFile = answers.Digests | Failure
@@ -76,7 +83,7 @@ class Look:
         paths = [item.entry.path for item in items]
 
         def then(answer: object) -> None:
-            self._decide(items, [_there(row) for row in answers.items(answer)])
+            self._decide(items, [there_of(row) for row in answers.items(answer)])
 
         cost_bytes = len(items) * MEMORY_BYTES
         return Ask(False, requests.Look(paths), then, self._bug, cost_bytes=cost_bytes)
@@ -85,42 +92,42 @@ class Look:
         raise ValueError(failure["message"])
 
     def _decide(self, items: list[Placed], found: list[There]) -> None:
-        same_size: list[Placed] = []
+        options = self._terms.options
+        unchanged: list[Placed] = []
+        to_adopt: list[Placed] = []  # of those, what has other metadata
+        to_hash: list[Placed] = []
         for item, there in zip(items, found, strict=True):
-            entry = item.entry
             if there.kind:
-                self._copy.results.replaces(entry.path)
-            if there.left and not self._goes_on(item, there):
-                self._copy.ending.add_unwanted(entry.path, there.left)
-            if entry.kind != tree.FILE:
-                self._copy.send(as_new(item) if there.kind == "" else item)
-            elif self._is_not_wanted(entry, there):
-                self._terms.counters.add(files_skipped=1)
-                self._copy.results.became("skipped", [(entry.path, "")])
-            elif self._may_be_same(entry, there):
-                same_size.append(item)
+                self._copy.results.replaces(item.entry.path)
+            outcome = self._verdict(item.entry, there)
+            if there.left and not _goes_on(item, outcome):
+                self._copy.ending.add_unwanted(item.entry.path, there.left)
+            if outcome is Verdict.UNCHANGED:
+                unchanged.append(item)
+                if not has_same_metadata(item.entry, there, options):
+                    to_adopt.append(item)
+            elif outcome is Verdict.HASHED:
+                to_hash.append(item)
+            elif outcome is Verdict.SKIPPED:
+                self._skip(item.entry)
             else:
-                self._send(item, there.left, self._basis_bytes(entry, there))
-        for item in [each for each in same_size if self._by_data(each)]:
+                self._send_there(item, there)
+        self._copy.unchanged(unchanged, to_adopt)
+        for item in [each for each in to_hash if self._by_data(each)]:
             self._compare_data(item)
-        for group in _groups([each for each in same_size if not self._by_data(each)]):
+        for group in _groups([each for each in to_hash if not self._by_data(each)]):
             self._compare(group)
 
-    def _is_not_wanted(self, entry: tree.Entry, there: There) -> bool:
-        """Return whether --update keeps the file there: it is newer, or as new and as large."""
-        if not self._terms.options.update or there.kind != tree.FILE:
-            return False
-        is_same = there[1:3] == (entry.size, entry.mtime_ns)
-        return there.mtime_ns > entry.mtime_ns or is_same
+    def _verdict(self, entry: tree.Entry, there: There) -> Verdict:
+        outcome = verdict(entry, there, self._terms.options)
+        if outcome is Verdict.HASHED and there.left and self._basis_bytes(entry, there):
+            return Verdict.SENT  # the run that was cut short and left a part found that it differs
+        return outcome
 
-    def _may_be_same(self, entry: tree.Entry, there: There) -> bool:
-        """Return whether to hash the file at both ends: it has the same size.
-
-        Not where a run that was cut short has left a part: so it found that the file differs.
-        """
-        goes_on = bool(there.left and self._basis_bytes(entry, there))
-        is_same_size = there[:2] == (tree.FILE, entry.size)
-        return is_same_size and self._terms.options.resume and not goes_on
+    def _skip(self, entry: tree.Entry) -> None:
+        if entry.kind != tree.FOLDER:
+            self._terms.counters.add(files_skipped=1)
+            self._copy.results.became("skipped", [(entry.path, "")])
 
     def _basis_bytes(self, entry: tree.Entry, there: There) -> int:
         """Return the size of the file that is there, if a large file may have parts of it."""
@@ -131,19 +138,22 @@ class Look:
         """Return the basis for a file that was found to differ from one of its size."""
         return self._basis_bytes(item.entry, There(tree.FILE, item.entry.size, 0, []))
 
+    def _send_there(self, item: Placed, there: There) -> None:
+        """Copy an entry, of which there is this at the destination."""
+        entry, why = item.entry, difference(item.entry, there)
+        if entry.kind == tree.FILE:
+            self._send(item, there.left, self._basis_bytes(entry, there), why)
+        elif entry.kind == tree.HARDLINK and not self._terms.options.dry_run:
+            self._copy.link_later(entry)
+        else:
+            self._copy.send(as_new(item) if there.kind == "" else item, why=why)
+
     def _by_data(self, item: Placed) -> bool:
         """Return whether to hash only data, not holes: for a sparse file, without -s."""
         is_large = not goes_in_pack(item.entry)
         return is_large and "sparse" in item.entry.extra and not self._terms.options.strong
 
-    def _goes_on(self, item: Placed, there: There) -> bool:
-        """Return whether _send() will deal with the parts that earlier runs left of this file."""
-        entry = item.entry
-        is_sent = entry.kind == tree.FILE and not goes_in_pack(entry)
-        stays = self._is_not_wanted(entry, there) or self._may_be_same(entry, there)
-        return is_sent and not stays
-
-    def _send(self, item: Placed, left: list[str], basis_bytes: int) -> None:
+    def _send(self, item: Placed, left: list[str], basis_bytes: int, why: str = CONTENT) -> None:
         """Copy a file, continuing the part of the last of the runs in `left`."""
         options, is_large = self._terms.options, not goes_in_pack(item.entry)
         is_in_place = options.inplace and self._terms.reuses and is_large and not options.dry_run
@@ -152,7 +162,7 @@ class Look:
             self._become_part(item, basis_bytes)
             return
         if not left or not is_large or options.dry_run:
-            self._copy.send(item, basis_bytes=basis_bytes)
+            self._copy.send(item, basis_bytes=basis_bytes, why=why)
             return
         file = item.entry.path, source.identity(item.known)
         is_anothers = self._terms.journal.knows_another(*file)
@@ -327,14 +337,10 @@ def data_of_both(both: Sequence[object], offset: int, size_bytes: int) -> tuple[
     return union, end
 
 
-def _there(row: object) -> There:
-    kind, size_bytes, mtime_ns, left = answers.items(row)
-    return There(
-        answers.text(kind),
-        answers.integer(size_bytes),
-        answers.integer(mtime_ns),
-        answers.texts(left),
-    )
+def _goes_on(item: Placed, outcome: Verdict) -> bool:
+    """Return whether _send() will deal with the parts that earlier runs left of this entry."""
+    is_large = item.entry.kind == tree.FILE and not goes_in_pack(item.entry)
+    return is_large and outcome is Verdict.SENT
 
 
 def _are_same(mine: OfFile, theirs: OfFile) -> bool:

@@ -14,6 +14,7 @@ import json
 import os
 import sys
 import types
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,8 @@ LARGE = 300_000  # more than travels in a pack
 # The others have their name in small letters.
 METHODS = {
     "BeginSource": "begin", "BeginSink": "begin", "BeginStream": "begin",
-    "CloseInput": "close_input", "ExtentsThere": "extents", "DigestsThere": "digests",
+    "WalkFolders": "walk", "CloseInput": "close_input", "ExtentsThere": "extents",
+    "DigestsThere": "digests",
 }  # fmt: skip
 ESCAPES = "\x1b]0;owned\x07\x1b[2J\r\u202e\x9b31m"
 
@@ -389,6 +391,24 @@ class OneByOne(Far):
         if self.left is None or asked["restart"]:
             self.left = self.entries()
         return [[self.left.pop(0)], not self.left]
+
+
+class Listings(Far):
+    """A folder's listing with names that lead elsewhere, or that is none, or much too long."""
+
+    def entries(self) -> list[Any]:
+        from pscp.endpoint.listings import Rows
+
+        names = [b"../../beside/x", b"/etc/x", b"..", b"", b".x.01234567.pscp-part", b"good"]
+        modes, sizes, times = ([number] * len(names) for number in (0o100644, EVIL_BYTES, 10**18))
+        rows = Rows(names, modes, sizes, times, {})
+        bomb = base64.b64encode(zlib.compress(bytes(1 << 26))).decode()
+        text = {"names": rows.pack(), "bomb": bomb, "noise": "AAAA"}[self.argument]
+        return [folder("tree", list=[text, len(names), True, None])]
+
+    def describe(self, asked: dict[str, Any]) -> object:
+        paths = [f"{path}/{name}" for _, path, names in asked["names"] for name in names]
+        return [[file(path) for path in paths], len(paths)]
 
 
 class SamePathTwice(Far):

@@ -151,6 +151,16 @@ def test_names_that_lead_elsewhere(victim: Victim, scenario: str, words: str, ag
     assert "UnsafeName" in errors and errors <= {"UnsafeName", "SystemFailure"}
 
 
+@pytest.mark.parametrize(("listing", "code"), [("names", 1), ("bomb", 4), ("noise", 4)])
+def test_listings_of_a_folder_that_is_there(victim: Victim, listing: str, code: int) -> None:
+    (victim.destination / "tree").mkdir()
+    ended = victim.pull(f"Listings:{listing}", "-a")
+    assert ended.code == code
+    assert victim.there() == ({"tree/good"} if listing == "names" else set())
+    if listing == "names":
+        assert {failure["error"] for failure in ended.end["failures"]} == {"UnsafeName"}
+
+
 @pytest.mark.parametrize("scenario", ["ThroughALink", "LateLink"])
 def test_links_of_its_own_making_are_not_followed(victim: Victim, scenario: str) -> None:
     ended = victim.pull(scenario, "-a")

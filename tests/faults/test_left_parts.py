@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import time
 
 import pytest
@@ -69,3 +70,19 @@ def test_the_parts_of_a_copy_that_was_killed_go(way: Way) -> None:
 
     until(is_clean, "nothing is left")
     assert list(way.destination.iterdir()) == []
+
+
+def test_a_part_beside_a_file_that_is_there_by_now_goes(way: Way) -> None:
+    """Though the file counts as unchanged, by its size and time, and no journal knows of it."""
+    fill(way.source / "sub" / "big", 12 * MIB)
+    breaking = way.breaking().rule("block", after=6 * MIB)
+    running = way.start("-p", "-c", "1", "--chunk-size", "1M", breaking=breaking)
+    until(lambda: breaking.blocked == 1, "the connection stands still")
+    until(way.parts, "there is a part")
+    running.kill()
+    shutil.copy2(way.source / "sub" / "big", way.destination / "sub" / "big")
+    for journal in way.journals:
+        journal.unlink()
+    again = way.start("-p", "--stats", "-c", "1").ended()
+    assert (again.code, "files unchanged                  1" in again.err) == (0, True), again.err
+    assert not list(way.destination.rglob(".*.pscp-*"))

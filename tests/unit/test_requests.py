@@ -12,16 +12,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pscp.endpoint import end, inplace, mirror, moving, requests, reuse, source, tree, wire
+from pscp.endpoint import (
+    end,
+    inplace,
+    listings,
+    mirror,
+    moving,
+    requests,
+    reuse,
+    source,
+    tree,
+    wire,
+)
 from pscp.endpoint.requests import Pieces, Words
 from pscp.sftp import end as sftp_end
 from pscp.sftp import mirror as sftp_mirror  # noqa: F401 - adds its answers
 from pscp.sftp import moving as sftp_moving  # noqa: F401
 
+# What only some copies ask: of modules that the agent gets when such a copy begins.
+OF_A_COPY = [*listings.OF_SOURCE, *listings.OF_SINK]
 KINDS = [
     *requests.OF_EITHER, *requests.OF_SOURCE, *requests.OF_SINK, *requests.OF_STREAM,
     inplace.Become, reuse.Reuse,
     mirror.Extras, mirror.Absent, mirror.Remove, moving.SamePlace, moving.RemoveSources,
+    *OF_A_COPY,
 ]  # fmt: skip
 
 numbers = st.integers(0, (1 << 64) - 1)
@@ -165,5 +179,5 @@ def test_either_end_answers_every_request() -> None:
     apart = {requests.Finish, requests.Pack, requests.OpenPlane}
     assert {*end.ANSWERS, *requests.OF_GATHERING} | apart == set(KINDS)
     agents_alone = {requests.OpenPlane, requests.Cpu, requests.Kernel, inplace.Become, reuse.Reuse}
-    without_sftp = agents_alone | {*requests.OF_STREAM}
+    without_sftp = agents_alone | {*requests.OF_STREAM, *OF_A_COPY}
     assert sftp_end.ANSWERS.keys() | {requests.Pack} == set(KINDS) - without_sftp

@@ -1,0 +1,220 @@
+"""What is at the destination already, by the quick check: size and time, and what asks for more.
+
+Not here: files that are hashed (test_copy_again.py), --update (test_copy_options.py).
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from compare import assert_same_tree, tree_digest
+
+from e2e.ways import Way
+
+EVERY_WAY = True
+
+S = 10**9
+OLD_NS, NEW_NS = 1_500_000_000 * S + 123_456_789, 1_600_000_000 * S + 123_456_789
+NAMES = ("a", "sub/b", "sub/c", "sub/deep/d")
+
+
+def fill(folder: Path) -> None:
+    for name in NAMES:
+        write(folder / name, f"{name} as it was")
+    write(folder / "large", "x" * 300_000)
+
+
+def write(path: Path, text: str, time_ns: int = OLD_NS) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    os.utime(path, ns=(time_ns, time_ns))
+
+
+def alter(path: Path, text: str = "A") -> None:
+    """Other bytes in a file of the same size and time."""
+    status = path.stat()
+    write(path, text + path.read_text()[len(text) :], status.st_mtime_ns)
+
+
+def seen(folder: Path) -> dict[str, str]:
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_text() for path in files}
+
+
+# --- size and time
+
+
+def test_what_has_the_same_size_and_time_is_not_read(way: Way) -> None:
+    fill(way.source)
+    assert way.copy(".", preserve=True).files == 5
+    for name in ("sub/b", "large"):
+        alter(way.source / name)
+    for archive in (False, True):
+        result = way.copy(".", preserve=True, archive=archive)
+        assert (result.ok, result.files, result.bytes, result.chunks_verified) == (True, 0, 0, 0)
+        assert (result.files_unchanged, result.files_resumed) == (5, 0)
+    hashed = way.copy(".", preserve=True, checksum=True)
+    assert (hashed.files, hashed.files_resumed, hashed.files_unchanged) == (2, 3, 0)
+    assert_same_tree(way.source, way.destination)
+
+
+def test_a_strong_copy_hashes(way: Way) -> None:
+    fill(way.source)
+    way.copy(".", preserve=True)
+    alter(way.source / "a")
+    result = way.copy(".", preserve=True, strong=True)
+    assert (result.ok, result.files, result.files_resumed) == (True, 1, 4)
+    assert_same_tree(way.source, way.destination)
+
+
+def test_without_times_it_is_hashed(way: Way) -> None:
+    fill(way.source)
+    way.copy(".", preserve=True)
+    alter(way.source / "a")
+    result = way.copy(".")
+    assert (result.files, result.files_resumed, result.files_unchanged) == (1, 4, 0)
+
+
+def test_size_alone(way: Way) -> None:
+    fill(way.source)
+    way.copy(".")
+    for path in way.destination.rglob("*"):
+        if path.is_file():
+            os.utime(path, ns=(NEW_NS, NEW_NS))
+    alter(way.source / "a")
+    write(way.source / "sub/b", "longer than it was before")
+    assert way.copy(".", size_only=True).files_unchanged == 4
+    there = seen(way.destination)
+    assert there["a"] == "a as it was"
+    assert there["sub/b"] == "longer than it was before"
+    assert way.copy(".", size_only=True, preserve=True).files_unchanged == 5
+    assert (way.destination / "a").stat().st_mtime_ns // S == OLD_NS // S
+
+
+def test_what_differs_among_much_that_does_not(way: Way) -> None:
+    fill(way.source)
+    for name in ("empty", "empty too"):
+        (way.source / name).mkdir()
+    assert way.copy(".", archive=True).ok
+    (way.destination / "sub/c").unlink()
+    write(way.destination / "sub/extra", "of the destination")
+    write(way.source / "sub/deep/d", "sub/deep/d is new", NEW_NS)
+    write(way.source / "sub/new/e", "new")
+    (way.destination / "empty").rmdir()
+    os.chmod(way.destination / "a", 0o600)
+    os.chmod(way.destination / "empty too", 0o700)
+    os.utime(way.destination / "sub", ns=(NEW_NS, NEW_NS))
+    result = way.copy(".", archive=True)
+    assert (result.ok, result.files, result.files_unchanged) == (True, 3, 3)
+    assert (way.destination / "sub/extra").read_text() == "of the destination"
+    (way.destination / "sub/extra").unlink()
+    os.utime(way.destination / "sub", ns=(0, 0))
+    os.utime(way.source / "sub", ns=(0, 0))
+    assert way.copy(".", archive=True).files_unchanged == 6
+    assert_same_tree(way.source, way.destination, modes=True)
+    whole_s = [
+        {name: facts["mtime_ns"] // S for name, facts in tree_digest(end, times=True).items()}
+        for end in (way.source, way.destination)
+    ]
+    assert whole_s[0] == whole_s[1]
+
+
+def test_a_folder_into_which_something_new_comes_keeps_its_time(way: Way) -> None:
+    """What --exclude left out comes later, into a folder that is the same but for that."""
+    fill(way.source)
+    os.utime(way.source / "sub", ns=(OLD_NS, OLD_NS))
+    way.copy(".", preserve=True, filters=(("exclude", "deep/"),))
+    result = way.copy(".", preserve=True)
+    assert (result.files, result.files_unchanged) == (1, 4)
+    assert (way.destination / "sub").stat().st_mtime_ns // S == OLD_NS // S
+
+
+@pytest.mark.needs_agent(reason="over SFTP neither attributes nor hard links of a pull are kept")
+def test_links_names_and_attributes(way: Way) -> None:
+    fill(way.source)
+    (way.source / "same link").symlink_to("a")
+    (way.source / "other link").symlink_to("a")
+    time_ns = (way.source / "other link").lstat().st_mtime_ns
+    os.link(way.source / "a", way.source / "sub/another name")
+    os.setxattr(way.source / "sub/b", "user.kept", b"1")
+    assert way.copy(".", archive=True).ok
+    before = (way.destination / "same link").lstat().st_ino
+    (way.source / "other link").unlink()
+    (way.source / "other link").symlink_to("b")  # as long, and as old
+    os.utime(way.source / "other link", ns=(time_ns, time_ns), follow_symlinks=False)
+    os.setxattr(way.source / "sub/b", "user.kept", b"2")
+    result = way.copy(".", archive=True)
+    assert (result.ok, result.files_unchanged) == (True, 6)
+    assert (way.destination / "same link").lstat().st_ino == before
+    assert os.readlink(way.destination / "other link") == "b"
+    assert os.getxattr(way.destination / "sub/b", "user.kept") == b"2"
+    assert_same_tree(way.source, way.destination, modes=True, times=True, hard_links=True)
+
+
+# --- what is there, and what is not
+
+
+def test_only_what_is_there(way: Way) -> None:
+    fill(way.source)
+    write(way.destination / "sub/b", "other")
+    result = way.copy(".", existing=True)
+    assert (result.ok, result.files, result.files_skipped) == (True, 1, 4)
+    assert seen(way.destination) == {"sub/b": "sub/b as it was"}
+    assert not (way.destination / "sub/deep").exists()
+
+
+def test_only_what_is_there_of_something_new(push: Way) -> None:
+    fill(push.source)
+    assert push.copy(".", to="new", existing=True).files_skipped == 5
+    assert seen(push.destination) == {}
+
+
+def test_only_what_is_not_there(way: Way) -> None:
+    fill(way.source)
+    write(way.destination / "sub/b", "other")
+    for preserve in (False, True):
+        result = way.copy(".", ignore_existing=True, preserve=preserve)
+        assert (result.ok, result.files_skipped) == (True, 5 if preserve else 1)
+        assert seen(way.destination) == {**seen(way.source), "sub/b": "other"}
+
+
+# --- --check
+
+
+def test_check_lists_what_differs_and_copies_nothing(way: Way) -> None:
+    fill(way.source)
+    assert way.copy(".", preserve=True).ok
+    same = way.command("-rp", "--check", names=["."])
+    assert (same.code, same.out) == (0, "")
+    assert "0 different, 5 files the same" in same.err
+    alter(way.destination / "a")
+    write(way.destination / "sub/b", "short")
+    write(way.destination / "sub/c", "sub/c as it was", NEW_NS)
+    (way.destination / "large").unlink()
+    (way.source / "new folder").mkdir()
+    before = tree_digest(way.destination, modes=True, times=True)
+    ran = way.command("-rp", "--check", names=["."])
+    assert (ran.code, sorted(ran.out.splitlines())) == (
+        1,
+        [
+            "large: is not there",
+            "new folder: is not there",
+            "sub/b: differs in size",
+            "sub/c: differs in time",
+        ],
+    )
+    hashed = way.command("-rp", "--check", "--checksum", names=["."])
+    assert hashed.code == 1
+    assert "a: differs in content" in hashed.out.splitlines()
+    assert "sub/c: differs in time" not in hashed.out.splitlines()
+    assert tree_digest(way.destination, modes=True, times=True) == before
+
+
+def test_check_hashes_where_no_times_are_kept(push: Way) -> None:
+    fill(push.source)
+    push.copy(".")
+    assert push.copy(".", check=True).files_resumed == 5
+    alter(push.destination / "a")
+    assert push.copy(".", check=True).files == 1

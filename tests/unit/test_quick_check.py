@@ -1,0 +1,207 @@
+"""The quick check: its rules for a file, and the listings that compare whole folders.
+
+Read next: pscp/transfer/quick_check.py, pscp/endpoint/listings.py.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pscp import filters
+from pscp.endpoint import listings, tree
+from pscp.endpoint.listings import Listing, Rows
+from pscp.endpoint.wire import WireError
+from pscp.options import Options
+from pscp.transfer import folder_check
+from pscp.transfer.quick_check import There, Verdict, has_same_metadata, verdict
+
+NS = 1_500_000_000_123_456_789
+FILE = tree.Entry(tree.FILE, 0, "x", 5, 0o644, NS, 1, {"o": [0, 0, "root", "root"]})
+SAME = There(tree.FILE, 5, NS, [], 0o644, (0, 0))
+PLAIN = tree.Rules(True, False, False, False, ())
+KEPT = Options(preserve=True, recursive=True)
+
+
+# --- one file
+
+
+@pytest.mark.parametrize(
+    ("there_ns", "is_same"),
+    [
+        (NS, True), (NS // 100 * 100, True), (NS // 1000 * 1000, True), (NS // 10**9 * 10**9, True),
+        (NS + 1, False), (NS - 1, False), (NS // 10**9 * 10**9 + 10**9, False), (0, False),
+    ],
+)  # fmt: skip
+def test_times_are_the_same_as_far_as_they_can_be_kept(there_ns: int, is_same: bool) -> None:
+    assert listings.is_same_time(NS, there_ns) is is_same
+
+
+def test_a_source_of_whole_seconds_says_no_more() -> None:
+    assert not listings.is_same_time(NS // 10**9 * 10**9, NS)
+
+
+@pytest.mark.parametrize(
+    ("options", "there", "expected"),
+    [
+        (Options(preserve=True), SAME, Verdict.UNCHANGED),
+        (Options(archive=True), SAME, Verdict.UNCHANGED),
+        (Options(), SAME, Verdict.HASHED),
+        (Options(preserve=True, checksum=True), SAME, Verdict.HASHED),
+        (Options(preserve=True, strong=True), SAME, Verdict.HASHED),
+        (Options(preserve=True, resume=False), SAME, Verdict.SENT),
+        (Options(preserve=True), SAME._replace(mtime_ns=NS + 1), Verdict.HASHED),
+        (Options(preserve=True), SAME._replace(size_bytes=6), Verdict.SENT),
+        (Options(preserve=True), SAME._replace(kind=tree.LINK), Verdict.SENT),
+        (Options(size_only=True), SAME._replace(mtime_ns=0), Verdict.UNCHANGED),
+        (Options(size_only=True), SAME._replace(size_bytes=6), Verdict.SENT),
+        (Options(update=True), SAME, Verdict.SKIPPED),
+        (Options(update=True), SAME._replace(mtime_ns=NS + 1), Verdict.SKIPPED),
+        (Options(update=True), SAME._replace(mtime_ns=NS - 1), Verdict.HASHED),
+        (Options(existing=True), There("", 0, 0, []), Verdict.SKIPPED),
+        (Options(existing=True), There("", 0, 0, ["0123abcd"]), Verdict.SENT),
+        (Options(archive=True, remove_source_files=True), SAME, Verdict.HASHED),
+        (Options(ignore_existing=True), SAME._replace(size_bytes=6), Verdict.SKIPPED),
+        (Options(ignore_existing=True), There("", 0, 0, []), Verdict.SENT),
+    ],
+)
+def test_what_becomes_of_a_file(options: Options, there: There, expected: Verdict) -> None:
+    assert verdict(FILE, there, options) is expected
+
+
+def test_metadata_that_is_not_the_same() -> None:
+    archive = Options(archive=True)
+    assert has_same_metadata(FILE, SAME, archive)
+    assert has_same_metadata(FILE, SAME._replace(mode=0o600, mtime_ns=0), Options())
+    assert not has_same_metadata(FILE, SAME._replace(mode=0o600), KEPT)
+    assert not has_same_metadata(FILE, SAME._replace(mtime_ns=0), KEPT)
+    assert has_same_metadata(FILE, SAME._replace(owner=(1, 1)), KEPT)
+    assert not has_same_metadata(FILE, SAME._replace(owner=(1, 1)), archive)
+    attributes = FILE._replace(extra={**FILE.extra, "x": {"user.a": ""}})
+    assert not has_same_metadata(attributes, SAME, archive)
+
+
+# --- listings
+
+numbers = st.integers(-(1 << 63), (1 << 63) - 1)
+kinds = st.sampled_from([stat.S_IFREG | 0o644, stat.S_IFDIR, stat.S_IFLNK | 0o777])
+texts = st.binary(min_size=1, max_size=20).filter(lambda text: b"\0" not in text)
+
+
+@given(st.lists(st.tuples(texts, kinds, numbers, numbers, texts), max_size=20))
+def test_rows_survive_their_text(found: list[tuple[bytes, int, int, int, bytes]]) -> None:
+    rows = Rows([], [], [], [], {})
+    for place, (name, mode, size, mtime_ns, target) in enumerate(found):
+        rows.add(name, mode, size, mtime_ns)
+        if stat.S_ISLNK(mode):
+            rows.targets[place] = target
+    assert listings.unpack(rows.pack()) == rows
+
+
+@given(st.binary(max_size=60), st.integers(0, 59))
+def test_what_is_no_listing(noise: bytes, at: int) -> None:
+    rows = Rows([b"a", b"b"], [stat.S_IFREG, stat.S_IFLNK], [1, 2], [3, 4], {1: b"t"})
+    text = rows.pack()
+    for changed in (noise.decode("latin-1"), text[:at], text[:at] + "A" + text[at + 1 :]):
+        if changed != text:
+            try:
+                listings.unpack(changed)
+            except WireError:
+                continue
+    with pytest.raises(WireError):
+        listings.unpack("")
+
+
+@pytest.mark.parametrize(
+    "value", [None, ["x", 1, True], ["x", -1, True, None], ["x", "1", True, None], [1, 1, True, 0]]
+)
+def test_an_extra_that_is_no_listing(value: object) -> None:
+    with pytest.raises(WireError):
+        listings.listing(value)
+
+
+def test_what_a_listing_leaves_to_entries(tmp_path: Path) -> None:
+    for name in ("a", "b", "named twice", "z"):
+        (tmp_path / name).write_text(name)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "in it").touch()
+    (tmp_path / "left out").touch()
+    os.link(tmp_path / "named twice", tmp_path / "folder" / "its other name")
+    os.mkfifo(tmp_path / "pipe")
+    rules = tree.Rules(True, False, True, True, filters.regexes([("exclude", "left out")]))
+    walk = listings.ListingWalk([("top", os.fsencode(tmp_path))], rules)
+    entries = {entry.path: entry for entry in walk.entries()}
+    plain = {entry.path for entry in tree.Walk([("top", os.fsencode(tmp_path))], rules).entries()}
+    of_top = listings.listing(entries["top"].extra["list"])
+    rows = listings.unpack(of_top.text)
+    assert rows.names == [b"a", b"b", b"folder", b"z"]
+    assert (of_top.files, of_top.is_whole) == (3, False)
+    assert set(entries) == plain - {"top/a", "top/b", "top/z", "top/folder/in it"}
+    assert entries["top/folder/its other name"].kind == tree.FILE
+    assert entries["top/named twice"].kind == tree.HARDLINK
+
+
+def test_a_folder_with_more_names_than_a_listing_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listings, "_NAMES_MOST", 3)
+    for name in "abcde":
+        (tmp_path / name).touch()
+    walk = listings.ListingWalk([("top", os.fsencode(tmp_path))], PLAIN)
+    first, *rest = walk.entries()
+    of_top = listings.listing(first.extra["list"])
+    assert (of_top.files, of_top.is_whole) == (3, False)
+    assert [entry.path for entry in rest] == ["top/d", "top/e"]
+
+
+def test_a_time_that_no_listing_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "old").touch()
+    (tmp_path / "odd").touch()
+    real = os.stat
+
+    def stat_of(path: bytes, **how: Any) -> Any:
+        odd = {name: getattr(real(path, **how), name) for name in ("st_mode", "st_size")}
+        far = 1 << 63 if path.endswith(b"odd") else 0
+        return SimpleNamespace(**odd, st_mtime_ns=far)
+
+    walk = listings.ListingWalk([("top", os.fsencode(tmp_path))], PLAIN)
+    entry = tree.Entry(tree.FOLDER, 0, "top", 0, 0o755, 0, 1, {})
+    names = [b"odd", b"old"]
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "stat", stat_of)
+        assert walk._listed(entry, None, os.fsencode(tmp_path), names) == (entry, names)
+
+
+# --- what an end answers about them
+
+
+def test_a_place_that_a_listing_has_not() -> None:
+    text = Rows([b"a", b"f"], [stat.S_IFREG, stat.S_IFDIR], [1, 0], [3, 0], {}).pack()
+    of_folder = Listing(text, 1, True, None)
+    assert folder_check.differing(of_folder, [False, [0]]) == (["a"], False)
+    assert folder_check.differing(of_folder, None) == (["a"], False)
+    for places in ([2], [-1], ["0"]):
+        with pytest.raises(ValueError, match=r"place|integer"):
+            folder_check.differing(of_folder, [False, places])
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.sampled_from("abc"), st.lists(texts, max_size=5))),
+    st.integers(1, 30),
+)
+def test_no_name_is_lost_between_requests(
+    found: list[tuple[int, str, list[bytes]]], count: int
+) -> None:
+    groups = [(top, path, [name.hex() for name in names]) for top, path, names in found]
+    flat = [(top, path, name) for top, path, names in groups for name in names]
+    asked = [group for request in folder_check.requests_of(groups) for group in request]
+    assert [(top, path, name) for top, path, names in asked for name in names] == flat
+    left = folder_check.behind(asked, count)
+    assert [(top, path, name) for top, path, names in left for name in names] == flat[count:]
