@@ -11,6 +11,7 @@ Read next: ../connect/bootstrap.py, by which it goes to the other end.
 import functools
 import glob
 import os
+import re
 from typing import TYPE_CHECKING, Dict, Iterator, List, NamedTuple, Optional, Tuple, Union
 
 from . import failures, files, hashes, tree, wire
@@ -72,17 +73,22 @@ class Top(NamedTuple):
 def expand(path: str, pattern: bool) -> List[Top]:
     """Return what a source as typed stands for: "~", and with `pattern` *, ? and [...].
 
-    A name that exists is taken literally. A pattern never means parts. Raises Refusal where
-    nothing matches.
+    A name that exists is taken literally; else a backslash escapes. A pattern never means parts.
+    Raises Refusal where nothing matches.
     """
     full = os.path.expanduser(to_bytes(path)) or b"."
     if os.path.lexists(full):
         return [_top(full)]
-    matching = sorted(glob.glob(full)) if pattern else []
+    matching = sorted(glob.glob(as_glob(full))) if pattern else []
     tops = [_top(match) for match in matching if not is_pscps_own(os.path.basename(match))]
     if not tops:
         raise failures.Refusal(failures.DESTINATION, path, "no such file or folder")
     return tops
+
+
+def as_glob(pattern: bytes) -> bytes:
+    """Return the pattern for glob.glob(), which knows no backslash: what one escapes is itself."""
+    return re.sub(rb"(?s)\\(.)", lambda match: glob.escape(match.group(1)), pattern)
 
 
 def _top(full: bytes) -> Top:

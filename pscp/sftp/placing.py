@@ -16,7 +16,7 @@ import os
 from pscp.endpoint import failures, placing, requests
 from pscp.endpoint.paths import is_pscps_own, to_bytes, to_text
 from pscp.endpoint.placing import Target
-from pscp.endpoint.source import Top
+from pscp.endpoint.source import Top, as_glob
 from pscp.sftp.client import Client
 from pscp.sftp.packets import Attrs, SftpError
 from pscp.sftp.paths import absolute, join, lookup
@@ -27,7 +27,7 @@ from pscp.sftp.tree import list_folder
 async def expand(client: Client, path: str, pattern: bool) -> list[Top]:
     """Return the sources that a path as typed means. Raises Refusal where there is none.
 
-    A name that exists is taken literally; a pattern never means parts.
+    A name that exists is taken literally; else a backslash escapes. A pattern never means parts.
     """
     full = await absolute(client, to_bytes(path) or b".")
     top = start(_top(client, full))
@@ -46,7 +46,7 @@ async def _matching(client: Client, full: bytes, typed: bytes) -> list[bytes]:
     """
     names = typed.removeprefix(b"~/")
     found = [full.removesuffix(names) or b"/"]
-    for name in names.split(b"/"):
+    for name in as_glob(names).split(b"/"):
         if not name:
             continue
         if not glob.has_magic(name):

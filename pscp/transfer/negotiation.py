@@ -7,6 +7,7 @@ Not here: the copy's story (copy.py), the answers (endpoint/end.py), how DEST is
 
 from __future__ import annotations
 
+import glob
 import re
 import time
 from collections import Counter
@@ -107,17 +108,45 @@ class Negotiation:
     def far_tops(self, agents: list[RemoteAgent]) -> list[source.Top]:
         """Return the sources at the far end. One that is missing is reported."""
         paths = [location.path for location in self._request.froms]
-        answer = self._ask(False, agents, requests.Expand(paths, glob=True))
         tops: list[source.Top] = []
+        literal: list[str] = []  # paths that may be patterns, but are names that exist
+        for path, found in zip(paths, self._expand(agents, paths), strict=True):
+            if isinstance(found, dict):
+                self._report_missing(_checked_failure(found))
+                continue
+            tops += found
+            is_name = [top.name for top in found] == [_last_name(path)]
+            if glob.has_magic(path) and is_name:
+                literal.append(path)
+        if literal and not self._options.quiet:
+            self._note_patterns(agents, literal)
+        return tops
+
+    def _expand(
+        self, agents: list[RemoteAgent], paths: list[str]
+    ) -> list[list[source.Top] | dict[str, object]]:
+        """Return for each path the far end's sources, or its failure. Raises ProtocolError."""
+        answer = self._ask(False, agents, requests.Expand(paths, glob=True))
         try:
-            for path, found in zip(paths, answers.items(answer), strict=True):
-                if isinstance(found, dict):
-                    self._report_missing(_checked_failure(found))
-                else:
-                    tops += [self._checked_top(path, row) for row in answers.items(found)]
+            return [
+                found
+                if isinstance(found, dict)
+                else [self._checked_top(path, row) for row in answers.items(found)]
+                for path, found in zip(paths, answers.items(answer), strict=True)
+            ]
         except (TypeError, ValueError) as error:
             raise errors.ProtocolError(f"sources of another shape: {error}") from None
-        return tops
+
+    def _note_patterns(self, agents: list[RemoteAgent], paths: list[str]) -> None:
+        """Note each path that was taken for a name, and would match others as a pattern."""
+        patterns = list(map(_as_pattern, paths))
+        tops = self._expand(agents, patterns)
+        for path, pattern, found in zip(paths, patterns, tops, strict=True):
+            if isinstance(found, list) and [top.name for top in found] != [_last_name(path)]:
+                self._request.reporter.note(
+                    f"{path}: there is a file of this very name, and it alone is copied; "
+                    f"as a pattern it is written {pattern}"
+                )
 
     def _checked_top(self, path: str, row: object) -> source.Top:
         """Return a source that the far end names. Without -T it must have been asked for."""
@@ -249,6 +278,16 @@ def replace_dead(
             agents.pop(0).close()
     if not agents:
         agents += connections.take(options, note)
+
+
+def _last_name(path: str) -> str:
+    return path.rstrip("/").rpartition("/")[2]
+
+
+def _as_pattern(path: str) -> str:
+    """Return this pattern in a form that is hardly a file's name: with an escaped slash."""
+    folder, slash, name = path.removeprefix("~/").rstrip("/").rpartition("/")
+    return f"{folder or (slash and '/.') or '.'}\\/{name}"
 
 
 def _checked_claim(answer: object) -> Claimed:

@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol
 
 from pscp.endpoint import failures, paths, requests, source, tree
 from pscp.endpoint.files import Extent
-from pscp.endpoint.paths import is_pscps_own, to_bytes
+from pscp.endpoint.paths import is_pscps_own, to_bytes, to_text
 from pscp.options import Options
 
 Failure = failures.Data
@@ -324,15 +324,14 @@ class SourceRules:
 def expected_top(pattern: str, top: source.Top) -> bool:
     """Return whether a far end may send this source for a pattern, as scp and glob(3) would."""
     typed, name = pattern.rstrip("/"), top.name
-    wanted = typed.rpartition("/")[2]
+    wanted = to_text(source.as_glob(to_bytes(pattern))).rstrip("/").rpartition("/")[2]
     if wanted in ("", ".", ".."):  # the contents of a folder
         return name == "" and top.is_folder
     if not name or "/" in name:
         return False
     is_shown = not name.startswith(".")
-    if name == wanted or (
-        (is_shown or wanted.startswith(".")) and fnmatch.fnmatchcase(name, wanted)
-    ):
+    is_matching = (is_shown or wanted.startswith(".")) and fnmatch.fnmatchcase(name, wanted)
+    if is_matching or name == typed.rpartition("/")[2]:  # a name that exists is taken literally
         return True
     # Only the far end knows the name of a home.
     is_home = typed.startswith("~") and "/" not in typed
