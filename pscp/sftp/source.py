@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 from pscp.endpoint import failures, hashes, requests, tree, wire
-from pscp.endpoint.files import Changed
+from pscp.endpoint.files import Changed, Unsized
 from pscp.endpoint.paths import to_bytes
 from pscp.endpoint.source import Known, known
 from pscp.sftp import packets
@@ -271,15 +271,16 @@ class Source:
         await handles.take(1)
         try:
             handle = await self._open(value)
-            await read_all(
-                self._client, handle, 0, value.size, lambda view: parts.append(bytes(view))
-            )
+            length = value.size or 1  # of an empty file too, as it may not be empty
+            await read_all(self._client, handle, 0, length, lambda view: parts.append(bytes(view)))
             status, _ = await outcomes(self._client.fstat(handle), self._client.close(handle))
         finally:
             handles.give(1)
         body = b"".join(parts)
         if isinstance(status, Exception):
             raise status
+        if body and not status.size:
+            raise Unsized()
         if len(body) != value.size or not _is_same(status, value):
             raise Changed()
         return body, await self._digest_of_body(path, body)
@@ -306,6 +307,8 @@ class Source:
         self, value: tree.Entry, extents: requests.Pieces, algorithm: str
     ) -> list[str | None]:
         path = self._full(value)
+        if not value.size:
+            await self._read_whole(value)
         if not _is_same(await self._status(path), value):
             raise Changed()
         digests = await self._hashing.hex_digests(path, extents, algorithm)
