@@ -29,12 +29,14 @@ from pscp.transfer.plan import (
     cut,
     goes_in_pack,
 )
+from pscp.transfer.results import Results
 
 
 class Copy(Protocol):
     """What a Look needs of its copy."""
 
     terms: CopyTerms
+    results: Results
     ending: Ending
 
     def send(self, item: Placed, landed: Landed | None = None, compare: bool = False) -> None: ...
@@ -50,6 +52,9 @@ class There(NamedTuple):
     mtime_ns: int
     left: list[str]  # the runs that have left a part
 
+
+# What no file and no link replaces; so nothing of it is sent.
+_IN_THE_WAY = {tree.FOLDER: "a folder", "other": "a special file"}
 
 OfFile = answers.Digests | Failure
 Decide = Callable[[list[OfFile], list[OfFile]], None]  # gets both ends' answers, one per file
@@ -80,7 +85,12 @@ class Look:
             entry = item.entry
             if there.left and not self._goes_on(item, there):
                 self._copy.ending.add_unwanted(entry.path, there.left)
-            if entry.kind != tree.FILE:
+            if entry.kind != tree.FOLDER and there.kind in _IN_THE_WAY:
+                what = _IN_THE_WAY[there.kind]
+                message = f"is {what} at the destination"
+                failure = failures.data(failures.DESTINATION, entry.path, message)
+                self._copy.results.failed(failure)
+            elif entry.kind != tree.FILE:
                 self._copy.send(as_new(item) if there.kind == "" else item)
             elif self._is_not_wanted(entry, there):
                 self._terms.counters.add(files_skipped=1)
@@ -113,6 +123,7 @@ class Look:
         """Return whether _send() will deal with the parts that earlier runs left of this file."""
         entry = item.entry
         is_sent = entry.kind == tree.FILE and not goes_in_pack(entry)
+        is_sent = is_sent and there.kind not in _IN_THE_WAY
         stays = self._is_not_wanted(entry, there) or self._may_be_same(entry, there)
         return is_sent and not stays
 

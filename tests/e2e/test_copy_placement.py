@@ -226,6 +226,20 @@ def test_a_special_file_is_never_replaced(way: Way, to: str) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_a_file_where_a_folder_is_is_not_sent(way: Way, dry_run: bool) -> None:
+    """USERS J7: it was sent whole first."""
+    write(way.source, {"t/large": "x" * 300_000, "t/small": "x", "t/other": "x"})
+    for name in ("large", "small"):
+        (way.destination / "t" / name / "stays").mkdir(parents=True)
+    result = way.copy("t", dry_run=dry_run)
+    assert [(each.path, each.message) for each in result.failures] == [
+        (f"t/{name}", "is a folder at the destination") for name in ("large", "small")
+    ]
+    assert (result.files, result.bytes_sent) == (1, 0 if dry_run else 1)
+    assert (way.destination / "t" / "large" / "stays").is_dir()
+
+
 def test_a_link_in_the_way_is_replaced_and_not_written_through(way: Way) -> None:
     outside = way.destination.with_name("outside")
     outside.write_text("of before")
