@@ -69,6 +69,7 @@ class Target(NamedTuple):
     token: str  # of the copy
     nonce: str  # of this run ("": a dry run)
     known: List[str]  # runs that it may take the copy over from
+    mkpath: bool  # whether the folders above it are made as well
 
 
 class Claim(NamedTuple):

@@ -79,7 +79,7 @@ async def _top(client: Client, full: bytes) -> Top:
 async def resolve(client: Client, request: requests.Target) -> Target:
     """Return what DEST means for these sources. Raises Refusal, SftpError.
 
-    A missing folder to copy into is made, but not by a dry run.
+    A missing folder to copy into is made, and with `mkpath` those above it, but not by a dry run.
     """
     destination, names, folders = request.path, request.names, request.folders
     path = await absolute(client, to_bytes(destination))
@@ -95,11 +95,13 @@ async def resolve(client: Client, request: requests.Target) -> Target:
     if step == placing.INTO:
         return await _existing(client, real, names)
     parent, name = os.path.split(real)
+    if request.mkpath:
+        parent, name = await _above(client, parent, name, make=bool(request.nonce))
     above = start(lookup(client, parent, follow=True))
     found = start(_existing(client, parent, [to_text(name)]))
     status = await above
     if status is None or not status.is_folder:
-        message = f"no such folder: {to_text(parent)}"
+        message = placing.NO_FOLDER + to_text(parent)
         raise failures.Refusal(failures.DESTINATION, destination, message)
     if step == placing.AS:
         return await found
@@ -107,6 +109,20 @@ async def resolve(client: Client, request: requests.Target) -> Target:
         return Target(to_text(parent), placing.below(to_text(name), names), [])
     await _make_folder(client, real)
     return await _existing(client, real, names)
+
+
+async def _above(client: Client, parent: bytes, name: bytes, *, make: bool) -> tuple[bytes, bytes]:
+    """Return a folder that is there, and the name below it; with `make` those between are made."""
+    missing: list[bytes] = []
+    while (status := await lookup(client, parent, follow=True)) is None:
+        parent, above = os.path.split(parent)
+        missing.insert(0, above)
+    if not make or not status.is_folder:
+        return parent, b"/".join([*missing, name])
+    for folder in missing:
+        parent = join(parent, folder)
+        await _make_folder(client, parent)
+    return parent, name
 
 
 async def _make_folder(client: Client, path: bytes) -> None:

@@ -177,18 +177,20 @@ class Negotiation:
         From then on no other run changes the copy. Raises DestinationError and CopyRunning.
         """
         names = [top.name for top in tops]
-        for name, times in Counter(names).items():
-            if times > 1:
-                what = f"{name}: several sources have this name"
-                raise errors.DestinationError(what if name else _SEVERAL)
+        _check_alone(names)
         if self._options.transfer_test:
             self._ask_far(agents, requests.Ping())  # for the round trip's time
             return Agreement(placing.Target("", names, []))
         to = self._request.to
-        path = to.path if self._request.is_push else to.literal_path
-        are_folders = [top.is_folder for top in tops]
         request = requests.Target(
-            path, names, are_folders, journal.again(names), token, nonce, journal.runs
+            path=to.path if self._request.is_push else to.literal_path,
+            names=names,
+            folders=[top.is_folder for top in tops],
+            again=journal.again(names),
+            token=token,
+            nonce=nonce,
+            known=journal.runs,
+            mkpath=self._options.mkpath,
         )
         answer = self._ask(not self._request.is_push, agents, request)
         try:
@@ -259,7 +261,10 @@ class Negotiation:
         answer, is_failed = found[0]
         if is_failed:
             failure = _checked_failure(answer)
-            raise errors.DestinationError(f"{failure['path']}: {failure['message']}")
+            message, hint = failure["message"], ""
+            if message.startswith(placing.NO_FOLDER) and not self._options.mkpath:
+                hint = "--mkpath makes the folders above DEST that are missing"
+            raise errors.DestinationError(f"{failure['path']}: {message}", hint)
         return answer
 
 
@@ -278,6 +283,14 @@ def replace_dead(
             agents.pop(0).close()
     if not agents:
         agents += connections.take(options, note)
+
+
+def _check_alone(names: list[str]) -> None:
+    """Raise DestinationError for a name that several sources have."""
+    for name, times in Counter(names).items():
+        if times > 1:
+            what = f"{name}: several sources have this name"
+            raise errors.DestinationError(what if name else _SEVERAL)
 
 
 def _last_name(path: str) -> str:
