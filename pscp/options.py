@@ -159,6 +159,11 @@ class Options:
         _check_filters(self)
 
     @property
+    def follows_links(self) -> bool:
+        """Whether what a symlink leads to is copied in its place."""
+        return self.copy_links or not self.archive
+
+    @property
     def is_direct(self) -> bool:
         """Whether the lanes are to go over TCP directly, instead of over SSH."""
         return self.plane in ("tls", "plain")

@@ -398,9 +398,9 @@ def _top(value: object) -> Top:
 
 
 def _rules(value: object) -> Rules:
-    recursive, follow, preserve, archive, filters = fields.items(value, 5)
+    recursive, follow, preserve, archive, filters, one = fields.items(value, 6)
     flags = (_flag(recursive), _flag(follow), _flag(preserve), _flag(archive))
-    return Rules(*flags, _filters(filters))
+    return Rules(*flags, _filters(filters), _flag(one))
 
 
 _READERS: Dict[object, fields.Reader] = {

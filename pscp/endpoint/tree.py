@@ -50,6 +50,7 @@ class Rules(NamedTuple):
     preserve: bool
     archive: bool
     filters: Sequence[Sequence[str]]  # ("exclude" | "include", pattern); the first match decides
+    one_file_system: bool = False  # whether a folder on another device than its top stays empty
 
 
 def matches(pattern: str, path: str, is_folder: bool) -> bool:
@@ -176,7 +177,9 @@ class Walk:
             failure = failures.data(failures.UNSUPPORTED, path, "a loop of links")
             return self._error(top, path, failure), None
         entry = self._described(top, path, full, (fd, name), status)
-        return entry, key if is_folder and self._rules.recursive else None
+        rules = self._rules
+        is_mount = rules.one_file_system and ancestors[1:] and key[0] != ancestors[1][0]
+        return entry, key if is_folder and rules.recursive and not is_mount else None
 
     def _excluded(self, top: int, path: str, is_folder: bool) -> bool:
         filters = self._rules.filters
@@ -190,10 +193,7 @@ class Walk:
             failure = failures.data(failures.UNSUPPORTED, path, problem)
             return self._error(top, path, failure)
         try:
-            rules = self._rules
-            extra = metadata.read(
-                full, place, status, preserve=rules.preserve, archive=rules.archive
-            )
+            extra = metadata.read(full, place, status, self._rules)
             if kind == LINK:
                 extra["to"] = to_text(os.readlink(place[1], dir_fd=place[0]))
         except OSError as error:

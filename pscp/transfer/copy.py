@@ -168,8 +168,12 @@ class Run:
         )
 
     def _note_sftp(self, far: RemoteAgent) -> None:
-        """Tell the user what a copy over SFTP cannot do."""
+        """Tell the user what a copy over SFTP cannot do. Raises CopyError."""
         request = self._request
+        if self._options.one_file_system and not request.is_push:
+            raise errors.CopyError(
+                "over SFTP one file system is not told from another, so -x needs python3 there"
+            )
         how = str(far.hello.get("verify"))
         request.counters.set(verified=how != "none")
         request.explain(f"over SFTP; verified by: {how}")

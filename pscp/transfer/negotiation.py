@@ -346,10 +346,11 @@ def source_request(
     """Return the request that makes an end the source of this copy."""
     rules = tree.Rules(
         recursive=options.recursive,
-        follow=not options.archive,
+        follow=options.follows_links,
         preserve=options.preserve,
         archive=options.archive,
         filters=options.filters,
+        one_file_system=options.one_file_system,
     )
     block_bytes = options.block_bytes
     if options.limit_kbit_s is not None:

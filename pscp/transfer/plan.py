@@ -289,8 +289,9 @@ class SourceRules:
     def check(self, entry: tree.Entry) -> None:
         """Raise ValueError for an entry that was not asked for, LookupError for its source."""
         top = self._tops[entry.top]
-        if entry.kind in (tree.LINK, tree.HARDLINK) and not self._options.archive:
-            raise ValueError("is a link, which only -a asks for")
+        is_no_link = self._options.follows_links and entry.kind == tree.LINK
+        if is_no_link or (entry.kind == tree.HARDLINK and not self._options.archive):
+            raise ValueError("is a link, which only -a without -L asks for")
         is_in_folder = entry.kind == tree.FOLDER or top.is_folder or entry.path != top.name
         if is_in_folder and not self._options.recursive:
             raise ValueError("is a folder, or in one, which only -r asks for")

@@ -30,7 +30,7 @@ entry = st.builds(
     st.fixed_dictionaries({}, optional={"sparse": st.just(1)}),
 )  # fmt: skip
 filters = st.lists(st.tuples(names, names), max_size=2)
-rules = st.builds(tree.Rules, *[st.booleans()] * 4, filters)
+rules = st.builds(tree.Rules, *[st.booleans()] * 4, filters, st.booleans())
 
 
 def values_of(type_: Any) -> st.SearchStrategy[Any]:
