@@ -156,6 +156,7 @@ class Options:
         _check_choices(self)
         _check_pairs(self)
         _check_texts(self)
+        _check_attributes(self)
         _check_filters(self)
 
     @property
@@ -299,6 +300,20 @@ def _check_texts(options: Options) -> None:
         )
     if options.congestion is not None and not re.fullmatch(_CONGESTION, options.congestion):
         raise UsageError(f"{options.congestion!r} is not a congestion control")
+
+
+def _check_attributes(options: Options) -> None:
+    for name in ("chown", "numeric_ids"):
+        if getattr(options, name) and not options.archive:
+            raise UsageError(f"{_long(name)} says nothing without -a, which keeps owners")
+    if options.chmod is None and options.chown is None:
+        return
+    from pscp import attributes  # here: few copies need it
+
+    if options.chmod is not None:
+        attributes.parse_modes(options.chmod, 0)
+    if options.chown is not None:
+        attributes.parse_owner(options.chown)
 
 
 def _check_filters(options: Options) -> None:

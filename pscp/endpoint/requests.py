@@ -14,6 +14,7 @@ from typing import (
     Any,
     Callable,
     Dict,
+    Iterable,
     List,
     NamedTuple,
     Optional,
@@ -342,7 +343,7 @@ _ALL = OF_EITHER + OF_SOURCE + OF_SINK + OF_STREAM
 _KINDS: Dict[str, Any] = {kind.__name__: kind for kind in _ALL}
 
 
-def add(kinds: "List[type]", readers: "Dict[object, fields.Reader]") -> None:
+def add(kinds: "Iterable[type]", readers: "Dict[object, fields.Reader]") -> None:
     """Take these records for requests too; `readers` read the types of fields that are new."""
     _KINDS.update({kind.__name__: kind for kind in kinds})
     _READERS.update(readers)

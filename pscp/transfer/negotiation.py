@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from pscp import errors
-from pscp.connect.bootstrap import RemoteAgent
+from pscp.connect.bootstrap import RemoteAgent, copy_modules
 from pscp.connect.connections import Connections
 from pscp.endpoint import failures, hashes, metadata, placing, requests, source, tree
 from pscp.endpoint.end import End
@@ -384,4 +384,5 @@ def sink_request(
         test=options.transfer_test,
         server=dict(claimed.server),
         debug=options.debug,
+        modules=copy_modules(["owners"] if options.chown else []),
     )

@@ -5,6 +5,7 @@ Read next: pscp/endpoint/requests.py.
 
 from __future__ import annotations
 
+import importlib
 import json
 from typing import Any, get_type_hints
 
@@ -12,12 +13,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pscp.connect.bootstrap import COPY_MODULES
 from pscp.endpoint import end, requests, source, tree, wire
 from pscp.endpoint.requests import Pieces, Words
 from pscp.sftp import end as sftp_end
 
+OF_MODULES = [importlib.import_module(f"pscp.endpoint.{name}") for name in COPY_MODULES]
 KINDS = [
     *requests.OF_EITHER, *requests.OF_SOURCE, *requests.OF_SINK, *requests.OF_STREAM,
+    *(kind for module in OF_MODULES for kind in module.REQUESTS),
 ]  # fmt: skip
 
 numbers = st.integers(0, (1 << 64) - 1)
