@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from pscp.option_fields import OptionFields, SessionFields
     from pscp.stream.stream import Ran
+    from pscp.transfer.path_list import PathList
 
 _LARGE_BYTES = 8 * 1024 * 1024  # from here on a second connection may be of use
 
@@ -205,6 +206,7 @@ class Session:
         reporter = reporter or Silent()
         if progress is not None:
             reporter = CallbackReporter(progress, reporter)
+        listed = _read_list(options, froms) if options.files_from is not None else None
         counters = Counters(started_s=time.monotonic())
         result: Result | None = None
         try:
@@ -222,12 +224,24 @@ class Session:
 
             if is_something:
                 connections.check_logins(options, is_push=is_push, is_small=is_small)
-            result = Run(
-                CopyRequest(connections, froms, to, options, reporter, counters, keep_digests)
-            ).run()
+            request = CopyRequest(
+                connections, froms, to, options, reporter, counters, keep_digests, listed
+            )
+            result = Run(request).run()
             return result
         finally:
             reporter.stop(result)
+            if listed is not None:
+                listed.close()
+
+
+def _read_list(options: Options, froms: Sequence[Location]) -> PathList:
+    """Read the list of --files-from. Raises UsageError, CopyError."""
+    from pscp.transfer.path_list import read_list  # here: few copies need it
+
+    if len(froms) != 1:
+        raise errors.UsageError("--files-from takes one SOURCE, which its paths are below")
+    return read_list(options)
 
 
 def _is_client(value: object) -> bool:

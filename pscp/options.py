@@ -261,6 +261,8 @@ def _check_pairs(options: Options) -> None:
     for one, other in (("max_delete", "delete"), ("backup_dir", "backup"), ("suffix", "backup")):
         if getattr(options, one) is not None and not getattr(options, other):
             raise UsageError(f"{_long(one)} says nothing without {_long(other)}")
+    if options.files_from is not None and options.delete:
+        raise UsageError("--delete does not go with --files-from: it is for whole folders")
     if options.delete and not options.recursive:
         raise UsageError("--delete needs -r or -a: it is for whole folders")
 

@@ -99,3 +99,11 @@ def rsync_finds(source: Path, destination: Path, *words: str) -> str:
         [*argv, "--", f"{source}/.", f"{destination}/."], capture_output=True, text=True, check=True
     )
     return done.stdout
+
+
+def rsync_made(source: Path, twin: Path, *words: str) -> Path:
+    """The folder `twin`, into which rsync has copied from `source` with these options."""
+    if shutil.which("rsync") is None:
+        unavailable("rsync is not installed")
+    subprocess.run(["rsync", *words, "--", f"{source}/", f"{twin}/"], check=True)
+    return twin

@@ -40,7 +40,7 @@ MODULES = (
 STREAM_MODULES = ("machine", "stream_states", "stream", "stream_process", "stream_server")
 CLEAN_MODULES = ("leftovers",)  # sent with the first question of --clean
 # Sent when a copy begins that needs them. Each adds its requests where it is imported.
-COPY_MODULES = ("owners",)
+COPY_MODULES = ("owners", "listing")
 # Sent where the agent is to take direct lanes.
 PLANE_MODULES = ("link", "gate", "tcp_socket", "congestion", "direct")
 

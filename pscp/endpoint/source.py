@@ -125,13 +125,13 @@ class Source(Announced):
         self, tops: List[Top], rules: tree.Rules, algorithm: str, block_bytes: int, strong: bool
     ) -> None:
         super().__init__()
-        self._tops, self._rules = tops, rules
+        self.tops, self.rules = tops, rules
         self._roots = [to_bytes(top.path) for top in tops]
         self._algorithm, self._strong = algorithm, strong
         self._room = memoryview(bytearray(block_bytes))
         self._open: files.OpenFiles[tree.Entry, ReadFile] = files.OpenFiles(self._open_file)
         self._held: Dict[int, Root] = {}  # with -a: the root of the top that is read from
-        self._walk: Optional[Iterator[tree.Entry]] = None
+        self.walking: Optional[Iterator[tree.Entry]] = None  # whose entries walk() returns
 
     # --- the manifest
 
@@ -139,11 +139,11 @@ class Source(Announced):
         self, after: Optional[Tuple[int, str]], restart: bool, most: int
     ) -> Tuple[List[tree.Entry], bool]:
         """Return the next entries, at most so many, and whether these were the last."""
-        if restart or self._walk is None:
-            self._walk = self.entries(after)
+        if restart or self.walking is None:
+            self.walking = self.entries(after)
         batch: List[tree.Entry] = []
         batch_bytes = 0
-        for entry in self._walk:
+        for entry in self.walking:
             batch.append(entry)
             batch_bytes += len(wire.to_json(entry))
             if batch_bytes >= _WALK_BATCH_BYTES or len(batch) >= most:
@@ -152,8 +152,8 @@ class Source(Announced):
 
     def entries(self, after: Optional[Tuple[int, str]] = None) -> Iterator[tree.Entry]:
         """Walk all sources; with `after` (top, path), from behind that entry on."""
-        tops = [(top.name, to_bytes(top.path)) for top in self._tops]
-        return tree.Walk(tops, self._rules).entries(after)
+        tops = [(top.name, to_bytes(top.path)) for top in self.tops]
+        return tree.Walk(tops, self.rules).entries(after)
 
     # --- large files, by chunks
 
@@ -166,7 +166,7 @@ class Source(Announced):
 
     def _read(self, value: tree.Entry) -> files.FileSource:
         place = functools.partial(self._place, value)
-        return files.FileSource(place, identity(value), self._rules.follow)
+        return files.FileSource(place, identity(value), self.rules.follow)
 
     def _place(self, value: tree.Entry) -> files.Place:
         """Return where a file is. With -a no link below its top is followed on the way there.
@@ -174,8 +174,8 @@ class Source(Announced):
         Raises OSError, and Changed where there is a link by now.
         """
         top, path, root = value.top, value.path, self._roots[value.top]
-        rest = path.partition("/")[2] if self._tops[top].name else path
-        if self._rules.follow or not rest:
+        rest = path.partition("/")[2] if self.tops[top].name else path
+        if self.rules.follow or not rest:
             return None, b"%s/%s" % (root, to_bytes(rest)) if rest else root
         if top not in self._held:  # only one is held: there may be many, and they come in order
             self._drop_root()
@@ -235,7 +235,7 @@ class Source(Announced):
         return rows, bodies
 
     def _whole(self, value: tree.Entry) -> bytes:
-        return files.read_whole(self._place(value), identity(value), self._rules.follow)
+        return files.read_whole(self._place(value), identity(value), self.rules.follow)
 
     # --- digests, to resume and to check strongly
 
@@ -254,5 +254,6 @@ class Source(Announced):
 
     def close(self) -> None:
         """Close every file and folder."""
+        self.walking = None  # which closes its folders
         self._open.close()
         self._drop_root()

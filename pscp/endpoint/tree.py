@@ -76,7 +76,7 @@ def is_excluded(filters: Sequence[Sequence[str]], name: str, path: str, is_folde
     return False
 
 
-def _place(top: int, path: str) -> Tuple[int, List[bytes]]:
+def place(top: int, path: str) -> Tuple[int, List[bytes]]:
     """Return an entry's key in the order of a walk."""
     return top, to_bytes(path).split(b"/")
 
@@ -90,19 +90,22 @@ class Walk:
 
     def entries(self, after: Optional[Tuple[int, str]] = None) -> Iterator[Entry]:
         """Yield all entries; with `after` (top, path) only those behind it in the order."""
-        last = (0, [b""]) if after is None else _place(*after)
+        last = (0, [b""]) if after is None else place(*after)
         for top, (name, path) in enumerate(self._tops):
             if top < last[0] and not self._rules.archive:
                 continue  # with -a all is walked again, as hard links may lead there
             for entry in self._below(top, name, path):
-                if after is None or _place(top, entry.path) > last:
+                if after is None or place(top, entry.path) > last:
                     yield entry
 
-    def _below(self, top: int, name: str, path: bytes) -> Iterator[Entry]:
-        """Yield the entries of one top, depth first; no recursion, for trees may be very deep."""
+    def _below(self, top: int, name: str, path: bytes, fd: Optional[int] = None) -> Iterator[Entry]:
+        """Yield the entries of one top, depth first; no recursion, for trees may be very deep.
+
+        `fd` is of the folder that it is in, and closed at the end.
+        """
         pending = [iter([(name, path)])]
         ancestors = [(0, 0)]
-        fds: List[Optional[int]] = [None]  # of the folders that the walk is in
+        fds = [fd]  # of the folders that the walk is in
         try:
             while pending:
                 step = next(pending[-1], None)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pscp.endpoint import failures, fence, owners, requests, wire
+from pscp.endpoint import failures, fence, listing, owners, requests, wire
 from pscp.endpoint.end import not_here
 from pscp.endpoint.paths import to_bytes
 from pscp.sftp import placing
@@ -140,6 +140,7 @@ ANSWERS: dict[type, Answer] = {
     requests.Clean: End.clean,
     owners.Owners: End.owners,
     requests.Walk: _by_source(Source.walk),
+    listing.Listed: _by_source(Source.listed),
     requests.Extents: _by_source(Source.extents),
     requests.Digests: _by_source(Source.digests),
     requests.ExtentsThere: _by_sink(Sink.extents),

@@ -3,7 +3,7 @@
 A chunk's READs are all in flight at once, and those of the next chunks behind them; its bytes are
 sent on in order, then its digest. Nothing but size and mtime tells whether a file changed.
 
-Not here: the walk (tree.py), digests of far files (digests.py).
+Not here: the walk (tree.py), the entries of a list (listing.py), digests of far files (digests.py).
 Read next: agent.py.
 """
 
@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator
 
 from pscp.endpoint import failures, hashes, requests, tree, wire
 from pscp.endpoint.files import Changed, Unsized
+from pscp.endpoint.listing import Listed
 from pscp.endpoint.paths import to_bytes
 from pscp.endpoint.source import Known, known
 from pscp.sftp import packets
@@ -20,6 +21,7 @@ from pscp.sftp.client import Client
 from pscp.sftp.commit import extents_behind
 from pscp.sftp.digests import Digests, Hashing
 from pscp.sftp.files import Extent, File, Files, Reading, read_all
+from pscp.sftp.listing import Listing
 from pscp.sftp.packets import Attrs, SftpError
 from pscp.sftp.paths import join
 from pscp.sftp.tasks import Future, outcomes, results, start
@@ -64,12 +66,24 @@ class Source:
         """Return the next entries, and whether these were the last."""
         if request.restart or self._walk is None:
             self._walk = Walk(self._client, self._tops, self._rules).entries(request.after)
+        return await self._next(self._walk, request.most)
+
+    async def listed(self, request: Listed) -> tuple[list[tree.Entry], bool]:
+        """Do as walk(), for listed paths."""
+        if request.restart or self._walk is None:
+            listing = Listing(self._client, self._tops, self._rules)
+            self._walk = listing.listed(request.paths, request.after)
+        return await self._next(self._walk, request.most)
+
+    async def _next(
+        self, walk: AsyncIterator[tree.Entry], most: int
+    ) -> tuple[list[tree.Entry], bool]:
         batch: list[tree.Entry] = []
         total_bytes = 0
-        async for entry in self._walk:
+        async for entry in walk:
             batch.append(entry)
             total_bytes += len(wire.to_json(entry))
-            if total_bytes >= _WALK_BATCH_BYTES or len(batch) >= request.most:
+            if total_bytes >= _WALK_BATCH_BYTES or len(batch) >= most:
                 return batch, False
         return batch, True
 

@@ -165,6 +165,7 @@ class Run:
             earlier=agreed.claimed.earlier,
             folds=agreed.claimed.folds,
             keep_digests=self._request.keep_digests,
+            listed=self._request.listed,
         )
 
     def _note_sftp(self, far: RemoteAgent) -> None:

@@ -17,6 +17,7 @@ from pscp.progress import Counters, Reporter
 from pscp.transfer.autotune import Path
 from pscp.transfer.journal import Journal
 from pscp.transfer.lane_context import LaneContext
+from pscp.transfer.path_list import PathList
 from pscp.transfer.work_queue import WorkQueue
 
 _log = Log("transfer")
@@ -37,6 +38,7 @@ class CopyTerms:
     earlier: Sequence[str] = ()  # runs that may have left parts
     folds: bool = False  # names at the destination do not differ by case
     keep_digests: bool = True
+    listed: PathList | None = None  # what is copied of the source, instead of all of it
 
     @property
     def queue(self) -> WorkQueue:

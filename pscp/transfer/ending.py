@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 from array import array
 from collections.abc import Callable, Iterator
 from typing import IO
 
 from pscp.endpoint import failures, requests, tree
-from pscp.errors import CopyError
 from pscp.transfer import answers
 from pscp.transfer.copy_terms import CopyTerms
 from pscp.transfer.plan import Ask, Failure, Pack, Work, groups
 from pscp.transfer.results import Results
+from pscp.transfer.temporary import room_for_temporary_files
 
 _MEMORY_BYTES = 4 * 1024 * 1024  # some 30,000 entries; more go to a temporary file
 
@@ -134,14 +133,14 @@ class Spool:
 
             self._file = SpooledTemporaryFile(_MEMORY_BYTES)  # noqa: SIM115 - closed by close()
         assert self._file is not None
-        with _room_for_temporary_files():
+        with room_for_temporary_files():
             self._begins.append(self._file.tell())
             self._file.write(json.dumps(entry).encode("ascii") + b"\n")
 
     def take(self, backwards: bool) -> Iterator[tree.Entry]:
         for begin in reversed(self._begins) if backwards else iter(self._begins):
             assert self._file is not None
-            with _room_for_temporary_files():  # what was added last is written now
+            with room_for_temporary_files():  # what was added last is written now
                 self._file.seek(begin)
                 line = self._file.readline()
             yield tree.Entry(*json.loads(line))
@@ -150,17 +149,3 @@ class Spool:
         if self._file is not None:
             with contextlib.suppress(OSError):  # no room, but nobody needs the rest any more
                 self._file.close()
-
-
-@contextlib.contextmanager
-def _room_for_temporary_files() -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        import tempfile
-
-        folder = tempfile.tempdir or os.environ.get("TMPDIR", "/tmp")
-        raise CopyError(
-            f"{folder}: no room for the list of folders and hard links: {error.strerror}",
-            "set TMPDIR to a folder with more room",
-        ) from None

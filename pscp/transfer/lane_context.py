@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from pscp.endpoint import metadata, requests, tree
 from pscp.endpoint.end import End
+from pscp.endpoint.source import Source
 from pscp.transfer.lane_share import Window
 from pscp.transfer.work_queue import WorkQueue
 
@@ -85,12 +86,14 @@ class LaneContext:
         """Return a new near end for a lane."""
         return End(self._umask, self._stream)
 
-    def near_source_entries(self) -> Iterator[tree.Entry]:
-        """Yield the entries of the source at this end."""
+    def near_source_entries(
+        self, entries: Callable[[Source], Iterator[tree.Entry]] = Source.entries
+    ) -> Iterator[tree.Entry]:
+        """Yield the entries of the source at this end, or what `entries` yields for it."""
         end = self.new_end()
         end.begin(self.begin_near)
         try:
-            yield from end.file_source().entries()
+            yield from entries(end.file_source())
         finally:
             end.close()
 

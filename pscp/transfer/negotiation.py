@@ -29,6 +29,7 @@ from pscp.progress import Counters, Reporter
 from pscp.progress import Failure as Reported
 from pscp.transfer import answers
 from pscp.transfer.journal import Journal
+from pscp.transfer.path_list import PathList
 from pscp.transfer.plan import expected_top
 from pscp.transfer.results import as_error
 from pscp.values import KIB
@@ -53,10 +54,24 @@ class CopyRequest:
     reporter: Reporter
     counters: Counters
     keep_digests: bool
+    listed: PathList | None = None  # what is copied of the source (--files-from)
 
     @property
     def is_push(self) -> bool:
         return self.to.is_remote
+
+    @property
+    def from_paths(self) -> list[str]:
+        """The sources' paths; with a list, the contents of its folder."""
+        paths = [each.path if each.is_remote else each.literal_path for each in self.froms]
+        return paths if self.listed is None else [f"{path or '.'}/." for path in paths]
+
+    @property
+    def to_path(self) -> str:
+        """The destination's path; where it is a folder in any case, with a slash at its end."""
+        path = self.to.path if self.to.is_remote else self.to.literal_path
+        is_folder = self.listed is not None and path and not path.endswith("/")
+        return f"{path}/" if is_folder else path
 
     def explain(self, text: str) -> None:
         """Log what was decided, and show it with -v."""
@@ -98,16 +113,16 @@ class Negotiation:
     def near_tops(self) -> list[source.Top]:
         """Return the sources at this end. One that is missing is reported."""
         tops: list[source.Top] = []
-        for location in self._request.froms:
+        for path, location in zip(self._request.from_paths, self._request.froms, strict=True):
             try:
-                tops += source.expand(location.literal_path, False)
+                tops += source.expand(path, False)
             except failures.Refusal as error:
                 self._report_missing(failures.data(error.kind, location.path, str(error)))
         return tops
 
     def far_tops(self, agents: list[RemoteAgent]) -> list[source.Top]:
         """Return the sources at the far end. One that is missing is reported."""
-        paths = [location.path for location in self._request.froms]
+        paths = self._request.from_paths
         tops: list[source.Top] = []
         literal: list[str] = []  # paths that may be patterns, but are names that exist
         for path, found in zip(paths, self._expand(agents, paths), strict=True):
@@ -118,6 +133,8 @@ class Negotiation:
             is_name = [top.name for top in found] == [_last_name(path)]
             if glob.has_magic(path) and is_name:
                 literal.append(path)
+        if self._request.listed is not None and len(tops) > 1:
+            raise errors.DestinationError("the list of --files-from is for one source, not several")
         if literal and not self._options.quiet:
             self._note_patterns(agents, literal)
         return tops
@@ -181,9 +198,8 @@ class Negotiation:
         if self._options.transfer_test:
             self._ask_far(agents, requests.Ping())  # for the round trip's time
             return Agreement(placing.Target("", names, []))
-        to = self._request.to
         request = requests.Target(
-            path=to.path if self._request.is_push else to.literal_path,
+            path=self._request.to_path,
             names=names,
             folders=[top.is_folder for top in tops],
             again=journal.again(names),
@@ -345,7 +361,7 @@ def source_request(
 ) -> requests.BeginSource:
     """Return the request that makes an end the source of this copy."""
     rules = tree.Rules(
-        recursive=options.recursive,
+        recursive=options.recursive or options.files_from is not None,
         follow=options.follows_links,
         preserve=options.preserve,
         archive=options.archive,
@@ -355,8 +371,16 @@ def source_request(
     block_bytes = options.block_bytes
     if options.limit_kbit_s is not None:
         block_bytes = min(block_bytes, _LIMITED_BLOCK_BYTES)
-    is_test, debug = options.transfer_test, options.debug
-    return requests.BeginSource(tops, rules, algorithm, block_bytes, options.strong, is_test, debug)
+    return requests.BeginSource(
+        tops=tops,
+        rules=rules,
+        hash=algorithm,
+        block_bytes=block_bytes,
+        strong=options.strong,
+        test=options.transfer_test,
+        debug=options.debug,
+        modules=copy_modules(["listing"] if options.files_from else []),
+    )
 
 
 def sink_request(

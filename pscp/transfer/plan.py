@@ -293,7 +293,7 @@ class SourceRules:
         if is_no_link or (entry.kind == tree.HARDLINK and not self._options.archive):
             raise ValueError("is a link, which only -a without -L asks for")
         is_in_folder = entry.kind == tree.FOLDER or top.is_folder or entry.path != top.name
-        if is_in_folder and not self._options.recursive:
+        if is_in_folder and not (self._options.recursive or self._options.files_from):
             raise ValueError("is a folder, or in one, which only -r asks for")
         if top.is_folder and entry.path == top.name and entry.kind in (tree.FILE, tree.HARDLINK):
             raise ValueError("is a file now, and was a folder")

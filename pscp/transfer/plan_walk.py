@@ -17,6 +17,7 @@ from pscp import errors
 from pscp.attributes import Attributes, Ids, Owner, known_id, parse_modes, parse_owner
 from pscp.endpoint import failures, metadata, placing, requests, source, tree
 from pscp.endpoint.entries import entry as checked_entry
+from pscp.endpoint.listing import ABOVE, ALL, Listed, Listing, Row
 from pscp.endpoint.wire import WireError
 from pscp.transfer import answers
 from pscp.transfer.copy_terms import CopyTerms
@@ -126,11 +127,22 @@ class PlanWalk(threading.Thread):
 
     def _entries(self) -> Iterator[tree.Entry]:
         """Yield the source's entries, from this end or the far one."""
-        if self._terms.context.is_push:
-            yield from self._terms.context.near_source_entries()
+        listed, context = self._terms.listed, self._terms.context
+        if listed is not None:
+            for failure in listed.refused:
+                self._refuse(failure)
+        if context.is_push and listed is not None:
+            rows = listed.rows()
+            yield from context.near_source_entries(lambda near: Listing(near).listed(rows))
+            return
+        if context.is_push:
+            yield from context.near_source_entries()
             return
         try:
-            yield from FarWalk(self._queue).entries()
+            if listed is not None:
+                yield from FarListing(self._queue, listed.batches()).entries()
+            else:
+                yield from FarWalk(self._queue).entries()
         except (ValueError, TypeError) as error:
             raise errors.ProtocolError(f"a walk of another shape: {error}") from None
 
@@ -203,18 +215,22 @@ class FarWalk:
             if not self._queue.wait_until(lambda: self._batch is not None):
                 return
             batch, self._batch = self._batch or [], None  # until _ask(), no answer comes
-            if not self._is_last:
+            if self._goes_on():
                 self._ask()  # the next answer comes while this one is worked on
             yield from batch
             if self._is_last and self._batch is None:
                 return
+
+    def _goes_on(self) -> bool:
+        """Return whether there is something to ask for. No request is under way."""
+        return not self._is_last
 
     def _ask(self) -> None:
         ask = Ask(True, self._request, self._then, self._failed)
         ask.share = self._share
         self._queue.add(ask)
 
-    def _request(self, share: Taker | None) -> requests.Walk:
+    def _request(self, share: Taker | None) -> requests.Request:
         restart = share is not self._share
         self._share = share
         return requests.Walk(self._after, restart, self._most)
@@ -234,3 +250,48 @@ class FarWalk:
 
     def _failed(self, failure: Failure) -> None:
         self._queue.stop(errors.CopyError(f"{failure['path']}: {failure['message']}"))
+
+
+class FarListing(FarWalk):
+    """The entries of listed paths at the far end, one group of paths after the other."""
+
+    def __init__(self, queue: WorkQueue, batches: Iterator[list[Row]]) -> None:
+        super().__init__(queue)
+        self._batches = batches
+        self._rows: list[Row] = []
+        self._is_begun = True  # some lane was asked for these rows
+        self._is_last = True
+
+    def entries(self) -> Iterator[tree.Entry]:
+        return super().entries() if self._goes_on() else iter(())
+
+    def _goes_on(self) -> bool:
+        if self._is_last:
+            rows = next(self._batches, None)
+            if rows is None:
+                return False
+            self._rows, self._is_begun, self._is_last, self._after = rows, False, False, None
+        return True
+
+    def _request(self, share: Taker | None) -> requests.Request:
+        restart = share is not self._share or not self._is_begun
+        self._share, self._is_begun = share, True
+        return Listed(self._rows, self._after, restart, self._most)
+
+    def _then(self, answer: object) -> None:
+        super()._then(answer)
+        asked = dict(self._rows)
+        for entry in self._batch or ():
+            if not _was_asked_for(entry, asked):
+                raise ValueError(f"an entry of {entry.path!a}, which is not in the list")
+
+
+def _was_asked_for(entry: tree.Entry, asked: dict[str, int]) -> bool:
+    path = entry.path.removesuffix("/")  # of a folder that cannot be read
+    if path in asked:
+        return asked[path] != ABOVE or entry.kind in (tree.FOLDER, tree.ERROR)
+    while path:
+        path = path.rpartition("/")[0]
+        if asked.get(path) == ALL:
+            return True
+    return False
