@@ -31,11 +31,11 @@ def begun(folder: Path) -> End:
 
 
 class Lanes:
-    """A queue whose requests are answered by lanes that are lost now and then."""
+    """A queue whose requests are answered by one lane until it is lost, and then by another."""
 
     def __init__(self, folder: Path, seed: int) -> None:
         self._folder, self._random = folder, random.Random(seed)
-        self._end = begun(folder)
+        self.ends = [begun(folder) for _ in range(2)]  # the first answers
         self._asked: Ask | None = None
         self.answers = 0
 
@@ -49,19 +49,26 @@ class Lanes:
     def wait_until(self, is_so: Callable[[], bool]) -> bool:
         while not is_so():
             assert self._asked is not None
-            if self._random.random() < 0.3:  # lost, maybe behind the request
-                self._answer(self._asked)
-                self._end.close()
-                self._end = begun(self._folder)
+            if self._random.random() < 0.3:
+                self._lose()
+            elif self._random.random() < 0.3:  # the other has a walk of its own, half done
+                self.ends.reverse()
             ask, self._asked = self._asked, None
             ask.then(self._answer(ask))
             self.answers += 1
         return True
 
+    def _lose(self) -> None:
+        """Lose the lane with its answer, and begin it anew."""
+        assert self._asked is not None
+        self._answer(self._asked)
+        self.ends.pop(0).close()
+        self.ends.append(begun(self._folder))
+
     def _answer(self, ask: Ask) -> object:
-        request = ask.request_for(cast(Any, self._end))
+        request = ask.request_for(cast(Any, self.ends[0]))
         answered: list[object] = []
-        self._end.answer(request, lambda answer, failed: answered.append((answer, failed)))
+        self.ends[0].answer(request, lambda answer, failed: answered.append((answer, failed)))
         [(answer, failed)] = cast(Any, answered)
         assert not failed, answer
         return json.loads(json.dumps(answer))
@@ -82,12 +89,14 @@ def test_lanes_that_are_lost_change_nothing(
         listed.add(line, line == b"a")
     lanes = Lanes(tmp_path, seed)
     found = list(FarListing(cast(Any, lanes), listed.batches()).entries())
-    near = begun(tmp_path)
+    near = lanes.ends[0]
     assert found == list(Listing(near.file_source()).listed(listed.rows()))
     assert [entry.path for entry in found] == [
         "a", "a/1", "a/2", "a/b", "a/b/3", "c", "c/4", "c/d", "c/d/5", "e", "f", "g", "gone",
     ]  # fmt: skip
     assert lanes.answers > 4
+    for end in lanes.ends:
+        end.close()
 
 
 def test_an_empty_list_asks_nobody(tmp_path: Path) -> None:
