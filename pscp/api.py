@@ -207,6 +207,11 @@ class Session:
         if progress is not None:
             reporter = CallbackReporter(progress, reporter)
         listed = _read_list(options, froms) if options.files_from is not None else None
+        if options.has_whole_paths:
+            from pscp.transfer.relative import check_typed  # here: few copies need it
+
+            for each in froms:
+                check_typed(each.path)
         counters = Counters(started_s=time.monotonic())
         result: Result | None = None
         try:

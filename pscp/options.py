@@ -165,6 +165,11 @@ class Options:
         return self.copy_links or not self.archive
 
     @property
+    def has_whole_paths(self) -> bool:
+        """Whether each source keeps its whole path; in a list each path does anyway."""
+        return self.relative and self.files_from is None
+
+    @property
     def is_direct(self) -> bool:
         """Whether the lanes are to go over TCP directly, instead of over SSH."""
         return self.plane in ("tls", "plain")

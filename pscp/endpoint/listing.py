@@ -7,7 +7,7 @@ import os
 import weakref
 from typing import Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple
 
-from . import end, failures, fields, requests, source, tree
+from . import end, failures, fields, requests, source, tree, wire
 from .paths import Root, to_bytes, to_text
 
 ALONE, ALL, ABOVE = 0, 1, 2  # a path as it is; with all that is below; a folder above listed paths
@@ -26,7 +26,13 @@ class Listed(NamedTuple):
     most: int  # entries
 
 
-OF, REQUESTS = "a source", (Listed,)
+class Above(NamedTuple):
+    """The folders above sources. Answer: per folder its entry, without a path."""
+
+    folders: List[Tuple[int, int]]  # (`[number of a source, levels above it]`)
+
+
+OF, REQUESTS = "a source", (Listed, Above)
 
 
 # First names of hard links, by the source that has sent them.
@@ -100,10 +106,37 @@ def listed(this: end.End, request: Listed) -> Tuple[List[tree.Entry], bool]:
     return of_source.walk(None, False, request.most)
 
 
+def above(of_source: source.Source, folders: Iterable[Tuple[int, int]]) -> Iterator[tree.Entry]:
+    """Yield the entry of each folder; links on the way are followed, as the user has named it."""
+    rules = of_source.rules._replace(recursive=True, follow=True, filters=())
+    walk = tree.Walk([(top.name, to_bytes(top.path)) for top in of_source.tops], rules)
+    for top, levels in folders:
+        if top >= len(of_source.tops):
+            raise wire.WireError("a folder above no source")
+        full = to_bytes(above_path(of_source.tops[top].path, levels))
+        found = walk._entry(top, "", full, None, [(0, 0)])[0]
+        assert found is not None  # there are no filters
+        yield found
+
+
+def described(this: end.End, request: Above) -> List[tree.Entry]:
+    """Return the entries of the folders above sources."""
+    return list(above(this.file_source(), request.folders))
+
+
+def above_path(path: str, levels: int) -> str:
+    """Return the path so many levels above this one, as it is written."""
+    for _ in range(levels):
+        while path.endswith(("/", "/.")):
+            path = path[:-1]
+        path = os.path.dirname(path)
+    return path
+
+
+_number = fields.integer(0, (1 << 64) - 1)
 _READERS: Dict[object, fields.Reader] = {
-    List[Tuple[str, int]]: fields.list_of(
-        fields.row(fields.of(str), fields.integer(0, (1 << 64) - 1))
-    )
+    List[Tuple[int, int]]: fields.list_of(fields.row(_number, _number)),
+    List[Tuple[str, int]]: fields.list_of(fields.row(fields.of(str), _number)),
 }
 requests.add(REQUESTS, _READERS)
-end.ANSWERS.update({Listed: listed})
+end.ANSWERS.update({Listed: listed, Above: described})

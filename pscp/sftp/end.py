@@ -141,6 +141,7 @@ ANSWERS: dict[type, Answer] = {
     owners.Owners: End.owners,
     requests.Walk: _by_source(Source.walk),
     listing.Listed: _by_source(Source.listed),
+    listing.Above: _by_source(Source.above),
     requests.Extents: _by_source(Source.extents),
     requests.Digests: _by_source(Source.digests),
     requests.ExtentsThere: _by_sink(Sink.extents),

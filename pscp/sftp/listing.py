@@ -14,7 +14,7 @@ from pscp.endpoint.source import Top
 from pscp.sftp.client import Client
 from pscp.sftp.packets import SftpError
 from pscp.sftp.paths import Root, join
-from pscp.sftp.tasks import outcomes
+from pscp.sftp.tasks import gather, outcomes
 from pscp.sftp.tree import Found, Walk
 
 _AT_ONCE = 64  # paths that are looked at ahead
@@ -39,6 +39,12 @@ class Listing(Walk):
                 async for entry in self._of_path(path, how, found):
                     if last is None or tree.place(0, entry.path) > last:
                         yield entry
+
+    async def described(self) -> list[tree.Entry]:
+        """Return the entry of each top itself."""
+        paths = [to_bytes(top.path) for top in self._tops]
+        looks = await gather(*[self._look(path, path, None) for path in paths])
+        return [entry for found in looks for entry in self._entry(0, "", found, [b""])]
 
     async def _look_at(self, path: str) -> Found:
         """Find out what a path names. Raises Refusal, SftpError where the way there is none."""

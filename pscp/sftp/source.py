@@ -13,9 +13,9 @@ from collections.abc import AsyncIterator
 
 from pscp.endpoint import failures, hashes, requests, tree, wire
 from pscp.endpoint.files import Changed, Unsized
-from pscp.endpoint.listing import Listed
+from pscp.endpoint.listing import Above, Listed, above_path
 from pscp.endpoint.paths import to_bytes
-from pscp.endpoint.source import Known, known
+from pscp.endpoint.source import Known, Top, known
 from pscp.sftp import packets
 from pscp.sftp.client import Client
 from pscp.sftp.commit import extents_behind
@@ -74,6 +74,15 @@ class Source:
             listing = Listing(self._client, self._tops, self._rules)
             self._walk = listing.listed(request.paths, request.after)
         return await self._next(self._walk, request.most)
+
+    async def above(self, request: Above) -> list[tree.Entry]:
+        """Return the entries of folders above sources."""
+        rules = self._rules._replace(recursive=True, follow=True, filters=())
+        tops = [
+            Top("", above_path(self._tops[number].path, levels), True)
+            for number, levels in request.folders
+        ]
+        return list(await Listing(self._client, tops, rules).described())
 
     async def _next(
         self, walk: AsyncIterator[tree.Entry], most: int

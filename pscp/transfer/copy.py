@@ -38,6 +38,7 @@ from pscp.transfer.negotiation import (
     sink_request,
     source_request,
 )
+from pscp.transfer.relative import folders_above
 from pscp.transfer.work_queue import WorkQueue
 
 if TYPE_CHECKING:
@@ -166,6 +167,9 @@ class Run:
             folds=agreed.claimed.folds,
             keep_digests=self._request.keep_digests,
             listed=self._request.listed,
+            above=folders_above(self._negotiation.names, agreed.target.names)
+            if self._options.has_whole_paths
+            else {},
         )
 
     def _note_sftp(self, far: RemoteAgent) -> None:

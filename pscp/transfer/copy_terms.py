@@ -6,8 +6,8 @@ Not here: what is done with them (coordinator.py, lane_pool.py), what the lanes 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from pscp.connect.connections import Connections
 from pscp.connect.host_cache import Known
@@ -38,6 +38,8 @@ class CopyTerms:
     earlier: Sequence[str] = ()  # runs that may have left parts
     folds: bool = False  # names at the destination do not differ by case
     keep_digests: bool = True
+    # With -R, by path at the destination: one of the sources below, and how many levels.
+    above: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     listed: PathList | None = None  # what is copied of the source, instead of all of it
 
     @property

@@ -27,7 +27,7 @@ from pscp.log import Log
 from pscp.options import Options
 from pscp.progress import Counters, Reporter
 from pscp.progress import Failure as Reported
-from pscp.transfer import answers
+from pscp.transfer import answers, relative
 from pscp.transfer.journal import Journal
 from pscp.transfer.path_list import PathList
 from pscp.transfer.plan import expected_top
@@ -70,8 +70,8 @@ class CopyRequest:
     def to_path(self) -> str:
         """The destination's path; where it is a folder in any case, with a slash at its end."""
         path = self.to.path if self.to.is_remote else self.to.literal_path
-        is_folder = self.listed is not None and path and not path.endswith("/")
-        return f"{path}/" if is_folder else path
+        is_folder = self.listed is not None or self.options.relative
+        return f"{path}/" if is_folder and path and not path.endswith("/") else path
 
     def explain(self, text: str) -> None:
         """Log what was decided, and show it with -v."""
@@ -107,29 +107,30 @@ class Negotiation:
         self._request, self._options = request, request.options
         self._near = End(metadata.current_umask())
         self.missing: list[Reported] = []  # sources that are not there
+        self.names: list[str] = []  # of the sources below DEST
 
     # --- the sources
 
     def near_tops(self) -> list[source.Top]:
         """Return the sources at this end. One that is missing is reported."""
-        tops: list[source.Top] = []
+        found: list[tuple[str, source.Top]] = []
         for path, location in zip(self._request.from_paths, self._request.froms, strict=True):
             try:
-                tops += source.expand(path, False)
+                found += [(path, top) for top in source.expand(path, False)]
             except failures.Refusal as error:
                 self._report_missing(failures.data(error.kind, location.path, str(error)))
-        return tops
+        return self._named(found)
 
     def far_tops(self, agents: list[RemoteAgent]) -> list[source.Top]:
         """Return the sources at the far end. One that is missing is reported."""
         paths = self._request.from_paths
-        tops: list[source.Top] = []
+        tops: list[tuple[str, source.Top]] = []
         literal: list[str] = []  # paths that may be patterns, but are names that exist
         for path, found in zip(paths, self._expand(agents, paths), strict=True):
             if isinstance(found, dict):
                 self._report_missing(_checked_failure(found))
                 continue
-            tops += found
+            tops += [(path, top) for top in found]
             is_name = [top.name for top in found] == [_last_name(path)]
             if glob.has_magic(path) and is_name:
                 literal.append(path)
@@ -137,7 +138,21 @@ class Negotiation:
             raise errors.DestinationError("the list of --files-from is for one source, not several")
         if literal and not self._options.quiet:
             self._note_patterns(agents, literal)
-        return tops
+        return self._named(tops)
+
+    def _named(self, found: list[tuple[str, source.Top]]) -> list[source.Top]:
+        """Return the sources, each with the path that it was typed as; keep their names."""
+        if not self._options.has_whole_paths:
+            self.names = [top.name for _, top in found]
+            return [top for _, top in found]
+        is_pull, is_strict = not self._request.is_push, self._options.strict_names
+        named = [
+            (relative.name_of(path, top, is_pattern=is_pull, is_strict=is_strict), top)
+            for path, top in found
+        ]
+        alone = relative.without_repeated(named)
+        self.names = [name for name, _ in alone]
+        return [top for _, top in alone]
 
     def _expand(
         self, agents: list[RemoteAgent], paths: list[str]
@@ -193,7 +208,7 @@ class Negotiation:
 
         From then on no other run changes the copy. Raises DestinationError and CopyRunning.
         """
-        names = [top.name for top in tops]
+        names = self.names
         _check_alone(names)
         if self._options.transfer_test:
             self._ask_far(agents, requests.Ping())  # for the round trip's time
@@ -379,7 +394,7 @@ def source_request(
         strong=options.strong,
         test=options.transfer_test,
         debug=options.debug,
-        modules=copy_modules(["listing"] if options.files_from else []),
+        modules=copy_modules(["listing"] if options.files_from or options.relative else []),
     )
 
 

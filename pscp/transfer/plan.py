@@ -2,7 +2,8 @@
 
 Pure: nothing here opens, reads or waits.
 
-Not here: the walk that finds entries (endpoint/tree.py).
+Not here: the walk that finds entries (endpoint/tree.py), the places of sources with -R
+(relative.py).
 Read next: coordinator.py.
 """
 
@@ -264,7 +265,7 @@ class Placement:
     def _path(self, top: int, path: str) -> str:
         """Return where a path lands. Raises ValueError and Refusal as place() does."""
         name, rest = self._tops[top].name, path
-        if not name and path.partition("/")[0] in self._taken:
+        if not (name or self._names[top]) and path.partition("/")[0] in self._taken:
             raise failures.Refusal(failures.DESTINATION, path, "another source has this name")
         if name:
             first, slash, rest = path.partition("/")

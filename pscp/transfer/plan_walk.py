@@ -17,13 +17,14 @@ from pscp import errors
 from pscp.attributes import Attributes, Ids, Owner, known_id, parse_modes, parse_owner
 from pscp.endpoint import failures, metadata, placing, requests, source, tree
 from pscp.endpoint.entries import entry as checked_entry
-from pscp.endpoint.listing import ABOVE, ALL, Listed, Listing, Row
+from pscp.endpoint.listing import ABOVE, ALL, Above, Listed, Listing, Row, above
 from pscp.endpoint.wire import WireError
 from pscp.transfer import answers
 from pscp.transfer.copy_terms import CopyTerms
 from pscp.transfer.ending import Ending
 from pscp.transfer.plan import (
     QUESTION_BYTES,
+    QUESTION_ITEMS,
     Ask,
     Failure,
     Placed,
@@ -76,6 +77,7 @@ class PlanWalk(threading.Thread):
     def run(self) -> None:
         try:
             self._attributes = self._new_attributes()
+            self._take_above()
             for entry in self._entries():
                 self._take(entry)
                 if self._queue.error is not None:
@@ -88,6 +90,44 @@ class PlanWalk(threading.Thread):
             self._queue.stop(errors.ProtocolError(str(error)))
         except BaseException as error:  # the main thread raises it
             self._queue.stop(error)
+
+    def _take_above(self) -> None:
+        """Have the folders above the sources (-R) arrive as folders too."""
+        folders = self._terms.above
+        if not folders:
+            return
+        wanted = list(folders.values())
+        if self._terms.context.is_push:
+            found = list(self._terms.context.near_source_entries(lambda near: above(near, wanted)))
+        else:
+            found = []
+            for begin in range(0, len(wanted), QUESTION_ITEMS):
+                found += self._ask_above(wanted[begin : begin + QUESTION_ITEMS])
+        for path, entry in zip(folders, found, strict=True):
+            if entry.kind == tree.FOLDER:
+                self._look_up(self._changed(Placed(entry, entry._replace(path=path))))
+            else:
+                self._refuse({**failures.checked(entry.extra), "path": path})
+
+    def _ask_above(self, wanted: list[tuple[int, int]]) -> list[tree.Entry]:
+        """Ask the far end for these folders. Return their entries."""
+        answered: list[list[tree.Entry]] = []
+
+        def then(answer: object) -> None:
+            answered.append([checked_entry(value) for value in answers.items(answer)])
+            if len(answered[-1]) != len(wanted):
+                raise ValueError("other folders than were asked for")
+            for entry in answered[-1]:
+                entry.extra.pop("new", None)
+            self._queue.wake()
+
+        def failed(failure: Failure) -> None:
+            self._queue.stop(errors.CopyError(failure["message"]))
+
+        self._queue.add(Ask(True, Above(wanted), then, failed))
+        self._queue.wait_until(lambda: bool(answered))
+        self._queue.check()
+        return answered[0]
 
     def _new_attributes(self) -> Attributes | None:
         """Return what --chmod, --chown and --numeric-ids change; None for nothing."""
@@ -152,9 +192,7 @@ class PlanWalk(threading.Thread):
             return
         try:
             self._rules.check(entry)
-            item = self._placement.place(entry)
-            if self._attributes is not None:
-                item = item._replace(entry=self._attributes.change(item.entry))
+            item = self._changed(self._placement.place(entry))
             self._check_alone(item.entry)
         except (failures.Refusal, ValueError, LookupError) as error:
             kind = error.kind if isinstance(error, failures.Refusal) else failures.UNSAFE
@@ -169,10 +207,19 @@ class PlanWalk(threading.Thread):
             new = as_new(item) if entry.kind == tree.FOLDER else item
             self._queue.run_with_room(self._copy.send, new)
         else:
-            self._looking.append(item)
-            self._looking_bytes += weight_bytes(item.entry)
-            if len(self._looking) >= LOOK_ITEMS or self._looking_bytes >= QUESTION_BYTES // 2:
-                self._look()
+            self._look_up(item)
+
+    def _changed(self, item: Placed) -> Placed:
+        """Return the item with the mode and the owner that it is to have."""
+        if self._attributes is None:
+            return item
+        return item._replace(entry=self._attributes.change(item.entry))
+
+    def _look_up(self, item: Placed) -> None:
+        self._looking.append(item)
+        self._looking_bytes += weight_bytes(item.entry)
+        if len(self._looking) >= LOOK_ITEMS or self._looking_bytes >= QUESTION_BYTES // 2:
+            self._look()
 
     def _refuse(self, failure: Failure) -> None:
         self._terms.counters.add(files_total=1)

@@ -152,3 +152,58 @@ def test_a_list_that_makes_no_sense(
     ran = push.command(*words, names=names)
     assert (ran.code, said in ran.err) == (2, True), ran.err
     assert push.server.log.count("Accepted publickey") == logins
+
+
+# --- -R
+
+SOURCES = (
+    ["./a/b/c", "./other/deep/er", "./top"],
+    ["./a/b", "./a/b/c", "./a-b"],  # what is in another source is copied once
+    ["./other/./deep/er/1", "a/./x"],
+    ["./to a/b"],
+    ["./a/b/.", "./other/deep/2"],
+    ["./."],
+)
+
+
+@pytest.mark.differs_by_way(reason="each end, and SFTP, finds the folders above by itself")
+@pytest.mark.parametrize("names", SOURCES, ids=range(len(SOURCES)))
+def test_whole_paths_are_kept_as_by_rsync(way: Way, names: list[str], tmp_path: Path) -> None:
+    fill(way.source)
+    typed = [f"{way.source}/{name}" for name in names]
+    subprocess.run(["rsync", "-aR", "--", *typed, f"{tmp_path}/twin/"], check=True)
+    ran = way.command("-anR", names=names, to="new")
+    assert ran.code == 0 and ran.out.startswith("new/"), ran.err
+    for _ in range(2):
+        assert way.copy(*names, to="new", archive=True, relative=True).ok
+    for folder in (way.destination / "new", tmp_path / "twin"):
+        os.utime(folder, (OLD_S, OLD_S))
+    assert_same_tree(way.destination / "new", tmp_path / "twin", modes=True, times=True)
+
+
+def test_patterns_keep_the_paths_that_they_match(way: Way) -> None:
+    fill(way.source)
+    names = ["./a*/b/c", "a*/./x"] if not way.is_push else ["./a/b/c", "a/./x"]
+    assert way.copy(*names, relative=True).ok
+    found = {str(path.relative_to(way.destination)) for path in way.destination.rglob("*")}
+    assert found == {"a", "a/b", "a/b/c", "x"}
+
+
+@pytest.mark.parametrize(
+    ("names", "code", "said"),
+    [
+        (["./a", "other/./a"], 1, "a: several sources have this place"),
+        (["./a", "other/./a/x"], 1, "a/x: several sources have this place"),
+        (["a/./x", "./other/../a/x"], 2, 'takes no ".."'),
+    ],
+)
+def test_sources_that_would_land_in_one_place_are_refused(
+    way: Way, names: list[str], code: int, said: str
+) -> None:
+    fill(way.source)
+    (way.source / "other").chmod(0o700)
+    (way.source / "other" / "a").mkdir()
+    (way.source / "other" / "a" / "x").touch()
+    ran = way.command("-rR", names=names)
+    assert (ran.code, said in ran.err) == (code, True), ran.err
+    assert list(way.destination.iterdir()) == []
