@@ -7,10 +7,11 @@ Read next: transfer/copy.py.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import IO, TYPE_CHECKING
@@ -27,10 +28,12 @@ if TYPE_CHECKING:
     from pscp.option_fields import OptionFields, SessionFields
     from pscp.stream.stream import Ran
     from pscp.transfer.path_list import PathList
+    from pscp.transfer.relay import FarSource
 
 _LARGE_BYTES = 8 * 1024 * 1024  # from here on a second connection may be of use
 
 Source = str | Location | Sequence[str | Location]
+Patterns = str | Sequence[str]
 Progress = Callable[[Counters], object]
 
 
@@ -39,6 +42,8 @@ def copy(
     destination: str | Location,
     *,
     options: Options | None = None,
+    exclude: Patterns = (),
+    include: Patterns = (),
     reporter: Reporter | None = None,
     progress: Progress | None = None,
     keep_digests: bool = True,
@@ -47,11 +52,13 @@ def copy(
     """Copy files and folders to or from one host, over several SSH connections.
 
     Args:
-        sources: one location or several ("path", "host:path", a Location). Either they or the
-            destination are remote.
+        sources: one location or several ("path", "host:path", a Location), all on one host. They,
+            the destination or both are remote; from host to host all goes through here.
         destination: "path", "host:path" or a Location; with a "/" at its end a folder to copy
             into.
         options: the options of the copy; `fields` replace its own.
+        exclude: a pattern, or several, of what to leave out, as rsync's (docs/filters.md).
+        include: of what to copy though `exclude` or the option `filters` would leave it out.
         reporter: shows the copy while it runs, as the command line's display does.
         progress: is called about ten times a second with a snapshot of Counters.
         keep_digests: with strong=True the Result's `digests` map each path to its SHA-256; False
@@ -71,7 +78,7 @@ def copy(
     KeyboardInterrupt and other exceptions of signal handlers end the copy tidily; what had landed
     is kept.
     """
-    chosen = _options(options, fields)
+    chosen = _filtered(_options(options, fields), exclude, include)
     froms, to = _locations(sources, destination)
     host = to if to.is_remote else froms[0]
     with Session(host, chosen) as session:
@@ -137,6 +144,8 @@ class Session:
         sources: Source,
         destination: str | Location,
         *,
+        exclude: Patterns = (),
+        include: Patterns = (),
         reporter: Reporter | None = None,
         progress: Progress | None = None,
         **fields: Unpack[OptionFields],
@@ -146,7 +155,8 @@ class Session:
         host = to if to.is_remote else froms[0]
         if not self._is_any_host and _place(host) != _place(self.host):
             raise errors.UsageError(f"{host.text} is not on this session's host")
-        return self._copy(froms, to, _options(self.options, fields), reporter, progress)
+        options = _filtered(_options(self.options, fields), exclude, include)
+        return self._copy(froms, to, options, reporter, progress)
 
     # --- streams
 
@@ -220,7 +230,9 @@ class Session:
             for text in connections.check(options, is_push):
                 if options.verbose:
                     reporter.note(text)
-            is_something = not is_push or any(os.path.lexists(each.path) for each in froms)
+            is_something = not is_push or any(
+                each.is_remote or os.path.lexists(each.path) for each in froms
+            )
             if is_something:
                 connections.start_logins(options, is_push=is_push, is_small=is_small)
             reporter.start(counters)
@@ -232,7 +244,8 @@ class Session:
             request = CopyRequest(
                 connections, froms, to, options, reporter, counters, keep_digests, listed
             )
-            result = Run(request).run()
+            with _far_source(froms, to, options) as far_source:
+                result = Run(dataclasses.replace(request, far_source=far_source)).run()
             return result
         finally:
             reporter.stop(result)
@@ -249,6 +262,25 @@ def _read_list(options: Options, froms: Sequence[Location]) -> PathList:
     return read_list(options)
 
 
+@contextlib.contextmanager
+def _far_source(
+    froms: list[Location], to: Location, options: Options
+) -> Iterator[FarSource | None]:
+    """Yield the connections to the source's host, if neither end of the copy is here."""
+    if not (froms[0].is_remote and to.is_remote):
+        yield None
+        return
+    from pscp.transfer.relay import FarSource  # here: few copies need it
+
+    far_source = FarSource(Connections(froms[0]), options)
+    is_cut = True
+    try:
+        yield far_source
+        is_cut = False
+    finally:
+        far_source.close(is_cut=is_cut)
+
+
 def _is_client(value: object) -> bool:
     return value is not None and not isinstance(value, str)
 
@@ -261,7 +293,8 @@ def _is_large(froms: list[Location]) -> bool:
     """Return whether these local sources may be worth several connections."""
     try:
         return any(
-            os.path.isdir(each.path) or os.stat(each.path).st_size >= _LARGE_BYTES for each in froms
+            each.is_remote or os.path.isdir(each.path) or os.stat(each.path).st_size >= _LARGE_BYTES
+            for each in froms
         )
     except OSError:
         return False
@@ -272,6 +305,17 @@ def _options(options: Options | None, fields: OptionFields | SessionFields) -> O
         return dataclasses.replace(options or Options(), **fields)
     except TypeError as error:
         raise errors.UsageError(f"no such option: {error}") from None
+
+
+def _filtered(options: Options, exclude: Patterns, include: Patterns) -> Options:
+    """Return the options with these patterns before its own filters: first `include`."""
+    words = {"include": include, "exclude": exclude}
+    for word, given in words.items():
+        if not isinstance(given, Sequence) or isinstance(given, bytes):
+            raise errors.UsageError(f"{word} must be a pattern or several, not {given!r}")
+        words[word] = [given] if isinstance(given, str) else given
+    added = [(word, pattern) for word, given in words.items() for pattern in given]
+    return dataclasses.replace(options, filters=(*added, *options.filters)) if added else options
 
 
 def _locations(sources: Source, destination: str | Location) -> tuple[list[Location], Location]:

@@ -103,7 +103,7 @@ def _parse_mode(text: str, umask: int) -> ModeChange:
     where = permissions = special = bits_of_who = 0
     for each in who:
         where |= _WHO[each]
-        bits_of_who |= {"u": 0o4000, "g": 0o2000}.get(each, 0)
+        bits_of_who |= {"u": 0o4000, "g": 0o2000, "a": 0o6000}.get(each, 0)
     for each in what:
         permissions |= _PERMISSIONS.get(each, 0)
         special |= {"s": bits_of_who or 0o4000, "t": 0o1000}.get(each, 0)

@@ -90,17 +90,12 @@ def parse_host(text: str) -> Location:
 
 
 def check_direction(sources: Sequence[Location], destination: Location) -> None:
-    """Refuse what is neither from here to one host nor from one host to here."""
+    """Refuse sources on several hosts, and a copy that stays on this machine."""
     if not sources:
         raise UsageError("a source is missing: give SOURCE... and DEST")
     hosts = {(source.user, source.host, source.port) for source in sources}
     if len(hosts) > 1:
         raise UsageError("the sources are on different hosts", "run pscp once for each host")
-    if sources[0].is_remote and destination.is_remote:
-        raise UsageError(
-            "source and destination are both remote; pscp copies from or to this machine",
-            "run pscp on one of the two hosts",
-        )
     if not sources[0].is_remote and not destination.is_remote:
         raise UsageError(
             "source and destination are both on this machine; pscp copies over SSH",

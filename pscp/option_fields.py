@@ -36,7 +36,7 @@ class _CommonFields(TypedDict, total=False):
 
     # which files
     filters: tuple[tuple[str, str], ...]
-    """("exclude", pattern) or ("include", pattern); the first that matches a file decides."""
+    """("exclude", pattern) or ("include", pattern), as rsync's; the first that matches decides."""
     files_from: str | None
     """Copy what this file lists ("-": standard input), a path below the source in each line."""
     from0: bool

@@ -10,6 +10,7 @@ Read next: progress.py.
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass, replace
 
@@ -49,6 +50,7 @@ MAX_BUFFER_BYTES = GIB - 1  # Linux doubles it, in an int
 MAX_SECONDS = 365 * 24 * 3600  # more is a slip of the finger
 MAX_AGE_S = 1000 * MAX_SECONDS  # of a file
 MAX_DELETE = 10**9
+MAX_FILTER_BYTES = 512 * 1024  # of their regular expressions: half of what a frame may hold
 MAX_CPU = 8191  # CONFIG_NR_CPUS at its largest
 
 # Patterns. `re` compiles one where it is first used, so that a command pays for few of them.
@@ -263,6 +265,10 @@ def _check_pairs(options: Options) -> None:
     for one, other in apart:
         if getattr(options, one) and getattr(options, other):
             raise UsageError(f"{_long(one)} and {_long(other)} contradict each other")
+    for what, unit in (("size", "bytes"), ("age", "s")):
+        least, most = (getattr(options, f"{end}_{what}_{unit}") for end in ("min", "max"))
+        if least is not None and most is not None and least > most:
+            raise UsageError(f"--min-{what} is more than --max-{what}: no file could be both")
     for one, other in (("max_delete", "delete"), ("backup_dir", "backup"), ("suffix", "backup")):
         if getattr(options, one) is not None and not getattr(options, other):
             raise UsageError(f"{_long(one)} says nothing without {_long(other)}")
@@ -324,9 +330,24 @@ def _check_attributes(options: Options) -> None:
 
 
 def _check_filters(options: Options) -> None:
-    for kind, pattern in options.filters:
+    if not options.filters:
+        return
+    from pscp.filters import regexes  # here: few copies have filters
+
+    for each in options.filters:
+        if not (
+            isinstance(each, tuple | list)
+            and len(each) == 2
+            and all(isinstance(text, str) for text in each)
+        ):
+            shown = '("exclude", "*.tmp")'
+            hint = 'copy(..., exclude="*.tmp") is shorter'
+            raise UsageError(f"filters: {each!r} is no pair such as {shown}", hint)
+        kind, pattern = each
         if kind not in ("exclude", "include"):
             raise UsageError(f"a filter must be exclude or include, not {kind!r}")
         if not pattern:
             raise UsageError(f"the pattern to {kind} is empty")
         check_path(pattern)
+    if len(json.dumps(regexes(options.filters))) > MAX_FILTER_BYTES:
+        raise UsageError("the patterns to exclude and include are too many for one copy")

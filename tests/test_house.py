@@ -38,7 +38,7 @@ LADDER = (
     ("transports",),
     ("progress", "signals"),
     ("processes", "options", "option_fields"),
-    ("values", "attributes"),
+    ("values", "filters", "attributes"),
     ("locations",),
     ("state", "terminal_text", "counters"),
     ("errors", "log"),

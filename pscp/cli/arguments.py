@@ -19,7 +19,7 @@ from pscp.values import parse_cpus, parse_number, parse_ports
 USAGE = "pscp [options] SOURCE... DEST, or --measure [options] HOST, or --clean [options] DIR"
 DESCRIPTION = (
     "Copy files and folders over several SSH connections at once; every chunk is verified. "
-    "SOURCE or DEST is [USER@]HOST:PATH or ssh://[USER@]HOST[:PORT]/PATH, the other a path here."
+    "SOURCE, DEST or both are [USER@]HOST:PATH or ssh://[USER@]HOST[:PORT]/PATH, else a path here."
 )
 EPILOG = (
     "DEST/ is a folder to copy into, made if it is missing. Sizes take K, M, G or T (powers of "

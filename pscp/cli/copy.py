@@ -110,6 +110,14 @@ def parse(argv: Sequence[str]) -> Command | Piped | Measure | Clean | Connection
     """Read a command line, or raise UsageError; looks at local sources, contacts nothing."""
     values, texts = make_parser().read(argv, '; a path that starts with "-" goes after --')
     others = {name for name in _NO_COPY if values.pop(name, False)}
+    if "filters" in values:
+        from pscp.cli.filter_files import with_files  # here: few copies have filters
+
+        values["filters"] = with_files(
+            values["filters"],
+            from0=values.get("from0", False),
+            stdin_is_taken="-" in texts or values.get("files_from") == "-",
+        )
     options = Options(**values)
     if others:
         return as_no_copy(texts, options, others)

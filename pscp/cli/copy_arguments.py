@@ -48,7 +48,7 @@ def add_which_files(group: argparse._ArgumentGroup) -> None:
             dest="filters",
             action="append",
             type=partial(pair, kind),
-            help=f"{what}; the first of these options that matches decides",
+            help=f"{what}, as rsync (docs/filters.md); the first of these that matches decides",
         )
         add(
             f"--{kind}-from",
@@ -56,7 +56,7 @@ def add_which_files(group: argparse._ArgumentGroup) -> None:
             dest="filters",
             action=Patterns,
             const=kind,
-            help=f"--{kind} for each line of FILE (-: standard input)",
+            help=f"--{kind} for each line of FILE (-: standard input) but # and ; comments",
         )
     add(
         "--files-from",

@@ -20,6 +20,7 @@ import os
 import pkgutil
 import re
 import select
+import threading
 import time
 import zlib
 from collections.abc import Callable, Sequence
@@ -198,6 +199,7 @@ class RemoteAgent:
         self._early = 0  # requests that were made early, and are not answered yet
         self._answers: list[tuple[object, bool]] = []  # to such requests
         self.session = session.Session(session.COORDINATOR)
+        self._sending = threading.Lock()  # of a lane that relays, two threads send
         self._poll = select.poll()
         for fd in (channel.read_fd, channel.error_fd):
             self._poll.register(fd, select.POLLIN)
@@ -334,7 +336,8 @@ class RemoteAgent:
         """Send one frame; the payload is bytes, or a Block of a file. Raises ConnectionLost."""
         header = wire.header(type_, payload, id_, offset, flags)
         try:
-            self._write(header, payload)
+            with self._sending:
+                self._write(header, payload)
         except (BrokenPipeError, ConnectionResetError):
             raise errors.ConnectionLost("the connection closed") from None
 

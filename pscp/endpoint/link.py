@@ -12,6 +12,7 @@ import contextlib
 import os
 import select
 import socket
+import sys
 import threading
 from typing import Callable, Iterator, List, Optional, Sequence, Tuple, Union
 
@@ -33,6 +34,8 @@ _RECEIVE_BYTES = 128 * 1024
 _CARRY_BYTES = 256 * 1024
 _SEND_BYTES = 64 * 1024  # are encrypted before they are sent; four records
 
+_SO_SNDBUFFORCE, _SO_RCVBUFFORCE = 32, 33  # socket(7); Python has no names for them
+
 Wait = Optional[Callable[[], None]]  # returns once there is something to receive; may raise
 Bytes = Union[bytes, memoryview]
 
@@ -44,9 +47,23 @@ def prepare(sock: socket.socket, congestion: str, rcvbuf: int, sndbuf: int) -> N
     """
     if congestion:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, congestion.encode("ascii"))
-    for option, size in ((socket.SO_RCVBUF, rcvbuf), (socket.SO_SNDBUF, sndbuf)):
-        if size:
+    for force, option, size in (
+        (_SO_RCVBUFFORCE, socket.SO_RCVBUF, rcvbuf),
+        (_SO_SNDBUFFORCE, socket.SO_SNDBUF, sndbuf),
+    ):
+        if size and not _has_set(sock, force, size):
             sock.setsockopt(socket.SOL_SOCKET, option, size)
+
+
+def _has_set(sock: socket.socket, force: int, size: int) -> bool:
+    """Set a buffer beyond net.core.rmem_max or wmem_max, as root may on Linux."""
+    if sys.platform != "linux":
+        return False
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, force, size)
+    except OSError:
+        return False
+    return True
 
 
 def keep_alive(sock: socket.socket) -> None:

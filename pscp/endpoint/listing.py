@@ -93,7 +93,7 @@ class Listing(tree.Walk):
         """Is it below a folder that the filters leave out?"""
         while "/" in path and self._rules.filters:
             path = path.rpartition("/")[0]
-            if self._excluded(0, path, True):
+            if tree.is_excluded(self._filters, path, True):
                 return True
         return False
 

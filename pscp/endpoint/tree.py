@@ -8,10 +8,10 @@ Not here: the use of entries (../transfer/plan.py), metadata as the sink applies
 Read next: source.py.
 """
 
-import fnmatch
 import os
+import re
 import stat
-from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, Iterator, List, NamedTuple, Optional, Pattern, Sequence, Tuple
 
 from . import failures, files, metadata
 from .files import Changed
@@ -31,8 +31,8 @@ class Entry(NamedTuple):
     mode: int
     mtime_ns: int
     inode: int
-    # "to" of a link, and "in" which top it is; "sparse", or "dig" where zeros may be a hole; what
-    # metadata.read() returns. Or a failure.
+    # "to" of a link, and "in" which top it is; "linked" of a file with other names; "sparse", or
+    # "dig" where zeros may be a hole; what metadata.read() returns. Or a failure.
     extra: Dict[str, object]
 
     @property
@@ -49,30 +49,25 @@ class Rules(NamedTuple):
     follow: bool  # whether a symbolic link counts as the file that it leads to
     preserve: bool
     archive: bool
-    filters: Sequence[Sequence[str]]  # ("exclude" | "include", pattern); the first match decides
+    filters: Sequence[Sequence[str]]  # ("exclude" | "include", regular expression)
     one_file_system: bool = False  # whether a folder on another device than its top stays empty
 
 
-def matches(pattern: str, path: str, is_folder: bool) -> bool:
-    """Does a filter's pattern match: "x" any such name, "a/x" a path, "x/" folders only?"""
-    if pattern.endswith("/"):
-        if not is_folder:
-            return False
-        pattern = pattern[:-1]
-    if "/" in pattern:
-        return fnmatch.fnmatchcase(path.partition("/")[2] or path, pattern.lstrip("/"))
-    return fnmatch.fnmatchcase(path.rpartition("/")[2], pattern)
+Filters = Sequence[Tuple[bool, Pattern[bytes]]]  # whether it excludes, and what it matches
 
 
-def is_excluded(filters: Sequence[Sequence[str]], name: str, path: str, is_folder: bool) -> bool:
-    """Do the filters leave this path out? `name` is the name of its source."""
-    if not name:  # the source "." is never excluded, and its name is in no path
-        if not path:
-            return False
-        path = "./" + path
-    for action, pattern in filters:
-        if matches(pattern, path, is_folder):
-            return action == "exclude"
+def compiled(filters: Sequence[Sequence[str]]) -> Filters:
+    """Return a Rules' filters as is_excluded() takes them."""
+    return [(kind == "exclude", re.compile(text.encode(), re.DOTALL)) for kind, text in filters]
+
+
+def is_excluded(filters: Filters, path: str, is_folder: bool) -> bool:
+    """Do the filters leave this path out? The first that matches decides. "" is never left out."""
+    if filters and path:
+        subject = b"/%s%s" % (to_bytes(path), b"\0" if is_folder else b"")
+        for excludes, pattern in filters:
+            if pattern.match(subject):
+                return excludes
     return False
 
 
@@ -85,7 +80,7 @@ class Walk:
     """A walk of several tops, each (name in the manifest, absolute path)."""
 
     def __init__(self, tops: Sequence[Tuple[str, bytes]], rules: Rules) -> None:
-        self._tops, self._rules = tops, rules
+        self._tops, self._rules, self._filters = tops, rules, compiled(rules.filters)
         self._linked: Dict[Tuple[int, int], Tuple[int, str]] = {}  # first names of hard links
 
     def entries(self, after: Optional[Tuple[int, str]] = None) -> Iterator[Entry]:
@@ -165,7 +160,7 @@ class Walk:
             name = _name(full, fd)
             status = os.stat(name, dir_fd=fd, follow_symlinks=self._rules.follow)
         except OSError as error:
-            if self._excluded(top, path, False):
+            if any(is_excluded(self._filters, path, is_folder) for is_folder in (False, True)):
                 return None, None
             if self._rules.follow and os.path.islink(full):
                 failure = failures.data(failures.UNSUPPORTED, path, _link_problem(error, full))
@@ -173,7 +168,7 @@ class Walk:
                 failure = failures.from_exception(error, path)
             return self._error(top, path, failure), None
         is_folder = stat.S_ISDIR(status.st_mode)
-        if self._excluded(top, path, is_folder):
+        if is_excluded(self._filters, path, is_folder):
             return None, None
         key = _key(status)
         if is_folder and key in ancestors:
@@ -183,10 +178,6 @@ class Walk:
         rules = self._rules
         is_mount = rules.one_file_system and ancestors[1:] and key[0] != ancestors[1][0]
         return entry, key if is_folder and rules.recursive and not is_mount else None
-
-    def _excluded(self, top: int, path: str, is_folder: bool) -> bool:
-        filters = self._rules.filters
-        return bool(filters) and is_excluded(filters, self._tops[top][0], path, is_folder)
 
     def _described(
         self, top: int, path: str, full: bytes, place: files.Place, status: os.stat_result
@@ -224,6 +215,7 @@ class Walk:
             if first != (top, path):
                 extra["in"], extra["to"] = first
                 return HARDLINK
+            extra["linked"] = 1
         return FILE
 
 

@@ -82,6 +82,6 @@ class Listing(Walk):
         """Return whether a folder above the path is excluded."""
         while "/" in path and self._rules.filters:
             path = path.rpartition("/")[0]
-            if tree.is_excluded(self._rules.filters, self._tops[0].name, path, True):
+            if tree.is_excluded(self._filters, path, True):
                 return True
         return False

@@ -87,7 +87,7 @@ class Walk:
 
     def __init__(self, client: Client, tops: Sequence[Top], rules: Rules) -> None:
         self._client = client
-        self._tops, self._rules = tops, rules
+        self._tops, self._rules, self._filters = tops, rules, tree.compiled(rules.filters)
         self._ahead: dict[bytes, Task[list[Found]]] = {}
 
     async def entries(self, after: tuple[int, str] | None) -> AsyncIterator[Entry]:
@@ -126,19 +126,21 @@ class Walk:
                     failure["path"] = path
                     yield _error(number, path + "/", failure)
                     continue
-                self._read_ahead(here, children)
+                self._read_ahead(here, path, children)
                 pending.append((iter(children), path, here))
                 ancestors.append(found.real or join(ancestors[-1], found.name))
 
     # --- listings
 
-    def _read_ahead(self, folder: bytes, children: list[Found]) -> None:
+    def _read_ahead(self, folder: bytes, path: str, children: list[Found]) -> None:
         if not self._rules.recursive:
             return
         for found in children:
             if len(self._ahead) >= _AHEAD:
                 return
             if isinstance(found.status, Attrs) and found.status.is_folder:
+                if tree.is_excluded(self._filters, _below(path, found.name), True):
+                    continue
                 full = join(folder, found.name)
                 if full not in self._ahead:
                     share = self._list(full, _LISTING_BYTES // _AHEAD)
@@ -193,8 +195,8 @@ class Walk:
     def _entry(self, number: int, path: str, found: Found, ancestors: list[bytes]) -> list[Entry]:
         """Return the entry in a list, or an empty list where it is excluded."""
         status = found.status
-        is_folder = isinstance(status, Attrs) and status.is_folder
-        if tree.is_excluded(self._rules.filters, self._tops[number].name, path, is_folder):
+        kinds = (status.is_folder,) if isinstance(status, Attrs) else (False, True)
+        if any(tree.is_excluded(self._filters, path, is_folder) for is_folder in kinds):
             return []
         if isinstance(status, dict):
             return [_error(number, path, {**status, "path": path})]

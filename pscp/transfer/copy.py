@@ -43,6 +43,7 @@ from pscp.transfer.work_queue import WorkQueue
 
 if TYPE_CHECKING:
     from pscp.endpoint.end import Stream
+    from pscp.transfer.relay import FarSource
 
 _SHORT_S = 0.005  # a round trip that decides nothing
 _TUNNEL = 4.0  # times as long takes a request through a tunnel as a packet to its near end, or more
@@ -61,8 +62,9 @@ class Run:
     def run(self) -> Result:
         """Copy, and return what became of it. Raises what stops the copy as a whole."""
         token, connections = self._token(), self._request.connections
-        tops = self._negotiation.near_tops() if self._request.is_push else []
-        if self._request.is_push and not tops:  # nobody need be contacted
+        is_here = self._request.is_push and self._request.far_source is None
+        tops = self._negotiation.near_tops() if is_here else []
+        if is_here and not tops:  # nobody need be contacted
             return self._result(None, None)
         journal = self._journal(token)
         complete = False
@@ -105,7 +107,7 @@ class Run:
         """
         request, is_push = self._request, self._request.is_push
         where = (os.uname().nodename, str(os.getuid()), _machine_id(), state.folder())
-        froms = [_absolute(f.path) if is_push else f.text for f in request.froms]
+        froms = [f.text if f.is_remote else _absolute(f.path) for f in request.froms]
         to = request.to.text if is_push else _absolute(request.to.path)
         return token_of(*where, str(is_push), *froms, to)
 
@@ -115,12 +117,13 @@ class Run:
         request = self._request
         if agents[0].is_sftp:
             self._note_sftp(agents[0])
-        tops = tops or self._negotiation.far_tops(agents)
+        sources = self._take_source()
+        tops = tops or self._far_tops(agents, sources)
         if not tops:
             return self._result(None, None)
         agreed = self._negotiation.agree(agents, tops, token, self._nonce, journal)
         far = agents[0]
-        algorithm = choose_hash(far)
+        algorithm = choose_hash(far, *sources[:1])
         pool = make_pool(
             request.connections,
             self._options,
@@ -128,6 +131,7 @@ class Run:
             far,
             is_push=request.is_push,
             note=request.reporter.note,
+            far_source=request.far_source,
         )
         coordinator = Coordinator(self._terms(pool, far, agreed, algorithm, journal))
         coordinator.results.failures += self._negotiation.missing
@@ -143,6 +147,10 @@ class Run:
             first = [agents.pop(0) for _ in range(min(len(agents), lanes))]
             pool.begin(of_source, of_sink, first)
             coordinator.run(tops, agreed.target)
+        except BaseException:
+            if request.far_source is not None:
+                request.far_source.cut()
+            raise
         finally:
             pool.end()
             agents += pool.kept.agents
@@ -150,6 +158,21 @@ class Run:
         _log.debug("to be remembered of the path: %s", lesson)
         request.connections.remember(self._options, request.is_push, lesson)
         return self._result(coordinator, pool)
+
+    def _take_source(self) -> list[RemoteAgent]:
+        """Return the first connection to the source's host, where neither end is here."""
+        far_source = self._request.far_source
+        return far_source.take(self._request.reporter.note) if far_source is not None else []
+
+    def _far_tops(self, agents: list[RemoteAgent], sources: list[RemoteAgent]) -> list[source.Top]:
+        far_source = self._request.far_source
+        if self._options.one_file_system and (sources or agents)[0].is_sftp:
+            raise errors.CopyError(
+                "over SFTP one file system is not told from another, so -x needs python3 there"
+            )
+        if far_source is None:
+            return self._negotiation.far_tops(agents, self._request.connections)
+        return self._negotiation.far_tops(sources, far_source.connections)
 
     def _terms(
         self, pool: LanePool, far: RemoteAgent, agreed: Agreement, algorithm: str, journal: Journal
@@ -173,12 +196,8 @@ class Run:
         )
 
     def _note_sftp(self, far: RemoteAgent) -> None:
-        """Tell the user what a copy over SFTP cannot do. Raises CopyError."""
+        """Tell the user what a copy over SFTP cannot do."""
         request = self._request
-        if self._options.one_file_system and not request.is_push:
-            raise errors.CopyError(
-                "over SFTP one file system is not told from another, so -x needs python3 there"
-            )
         how = str(far.hello.get("verify"))
         request.counters.set(verified=how != "none")
         request.explain(f"over SFTP; verified by: {how}")
@@ -220,6 +239,7 @@ def make_pool(
     is_push: bool,
     note: Callable[[str], None],
     stream: Stream | None = None,
+    far_source: FarSource | None = None,
 ) -> LanePool:
     """Return the lanes for a copy, or for a stream, over the path that `far` has measured."""
     rtt_s = path_rtt_s(far)
@@ -243,6 +263,7 @@ def make_pool(
         keeps=connections.keeps,
         bytes_per_s=options.limit_kbit_s * 1000 / 8 if options.limit_kbit_s else None,
         stream=stream,
+        make_near=far_source.near_end if far_source is not None else None,
     )
     return LanePool(PoolTerms(context, connections, options, counters, path, known, note))
 

@@ -14,6 +14,9 @@ from pscp.transfer.lane_share import LaneShare
 from pscp.transfer.plan import Ask, Chunk, Pack, Work
 
 _PATIENCE_S = 1.0  # for which a chunk is in flight before an idle lane takes it over
+# For which a lane that another has overtaken may hold what no other may do meanwhile. It stands
+# still, or nearly; to wait until it is silent takes a minute, and one that only ticks never is.
+_STALLED_S = 10.0
 _ANSWER_S = 3.0  # for a request that takes a second; after it another lane makes it as well
 # The later chunks of a stream wait for the first one. Once it takes so many times as long as chunks
 # take lately, and at least so long, it goes over another lane as well.
@@ -122,6 +125,16 @@ class InFlight:
         """
         return not self._is_stream and any(work.is_over for work in share.work.values())
 
+    def stalled(self, share: LaneShare) -> LaneShare | None:
+        """Return a lane that stands still, and on whose work all wait, if this one is idle."""
+        if not share.is_idle:
+            return None
+        for each in self._shares:
+            held_s = (each.age_s(n) for n, work in each.work.items() if _is_awaited(work))
+            if each is not share and self.is_behind(each) and max(held_s, default=0) > _STALLED_S:
+                return each
+        return None
+
     def unanswered(self, share: LaneShare) -> Ask | None:
         """Return an overdue request of another lane, which seems to stand still."""
         before_s = time.monotonic() - _ANSWER_S
@@ -153,6 +166,10 @@ class InFlight:
         before_s = time.monotonic() - self.patience_s()
         found = (each.held_since(before_s) for each in self._shares if each is not share)
         return next((chunk for chunk in found if chunk is not None), None)
+
+
+def _is_awaited(work: Work) -> bool:
+    return _is_exclusive(work) and not work.is_over
 
 
 def _is_exclusive(work: Work) -> bool:

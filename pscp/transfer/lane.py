@@ -6,8 +6,8 @@ had in flight goes back to the queue at once.
 
 On push the near end is the source and the far end the sink; on pull it is the other way round.
 
-Not here: what both threads share (lane_ends.py), in which states a lane can be (states.py),
-connecting again (worker.py).
+Not here: what both threads share (lane_ends.py), in which states a lane can be (states.py), a near
+end that is on a third host (relay.py), connecting again (worker.py).
 Read next: lane_sender.py.
 """
 
@@ -17,7 +17,7 @@ import threading
 
 from pscp.connect.bootstrap import RemoteAgent
 from pscp.endpoint import failures, requests, session, wire
-from pscp.errors import CopyError, CopyRunning, PscpError
+from pscp.errors import ConnectionLost, CopyError, CopyRunning, PscpError
 from pscp.transfer import states
 from pscp.transfer.lane_context import LaneContext
 from pscp.transfer.lane_ends import MISSHAPEN, LaneEnds, misshapen
@@ -27,6 +27,7 @@ from pscp.transfer.lane_share import IsParked, LaneShare, never
 
 # The numbers of the two requests that do not come from the queue, which numbers work from 1 on.
 _BEGIN, _END = 0, (1 << 64) - 1
+_STOOD_STILL = "it stood still while other connections worked"
 
 
 class Lane:
@@ -40,7 +41,8 @@ class Lane:
         self.error: PscpError | None = None  # why it was lost
         self._life = states.Machine(states.LANE, states.Lane.OPENING)
         share = LaneShare(context.new_window(), context.next_number(), is_parked)
-        self._ends = ends = LaneEnds(context, far, context.new_end(), share)
+        share.give_up = lambda: self._lose(ConnectionLost(_STOOD_STILL))
+        self._ends = ends = LaneEnds(context, far, context.new_end(self._lose), share)
         self._queue, self._far, self._near = context.queue, far, ends.near
         self._sender = LaneSender(ends)
         self._receiver = LaneReceiver(ends)

@@ -14,15 +14,43 @@ from typing import TYPE_CHECKING
 from pscp.endpoint import metadata, requests, tree
 from pscp.endpoint.end import End
 from pscp.endpoint.source import Source
-from pscp.transfer.lane_share import Window
+from pscp.errors import PscpError
+from pscp.transfer.lane_share import LEAST_BYTES, Window
 from pscp.transfer.work_queue import WorkQueue
 
 if TYPE_CHECKING:
-    from pscp.endpoint.end import Stream
+    from typing import Protocol
+
+    from pscp.endpoint.end import ChunkSink, ChunkSource, Reply, Stream
+    from pscp.endpoint.null_ends import NullSink
+    from pscp.endpoint.source import Source
+
+    class NearEnd(Protocol):
+        """The end of a lane that the coordinator asks without a channel."""
+
+        @property
+        def source(self) -> ChunkSource | None: ...
+        @property
+        def sink(self) -> ChunkSink | None: ...
+        def the_source(self) -> ChunkSource: ...
+        def the_sink(self) -> ChunkSink: ...
+        def file_source(self) -> Source: ...
+        def file_sink(self) -> NullSink: ...
+        def begin(self, request: requests.Begin) -> None: ...
+        def answer(self, request: requests.Request, reply: Reply) -> None: ...
+        def close(self) -> None: ...
+
+    MakeNear = Callable[["Lost"], NearEnd]
+
+Lost = Callable[[PscpError], None]  # ends a lane, and says why
 
 # Unacknowledged bytes a lane: the channel's window (2 MiB), a socket buffer (4 MiB with Linux's
 # default tcp_wmem), the pipes, and what waits to be made durable, with room to spare.
 WINDOW_BYTES = 16 * 1024 * 1024
+# Over a far path a lane that moves that much may have more. With socket buffers of 64 MiB, one lane
+# at 1 Gbit/s and 100 ms needs 12.5 MB on the way, and a chunk at either end.
+FAR_WINDOW_BYTES = 96 * 1024 * 1024
+FAR_S = 0.02  # a round trip; 16 MiB in one are 800 MB/s
 
 # The same for a stream, in which all later chunks wait for those that one lane holds: two of a
 # channel's windows, and what is in its pipes.
@@ -52,15 +80,18 @@ class LaneContext:
         keeps: bool,
         bytes_per_s: float | None = None,
         stream: Stream | None = None,
+        make_near: MakeNear | None = None,
     ) -> None:
         """Describe the lanes.
 
         With `keeps` the next copy gets their connections. `bytes_per_s` limits all lanes together.
         `stream` is this end of a stream, whose lanes have a smaller window, which grows.
+        `make_near` makes a lane's near end, where that is not here.
         """
         self.queue, self.is_push, self.keeps = queue, is_push, keeps
         self.limiter = RateLimiter(bytes_per_s)
         self._rtt_s, self._stream, self._umask = rtt_s, stream, metadata.current_umask()
+        self._make_near = make_near
         self._numbers = itertools.count(1)
 
     @property
@@ -79,18 +110,24 @@ class LaneContext:
     def new_window(self) -> Window:
         """Return the window of a lane that begins."""
         if self.is_stream:
-            return Window(STREAM_WINDOW_BYTES, self._rtt_s, begins_small=True)
-        return Window(WINDOW_BYTES, self._rtt_s)
+            return Window(LEAST_BYTES, self._rtt_s, STREAM_WINDOW_BYTES)
+        most_bytes = FAR_WINDOW_BYTES if self._rtt_s > FAR_S else WINDOW_BYTES
+        return Window(WINDOW_BYTES, self._rtt_s, most_bytes)
 
-    def new_end(self) -> End:
-        """Return a new near end for a lane."""
-        return End(self._umask, self._stream)
+    @property
+    def is_relayed(self) -> bool:
+        """Whether neither end of the copy is here."""
+        return self._make_near is not None
+
+    def new_end(self, lost: Lost) -> NearEnd:
+        """Return a new near end for a lane, which `lost` ends."""
+        return self._make_near(lost) if self._make_near else End(self._umask, self._stream)
 
     def near_source_entries(
         self, entries: Callable[[Source], Iterator[tree.Entry]] = Source.entries
     ) -> Iterator[tree.Entry]:
         """Yield the entries of the source at this end, or what `entries` yields for it."""
-        end = self.new_end()
+        end = End(self._umask, self._stream)
         end.begin(self.begin_near)
         try:
             yield from entries(end.file_source())

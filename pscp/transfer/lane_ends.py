@@ -11,14 +11,17 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from pscp.connect.bootstrap import RemoteAgent
 from pscp.endpoint import failures, wire
-from pscp.endpoint.end import End
 from pscp.errors import ProtocolError
 from pscp.transfer.lane_context import LaneContext
 from pscp.transfer.lane_share import LaneShare
 from pscp.transfer.plan import Ask, Chunk
+
+if TYPE_CHECKING:
+    from pscp.transfer.lane_context import NearEnd
 
 # What is raised where an answer is used that has another shape than the one it should have;
 # struct.error for a frame that is too short.
@@ -73,7 +76,7 @@ class LaneEnds:
 
     context: LaneContext
     far: RemoteAgent
-    near: End  # used with the near lock held where, on pull, both threads use it
+    near: NearEnd  # used with the near lock held where, on pull, both threads use it
     share: LaneShare
     expected: ExpectedChunks = field(default_factory=ExpectedChunks)
     near_lock: AbstractContextManager[object] = field(default_factory=threading.RLock)

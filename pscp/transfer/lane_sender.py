@@ -10,6 +10,7 @@ from __future__ import annotations
 from pscp.endpoint import failures, requests, source, system, tree, wire
 from pscp.transfer.lane_ends import LaneEnds
 from pscp.transfer.plan import Ask, Chunk, Job, Pack, Work
+from pscp.transfer.relay import RelayEnd
 
 
 class LaneSender:
@@ -61,26 +62,24 @@ class LaneSender:
                 self._near.the_sink().know(job.number, entry)
 
     def _send_chunk(self, number: int, chunk: Chunk) -> None:
-        failed: list[failures.Data] = []
         self._expected.add(number, chunk)
 
         def send(
             type_: int, id_: int, offset: int, payload: system.Payload, flags: int = 0
         ) -> None:
-            if type_ == wire.DIGEST and isinstance(payload, bytes):
+            is_last, rest = type_ == wire.DIGEST, b""
+            if isinstance(payload, bytes):
                 rest = payload[wire.COUNT.size :]
-                if flags & wire.FAILED:
-                    content = wire.Frame(type_, 0, 0, 0, memoryview(rest)).json()
-                    failed.append(failures.checked(content))
-                else:
-                    self._expected.digests[number] = rest.hex()
+            if is_last and not flags & wire.FAILED:
+                self._expected.digests[number] = rest.hex()
             self._limiter.wait(len(payload), self._ends.is_cut_off)
             self._far.send(type_, id_, offset, payload, flags)
+            if is_last and flags & wire.FAILED:
+                failure = failures.checked(wire.Frame(0, 0, 0, 0, memoryview(rest)).json())
+                self._expected.remove(number, chunk)
+                self._ends.settle(number, lambda: chunk.job.failed(chunk, failure))
 
         self._near.the_source().send_chunk(chunk.job.number, chunk.offset, chunk.length, send)
-        if failed:
-            self._expected.remove(number, chunk)
-            self._ends.settle(number, lambda: chunk.job.failed(chunk, failed[0]))
 
     def _get_chunk(self, number: int, chunk: Chunk) -> None:
         self._expected.add(number, chunk)
@@ -88,12 +87,17 @@ class LaneSender:
         self._far.send(wire.GET, chunk.job.number, chunk.offset, length)
 
     def _send_pack(self, number: int, pack: Pack) -> None:
-        rows, bodies = self._near.file_source().pack(pack.files)
-        pack.take_rows(rows)
-        listed = [[item.entry, row] for item, row in zip(pack.items, pack.rows, strict=True)]
-        payload = wire.pack_payload(listed, bodies)
-        self._limiter.wait(len(payload), self._ends.is_cut_off)
-        self._far.send(wire.PACK, number, 0, payload)
+        def send(rows: list[source.Row], bodies: list[bytes]) -> None:
+            pack.take_rows(rows)
+            listed = [[item.entry, row] for item, row in zip(pack.items, pack.rows, strict=True)]
+            payload = wire.pack_payload(listed, bodies)
+            self._limiter.wait(len(payload), self._ends.is_cut_off)
+            self._far.send(wire.PACK, number, 0, payload)
+
+        if isinstance(self._near, RelayEnd):
+            self._near.pack(pack.files, send)
+        else:
+            send(*self._near.file_source().pack(pack.files))
 
     def _ask(self, number: int, ask: Ask) -> None:
         request = ask.request_for(self._ends.share)

@@ -15,7 +15,7 @@ IsParked = Callable[[], bool]  # says whether a lane takes no more work
 
 _PACE_S = 1.0  # over which a lane's pace is measured
 _SLACK_S = 0.2  # of work that a lane may hold beyond two round trips
-_LEAST_BYTES = 2 * 1024 * 1024  # the window of an OpenSSH channel
+LEAST_BYTES = 2 * 1024 * 1024  # the window of an OpenSSH channel
 
 
 class Window:
@@ -25,11 +25,12 @@ class Window:
     slow does not hold work that others could do. The queue's lock guards it.
     """
 
-    def __init__(self, most_bytes: int, rtt_s: float, begins_small: bool = False) -> None:
-        """With `begins_small` the window begins at 2 MiB and grows by what lands, as TCP's does."""
-        self.capacity_bytes = _LEAST_BYTES if begins_small else most_bytes
+    def __init__(self, first_bytes: int, rtt_s: float, most_bytes: int | None = None) -> None:
+        """Begin with `first_bytes`; with more at most, grow by what lands, as TCP's window does."""
+        self.capacity_bytes = first_bytes
         self.in_flight_bytes = 0
-        self._most_bytes, self._span_s = most_bytes, 2 * rtt_s + _SLACK_S
+        self._most_bytes = first_bytes if most_bytes is None else most_bytes
+        self._span_s = 2 * rtt_s + _SLACK_S
         self._moved: deque[tuple[float, int]] = deque()  # when, and bytes, of the last second
         self._begun_s = time.monotonic()
 
@@ -56,7 +57,7 @@ class Window:
         wanted_bytes = self.capacity_bytes + size_bytes
         if now_s - self._begun_s > 2 * _PACE_S:  # before that, the connection gathers speed
             bytes_per_s = sum(moved_bytes for _, moved_bytes in self._moved) / _PACE_S
-            wanted_bytes = max(int(bytes_per_s * self._span_s), _LEAST_BYTES)
+            wanted_bytes = max(int(bytes_per_s * self._span_s), LEAST_BYTES)
         self.capacity_bytes = min(wanted_bytes, self._most_bytes)
 
 
@@ -70,6 +71,8 @@ class LaneShare:
 
     Only the queue changes it, with its lock held; its lane may read it.
     """
+
+    give_up: Callable[[], object]  # ends the lane, which stands still; its lane sets it
 
     def __init__(self, window: Window, lane: int = 0, is_parked: IsParked = never) -> None:
         """`lane` is the lane's number. While `is_parked()` the lane gets no more work."""

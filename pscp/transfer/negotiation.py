@@ -13,9 +13,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from pscp import errors
+from pscp import errors, filters
 from pscp.connect.bootstrap import RemoteAgent, copy_modules
 from pscp.connect.connections import Connections
 from pscp.endpoint import failures, hashes, metadata, placing, requests, source, tree
@@ -43,6 +43,10 @@ _LIMITED_BLOCK_BYTES = 256 * KIB  # a block goes at once: larger ones would make
 _SEVERAL = "the contents of two folders may have the same names: copy one folder after the other"
 
 
+if TYPE_CHECKING:
+    from pscp.transfer.relay import FarSource
+
+
 @dataclass(frozen=True)
 class CopyRequest:
     """The copy that a command or a call asks for."""
@@ -55,6 +59,7 @@ class CopyRequest:
     counters: Counters
     keep_digests: bool
     listed: PathList | None = None  # what is copied of the source (--files-from)
+    far_source: FarSource | None = None  # where neither end is here
 
     @property
     def is_push(self) -> bool:
@@ -121,12 +126,12 @@ class Negotiation:
                 self._report_missing(failures.data(error.kind, location.path, str(error)))
         return self._named(found)
 
-    def far_tops(self, agents: list[RemoteAgent]) -> list[source.Top]:
+    def far_tops(self, agents: list[RemoteAgent], connections: Connections) -> list[source.Top]:
         """Return the sources at the far end. One that is missing is reported."""
         paths = self._request.from_paths
         tops: list[tuple[str, source.Top]] = []
         literal: list[str] = []  # paths that may be patterns, but are names that exist
-        for path, found in zip(paths, self._expand(agents, paths), strict=True):
+        for path, found in zip(paths, self._expand(agents, connections, paths), strict=True):
             if isinstance(found, dict):
                 self._report_missing(_checked_failure(found))
                 continue
@@ -137,7 +142,7 @@ class Negotiation:
         if self._request.listed is not None and len(tops) > 1:
             raise errors.DestinationError("the list of --files-from is for one source, not several")
         if literal and not self._options.quiet:
-            self._note_patterns(agents, literal)
+            self._note_patterns(agents, connections, literal)
         return self._named(tops)
 
     def _named(self, found: list[tuple[str, source.Top]]) -> list[source.Top]:
@@ -145,7 +150,7 @@ class Negotiation:
         if not self._options.has_whole_paths:
             self.names = [top.name for _, top in found]
             return [top for _, top in found]
-        is_pull, is_strict = not self._request.is_push, self._options.strict_names
+        is_pull, is_strict = self._request.froms[0].is_remote, self._options.strict_names
         named = [
             (relative.name_of(path, top, is_pattern=is_pull, is_strict=is_strict), top)
             for path, top in found
@@ -155,10 +160,10 @@ class Negotiation:
         return [top for _, top in alone]
 
     def _expand(
-        self, agents: list[RemoteAgent], paths: list[str]
+        self, agents: list[RemoteAgent], connections: Connections, paths: list[str]
     ) -> list[list[source.Top] | dict[str, object]]:
         """Return for each path the far end's sources, or its failure. Raises ProtocolError."""
-        answer = self._ask(False, agents, requests.Expand(paths, glob=True))
+        answer = self._ask(False, agents, requests.Expand(paths, glob=True), connections)
         try:
             return [
                 found
@@ -169,10 +174,12 @@ class Negotiation:
         except (TypeError, ValueError) as error:
             raise errors.ProtocolError(f"sources of another shape: {error}") from None
 
-    def _note_patterns(self, agents: list[RemoteAgent], paths: list[str]) -> None:
+    def _note_patterns(
+        self, agents: list[RemoteAgent], connections: Connections, paths: list[str]
+    ) -> None:
         """Note each path that was taken for a name, and would match others as a pattern."""
         patterns = list(map(_as_pattern, paths))
-        tops = self._expand(agents, patterns)
+        tops = self._expand(agents, connections, patterns)
         for path, pattern, found in zip(paths, patterns, tops, strict=True):
             if isinstance(found, list) and [top.name for top in found] != [_last_name(path)]:
                 self._request.reporter.note(
@@ -262,13 +269,18 @@ class Negotiation:
         _log.debug("run %s owns the copy; earlier runs: %s", request.nonce, claimed.earlier)
         return claimed
 
-    def _ask_far(self, agents: list[RemoteAgent], request: requests.Request) -> tuple[object, bool]:
+    def _ask_far(
+        self,
+        agents: list[RemoteAgent],
+        request: requests.Request,
+        connections: Connections | None = None,
+    ) -> tuple[object, bool]:
         """Ask the first agent. Return its answer, and whether that is a failure.
 
         If its connection is lost, another one is asked: each of these requests may be made twice.
         Raises ConnectError.
         """
-        connections = self._request.connections
+        connections = connections or self._request.connections
         for pause_s in (*_PAUSES_S, None):
             try:
                 return agents[0].ask(request)
@@ -282,13 +294,19 @@ class Negotiation:
             replace_dead(agents, connections, self._options, self._request.reporter.note)
         raise AssertionError("the last attempt returns or raises")
 
-    def _ask(self, of_near: bool, agents: list[RemoteAgent], request: requests.Request) -> object:
+    def _ask(
+        self,
+        of_near: bool,
+        agents: list[RemoteAgent],
+        request: requests.Request,
+        connections: Connections | None = None,
+    ) -> object:
         """Ask one end. Raises DestinationError for its refusal."""
         found: list[tuple[object, bool]] = []
         if of_near:
             self._near.answer(request, lambda answer, failed: found.append((answer, failed)))
         else:
-            found.append(self._ask_far(agents, request))
+            found.append(self._ask_far(agents, request, connections))
         answer, is_failed = found[0]
         if is_failed:
             failure = _checked_failure(answer)
@@ -363,12 +381,15 @@ def _checked_name(value: object) -> str:
 # --- what an end is asked to be
 
 
-def choose_hash(far: RemoteAgent) -> str:
-    """Return the fastest digest that both ends have. Raises ProtocolError if there is none."""
+def choose_hash(far: RemoteAgent, source: RemoteAgent | None = None) -> str:
+    """Return the fastest digest that both ends have: the far one, and this one or `source`.
+
+    Raises ProtocolError if there is none.
+    """
     try:
-        return hashes.fastest(hashes.speeds(), far.hashes)
+        return hashes.fastest(source.hashes if source else hashes.speeds(), far.hashes)
     except ValueError:
-        raise errors.ProtocolError("the agent has no digest that this end has") from None
+        raise errors.ProtocolError("the two ends have no digest in common") from None
 
 
 def source_request(
@@ -380,7 +401,7 @@ def source_request(
         follow=options.follows_links,
         preserve=options.preserve,
         archive=options.archive,
-        filters=options.filters,
+        filters=filters.regexes(options.filters),
         one_file_system=options.one_file_system,
     )
     block_bytes = options.block_bytes

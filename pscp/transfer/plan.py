@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
+from pscp import filters
 from pscp.endpoint import failures, paths, requests, source, tree
 from pscp.endpoint.files import Extent
 from pscp.endpoint.paths import is_pscps_own, to_bytes, to_text
@@ -29,7 +30,7 @@ MEMORY_BYTES = 4096
 QUESTION_BYTES = 512 * 1024  # of entries in one request: half of what a frame may hold
 QUESTION_ITEMS = 500
 # The keys of an entry's extra whose values are short enough for PACK_OVERHEAD_BYTES.
-_SHORT = frozenset(["a", "o", "sparse", "new"])
+_SHORT = frozenset(["a", "o", "linked", "sparse", "new"])
 
 
 class Placed(NamedTuple):
@@ -284,7 +285,7 @@ class SourceRules:
         """On a pull the filters are applied here too, since a far end may not have applied them."""
         self._tops, self._options = tops, options
         self._is_pull = is_pull
-        self._filters = options.filters if is_pull else ()
+        self._filters = tree.compiled(filters.regexes(options.filters) if is_pull else ())
         self._entered = (0, "")  # the last folder that is known not to be left out
 
     def check(self, entry: tree.Entry) -> None:
@@ -303,16 +304,16 @@ class SourceRules:
             # Most names have no dot there, and need not be encoded for each file of a pull.
             if name.startswith(".") and is_pscps_own(to_bytes(name)):
                 raise ValueError("has a name of pscp's own, which no walk finds")
-        if self._filters and self._is_left_out(entry, top.name):
+        if self._filters and self._is_left_out(entry):
             raise ValueError("is sent, though --exclude leaves it out")
 
-    def _is_left_out(self, entry: tree.Entry, name: str) -> bool:
+    def _is_left_out(self, entry: tree.Entry) -> bool:
         """Return whether the entry is excluded, or in a folder that is."""
-        if tree.is_excluded(self._filters, name, entry.path, entry.kind == tree.FOLDER):
+        if tree.is_excluded(self._filters, entry.path, entry.kind == tree.FOLDER):
             return True
         above = folder = entry.path.rpartition("/")[0]
         while above and not self._is_entered(entry.top, above):
-            if tree.is_excluded(self._filters, name, above, True):
+            if tree.is_excluded(self._filters, above, True):
                 return True
             above = above.rpartition("/")[0]
         self._entered = entry.top, folder

@@ -3,12 +3,14 @@
 A source at the far end is walked there, answer by answer, over whichever lane lives.
 
 Not here: how a folder is walked (endpoint/tree.py), what is sent how (coordinator.py), what is at
-the destination already (resume.py), the rules by which an entry is checked and placed (plan.py).
+the destination already (resume.py), the rules by which an entry is checked, placed and left out
+(plan.py, selection.py).
 """
 
 from __future__ import annotations
 
 import threading
+import time
 import unicodedata
 from collections.abc import Iterator
 from typing import Protocol
@@ -35,6 +37,7 @@ from pscp.transfer.plan import (
     weight_bytes,
 )
 from pscp.transfer.results import Results
+from pscp.transfer.selection import Selection
 from pscp.transfer.work_queue import WorkQueue
 
 LOOK_ITEMS = 256  # entries that are looked up with one request
@@ -65,8 +68,10 @@ class PlanWalk(threading.Thread):
         super().__init__(name="walk", daemon=True)
         self._copy, self._terms, self._queue = copy, copy.terms, copy.terms.queue
         self._attributes: Attributes | None = None  # what changes; known when the walk begins
-        self._rules = SourceRules(tops, self._terms.options, not self._terms.context.is_push)
+        self._is_here = self._terms.context.is_push and not self._terms.context.is_relayed
+        self._rules = SourceRules(tops, self._terms.options, not self._is_here)
         self._placement = Placement(tops, target.names)
+        self._selection = Selection(self._terms.options, time.time_ns())
         existing = set(target.existing)
         self._new_tops = {top for top, name in enumerate(target.names) if name not in existing}
         # Only this thread uses these.
@@ -97,7 +102,7 @@ class PlanWalk(threading.Thread):
         if not folders:
             return
         wanted = list(folders.values())
-        if self._terms.context.is_push:
+        if self._is_here:
             found = list(self._terms.context.near_source_entries(lambda near: above(near, wanted)))
         else:
             found = []
@@ -171,11 +176,11 @@ class PlanWalk(threading.Thread):
         if listed is not None:
             for failure in listed.refused:
                 self._refuse(failure)
-        if context.is_push and listed is not None:
+        if self._is_here and listed is not None:
             rows = listed.rows()
             yield from context.near_source_entries(lambda near: Listing(near).listed(rows))
             return
-        if context.is_push:
+        if self._is_here:
             yield from context.near_source_entries()
             return
         try:
@@ -193,6 +198,8 @@ class PlanWalk(threading.Thread):
         try:
             self._rules.check(entry)
             item = self._changed(self._placement.place(entry))
+            if self._selection.leaves_out(entry):
+                return
             self._check_alone(item.entry)
         except (failures.Refusal, ValueError, LookupError) as error:
             kind = error.kind if isinstance(error, failures.Refusal) else failures.UNSAFE

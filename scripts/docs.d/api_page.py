@@ -29,7 +29,8 @@ What a program imports is in the module `pscp`; classes that are named without i
 
 The [options](#options) are typed: `pscp.copy("a", "host:b", recursve=True)` is an error for mypy
 and in an editor, and a `pscp.UsageError` when it runs. `Source` is a `str` or a `Location`, or a
-sequence of them; `Progress` a function of a `Counters`; `Say` a function of a `str`.
+sequence of them; `Patterns` a `str` or a sequence of them ([which files](filters.md)); `Progress` a
+function of a `Counters`; `Say` a function of a `str`.
 
 What this page names stays as it is within a minor version (0.2.x). What it does not name is not for
 programs to call.

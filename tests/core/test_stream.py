@@ -42,7 +42,7 @@ from pscp.endpoint.paths import is_pscps_own
 from pscp.stream import pipe, stream
 from pscp.stream.pipe import Target
 from pscp.stream.stream import Stream
-from pscp.transfer import in_flight, lane_share
+from pscp.transfer import in_flight, lane_context, lane_share
 
 KIB = 1024
 SLOT_BYTES = 32 * KIB
@@ -72,7 +72,8 @@ def small() -> Iterator[None]:
         for module in (endpoint_stream, pipe, stream):
             patch.setattr(module, "SLOT_BYTES", SLOT_BYTES)
         patch.setattr(options, "MIN_WINDOW_BYTES", WINDOW_BYTES)
-        patch.setattr(lane_share, "_LEAST_BYTES", LANE_BYTES)
+        patch.setattr(lane_share, "LEAST_BYTES", LANE_BYTES)
+        patch.setattr(lane_context, "LEAST_BYTES", LANE_BYTES)
         patch.setattr(endpoint_stream, "_GATHER_MS", 1)
         patch.setattr(endpoint_stream, "_STOP_MS", 5)
         patch.setattr(stream_server, "PATIENCE_S", 0.03)

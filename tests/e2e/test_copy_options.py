@@ -11,11 +11,14 @@ import hashlib
 import os
 import random
 import signal
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from compare import assert_same_tree, tree_digest
 
+import pscp
 from e2e.ways import Way
 from pscp.progress import Counters
 from pscp.values import KIB, MIB
@@ -51,11 +54,22 @@ def arrived(way: Way) -> list[str]:
     [
         (["exclude=src/*.o", "exclude=doc"], ["t/a.c", "t/a.o", "t/src/a.c"]),
         (["include=a.o", "exclude=a.*"], ["t/a.o", "t/src/a.o", "t/src/doc/b.txt"]),
+        (
+            ["exclude=/t/*.o", "exclude=/src", "exclude=s**b.*"],
+            [
+                "t/a.c",
+                "t/doc/a.txt",
+                "t/src/a.c",
+                "t/src/a.o",
+            ],
+        ),
+        (["include=*/", "include=[!a]*", "exclude=*"], ["t/src/doc/b.txt"]),
+        (["exclude=/t/doc/***", "exclude=src/***/"], ["t/a.c", "t/a.o"]),
         (["exclude=t"], []),
     ],
 )
 def test_filters(way: Way, words: list[str], names: list[str]) -> None:
-    """Not here: what a pattern matches (../unit/test_tree.py)."""
+    """Not here: what a pattern matches (../unit/test_filters.py)."""
     tree = ("a.c", "a.o", "doc/a.txt", "src/a.c", "src/a.o", "src/doc/b.txt")
     make(way.source / "t", tree)
     filters = tuple((kind, pattern) for kind, _, pattern in (w.partition("=") for w in words))
@@ -63,12 +77,67 @@ def test_filters(way: Way, words: list[str], names: list[str]) -> None:
     assert arrived(way) == names
 
 
-def test_filters_typed(push: Way) -> None:
+def test_filters_typed(push: Way, tmp_path: Path) -> None:
     """The first that matches decides, in the order of the command line."""
-    make(push.source / "t", ("a.c", "a.o", "b.o"))
-    words = ("--include=a.o", "--exclude", "*.o", "--include=b.o")
+    make(push.source / "t", ("a.c", "a.o", "b.o", "c.o"))
+    (tmp_path / "list").write_text("# as rsync's\n*.o\n")
+    words = ("--include=a.o", "--exclude-from", str(tmp_path / "list"), "--include=b.o")
     assert push.command("-r", *words, names=["t"]).code == 0
     assert arrived(push) == ["t/a.c", "t/a.o"]
+
+
+def test_filters_of_a_program(push: Way) -> None:
+    """What is included stands first, then what is excluded, then the filters of the options."""
+    make(push.source / "t", ("a.c", "a.o", "b.o", "c.tmp"))
+    sources, destination = push.locations(["t"], "")
+    chosen = pscp.Options(
+        recursive=True, connections=1, config_file=push.server.ssh_config,
+        filters=(("exclude", "*.c"), ("include", "b.o")),
+    )  # fmt: skip
+    words: dict[str, Any] = {"include": ["a.o"], "exclude": "*.o"}
+    assert pscp.copy(sources, destination, options=chosen, **words).ok
+    assert arrived(push) == ["t/a.o", "t/c.tmp"]
+    with pscp.Session(push.server.host, chosen) as session:
+        assert session.copy(sources, destination + "/again", include=("a.c",)).ok
+    assert [name for name in arrived(push) if name.startswith("again")] == [
+        "again/a.c", "again/a.o", "again/b.o", "again/c.tmp",
+    ]  # fmt: skip
+    for wrong in ("", ["a", ""], 1, [b"x"], b"x", None):
+        with pytest.raises(pscp.UsageError):
+            pscp.copy(sources, destination, options=chosen, exclude=wrong)  # type: ignore[arg-type]
+
+
+def test_sizes_and_ages(way: Way) -> None:
+    """What is left out is no failure, is not counted, and stays as it is there."""
+    now_s = time.time()
+    for name, size, age_s in (
+        ("small", 9, 5000), ("least", 10, 5000), ("most", MIB, 5000), ("large", MIB + 1, 5000),
+        ("new", 10, 0), ("old", 10, 10**6), ("empty", 0, 5000),
+    ):  # fmt: skip
+        write_random(way.source / "t" / name, size)
+        os.utime(way.source / "t" / name, (now_s - age_s,) * 2)
+    make(way.destination, ("old",))
+    (way.source / "t" / "folder").mkdir()
+    result = way.copy("t/.", min_size_bytes=10, max_size_bytes=MIB, min_age_s=1000, max_age_s=9000)
+    assert (result.ok, result.files, result.files_skipped) == (True, 2, 0)
+    assert arrived(way) == ["least", "most", "old"]
+    assert (way.destination / "old").read_text() == "old of destination"
+    assert (way.destination / "folder").is_dir()
+
+
+@pytest.mark.needs_agent(reason="over SFTP hard links are files of their own")
+def test_a_file_is_left_out_with_all_its_names(way: Way) -> None:
+    """Else a further name would be made of what is at the destination under the first one."""
+    for name, size in (("a-large", 100), ("b-small", 10)):
+        write_random(way.source / name, size)
+        (way.source / f"{name}-too").hardlink_to(way.source / name)
+    make(way.destination, ("a-large",))
+    result = way.copy(".", archive=True, max_size_bytes=50)
+    assert (result.ok, result.files) == (True, 2)
+    assert arrived(way) == ["a-large", "b-small", "b-small-too"]
+    assert (way.destination / "b-small-too").samefile(way.destination / "b-small")
+    assert way.copy("a-large", "b-small", max_size_bytes=50).ok  # as sources of their own
+    assert (way.destination / "a-large").read_text() == "a-large of destination"
 
 
 def test_what_is_excluded_stays_as_it_is_there(way: Way) -> None:

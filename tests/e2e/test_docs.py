@@ -75,8 +75,9 @@ def check_everyday(world: World, ran: Ran) -> None:
     assert_same_tree(here / "data", there / "backup" / "data")
     assert_same_tree(here / "data", there / "archive", modes=True, times=True)
     assert sorted(path.name for path in there.iterdir()) == [
-        "archive", "backup", "big.iso", "clean", "logs",
+        "archive", "backup", "big.iso", "clean", "copied", "logs",
     ]  # fmt: skip
+    assert_same_tree(there / "logs", there / "copied" / "logs")
     for name in ("day-1.log", "day-1.gz", "day-2.gz"):
         assert (here / name).read_text() == f"{name} there"
     assert (there / "clean" / "data" / "report.txt").exists()
@@ -84,6 +85,24 @@ def check_everyday(world: World, ran: Ran) -> None:
     assert_no_part(there)
     last = json.loads(ran.out.splitlines()[-1])
     assert (last["event"], last["ok"]) == ("end", True)
+
+
+def check_filters(world: World, ran: Ran) -> None:
+    for folder, kept in (
+        ("a", ["data", "data/report.txt"]),
+        ("b", ["data", "data/photos", "data/photos/1.jpg"]),
+        ("c", ["data", "data/photos", "data/photos/1.jpg", "data/report.txt"]),
+        ("d", ["data", "data/half-done.tmp", "data/photos", "data/report.txt"]),
+    ):
+        assert below(world.there / folder) == kept, folder
+
+
+def check_filters_python(world: World, ran: Ran) -> None:
+    assert below(world.there / "e") == ["data", "data/half-done.tmp", "data/report.txt"]
+
+
+def below(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
 
 
 def check_sockets(world: World, ran: Ran) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import signal
 import socket
 import sys
 import threading
@@ -41,6 +42,7 @@ class Between:
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
         self._sockets: list[socket.socket] = []
+        self._closing = threading.Event()
         self._begin(self._accept)
 
     def places(self, host: str, own: str, port: int) -> list[tuple[str, int]]:
@@ -74,15 +76,24 @@ class Between:
                     self.passed += len(data)
                     if not self.meet(self, data):
                         break
+                if not data:  # it was held back, and so is all that follows
+                    self._closing.wait()
                 b.sendall(data)
         for sock in (a, b):
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
 
-    def close(self) -> None:
-        for sock in (self._server, *self._sockets):
+    def cut_all(self) -> None:
+        """End every lane."""
+        for sock in self._sockets:
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self._closing.set()
+        with contextlib.suppress(OSError):
+            self._server.shutdown(socket.SHUT_RDWR)
+        self.cut_all()
         for thread in self._threads:
             thread.join(20)
         for sock in (self._server, *self._sockets):
@@ -113,6 +124,11 @@ class Once:
 
 def cut(data: bytearray) -> bool:
     return False
+
+
+def hold(data: bytearray) -> bool:
+    data.clear()
+    return True
 
 
 def flip(data: bytearray) -> bool:
@@ -271,7 +287,28 @@ def test_planes_take_turns_in_one_session(push: Way) -> None:
 
 
 @PLANES
-def test_the_control_connection_is_killed(way: Way, plane: str, between: Between) -> None:
+def test_a_lane_stands_still(way: Way, plane: str, between: Between) -> None:
+    """What it holds is taken over, and nobody waits for its silence to end."""
+    fill(way.source / "big", BIG_BYTES)
+    between.meet = once = Once(6 * MIB, hold)
+    result = way.copy(connections=2, plane=plane, chunk_bytes=MIB)
+    assert_copied(way, result)
+    assert once.done
+
+
+@PLANES
+def test_through_a_jump_host_where_it_is_asked_for(push: Way, plane: str) -> None:
+    fill(push.source / "big", 3 * MIB)
+    result = push.copy(plane=plane, jump=push.server.host)
+    assert_copied(push, result)
+    assert result.plane == plane
+
+
+@pytest.mark.parametrize("with_lanes", [False, True], ids=["alone", "with all lanes"])
+@PLANES
+def test_the_control_connection_is_killed(
+    way: Way, plane: str, between: Between, with_lanes: bool
+) -> None:
     """A lane that is lost after that comes again by way of another login."""
     fill(way.source / "big", BIG_BYTES)
 
@@ -279,6 +316,8 @@ def test_the_control_connection_is_killed(way: Way, plane: str, between: Between
         control = there.connections._plane
         assert control is not None and control._control is not None
         os.kill(control._control.channel.pid, 9)
+        if with_lanes:
+            between.cut_all()
         return False
 
     between.meet = once = Once(6 * MIB, kill)
@@ -312,3 +351,19 @@ def test_the_coordinator_is_killed(push: Way, plane: str) -> None:
     until(lambda: push.parts(), "data lands")
     running.kill()
     until(lambda: not descendants(push.server.pid), "agents end")
+
+
+@PLANES
+def test_ctrl_c(push: Way, plane: str) -> None:
+    """What has landed is kept, and the same command goes on from there."""
+    data = fill(push.source / "big", 64 * MIB)
+    words = ("--plane", plane, "-c", "2")
+    running = push.start(*words, "-l", "80000")
+    until(lambda: push.journaled_bytes() >= 4 * MIB, "data lands")
+    running.send(signal.SIGINT)
+    assert running.ended().code == 130
+    until(lambda: not descendants(push.server.pid), "agents end")
+    ended = push.run(*words)
+    assert ended.code == 0, ended.err
+    assert ended.end["bytes_resumed"] >= 4 * MIB
+    assert (push.destination / "big").read_bytes() == data

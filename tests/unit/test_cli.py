@@ -179,7 +179,6 @@ def test_paths(copy: Copy, words: list[str], sources: list[str], destination: st
         (["a", "-host:b"], "-h does not go with other letters"),
         (["--", "a", "-host:b"], 'cannot start with "-"'),
         (["--", "a", "a"], "both on this machine"),
-        (["h:a", "h:b"], "both remote"),
         (["h:a", "g:a", "a"], "different hosts"),
         (["h:a", "a", "a"], "different hosts"),
         (["h:a", "me@h:a", "a"], "different hosts"),
@@ -243,12 +242,74 @@ def test_any_command_line_makes_sense_or_is_wrong_use(words: list[str]) -> None:
 def test_options_round_trip(
     filters: list[tuple[str, str]], connections: int, block_bytes: int
 ) -> None:
-    filters = [(kind, pattern.replace("\0", "0")) for kind, pattern in filters if pattern != "--"]
+    rules = ("--", "!", "+ ", "- ")  # patterns that are more than that, as for rsync
+    filters = [
+        (kind, pattern.replace("\0", "0"))
+        for kind, pattern in filters
+        if not pattern.startswith(rules)
+    ]
     words = [f"--{kind}={pattern}" for kind, pattern in filters]
     command = cli.parse([*words, f"-c{connections}", "-b", str(block_bytes), "host:a", "."])
     assert command.options == replace(
         Options(), filters=tuple(filters), connections=connections, block_bytes=block_bytes
     )
+
+
+# --- files of patterns
+
+
+@pytest.mark.parametrize(
+    ("words", "content", "patterns"),
+    [
+        (
+            [],
+            b"# no\n\n; no\r\na b \r\n+ *.c\n\xff\n#",
+            ["first", "a b ", "+*.c", "\udcff", "last"],
+        ),
+        (["-0"], b"a\nb\0#no\0\0c\r", ["first", "a\nb", "c\r", "last"]),
+        (["--include=x"], b"!", ["last"]),
+        ([], b"", ["first", "last"]),
+    ],
+)
+def test_a_file_of_patterns_has_its_place(
+    tmp_path: Path, words: list[str], content: bytes, patterns: list[str]
+) -> None:
+    """Patterns to include are shown with a "+" here."""
+    path = tmp_path / "patterns"
+    path.write_bytes(content)
+    words = ["--exclude=first", *words, "--exclude-from", str(path), "--exclude=last"]
+    command = cli.parse([*words, "host:a", "."])
+    assert isinstance(command, cli.Command)
+    found = [("+" if kind == "include" else "") + each for kind, each in command.options.filters]
+    assert found == patterns
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--exclude-from", "gone", "host:a", "."], "--exclude-from: gone: No such file or dir"),
+        (["--include-from", ".", "host:a", "."], "--include-from: .: Is a directory"),
+        (["--exclude-from=-", "--include-from=-", "host:a", "."], "standard input"),
+        (["--exclude-from=-", "-", "host:a"], "standard input"),
+        (["--exclude-from=-", "--files-from=-", "a", "host:"], "standard input"),
+        (["--exclude", "- ", "host:a", "."], "the pattern to exclude is empty"),
+    ],
+)
+def test_files_of_patterns_that_cannot_be(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(words) == 2
+    err = capsys.readouterr().err
+    assert message in err and err.count("\n") <= 2
+
+
+def test_patterns_from_standard_input() -> None:
+    code = (
+        "from pscp.cli.copy import parse\n"
+        "print(parse(['--include-from', '-', 'host:a', '.']).options.filters)"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], input=b"a*\n", stdout=-1, check=True)
+    assert ran.stdout == b"(('include', 'a*'),)\n"
 
 
 def test_summary(copy: Copy, capsys: pytest.CaptureFixture[str]) -> None:

@@ -258,6 +258,12 @@ def test_options_within_bounds(fields: dict[str, object]) -> None:
         ({"cpus": (8192,)}, "a processor's number must be 0 to 8191"),
         ({"cpus": (-1,)}, "a processor's number"),
         ({"filters": (("exclude", ""),)}, "empty"),
+        ({"filters": ("*.tmp",)}, "filters: '*.tmp' is no pair such as"),
+        ({"filters": "*.tmp"}, "is no pair"),
+        ({"filters": (("exclude", 1),)}, "is no pair"),
+        ({"filters": (("exclude", "*" * 4095 + "\udc80" * 4095),) * 30}, "too many"),
+        ({"min_size_bytes": 2, "max_size_bytes": 1}, "--min-size is more than --max-size"),
+        ({"min_age_s": 2, "max_age_s": 1}, "--min-age is more than --max-age"),
     ],
 )
 def test_options_out_of_bounds(fields: dict[str, object], message: str) -> None:

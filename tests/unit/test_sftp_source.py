@@ -9,13 +9,14 @@ import hashlib
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import unavailable
 
+from pscp import filters
 from pscp.endpoint import requests, tree, wire
 from pscp.endpoint.source import Top
 from pscp.sftp import tree as walk
@@ -162,6 +163,28 @@ def test_d1_what_is_too_long_to_be_read_ahead_is_read_when_it_is_its_turn(
     assert "more names" in str(error.extra["message"])
 
 
+def test_folders_that_are_left_out_are_not_listed(
+    server: subprocess.Popen[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even ahead of their turn, which never comes."""
+    for name in ("no1", "no2", "yes"):
+        (tmp_path / "t" / name / "below").mkdir(parents=True)
+    listed: list[str] = []
+    list_folder = walk.list_folder
+
+    async def recorded(client: Client, path: bytes, most_bytes: int) -> list[tuple[bytes, Attrs]]:
+        listed.append(os.path.relpath(path.decode(), tmp_path))
+        return await list_folder(client, path, most_bytes)
+
+    monkeypatch.setattr(walk, "list_folder", recorded)
+    given = filters.regexes([("exclude", "no?/")])
+    reader, loop = pulling(server, tmp_path / "t", lambda *_: None, given)
+    asked = start(reader.walk(requests.Walk(None, True, 1000)))
+    settle(loop, asked)
+    assert [entry.path for entry in asked.result()[0]] == ["", "yes", "yes/below"]
+    assert listed == ["t", "t/yes", "t/yes/below"]
+
+
 def client_of(server: subprocess.Popen[bytes]) -> tuple[Client, Loop]:
     assert server.stdin is not None and server.stdout is not None
     loop = Loop()
@@ -171,9 +194,11 @@ def client_of(server: subprocess.Popen[bytes]) -> tuple[Client, Loop]:
     return client, loop
 
 
-def pulling(server: subprocess.Popen[bytes], folder: Path, send: Any) -> tuple[Source, Loop]:
+def pulling(
+    server: subprocess.Popen[bytes], folder: Path, send: Any, given: Sequence[filters.Filter] = ()
+) -> tuple[Source, Loop]:
     """The source end of a pull of what is in the folder, where all is read back."""
     client, loop = client_of(server)
-    rules = tree.Rules(True, False, True, False, [])
+    rules = tree.Rules(True, False, True, False, given)
     request = requests.BeginSource([Top("", str(folder), True)], rules, "sha256", 1, False, False)
     return Source(client, Hashing(client, None, True), request, send), loop

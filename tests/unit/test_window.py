@@ -56,3 +56,15 @@ def test_the_window_follows_the_pace(monkeypatch: pytest.MonkeyPatch) -> None:
         window.credit(4 << 20)
         window.follow_pace(4 << 20)
     assert window.capacity_bytes == 2 << 20
+
+
+def test_a_fast_lane_gets_more_than_it_began_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now_s[0])
+    window = Window(16 << 20, 0.1, 96 << 20)
+    for _ in range(100):  # 4 MiB each 40 ms: 100 MiB/s
+        window.take(4 << 20)
+        now_s[0] += 0.04
+        window.credit(4 << 20)
+        window.follow_pace(4 << 20)
+    assert 36 << 20 < window.capacity_bytes < 44 << 20

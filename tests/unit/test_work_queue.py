@@ -210,6 +210,23 @@ def test_a_lane_that_is_behind_gets_no_more_work(queue: WorkQueue) -> None:
     assert queue.try_take(still.share), "it has caught up"
 
 
+def test_a_lane_that_stands_still_with_exclusive_work_is_given_up(
+    queue: WorkQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No other may do that meanwhile, so all would wait for it."""
+    still, idle = Lane(queue), Lane(queue)
+    queue.put(Chunk(Job(), 0, 10))
+    queue.put(pack := Pack([], lambda pack, failed: None))
+    take(queue, still)
+    assert take(queue, still)[1] is pack
+    still.share.give_up = lambda: queue.give_back(still.share)
+    assert finish(queue, idle, take(queue, idle)[0])
+    assert queue.try_take(idle.share) is None
+    monkeypatch.setattr(in_flight, "_STALLED_S", -1.0)
+    taken = queue.take(idle.share)
+    assert taken is not None and taken[1] is pack
+
+
 def test_no_third_lane_takes_over(queue: WorkQueue) -> None:
     lanes = [Lane(queue) for _ in range(3)]
     queue.put(Chunk(Job(), 0, 10))
