@@ -62,6 +62,7 @@ SPECIAL = (
     "D2770,F0660",
     "go-w,+X",
     "a=rX,u+w",
+    "a+x,a-w",
     "+t,Du+s",
     "=r",
     "u=,g=",
@@ -79,7 +80,7 @@ a_change = st.builds(
     "".join,
     st.tuples(
         st.sampled_from(["", "D", "F"]),
-        st.sampled_from(["", "u", "g", "o", "a", "ug", "go", "ugo"]),
+        st.sampled_from(["", "u", "g", "o", "ug", "go", "ugo"]),
         st.sampled_from("+-="),
         st.sets(st.sampled_from("rwxXst"), max_size=3).map(in_order),
     ),
