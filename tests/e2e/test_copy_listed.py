@@ -9,10 +9,12 @@ import os
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from compare import assert_same_tree, rsync_made
 
+import pscp
 from e2e.ways import Way
 
 EVERY_WAY = True
@@ -207,3 +209,25 @@ def test_sources_that_would_land_in_one_place_are_refused(
     ran = way.command("-rR", names=names)
     assert (ran.code, said in ran.err) == (code, True), ran.err
     assert list(way.destination.iterdir()) == []
+
+
+@pytest.mark.parametrize("remote", ["agent", "sftp"])
+def test_from_host_to_host(push: Way, remote: str, tmp_path: Path) -> None:
+    """The source is asked for a list, and for the folders above, through this machine."""
+    fill(push.source)
+    (tmp_path / "list").write_text("a/b/\na/x\ngone\n")
+    far = f"{push.server.host}:"
+    fields: dict[str, Any] = {
+        "config_file": push.server.ssh_config, "remote": remote, "batch": True, "connections": 1,
+        "archive": True, "chmod": "D700,F600",
+    }  # fmt: skip
+    to = f"{far}{push.destination}"
+    listed = pscp.copy(f"{far}{push.source}", f"{to}/1", files_from=f"{tmp_path}/list", **fields)
+    assert [(each.path, each.error) for each in listed.failures] == [("gone", "SystemFailure")]
+    assert pscp.copy(f"{far}{push.source}/./a/*", f"{to}/2", relative=True, **fields).ok
+    assert_same_tree(push.destination / "1", push.destination / "2", modes=True, times=False)
+    paths = (push.destination / "2").rglob("*")
+    assert {str(path.relative_to(push.destination / "2")) for path in paths} == {
+        "a", "a/b", "a/b/c", "a/b/large", "a/x",
+    }  # fmt: skip
+    assert (push.destination / "2" / "a").stat().st_mode & 0o7777 == 0o700
