@@ -45,15 +45,18 @@ class PathList:
         A path that leads elsewhere is kept in `refused`. Raises CopyError where a temporary file
         finds no room.
         """
-        parts = [part for part in line.split(b"/") if part not in (b"", b".")]
-        if any(is_pscps_own(part) for part in parts):
-            return  # as no walk finds it
-        try:
-            if parts:
-                paths.check(to_text(b"/".join(parts)))
-        except failures.Refusal as error:
-            self.refused.append(failures.from_exception(error, to_text(line)))
-            return
+        parts = line.split(b"/")
+        if b"" in parts or b"." in parts:
+            parts = [part for part in parts if part not in (b"", b".")]
+        if b"/." in line or line.startswith(b".") or b"\0" in line:  # few need be looked at
+            if any(map(is_pscps_own, parts)):
+                return  # as no walk finds it
+            try:
+                if parts:
+                    paths.check(to_text(b"/".join(parts)))
+            except failures.Refusal as error:
+                self.refused.append(failures.from_exception(error, to_text(line)))
+                return
         key = b"\0".join(parts) + (b"\0" if is_all else b"")
         self._run.append(key)
         self._run_bytes += len(key)
