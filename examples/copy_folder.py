@@ -25,7 +25,7 @@ def main() -> int:
     try:
         result = pscp.copy(source, destination, recursive=True, preserve=True, progress=show)
     except pscp.PscpError as error:  # nothing could be copied; a result says what single files met
-        print(f"\n{error.message}\n{error.hint}", file=sys.stderr)
+        print(f"\n{error.text}", file=sys.stderr)
         return error.exit_code
     print(file=sys.stderr)
     for failure in result.failures:

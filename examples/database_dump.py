@@ -11,7 +11,12 @@ import sys
 
 import pscp
 
-RECEIVE = ["sh", "-c", 'cat > "$1.new" && mv "$1.new" "$1"', "sh"]
+# Ended early, it gets a SIGTERM, and leaves nothing.
+RECEIVE_SCRIPT = """
+trap 'rm -f "$1.new"' EXIT TERM
+cat > "$1.new" && mv "$1.new" "$1"
+"""
+RECEIVE = ["sh", "-c", RECEIVE_SCRIPT, "sh"]
 
 
 def main() -> int:
@@ -27,7 +32,7 @@ def main() -> int:
         print(f"pg_dump failed with {error.returncode}: nothing was stored", file=sys.stderr)
         return 1
     except pscp.PscpError as error:
-        print(f"{error.message}\n{error.hint}", file=sys.stderr)
+        print(error.text, file=sys.stderr)
         return error.exit_code
     return 0
 

@@ -26,7 +26,7 @@ def main() -> int:
         # update leaves out what is as new here; preserve keeps the times that it goes by
         result = pscp.copy(pattern, f"{folder}/", update=True, preserve=True)
     except pscp.PscpError as error:
-        print(f"{error.message}\n{error.hint}", file=sys.stderr)
+        print(error.text, file=sys.stderr)
         return error.exit_code
     for failure in result.failures:
         print(f"not copied: {failure.path!a}: {failure.message}", file=sys.stderr)

@@ -20,8 +20,9 @@ def push(source: str, destination: str) -> None:
         destination += "/"  # a folder to copy into, whether it is there or not
     result = pscp.copy(source, destination, archive=True, batch=True)  # batch: never prompt
     if not result.ok:
-        told = [f"{failure.path!a}: {failure.message}" for failure in result.failures]
-        raise pscp.CopyError("\n".join(told))
+        error = pscp.CopyError("\n".join(f"{f.path!a}: {f.message}" for f in result.failures))
+        error.retry = any(f.retry for f in result.failures)  # a file that was changed, for instance
+        raise error
 
 
 def main() -> int:
@@ -34,7 +35,7 @@ def main() -> int:
             return 0
         except pscp.PscpError as error:
             if pause_s is None or not error.retry:
-                print(error.message, error.hint, sep="\n", file=sys.stderr)
+                print(error.text, file=sys.stderr)
                 return error.exit_code
             time.sleep(pause_s)
     return 0

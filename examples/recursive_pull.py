@@ -24,14 +24,15 @@ def main() -> int:
             source, dest, recursive=True, exclude=tuple(patterns), parallel=4, progress=show
         )
     except pscp.PscpError as error:
-        print(error.message, error.hint, sep="\n", file=sys.stderr)
+        print(error.text, file=sys.stderr)
         return error.exit_code
     print(file=sys.stderr)
     for sent in sorted(result.datasets, key=lambda sent: sent.dest):
         since = f"since {sent.base}" if sent.base else "in full" if sent.streams else "as it was"
         print(f"{sent.dest}@{sent.snapshot}: {since}, {sent.bytes} bytes")
     for failure in result.failures:
-        print(f"{failure.path}: {failure.message}", failure.hint, sep="\n", file=sys.stderr)
+        told = filter(None, (f"{failure.path}: {failure.message}", failure.hint))
+        print(*told, sep="\n", file=sys.stderr)
     return 0 if result.ok else 1
 
 

@@ -19,10 +19,11 @@ def main() -> int:
             *sys.argv[1:], snapshot_name="daily-{time}", keep_last=14, batch=True
         )
     except pscp.PscpError as error:
-        print(error.message, error.hint, sep="\n", file=sys.stderr)
+        print(error.text, file=sys.stderr)
         return error.exit_code
     for failure in result.failures:
-        print(f"{failure.path}: {failure.message}", failure.hint, sep="\n", file=sys.stderr)
+        told = filter(None, (f"{failure.path}: {failure.message}", failure.hint))
+        print(*told, sep="\n", file=sys.stderr)
     return 0 if result.ok else 1
 
 

@@ -31,7 +31,7 @@ def main() -> int:
                 good.append(report(name, session.copy(name, f"{host}:{folder}/")))
             good.append(report("logs", session.copy(f"{host}:{folder}/*.log", ".")))
     except pscp.PscpError as error:  # what stops a copy as a whole, such as a lost network
-        print(f"{error.message}\n{error.hint}", file=sys.stderr)
+        print(error.text, file=sys.stderr)
         return error.exit_code
     return 0 if all(good) else 1
 

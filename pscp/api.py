@@ -1,7 +1,7 @@
 """What a program calls: copy() for one copy, Session for several over the same connections.
 
-Not here: the command line (cli/copy.py), the connections (connect/connections.py), how a copy goes
-(transfer/coordinator.py).
+Not here: the same for asyncio (aio.py), how a call is ended early (stops.py), the command line
+(cli/copy.py), the connections (connect/connections.py), how a copy goes (transfer/coordinator.py).
 Read next: transfer/copy.py.
 """
 
@@ -10,16 +10,19 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import IO, TYPE_CHECKING
 
-from pscp import errors
+from pscp import errors, stops
+from pscp.callbacks import FileEvent, ProgramReporter
 from pscp.connect.connections import Connections
-from pscp.locations import Location, check_direction, parse_location
-from pscp.options import Options
+from pscp.locations import Location, as_location, check_direction, parse_location
+from pscp.log import Log
+from pscp.options import Options, with_fields
 from pscp.progress import CallbackReporter, Counters, Reporter, Result, Silent
 
 if TYPE_CHECKING:
@@ -32,39 +35,46 @@ if TYPE_CHECKING:
 
 _LARGE_BYTES = 8 * 1024 * 1024  # from here on a second connection may be of use
 
-Source = str | Location | Sequence[str | Location]
 Patterns = str | Sequence[str]
+Place = str | os.PathLike[str] | Location
+Source = Place | Sequence[Place]
 Progress = Callable[[Counters], object]
+OnFile = Callable[[FileEvent], object]
+Command = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+
+_log = Log("api")
 
 
 def copy(
     sources: Source,
-    destination: str | Location,
+    destination: Place,
     *,
     options: Options | None = None,
     exclude: Patterns = (),
     include: Patterns = (),
     reporter: Reporter | None = None,
     progress: Progress | None = None,
+    on_file: OnFile | None = None,
     keep_digests: bool = True,
     **fields: Unpack[OptionFields],
 ) -> Result:
     """Copy files and folders to or from one host, over several SSH connections.
 
     Args:
-        sources: one location or several ("path", "host:path", a Location), all on one host. They,
-            the destination or both are remote; from host to host all goes through here.
-        destination: "path", "host:path" or a Location; with a "/" at its end a folder to copy
-            into.
+        sources: one location or several ("path", "host:path", a Path of this machine, a Location),
+            all on one host. Either end or both are remote; then all goes through here.
+        destination: a location; with a "/" at its end a folder to copy into (a Path has none).
         options: the options of the copy; `fields` replace its own.
         exclude: a pattern, or several, of what to leave out, as rsync's (docs/filters.md).
         include: of what to copy though `exclude` or the option `filters` would leave it out.
         reporter: shows the copy while it runs, as the command line's display does.
         progress: is called about ten times a second with a snapshot of Counters.
+        on_file: is called with a FileEvent of each file, once it is copied, unchanged, skipped or
+            failed; one call at a time, by threads of the copy, which wait for it.
         keep_digests: with strong=True the Result's `digests` map each path to its SHA-256; False
             saves the memory where there are very many files.
-        fields: fields of Options, for instance recursive=True or connections=8. help(pscp.Options)
-            lists them, and docs/api.md says what each means.
+        fields: fields of Options, such as recursive=True or connections=8: see help(pscp.Options),
+            and docs/api.md for what each means.
 
     Returns:
         A Result; its `failures` name each file that was not copied.
@@ -75,27 +85,29 @@ def copy(
         CopyError: the copy as a whole cannot go on.
         ProtocolError: the far end misbehaves.
 
-    KeyboardInterrupt and other exceptions of signal handlers end the copy tidily; what had landed
-    is kept.
+    An exception of `progress`, `on_file` or a signal handler (KeyboardInterrupt) ends the copy
+    tidily and is raised here. What had landed is kept; the same call goes on from there.
     """
-    chosen = _filtered(_options(options, fields), exclude, include)
+    chosen = _filtered(with_fields(options or Options(), fields), exclude, include)
     froms, to = _locations(sources, destination)
     host = to if to.is_remote else froms[0]
     with Session(host, chosen) as session:
         session.connections.keeps = False
-        return session._copy(froms, to, chosen, reporter, progress, keep_digests=keep_digests)
+        shown = reporter, progress, on_file
+        return session._copy(froms, to, chosen, shown, keep_digests)
 
 
 class Session:
     """Connections to one host, kept for several copies. A context manager.
 
     `host` is "host", "user@host", "ssh://user@host:port", or a Location on it. `options` and
-    `fields` are those of copy(), and hold for every call that does not say otherwise.
+    `fields` are those of copy(), and hold for every call that does not say otherwise. Any thread
+    may call, several at once. Once it is closed, a session refuses every call (UsageError).
 
     With `transport` a paramiko.SSHClient or an asyncssh.SSHClientConnection that is connected, all
     lanes are channels of that connection, which stays open; `host` may be left out, and is then
     whatever the locations name. The event loop of asyncssh must run in another thread than those
-    that call pscp, which block; asyncio.to_thread() is a way.
+    that call pscp, which block; pscp.aio.Session sees to that.
     """
 
     def __init__(
@@ -105,13 +117,18 @@ class Session:
         **fields: Unpack[SessionFields],
     ) -> None:
         client = fields.pop("transport") if _is_client(fields.get("transport")) else None
-        self.options = _options(options, fields)
+        self.options = with_fields(options or Options(), fields)
+        self._lock = threading.Lock()  # guards what follows
+        self._calls: list[stops.Stop] = []  # of the calls that run now
+        self._is_closed = False
         if isinstance(host, str):
             host = parse_location(host if ":" in host else f"{host}:")
+        elif host is not None:
+            host = as_location(host)
         if host is None and client is None:
             raise errors.UsageError("a session needs a host, or a connection as its transport")
         if host is not None and host.host is None:
-            raise errors.UsageError(f"{host.text} names no host")
+            raise errors.UsageError(f"{host.text} names no host", 'such as "host" or "user@host"')
         self._is_any_host = host is None
         if client is None:
             assert host is not None
@@ -125,6 +142,7 @@ class Session:
         self.connections = Connections(self.host, opener)
 
     def __enter__(self) -> Session:
+        self._check_open()
         return self
 
     def __exit__(
@@ -133,35 +151,82 @@ class Session:
         value: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.connections.close(is_cut=kind is not None)
+        self._close(is_cut=kind is not None)
+
+    def cancel(self) -> None:
+        """End the calls of this session that run now: each raises Cancelled in its own thread.
+
+        From any thread, any number of times. It does not wait for their ends, which are those of a
+        KeyboardInterrupt: what had landed is kept. The session can be used again.
+        """
+        with self._lock:
+            calls = list(self._calls)
+        for stop in calls:
+            stop.stop(errors.Cancelled("the program has cancelled this"))
 
     def close(self) -> None:
-        """End every connection."""
-        self.connections.close()
+        """End every connection, once the calls that still run have ended, as by cancel().
+
+        It does not wait for them: the last one closes the connections.
+        """
+        self._close(is_cut=False)
+
+    def _close(self, *, is_cut: bool) -> None:
+        with self._lock:
+            self._is_closed = True
+            is_idle = not self._calls
+        if is_idle:
+            self.connections.close(is_cut=is_cut)
+        else:
+            self.cancel()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise errors.UsageError("the session is closed", "make another pscp.Session")
+
+    @contextlib.contextmanager
+    def _call(self) -> Iterator[stops.Stop]:
+        """Run a block as a call that cancel() and close() end."""
+        stop = stops.current() or stops.Stop()
+        has_begun = False
+        try:
+            with self._lock:
+                self._check_open()
+                has_begun = True
+                self._calls.append(stop)
+            yield stop
+        finally:
+            with self._lock:
+                if has_begun:
+                    self._calls.remove(stop)
+                is_last = has_begun and self._is_closed and not self._calls
+            if is_last:
+                self.connections.close(is_cut=True)
 
     def copy(
         self,
         sources: Source,
-        destination: str | Location,
+        destination: Place,
         *,
         exclude: Patterns = (),
         include: Patterns = (),
         reporter: Reporter | None = None,
         progress: Progress | None = None,
+        on_file: OnFile | None = None,
         **fields: Unpack[OptionFields],
     ) -> Result:
         """As pscp.copy(), over this session's connections; the host must be this session's."""
         froms, to = _locations(sources, destination)
         host = to if to.is_remote else froms[0]
-        if not self._is_any_host and _place(host) != _place(self.host):
+        if not self._is_any_host and _host_of(host) != _host_of(self.host):
             raise errors.UsageError(f"{host.text} is not on this session's host")
-        options = _filtered(_options(self.options, fields), exclude, include)
-        return self._copy(froms, to, options, reporter, progress)
+        options = _filtered(with_fields(self.options, fields), exclude, include)
+        return self._copy(froms, to, options, (reporter, progress, on_file))
 
     # --- streams
 
     def pipe_to(
-        self, command: str | Sequence[str], **fields: Unpack[OptionFields]
+        self, command: Command, **fields: Unpack[OptionFields]
     ) -> AbstractContextManager[IO[bytes]]:
         """A file object for writing: the standard input of a command at the far end.
 
@@ -169,35 +234,47 @@ class Session:
         an exception, the command sees the end of its input once all of it was verified; else it
         is ended first. Raises CommandFailed for another exit status than 0, and as copy() does.
         """
-        from pscp.stream import stream
-
-        return stream.piped(self.connections, self._stream_options(fields), True, command)
+        return self._piped(True, _words(command), fields)
 
     def pipe_from(
-        self, command: str | Sequence[str], **fields: Unpack[OptionFields]
+        self, command: Command, **fields: Unpack[OptionFields]
     ) -> AbstractContextManager[IO[bytes]]:
         """A file object for reading: the standard output of a command at the far end.
 
         What is left of it when the block ends is read and dropped; with an exception the command
         is ended. Raises CommandFailed for another exit status than 0, and as copy() does.
         """
-        from pscp.stream import stream
+        return self._piped(False, _words(command), fields)
 
-        return stream.piped(self.connections, self._stream_options(fields), False, command)
+    def run(self, command: Command, **fields: Unpack[OptionFields]) -> Ran:
+        """Run a command at the far end, and wait for it.
 
-    def run(self, argv: Sequence[str], **fields: Unpack[OptionFields]) -> Ran:
-        """Run a program at the far end, without a shell, and wait for it.
-
-        Returns its exit status and what it wrote. Raises CopyError, and ends it, where its output
-        is longer than 256 MiB, and as copy() does.
+        A list is executed as it is, a text by the user's shell there. Returns its exit status and
+        what it wrote. Raises CopyError, and ends it, where its output is longer than 256 MiB, and
+        as copy() does.
         """
         from pscp.stream import stream
 
+        words = _words(command)
         options = self._stream_options({"connections": 1, **fields})
-        return stream.run(self.connections, options, argv)
+        with self._call() as stop, stop.here():
+            return stream.run(self.connections, options, words)
+
+    @contextlib.contextmanager
+    def _piped(
+        self, is_push: bool, words: str | list[str], fields: OptionFields
+    ) -> Iterator[IO[bytes]]:
+        from pscp.stream import stream
+
+        options = self._stream_options(fields)
+        with (
+            self._call() as stop,
+            stream.piped(self.connections, options, is_push, words, stop) as file,
+        ):
+            yield file
 
     def _stream_options(self, fields: OptionFields) -> Options:
-        return _options(self.options, fields).with_agent("a stream")
+        return with_fields(self.options, fields).with_agent("a stream")
 
     # --- one copy
 
@@ -206,28 +283,41 @@ class Session:
         froms: list[Location],
         to: Location,
         options: Options,
-        reporter: Reporter | None,
-        progress: Progress | None,
-        *,
+        reporters: tuple[Reporter | None, Progress | None, OnFile | None],
         keep_digests: bool = True,
     ) -> Result:
         if options.transfer_test:
             options = options.with_agent("-t")
-        reporter = reporter or Silent()
-        if progress is not None:
-            reporter = CallbackReporter(progress, reporter)
+        given, progress, on_file = reporters
+        with self._call() as stop, stop.here():
+            reporter: Reporter = ProgramReporter(given or Silent(), on_file)
+            if progress is not None:
+                reporter = CallbackReporter(progress, reporter, stop.stop)
+            return self._run(froms, to, options, reporter, keep_digests=keep_digests)
+
+    def _run(
+        self,
+        froms: list[Location],
+        to: Location,
+        options: Options,
+        reporter: Reporter,
+        *,
+        keep_digests: bool,
+    ) -> Result:
+        host = (to if to.is_remote else froms[0]).login
         listed = _read_list(options, froms) if options.files_from is not None else None
         if options.has_whole_paths:
             from pscp.transfer.relative import check_typed  # here: few copies need it
 
             for each in froms:
                 check_typed(each.path)
-        counters = Counters(started_s=time.monotonic())
+        counters = Counters(started_s=time.monotonic(), host=host)
         result: Result | None = None
         try:
             connections, is_push = self.connections, to.is_remote
             is_small = is_push and not _is_large(froms)
             for text in connections.check(options, is_push):
+                _log.info("%s", text)
                 if options.verbose:
                     reporter.note(text)
             is_something = not is_push or any(
@@ -285,7 +375,7 @@ def _is_client(value: object) -> bool:
     return value is not None and not isinstance(value, str)
 
 
-def _place(host: Location) -> tuple[object, ...]:
+def _host_of(host: Location) -> tuple[object, ...]:
     return host.user, host.host, host.port
 
 
@@ -300,13 +390,6 @@ def _is_large(froms: list[Location]) -> bool:
         return False
 
 
-def _options(options: Options | None, fields: OptionFields | SessionFields) -> Options:
-    try:
-        return dataclasses.replace(options or Options(), **fields)
-    except TypeError as error:
-        raise errors.UsageError(f"no such option: {error}") from None
-
-
 def _filtered(options: Options, exclude: Patterns, include: Patterns) -> Options:
     """Return the options with these patterns before its own filters: first `include`."""
     words = {"include": include, "exclude": exclude}
@@ -318,11 +401,29 @@ def _filtered(options: Options, exclude: Patterns, include: Patterns) -> Options
     return dataclasses.replace(options, filters=(*added, *options.filters)) if added else options
 
 
-def _locations(sources: Source, destination: str | Location) -> tuple[list[Location], Location]:
-    listed = [sources] if isinstance(sources, str | Location) else list(sources)
-    froms = [parse_location(each) if isinstance(each, str) else each for each in listed]
-    to = parse_location(destination) if isinstance(destination, str) else destination
+def _locations(sources: Source, destination: Place) -> tuple[list[Location], Location]:
+    if isinstance(sources, str | bytes | os.PathLike | Location) or not isinstance(
+        sources, Iterable
+    ):
+        sources = [sources]
+    froms = [as_location(each) for each in sources]
+    to = as_location(destination)
     if not froms:
         raise errors.UsageError("there is no source")
     check_direction(froms, to)
     return froms, to
+
+
+def _words(command: Command) -> str | list[str]:
+    """Return a command as the far end takes it: a text for a shell, or a list of words."""
+    is_one = isinstance(command, str | bytes | os.PathLike)
+    try:
+        found = [os.fspath(each) for each in ([command] if is_one else list(command))]  # type: ignore[arg-type]
+    except TypeError:
+        found = []
+    if not found or not all(isinstance(each, str) for each in found) or not found[0]:
+        raise errors.UsageError(
+            f"a command is a text, or a list of texts, not {command!r}",
+            'such as ["uname", "-s"], or "uname -s" for the shell there',
+        )
+    return command if isinstance(command, str) else found

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
@@ -19,8 +20,8 @@ from pscp.connect.bootstrap import clean_modules
 from pscp.endpoint import failures, leftovers, requests
 from pscp.endpoint.end import End
 from pscp.endpoint.wire import WireError
-from pscp.locations import Location, parse_location
-from pscp.options import Options
+from pscp.locations import Location, as_location
+from pscp.options import Options, with_fields
 from pscp.progress import Failure, count, format_bytes
 from pscp.terminal_text import write_line
 
@@ -60,7 +61,7 @@ class Cleaned:
 
 
 def clean(
-    where: str | Location,
+    where: str | os.PathLike[str] | Location,
     options: Options | None = None,
     *,
     remove: bool = False,
@@ -72,8 +73,8 @@ def clean(
     `fields` are fields of Options; with dry_run nothing is removed. `note` gets what the login
     says to people. Raises DestinationError where there is no such folder, and as copy() does.
     """
-    location = parse_location(where) if isinstance(where, str) else where
-    chosen = dataclasses.replace(options or Options(), **fields)
+    location = as_location(where)
+    chosen = with_fields(options or Options(), fields)
     request = requests.Clean(location.path, remove and not chosen.dry_run)
     if not location.is_remote:
         near = request._replace(path=location.literal_path)

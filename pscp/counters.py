@@ -14,18 +14,32 @@ if TYPE_CHECKING:
     from typing import Unpack
 
 
+_NO_NUMBERS = ("nouns", "host", "large")
+
+
+@dataclass(slots=True)
+class LargeFile:
+    """A file that travels in chunks, as far as it has come."""
+
+    path: str
+    size_bytes: int
+    done_bytes: int = 0
+
+
 class Deltas(TypedDict, total=False):
     """What add() takes: by how much each counter grows."""
 
     bytes_total: int
     bytes_done: int
     bytes_resumed: int
+    bytes_comparing: int
     bytes_sent: int
     files_total: int
     files_done: int
     files_resumed: int
     files_skipped: int
     files_failed: int
+    files_deleted: int
     chunks_verified: int
     chunks_resent: int
     lanes_alive: int
@@ -42,6 +56,7 @@ class Values(TypedDict, total=False):
     lanes_alive: int
     lanes_wanted: int
     connections_lost: int
+    attempts: int
 
 
 @dataclass(slots=True)
@@ -52,20 +67,25 @@ class Counters:
     plan_complete: bool = False
     bytes_done: int = 0  # landed and verified in this run
     bytes_resumed: int = 0  # there already and verified, not sent
+    bytes_comparing: int = 0  # that may be in a file which is at the destination
     bytes_sent: int = 0  # put on the wire, resends included
     files_total: int = 0
     files_done: int = 0  # finished in this run
     files_resumed: int = 0
     files_skipped: int = 0
     files_failed: int = 0
+    files_deleted: int = 0  # at the destination, folders too
     chunks_verified: int = 0  # a small file sent whole counts as one
     verified: bool = True  # else there are no such chunks (--verify none)
     chunks_resent: int = 0
     lanes_alive: int = 0
     lanes_wanted: int = 0
     connections_lost: int = 0
+    attempts: int = 0  # to connect again, since no lane is alive
     started_s: float = field(default_factory=time.monotonic)
     nouns: tuple[str, str] = ("file", "lane")  # what is counted, for people
+    host: str = ""  # as it was typed
+    large: dict[int, LargeFile] = field(default_factory=dict, compare=False)  # under way
     _lock: threading.Lock = field(
         default_factory=threading.Lock, init=False, repr=False, compare=False
     )
@@ -74,6 +94,11 @@ class Counters:
     def left_bytes(self) -> int:
         """Bytes that have not landed yet, of what is planned so far."""
         return self.bytes_total - self.bytes_done - self.bytes_resumed
+
+    @property
+    def sending_bytes(self) -> int:
+        """Bytes that have not landed yet, of those that have to be sent as far as is known."""
+        return self.left_bytes - self.bytes_comparing
 
     def add(self, **deltas: Unpack[Deltas]) -> None:
         """Add to counters; chunks that nothing verifies are not counted."""
@@ -87,11 +112,25 @@ class Counters:
             for name, value in values.items():
                 setattr(self, name, value)
 
+    def begin_file(self, number: int, path: str, size_bytes: int) -> None:
+        """Note that a large file is under way, until end_file()."""
+        with self._lock:
+            self.large[number] = LargeFile(path, size_bytes)
+
+    def add_to_file(self, number: int, done_bytes: int) -> None:
+        with self._lock:
+            if number in self.large:
+                self.large[number].done_bytes += done_bytes
+
+    def end_file(self, number: int) -> None:
+        with self._lock:
+            self.large.pop(number, None)
+
     def snapshot(self) -> Counters:
         """Return a copy whose fields belong together and stay as they are."""
         with self._lock:
-            return replace(self)
+            return replace(self, large={n: replace(each) for n, each in self.large.items()})
 
     def as_dict(self) -> dict[str, object]:
-        counted = [item.name for item in fields(self) if item.init and item.name != "nouns"]
+        counted = [each.name for each in fields(self) if each.init and each.name not in _NO_NUMBERS]
         return {name: getattr(self, name) for name in counted}

@@ -4,11 +4,11 @@
     +-- UsageError            2   wrong use; nothing was contacted
     +-- CopyError             1   the copy as a whole cannot go on
     |   +-- DestinationError      the destination cannot take these sources
-    |   +-- CopyRunning           the same copy is already running
+    |   +-- CopyRunning           the same copy is already running (a retry may help)
     |   +-- CommandFailed         the command at the other end of a stream failed (status)
     +-- ItemError             1   one of many was not done; the rest was
     |   +-- FileError             one file was not copied
-    |   |   +-- SourceChanged         it changed while it was copied
+    |   |   +-- SourceChanged         it changed while it was copied (a retry may help)
     |   |   +-- UnsupportedFile       a dangling link, a special file, a loop of links
     |   |   +-- UnsafeName            a name that must not be used here
     |   |   +-- VerifyError           what landed is not what was read
@@ -37,6 +37,7 @@
     |   +-- NoSftp                the far end offers no SFTP
     |   +-- ConnectionLost        the connection closed (a retry may help)
     +-- ProtocolError         4   the far end broke the protocol
+    +-- Cancelled             1   the program ended it: Session.cancel(), close(), a task's cancel()
     +-- Interrupted         130   SIGINT
     +-- Terminated          143   SIGTERM, SIGHUP
 
@@ -57,7 +58,7 @@ class PscpError(Exception):
     """Something that pscp cannot do, described for people."""
 
     exit_code = 1
-    retry = False  # may the same thing work a moment later?
+    retry = False  # may the same thing work later, with nothing changed by anybody?
     hint = ""  # what the user can do about it
 
     def __init__(self, message: str, hint: str = "") -> None:
@@ -68,6 +69,11 @@ class PscpError(Exception):
     @property
     def message(self) -> str:
         return str(self.args[0])
+
+    @property
+    def text(self) -> str:
+        """The message, and the hint on a line below it, if there is one."""
+        return "\n".join(filter(None, (self.message, self.hint)))
 
 
 class UsageError(PscpError):
@@ -88,6 +94,7 @@ class DestinationError(CopyError):
 class CopyRunning(CopyError):
     """The same copy is already running."""
 
+    retry = True
     hint = "wait for it, or end it; then run this command again"
 
 
@@ -204,6 +211,12 @@ class ProtocolError(PscpError):
     """The far end sent what the protocol does not allow there."""
 
     exit_code = 4
+
+
+class Cancelled(PscpError):
+    """Ended by the program: Session.cancel() or close(), or the cancel() of an asyncio task."""
+
+    hint = "what had landed is kept; the same call goes on from here"
 
 
 class Interrupted(PscpError):

@@ -56,6 +56,14 @@ class Location:
         return f"./{self.path}" if self.path.startswith("~") else self.path
 
     @property
+    def prefix(self) -> str:
+        """What stands before a path on the same host, `user@host:`; empty for a local one."""
+        if self.host is None:
+            return ""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.user}@{host}:" if self.user is not None else f"{host}:"
+
+    @property
     def login(self) -> str:
         """`user@host` or `host`, as ssh takes it; empty for a local path."""
         host = self.host or ""
@@ -77,6 +85,21 @@ def parse_location(text: str) -> Location:
         return Location(text, text)
     user, sign, host = text[:at].rpartition("@")
     return Location(text, text[at + 1 :], _without_brackets(host), user if sign else None)
+
+
+def as_location(value: str | os.PathLike[str] | Location) -> Location:
+    """Return the location that a program gives: a text is parsed, a path is one of this machine."""
+    if isinstance(value, Location):
+        return value
+    if isinstance(value, str):
+        return parse_location(value)
+    path = os.fspath(value) if isinstance(value, os.PathLike) else value
+    if isinstance(path, str):
+        return Location(path, path)
+    raise UsageError(
+        f"a location is a text, a path or a pscp.Location, not {type(value).__name__}: {value!r}",
+        "os.fsdecode() makes a text of bytes" if isinstance(path, bytes) else "see pscp.copy",
+    )
 
 
 def parse_host(text: str) -> Location:
@@ -139,6 +162,8 @@ def _without_brackets(host: str) -> str:
 
 
 def check_path(path: str) -> None:
+    if not isinstance(path, str):
+        raise UsageError(f"a path is a text here, not {type(path).__name__}: {path!r}")
     if "\0" in path:
         raise UsageError(f"{path}: a NUL byte cannot be in a path")
     try:

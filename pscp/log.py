@@ -1,9 +1,10 @@
 """Records of what pscp does, for -d and for programs: the standard library's `logging`.
 
 Loggers are called "pscp." and the room: pscp.connect, pscp.transfer, pscp.zfs; what ssh and the
-agents write to their standard error is in pscp.stderr. Every record is of level DEBUG, so nothing
-shows unless somebody asks for it, as by logging.basicConfig(level=logging.DEBUG). A record's
-threadName is that of the lane: "lane 3".
+agents write to their standard error is in pscp.stderr. What the command says to everybody (a file
+that was not copied, a login's message) is in pscp.notes, of level WARNING; what it says with -v is
+of level INFO; all else of DEBUG. A record's threadName is that of the lane: "lane 3". Nothing
+shows unless the program has set up `logging`.
 
 A program that wants records has loaded `logging`; a command that has not saves the 6 ms of that.
 
@@ -39,12 +40,27 @@ class Log:
         if logger is not None:
             logger.debug(message, *values)
 
+    def info(self, message: str, *values: object) -> None:
+        """As debug(), for what -v says."""
+        logger = self._logger()
+        if logger is not None:
+            logger.info(message, *values)
+
+    def warning(self, message: str, *values: object) -> None:
+        """As debug(), for what everybody is told."""
+        logger = self._logger()
+        if logger is not None:
+            logger.warning(message, *values)
+
     def _logger(self) -> logging.Logger | None:
         """Return the logger; None while nobody has loaded `logging`."""
         if "logging" not in sys.modules:
             return None
         import logging
 
+        top = logging.getLogger("pscp")
+        if not top.handlers:  # else logging would write warnings to a program's standard error
+            top.addHandler(logging.NullHandler())
         return logging.getLogger(self._name)
 
 
@@ -58,6 +74,8 @@ def show_records(is_wanted: bool, write: Callable[[str], None]) -> Iterator[None
 
     class Lines(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
+            if record.levelno >= logging.WARNING:
+                return  # it is shown already
             text = f"{record.relativeCreated / 1000:.3f} s, {record.threadName}"
             write(f"{text}: {record.getMessage()}")
 

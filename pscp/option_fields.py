@@ -11,6 +11,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypedDict
 
 if TYPE_CHECKING:
+    import os
+
     import asyncssh
     import paramiko
 
@@ -37,7 +39,7 @@ class _CommonFields(TypedDict, total=False):
     # which files
     filters: tuple[tuple[str, str], ...]
     """("exclude", pattern) or ("include", pattern), as rsync's; the first that matches decides."""
-    files_from: str | None
+    files_from: str | os.PathLike[str] | None
     """Copy what this file lists ("-": standard input), a path below the source in each line."""
     from0: bool
     """A NUL ends each line of `files_from`."""
@@ -77,8 +79,6 @@ class _CommonFields(TypedDict, total=False):
     """Keep it below this folder, which is below the destination."""
     suffix: str | None
     """What `backup` adds to names; None: "~", and nothing with `backup_dir`."""
-    link_dest: str | None
-    """Make what is unchanged in this folder at the destination a hard link to that."""
     chmod: str | None
     """Change the modes on the way, such as "D755,F644" or "go-w"."""
     chown: str | None
@@ -127,13 +127,13 @@ class _CommonFields(TypedDict, total=False):
     """The first and the last port to listen on for `plane`; (0, 0) for any."""
 
     # how ssh is run
-    program: str
+    program: str | os.PathLike[str]
     """Run this instead of ssh."""
     port: int | None
     """The port of the far end; None: ssh_config's."""
-    identities: tuple[str, ...]
+    identities: tuple[str | os.PathLike[str], ...]
     """Files with private keys to log in with."""
-    config_file: str | None
+    config_file: str | os.PathLike[str] | None
     """The ssh_config to use."""
     jump: str | None
     """Go through this host."""
@@ -151,7 +151,7 @@ class _CommonFields(TypedDict, total=False):
     """Let ssh compress."""
     batch: bool
     """Never ask for a password, a passphrase or a host key."""
-    password_file: str | None
+    password_file: str | os.PathLike[str] | None
     """Its first line answers what a login asks for; None: $PSCP_PASSWORD_FILE, if it is set."""
     login_once: bool
     """Log in once, and send everything over that one connection."""
@@ -169,7 +169,7 @@ class _CommonFields(TypedDict, total=False):
     """For the command line: errors only."""
     stats: bool
     """For the command line: end with a table of what was counted."""
-    log_file: str | None
+    log_file: str | os.PathLike[str] | None
     """For the command line: write notes, errors and the summary to this file, dated."""
     syslog: bool
     """For the command line: send notes, errors and the summary to syslog as well."""

@@ -11,7 +11,9 @@ Read next: progress.py.
 from __future__ import annotations
 
 import json
+import os
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from pscp.errors import UsageError
@@ -94,7 +96,6 @@ class Options:
     backup: bool = False
     backup_dir: str | None = None
     suffix: str | None = None  # None: "~", or "" with backup_dir
-    link_dest: str | None = None
     chmod: str | None = None
     chown: str | None = None
     numeric_ids: bool = False
@@ -153,10 +154,13 @@ class Options:
             object.__setattr__(self, "verbose", True)
         if self.transfer_test:
             object.__setattr__(self, "strong", False)  # nothing lands that could be read back
+        _take_paths(self)
+        _check_flags(self)
         _check_numbers(self)
         _check_sizes(self)
         _check_choices(self)
         _check_pairs(self)
+        _check_deleting(self)
         _check_texts(self)
         _check_attributes(self)
         _check_filters(self)
@@ -184,11 +188,53 @@ class Options:
         """Return the processor of this connection's process (--cpus); None: the kernel decides."""
         return self.cpus[number % len(self.cpus)] if self.cpus else None
 
+    @property
+    def backups(self) -> tuple[str, ...]:
+        """The suffix and the folder of what is replaced; () where that is not kept."""
+        suffix = self.suffix if self.suffix is not None else "" if self.backup_dir else "~"
+        return (suffix, (self.backup_dir or "").rstrip("/")) if self.backup else ()
+
     def with_agent(self, what: str) -> Options:
         """Return these options, with an agent to be used. Raises UsageError for remote="sftp"."""
         if self.remote == "sftp":
             raise UsageError(f"{what} needs the agent", "leave out --remote sftp")
         return replace(self, remote="agent")
+
+
+def with_fields(options: Options, given: Mapping[str, object]) -> Options:
+    """Return the options with these fields replaced. Raises UsageError for an unknown one."""
+    check_names(given, Options.__dataclass_fields__)
+    return replace(options, **given)  # type: ignore[arg-type]  # __post_init__ checks them
+
+
+def check_names(given: Iterable[str], known: Iterable[str]) -> None:
+    """Raise UsageError for a keyword that there is not, with the one that was meant, perhaps."""
+    names = set(known)
+    for name in given:
+        if name not in names:
+            import difflib  # here: it takes long to load, for a slip of the finger
+
+            close = difflib.get_close_matches(name, sorted(names), 1)
+            meant = f"; did you mean {close[0]}?" if close else ""
+            hint = "help(pscp.Options) and docs/api.md list them"
+            raise UsageError(f"no such option: {name}{meant}", hint)
+
+
+def _take_paths(options: Options) -> None:
+    """Make texts of the pathlib.Path and the like that name files."""
+    for name in ("program", "config_file", "password_file", "files_from", "log_file"):
+        if isinstance(getattr(options, name), os.PathLike):
+            object.__setattr__(options, name, os.fspath(getattr(options, name)))
+    if isinstance(options.identities, tuple | list):
+        found = (os.fspath(e) if isinstance(e, os.PathLike) else e for e in options.identities)
+        object.__setattr__(options, "identities", tuple(found))
+
+
+def _check_flags(options: Options) -> None:
+    """Refuse values such as "no", which would count as True."""
+    for name, field in options.__dataclass_fields__.items():
+        if field.type == "bool" and not isinstance(getattr(options, name), bool):
+            raise UsageError(f"{name} must be True or False, not {getattr(options, name)!r}")
 
 
 def _check_numbers(options: Options) -> None:
@@ -208,9 +254,9 @@ def _check_numbers(options: Options) -> None:
             check_range(what, number, 1, most)
     if options.max_delete is not None:
         check_range("the number of --max-delete", options.max_delete, 0, MAX_DELETE)
-    for cpu in options.cpus:
+    for cpu in check_tuple("cpus", options.cpus):
         check_range("a processor's number", cpu, 0, MAX_CPU)
-    for port in options.plane_ports:
+    for port in check_tuple("plane_ports", options.plane_ports):
         check_range("a port of the direct plane", port, 0, MAX_PORT)
     if options.address_family not in (None, 4, 6):
         raise UsageError(f"the address family must be 4 or 6, not {options.address_family!r}")
@@ -272,10 +318,35 @@ def _check_pairs(options: Options) -> None:
     for one, other in (("max_delete", "delete"), ("backup_dir", "backup"), ("suffix", "backup")):
         if getattr(options, one) is not None and not getattr(options, other):
             raise UsageError(f"{_long(one)} says nothing without {_long(other)}")
+    if options.backup:
+        _check_backups(*options.backups)
+
+
+def _check_deleting(options: Options) -> None:
+    """Refuse what would delete more than was meant, or nothing."""
     if options.files_from is not None and options.delete:
         raise UsageError("--delete does not go with --files-from: it is for whole folders")
+    if options.relative and options.delete:
+        raise UsageError("--delete does not go with -R: copy one folder after the other")
     if options.delete and not options.recursive:
         raise UsageError("--delete needs -r or -a: it is for whole folders")
+    if options.delete and options.backup:
+        raise UsageError("--delete keeps no backups: leave out one of --delete and --backup")
+    if options.delete and options.remove_source_files:
+        hint = "what one run moves, the next one would delete at the destination"
+        raise UsageError("--delete and --remove-source-files contradict each other", hint)
+    if options.remove_source_files and options.verify == "none":
+        raise UsageError("--remove-source-files does not go with --verify none")
+
+
+def _check_backups(suffix: str, folder: str) -> None:
+    check_argument("the suffix of backups", "x" + suffix)
+    if "/" in suffix or not (suffix or folder):
+        raise UsageError(f"--suffix: {suffix!r} is not the end of a name")
+    if folder.startswith("/") or {"", ".", ".."} & set(folder.split("/") if folder else ()):
+        raise UsageError(
+            f"--backup-dir: {folder!r} is not a folder below DEST", 'such as "old" or "old/monday"'
+        )
 
 
 def _long(field: str) -> str:
@@ -291,7 +362,6 @@ def _check_texts(options: Options) -> None:
         ("the password file", options.password_file),
         ("the file of --files-from", options.files_from),
         ("the folder of --backup-dir", options.backup_dir),
-        ("the folder of --link-dest", options.link_dest),
         ("the modes of --chmod", options.chmod),
         ("the owner of --chown", options.chown),
         ("the file of --log-file", options.log_file),
@@ -305,6 +375,18 @@ def _check_texts(options: Options) -> None:
             check_argument(f"one of the {what}", value)
     for address in check_tuple("bind", options.bind):
         _check_address(address)
+    _check_names(options)
+
+
+def _check_names(options: Options) -> None:
+    """Check texts of which only some make sense."""
+    for what, value in (
+        ("cipher", options.cipher),
+        ("congestion", options.congestion),
+        ("time of --persist", options.persist),
+    ):
+        if value is not None and not isinstance(value, str):
+            raise UsageError(f"the {what} must be a text, not {value!r}")
     if options.cipher is not None and not re.fullmatch(_CIPHERS, options.cipher):
         raise UsageError(f"{options.cipher!r} is not a cipher", "ssh -Q cipher lists them")
     if options.persist is not None and not re.fullmatch(_PERSIST, options.persist):

@@ -15,6 +15,7 @@ import json
 import os
 import re
 import stat
+import time
 import zlib
 
 _RUN_FOLDER_MAX = 48  # characters: a socket takes 103 (macOS), and ssh adds 17 of its own
@@ -112,3 +113,19 @@ def control_folder() -> str | None:
         return None
     is_ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
     return folder if is_ours and not status.st_mode & 0o077 else None
+
+
+def holder(path: str) -> str:
+    """Return who holds the flock(2) of a file, as " (process 123, since 02:15)"; "" if unknown."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        inode = os.stat(path).st_ino
+        with open("/proc/locks") as locks:
+            held = [line.split() for line in locks]
+        [pid] = {row[4] for row in held if row[1] == "FLOCK" and row[5].endswith(f":{inode}")}
+        with open(f"/proc/{pid}/stat") as status, open("/proc/uptime") as uptime:
+            ticks = int(status.read().rpartition(")")[2].split()[19])  # proc(5): starttime
+            age_s = float(uptime.read().split()[0]) - ticks / os.sysconf("SC_CLK_TCK")
+        since = time.localtime(time.time() - age_s)
+        form = "%H:%M" if age_s < 12 * 3600 else "%Y-%m-%d %H:%M"
+        return f" (process {pid}, since {time.strftime(form, since)})"
+    return ""

@@ -83,12 +83,21 @@ class Notes:
 
 
 _is_typing = threading.Event()  # set while a person types an answer on the terminal
+_clear: Callable[[], None] | None = None  # takes what shows progress off the terminal
+
+
+def clear_before_typing(clear: Callable[[], None] | None) -> None:
+    """Have this called before a person is asked, from the thread that asks; None: nothing."""
+    global _clear
+    _clear = clear
 
 
 @contextlib.contextmanager
 def pause_progress() -> Iterator[None]:
     """Write nothing that only shows progress in this block, in which a person types an answer."""
     _is_typing.set()
+    if _clear is not None:
+        _clear()
     try:
         yield
     finally:

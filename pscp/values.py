@@ -1,12 +1,13 @@
-"""Values as they are typed or given: sizes, times, numbers, ranges of ports, and their bounds.
+"""Values as they are typed or given: sizes, times, rates, numbers, ranges of ports, their bounds.
 
-Not here: which option takes which value (options.py).
+And the error for an option that is none. Not here: which option takes which value (options.py).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 from pscp.errors import UsageError
 from pscp.locations import CONTROL, check_path
@@ -16,10 +17,13 @@ MIB = 1024 * KIB
 GIB = 1024 * MIB
 MAX_SIZE_BYTES = 2**63 - 1  # off_t
 
+_T = TypeVar("_T")
+
 _SECONDS = r"([0-9]{1,9})\s*([smhd]?)"
 _ANY_CASE = re.IGNORECASE | re.ASCII
 _CPUS = r"([0-9]{1,4})(?:-([0-9]{1,4}))?"
 _PORTS = r"([0-9]{1,5})(?:-([0-9]{1,5}))?"
+_RATE = r"([0-9]{1,12}(?:\.[0-9]{1,3})?)\s*([kmgt]?)(?:bit(?:/s)?|bps)?"
 _SIZE = r"([0-9]{1,19})\s*([kmgt]?)(i?b)?"
 
 
@@ -64,6 +68,20 @@ def parse_seconds(text: str, what: str) -> int:
     return int(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}[match[2].lower()]
 
 
+def parse_kbit_s(text: str) -> int:
+    """Read a rate such as 800, in kbit/s, or 10M and 1.5G: Mbit/s and Gbit/s. Return kbit/s."""
+    match = re.fullmatch(_RATE, text.strip(), _ANY_CASE)
+    if match is None:
+        hint = "rates look like 800 (kbit/s), 500K, 10M (Mbit/s), 1G"
+        if re.fullmatch("[a-zA-Z]+", text):
+            hint = f"{hint}; -l limits the rate, and links are kept with -a"
+        raise UsageError(f"-l/--limit: {text!r} is not a rate", hint)
+    kbit_s = round(float(match[1]) * 1000.0 ** "kmgt".index(match[2].lower() or "k"))
+    if not kbit_s:
+        raise UsageError(f"-l/--limit: {text!r} is too small")
+    return kbit_s
+
+
 def parse_number(text: str, what: str) -> int:
     """Read a whole number; Options checks its range."""
     if not re.fullmatch(r"-?[0-9]{1,18}", text):
@@ -88,16 +106,32 @@ def show_size(size_bytes: int) -> str:
     return str(size_bytes)
 
 
-def check_tuple(what: str, values: tuple[str, ...]) -> tuple[str, ...]:
+def check_tuple(what: str, values: tuple[_T, ...]) -> tuple[_T, ...]:
     """Return the values; raise UsageError for one string, which is a sequence of strings too."""
     if isinstance(values, str):
         raise UsageError(f"{what} must be a tuple of strings, not one string")
+    if not isinstance(values, tuple | list):
+        raise UsageError(f"{what} must be a tuple, not {values!r}")
     return values
 
 
 def check_argument(what: str, value: str) -> None:
+    if not isinstance(value, str):
+        raise UsageError(f"{what} must be a text, not {value!r}")
     if not value:
         raise UsageError(f"{what} is empty")
     if re.search(CONTROL, value):
         raise UsageError(f"{what} has a control character in it: {value!r}")
     check_path(value)
+
+
+def no_such_option(text: str, known: Iterable[str], hint: str) -> UsageError:
+    """Return the error for an option that is none; its hint has the one that looks like it."""
+    import difflib  # here: few commands need it
+
+    name = text.partition("=")[0]
+    names = [each for each in known if each.startswith("--")]
+    close = difflib.get_close_matches(name, names, 1, 0.7) if name.startswith("--") else []
+    if close:
+        hint = f"did you mean {close[0]}? {hint}"
+    return UsageError(f"no such option: {text}", hint)

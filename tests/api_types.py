@@ -8,6 +8,7 @@ Not here: that the types are those of Options (unit/test_option_fields.py).
 
 from __future__ import annotations
 
+import pathlib
 from typing import IO, Unpack, assert_type
 
 import asyncssh
@@ -30,6 +31,33 @@ def copies(client: asyncssh.SSHClientConnection, session: pscp.Session) -> None:
     pscp.Session("host", ciper="aes128-ctr")  # type: ignore[call-arg]
     assert_type(session.copy("a", "host:b", strong=True), pscp.Result)
     session.copy("a", "host:b", stong=True)  # type: ignore[call-arg]
+
+
+def locations(session: pscp.Session) -> None:
+    path = pathlib.Path("a")
+    pscp.copy(path, "host:b", config_file=path, identities=(path, "key"))
+    pscp.copy([path, "b"], "host:")
+    session.copy("host:b", path, on_file=lambda event: print(event.path, event.outcome))
+    pscp.clean(path)
+    pscp.copy(b"a", "host:b")  # type: ignore[arg-type]
+    session.run(b"true")  # type: ignore[arg-type]
+
+
+def names() -> None:
+    assert_type(pscp.__version__, str)
+    error = pscp.AuthenticationError("message")
+    assert_type(error.retry, bool)
+    pscp.AuthenticationErr  # type: ignore[attr-defined]  # noqa: B018
+
+
+async def asynchronous(session: pscp.aio.Session) -> None:
+    assert_type(await pscp.aio.copy("a", "host:b", recursive=True), pscp.Result)
+    await pscp.aio.copy("a", "host:b", recursve=True)  # type: ignore[call-arg]
+    async with session.copying("a", "host:b") as copying:
+        async for now in copying:
+            assert_type(now, pscp.Counters)
+    assert_type(copying.result, pscp.Result)
+    assert_type(await session.run("true"), Ran)
 
 
 def streams(session: pscp.Session) -> None:

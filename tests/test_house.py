@@ -29,24 +29,26 @@ ENDPOINT = PACKAGE / "endpoint"
 LADDER = (
     ("__init__", "__main__"),
     ("cli",),
-    ("zfs", "measuring", "selftest", "cleaning"),
+    ("zfs", "measuring", "selftest", "cleaning", "aio"),
     ("api",),
     ("stream",),
     ("transfer",),
     ("connect",),
     ("sftp",),
     ("transports",),
+    ("display",),
+    ("callbacks",),
     ("progress", "signals"),
     ("processes", "options", "option_fields"),
-    ("values", "filters", "attributes"),
+    ("values", "filters", "progress_words", "attributes"),
     ("locations",),
-    ("state", "terminal_text", "counters"),
+    ("state", "terminal_text", "counters", "stops"),
     ("errors", "log"),
     ("endpoint",),
 )
 LATER = {
     "agent": ("stream_server", "direct", "link"),  # what is sent when there is need of it
-    "end": ("stream_server", "leftovers"),
+    "end": ("stream_server", "leftovers", "backup"),
 }
 
 # What a reader who follows "Read next" from the package on passes, in this order.

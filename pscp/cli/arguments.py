@@ -1,12 +1,14 @@
 """The options of the command line: letters, words and help.
 
-Not here: what is copied (copy_arguments.py), options of a kind (option_types.py), what the words
-mean (../options.py), values (../values.py), the command line (copy.py).
+Not here: what is copied (copy_arguments.py), options of a kind (option_types.py), letters of other
+programs (habits.py), what the words mean (../options.py), values (../values.py), the command line
+(copy.py).
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, NoReturn
@@ -14,7 +16,7 @@ from typing import Any, NoReturn
 from pscp.cli.copy_arguments import add_what_is_copied, add_what_is_done_there, add_which_files
 from pscp.cli.option_types import number, seconds, size
 from pscp.errors import UsageError
-from pscp.values import parse_cpus, parse_number, parse_ports
+from pscp.values import no_such_option, parse_cpus, parse_kbit_s, parse_number, parse_ports
 
 USAGE = "pscp [options] SOURCE... DEST, or --measure [options] HOST, or --clean [options] DIR"
 DESCRIPTION = (
@@ -49,17 +51,29 @@ class Parser(argparse.ArgumentParser):
         Options stand before a "--". Raises UsageError; `hint` is added for what is no option.
         """
         help_hint = f"{self.prog} --help lists the options"
-        words = before_dashes(argv)
+        words = self.understood(before_dashes(argv))
         given, rest = self.parse_known_args(words)
         for text in rest:
             if text.startswith("-") and text != "-":
-                raise UsageError(f"no such option: {text}", f"{help_hint}{hint}")
+                raise self.no_such_option(text, hint)
         if "help" in given:
             message = '-h does not go with other letters, and no host name starts with "-"'
             raise UsageError(message, help_hint)
-        return option_values(given), [*rest, *argv[len(words) + 1 :]]
+        return option_values(given), [*rest, *argv[len(before_dashes(argv)) + 1 :]]
+
+    def understood(self, words: list[str]) -> list[str]:
+        """Return the words as they are parsed. Raises UsageError."""
+        return words
+
+    def no_such_option(self, text: str, hint: str = "") -> UsageError:
+        help_hint = f"{self.prog} --help lists the options{hint}"
+        return no_such_option(text, self._option_string_actions, help_hint)
 
     def error(self, message: str) -> NoReturn:
+        if message.startswith("unrecognized arguments: "):
+            raise self.no_such_option(message.split(": ", 1)[1].split(" ")[0])
+        if message.startswith("the following arguments are required: host"):
+            raise UsageError("a host and a command are missing")
         # Its words for -rZ and for --stats=1, where neither Z nor 1 can be.
         clear = message.replace(
             "ignored explicit argument", "takes no value, and no option is called"
@@ -67,8 +81,17 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(clear.removeprefix("argument "))
 
 
+class CopyParser(Parser):
+    """The parser of pscp, which is typed by users of scp and rsync."""
+
+    def understood(self, words: list[str]) -> list[str]:
+        from pscp.cli.habits import understood
+
+        return understood(words, self._option_string_actions)
+
+
 def make_parser() -> Parser:
-    parser = Parser("pscp", USAGE, DESCRIPTION, EPILOG)
+    parser = CopyParser("pscp", USAGE, DESCRIPTION, EPILOG)
     add_what_is_copied(parser.add_argument_group("what is copied"))
     add_which_files(parser.add_argument_group("which files"))
     add_what_is_done_there(parser.add_argument_group("what happens at the destination"))
@@ -129,8 +152,13 @@ def add_how_it_is_sent(group: argparse._ArgumentGroup) -> None:
         "chunk_bytes",
         "what is verified and resent as one (4M, less toward the end)",
     )
-    number(
-        group, "-l", "--limit", "limit_kbit_s", metavar="KBIT", help="the most to send, in kbit/s"
+    add(
+        "-l",
+        "--limit",
+        metavar="RATE",
+        dest="limit_kbit_s",
+        type=parse_kbit_s,
+        help="the most to send, in kbit/s, or with a unit: 10M is 10 Mbit/s",
     )
     add(
         "--plane",
@@ -236,7 +264,11 @@ def add_what_is_shown(group: argparse._ArgumentGroup) -> None:
     flag("-v", "--verbose", help="say which hash, cipher and connections are used, and why")
     flag("-vv", "--itemize", help="-v, and name each file with what becomes of it")
     flag("-d", "--debug", help="show what pscp, ssh and the agents do, with the lane of each")
-    add("--progress", metavar="STYLE", help="auto (a bar on a terminal), bar, plain, json or none")
+    add(
+        "--progress",
+        metavar="STYLE",
+        help="auto (a bar on a terminal), bar, plain, json, or none, not even a closing line",
+    )
     flag("--stats", help="end with a table of what was counted")
     add("--log-file", metavar="FILE", help="write notes, errors and the summary to FILE, dated")
     flag("--syslog", help="send notes, errors and the summary to syslog as well")
@@ -267,7 +299,12 @@ def add_what_is_no_copy(group: argparse._ArgumentGroup) -> None:
 
 
 def number_or_auto(text: str, what: str) -> int | None:
-    return None if text == "auto" else parse_number(text, what)
+    if text == "auto":
+        return None
+    if what.startswith("-c") and re.match("[a-z]", text):
+        hint = f"-c is the number of connections; a cipher is chosen with --cipher {text}"
+        raise UsageError(f"{what}: {text!r} is not a whole number", hint)
+    return parse_number(text, what)
 
 
 def addresses(text: str) -> list[str]:

@@ -10,22 +10,18 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import fields
 from typing import TYPE_CHECKING, NamedTuple
 
 from pscp import log
 from pscp.cli.arguments import USAGE, Parser, before_dashes, make_parser, version
+from pscp.cli.closing import conclude
+from pscp.cli.run_log import run_log
+from pscp.display import make_reporter
 from pscp.errors import Interrupted, PscpError, UsageError
 from pscp.locations import Location, check_direction, parse_host, parse_location
 from pscp.options import Options
 from pscp.progress import (
-    NO_CIPHER,
     Notes,
-    Result,
-    count,
-    format_bytes,
-    format_duration,
-    make_reporter,
 )
 from pscp.signals import raise_on_signals
 from pscp.terminal_text import complain, is_terminal, write_line
@@ -71,7 +67,7 @@ class Connections(NamedTuple):
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command line; returns its exit code and prints what went wrong, if anything."""
-    return run_command("pscp", make_parser, lambda words: run(parse(words)), argv)
+    return run_command("pscp", make_parser, lambda words: run(parse(words), words), argv)
 
 
 def run_command(
@@ -85,6 +81,8 @@ def run_command(
     try:
         return 0 if answer_help(name, make, words) else act(words)
     except PscpError as error:
+        if error.hint == UsageError.hint:
+            error.hint = f"{name} --help lists the options"
         complain(error, name)
         return error.exit_code
     except KeyboardInterrupt:  # before the command listens for signals, or after
@@ -161,11 +159,18 @@ def as_connections(texts: list[str], options: Options, others: set[str]) -> Conn
 
 def as_copy(texts: list[str], options: Options) -> Command:
     locations = [parse_location(text) for text in texts]
-    if not locations:
-        raise UsageError("a source and a destination are missing", f"usage: {USAGE}")
-    if len(locations) == 1:
-        raise UsageError("a destination is missing", f"usage: {USAGE}")
+    if len(locations) < 2:
+        missing = "a destination is" if locations else "a source and a destination are"
+        hint = f"usage: {USAGE}"
+        if options.identities:
+            taken = options.identities[-1]
+            hint = f"-i takes {taken!r} for a private key; rsync's -i is -vv here"
+        raise UsageError(f"{missing} missing", hint)
     *sources, destination = locations
+    for each in sources:
+        if each.is_remote and destination.is_remote and os.path.lexists(each.text):
+            hint = f"./{each.text} is the file, and ssh://HOST/PATH always a host's"
+            raise UsageError(f"{each.text} is a file here, and reads as HOST:PATH", hint)
     check_direction(sources, destination)
     for source in sources:
         needs_r = not (source.is_remote or options.recursive or options.files_from)
@@ -175,12 +180,13 @@ def as_copy(texts: list[str], options: Options) -> Command:
     return Command(tuple(sources), destination, options)
 
 
-def run(command: Command | Piped | Measure | Clean | Connections) -> int:
+def run(command: Command | Piped | Measure | Clean | Connections, words: Sequence[str] = ()) -> int:
+    """Do what a command line with these words asks for; returns the exit code."""
     from pscp.endpoint import system
 
     system.raise_descriptor_limit()
     if isinstance(command, Command):
-        return run_copy(command)
+        return run_copy(command, words)
     if isinstance(command, Measure):
         return run_measure(command)
     if isinstance(command, Clean):
@@ -189,7 +195,7 @@ def run(command: Command | Piped | Measure | Clean | Connections) -> int:
         return run_connections(command)
     from pscp.cli.pipe import move
 
-    return move(command)
+    return move(command, "pscp", words)
 
 
 def run_measure(command: Measure) -> int:
@@ -235,70 +241,24 @@ def run_connections(command: Connections) -> int:
     return 0
 
 
-def run_copy(command: Command) -> int:
+def run_copy(command: Command, words: Sequence[str]) -> int:
     from pscp.api import copy
 
     options = command.options
-    reporter = make_reporter(options, is_terminal(sys.stderr))
-    with raise_on_signals(), log.show_records(options.debug, reporter.note):
+    shown = make_reporter(options, is_terminal(sys.stderr))
+    with (
+        raise_on_signals(),
+        log.show_records(options.debug, shown.note),
+        run_log("pscp", words, options) as kept,
+    ):
+        reporter = kept.of(shown)
         try:
             ends = command.sources, command.destination
             result = copy(*ends, options=options, reporter=reporter, keep_digests=False)
         finally:
             reporter.stop(None)
-    conclude(result, options)
+        conclude(result, options, command.destination.text, kept)
     return 0 if result.ok else 1
-
-
-def conclude(result: Result, options: Options) -> None:
-    """Write the closing words on stderr: stdout is for what was asked for."""
-    if options.quiet:
-        return
-    if options.progress not in ("none", "json"):
-        write_line(sys.stderr, dry_run_summary(result) if options.dry_run else summary(result))
-    if options.stats:
-        for text in table(result):
-            write_line(sys.stderr, text)
-
-
-def summary(result: Result) -> str:
-    """Return, for example: 268.4 MB in 1.2 s (223.7 MB/s), 12 files, 64 chunks verified."""
-    moved_bytes = max(0, result.bytes - result.bytes_resumed)
-    rate = format_bytes(moved_bytes / result.seconds if result.seconds > 0 else 0)
-    extras = (
-        (result.chunks_resent, f"{result.chunks_resent} resent"),
-        (result.bytes_resumed, f"{format_bytes(result.bytes_resumed)} was there already"),
-        (result.files_skipped, f"{result.files_skipped} skipped"),
-        (len(result.failures), f"{len(result.failures)} failed"),
-    )
-    return ", ".join(
-        [
-            f"{format_bytes(moved_bytes)} in {format_duration(result.seconds)} ({rate}/s)",
-            count(result.files, "file"),
-            f"{count(result.chunks_verified, 'chunk')} verified"
-            if result.verified
-            else "not verified",
-            *(text for number, text in extras if number),
-            *([NO_CIPHER] if result.plane == "plain" else []),
-        ]
-    )
-
-
-def dry_run_summary(result: Result) -> str:
-    missing_bytes = max(0, result.bytes - result.bytes_resumed)
-    there = f"{count(result.files, 'file')}, {format_bytes(missing_bytes)}"
-    return f"nothing was copied (dry run); it would have been {there}"
-
-
-def table(result: Result) -> list[str]:
-    rows = {
-        item.name.replace("_", " "): getattr(result, item.name)
-        for item in fields(result)
-        if item.name not in ("digests", "failures")
-    }
-    rows |= {"seconds": f"{result.seconds:.3f}", "failures": len(result.failures)}
-    rows["verified"] = "yes" if result.verified else "no"
-    return [f"{name:<17} {value:>16}" for name, value in rows.items()]
 
 
 def flush_stdout() -> None:

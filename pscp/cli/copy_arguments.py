@@ -87,8 +87,8 @@ def add_what_is_done_there(group: argparse._ArgumentGroup) -> None:
     )
     flag(
         "--inplace",
-        help="change a large file itself instead of a copy of it; while that goes on, it has "
-        "another name",
+        help="change a large file itself instead of a copy of it; until that is complete, also "
+        "after a cut, it has another name",
     )
     flag("--mkpath", help="make the folders above DEST that are missing")
     flag("--delete", help="delete at the destination what the sources' folders do not have")
@@ -112,11 +112,6 @@ def add_what_stays_there(group: argparse._ArgumentGroup) -> None:
     add("--backup", action="store_true", help="keep what is replaced or deleted, as NAME~")
     add("--backup-dir", metavar="DIR", help="keep it below DIR, which is below DEST; with --backup")
     add("--suffix", metavar="SUFFIX", help="what --backup adds to names (~, with DIR nothing)")
-    add(
-        "--link-dest",
-        metavar="DIR",
-        help="make a file that is unchanged in DIR at the destination a hard link to that one",
-    )
     add("--chmod", metavar="MODES", help="change the modes on the way, such as D755,F644 or go-w")
     add("--chown", metavar="USER:GROUP", help="give everything to these, where -a keeps owners")
     add(

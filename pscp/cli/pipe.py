@@ -17,7 +17,10 @@ from typing import NamedTuple
 
 from pscp import log
 from pscp.cli import arguments
+from pscp.cli.closing import rows
 from pscp.cli.option_types import size
+from pscp.cli.run_log import RunLog, run_log
+from pscp.display import RichBar, make_reporter
 from pscp.errors import Interrupted, PscpError, Terminated, UsageError
 from pscp.locations import Location, parse_host, parse_location
 from pscp.options import Options
@@ -25,11 +28,9 @@ from pscp.progress import (
     NO_CIPHER,
     Counters,
     Reporter,
-    RichBar,
     count,
     format_bytes,
     format_duration,
-    make_reporter,
 )
 from pscp.signals import raise_on_signals
 from pscp.terminal_text import complain, is_terminal, write_line
@@ -119,7 +120,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
         command = parse(words)
         system.raise_descriptor_limit()
-        return move(command)
+        return move(command, "pscp-pipe", words)
     except (Interrupted, Terminated) as error:
         complain(error, "pscp-pipe")
         return error.exit_code
@@ -130,20 +131,36 @@ def main(argv: Sequence[str] | None = None) -> int:
         return OWN_FAILURE
 
 
-def move(command: Piped) -> int:
-    """Move the stream; returns the far command's exit status. Raises as Stream.run() does."""
+def move(command: Piped, name: str, words: Sequence[str]) -> int:
+    """Move the stream; returns the far command's exit status. Raises as Stream.run() does.
+
+    It is for the command of this name, with these words.
+    """
+    check_streams(command)
+    with run_log(name, words, command.options) as kept:
+        return moved(command, kept)
+
+
+def check_streams(command: Piped) -> None:
+    """Raise UsageError where this end's stream, or what it is typed on, cannot be used."""
+    fd = 0 if command.is_push else 1
+    if command.producer is None and not is_open(fd):  # the next thing opened would be taken for it
+        raise UsageError(f"the standard {'input' if command.is_push else 'output'} is closed")
+    is_typed = command.producer is None and command.is_push and os.isatty(0)
+    if command.options.plane == "plain" and is_typed:
+        raise UsageError("--plane plain has no cipher, and what you type would be read on its way")
+
+
+def moved(command: Piped, kept: RunLog) -> int:
     from pscp.api import Session
     from pscp.stream.pipe import Target
     from pscp.stream.stream import Program, Stream
 
     options = command.options
     fd = 0 if command.is_push else 1
-    if command.producer is None and not is_open(fd):  # the next thing opened would be taken for it
-        raise UsageError(f"the standard {'input' if command.is_push else 'output'} is closed")
-    if options.plane == "plain" and command.producer is None and command.is_push and os.isatty(0):
-        raise UsageError("--plane plain has no cipher, and what you type would be read on its way")
-    reporter, counters = make_reporter(options, is_terminal(sys.stderr)), Counters()
-    has_bar = isinstance(reporter, RichBar)
+    shown = make_reporter(options, is_terminal(sys.stderr))
+    reporter, counters = kept.of(shown), Counters(host=command.host.login)
+    has_bar = isinstance(shown, RichBar)
     out = LinesAboveBar(str(command.host.host), reporter) if has_bar else show
     session = Session(command.host, options)
     stream = Stream(
@@ -157,7 +174,7 @@ def move(command: Piped) -> int:
     )
     with (
         raise_on_signals(_HINT, stream.interrupt, "pscp-pipe"),
-        log.show_records(options.debug, reporter.note),
+        log.show_records(options.debug, shown.note),
         session,
         contextlib.ExitStack() as stack,
     ):
@@ -170,10 +187,23 @@ def move(command: Piped) -> int:
             fd, stream.ended_well = producer.fd, producer.ended_well
         status = stream.run(fd)
         plane = session.connections.carrier(options)
-    if has_bar:
-        no_cipher = f", {NO_CIPHER}" if plane == "plain" else ""
-        write_line(sys.stderr, summary(counters) + no_cipher)
+    closing = summary(counters) + (f", {NO_CIPHER}" if plane == "plain" else "")
+    kept.write(f"{closing}, exit status {status}" if status else closing)
+    conclude(counters, closing, options, has_bar)
     return status
+
+
+def conclude(counters: Counters, closing: str, options: Options, has_bar: bool) -> None:
+    """Write the closing words, if there was a bar or they are asked for: ssh has none."""
+    if options.quiet:
+        return
+    if has_bar or options.progress in ("plain", "bar") or options.stats:
+        write_line(sys.stderr, closing)
+    if options.stats:
+        shown = ("bytes_done", "bytes_sent", "chunks_verified", "chunks_resent", "connections_lost")
+        counted = counters.as_dict()
+        for text in rows({name.replace("_", " "): counted[name] for name in shown}):
+            write_line(sys.stderr, text)
 
 
 def summary(counters: Counters) -> str:

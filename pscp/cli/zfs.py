@@ -13,11 +13,14 @@ from dataclasses import fields
 from typing import NamedTuple
 
 from pscp import log
+from pscp.cli.closing import table
 from pscp.cli.copy import run_command
+from pscp.cli.run_log import run_log
 from pscp.cli.zfs_arguments import USAGE, make_parser
+from pscp.display import make_reporter
 from pscp.errors import UsageError
 from pscp.options import Options
-from pscp.progress import NO_CIPHER, count, format_bytes, format_duration, make_reporter
+from pscp.progress import NO_CIPHER, count, format_bytes, format_duration
 from pscp.signals import raise_on_signals
 from pscp.terminal_text import is_terminal, write_line
 from pscp.zfs.names import Place, check_ends, parse_place
@@ -39,7 +42,7 @@ class Command(NamedTuple):
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command line; returns its exit code and prints what went wrong, if anything."""
-    return run_command("pscp-zfs", make_parser, lambda words: run(parse(words)), argv)
+    return run_command("pscp-zfs", make_parser, lambda words: run(parse(words), words), argv)
 
 
 def parse(argv: Sequence[str]) -> Command:
@@ -54,17 +57,25 @@ def parse(argv: Sequence[str]) -> Command:
     return Command(source, dest, Settings(**settings), Options(**options))
 
 
-def run(command: Command) -> int:
+def run(command: Command, words: Sequence[str]) -> int:
     options = command.options
-    reporter = make_reporter(options, is_terminal(sys.stderr))
-    with raise_on_signals(_HINT, name="pscp-zfs"), log.show_records(options.debug, reporter.note):
+    shown = make_reporter(options, is_terminal(sys.stderr))
+    with (
+        raise_on_signals(_HINT, name="pscp-zfs"),
+        log.show_records(options.debug, shown.note),
+        run_log("pscp-zfs", words, options) as kept,
+    ):
+        reporter = kept.of(shown)
         try:
             ends, settings = (command.source, command.dest), command.settings
             result = replicate(*ends, options=options, settings=settings, reporter=reporter)
         finally:
             reporter.stop(None)
+        kept.write(summary(result, options))
     if not options.quiet and options.progress not in ("none", "json"):
         write_line(sys.stderr, summary(result, options))
+    for text in table(result) if options.stats and not options.quiet else ():
+        write_line(sys.stderr, text)
     return 0 if result.ok else 1
 
 

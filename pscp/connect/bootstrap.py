@@ -23,12 +23,13 @@ import select
 import threading
 import time
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from pscp import errors
 from pscp.connect.authenticator import Patience
 from pscp.connect.messages import READS_MAX, Messages
 from pscp.endpoint import requests, session, system, wire
+from pscp.stops import ended_by
 from pscp.transports import Channel
 from pscp.transports.openssh import last_line
 
@@ -41,7 +42,9 @@ MODULES = (
 STREAM_MODULES = ("machine", "stream_states", "stream", "stream_process", "stream_server")
 CLEAN_MODULES = ("leftovers",)  # sent with the first question of --clean
 # Sent when a copy begins that needs them. Each adds its requests where it is imported.
-COPY_MODULES = ("owners", "listing")
+COPY_MODULES: tuple[str, ...] = (
+    "reuse", "backup", "inplace", "mirror", "moving", "owners", "listing",
+)  # fmt: skip
 # Sent where the agent is to take direct lanes.
 PLANE_MODULES = ("link", "gate", "tcp_socket", "congestion", "direct")
 
@@ -49,6 +52,7 @@ _PACKAGE = "pscp_agent"
 _MARKER_BYTES = 16
 _BANNER_MAX_BYTES = 64 * 1024  # what a login may print before the agent speaks
 _SHOW_AFTER_S = 0.2  # standard error is shown so long after it came, unless an error repeats it
+_STOP_S = 3.0  # for the answer to what has begun at the far end, once a call is to end
 _SHOWN_MAX = 200  # characters of a login's output in an error
 _RTT_MAX_S = 60.0  # a longer round trip in the HELLO of a program for SFTP is refused
 SILENCE_S = 60.0  # an agent ticks every 10 s, so after this the agent or the path is dead
@@ -204,7 +208,8 @@ class RemoteAgent:
         for fd in (channel.read_fd, channel.error_fd):
             self._poll.register(fd, select.POLLIN)
         try:
-            self._greet(marker, patience or Patience(SILENCE_S, lambda: 0.0))
+            with ended_by(lambda error: channel.end()):
+                self._greet(marker, patience or Patience(SILENCE_S, lambda: 0.0))
             self._messages.show()
         except BaseException as error:
             self._messages.show(str(error))
@@ -365,13 +370,33 @@ class RemoteAgent:
         """
         begun_s = time.monotonic()
         has_early = self._early > 0
-        for each in [requests.Ping(), request] if is_slow else [request]:
-            self.send(wire.ASK, 0, 0, requests.to_json(each))
-        self._receive_early()
-        answer = self._reply()
-        if not has_early:
-            self.rtt_s = min(self.rtt_s, time.monotonic() - begun_s)
-        return self._reply() if is_slow else answer
+        with self._answering(is_slow):
+            for each in [requests.Ping(), request] if is_slow else [request]:
+                self.send(wire.ASK, 0, 0, requests.to_json(each))
+            self._receive_early()
+            answer = self._reply()
+            if not has_early:
+                self.rtt_s = min(self.rtt_s, time.monotonic() - begun_s)
+            return self._reply() if is_slow else answer
+
+    @contextlib.contextmanager
+    def _answering(self, is_slow: bool = False) -> Iterator[None]:
+        """Run a block that reads answers. If it is cut short, who asks next would get the rest.
+
+        With `is_slow` something begins at the far end that the caller has to end, over this very
+        channel: so a stop leaves it time for its answer.
+        """
+        late = threading.Timer(_STOP_S, self.channel.end)
+        late.daemon = True
+        with ended_by(lambda error: late.start() if is_slow else self.channel.end()):
+            try:
+                yield
+            except BaseException:
+                if not is_slow:
+                    self.channel.end()
+                raise
+            finally:
+                late.cancel()
 
     def ask_early(self, request: requests.Request) -> None:
         """Make a request whose answer early_answer() returns, before or after others are made.
@@ -385,7 +410,8 @@ class RemoteAgent:
 
     def early_answer(self) -> tuple[object, bool]:
         """Return the answer to the latest such request; those to earlier ones are dropped."""
-        self._receive_early()
+        with self._answering():
+            self._receive_early()
         answers, self._answers = self._answers, []
         return answers[-1]
 

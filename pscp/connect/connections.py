@@ -8,15 +8,16 @@ Read next: first_login.py.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from pscp import errors
+from pscp import errors, stops
 from pscp.connect import host_cache
 from pscp.connect.control_master import SharedLogin
 from pscp.connect.first_login import FirstLogin
@@ -141,12 +142,12 @@ class Connections:
         Several connections log in at once where the last copy's logins needed no prompt, unless
         the copy is small.
         """
-        with self._turn:
+        with self._my_turn():
             self._start(options, is_push, is_small=is_small)
 
     def check_logins(self, options: Options, *, is_push: bool, is_small: bool) -> None:
         """While ssh logs in: start anew if its configuration has changed, and send the agent."""
-        with self._turn:
+        with self._my_turn():
             if self._opener.has_changed(options):
                 self.close()
                 self._start(options, is_push, is_small=is_small)
@@ -163,7 +164,7 @@ class Connections:
         until_s = time.monotonic() + (options.retry_for_s or 0)
         for attempt in itertools.count():
             try:
-                with self._turn:
+                with self._my_turn():
                     return self._taken_idle(options) or [self._control(options, note)]
             except (errors.ConnectionLost, errors.Unreachable) as error:
                 pause_s = min(1 << attempt, _PAUSE_MAX_S)
@@ -173,8 +174,17 @@ class Connections:
                     raise
                 if attempt == 0 and options.retry_for_s:
                     note(f"{error.message}; trying again for up to {options.retry_for_s} s")
-            time.sleep(pause_s)
+            stops.pause(pause_s)
         raise AssertionError("attempts are counted without an end")
+
+    @contextlib.contextmanager
+    def _my_turn(self) -> Iterator[None]:
+        """Hold the lock of the thread that opens a first connection."""
+        stops.acquire(self._turn)
+        try:
+            yield
+        finally:
+            self._turn.release()
 
     def _control(self, options: Options, note: Callable[[str], None]) -> RemoteAgent:
         """Return the connection that asks for direct lanes, if there is one, else a first one."""

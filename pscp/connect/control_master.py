@@ -19,6 +19,7 @@ from pscp.connect.authenticator import Patience
 from pscp.errors import ConnectionLost, PscpError, Unreachable
 from pscp.locations import Location
 from pscp.options import Options
+from pscp.stops import ended_by
 from pscp.transports import Channel, Control
 from pscp.transports.openssh import lines_of
 
@@ -147,14 +148,22 @@ class SharedLogin:
             master = self._master
         if master is None:
             raise ConnectionLost("the session was closed")
-        error = master.wait(note, patience)
-        if error is None:
+        try:
+            with ended_by(lambda error: master.channel.end()):
+                failure = master.wait(note, patience)
+        except BaseException:
+            self._drop(master)
+            raise
+        if failure is None:
             return master.control
+        self._drop(master)
+        raise explain(master.channel, failure)
+
+    def _drop(self, master: Master) -> None:
         with self._lock:
             if self._master is master:
                 self._master = None
         master.close()
-        raise explain(master.channel, error)
 
     def share(self, control: Control | None) -> None:
         """Have further channels use the one login's connection, else that of this socket."""

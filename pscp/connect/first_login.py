@@ -199,7 +199,7 @@ class FirstLogin:
         is_sftp = self._kind.uses_sftp(options)
         if not isinstance(reason, errors.ConnectionLost):
             host_cache.remember_sftp(self.host, options, is_sftp)
-        if is_sftp:
+        if is_sftp and not options.quiet:
             note(f"{reason.message.rstrip('.')}: using SFTP")
         return far
 

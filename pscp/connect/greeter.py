@@ -113,4 +113,6 @@ class Greeter:
             after = f" ({timeout} s)" if "timed out" in error.message else ""
             error = errors.Unreachable(f"{where}{error.message}{after}", error.hint)
         error.hint = error.hint.replace("HOST", self.host.login)
+        if options.batch and isinstance(error, errors.AuthenticationError):
+            error.hint += "; with -B nothing is asked: ssh-agent must have a key with a passphrase"
         return error

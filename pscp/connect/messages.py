@@ -18,6 +18,10 @@ _READ_BYTES = 4096  # at once
 READS_MAX = _KEPT_BYTES // _READ_BYTES * 2  # a program may write without an end
 
 _log = Log("stderr")
+# What ssh writes where a jump host or a ProxyCommand has failed; an error tells of the cause.
+_CONSEQUENCE = re.compile(
+    r"Connection closed by UNKNOWN|kex_exchange_identification: Connection cl"
+)
 _DEBUG_LINE = re.compile(r"debug\d: |DEBUG:")  # of ssh -v; of asyncssh and paramiko
 
 
@@ -68,5 +72,6 @@ class Messages:
         lines, self._unshown = lines_of(self._unshown), ""
         for line in lines:
             is_logged = _DEBUG_LINE.match(line) and _log.is_wanted
-            if self.notice is not None and line.strip() not in error and not is_logged:
+            is_said = line.strip() in error or (error and _CONSEQUENCE.match(line))
+            if self.notice is not None and not is_said and not is_logged:
                 self.notice(line)

@@ -126,7 +126,10 @@ class SshOpener:
     def check(self, options: Options, is_push: bool) -> list[str]:
         setup = self._setup.get(options)
         cipher = setup.advised if setup.ciphers_are_ours else ""
-        return setup.check(options, is_push) + host_cache.advice_said(self.host, options, cipher)
+        said = setup.check(options, is_push) + host_cache.advice_said(self.host, options, cipher)
+        if setup.ciphers_are_ours and not cipher:
+            said.append(f"ciphers, the first that the host has: {setup.ciphers()}")
+        return said
 
     def has_bbr(self, options: Options) -> bool:
         try:

@@ -4,7 +4,8 @@ The kernel is told to write all parts of a batch before the first fsync, so that
 for the disk about once, not once a file. A file gets its final name only when it is whole,
 verified and on the disk.
 
-Not here: what is written into a part (files.py, sink.py).
+Not here: what is written into a part (files.py, sink.py), what is kept of the file that it replaces
+(backup.py).
 """
 
 import contextlib
@@ -16,7 +17,7 @@ from typing import Callable, List, Optional, Tuple
 
 from . import failures, files, metadata, tree
 from .fence import AnyFence, is_named
-from .parts import Parts
+from .parts import IN_PLACE, Parts
 from .paths import Root
 
 _PARTS_WAITING = 128  # open descriptors; add() waits while so many are not settled yet
@@ -37,6 +38,9 @@ class Part:
         self.failure: Optional[failures.Data] = None
 
 
+# Called before a part is renamed: with its folder's descriptor, the name that it gets, the whole
+# path, and the name that it has.
+Keep = Callable[[int, bytes, str, bytes], None]
 Batch = Tuple[List[Part], failures.Done]  # settled together; called with what became of each
 
 
@@ -60,6 +64,7 @@ class Settler:
         self._error: Optional[BaseException] = None  # of the thread: the lane is lost, or a bug
         self._thread: Optional[threading.Thread] = None
         self._room: Optional[memoryview] = None
+        self.keep: Optional[Keep] = None  # backup.py's, where what is replaced is kept
         self._is_quick = True  # until a batch has taken long
 
     def add(self, parts: List[Part], done: failures.Done) -> None:
@@ -162,7 +167,14 @@ class Settler:
                 files.name_new(part.fd, folder_fd, temporary)
             if not is_named(part.fd, folder_fd, temporary):
                 raise failures.Refusal(failures.VERIFY, part.entry.path, "its part was replaced")
-            os.rename(temporary, name, src_dir_fd=folder_fd, dst_dir_fd=folder_fd)
+            self.replace(folder_fd, temporary, name, part.entry.path)
+
+    def replace(self, folder_fd: int, part: bytes, name: bytes, path: str) -> None:
+        """Give a part its final name. The caller holds the fence and the root's lock."""
+        if self.keep is not None:
+            self.keep(folder_fd, name, path, part)
+            folder_fd = self._root.at(path)[0]
+        os.rename(part, name, src_dir_fd=folder_fd, dst_dir_fd=folder_fd)
 
     def _name_large(self, part: Part) -> None:
         """Give a part that all lanes know its final name, unless another lane did so."""
@@ -174,9 +186,13 @@ class Settler:
                 if is_named(part.fd, folder_fd, name):
                     return
                 raise failures.Refusal(failures.VERIFY, path, "its part was replaced")
+            now = os.fstat(part.fd)
+            if now.st_size != part.entry.size:
+                raise failures.Refusal(failures.VERIFY, path, "its part has another size")
             before = file_to_replace(folder_fd, name, path)
+            before = before or (now if now.st_mode & IN_PLACE else None)
             metadata.apply_to_file(part.fd, part.entry, self._policy, before)
-            os.rename(temporary, name, src_dir_fd=folder_fd, dst_dir_fd=folder_fd)
+            self.replace(folder_fd, temporary, name, path)
 
     def _read_back(self, part: Part) -> None:
         """Raise Refusal unless what lies on the disk has the source's digest (-s)."""

@@ -90,7 +90,8 @@ class End:
             raise not_here("sink of files")
         return self.sink
 
-    def _writing_sink(self) -> "sink.Sink":
+    def writing_sink(self) -> "sink.Sink":
+        """Return the sink of files that this end is, which writes them."""
         from . import sink
 
         if not isinstance(self.sink, sink.Sink):
@@ -156,7 +157,12 @@ class End:
             return null_ends.NullSink(request.hash, False)
         copy = sink.Copy(request.token, request.nonce, request.lane, request.earlier)
         policy = metadata.Policy(request.preserve, request.archive, self._umask)
-        return sink.Sink(request.root, copy, policy, request.hash, request.strong)
+        made = sink.Sink(request.root, copy, policy, request.hash, request.strong)
+        if request.backup:
+            from . import backup
+
+            made.settler.keep = backup.Keeper(made.root, made.parts, *request.backup).keep
+        return made
 
     def gather(self, request: requests.Gather) -> str:
         """Become the far end of a stream; return the path where other lanes are handed over."""
@@ -188,7 +194,7 @@ class End:
 
     def expand(self, request: requests.Expand) -> "List[Union[List[source.Top], failures.Data]]":
         act = functools.partial(source.expand, pattern=request.glob)
-        return _results((path, functools.partial(act, path)) for path in request.paths)
+        return results((path, functools.partial(act, path)) for path in request.paths)
 
     def target(self, request: requests.Target) -> List[object]:
         from . import placing
@@ -227,7 +233,7 @@ class End:
 
     def digests(self, request: requests.Digests) -> List[object]:
         act = self.file_source().digests
-        return _results(
+        return results(
             (file.path, functools.partial(act, source.known(file), extents, request.hash))
             for file, extents in request.files
         )
@@ -235,20 +241,20 @@ class End:
     # --- of a sink
 
     def extents_there(self, request: requests.ExtentsThere) -> "Tuple[List[files.Extent], bool]":
-        return self._writing_sink().extents(request.path, request.offset)
+        return self.writing_sink().extents(request.path, request.offset)
 
     def digests_there(self, request: requests.DigestsThere) -> List[object]:
-        act = self._writing_sink().digests
-        return _results(
+        act = self.writing_sink().digests
+        return results(
             (path, functools.partial(act, path, is_part, extents, request.hash))
             for is_part, path, extents in request.files
         )
 
     def look(self, request: requests.Look) -> List[List[object]]:
-        return list(map(self._writing_sink().look, request.paths))
+        return list(map(self.writing_sink().look, request.paths))
 
     def inherit(self, request: requests.Inherit) -> bool:
-        return self._writing_sink().inherit(request.entry, request.nonce)
+        return self.writing_sink().inherit(request.entry, request.nonce)
 
     def make(self, request: requests.Make) -> int:
         return self.file_sink().make(request.entry)
@@ -260,7 +266,7 @@ class End:
         self.file_sink().revoke(request.lane)
 
     def adopt(self, request: requests.Adopt) -> Failed:
-        return _failed(request.entries, self._writing_sink().adopt)
+        return _failed(request.entries, self.writing_sink().adopt)
 
     def hard_links(self, request: requests.HardLinks) -> Failed:
         return self._failed_and_named(request.entries, self.file_sink().hard_link)
@@ -281,7 +287,7 @@ def not_here(role: str) -> wire.WireError:
     return wire.WireError("a request for a %s, which this end is not" % role)
 
 
-def _results(calls: "Iterable[Tuple[str, Callable[[], T]]]") -> "List[Union[T, failures.Data]]":
+def results(calls: "Iterable[Tuple[str, Callable[[], T]]]") -> "List[Union[T, failures.Data]]":
     """Make the call beside each path; return per path the result, or the failure as data."""
     results: List[Union[T, failures.Data]] = []
     for path, call in calls:
@@ -295,7 +301,7 @@ def _results(calls: "Iterable[Tuple[str, Callable[[], T]]]") -> "List[Union[T, f
 def _failed(entries: List[tree.Entry], act: Callable[[tree.Entry], None]) -> Failed:
     """Call `act` with each entry; return the place and the failure of those that failed."""
     calls = ((entry.path, functools.partial(act, entry)) for entry in entries)
-    return failures.places(_results(calls))
+    return failures.places(results(calls))
 
 
 ANSWERS: Dict[type, Callable[..., object]] = {

@@ -24,7 +24,10 @@ KINDS = frozenset([CHANGED, UNSUPPORTED, UNSAFE, DAMAGED, VERIFY, SYSTEM, DESTIN
 if TYPE_CHECKING:
     from typing import TypedDict
 
-    class Data(TypedDict):
+    class _Mark(TypedDict, total=False):
+        of_source: bool  # set by the coordinator (transfer/answers.py); never comes from an end
+
+    class Data(_Mark):
         """A failure; `errno` is 0 where there was none."""
 
         kind: str

@@ -232,7 +232,7 @@ def name_new(fd: int, folder_fd: int, name: bytes) -> bool:
         return False
 
 
-def _read_at(fd: int, view: memoryview, offset: int) -> int:
+def read_at(fd: int, view: memoryview, offset: int) -> int:
     """Fill the view from `offset` on. Returns the bytes read, fewer only at the file's end."""
     done = 0
     while done < len(view):
@@ -254,7 +254,7 @@ def _blocks(fd: int, extent: Extent, room: memoryview) -> Iterator[system.Block]
     end = offset + length
     while offset < end:
         view = room[: min(len(room), end - offset)]
-        if _read_at(fd, view, offset) != len(view):
+        if read_at(fd, view, offset) != len(view):
             raise Changed()
         yield system.Block(view, fd, offset)
         offset += len(view)

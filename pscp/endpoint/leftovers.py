@@ -2,7 +2,8 @@
 
 A part that a copy may still work on counts as held: while another process has it locked or open,
 and while the fence of its run, `.TOKEN.pscp-run` in a folder at or above it, is open or younger
-than a day, as the run may be on another machine that shares the folder.
+than a day, as the run may be on another machine that shares the folder. So does one that was the
+file itself (inplace.py), of which there is no copy.
 
 Not here: the names of parts (paths.py), what a user sees of this (../cleaning.py).
 Read next: end.py.
@@ -17,6 +18,7 @@ import time
 from typing import Dict, Iterator, List, Optional, Set, Tuple
 
 from . import failures
+from .parts import IN_PLACE
 from .paths import Root, to_bytes, to_text
 
 DAY_S = 24 * 3600
@@ -129,7 +131,8 @@ class Search:
         row = [path, status.st_size, max(int(age_s), 0)]
         # A link cannot be seen to be open, and on some systems no file can.
         is_young = age_s < DAY_S and (kind == stat.S_IFLNK or self._open is None)
-        if is_young or self._is_open(status) or self._is_fenced(token, path):
+        was_file = kind == stat.S_IFREG and status.st_mode & IN_PLACE
+        if was_file or is_young or self._is_open(status) or self._is_fenced(token, path):
             return HELD, row
         return FOUND if self._take(fd, name, status) else HELD, row
 

@@ -24,6 +24,7 @@ _PATIENCE_S = 30.0
 _NO_LOCKS = frozenset([errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL])
 
 Facts = Tuple[int, int, int, int]  # of a file: its kind, its owner, its links, others' rights
+IN_PLACE = stat.S_ISVTX  # in the mode of a part that was the file itself (inplace.py)
 
 
 class Parts:
@@ -154,30 +155,33 @@ class Parts:
         try:
             fd = self.open(path, nonce)
         except (OSError, Refusal):
-            return self._has_own(path, size_bytes)
+            return self.has_own(path, size_bytes)
         try:
             status = os.fstat(fd)
-            if not _is_private(status) or status.st_size != size_bytes:
+            if not _is_private(status) or not _fits(status, size_bytes):
                 return False
             alone = self._locked(fd, path, fcntl.LOCK_EX, 0.0)
             with alone, self._fence.held(), self._root.lock:
                 folder_fd, name = self._root.at(path)
                 before = self.name(name, nonce)
                 if not fence.is_named(fd, folder_fd, before):
-                    return self._has_own(path, size_bytes)
+                    return self.has_own(path, size_bytes)
                 os.rename(before, self.name(name), src_dir_fd=folder_fd, dst_dir_fd=folder_fd)
                 return True
         finally:
             os.close(fd)
 
-    def _has_own(self, path: str, size_bytes: int) -> bool:
-        """Was the part inherited already, by a lane that died before it could report that?"""
+    def has_own(self, path: str, size_bytes: int) -> bool:
+        """Has this run a part of this size, or one that was the file itself?
+
+        A lane that died before it could report that may have made it one.
+        """
         try:
             fd = self.open(path)
         except (OSError, Refusal):
             return False
         try:
-            return os.fstat(fd).st_size == size_bytes
+            return _fits(os.fstat(fd), size_bytes)
         finally:
             os.close(fd)
 
@@ -185,7 +189,7 @@ class Parts:
         """Remove a file's part, if it has one. False where it does not open or cannot be removed.
 
         It may be held, for what is written to it then is in no file; and it may have its final
-        owner and mode already, if not its final name.
+        owner and mode already, if not its final name. One that was the file itself stays.
         """
         try:
             with self._root.lock:
@@ -197,6 +201,8 @@ class Parts:
         try:
             with contextlib.suppress(OSError, Refusal), self._root.lock:
                 folder_fd, name = self._root.at(path)
+                if os.fstat(fd).st_mode & IN_PLACE:
+                    return False
                 if fence.is_named(fd, folder_fd, self.name(name, nonce)):
                     os.unlink(self.name(name, nonce), dir_fd=folder_fd)
                 return True
@@ -219,7 +225,12 @@ def _is_private(status: os.stat_result) -> bool:
 
 def _facts(status: os.stat_result) -> Facts:
     mode = status.st_mode
-    return stat.S_IFMT(mode), status.st_uid, status.st_nlink, mode & 0o077
+    rights = 0 if mode & IN_PLACE else mode & 0o077  # that one keeps its own
+    return stat.S_IFMT(mode), status.st_uid, status.st_nlink, rights
+
+
+def _fits(status: os.stat_result, size_bytes: int) -> bool:
+    return status.st_size == size_bytes or bool(status.st_mode & IN_PLACE)
 
 
 def _as_made_here(folder_fd: int, name: bytes) -> Optional[Facts]:

@@ -124,6 +124,7 @@ class BeginSink(NamedTuple):
     lane: int = 0  # the lane's number in the run
     debug: bool = False  # as with BeginSource
     modules: str = ""  # as with BeginSource
+    backup: List[str] = []  # (suffix and folder for what is replaced; empty: it is not kept)
 
 
 class BeginStream(NamedTuple):
@@ -367,8 +368,9 @@ def from_json(value: object) -> "Request":
 
 def path_of(request: "Request") -> str:
     """Return the path of the file that a request is about; "" for none, or several."""
-    if isinstance(request, (Inherit, Make, Finish)):
-        return request.entry.path
+    entry = getattr(request, "entry", None)
+    if isinstance(entry, Entry):
+        return entry.path
     if isinstance(request, (Target, Clean, ExtentsThere, Discard, Gather)):
         return request.path or ""
     return ""

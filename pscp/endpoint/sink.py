@@ -6,15 +6,16 @@ written once the digest of its chunk up to the block's end matched, and only int
 has its name (parts.py); blocks without such a check are held in memory until the chunk's digest
 matched. A file with its final name is changed only while this lane's run owns the copy (fence.py).
 
-Not here: what every sink does (null_ends.py), how a part gets its final name (commit.py), the
-checks of entries that came over the wire (entries.py).
+Not here: what every sink does (null_ends.py), what of a file that is there goes into its part
+(reuse.py, inplace.py), how a part gets its final name (commit.py), the checks of entries that came
+over the wire (entries.py).
 Read next: commit.py.
 """
 
 import contextlib
 import os
 import stat
-from typing import Callable, List, NamedTuple, Optional, Tuple, Union
+from typing import Callable, ContextManager, List, NamedTuple, Optional, Tuple, Union
 
 from . import commit, failures, fence, files, metadata, tree, wire
 from .failures import Done
@@ -49,9 +50,9 @@ class Sink(NullSink):
         except BaseException:
             self.root.close()
             raise
-        self._parts = Parts(self.root, self._fence, copy.token, copy.nonce)
-        self._settler = commit.Settler(self.root, self._fence, self._parts, policy, strong)
-        self._open: files.OpenFiles[tree.Entry, files.FileSink] = files.OpenFiles(self._open_part)
+        self.parts = Parts(self.root, self._fence, copy.token, copy.nonce)
+        self.settler = commit.Settler(self.root, self._fence, self.parts, policy, strong)
+        self._open: files.OpenFiles[tree.Entry, files.FileSink] = files.OpenFiles(self.open_part)
         # Of the chunk that is arriving:
         self._held: List[bytes] = []  # blocks that are not written yet
         self._failure: Optional[failures.Data] = None  # why a block could not be written
@@ -67,19 +68,24 @@ class Sink(NullSink):
         except fence.NoFenceLeft:  # the lane began late: it may remove parts, and no more
             return fence.NoFence(is_lost=True)
 
+    def held(self) -> "ContextManager[None]":
+        """Keep other runs from taking the copy over meanwhile. Raises Refusal once one has."""
+        return self._fence.held()
+
     # --- large files, by chunks
 
     def forget(self, id_: int) -> None:
         super().forget(id_)
         self._open.close_file(id_)
 
-    def _open_part(self, value: tree.Entry) -> files.FileSink:
+    def open_part(self, value: tree.Entry) -> files.FileSink:
+        """Open the file's part; make it where there is none."""
         try:
-            fd = self._parts.open(value.path)
+            fd = self.parts.open(value.path)
         except FileNotFoundError:
-            fd = self._parts.make(value.path)
+            fd = self.parts.make(value.path)
         try:
-            with self._parts.written(fd, value.path):  # else it might be the file by now
+            with self.parts.written(fd, value.path):  # else it might be the file by now
                 files.make_room(fd, value.size, "sparse" in value.extra)
         except BaseException:
             os.close(fd)
@@ -104,12 +110,12 @@ class Sink(NullSink):
         value = self._entry(id_)
         try:
             file = self._open.get(id_, value)
-            with self._parts.written(file.fd, value.path):
+            with self.parts.written(file.fd, value.path):
                 offset = end - sum(len(block) for block in blocks)
                 for block in blocks:
                     file.write(memoryview(block), offset)
                     offset += len(block)
-            self._receipt = self._parts.receipt(file.fd)
+            self._receipt = self.parts.receipt(file.fd)
         except (OSError, failures.Refusal) as error:
             self._failure = failures.from_exception(error, value.path)
 
@@ -127,9 +133,9 @@ class Sink(NullSink):
         return True, self._receipt, None
 
     def make(self, value: tree.Entry) -> int:
-        file = self._open_part(value)
+        file = self.open_part(value)
         try:
-            return self._parts.receipt(file.fd)
+            return self.parts.receipt(file.fd)
         finally:
             file.close()
 
@@ -140,22 +146,22 @@ class Sink(NullSink):
             done([failures.from_exception(error, value.path)])
             return
         if fd is None:  # a lane that died renamed it, maybe before the new name was durable
-            self._settler.make_names_durable(value.path.rpartition("/")[0])
+            self.settler.make_names_durable(value.path.rpartition("/")[0])
             done([None])
             return
-        self._settler.add([commit.Part(fd, value, strong, commit.SHARED)], done)
+        self.settler.add([commit.Part(fd, value, strong, commit.SHARED)], done)
 
     def _to_finish(self, value: tree.Entry, receipt: int) -> Optional[int]:
         """Return the part's descriptor; None where the file has its final name already."""
         replaced = failures.Refusal(failures.VERIFY, value.path, "its part was replaced")
         try:
-            fd = self._parts.open(value.path, receipt=receipt)
+            fd = self.parts.open(value.path, receipt=receipt)
         except (FileNotFoundError, failures.Refusal):
             if self._is_finished(value, receipt):
                 return None
             with self._fence.held():  # raises where another run removed it
                 raise replaced
-        if self._parts.receipt(fd) == receipt:
+        if self.parts.receipt(fd) == receipt:
             return fd
         os.close(fd)
         if self._is_finished(value, receipt):  # this part came late; it is removed at the end
@@ -165,11 +171,11 @@ class Sink(NullSink):
     def _is_finished(self, value: tree.Entry, receipt: int) -> bool:
         """Was the part renamed already, by a lane that died before it could report that?"""
         try:
-            fd = self._open_file(value.path)
+            fd = self.open_file(value.path)
         except OSError:
             return False
         try:
-            return (self._parts.receipt(fd), os.fstat(fd).st_size) == (receipt, value.size)
+            return (self.parts.receipt(fd), os.fstat(fd).st_size) == (receipt, value.size)
         finally:
             os.close(fd)
 
@@ -177,7 +183,7 @@ class Sink(NullSink):
 
     def _settle(self, parts: List[commit.Part], done: Done) -> None:
         if parts:
-            self._settler.add(parts, done)
+            self.settler.add(parts, done)
         else:
             done([])
 
@@ -195,7 +201,7 @@ class Sink(NullSink):
         except OSError:
             os.close(fd)
             if kind == commit.PRIVATE:
-                commit.unlink_private(self.root, self._parts, value.path)
+                commit.unlink_private(self.root, self.parts, value.path)
             raise
         return commit.Part(fd, value, digest, kind)
 
@@ -210,7 +216,7 @@ class Sink(NullSink):
             if fd is not None:
                 return fd, commit.NAMELESS
             flags = files.PART_FLAGS | os.O_CREAT | os.O_EXCL
-            name = self._parts.private_name(name)
+            name = self.parts.private_name(name)
             return os.open(name, flags, 0o600, dir_fd=folder_fd), commit.PRIVATE
 
     def _make_folder(self, value: tree.Entry) -> None:
@@ -230,17 +236,18 @@ class Sink(NullSink):
         with self._fence.held(), self.root.lock:
             folder_fd, name = self.root.at(value.path, make=True)
             commit.file_to_replace(folder_fd, name, value.path)
-            part = self._parts.private_name(name)
+            part = self.parts.private_name(name)
             try:
                 make(part, folder_fd)
-                os.rename(part, name, src_dir_fd=folder_fd, dst_dir_fd=folder_fd)
+                self.settler.replace(folder_fd, part, name, value.path)
             finally:
+                folder_fd = self.root.at(value.path)[0]  # what keeps a backup may have closed it
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(part, dir_fd=folder_fd)  # rename(2) left it if both are one file
 
     def make_names_durable(self, values: List[tree.Entry]) -> None:
         for path in {value.path.rpartition("/")[0] for value in values if value.path}:
-            self._settler.make_names_durable(path)
+            self.settler.make_names_durable(path)
 
     # --- after all files: hard links, then folders' metadata
 
@@ -274,7 +281,7 @@ class Sink(NullSink):
         try:
             with self.root.lock:
                 folder_fd, name = self.root.at(path)
-                left = self._parts.left(folder_fd, name, self._copy.earlier)
+                left = self.parts.left(folder_fd, name, self._copy.earlier)
                 return [*_kind_and_size(folder_fd, name), left]
         except (OSError, failures.Refusal):
             return ["", 0, 0, []]  # writing there will fail for the same reason
@@ -284,7 +291,7 @@ class Sink(NullSink):
     ) -> List[Optional[str]]:
         """Return the hex digest of each extent of the file or its part; None past its end."""
         try:
-            fd = self._parts.open(path) if part else self._open_file(path)
+            fd = self.parts.open(path) if part else self.open_file(path)
         except FileNotFoundError:
             return [None] * len(extents)
         try:
@@ -292,7 +299,7 @@ class Sink(NullSink):
         finally:
             os.close(fd)
 
-    def _open_file(self, path: str) -> int:
+    def open_file(self, path: str) -> int:
         """Open a file that is at the destination; return its descriptor."""
         with self.root.lock:
             folder_fd, name = self.root.at(path)
@@ -300,7 +307,7 @@ class Sink(NullSink):
 
     def extents(self, path: str, offset: int) -> Tuple[List[files.Extent], bool]:
         """Return the file's next stretches of data, and whether these were the last."""
-        fd = self._open_file(path)
+        fd = self.open_file(path)
         try:
             size_bytes = os.fstat(fd).st_size
             extents = files.data_extents(fd, size_bytes, offset, files.EXTENTS_MOST)
@@ -310,16 +317,16 @@ class Sink(NullSink):
 
     def inherit(self, value: tree.Entry, nonce: str) -> bool:
         """Make an earlier run's part of the file this run's; False where that cannot be."""
-        return self._parts.inherit(value.path, value.size, nonce)
+        return self.parts.inherit(value.path, value.size, nonce)
 
     def discard(self, path: str, nonces: List[str]) -> bool:
-        return all([self._parts.remove(path, nonce) for nonce in nonces])
+        return all([self.parts.remove(path, nonce) for nonce in nonces])
 
     def adopt(self, value: tree.Entry) -> None:
         """With -p, give a file that was here already, and is verified, its source's metadata."""
         if not self._policy.preserve:
             return
-        fd = self._open_file(value.path)
+        fd = self.open_file(value.path)
         try:
             with self._fence.held():
                 metadata.apply_to_file(fd, value, self._policy, None)
@@ -333,7 +340,7 @@ class Sink(NullSink):
         fence.release(self.root.fd, self._copy.token, self._copy.nonce)
 
     def close(self) -> None:
-        self._settler.close()
+        self.settler.close()
         self._open.close()
         self._fence.close()
         self.root.close()

@@ -125,7 +125,7 @@ class Source(Announced):
         self, tops: List[Top], rules: tree.Rules, algorithm: str, block_bytes: int, strong: bool
     ) -> None:
         super().__init__()
-        self.tops, self.rules = tops, rules
+        self.tops, self.rules, self.follows = tops, rules, rules.follow
         self._roots = [to_bytes(top.path) for top in tops]
         self._algorithm, self._strong = algorithm, strong
         self._room = memoryview(bytearray(block_bytes))
@@ -166,7 +166,15 @@ class Source(Announced):
 
     def _read(self, value: tree.Entry) -> files.FileSource:
         place = functools.partial(self._place, value)
-        return files.FileSource(place, identity(value), self.rules.follow)
+        return files.FileSource(place, identity(value), self.follows)
+
+    def where(self, top: int, path: str) -> Tuple[bytes, str]:
+        """Return the path of a source, and what comes after it in that of a file; "": itself."""
+        return self._roots[top], path.partition("/")[2] if self.name(top) else path
+
+    def name(self, top: int) -> str:
+        """Return the name of a source; "" for the contents of a folder."""
+        return self.tops[top].name
 
     def _place(self, value: tree.Entry) -> files.Place:
         """Return where a file is. With -a no link below its top is followed on the way there.
@@ -175,7 +183,7 @@ class Source(Announced):
         """
         top, path, root = value.top, value.path, self._roots[value.top]
         rest = path.partition("/")[2] if self.tops[top].name else path
-        if self.rules.follow or not rest:
+        if self.follows or not rest:
             return None, b"%s/%s" % (root, to_bytes(rest)) if rest else root
         if top not in self._held:  # only one is held: there may be many, and they come in order
             self._drop_root()
@@ -235,7 +243,7 @@ class Source(Announced):
         return rows, bodies
 
     def _whole(self, value: tree.Entry) -> bytes:
-        return files.read_whole(self._place(value), identity(value), self.rules.follow)
+        return files.read_whole(self._place(value), identity(value), self.follows)
 
     # --- digests, to resume and to check strongly
 

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from pscp import api
+from pscp.display import make_reporter
 from pscp.errors import (
     ConnectError,
     CopyError,
@@ -35,11 +36,12 @@ from pscp.errors import (
 )
 from pscp.locations import Location, parse_location
 from pscp.options import Options
-from pscp.progress import count, format_bytes, format_duration, make_reporter
+from pscp.progress import count, format_bytes, format_duration
 from pscp.selftest.servers import PrivateServer, start_private_server
 from pscp.selftest.trees import differences, make_awkward_files
 from pscp.signals import last_act, raise_on_signals
 from pscp.terminal_text import write_line
+from pscp.values import no_such_option
 
 MIB = 1024 * 1024
 CONNECTIONS = (1, 2, 20)
@@ -69,6 +71,9 @@ def guarded(program: str, job: Callable[[], int]) -> int:
 
 class OneLineParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
+        if message.startswith("unrecognized arguments: "):
+            text = message.split(": ", 1)[1].split(" ")[0]
+            raise no_such_option(text, self._option_string_actions, "pscp-test --help shows them")
         raise UsageError(message, "pscp-test --help shows the usage")
 
 

@@ -212,6 +212,9 @@ class SftpAgent:
 
     def answer(self, id_: int, request: requests.Request) -> None:
         is_change = isinstance(request, (requests.End, *requests.BEGINNINGS))
+        if isinstance(request, requests.OF_COPY) and request.modules:
+            import pscp.sftp.mirror  # they add requests of their own
+            import pscp.sftp.moving  # noqa: F401
         if is_change:
             self.end.begin(request)
             self._frames.follow_role()

@@ -24,6 +24,7 @@ POSIX_RENAME, STATVFS = b"posix-rename@openssh.com", b"statvfs@openssh.com"
 HARDLINK, FSYNC = b"hardlink@openssh.com", b"fsync@openssh.com"
 LSETSTAT, LIMITS, CHECK_FILE = b"lsetstat@openssh.com", b"limits@openssh.com", b"check-file"
 
+_READ_ONLY = 1  # SSH2_FXE_STATVFS_ST_RDONLY (OpenSSH's PROTOCOL, 4.7)
 _PAGE_BYTES = 4096
 _MANY_BYTES = 2 * 1024 * 1024  # being written: then no answer is urgent
 _NAME_MAX_BYTES, _PATH_MAX_BYTES = 255, 1024  # on the systems with the shortest
@@ -251,6 +252,9 @@ class Client:
     def mkdir(self, path: bytes, mode: int | None = None) -> Future[None]:
         return self._change(packets.MKDIR, packets.text(path) + packets.attrs(Attrs(mode=mode)))
 
+    def rmdir(self, path: bytes) -> Future[None]:
+        return self._change(packets.RMDIR, packets.text(path))
+
     def realpath(self, path: bytes) -> Future[bytes]:
         return self._ask(packets.REALPATH, packets.text(path), packets.NAME, _one_name)
 
@@ -292,21 +296,37 @@ class Client:
 
     async def free_bytes(self, path: bytes) -> int | None:
         """Return how many bytes a user may still write to this filesystem, if the server tells."""
+        found = await self._filesystem(path)
+        return found[0] if found is not None else None
+
+    async def _filesystem(self, path: bytes) -> tuple[int, bool] | None:
+        """Return the free bytes, and whether the filesystem is read-only, if the server tells."""
         if not self.has(STATVFS):
             return None
         try:
-            return await self.extended(STATVFS, packets.text(path), _free_bytes)
+            return await self.extended(STATVFS, packets.text(path), _of_filesystem)
+        except SftpError:
+            return None
+
+    async def filesystem(self, path: bytes) -> int | None:
+        """Return the number of the filesystem that a path is in, if the server tells."""
+        if not self.has(STATVFS):
+            return None
+        try:
+            return await self.extended(STATVFS, packets.text(path), _filesystem_number)
         except SftpError:
             return None
 
     async def explain(self, error: Exception, path: bytes, wanted_bytes: int) -> Exception:
-        """Return the error, or ENOSPC for a mere "Failure" where fewer bytes are free than wanted.
+        """Return the error, or what a mere "Failure" means: a full disk, or a read-only one.
 
-        SFTP has no status for a full disk.
+        SFTP has a status for neither. A disk is full where fewer bytes are free than wanted.
         """
         if isinstance(error, SftpError) and error.code == packets.FAILURE:
-            free_bytes = await self.free_bytes(path)
-            if free_bytes is not None and free_bytes < wanted_bytes:
+            free_bytes, is_read_only = await self._filesystem(path) or (wanted_bytes, False)
+            if is_read_only:
+                return SftpError(error.code, number=errno.EROFS)
+            if free_bytes < wanted_bytes:
                 return SftpError(error.code, number=errno.ENOSPC)
         return error
 
@@ -347,8 +367,19 @@ def _four_numbers(view: memoryview) -> list[int]:
     return [cursor.large() for _ in range(4)]
 
 
-def _free_bytes(view: memoryview) -> int:
-    """Return f_frsize times f_bavail; 0 where there are inodes (f_files), but none is free."""
+def _of_filesystem(view: memoryview) -> tuple[int, bool]:
+    """Return the free bytes, and whether it is read-only (OpenSSH's PROTOCOL, 4.7).
+
+    Free are f_frsize times f_bavail, and 0 where there are inodes (f_files), but none is free.
+    """
     found = Cursor(view)
-    _, fragment, _, _, blocks, inodes, _, free_inodes = (found.large() for _ in range(8))
-    return 0 if inodes and not free_inodes else fragment * blocks
+    numbers = [found.large() for _ in range(10)]
+    _, fragment, _, _, blocks, inodes, _, free_inodes, _, flags = numbers
+    free_bytes = 0 if inodes and not free_inodes else fragment * blocks
+    return free_bytes, bool(flags & _READ_ONLY)
+
+
+def _filesystem_number(view: memoryview) -> int:
+    """Return f_fsid."""
+    found = Cursor(view)
+    return [found.large() for _ in range(9)][-1]

@@ -33,6 +33,7 @@ class Destination:
 
     def __init__(self, client: Client, hashing: Hashing, request: requests.BeginSink) -> None:
         self.root = Root(client, request.root)
+        self.client, self.nonce = client, request.nonce
         self._client, self._hashing = client, hashing
         self._token, self._nonce, self._earlier = request.token, request.nonce, request.earlier
         # The key in the names of parts that no other lane knows, as in endpoint/parts.py.
@@ -231,6 +232,10 @@ class Destination:
 
     async def revoke(self, request: requests.Revoke) -> None:
         """Do nothing: SFTP has no lock that holds back what a lost lane still has on its way."""
+
+    async def owner(self) -> str:
+        """Return the run that owns the copy; "" where none does, or there is no fence."""
+        return await Fence(self._client, self.root.full(""), self._token).owner()
 
     async def release(self, request: requests.Release) -> None:
         """Remove the fence of a copy that is complete."""

@@ -3,7 +3,8 @@
 The same records are answered as by endpoint/end.py, each in a task of its own. What only a source
 or a sink answers, that answers itself.
 
-Not here: frames (agent.py), what source and sink do (source.py, sink.py).
+Not here: frames (agent.py), what source and sink do (source.py, sink.py), what few copies ask for
+(mirror.py, moving.py).
 Read next: sink.py.
 """
 

@@ -70,6 +70,10 @@ class Fence:
             await outcomes(self._client.remove(self._path))
             await self._keep_times(before)
 
+    async def owner(self) -> str:
+        """Return the run that owns the copy; "" where none does, or there is no fence."""
+        return (await self._read())["run"]
+
     def _make(self) -> Future[bytes]:
         return self._client.open(self._path, _CREATE, 0o777)
 

@@ -23,6 +23,7 @@ from pscp.endpoint.leftovers import (
     fence_token,
     part_token,
 )
+from pscp.endpoint.parts import IN_PLACE
 from pscp.endpoint.paths import to_bytes, to_text
 from pscp.sftp.client import Client
 from pscp.sftp.packets import Attrs, SftpError
@@ -81,7 +82,8 @@ class Search:
         if not (status.is_file or status.is_link):
             return None
         row = [to_text(path), status.size or 0, max(int(_age_s(status)), 0)]
-        if _age_s(status) < DAY_S or part_token(name) in fenced:
+        was_file = status.is_file and (status.mode or 0) & IN_PLACE
+        if was_file or _age_s(status) < DAY_S or part_token(name) in fenced:
             return HELD, row
         try:
             now = await self._client.lstat(full)

@@ -51,8 +51,10 @@ class Source:
     def __init__(
         self, client: Client, hashing: Hashing, request: requests.BeginSource, send: wire.Send
     ) -> None:
+        self.client = client
         self._client, self._hashing, self._send = client, hashing, send
         self._tops, self._rules = request.tops, request.rules
+        self.follows = request.rules.follow
         self._algorithm, self._strong = request.hash, request.strong
         self._files = Files(client, self._open_for_chunks)
         self._is_tried = False  # was it tried whether a file opens only once at a time?
@@ -96,10 +98,17 @@ class Source:
                 return batch, False
         return batch, True
 
+    def where(self, top: int, path: str) -> tuple[bytes, str]:
+        """Return the path of a source, and what comes after it in that of a file; "": itself."""
+        found = self._tops[top]
+        return to_bytes(found.path), path.partition("/")[2] if found.name else path
+
+    def name(self, top: int) -> str:
+        """Return the name of a source; "" for the contents of a folder."""
+        return self._tops[top].name
+
     def _full(self, value: tree.Entry) -> bytes:
-        top = self._tops[value.top]
-        rest = value.path.partition("/")[2] if top.name else value.path
-        root = to_bytes(top.path)
+        root, rest = self.where(value.top, value.path)
         return join(root, to_bytes(rest)) if rest else root
 
     def _status(self, path: bytes) -> Future[Attrs]:

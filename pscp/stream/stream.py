@@ -17,7 +17,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
 
-from pscp import errors
+from pscp import errors, stops
+from pscp.callbacks import log_notes
 from pscp.connect.bootstrap import stream_modules
 from pscp.connect.connections import Connections
 from pscp.endpoint import failures, requests, system
@@ -69,7 +70,7 @@ class Stream:
         self._connections, self._is_push = connections, is_push
         self._options = options.with_agent("a stream")
         self._target, self._out = target, out or self._keep
-        self._note = note or (lambda text: None)
+        self._note = note or (lambda text: log_notes.warning("%s", text))
         self._pipe: Pipe | None = None  # set once, by run()
         self._is_cut_short = False  # set by any thread, before that looks for the pipe
         self.ended_well: Callable[[], bool] = lambda: not self._is_cut_short
@@ -96,12 +97,15 @@ class Stream:
     def _run(self, fd: int, agents: list[RemoteAgent]) -> int:
         try:
             pipe, pool, begin = self._prepared(fd, agents[0])
-        except BaseException:
+        except BaseException as error:
             _end_there(agents[0])
+            if not isinstance(error, errors.PscpError):  # which answers it has read is not known
+                agents[0].channel.end()
             raise
         first = [agents.pop(0) for _ in range(min(len(agents), pool.layout.count))]
         try:
-            status = pipe.run(pool, begin, first)
+            with stops.ended_by(pipe.cut_short):
+                status = pipe.run(pool, begin, first)
         finally:
             agents += pool.kept.agents
         self._connections.remember(self._options, self._is_push, pool.lesson())
@@ -155,16 +159,23 @@ class Stream:
 
 def _end_there(far: RemoteAgent) -> None:
     """End what was started, though no lane began. The first answer may be to an earlier request."""
-    with contextlib.suppress(errors.PscpError):
+    with contextlib.suppress(errors.PscpError), stops.Stop().here():  # also in a call that ends
         far.ask(requests.End())
         far.ask(requests.Ping())
 
 
 @contextlib.contextmanager
 def piped(
-    connections: Connections, options: Options, is_push: bool, command: str | Sequence[str]
+    connections: Connections,
+    options: Options,
+    is_push: bool,
+    command: str | Sequence[str],
+    stop: stops.Stop,
 ) -> Iterator[IO[bytes]]:
-    """A file object whose other end is the far program; see Session.pipe_to()."""
+    """A file object whose other end is the far program; see Session.pipe_to().
+
+    `stop` ends the stream, not what its caller does meanwhile.
+    """
     reads, writes = os.pipe()
     ours, its = (writes, reads) if is_push else (reads, writes)
     stream = Stream(connections, options, is_push=is_push, target=Target(command))
@@ -172,7 +183,8 @@ def piped(
 
     def run() -> None:
         try:
-            ended.append(stream.run(its))
+            with stop.here():
+                ended.append(stream.run(its))
         except BaseException as error:
             ended.append(error)
         finally:
@@ -202,10 +214,14 @@ def _raise_unless_well(end: int | BaseException, command: str | Sequence[str], e
     if isinstance(end, BaseException):
         raise end
     if end:
-        name = command if isinstance(command, str) else " ".join(map(str, command[:2]))
         line = err.decode(errors="replace").strip().rpartition("\n")[2]
-        message = f"{name}: exit status {end}{': ' if line else ''}{line}"
+        message = f"{_name(command)}: exit status {end}{': ' if line else ''}{line}"
         raise errors.CommandFailed(message, end)
+
+
+def _name(command: str | Sequence[str]) -> str:
+    """Return what a message calls the command."""
+    return command if isinstance(command, str) else " ".join(command[:2])
 
 
 def _close(file: IO[bytes]) -> None:
@@ -213,14 +229,14 @@ def _close(file: IO[bytes]) -> None:
         file.close()
 
 
-def run(connections: Connections, options: Options, argv: Sequence[str]) -> Ran:
-    """Run a program at the far end, without a shell, and wait for it.
+def run(connections: Connections, options: Options, command: str | Sequence[str]) -> Ran:
+    """Run a program at the far end, or a text by the user's shell there, and wait for it.
 
     Raises CopyError, and ends the program, if its output is longer than RUN_MAX_BYTES.
     """
     reads, writes = os.pipe()
     out, out_bytes = bytearray(), 0
-    stream = Stream(connections, options, is_push=False, target=Target(tuple(argv)))
+    stream = Stream(connections, options, is_push=False, target=Target(command))
 
     def read() -> None:
         nonlocal out_bytes
@@ -230,7 +246,7 @@ def run(connections: Connections, options: Options, argv: Sequence[str]) -> Ran:
                 if out_bytes <= RUN_MAX_BYTES:
                     out.extend(data)
                 else:
-                    stream.interrupt(_too_much(argv))
+                    stream.interrupt(_too_much(command))
 
     reader = threading.Thread(target=read, daemon=True)
     reader.start()
@@ -240,13 +256,13 @@ def run(connections: Connections, options: Options, argv: Sequence[str]) -> Ran:
         os.close(writes)
         reader.join()
     if out_bytes > RUN_MAX_BYTES:  # it has ended by itself meanwhile
-        raise _too_much(argv)
+        raise _too_much(command)
     return Ran(status, bytes(out), stream.err)
 
 
-def _too_much(argv: Sequence[str]) -> errors.CopyError:
+def _too_much(command: str | Sequence[str]) -> errors.CopyError:
     return errors.CopyError(
-        f"{' '.join(argv[:2])}: its output is longer than {format_bytes(RUN_MAX_BYTES)}",
+        f"{_name(command)}: its output is longer than {format_bytes(RUN_MAX_BYTES)}",
         "Session.pipe_from() reads an output of any length",
     )
 

@@ -35,6 +35,11 @@ def text(value: object) -> str:
     return value
 
 
+def from_source(failure: Failure) -> Failure:
+    """Return a failure, marked as one that the source has reported; others are the sink's."""
+    return {**failure, "of_source": True}
+
+
 def texts(value: object) -> list[str]:
     return [text(each) for each in items(value)]
 

@@ -142,7 +142,7 @@ class Autoscaler:
             alive=counters.lanes_alive,
             done_bytes=done_bytes,
             done_pieces=done_pieces,
-            left_bytes=counters.left_bytes if counters.plan_complete else math.inf,
+            left_bytes=counters.sending_bytes if counters.plan_complete else math.inf,
             idle_s=_idle_s(),
             used_s=_used_s(each.pid for each in self._channels()),
         )

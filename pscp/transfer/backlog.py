@@ -50,12 +50,17 @@ class Backlog:
             first = self.next_first(share)  # its end may have added what follows from it
         return first or self.reserve()
 
-    def next_first(self, share: LaneShare, *, is_own: bool = False) -> Work | None:
+    def next_first(
+        self, share: LaneShare, *, is_own: bool = False, is_prompt: bool = False
+    ) -> Work | None:
         """Remove and return the next piece that goes before what the walk found.
 
-        With `is_own` only a request that must be this lane's own.
+        With `is_own` only a request that must be this lane's own, with `is_prompt` only one that
+        is answered at once.
         """
         for place, work in enumerate(self._first):
+            if is_prompt and not (isinstance(work, Ask) and work.is_prompt):
+                continue
             pinned = work.share if isinstance(work, Ask) else None
             is_free = pinned is None or pinned.is_over
             if pinned is share or (is_free and not is_own):

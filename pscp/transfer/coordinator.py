@@ -11,6 +11,8 @@ Read next: file_job.py, then lane.py.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from pscp.endpoint import placing, requests, source, tree
 from pscp.transfer.copy_terms import CopyTerms
 from pscp.transfer.ending import Ending
@@ -21,6 +23,10 @@ from pscp.transfer.plan_walk import PlanWalk
 from pscp.transfer.results import Results
 from pscp.transfer.resume import Look
 from pscp.transfer.small_files import SmallFiles
+
+if TYPE_CHECKING:
+    from pscp.transfer.mirror import Mirror
+    from pscp.transfer.moving import Moving
 
 _SHARES = 4  # toward the end a chunk is a fourth of what is left for each lane
 _START_BYTES, _START_SHARE = 64 * 1024 * 1024, 4  # up to here a chunk is a fourth of a later one
@@ -40,24 +46,46 @@ class Coordinator:
         self._small = SmallFiles(terms, self.results)
         self.ending = Ending(terms, self.results)
         self._looks = Look(self)
+        self.mirror: Mirror | None = None
 
     # --- the story
 
     def run(self, tops: list[source.Top], target: placing.Target) -> None:
         """Copy everything. Raises what stops a copy as a whole; files' failures are kept."""
+        moving = self._prepare(tops, target)
         walk = PlanWalk(self, tops, target)
         walk.start()
         try:
             self.ending.wait_for(self._is_copied)
             self._queue.finish_writing()
             self._queue.check()
-            self.ending.finish()
+            self.ending.finish(self.mirror, moving)
         except BaseException as error:
             self._queue.stop(error)
+            if self.mirror is not None and isinstance(error, Exception):
+                self.mirror.stopped()
             raise
         finally:
             walk.join()
-            self.ending.close()
+            for part in (self.ending, self.mirror, moving):
+                if part is not None:
+                    part.close()
+            self._queue.run_alone(self.results.lines.close)
+
+    def _prepare(self, tops: list[source.Top], target: placing.Target) -> Moving | None:
+        """Load what few copies need: to delete at the destination, and files of the source."""
+        options = self._options
+        if options.transfer_test:
+            return None
+        if options.delete:
+            from pscp.transfer.mirror import Mirror
+
+            self.mirror = Mirror(self.terms, self.results, tops, target)
+        if not options.remove_source_files or options.dry_run:
+            return None
+        from pscp.transfer.moving import Moving
+
+        return Moving(self.terms, self.results, tops, target)
 
     def _is_copied(self) -> bool:
         """Return whether all of the plan is done.
@@ -79,8 +107,14 @@ class Coordinator:
 
     # --- what becomes of an item: outcomes of the queue (resume.py decides), and the walk's steps
 
-    def send(self, item: Placed, landed: Landed | None = None, compare: bool = False) -> None:
-        """Copy this item."""
+    def send(
+        self,
+        item: Placed,
+        landed: Landed | None = None,
+        compare: bool = False,
+        basis_bytes: int = 0,
+    ) -> None:
+        """Copy this item; a large file as FileJob.start() says."""
         entry = item.entry
         if self._options.dry_run:
             self._would_copy(entry)
@@ -90,7 +124,7 @@ class Coordinator:
         if goes_in_pack(entry):
             self._small.add(item)
         else:
-            FileJob(self, item).start(landed, compare)
+            FileJob(self, item).start(landed, compare, basis_bytes)
 
     def _would_copy(self, entry: tree.Entry) -> None:
         is_folder = entry.kind == tree.FOLDER
@@ -103,9 +137,13 @@ class Coordinator:
         """Count files of so many bytes that are at the destination already, and verified."""
         self._counters.add(files_resumed=len(items), chunks_verified=len(items))
         self._counters.add(bytes_total=size_bytes, bytes_resumed=size_bytes)
-        if self._options.strong:
-            for item, digest in zip(items, digests, strict=True):
-                self.results.keep_digest(item.entry.path, digest)
+        for item in items:
+            self.results.landed(item.known)
+        known = digests if self._options.strong else [""] * len(items)
+        self.results.became(
+            "unchanged",
+            ((item.entry.path, digest) for item, digest in zip(items, known, strict=True)),
+        )
         if self._options.preserve and not self._options.dry_run:
             for group in groups(item.entry for item in items):
                 self.ending.ask(requests.Adopt, group)

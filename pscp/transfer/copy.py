@@ -13,19 +13,21 @@ import math
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pscp import errors, state
+from pscp import errors, state, stops
 from pscp.connect import host_cache
 from pscp.connect.bootstrap import RemoteAgent
 from pscp.connect.connections import Connections
 from pscp.endpoint import hashes, source
 from pscp.log import Log
 from pscp.options import CHUNK_BYTES, Options
-from pscp.progress import Counters, Result
+from pscp.progress import Counters, Result, count
 from pscp.transfer.autotune import LOGIN_TRIPS, LOSSY_S, Path, usual_lanes
 from pscp.transfer.coordinator import Coordinator
 from pscp.transfer.copy_terms import CopyTerms, PoolTerms
+from pscp.transfer.failure_lines import FilePlaces
 from pscp.transfer.journal import Journal, token_of
 from pscp.transfer.lane_context import LaneContext
 from pscp.transfer.lane_pool import LanePool
@@ -55,6 +57,8 @@ class Run:
     """One copy. For the main thread."""
 
     def __init__(self, request: CopyRequest) -> None:
+        if request.is_push and request.options.backup:
+            request = replace(request, options=request.options.with_agent("--backup"))
         self._request, self._options = request, request.options
         self._negotiation = Negotiation(request)
         self._nonce = "" if self._options.dry_run else os.urandom(4).hex()  # of this run
@@ -65,7 +69,7 @@ class Run:
         is_here = self._request.is_push and self._request.far_source is None
         tops = self._negotiation.near_tops() if is_here else []
         if is_here and not tops:  # nobody need be contacted
-            return self._result(None, None)
+            return self._nothing()
         journal = self._journal(token)
         complete = False
         try:
@@ -120,11 +124,48 @@ class Run:
         sources = self._take_source()
         tops = tops or self._far_tops(agents, sources)
         if not tops:
-            return self._result(None, None)
+            return self._nothing()
         agreed = self._negotiation.agree(agents, tops, token, self._nonce, journal)
         far = agents[0]
         algorithm = choose_hash(far, *sources[:1])
-        pool = make_pool(
+        pool = self._make_pool(far)
+        terms = self._terms(pool, far, agreed, algorithm, tops=tops, journal=journal)
+        reuses = not any(agent.is_sftp for agent in (far, *sources[:1]))
+        coordinator = Coordinator(replace(terms, reuses=reuses, token=token))
+        coordinator.results.failures += self._negotiation.missing
+        lanes, root = pool.layout.count, agreed.target.root
+        where = "a transfer test" if self._options.transfer_test else f"to {root}"
+        request.explain(f"{where}, chunks hashed with {algorithm}")
+        request.explain(f"beginning with {lanes} lanes: {pool.layout.why}")
+        of_source = source_request(tops, self._options, algorithm)
+        of_sink = sink_request(
+            root,
+            token,
+            self._options,
+            algorithm,
+            agreed.nonce,
+            claimed=agreed.claimed,
+            has_old=request.is_push and bool(agreed.target.existing),
+        )
+        try:
+            request.connections.spread(self._options, agents, lanes, request.reporter.note)
+            first = [agents.pop(0) for _ in range(min(len(agents), lanes))]
+            with stops.ended_by(pool.queue.stop):
+                pool.begin(of_source, of_sink, first)
+                coordinator.run(tops, agreed.target)
+        except BaseException:
+            if request.far_source is not None:
+                request.far_source.cut()
+            raise
+        finally:
+            pool.end()
+            agents += pool.kept.agents
+        self._learn(pool)
+        return self._result(coordinator, pool)
+
+    def _make_pool(self, far: RemoteAgent) -> LanePool:
+        request = self._request
+        return make_pool(
             request.connections,
             self._options,
             request.counters,
@@ -133,31 +174,15 @@ class Run:
             note=request.reporter.note,
             far_source=request.far_source,
         )
-        coordinator = Coordinator(self._terms(pool, far, agreed, algorithm, journal))
-        coordinator.results.failures += self._negotiation.missing
-        lanes, root = pool.layout.count, agreed.target.root
-        request.explain(f"to {root}, chunks hashed with {algorithm}")
-        request.explain(f"beginning with {lanes} lanes: {pool.layout.why}")
-        of_source = source_request(tops, self._options, algorithm)
-        of_sink = sink_request(
-            root, token, self._options, algorithm, agreed.nonce, claimed=agreed.claimed
-        )
-        try:
-            request.connections.spread(self._options, agents, lanes, request.reporter.note)
-            first = [agents.pop(0) for _ in range(min(len(agents), lanes))]
-            pool.begin(of_source, of_sink, first)
-            coordinator.run(tops, agreed.target)
-        except BaseException:
-            if request.far_source is not None:
-                request.far_source.cut()
-            raise
-        finally:
-            pool.end()
-            agents += pool.kept.agents
+
+    def _learn(self, pool: LanePool) -> None:
+        """Say how many lanes there were, and keep what the next copy should know of the path."""
+        request, times = self._request, self._request.counters.connections_lost
+        lost = f", {times} lost" if times else ""
+        request.explain(f"{count(pool.most_alive, 'lane')} at once at most{lost}")
         lesson = pool.lesson()
         _log.debug("to be remembered of the path: %s", lesson)
         request.connections.remember(self._options, request.is_push, lesson)
-        return self._result(coordinator, pool)
 
     def _take_source(self) -> list[RemoteAgent]:
         """Return the first connection to the source's host, where neither end is here."""
@@ -175,21 +200,30 @@ class Run:
         return self._negotiation.far_tops(sources, far_source.connections)
 
     def _terms(
-        self, pool: LanePool, far: RemoteAgent, agreed: Agreement, algorithm: str, journal: Journal
+        self,
+        pool: LanePool,
+        far: RemoteAgent,
+        agreed: Agreement,
+        algorithm: str,
+        *,
+        tops: list[source.Top],
+        journal: Journal,
     ) -> CopyTerms:
+        request, root = self._request, agreed.target.root
         return CopyTerms(
             self._options,
-            self._request.counters,
-            self._request.reporter,
+            request.counters,
+            request.reporter,
             journal,
             pool.context,
             algorithm=algorithm,
             algorithms={algorithm} | hashes.ALGORITHMS.keys() & far.hashes.keys(),
             chunk_bytes=self._options.chunk_bytes or _chunk_bytes(far),
+            places=FilePlaces(request.froms[0].prefix, tops, request.to.prefix, root),
             earlier=agreed.claimed.earlier,
             folds=agreed.claimed.folds,
-            keep_digests=self._request.keep_digests,
-            listed=self._request.listed,
+            keep_digests=request.keep_digests,
+            listed=request.listed,
             above=folders_above(self._negotiation.names, agreed.target.names)
             if self._options.has_whole_paths
             else {},
@@ -201,12 +235,22 @@ class Run:
         how = str(far.hello.get("verify"))
         request.counters.set(verified=how != "none")
         request.explain(f"over SFTP; verified by: {how}")
+        if self._options.quiet:
+            return
+        if self._options.inplace:
+            request.reporter.note("over SFTP no file is changed itself; a copy replaces it")
         if self._options.archive:
             lost = "attributes, ACLs and fractions of a second are not kept, owners by number"
             links = "" if request.is_push else "; hard links become files of their own"
             request.reporter.note(f"over SFTP {lost}{links}")
         elif self._options.preserve:
             request.reporter.note("over SFTP times are kept in whole seconds")
+
+    def _nothing(self) -> Result:
+        """Return the result of a copy of which no source is there."""
+        if self._options.delete:
+            self._request.reporter.note("nothing was deleted: no source is there")
+        return self._result(None, None)
 
     def _result(self, coordinator: Coordinator | None, pool: LanePool | None) -> Result:
         counters = self._request.counters
@@ -215,6 +259,7 @@ class Run:
             files=counters.files_done,
             files_resumed=counters.files_resumed,
             files_skipped=counters.files_skipped,
+            files_deleted=counters.files_deleted,
             bytes=counters.bytes_done + counters.bytes_resumed,
             bytes_sent=counters.bytes_sent,
             bytes_resumed=counters.bytes_resumed,

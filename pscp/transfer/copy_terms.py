@@ -15,6 +15,7 @@ from pscp.log import Log
 from pscp.options import Options
 from pscp.progress import Counters, Reporter
 from pscp.transfer.autotune import Path
+from pscp.transfer.failure_lines import FilePlaces
 from pscp.transfer.journal import Journal
 from pscp.transfer.lane_context import LaneContext
 from pscp.transfer.path_list import PathList
@@ -35,12 +36,15 @@ class CopyTerms:
     algorithm: str  # the digest of the copy
     algorithms: Collection[str]  # the digests that both ends have
     chunk_bytes: int
+    places: FilePlaces  # of files that fail
     earlier: Sequence[str] = ()  # runs that may have left parts
     folds: bool = False  # names at the destination do not differ by case
     keep_digests: bool = True
     # With -R, by path at the destination: one of the sources below, and how many levels.
     above: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     listed: PathList | None = None  # what is copied of the source, instead of all of it
+    reuses: bool = False  # the sink can take what is the same from a file that is there
+    token: str = ""  # of the copy
 
     @property
     def queue(self) -> WorkQueue:
@@ -73,6 +77,6 @@ class PoolTerms:
 
     def explain(self, text: str) -> None:
         """Log what was decided, and show it with -v."""
-        _log.debug("%s", text)
+        _log.info("%s", text)
         if self.options.verbose:
             self.note(text)

@@ -1,24 +1,24 @@
 """The end of a copy: hard links, folders' metadata, the fence, and parts that nobody needs.
 
-Not here: what comes before (coordinator.py).
+Not here: what comes before (coordinator.py), where rows are kept until then (spool.py), what is
+deleted (mirror.py, moving.py).
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
-from array import array
 from collections.abc import Callable, Iterator
-from typing import IO
+from typing import TYPE_CHECKING
 
 from pscp.endpoint import failures, requests, tree
 from pscp.transfer import answers
 from pscp.transfer.copy_terms import CopyTerms
 from pscp.transfer.plan import Ask, Failure, Pack, Work, groups
 from pscp.transfer.results import Results
-from pscp.transfer.temporary import room_for_temporary_files
+from pscp.transfer.spool import Spool
 
-_MEMORY_BYTES = 4 * 1024 * 1024  # some 30,000 entries; more go to a temporary file
+if TYPE_CHECKING:  # few copies need them
+    from pscp.transfer.mirror import Mirror
+    from pscp.transfer.moving import Moving
 
 # A request that is made for many entries at once.
 _OfEntries = type[requests.Adopt] | type[requests.HardLinks] | type[requests.Folders]
@@ -34,12 +34,23 @@ class Ending:
         self._unwanted: dict[str, list[str]] = {}  # parts that lanes may have made late, or held
         terms.queue.when_lost(self._revocation)
 
-    def finish(self) -> None:
-        """Make hard links, finish folders, and release the fence. For the main thread."""
+    def finish(self, mirror: Mirror | None, moving: Moving | None) -> None:
+        """Make hard links, delete, finish folders, and release the fence. For the main thread.
+
+        Args:
+            mirror: deletes at the destination (--delete).
+            moving: removes files of the source (--remove-source-files), once all else is done.
+        """
         self._finish_all(self.links, requests.HardLinks, backwards=False)
+        if mirror is not None:
+            mirror.finish()
         self._finish_all(self.folders, requests.Folders, backwards=True)
+        if moving is not None:
+            moving.check_place()
         if not self._terms.options.dry_run:
             self._release()
+        if moving is not None:
+            moving.finish()
 
     def close(self) -> None:
         self.folders.close()
@@ -52,7 +63,7 @@ class Ending:
 
     def _finish_all(self, spool: Spool, request: _OfEntries, backwards: bool) -> None:
         """Make the request for one group after the other: a folder comes after its content."""
-        for group in groups(spool.take(backwards)):
+        for group in groups(_entries(spool, backwards)):
             self.ask(request, group)
             self.wait_for(self._queue.is_idle)
 
@@ -60,15 +71,23 @@ class Ending:
         """Make this request of the sink; each entry may fail by itself."""
 
         def then(answer: object) -> None:
-            failed = [failures.checked(failure) for _, failure in answers.places(answer)]
+            failed = answers.places(answer)
             reported = {each.path for each in self._results.failures} if failed else ()
-            for failure in failed:
+            for _, failure in failed:
                 if failure["path"] not in reported:  # a folder that could not be made, for instance
                     self._results.failed(failure)
             if request is requests.HardLinks:
-                self._terms.counters.add(files_done=len(entries) - len(failed))
+                self._linked(entries, {place for place, _ in failed})
 
         self._queue.add(Ask(False, request(entries), then, self._results.failed))
+
+    def _linked(self, entries: list[tree.Entry], failed: set[int]) -> None:
+        made = [(each.path, "") for place, each in enumerate(entries) if place not in failed]
+        self._terms.counters.add(files_done=len(made))
+        self._results.became("copied", made)
+        for place, each in enumerate(entries):
+            if place not in failed:
+                self._results.link_landed(each)
 
     def add_unwanted(self, path: str, nonces: list[str]) -> None:
         """Have this file's parts of these runs ("" is this one) removed at the end."""
@@ -117,35 +136,6 @@ def _about(path: str, failure: Failure) -> Failure:
     return failures.data(failure["kind"], path, failure["message"], failure["errno"])
 
 
-class Spool:
-    """Keeps any number of entries for the end of the copy: many of them in a temporary file.
-
-    Its methods raise CopyError where the folder for temporary files has no more room.
-    """
-
-    def __init__(self) -> None:
-        self._file: IO[bytes] | None = None  # made when it is needed: many copies have one file
-        self._begins = array("Q")
-
-    def add(self, entry: tree.Entry) -> None:
-        if self._file is None:
-            from tempfile import SpooledTemporaryFile
-
-            self._file = SpooledTemporaryFile(_MEMORY_BYTES)  # noqa: SIM115 - closed by close()
-        assert self._file is not None
-        with room_for_temporary_files():
-            self._begins.append(self._file.tell())
-            self._file.write(json.dumps(entry).encode("ascii") + b"\n")
-
-    def take(self, backwards: bool) -> Iterator[tree.Entry]:
-        for begin in reversed(self._begins) if backwards else iter(self._begins):
-            assert self._file is not None
-            with room_for_temporary_files():  # what was added last is written now
-                self._file.seek(begin)
-                line = self._file.readline()
-            yield tree.Entry(*json.loads(line))
-
-    def close(self) -> None:
-        if self._file is not None:
-            with contextlib.suppress(OSError):  # no room, but nobody needs the rest any more
-                self._file.close()
+def _entries(spool: Spool, backwards: bool) -> Iterator[tree.Entry]:
+    for row in spool.take(backwards):
+        yield tree.Entry(*row)

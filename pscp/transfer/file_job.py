@@ -14,18 +14,22 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
-from pscp.endpoint import failures, hashes, requests, source, wire
+from pscp.endpoint import failures, hashes, requests, reuse, source, wire
 from pscp.endpoint.files import Extent
 from pscp.transfer import answers, states
 from pscp.transfer.copy_terms import CopyTerms
 from pscp.transfer.ending import Ending
 from pscp.transfer.journal import Landed
-from pscp.transfer.plan import Ask, Chunk, Failure, Placed, Work, batches, cut, subtract
+from pscp.transfer.plan import Ask, Chunk, Failure, Placed, Work, batches, cut, joined, subtract
 from pscp.transfer.results import Results
 
 # What an end hashes for one request: enough to outweigh a round trip, and little enough that what
 # follows on the same lane does not wait long.
 CHECK_BYTES = 64 * 1024 * 1024
+# And what is compared with the file that is there for one request. These requests wait in a lane's
+# window like so many bytes, or one lane would take all of them.
+_REUSE_BYTES, _REUSE_COST_BYTES = 16 * 1024 * 1024, 1024 * 1024
+_HOPELESS_BYTES = 64 * 1024 * 1024  # if nothing of so much is the same, no more is compared
 
 _numbers = itertools.count(1)
 
@@ -50,10 +54,14 @@ class FileJob:
         self.was_shared = False
         self._life = states.Machine(states.FILE, states.File.COPYING)
         self._copy, self._queue = copy, copy.terms.queue
+        self._algorithm, self._counters = copy.terms.algorithm, copy.terms.counters
+        self._count = self._counters.add
         self._failure: Failure | None = None
         self._holds = 0  # what must be over before the file can be finished
         self._receipt = 0  # for the chunks that landed
         self._journal_number = 0  # only what is written later knows it
+        self._basis_bytes = 0  # of the file that is there
+        self._compared_bytes = self._reused_bytes = 0  # of it
 
     @property
     def is_closed(self) -> bool:
@@ -62,13 +70,15 @@ class FileJob:
 
     # --- beginning
 
-    def start(self, landed: Landed | None, compare: bool) -> None:
+    def start(self, landed: Landed | None, compare: bool, basis_bytes: int) -> None:
         """Copy the file.
 
         `landed` is what a journal knows of its part. With `compare` there is a part of which
-        nothing is known, so both ends hash it and only what differs is sent.
+        nothing is known, so both ends hash it and only what differs is sent. `basis_bytes` is the
+        size of the file that is there, from which the sink takes what is the same; 0: none.
         """
-        item = self.item
+        item, self._basis_bytes = self.item, basis_bytes
+        self._counters.begin_file(self.number, item.entry.path, item.entry.size)
         self._queue.write_later(self._note_begun)
         if landed is not None:
             self._later(self._check_landed(landed))
@@ -76,12 +86,12 @@ class FileJob:
         if "sparse" in item.entry.extra:
             self._ask_extents(0, done)
             return
-        self._copy.terms.counters.add(bytes_total=item.entry.size)
+        self._count(bytes_total=item.entry.size)
         extents = subtract([(0, item.entry.size)], done)
         if compare:
             self._later(self._compare(extents))
         else:
-            self._later(self._chunks(extents))
+            self._send(extents)
 
     def _note_begun(self) -> None:
         self._journal_number = self._copy.terms.journal.file(
@@ -115,22 +125,20 @@ class FileJob:
 
         def then(answer: object) -> None:
             found, is_last = answers.extents(answer, offset, self.item.entry.size)
-            self._copy.terms.counters.add(bytes_total=sum(length for _, length in found))
+            self._count(bytes_total=_length(found))
             after = None if is_last else sum(found[-1])
-            self._later(self._chunks_and_then(list(subtract(found, done)), after, done))
+            self._send(subtract(found, done), self._then_ask(after, done))
             self._release()
 
         self._holds += 1
         request = requests.Extents(source.listed(self.item.known), offset)
         self._queue.add(Ask(True, request, then, self._ask_failed))
 
-    def _chunks_and_then(
-        self, extents: list[Extent], after: int | None, done: list[Extent]
-    ) -> Iterator[Work]:
-        """Cut these extents into chunks; then ask for the extents that come `after` them."""
-        yield from self._chunks(extents)
+    def _then_ask(self, after: int | None, done: list[Extent]) -> Iterator[Work]:
+        """Ask for the extents that come `after` those that were sent, if there are more."""
         if after is not None and self._failure is None:
             self._ask_extents(after, done)
+        yield from ()
 
     def _ask_failed(self, failure: Failure) -> None:
         self._fail(failure)
@@ -150,7 +158,7 @@ class FileJob:
 
     def _compare(self, extents: Iterable[Extent]) -> Iterator[Work]:
         """Have both ends hash the same extents."""
-        algorithm = self._copy.terms.algorithm
+        algorithm = self._algorithm
         for group in batches(cut(extents, self._copy.terms.chunk_bytes), CHECK_BYTES):
             if self._failure is not None:
                 return
@@ -183,11 +191,12 @@ class FileJob:
             missing = []
             for extent, mine, theirs in zip(group, wanted, there, strict=True):
                 if mine is not None and mine == theirs:
-                    self._copy.terms.counters.add(bytes_resumed=extent[1], chunks_verified=1)
+                    self._count(bytes_resumed=extent[1], chunks_verified=1)
+                    self._counters.add_to_file(self.number, extent[1])
                     self._note_landed(extent, mine)
                 else:
                     missing.append(extent)
-            self._later(self._chunks(missing))
+            self._send(missing)
             self._release()
 
         return then
@@ -195,23 +204,93 @@ class FileJob:
     def _digests_of_part(self, group: list[Extent], algorithm: str) -> requests.DigestsThere:
         return requests.DigestsThere([(True, self.item.entry.path, group)], algorithm)
 
+    # --- what the file that is there has
+
+    def _send(self, extents: Iterable[Extent], then: Iterable[Work] = ()) -> None:
+        """Send these extents, but for what the file that is there has of them, and `then` more."""
+        wanted, basis_bytes = list(extents), self._basis_bytes
+        rest = itertools.chain(self._chunks(subtract(wanted, [(0, basis_bytes)])), then)
+        if basis_bytes:
+            there = list(subtract(wanted, [(basis_bytes, wire.MAX_OFFSET)]))
+            self._count(bytes_comparing=_length(there))
+            self._later(self._reuse(batches(cut(there, reuse.PIECE_BYTES), _REUSE_BYTES), rest))
+        else:
+            self._later(rest)
+
+    def _reuse(self, groups: Iterator[list[Extent]], rest: Iterator[Work]) -> Iterator[Work]:
+        """Have the next group compared; what differs is sent before the one after it."""
+        group = next(groups, None)
+        if self._failure is not None:
+            return
+        if group is None:
+            yield from rest
+            return
+        if self._compared_bytes >= _HOPELESS_BYTES and not self._reused_bytes:
+            left = list(joined(itertools.chain(group, *groups)))
+            self._count(bytes_comparing=-_length(left))
+            yield from self._chunks(left)
+            yield from rest
+            return
+        self._holds += 1
+        request = requests.Digests([(source.listed(self.item.known), group)], self._algorithm)
+        then = self._then_reuse(group)
+        yield Ask(True, request, then, self._ask_failed, cost_bytes=_REUSE_COST_BYTES)
+        self._later(self._reuse(groups, rest))
+
+    def _then_reuse(self, group: list[Extent]) -> Callable[[object], None]:
+        def then(answer: object) -> None:
+            [wanted] = answers.digests(answer)
+            if isinstance(wanted, dict):
+                self._ask_failed(wanted)
+                return
+            digests = [digest or "" for digest in wanted]  # "": the source is shorter by now
+            request = reuse.Reuse(self.item.entry, group, digests, self._algorithm)
+            taken = self._reused(group)
+            ask = Ask(False, request, taken, self._ask_failed, cost_bytes=_REUSE_COST_BYTES)
+            self._queue.add(ask)
+
+        self.was_shared = True  # a lane that is lost meanwhile may make a part late
+        return then
+
+    def _reused(self, group: list[Extent]) -> Callable[[object], None]:
+        def then(answer: object) -> None:
+            receipt, found = answers.items(answer)
+            pairs = list(zip(group, answers.items(found), strict=True))
+            missing = [extent for extent, is_taken in pairs if not is_taken]
+            length = _length(group)
+            taken_bytes = length - _length(missing)
+            self._compared_bytes += length
+            self._reused_bytes += taken_bytes
+            self._count(bytes_comparing=-length, bytes_resumed=taken_bytes)
+            self._count(chunks_verified=len(group) - len(missing))
+            self._counters.add_to_file(self.number, taken_bytes)
+            if taken_bytes:
+                self._take_receipt(answers.integer(receipt))
+            self._later(self._chunks(joined(missing)))
+            self._release()
+
+        return then
+
     # --- what lanes report
 
     def landed(self, chunk: Chunk, digest: str, receipt: int) -> None:
         """Count a chunk that is written at the sink and matches."""
-        self._receipt = self._receipt or receipt
-        if receipt != self._receipt:
-            self._fail(self._failure_data(failures.SYSTEM, "its part was replaced meanwhile"))
+        self._take_receipt(receipt)
         if self._failure is None:
-            self._copy.terms.counters.add(
-                bytes_done=chunk.length, bytes_sent=chunk.length, chunks_verified=1
-            )
+            self._count(bytes_done=chunk.length, bytes_sent=chunk.length, chunks_verified=1)
+            self._counters.add_to_file(self.number, chunk.length)
             self._note_landed((chunk.offset, chunk.length), digest)
         self._release()
 
+    def _take_receipt(self, receipt: int) -> None:
+        """Learn in which part something was written: it must be one and the same."""
+        self._receipt = self._receipt or receipt
+        if receipt != self._receipt:
+            self._fail(self._failure_data(failures.SYSTEM, "its part was replaced meanwhile"))
+
     def mismatched(self, chunk: Chunk) -> None:
         """Send a chunk that arrived damaged once more; fail the file when that is damaged too."""
-        self._copy.terms.counters.add(chunks_resent=1, bytes_sent=chunk.length)
+        self._count(chunks_resent=1, bytes_sent=chunk.length)
         chunk.mismatches += 1
         if chunk.mismatches == 1 and self._failure is None:
             self._queue.add(chunk)
@@ -257,7 +336,10 @@ class FileJob:
             if isinstance(found, dict):
                 self._cannot_finish(found)
             elif (digest := found[0]) is None:
-                self._cannot_finish(self._failure_data(failures.CHANGED, "changed"))
+                changed = failures.data(
+                    failures.CHANGED, self.item.known.path, "changed while it was copied"
+                )
+                self._cannot_finish(answers.from_source(changed))
             else:
                 self._finish(digest)
 
@@ -303,8 +385,14 @@ class FileJob:
     def _close(self) -> None:
         self._queue.write_later(lambda: self._copy.terms.journal.done(self._journal_number))
         self._life.on(states.FileEvent.CLOSE)
+        self._counters.end_file(self.number)
         if self.was_shared:
             self._copy.ending.add_unwanted(self.item.entry.path, [""])
+
+    def _note_stays(self) -> None:
+        path = self.item.entry.path
+        what = "is a hidden .pscp-part, changed in part, until this command has run to its end"
+        self._copy.terms.reporter.note(f"{path}: {what}")
 
     def _cannot_finish(self, failure: Failure) -> None:
         self._fail(failure)
@@ -314,10 +402,17 @@ class FileJob:
         """Have the sink remove the part of a file that failed."""
         self._life.on(states.FileEvent.DISCARD)
 
-        def over(_: object) -> None:
+        def over(is_gone: object) -> None:
             assert self._failure is not None
+            if is_gone is False and self._copy.terms.options.inplace:
+                self._queue.write_later(self._note_stays)
             self._close()
             self._copy.results.failed(self._failure)
 
         discard = requests.Discard(self.item.entry.path, [""])
         self._queue.add(Ask(False, discard, over, over))
+
+
+def _length(extents: Iterable[Extent]) -> int:
+    """Return how many bytes the extents have in all."""
+    return sum(length for _, length in extents)

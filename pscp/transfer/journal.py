@@ -92,7 +92,8 @@ class Journal:
                 pass
             except BlockingIOError:
                 os.close(fd)
-                raise CopyRunning("the same copy is already running") from None
+                who = state.holder(self._path)
+                raise CopyRunning(f"the same copy is already running{who}") from None
             except OSError:
                 os.close(fd)
                 raise

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from pscp.connect.bootstrap import RemoteAgent
 from pscp.endpoint import failures, wire
 from pscp.errors import ProtocolError
+from pscp.transfer import answers
 from pscp.transfer.lane_context import LaneContext
 from pscp.transfer.lane_share import LaneShare
 from pscp.transfer.plan import Ask, Chunk
@@ -106,9 +107,14 @@ class LaneEnds:
     def answered(self, number: int, ask: Ask, answer: object, is_failed: bool) -> None:
         """Finish a request with its answer, or with the failure that is its answer."""
         if is_failed:
-            self.settle(number, lambda: ask.failed(failures.checked(answer)))
+            self.settle(number, lambda: ask.failed(_failure(ask, answer)))
         else:
             self.settle(number, lambda: ask.then(answer))
+
+
+def _failure(ask: Ask, answer: object) -> failures.Data:
+    failure = failures.checked(answer)
+    return answers.from_source(failure) if ask.of_source else failure
 
 
 def misshapen(error: Exception) -> ProtocolError:

@@ -173,6 +173,9 @@ class LanePool:
 
     def lane_up(self, worker: Worker) -> None:
         self._terms.counters.add(lanes_alive=1)
+        if self._terms.counters.attempts:
+            self._terms.counters.set(attempts=0)
+            self._terms.explain("connected again")
         with self._lock:
             self.most_alive = max(self.most_alive, self._terms.counters.lanes_alive)
             worker.phase, worker.up_at_s = Phase.UP, time.monotonic()
@@ -181,6 +184,8 @@ class LanePool:
 
     def lane_down(self, worker: Worker, error: PscpError | None) -> None:
         self._terms.counters.add(lanes_alive=-1, connections_lost=int(error is not None))
+        if error is not None:
+            self._terms.explain(f"a connection was lost: {error.message}")
         with self._lock:
             worker.phase = Phase.IDLE
         self._logins.lane_ended(time.monotonic() - worker.up_at_s)
@@ -202,6 +207,7 @@ class LanePool:
             return False
         is_alone = self._terms.counters.lanes_alive == 0
         if error.retry and (not is_alone or self._logins.may_try_alone(attempt, error)):
+            self._terms.counters.set(attempts=max(attempt, self._terms.counters.attempts))
             return True
         if isinstance(error, AuthenticationError) and self._share_connection(worker):
             self._note_once("no other login passes without asking: using channels of this one")

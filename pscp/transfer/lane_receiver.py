@@ -74,7 +74,8 @@ class LaneReceiver:
         if frame.flags & wire.FAILED:
             self._near.the_sink().abandon()
             failure = failures.checked(wire.Frame(0, 0, 0, 0, memoryview(rest)).json())
-            self._ends.settle(number, lambda: chunk.job.failed(chunk, failure))
+            of_source = answers.from_source(failure)
+            self._ends.settle(number, lambda: chunk.job.failed(chunk, of_source))
             return
         matches, receipt, failed = self._near.the_sink().complete(
             frame.id, frame.offset, length, rest

@@ -8,6 +8,7 @@ Read next: ../endpoint/source.py.
 from __future__ import annotations
 
 from pscp.endpoint import failures, requests, source, system, tree, wire
+from pscp.transfer import answers
 from pscp.transfer.lane_ends import LaneEnds
 from pscp.transfer.plan import Ask, Chunk, Job, Pack, Work
 from pscp.transfer.relay import RelayEnd
@@ -76,8 +77,9 @@ class LaneSender:
             self._far.send(type_, id_, offset, payload, flags)
             if is_last and flags & wire.FAILED:
                 failure = failures.checked(wire.Frame(0, 0, 0, 0, memoryview(rest)).json())
+                of_source = answers.from_source(failure)
                 self._expected.remove(number, chunk)
-                self._ends.settle(number, lambda: chunk.job.failed(chunk, failure))
+                self._ends.settle(number, lambda: chunk.job.failed(chunk, of_source))
 
         self._near.the_source().send_chunk(chunk.job.number, chunk.offset, chunk.length, send)
 

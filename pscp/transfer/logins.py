@@ -57,13 +57,13 @@ class Logins:
             return True
         # At the start a chunk is a fourth of a later one (coordinator.py).
         chunk_bytes = self._terms.options.chunk_bytes or CHUNK_BYTES // 4
-        return lanes < context.queue.pieces_known(counters.left_bytes, chunk_bytes)
+        return lanes < context.queue.pieces_known(counters.sending_bytes, chunk_bytes)
 
     def _is_worth_it(self, lanes: int) -> bool:
         if not self._terms.is_tuned:
             return True
         counters = self._terms.counters
-        left_bytes: float = counters.left_bytes
+        left_bytes: float = counters.sending_bytes
         left_bytes += MEMORY_BYTES * (counters.files_total - counters.files_done)
         if self._terms.context.is_stream and not counters.plan_complete:
             left_bytes = math.inf

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import glob
 import re
-import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from pscp import errors, filters
+from pscp import errors, filters, stops
 from pscp.connect.bootstrap import RemoteAgent, copy_modules
 from pscp.connect.connections import Connections
 from pscp.endpoint import failures, hashes, metadata, placing, requests, source, tree
@@ -30,7 +28,7 @@ from pscp.progress import Failure as Reported
 from pscp.transfer import answers, relative
 from pscp.transfer.journal import Journal
 from pscp.transfer.path_list import PathList
-from pscp.transfer.plan import expected_top
+from pscp.transfer.plan import as_pattern, expected_top, last_name
 from pscp.transfer.results import as_error
 from pscp.values import KIB
 
@@ -39,8 +37,6 @@ _NONCE = re.compile("[0-9a-f]{8}")
 _EARLIER_MOST = 64  # as endpoint/fence.py keeps
 _PAUSES_S = (1.0, 2.0, 4.0)  # before a request is made again, whose connection was lost
 _LIMITED_BLOCK_BYTES = 256 * KIB  # a block goes at once: larger ones would make -l a row of bursts
-
-_SEVERAL = "the contents of two folders may have the same names: copy one folder after the other"
 
 
 if TYPE_CHECKING:
@@ -80,7 +76,7 @@ class CopyRequest:
 
     def explain(self, text: str) -> None:
         """Log what was decided, and show it with -v."""
-        _log.debug("%s", text)
+        _log.info("%s", text)
         if self.options.verbose:
             self.reporter.note(text)
 
@@ -133,10 +129,10 @@ class Negotiation:
         literal: list[str] = []  # paths that may be patterns, but are names that exist
         for path, found in zip(paths, self._expand(agents, connections, paths), strict=True):
             if isinstance(found, dict):
-                self._report_missing(_checked_failure(found))
+                self._report_missing(_checked_failure(found), self._request.froms[0].prefix)
                 continue
             tops += [(path, top) for top in found]
-            is_name = [top.name for top in found] == [_last_name(path)]
+            is_name = [top.name for top in found] == [last_name(path)]
             if glob.has_magic(path) and is_name:
                 literal.append(path)
         if self._request.listed is not None and len(tops) > 1:
@@ -178,10 +174,10 @@ class Negotiation:
         self, agents: list[RemoteAgent], connections: Connections, paths: list[str]
     ) -> None:
         """Note each path that was taken for a name, and would match others as a pattern."""
-        patterns = list(map(_as_pattern, paths))
+        patterns = list(map(as_pattern, paths))
         tops = self._expand(agents, connections, patterns)
         for path, pattern, found in zip(paths, patterns, tops, strict=True):
-            if isinstance(found, list) and [top.name for top in found] != [_last_name(path)]:
+            if isinstance(found, list) and [top.name for top in found] != [last_name(path)]:
                 self._request.reporter.note(
                     f"{path}: there is a file of this very name, and it alone is copied; "
                     f"as a pattern it is written {pattern}"
@@ -195,11 +191,14 @@ class Negotiation:
             raise errors.ProtocolError(f"the far end sends {top.name!a} for {path!a}")
         return top
 
-    def _report_missing(self, failure: failures.Data) -> None:
+    def _report_missing(self, failure: failures.Data, where: str = "") -> None:
         error = as_error(failure)
         self._request.counters.add(files_total=1, files_failed=1)
         self.missing.append(Reported(error.path, type(error).__name__, error.message))
-        self._request.reporter.note(f"{error.path}: {error.message}")
+        reporter = self._request.reporter
+        reporter.note(f"{where}{error.path}: {error.message}")
+        if reporter.wants_files:
+            reporter.file(error.path, "failed", "")
 
     # --- the destination
 
@@ -216,7 +215,7 @@ class Negotiation:
         From then on no other run changes the copy. Raises DestinationError and CopyRunning.
         """
         names = self.names
-        _check_alone(names)
+        relative.check_alone(names)
         if self._options.transfer_test:
             self._ask_far(agents, requests.Ping())  # for the round trip's time
             return Agreement(placing.Target("", names, []))
@@ -290,7 +289,7 @@ class Negotiation:
                 _log.debug("asks again in %.0f s: %s", pause_s, error.message)
             self._request.counters.add(connections_lost=1)
             agents.pop(0).close()
-            time.sleep(pause_s)
+            stops.pause(pause_s)
             replace_dead(agents, connections, self._options, self._request.reporter.note)
         raise AssertionError("the last attempt returns or raises")
 
@@ -313,7 +312,9 @@ class Negotiation:
             message, hint = failure["message"], ""
             if message.startswith(placing.NO_FOLDER) and not self._options.mkpath:
                 hint = "--mkpath makes the folders above DEST that are missing"
-            raise errors.DestinationError(f"{failure['path']}: {message}", hint)
+            of_source = isinstance(request, requests.Expand)
+            where = (self._request.froms[0] if of_source else self._request.to).prefix
+            raise errors.DestinationError(f"{where}{failure['path']}: {message}", hint)
         return answer
 
 
@@ -332,24 +333,6 @@ def replace_dead(
             agents.pop(0).close()
     if not agents:
         agents += connections.take(options, note)
-
-
-def _check_alone(names: list[str]) -> None:
-    """Raise DestinationError for a name that several sources have."""
-    for name, times in Counter(names).items():
-        if times > 1:
-            what = f"{name}: several sources have this name"
-            raise errors.DestinationError(what if name else _SEVERAL)
-
-
-def _last_name(path: str) -> str:
-    return path.rstrip("/").rpartition("/")[2]
-
-
-def _as_pattern(path: str) -> str:
-    """Return this pattern in a form that is hardly a file's name: with an escaped slash."""
-    folder, slash, name = path.removeprefix("~/").rstrip("/").rpartition("/")
-    return f"{folder or (slash and '/.') or '.'}\\/{name}"
 
 
 def _checked_claim(answer: object) -> Claimed:
@@ -415,8 +398,20 @@ def source_request(
         strong=options.strong,
         test=options.transfer_test,
         debug=options.debug,
-        modules=copy_modules(["listing"] if options.files_from or options.relative else []),
+        modules=_named(
+            {**_modules(options), "listing": bool(options.files_from or options.relative)}
+        ),
     )
+
+
+def _modules(options: Options) -> dict[str, bool]:
+    """Return which modules both ends need beside those of every copy."""
+    is_real = not options.transfer_test
+    return {"mirror": options.delete and is_real, "moving": options.remove_source_files and is_real}
+
+
+def _named(wanted: Mapping[str, bool]) -> str:
+    return copy_modules([name for name in wanted if wanted[name]])
 
 
 def sink_request(
@@ -427,11 +422,16 @@ def sink_request(
     nonce: str = "",
     *,
     claimed: Claimed = _NO_CLAIM,
+    has_old: bool = False,
 ) -> requests.BeginSink:
     """Return the request that makes an end the sink of this copy, for the run with this nonce.
 
+    With `has_old` something is there already, to take what is the same from.
+
     Without a nonce the sink changes nothing.
     """
+    inplace = options.inplace and has_old
+    of_sink = {"reuse": has_old, "backup": options.backup, "inplace": inplace}
     return requests.BeginSink(
         root=root,
         token=token,
@@ -444,5 +444,6 @@ def sink_request(
         test=options.transfer_test,
         server=dict(claimed.server),
         debug=options.debug,
-        modules=copy_modules(["owners"] if options.chown else []),
+        backup=list(options.backups),
+        modules=_named({**_modules(options), **of_sink, "owners": options.chown is not None}),
     )

@@ -1,7 +1,7 @@
 """The list of --files-from: read, checked, and sorted as a walk is, in bounded memory.
 
-Not here: the entries of its paths (../endpoint/listing.py), the walk (plan_walk.py), a full disk
-(temporary.py).
+Not here: the entries of its paths (../endpoint/listing.py), the walk (plan_walk.py), rows
+that are kept in their order (spool.py).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pscp.endpoint.listing import ABOVE, ALL, ALONE, Row
 from pscp.endpoint.paths import is_pscps_own, to_text
 from pscp.errors import UsageError
 from pscp.options import Options
-from pscp.transfer.temporary import room_for_temporary_files
+from pscp.transfer.spool import room_for_temporary_files
 
 _RUN_BYTES = 4 * 1024 * 1024  # of paths that are sorted in memory: some 15 MiB with the objects
 _READ_BYTES = 64 * 1024

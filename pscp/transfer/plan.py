@@ -167,6 +167,19 @@ def subtract(extents: Iterable[Extent], landed: Iterable[Extent]) -> Iterator[Ex
             yield offset, end - offset
 
 
+def joined(extents: Iterable[Extent]) -> Iterator[Extent]:
+    """Yield the extents, those that follow each other without a gap as one. They ascend."""
+    begin = end = 0
+    for offset, length in extents:
+        if offset != end:
+            if end > begin:
+                yield begin, end - begin
+            begin = offset
+        end = offset + length
+    if end > begin:
+        yield begin, end - begin
+
+
 def batches(extents: Iterable[Extent], batch_bytes: int) -> Iterator[list[Extent]]:
     """Group extents so that each group has at most about `batch_bytes`."""
     group: list[Extent] = []
@@ -205,6 +218,13 @@ def groups(entries: Iterable[tree.Entry]) -> Iterator[list[tree.Entry]]:
 def as_new(item: Placed) -> Placed:
     """Return the item, marked as new at the destination: its mode is this copy's to set."""
     return Placed(item.known, item.entry._replace(extra={**item.entry.extra, "new": 1}))
+
+
+def as_whole(item: Placed) -> Placed:
+    """Return the item with its holes to be sent: as zeros, which become holes again."""
+    extra = {**item.entry.extra, "dig": 1} if "sparse" in item.entry.extra else item.entry.extra
+    kept = {key: value for key, value in extra.items() if key != "sparse"}
+    return Placed(item.known, item.entry._replace(extra=kept))
 
 
 def goes_in_pack(entry: tree.Entry) -> bool:
@@ -256,6 +276,12 @@ class Placement:
             return Placed(entry, entry)
         moved = (*entry[:2], path, *entry[3:])
         return Placed(entry, tree.Entry._make(moved))  # _replace() takes three times as long
+
+    def known(self, top: int, path: str) -> str:
+        """Return what a path at the destination is called in the manifest of this source."""
+        name, target = self._tops[top].name, self._names[top]
+        rest = path[len(target) :].lstrip("/") if target else path
+        return f"{name}/{rest}" if name and rest else name or rest
 
     def _first_name(self, top: object, path: object) -> str:
         """Return where a hard link's file lands, which may be in another source."""
@@ -339,3 +365,14 @@ def expected_top(pattern: str, top: source.Top) -> bool:
     # Only the far end knows the name of a home.
     is_home = typed.startswith("~") and "/" not in typed
     return is_home and is_shown and top.is_folder
+
+
+def last_name(path: str) -> str:
+    """Return the last name of a path as typed."""
+    return path.rstrip("/").rpartition("/")[2]
+
+
+def as_pattern(path: str) -> str:
+    """Return this pattern in a form that is hardly a file's name: with an escaped slash."""
+    folder, slash, name = path.removeprefix("~/").rstrip("/").rpartition("/")
+    return f"{folder or (slash and '/.') or '.'}\\/{name}"

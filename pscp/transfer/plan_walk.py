@@ -13,7 +13,7 @@ import threading
 import time
 import unicodedata
 from collections.abc import Iterator
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from pscp import errors
 from pscp.attributes import Attributes, Ids, Owner, known_id, parse_modes, parse_owner
@@ -40,6 +40,9 @@ from pscp.transfer.results import Results
 from pscp.transfer.selection import Selection
 from pscp.transfer.work_queue import WorkQueue
 
+if TYPE_CHECKING:
+    from pscp.transfer.mirror import Mirror
+
 LOOK_ITEMS = 256  # entries that are looked up with one request
 # Entries in the far walk's first answer, and the most in one. A long first one would keep the
 # lanes of a far path waiting: 2,000 entries took 235 ms of a copy of 2.1 s at 50 ms.
@@ -53,6 +56,7 @@ class Copy(Protocol):
     terms: CopyTerms
     results: Results
     ending: Ending
+    mirror: Mirror | None
 
     def send(self, item: Placed) -> None: ...
 
@@ -198,6 +202,8 @@ class PlanWalk(threading.Thread):
         try:
             self._rules.check(entry)
             item = self._changed(self._placement.place(entry))
+            if self._copy.mirror is not None:
+                self._copy.mirror.saw(item)
             if self._selection.leaves_out(entry):
                 return
             self._check_alone(item.entry)
@@ -230,7 +236,7 @@ class PlanWalk(threading.Thread):
 
     def _refuse(self, failure: Failure) -> None:
         self._terms.counters.add(files_total=1)
-        self._queue.run_alone(lambda: self._copy.results.failed(failure))
+        self._queue.run_alone(lambda: self._copy.results.failed(answers.from_source(failure)))
 
     def _check_alone(self, entry: tree.Entry) -> None:
         """Raise Refusal for a name that the destination does not tell from an earlier one."""

@@ -1,4 +1,4 @@
-"""-R: the name of each source below DEST is its whole path, or what follows "/./" in it. Pure.
+"""The names of sources below DEST: each alone; with -R the path, from a "/./" in it on. Pure.
 
 Not here: what is below a source (plan.py), the entries of the folders above it
 (../endpoint/listing.py).
@@ -7,12 +7,15 @@ Not here: what is below a source (plan.py), the entries of the folders above it
 from __future__ import annotations
 
 import fnmatch
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from pscp.endpoint import failures, paths
 from pscp.endpoint.paths import to_bytes, to_text
 from pscp.endpoint.source import Top, as_glob
 from pscp.errors import DestinationError, ProtocolError, UsageError
+
+_SEVERAL = "the contents of two folders may have the same names: copy one folder after the other"
 
 
 def check_typed(typed: str) -> None:
@@ -92,3 +95,11 @@ def folders_above(names: Iterable[str], target_names: Iterable[str]) -> dict[str
         for level, folder in enumerate(above):
             found.setdefault(prefix + folder, (top, len(above) - level))
     return found
+
+
+def check_alone(names: list[str]) -> None:
+    """Raise DestinationError for a name that several sources have."""
+    for name, times in Counter(names).items():
+        if times > 1:
+            what = f"{name}: several sources have this name"
+            raise DestinationError(what if name else _SEVERAL)

@@ -1,17 +1,21 @@
 """What became of a copy's files: those that failed, and the digests of those that landed.
 
-Not here: a copy's Result (progress.py), a failure as an end reports it (endpoint/failures.py).
+Not here: a copy's Result (progress.py), a failure as an end reports it (endpoint/failures.py), the
+lines that tell of it (failure_lines.py).
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterable
 
 from pscp import errors
-from pscp.endpoint import failures
+from pscp.endpoint import failures, tree
 from pscp.log import Log
 from pscp.progress import Failure as Reported
+from pscp.progress import Outcome
 from pscp.transfer.copy_terms import CopyTerms
+from pscp.transfer.failure_lines import FailureLines, hint_of
 from pscp.transfer.plan import Failure, Placed
 
 _log = Log("transfer")
@@ -37,37 +41,72 @@ class Results:
 
     def __init__(self, terms: CopyTerms) -> None:
         self._terms = terms
+        self.lines = FailureLines(terms.reporter, terms.places, all=terms.options.verbose)
         self.failures: list[Reported] = []
         self.digests: dict[str, str] = {}  # by path, in hex
         self._failures_bytes = 0
+        self._keeps_digests = terms.keep_digests and terms.options.strong
+        self._wants_files = terms.reporter.wants_files and not terms.options.dry_run
+        self._replaced: set[str] = set()  # paths with a file to be replaced; where files are wanted
+        # Called with what has landed, and was verified: a file or link as its source knows it, or
+        # a hard link as it is at the destination.
+        self.landed: Callable[[tree.Entry], object] = _ignore
+        self.link_landed: Callable[[tree.Entry], object] = _ignore
 
     def file_done(self, item: Placed, digest: str) -> None:
         """Count a file that has its final name. `digest` is in hex, with -s; else it is empty."""
         self._terms.counters.add(files_done=1)
-        self.keep_digest(item.entry.path, digest)
+        self.landed(item.known)
+        self.became("copied", [(item.entry.path, digest)])
 
-    def keep_digest(self, path: str, digest: str) -> None:
-        if digest and self._terms.keep_digests:
-            self.digests[path] = digest
+    def replaces(self, path: str) -> None:
+        """Note that there is a file of this name, for what is reported of the one that comes."""
+        if self._wants_files:
+            self._replaced.add(path)
+
+    def became(self, outcome: Outcome, files: Iterable[tuple[str, str]]) -> None:
+        """Keep the digests of these files, and tell the reporter of them if it wants to know.
+
+        Each is a path and its SHA-256 in hex, which is "" without -s.
+        """
+        if not (self._wants_files or self._keeps_digests):
+            return
+        listed = list(files)
+        if self._keeps_digests:
+            self.digests |= {path: digest for path, digest in listed if digest}
+        if self._wants_files:
+            told = [(path, digest, path not in self._replaced) for path, digest in listed]
+            self._replaced -= {path for path, _ in listed}
+            self._terms.queue.write_later(lambda: self._tell(outcome, told))
+
+    def _tell(self, outcome: Outcome, files: Iterable[tuple[str, str, bool]]) -> None:
+        for path, digest, is_new in files:
+            self._terms.reporter.file(path, outcome, digest, is_new)
 
     def failed(self, failure: Failure) -> None:
         """Count and show a file that was not copied. Stops the copy if another run owns it now."""
         if failure["kind"] == failures.SUPERSEDED:
             self._terms.queue.stop(errors.CopyRunning(failure["message"]))
             return
-        error = as_error(failure)
+        error, of_source = as_error(failure), failure.get("of_source", False)
         _log.debug("failed: %s: %s", error.path, failure)
         self._terms.counters.add(files_failed=1)
         self._failures_bytes += sys.getsizeof(error.path) + sys.getsizeof(error.message) + 200
         if self._failures_bytes < _FAILURES_BYTES or not self.failures:
             kind = type(error).__name__
             self.failures.append(Reported(error.path, kind, error.message, error.hint))
-        self._terms.reporter.note(f"{error.path}: {error.message}")
+        self.lines.add(error, of_source)
+        self.became("failed", [(error.path, "")])
+
+
+def _ignore(_: tree.Entry) -> None:
+    """Do nothing: few copies need to know what has landed."""
 
 
 def as_error(failure: Failure) -> errors.FileError:
     """Return the error for an end's failure."""
     path, message = failure["path"], failure["message"]
     if failure["kind"] == failures.SYSTEM:
-        return errors.SystemFailure(path, message, failure["errno"])
+        hint = hint_of(failure["errno"], failure.get("of_source", False))
+        return errors.SystemFailure(path, message, failure["errno"], hint)
     return _ERRORS[failure["kind"]](path, message)

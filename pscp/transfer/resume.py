@@ -1,7 +1,8 @@
 """Decides, for each file that may be at the destination already, what is still to be sent.
 
 A file of the same size is hashed at both ends, and not sent when it is the same: so running a
-command again costs reading, not sending. A part is continued as far as its journal knows it.
+command again costs reading, not sending. A part is continued as far as its journal knows it. Of a
+large file only what differs from the file that is there is sent (file_job.py).
 
 Not here: the copying of what is missing (file_job.py, coordinator.py).
 """
@@ -12,7 +13,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
-from pscp.endpoint import failures, hashes, requests, source, tree, wire
+from pscp.endpoint import failures, hashes, inplace, requests, source, tree, wire
 from pscp.endpoint.files import Extent
 from pscp.transfer import answers
 from pscp.transfer.copy_terms import CopyTerms
@@ -25,6 +26,7 @@ from pscp.transfer.plan import (
     Failure,
     Placed,
     as_new,
+    as_whole,
     batches,
     cut,
     goes_in_pack,
@@ -39,7 +41,13 @@ class Copy(Protocol):
     results: Results
     ending: Ending
 
-    def send(self, item: Placed, landed: Landed | None = None, compare: bool = False) -> None: ...
+    def send(
+        self,
+        item: Placed,
+        landed: Landed | None = None,
+        compare: bool = False,
+        basis_bytes: int = 0,
+    ) -> None: ...
 
     def already_there(self, items: list[Placed], digests: list[str], size_bytes: int) -> None: ...
 
@@ -83,6 +91,8 @@ class Look:
         same_size: list[Placed] = []
         for item, there in zip(items, found, strict=True):
             entry = item.entry
+            if there.kind:
+                self._copy.results.replaces(entry.path)
             if there.left and not self._goes_on(item, there):
                 self._copy.ending.add_unwanted(entry.path, there.left)
             if entry.kind != tree.FOLDER and there.kind in _IN_THE_WAY:
@@ -94,10 +104,11 @@ class Look:
                 self._copy.send(as_new(item) if there.kind == "" else item)
             elif self._is_not_wanted(entry, there):
                 self._terms.counters.add(files_skipped=1)
+                self._copy.results.became("skipped", [(entry.path, "")])
             elif self._may_be_same(entry, there):
                 same_size.append(item)
             else:
-                self._send(item, there.left)
+                self._send(item, there.left, self._basis_bytes(entry, there))
         for item in [each for each in same_size if self._by_data(each)]:
             self._compare_data(item)
         for group in _groups([each for each in same_size if not self._by_data(each)]):
@@ -111,8 +122,22 @@ class Look:
         return there.mtime_ns > entry.mtime_ns or is_same
 
     def _may_be_same(self, entry: tree.Entry, there: There) -> bool:
-        """Return whether to hash the file at both ends: it has the same size."""
-        return there[:2] == (tree.FILE, entry.size) and self._terms.options.resume
+        """Return whether to hash the file at both ends: it has the same size.
+
+        Not where a run that was cut short has left a part: so it found that the file differs.
+        """
+        goes_on = bool(there.left and self._basis_bytes(entry, there))
+        is_same_size = there[:2] == (tree.FILE, entry.size)
+        return is_same_size and self._terms.options.resume and not goes_on
+
+    def _basis_bytes(self, entry: tree.Entry, there: There) -> int:
+        """Return the size of the file that is there, if a large file may have parts of it."""
+        may_reuse = self._terms.reuses and self._terms.options.resume and there.kind == tree.FILE
+        return there.size_bytes if may_reuse and not goes_in_pack(entry) else 0
+
+    def _same_size(self, item: Placed) -> int:
+        """Return the basis for a file that was found to differ from one of its size."""
+        return self._basis_bytes(item.entry, There(tree.FILE, item.entry.size, 0, []))
 
     def _by_data(self, item: Placed) -> bool:
         """Return whether to hash only data, not holes: for a sparse file, without -s."""
@@ -127,25 +152,34 @@ class Look:
         stays = self._is_not_wanted(entry, there) or self._may_be_same(entry, there)
         return is_sent and not stays
 
-    def _send(self, item: Placed, left: list[str]) -> None:
+    def _send(self, item: Placed, left: list[str], basis_bytes: int) -> None:
         """Copy a file, continuing the part of the last of the runs in `left`."""
-        if not left or goes_in_pack(item.entry) or self._terms.options.dry_run:
-            self._copy.send(item)
+        options, is_large = self._terms.options, not goes_in_pack(item.entry)
+        is_in_place = options.inplace and self._terms.reuses and is_large and not options.dry_run
+        if is_in_place and basis_bytes:
+            self._discard(item, left)
+            self._become_part(item, basis_bytes)
+            return
+        if not left or not is_large or options.dry_run:
+            self._copy.send(item, basis_bytes=basis_bytes)
             return
         file = item.entry.path, source.identity(item.known)
         is_anothers = self._terms.journal.knows_another(*file)
         landed = self._terms.journal.landed(*file)
         if landed is not None and landed.algorithm not in self._terms.algorithms:
             landed = None  # an end cannot check it any more
+        if is_in_place and options.resume:  # the part may be the file itself, whatever it was
+            self._inherit(as_whole(item), left[-1], landed, item.entry.size)
+            return
         # Nothing checks what is in the holes, so the part has to be one of this very file.
         is_sparse = "sparse" in item.entry.extra
         is_unknown = is_sparse and (landed is None or left[-1] not in landed.runs)
-        if not self._terms.options.resume or is_anothers or is_unknown:
+        if not options.resume or is_anothers or is_unknown:
             self._discard(item, left)
-            self._copy.send(item)
+            self._copy.send(item, basis_bytes=basis_bytes)
             return
         self._discard(item, left[:-1])
-        self._inherit(item, left[-1], landed)
+        self._inherit(item, left[-1], landed, basis_bytes)
 
     def _discard(self, item: Placed, left: list[str]) -> None:
         path = item.entry.path
@@ -158,20 +192,35 @@ class Look:
             discard = requests.Discard(path, left)
             self._queue.add(Ask(False, discard, then, lambda _: None))
 
-    def _inherit(self, item: Placed, nonce: str, landed: Landed | None) -> None:
+    def _inherit(self, item: Placed, nonce: str, landed: Landed | None, basis_bytes: int) -> None:
         """Have the sink make an earlier run's part this run's own, and send what it lacks."""
 
         def then(is_ours: object) -> None:
-            if not is_ours:
-                self._discard(item, [nonce])
-                self._copy.send(item)
-            elif landed is not None:
-                self._copy.send(item, landed)
+            if is_ours:
+                is_compared = landed is None and not self._terms.options.inplace
+                self._copy.send(item, landed, is_compared, basis_bytes)
             else:
-                self._copy.send(item, compare=True)
+                self._discard(item, [nonce])
+                self._copy.send(item, basis_bytes=basis_bytes)
 
         inherit = requests.Inherit(item.entry, nonce)
         self._queue.add(Ask(False, inherit, then, lambda _: then(False), is_exclusive=True))
+
+    def _become_part(self, item: Placed, basis_bytes: int) -> None:
+        """Have the file that is there become the part, and send what differs (--inplace)."""
+        path = item.entry.path
+
+        def then(is_part: object) -> None:
+            if is_part:
+                self._copy.send(as_whole(item), basis_bytes=basis_bytes)
+                return
+            note = self._terms.reporter.note
+            why = "it has other names or another owner, so a copy of it is changed, not the file"
+            self._queue.write_later(lambda: note(f"{path}: {why}"))
+            self._copy.send(item, basis_bytes=basis_bytes)
+
+        become = inplace.Become(item.entry)
+        self._queue.add(Ask(False, become, then, lambda _: then(False), is_exclusive=True))
 
     # --- files of the same size: hashed at both ends
 
@@ -222,7 +271,7 @@ class Look:
         for item, stretch, mine, theirs in zip(group, extents, here, there, strict=True):
             end = sum(stretch[-1])
             if isinstance(mine, dict) or not _are_same(mine, theirs):
-                self._send(item, [])
+                self._send(item, [], self._same_size(item))
             elif end < item.entry.size:
                 self._compare([item], end)
             else:
@@ -237,8 +286,11 @@ class Look:
     def _compare_data(self, item: Placed, offset: int = 0, same_bytes: int = 0) -> None:
         """Hash the data from `offset` on. So far `same_bytes` were hashed and are the same."""
 
+        def failed(_: Failure) -> None:
+            self._send(item, [], self._same_size(item))
+
         def ask(of_source: bool, request: requests.Request, then: Callable[[object], None]) -> None:
-            self._queue.add(Ask(of_source, request, then, lambda _: self._send(item, [])))
+            self._queue.add(Ask(of_source, request, then, failed))
 
         def then_source(there: object) -> None:
             def then(here: object) -> None:
@@ -266,7 +318,7 @@ class Look:
                 if _are_same(here[0], there[0]):
                     self._compare_pieces(item, pieces, end, same_bytes + piece_bytes)
                 else:
-                    self._send(item, [])
+                    self._send(item, [], self._same_size(item))
 
             self._hash_both([item], [piece], self._terms.algorithm, decide)
 

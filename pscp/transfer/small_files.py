@@ -6,6 +6,7 @@ Not here: large files (file_job.py), how a pack is filled (plan.py).
 from __future__ import annotations
 
 from pscp.endpoint import failures, tree
+from pscp.transfer import answers
 from pscp.transfer.copy_terms import CopyTerms
 from pscp.transfer.plan import Failure, Pack, PackBuilder, Placed
 from pscp.transfer.results import Results
@@ -41,26 +42,32 @@ class SmallFiles:
     def _packed(self, pack: Pack, failed: list[tuple[int, Failure]]) -> None:
         failure_at = dict(failed)
         damaged: list[Placed] = []
-        landed: list[tree.Entry] = []
-        counters = self._terms.counters
+        landed: list[tuple[tree.Entry, str]] = []  # with its digest
         for place, (item, row) in enumerate(zip(pack.items, pack.rows, strict=True)):
             failure = failure_at.get(place)
             if failure is None:
-                landed.append(item.entry)
-                if self._terms.options.strong and isinstance(row, list):
-                    self._results.keep_digest(item.entry.path, row[1])
+                digest = row[1] if isinstance(row, list) and self._terms.options.strong else ""
+                landed.append((item.entry, digest))
+                if item.entry.kind != tree.FOLDER:
+                    self._results.landed(item.known)
             elif failure["kind"] == failures.DAMAGED and not pack.is_again:
                 damaged.append(item)
-                counters.add(chunks_resent=1, bytes_sent=item.entry.size)
+                self._terms.counters.add(chunks_resent=1, bytes_sent=item.entry.size)
             else:
-                self._results.failed(failure)
-        size_bytes = sum(entry.size for entry in landed)
-        kinds = [entry.kind for entry in landed]
-        counters.add(
+                is_read = isinstance(row, list)
+                self._results.failed(failure if is_read else answers.from_source(failure))
+        self._landed(landed)
+        if damaged:
+            self._terms.queue.add(Pack(damaged, self._packed, is_again=True))
+
+    def _landed(self, landed: list[tuple[tree.Entry, str]]) -> None:
+        files = ((entry.path, digest) for entry, digest in landed if entry.kind != tree.FOLDER)
+        self._results.became("copied", files)
+        size_bytes = sum(entry.size for entry, _ in landed)
+        kinds = [entry.kind for entry, _ in landed]
+        self._terms.counters.add(
             bytes_done=size_bytes,
             bytes_sent=size_bytes,
             chunks_verified=kinds.count(tree.FILE),
             files_done=len(kinds) - kinds.count(tree.FOLDER),
         )
-        if damaged:
-            self._terms.queue.add(Pack(damaged, self._packed, is_again=True))

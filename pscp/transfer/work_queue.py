@@ -116,11 +116,12 @@ class WorkQueue:
     def try_take(self, share: LaneShare) -> tuple[int, Work] | None:
         """Take this lane's next piece without waiting; None also if there is none now."""
         with self._lock:
-            if not share.window.has_room:
-                return None
             backlog, in_flight = self._backlog, self._in_flight
-            if share.is_parked() or in_flight.is_behind(share):
-                work: Work | None = backlog.next_first(share, is_own=True)
+            work: Work | None
+            if not share.window.has_room:  # as of a stream whose command writes nothing
+                work = backlog.next_first(share, is_prompt=True)
+            elif share.is_parked() or in_flight.is_behind(share):
+                work = backlog.next_first(share, is_own=True)
             else:
                 first = in_flight.unanswered(share) or in_flight.overdue(share)
                 work = first or backlog.next(share) or in_flight.straggler(share)

@@ -82,7 +82,7 @@ def _check_loop(client: asyncssh.SSHClientConnection) -> None:
     if running is loop:
         raise UsageError(
             "transport: this thread runs the event loop of the connection, and pscp would block it",
-            "run the loop in another thread, or call pscp by asyncio.to_thread()",
+            "use pscp.aio.Session, or run the loop in another thread",
         )
     if not loop.is_running():
         raise UsageError("transport: the event loop of the connection does not run")

@@ -355,13 +355,24 @@ def reap(child: subprocess.Popen[bytes], patience_s: float) -> None:
         child.wait()
 
 
-# What ssh writes after its ProxyCommand has written why it passes no socket.
-_AFTERTHOUGHT = re.compile(r"mm_receive_fd: |proxy dialer did not pass back a connection")
+# What ssh writes after its ProxyCommand has written why it passes no socket; what error_of() says.
+_AFTERTHOUGHT = re.compile(
+    r"mm_receive_fd: |proxy dialer did not pass back a connection|"
+    r"Host key verification failed\.$|REMOTE HOST IDENTIFICATION HAS CHANGED: "
+)
+
+
+# What ssh writes where it ends because of a key that has changed: error_of() says it in one line.
+_CHANGED_KEY = (
+    r"^@{9,}\r?\n@ +WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!(?:.*\n)+?"
+    r"Host key for (\S+) has changed and you have requested strict checking\.\r?$"
+)
+_OTHER_KEY = r"REMOTE HOST IDENTIFICATION HAS CHANGED: (\S+) has another (\S+) key \((\S+)\)"
 
 
 def lines_of(messages: str) -> list[str]:
     """Return the lines of ssh's messages that tell something."""
-    lines = messages.splitlines()
+    lines = re.sub(_CHANGED_KEY, "", messages, flags=re.MULTILINE).splitlines()
     return [line for line in lines if line.strip() and not _AFTERTHOUGHT.match(line)]
 
 
@@ -406,6 +417,8 @@ def error_of(status: int, messages: str) -> errors.PscpError:
     if status == WRONG_STATUS:
         return errors.UsageError(last_line(messages))
     if status in _SSH_STATUSES:
+        if (changed := _changed_key(messages)) is not None:
+            return changed
         for pattern, error in _MEANINGS:
             found = re.search(f"^.*({pattern}).*$", messages, re.MULTILINE)
             if found:
@@ -415,3 +428,21 @@ def error_of(status: int, messages: str) -> errors.PscpError:
     shown = f" (status {status})" if status not in _SSH_STATUSES else ""
     line = f"; it said: {last_line(messages)}" if last_line(messages) else ""
     return errors.NoAgent(f"the far end did not start the agent{shown}{line}")
+
+
+def _changed_key(messages: str) -> errors.HostKeyError | None:
+    """Return the error where the host has another key than the one on record."""
+    if found := re.search(_CHANGED_KEY, messages, re.MULTILINE):
+        name = found[1]
+        key = re.search(r"The fingerprint for the (\S+) key .*\s+([^\s]*[^\s.])", found[0])
+        command = re.search(r"ssh-keygen .*-R \S+", found[0])
+    elif found := re.search(_OTHER_KEY, messages):
+        name, key, command = found[1], re.match("(.*) (.*)", f"{found[2]} {found[3]}"), None
+    else:
+        return None
+    now = f"; it is {key[1]} {key[2]} now" if key else ""
+    remove = command[0] if command else f'ssh-keygen -R "{name}"'
+    return errors.HostKeyError(
+        f"the host key of {name} has changed{now}",
+        f"if the host's owner confirms that key, remove the old one and connect with ssh: {remove}",
+    )

@@ -45,6 +45,16 @@ def parse_place(text: str) -> Place:
     return Place(parse_location(text))
 
 
+def as_place(value: str | Place) -> Place:
+    """Return the place that a program gives. Raises UsageError for what is none."""
+    if isinstance(value, Place):
+        return value
+    if isinstance(value, str):
+        return parse_place(value)
+    what = f"a dataset is a text, not {type(value).__name__}: {value!r}"
+    raise UsageError(what, "such as POOL/DATASET or HOST:POOL/DATASET")
+
+
 def check_ends(source: Place, dest: Place) -> None:
     """Refuse what is neither from here to one host nor from one host to here."""
     if source.is_remote and dest.is_remote:

@@ -20,9 +20,11 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pscp import errors, state
+from pscp import errors, state, stops
+from pscp.callbacks import log_notes
 from pscp.locations import Location
-from pscp.options import Options
+from pscp.log import Log
+from pscp.options import Options, check_names, with_fields
 from pscp.progress import (
     CallbackReporter,
     Counters,
@@ -37,7 +39,7 @@ from pscp.progress import format_bytes as shown
 from pscp.zfs import commands
 from pscp.zfs.dataset_job import Job, Sent
 from pscp.zfs.inventory import Dataset, Zfs, together
-from pscp.zfs.names import Place, check_ends, is_excluded, moved, parent, parse_place, relative
+from pscp.zfs.names import Place, as_place, check_ends, is_excluded, moved, parent, relative
 from pscp.zfs.plan import Plan
 from pscp.zfs.record import Record
 from pscp.zfs.runner import Here, Link
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
     from pscp.option_fields import ReplicateFields
 
 Connect = Callable[[Location, Options, Callable[[str], None]], Link]
+_log = Log("zfs")
 _SETTINGS = {each.name for each in dataclasses.fields(Settings)}
 
 
@@ -76,7 +79,8 @@ def replicate(
 
     One of the two is "[user@]host:pool/dataset", the other "pool/dataset" here. `fields` are
     fields of Settings, for instance recursive=True, and of Options, such as connections=8.
-    `progress` is called about ten times a second with a snapshot of Counters.
+    `progress` is called about ten times a second with a snapshot of Counters; an exception in it
+    ends the replication, and is raised here.
 
     Returns a Replicated; its `failures` name each dataset that was not replicated. Raises
     UsageError before anything is contacted, NoSuchDataset or NoZfs where there is nothing to do
@@ -84,25 +88,27 @@ def replicate(
     replication is at work already.
     """
     given: Mapping[str, Any] = fields
+    check_names(given, {*Options.__dataclass_fields__, *_SETTINGS})
     of_zfs: dict[str, Any] = {n: value for n, value in given.items() if n in _SETTINGS}
     of_ssh: dict[str, Any] = {n: value for n, value in given.items() if n not in _SETTINGS}
-    asked = settings or Settings(**of_zfs)
-    how = options or Options(**of_ssh)
-    froms = parse_place(source) if isinstance(source, str) else source
-    to = parse_place(dest) if isinstance(dest, str) else dest
+    asked = dataclasses.replace(settings or Settings(), **of_zfs)
+    how = with_fields(options or Options(), of_ssh)
+    froms, to = as_place(source), as_place(dest)
     check_ends(froms, to)
+    stop = stops.current() or stops.Stop()
     reporter = reporter or Silent()
     if progress is not None:
-        reporter = CallbackReporter(progress, reporter)
-    counters = Counters()
+        reporter = CallbackReporter(progress, reporter, stop.stop)
+    counters = Counters(host=(to if to.is_remote else froms).location.login)
     counters.nouns = ("dataset", "stream")
     result: Replicated | None = None
-    with _alone(_mark(froms, to)):
+    with _alone(_mark(froms, to)), stop.here():
         link = connect((to if to.is_remote else froms).location, how, reporter.note)
         try:
             reporter.start(counters)
-            run = _Run((froms, to), how, asked, reporter=reporter, counters=counters, link=link)
-            result = run.run()
+            with stop.ended_by(lambda error: link.close()):
+                run = _Run((froms, to), how, asked, reporter=reporter, counters=counters, link=link)
+                result = run.run()
             return result
         finally:
             link.close()
@@ -125,6 +131,7 @@ class _Run:
         source, dest = ends
         self.top, self.dest_top = source.dataset, dest.dataset
         self.options, self.settings, self.reporter = options, settings, reporter
+        self._shows_progress = reporter.is_live or isinstance(reporter, Ticking)
         self.counters, self.link = counters, link
         self.mark = _mark(source, dest)
         self.is_push = dest.is_remote
@@ -173,6 +180,7 @@ class _Run:
         return self._result()
 
     def _explain(self, text: str) -> None:
+        _log.info("%s", text)
         if self.options.verbose:
             self.reporter.note(text)
 
@@ -322,7 +330,7 @@ class _Run:
 
         done = threading.Event()
         thread = threading.Thread(target=estimate, name="zfs sizes")
-        if job.speech.common.sizes and isinstance(self.reporter, Ticking):
+        if job.speech.common.sizes and self._shows_progress:
             thread.start()
         try:
             yield
@@ -335,6 +343,7 @@ class _Run:
         self.counters.add(files_failed=1)
         self.failures.append(Failure(error.path, type(error).__name__, error.message, error.hint))
         hint = f" ({error.hint})" if error.hint else ""
+        log_notes.warning("%s: %s", error.path, error.message)
         self.reporter.note(f"{error.path}: {error.message}{hint}")
 
     def _result(self) -> Replicated:
@@ -371,7 +380,8 @@ def _alone(mark: str) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise errors.CopyRunning("the same replication is already running") from None
+            who = state.holder(os.path.join(folder, f"{mark}.lock"))
+            raise errors.CopyRunning(f"the same replication is already running{who}") from None
         yield
     finally:
         os.close(lock)

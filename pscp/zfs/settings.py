@@ -91,7 +91,7 @@ def _check_keep(settings: Settings) -> None:
     if settings.prune not in PRUNABLE:
         raise UsageError(f"prune must be one of {', '.join(PRUNABLE)}, not {settings.prune!r}")
     if settings.keep_last is not None:
-        _check_number("keep_last", settings.keep_last, 10**6)
+        _check_number("the number of snapshots to keep (--keep-last)", settings.keep_last, 10**6)
     elif settings.prune != "source":
         raise UsageError("--prune goes with --keep-last, which says how many snapshots stay")
 

@@ -104,10 +104,12 @@ class Sessions:
     def close(self) -> None:
         with self._changed:
             self._is_closed = True
-            streams, free = list(self._streams), list(self._free)
+            streams, free, sessions = list(self._streams), list(self._free), list(self._all)
             self._changed.notify_all()
         for stream in streams:
             stream.cut_short()
+        for session in sessions:  # the commands that are waited for
+            session.cancel()
         for session in free:
             session.close()
 
@@ -168,6 +170,9 @@ class Sessions:
             session.close()
             self._may_open = False
             return False
+        except BaseException:
+            session.close()
+            raise
 
 
 class ReportingCounters(Counters):

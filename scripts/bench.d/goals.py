@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from delta import IN_PLACE, RSYNC_IN_PLACE, WHOLE
 from regimes import AS_MANY, AS_MANY_BBR, BBR, FIXED, NO_LOSS, UNKNOWN
 from results import Case, Report
 from tools import (
@@ -140,6 +141,12 @@ GOALS = (
     Goal("warm", TINY, "round trips of a second copy", 6.5, round_trips, at_most=True),
     Goal("warm", "file", "of iperf3", 0.9, against(IPERF.name, tool=WARM.name)),
     Goal("warm", "tree", "times rsync, ControlMaster", 1.6, against(KEPT_RSYNC, tool=WARM.name)),
+    Goal("delta", "file", "times copying all of it", 5.0, against(WHOLE.name)),
+    Goal("delta", "file", "of rsync --inplace", SAME, against(RSYNC_IN_PLACE.name)),
+    Goal(
+        "delta", "file", "--inplace, of rsync --inplace", SAME,
+        against(RSYNC_IN_PLACE.name, tool=IN_PLACE.name),
+    ),
     *(
         Goal("fixed", kind, "auto, of the best fixed -c", 0.9, against(*FIXED_ROWS))
         for kind in FIXED_KINDS

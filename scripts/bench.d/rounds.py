@@ -124,6 +124,8 @@ def run_once(
     link.settle()
     out = bench.stock.fresh_folder()
     try:
+        if load.before is not None:
+            shutil.copyfile(load.before, out / load.name)
         command = tool.command(Run(link, load, out, push))
         argv = [*link.near, *command.argv]
         outcome = timed(argv, stdin=command.stdin, env=bench.env, timeout_s=bench.timeout_s)

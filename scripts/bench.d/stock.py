@@ -22,6 +22,7 @@ BLOCK_BYTES = 16 * MIB
 MARGIN_BYTES = GIB  # left for the tools themselves and the rest of the machine
 SMALL_BYTES = (1024, 8192)  # the least and the most that a small file holds
 FILES_A_FOLDER = 100
+CHANGE_BYTES = 64 * 1024  # of a file of which an earlier version is there
 
 
 class LeftOut(Exception):
@@ -36,6 +37,7 @@ class Load:
     bytes: int
     files: int
     is_tree: bool
+    before: Path | None = None  # the version of the file that is at the destination already
 
     @property
     def name(self) -> str:
@@ -73,6 +75,22 @@ class Stock:
             self._need(2 * size_bytes)
             write_random(self.sources / name, size_bytes)
             self._loads[name] = Load(self.sources / name, size_bytes, 1, False)
+        return self._loads[name]
+
+    def changed_file(self, size_bytes: int) -> Load:
+        """A file, and an earlier version of it: a hundredth differs, in pieces all over it."""
+        name = f"changed-{size_bytes}"
+        if name not in self._loads:
+            self._need(4 * size_bytes)
+            path, before = self.sources / name, self.sources / f"before-{size_bytes}"
+            write_random(path, size_bytes)
+            shutil.copyfile(path, before)
+            places = random.Random(size_bytes)
+            with open(before, "r+b") as file:
+                for _ in range(max(1, size_bytes // 100 // CHANGE_BYTES)):
+                    file.seek(places.randrange(max(1, size_bytes - CHANGE_BYTES)))
+                    file.write(os.urandom(CHANGE_BYTES))
+            self._loads[name] = Load(path, size_bytes, 1, False, before)
         return self._loads[name]
 
     def tree(self, small: int, big_bytes: tuple[int, ...] = ()) -> Load:

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator
 from types import FunctionType
 
 import pscp
-from pscp import option_fields
+from pscp import aio, option_fields
+from pscp.callbacks import FileEvent
 from pscp.cleaning import Leftover
 from pscp.measuring import advice
 from pscp.options import Options
@@ -28,9 +29,12 @@ What a program imports is in the module `pscp`; classes that are named without i
 [Errors](errors.md) have a page of their own; longer programs are in [examples](../examples).
 
 The [options](#options) are typed: `pscp.copy("a", "host:b", recursve=True)` is an error for mypy
-and in an editor, and a `pscp.UsageError` when it runs. `Source` is a `str` or a `Location`, or a
-sequence of them; `Patterns` a `str` or a sequence of them ([which files](filters.md)); `Progress` a
-function of a `Counters`; `Say` a function of a `str`.
+and in an editor, and a `pscp.UsageError` when it runs. `Place` is a `str`, a `Location`, or a
+`pathlib.Path` or the like, which always is a path of this machine; `Source` is one of them or a
+sequence of them. `Command` is a list of words, which is executed as it is, or a text for the user's
+shell at the far end, `Patterns` a `str` or a sequence of them ([which files](filters.md)).
+`Progress` is a function of a `Counters`, `OnFile` of a `FileEvent`, `Say` of
+a `str`.
 
 What this page names stays as it is within a minor version (0.2.x). What it does not name is not for
 programs to call.
@@ -50,16 +54,17 @@ Fields may be added; those that are there keep their meaning as above.
 
 ## Logging
 
-Why a lane connected again, what ssh wrote, which zfs commands ran: records of level DEBUG of the
-loggers below `pscp`, whose `threadName` is the lane. Nothing is shown unless a program asks for it:
-`logging.basicConfig(level=logging.DEBUG)`, with `debug=True` for ssh's `-v` as well. The command
-shows them with `-d`. Their words may change; they are for people.
+A program that has set up `logging` gets records of the loggers below `pscp`: of level WARNING what
+the command says to everybody, such as a file that was not copied (in `notes`); INFO what it says
+with `-v`; DEBUG why a lane connected again, what ssh wrote, which zfs commands ran, as with `-d`.
+A record's `threadName` is the lane. `logging.basicConfig(level=logging.INFO)` shows the first two;
+`debug=True` adds ssh's `-v`. Their words may change; they are for people.
 """
 CALLS = (pscp.copy, pscp.measure, pscp.clean, pscp.replicate, pscp.parse_location)
 # The classes, with the heading that each group stands under.
 CLASSES: dict[str, tuple[type, ...]] = {
     "What a copy is given": (pscp.Location, Reporter),
-    "What a copy gives back": (pscp.Result, pscp.Failure, pscp.Counters, Ran),
+    "What a copy gives back": (pscp.Result, pscp.Failure, pscp.Counters, FileEvent, Ran),
     "What the others give back": (
         pscp.Cleaned, Leftover, Replicated, Sent, pscp.Measurement, advice.Advice, advice.Setting,
         advice.Point, advice.Moved, advice.Windows, advice.Kernel,
@@ -74,7 +79,7 @@ def api_page() -> str:
     lines = ["# The Python API\n", INTRODUCTION, "## Calls\n"]
     for call in CALLS:
         lines += [*called(call, f"pscp.{call.__name__}", "###")]
-    lines += [*session(), "## Options\n", *options()]
+    lines += [*session(), *asynchronous(), "## Options\n", *options()]
     for title, kinds in CLASSES.items():
         lines += [f"## {title}\n"]
         for kind in kinds:
@@ -86,6 +91,21 @@ def session() -> Iterator[str]:
     yield "## pscp.Session\n"
     yield from called(pscp.Session.__init__, "pscp.Session", "", inspect.getdoc(pscp.Session))
     yield from methods(pscp.Session, "session", "###")
+
+
+def asynchronous() -> Iterator[str]:
+    yield f"## pscp.aio\n\n{as_markdown(inspect.getdoc(aio) or '').partition('Not here')[0]}"
+    yield from called(aio.copy, "await pscp.aio.copy", "###")
+    yield from called(aio.copying, "pscp.aio.copying", "###")
+    yield f"### Copying\n\n{as_markdown(inspect.getdoc(aio.Copying) or '')}\n"
+    yield f"- `result`: {inspect.getdoc(aio.Copying.result)}\n"
+    yield "### pscp.aio.Session\n"
+    yield from called(
+        aio.Session.__init__, "async with pscp.aio.Session", "", inspect.getdoc(aio.Session)
+    )
+    for each in ("copy", "run"):
+        yield from called(getattr(aio.Session, each), f"await session.{each}", "")
+    yield from called(aio.Session.copying, "session.copying", "")
 
 
 def methods(kind: type, name: str, level: str) -> Iterator[str]:

@@ -34,7 +34,7 @@ from pscp.errors import PscpError
 from pscp.locations import Location
 from pscp.options import Options
 from pscp.progress import Silent
-from pscp.transfer import in_flight, lane_pool, negotiation, worker
+from pscp.transfer import file_job, in_flight, lane_pool, negotiation, worker
 from pscp.transports import Control
 from pscp.transports.openssh import PROTOCOL_STATUS, error_of
 
@@ -64,6 +64,7 @@ QUICK: tuple[tuple[Any, str, Any], ...] = (
     (lane_pool, "_END_S", 0.3),
     (lane_pool, "LET_GO_S", 0.3),
     (os, "fsync", lambda fd: None),
+    (file_job, "_REUSE_BYTES", 2 * CHUNK_BYTES),  # several requests for a small file
 )
 
 # What a NONSENSE frame holds in place of its payload; none of it is a right answer to anything.

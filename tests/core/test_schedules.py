@@ -59,6 +59,8 @@ class Schedule(NamedTuple):
     faults: tuple[Fault, ...]
     is_there: bool = True  # the destination is a folder already, so each entry is looked for there
     is_strong: bool = False
+    has_old: bool = False  # and has other versions of the files there
+    is_in_place: bool = False
 
 
 SIZES = st.one_of(
@@ -83,7 +85,8 @@ def schedules(*kinds: str) -> st.SearchStrategy[Schedule]:
     return st.builds(
         Schedule, is_push=st.booleans(), sizes=st.lists(SIZES, max_size=6).map(tuple),
         lanes=st.integers(1, 4), faults=st.lists(faults(*kinds), max_size=6).map(tuple),
-        is_there=st.booleans(), is_strong=st.booleans(),
+        is_there=st.booleans(), is_strong=st.booleans(), has_old=st.booleans(),
+        is_in_place=st.booleans(),
     )  # fmt: skip
 
 
@@ -126,8 +129,10 @@ def played(folders: Path, schedule: Schedule) -> pscp.Result | None:
     try:
         result = copied(trees, schedule)
         if result is None or not result.ok:
-            trees.assert_whole()
-            again = trees.copy(schedule.is_push, strong=schedule.is_strong)
+            assert_whole_or_old(trees)
+            again = trees.copy(
+                schedule.is_push, strong=schedule.is_strong, inplace=schedule.is_in_place
+            )
             assert again.ok, again.failures
         trees.assert_copied()
         return result
@@ -146,20 +151,37 @@ def made(folders: Path, schedule: Schedule) -> Trees:
         trees.file(f"{number}" if number % 2 else f"folder/{number}", size)
     if not schedule.is_there:
         trees.to.rmdir()
+    elif schedule.has_old:
+        for name, path in trees.files().items():
+            (trees.to / name).parent.mkdir(exist_ok=True)
+            (trees.to / name).write_bytes(old_version(path))
     return trees
+
+
+def old_version(path: Path) -> bytes:
+    """What was there before the file: of another size, its first third as in the file."""
+    new = path.read_bytes()
+    return new[: len(new) // 3] + b"old" + new[len(new) // 3 + 4 :] + b"old"
+
+
+def assert_whole_or_old(trees: Trees) -> None:
+    """What has a file's name is what was copied, or what was there before."""
+    for name, path in trees.arrived().items():
+        source = trees.source / name
+        assert path.read_bytes() in (source.read_bytes(), old_version(source)), name
 
 
 def copied(trees: Trees, schedule: Schedule) -> pscp.Result | None:
     try:
         result = trees.copy(
             schedule.is_push, *schedule.faults,
-            connections=schedule.lanes, strong=schedule.is_strong,
+            connections=schedule.lanes, strong=schedule.is_strong, inplace=schedule.is_in_place,
         )  # fmt: skip
     except PscpError:
         return None
     if result.ok:
         assert_counted(trees, result)
-    else:
+    elif not (schedule.is_there and schedule.has_old):
         assert_named(trees, result)
     return result
 
@@ -168,8 +190,8 @@ def assert_counted(trees: Trees, result: pscp.Result) -> None:
     """Each byte is counted once, and as sent once more where it arrived damaged."""
     assert result.files == len(trees.files())
     assert result.bytes == trees.source_bytes
-    assert result.bytes_sent >= result.bytes
-    assert result.chunks_resent or result.bytes_sent == result.bytes
+    assert result.bytes_sent + result.bytes_resumed >= result.bytes
+    assert result.chunks_resent or result.bytes_sent + result.bytes_resumed == result.bytes
 
 
 def assert_named(trees: Trees, result: pscp.Result) -> None:

@@ -117,6 +117,14 @@ def test_the_folder_itself_may_be_a_link(left: Way) -> None:
     assert there(left) == set(OTHERS)
 
 
+def test_a_part_that_was_the_file_itself_stays(left: Way) -> None:
+    """--inplace was cut: there is no other copy of it."""
+    (left.destination / PARTS[0]).chmod(0o1640)
+    ran = cleaned(left, "--yes")
+    assert (ran.code, there(left)) == (0, {*OTHERS, PARTS[0]})
+    assert "left alone: 1 file" in ran.out
+
+
 @pytest.mark.parametrize("where", [FENCE, f"data/{FENCE}"])
 def test_the_fence_of_a_run_keeps_its_parts(left: Way, where: str) -> None:
     """In the folder of the part, above it, and above the folder that is asked for."""

@@ -31,10 +31,16 @@ def write(path: Path, size: int = 3) -> None:
     path.write_bytes(b"x" * size)
 
 
-def named(ran: Ran) -> dict[str, str]:
-    """What stderr says of each path: "pscp: PATH: what happened"."""
-    lines = [line.removeprefix("pscp: ") for line in ran.err.splitlines() if "pscp: " in line]
-    return dict(line.split(": ", 1) for line in lines)
+def named(way: Way, ran: Ran) -> dict[str, str]:
+    """What stderr says of each path, "pscp: WHERE/PATH: what happened"; WHERE has the end in it."""
+    ends = f"{way.sent_from}{way.source}/", f"{way.sent_to}{way.destination}/"
+    found = {}
+    for line in ran.err.splitlines():
+        where = next((end for end in ends if line.startswith(f"pscp: {end}")), None)
+        if where is not None:
+            path, why = line.removeprefix(f"pscp: {where}").split(": ", 1)
+            found[path] = why
+    return found
 
 
 def arrived(way: Way) -> list[str]:
@@ -70,7 +76,7 @@ def test_what_may_not_be_read(powerless: Way) -> None:
     # sftp-server leaves out of a listing what it may not look at, so there the folder is named.
     is_listed = powerless.is_push or powerless.remote == "agent"
     half = "half closed/x" if is_listed else "half closed"
-    assert named(ran) == {
+    assert named(powerless, ran) == {
         name: "Permission denied"
         for name in ("secret", "large secret", "closed", "kept/secret", half)
     }
@@ -85,7 +91,7 @@ def test_a_terminal_that_was_stopped_does_not_stop_the_copy(way: Way) -> None:
         os.mkfifo(way.source / f"a-{long}-{number}")
     write(way.source / "z" / "last", 5 * MIB)
     sources, destination = way.locations(["."], "")
-    argv = way.argv("-r", *sources, destination)
+    argv = way.argv("-r", "-v", *sources, destination)
     with subprocess.Popen(argv, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE) as running:
         try:
             deadline_s = time.monotonic() + COMMAND_S
@@ -96,7 +102,7 @@ def test_a_terminal_that_was_stopped_does_not_stop_the_copy(way: Way) -> None:
         finally:
             running.kill()
     assert running.returncode == 1
-    assert len(named(Ran(1, "", os.fsdecode(said)))) == count
+    assert len(named(way, Ran(1, "", os.fsdecode(said)))) == count
 
 
 def test_a_top_that_may_not_be_read(powerless: Way) -> None:
@@ -107,7 +113,7 @@ def test_a_top_that_may_not_be_read(powerless: Way) -> None:
     (powerless.source / "closed").chmod(0)
     ran = powerless.command("-r", names=["secret", "closed", "good"])
     assert ran.code == 1
-    assert named(ran) == {"secret": "Permission denied", "closed": "Permission denied"}
+    assert named(powerless, ran) == {"secret": "Permission denied", "closed": "Permission denied"}
     assert arrived(powerless) == ["good"]
 
 
@@ -116,19 +122,23 @@ def test_where_nothing_may_be_written(powerless: Way) -> None:
         write(powerless.source / "t" / name, 200_000 if "large" in name else 3)
     (powerless.destination / "t" / "closed").mkdir(parents=True, mode=0o500)
     (powerless.destination / "t" / "closed").chmod(0o500)
-    ran = powerless.command("-r", names=["t"])
+    ran = powerless.command("-r", "-v", names=["t"])
     assert ran.code == 1
     names = ("t/closed/small", "t/closed/large", "t/closed/sub", "t/closed/sub/x")
-    assert named(ran) == dict.fromkeys(names, "Permission denied")
+    assert named(powerless, ran) == dict.fromkeys(names, "Permission denied")
     assert ran.err.splitlines()[-1].endswith(", 4 failed")
     assert arrived(powerless) == ["t/open/x"]
+    [why] = named(powerless, ran := powerless.command("-r", names=["t"])).values()
+    folder = f"{powerless.sent_to}{powerless.destination}/t/closed"
+    assert why == f"Permission denied, and 3 more below {folder}"
+    assert ran.err.count("USER@HOST logs in as another user") == 1
 
 
 def test_a_destination_that_may_not_be_written(powerless: Way) -> None:
     write(powerless.source / "x")
     powerless.destination.chmod(0o500)
     ran = powerless.command(names=["x"])
-    assert (ran.code, named(ran)["x"]) == (1, "Permission denied")
+    assert (ran.code, named(powerless, ran)["x"]) == (1, "Permission denied")
     assert arrived(powerless) == []
 
 
@@ -166,7 +176,7 @@ def test_each_is_named_on_stderr(way: Way) -> None:
     make_odd_tree(way.source)
     ran = way.command("-r", names=["."])
     assert ran.code == 1
-    assert len(named(ran)) == 6 and {"fifo", "dangling", "sub/loop"} <= named(ran).keys()
+    assert len(named(way, ran)) == 6 and {"fifo", "dangling", "sub/loop"} <= named(way, ran).keys()
     assert ran.err.splitlines()[-1].endswith(", 6 failed")
 
 
@@ -248,5 +258,5 @@ def test_a_file_larger_than_the_sink_takes(
     write(way.source / "sub" / "a")
     write(way.source / "z", 200_000)
     ran = limited.command("-r", names=["."])
-    assert (ran.code, named(ran)) == (1, {"sub/large": "File too large"})
+    assert (ran.code, named(limited, ran)) == (1, {"sub/large": "File too large"})
     assert arrived(way) == ["sub/a", "z"]

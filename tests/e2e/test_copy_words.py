@@ -18,7 +18,8 @@ from pscp.progress import Counters
 from pscp.values import MIB
 
 SUMMARY = re.compile(
-    r"[0-9.]+ k?M?B in [0-9.]+ s \([0-9.]+ [kMG]?B/s\), \d+ files?, \d+ chunks? verified.*"
+    r"[0-9.]+ k?M?B in [0-9.]+ s \([0-9.]+ [kMG]?B/s\) to \S+, "
+    r"\d+ files?, \d+ chunks? verified.*"
 )
 
 
@@ -44,7 +45,8 @@ def test_the_closing_line_of_a_second_run(filled: Way) -> None:
     ran = filled.command("-r", names=["t"])
     assert SUMMARY.fullmatch(ran.err.rstrip("\n")), ran.err
     assert ran.err.startswith("0 B in ")
-    assert "0 files" in ran.err and "2.1 MB was there already" in ran.err
+    assert f" to {filled.sent_to}{filled.destination}/, 0 files, " in ran.err
+    assert ", 2 unchanged, 2.1 MB was there already" in ran.err
 
 
 def test_quiet_says_errors_only(filled: Way) -> None:
@@ -53,7 +55,9 @@ def test_quiet_says_errors_only(filled: Way) -> None:
     os.mkfifo(filled.source / "t" / "fifo")
     ran = filled.command("-r", "-q", names=["t"])
     assert (ran.code, ran.out) == (1, "")
-    assert ran.err == "pscp: t/fifo: is not a file, a folder or a link\n"
+    what, hint = ran.err.splitlines()
+    assert what == f"pscp: {filled.source}/t/fifo: is not a file, a folder or a link"
+    assert hint.startswith("      leave it out")
 
 
 def test_stats(filled: Way) -> None:
@@ -93,7 +97,8 @@ def test_json_of_a_failure(filled: Way) -> None:
     assert os.fsencode(failure["path"]) == b"t/fifo \xff\x1b"
     assert failure["error"] == "UnsupportedFile"
     assert [event["text"] for event in told if event["event"] == "note"] == [
-        f"{failure['path']}: {failure['message']}"
+        f"{filled.source}/{failure['path']}: {failure['message']}",
+        f"  {failure['hint']}",
     ]
 
 
@@ -140,3 +145,46 @@ def test_options_and_fields_of_them(filled: Way) -> None:
     assert (result.files_resumed, result.digests) == (2, {})
     with pytest.raises(pscp.UsageError, match="no_such_field"):
         filled.copy("t", no_such_field=1)  # type: ignore[call-arg]
+
+
+def test_each_file_is_named_with_what_became_of_it(filled: Way) -> None:
+    ran = filled.command("-vv", "-r", names=["t"])
+    assert sorted(ran.out.splitlines()) == ["new       t/large", "new       t/small"]
+    assert "lanes: " in ran.err and "1 lane at once at most" in ran.err
+    (filled.source / "t" / "small").write_bytes(b"another")
+    os.mkfifo(filled.source / "t" / "fifo")
+    ran = filled.command("-r", "--itemize", names=["t"])
+    assert sorted(ran.out.splitlines()) == [
+        "changed   t/small", "failed    t/fifo", "unchanged t/large",
+    ]  # fmt: skip
+    ran = filled.command("-ruvv", "--progress", "json", names=["t"])
+    became = {each["path"]: each["became"] for each in events(ran.out) if each["event"] == "file"}
+    assert became.pop("t/fifo") == "failed"
+    assert "skipped" in became.values() and len(became) == 2
+
+
+DATED = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[+-]\d{4} pscp\[\d+\]: (.*)")
+
+
+def test_a_log_file_keeps_what_is_said_of_each_run(filled: Way) -> None:
+    path = filled.source / "a log"
+    logged = ["--log-file", str(path), "-r"]
+    os.mkfifo(filled.source / "t" / "fi\x1bfo")
+    assert filled.command("-q", *logged, names=["t"]).code == 1
+    assert (
+        filled.command(*logged, "-o", "HostName=127.0.0.1", "-o", "Port=1", names=["t"]).code == 3
+    )
+    lines = [DATED.fullmatch(line) for line in path.read_text().splitlines()]
+    said = [line[1] for line in lines if line]
+    assert len(said) == len(lines) and said[0].startswith("begins: pscp -F ")
+    assert f"{filled.source}/t/fi\\x1bfo: is not a file, a folder or a link" in said
+    assert any(SUMMARY.fullmatch(each) and each.endswith("1 failed") for each in said)
+    assert said[-1].startswith("ended: ") and "refused" in said[-1]
+    assert sum(each.startswith("begins: ") for each in said) == 2
+
+
+def test_a_log_file_that_cannot_be_written(filled: Way) -> None:
+    ran = filled.command("-r", "--log-file", str(filled.source), names=["t"])
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.startswith(f"pscp: --log-file {filled.source}: Is a directory\n")
+    assert list(filled.destination.iterdir()) == []

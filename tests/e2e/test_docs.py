@@ -26,12 +26,12 @@ import pytest
 import test_house
 from compare import assert_same_tree
 
+import pscp
 from e2e.ways import Ran
 from e2e.world import ROOT, World, change, make_world
-from pscp import __all__ as public_names
 from pscp.cli import arguments
 from pscp.connect import bootstrap
-from pscp.endpoint import end, failures, requests, wire
+from pscp.endpoint import end, failures, mirror, moving, requests, wire
 from pscp.selftest.servers import PrivateServer
 
 SCRIPT = ROOT / "scripts" / "docs"
@@ -124,6 +124,24 @@ def check_cron(world: World, ran: Ran) -> None:
     assert_same_tree(world.here / "data", world.there / "backup" / "data", modes=True, times=True)
 
 
+def check_mirror(world: World, ran: Ran) -> None:
+    there = world.there / "backup" / "data"
+    lines = ran.out.splitlines()
+    assert "data/report.txt" in lines and not any("half-done" in line for line in lines)
+    assert sorted(path.name for path in there.iterdir()) == ["photos", "report.txt"]
+    moved = world.there / "clean" / "data"
+    assert (moved / "half-done.tmp").exists() and (moved / "photos" / "1.jpg").exists()
+    left = (world.here / "data").rglob("*")
+    assert [path.name for path in left] == ["photos"]
+
+
+def check_mirror_cron(world: World, ran: Ran) -> None:
+    check_cron(world, ran)
+    (world.here / "data" / "report.txt").unlink()
+    [block] = [block for block in RUN if block.name == "mirror_cron"]
+    check_cron(world, world.block(block.language, block.text))
+
+
 def test_the_line_for_cron_gives_the_same_place_every_night(world: World) -> None:
     """USERS A2. The destination is not there the first night."""
     [block] = [block for block in RUN if block.name == "cron"]
@@ -141,6 +159,11 @@ def check_python(world: World, ran: Ran) -> None:
     for name in ("a.txt", "b.txt"):
         assert (world.there / "backup" / name).read_text() == name
     assert (world.here / "day-2.gz").exists()
+
+
+def check_asyncio(world: World, ran: Ran) -> None:
+    assert ran.out.endswith(" bytes\n3 files\n")
+    assert_same_tree(world.here / "data", world.there / "backup" / "data")
 
 
 def check_pipes(world: World, ran: Ran) -> None:
@@ -200,6 +223,7 @@ def test_the_protocol_lists_every_request() -> None:
     listed = set(first_cells("protocol.md", "Requests")) - {"request"}
     for name in bootstrap.COPY_MODULES:
         importlib.import_module(f"pscp.endpoint.{name}")
+    assert mirror.Extras in end.ANSWERS and moving.RemoveSources in end.ANSWERS
     answered = {kind.__name__ for kind in (*end.ANSWERS, *requests.OF_GATHERING)}
     assert listed == answered | {"Finish", "Pack", "OpenPlane"}
 
@@ -293,7 +317,7 @@ def test_module_and_class_names_in_the_pages_are_real() -> None:
             found = [ROOT / file, ROOT / "pscp" / file, ROOT / "pscp" / "endpoint" / file]
             assert any(path.exists() for path in found), f"{page}: {file}"
         for name in re.findall(r"`pscp\.(\w+)", page.read_text("utf-8")):
-            assert name in public_names, f"{page}: {name}"
+            assert name in dir(pscp), f"{page}: {name}"
 
 
 # --- that scripts/docs notices

@@ -52,6 +52,7 @@ def test_without_arguments_it_says_how_it_is_used(world: World, name: str) -> No
         ("newest_files.py", [f"{NO_SUCH_HOST}:*", "fetched"]),
         ("recursive_pull.py", [f"{NO_SUCH_HOST}:tank/a", "vault/a"]),
         ("database_dump.py", ["database", f"{NO_SUCH_HOST}:dump"]),
+        ("async_progress.py", ["60", "data", f"{NO_SUCH_HOST}:"]),
     ],
 )
 def test_a_host_that_is_not_there_is_told(world: World, name: str, arguments: list[str]) -> None:
@@ -181,7 +182,31 @@ def test_database_dump(world: World) -> None:
     dump = world.there / "backup" / "database.dump"
     failed = world.example("database_dump.py", "bad", "host:backup/database.dump")
     assert (failed.code, failed.err) == (1, "pg_dump failed with 1: nothing was stored\n")
-    assert not dump.exists()
+    assert [path.name for path in dump.parent.iterdir()] == []
     ran = world.example("database_dump.py", "good", "host:backup/database.dump")
     assert (ran.code, ran.out, ran.err) == (0, "", "")
     assert dump.read_text() == "dumped good\n"
+
+
+def test_async_progress(world: World) -> None:
+    late = world.example("async_progress.py", "0", "data", "host:backup/")
+    assert (late.code, late.err) == (1, "not all of it in time; the next run goes on from here\n")
+    ran = world.example("async_progress.py", "60", "data", "host:backup/")
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.out.endswith("200,015 of 200,015 bytes\n")
+    assert_same_tree(world.here / "data", world.there / "backup" / "data", modes=True, times=True)
+
+
+def test_nightly_push_tries_a_file_that_changed_again(world: World) -> None:
+    """A15: what can pass later is tried later."""
+    program = (
+        "import runpy, sys, time, pscp\n"
+        "push = runpy.run_path(sys.argv[1])\n"
+        "failed = pscp.Result(failures=(pscp.Failure('a', sys.argv[2], 'why'),))\n"
+        "from pscp import api; pscp.copy = lambda *a, **k: failed\n"
+        "try: push['push']('a', 'host:')\n"
+        "except pscp.CopyError as error: print(error.retry)\n"
+    )
+    path = str(ROOT / "examples" / "nightly_push.py")
+    for kind, retry in (("SourceChanged", "True\n"), ("SystemFailure", "False\n")):
+        assert world.run("python3", "-c", program, path, kind).out == retry

@@ -667,7 +667,7 @@ def test_a_long_name_for_temporary_files(
 # --- wrong use
 
 WRONG = {
-    "nothing": ([], "the following arguments are required"),
+    "nothing": ([], "a host and a command are missing"),
     "no command": (["HOST"], "a command is missing"),
     "an empty command": (["HOST", "--"], "a command is missing"),
     "a path": (["HOST:/path", "cat"], "HOST:/path is not a host alone"),

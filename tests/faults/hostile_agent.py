@@ -153,6 +153,9 @@ class Far:
     def bad(self) -> list[Any]:
         return []
 
+    def absent(self, asked: dict[str, Any]) -> object:
+        return [[] for _ in asked["folders"]]
+
     def extents(self, asked: dict[str, Any]) -> object:
         size = asked["file"][2]
         return [[[0, min(size, LARGE)]], True]
@@ -292,6 +295,18 @@ class Modes(Far):
             file("tree/before", mode=0o4777), folder("tree/sub", mode=0o7777),
             folder("tree/old", mode=0o7777, new=1),
         ]  # fmt: skip
+
+
+class NoOrder(Far):
+    def entries(self) -> list[Any]:
+        return [folder("tree"), file("tree/large good", LARGE), file("tree/good")]
+
+
+class Twice(Far):
+    """The folder again, as if it were empty."""
+
+    def entries(self) -> list[Any]:
+        return [*super().entries(), folder("tree")]
 
 
 class Tops(Far):

@@ -15,7 +15,6 @@ import socket
 import subprocess
 import threading
 import time
-import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -26,9 +25,9 @@ from e2e.ways import COMMAND_S, PIPE, PSCP
 
 import pscp
 from faults.conftest import MIB, Way, fill, until
-from pscp import state
+from pscp import state, stops
 from pscp.cli import copy
-from pscp.connect import bootstrap, connections
+from pscp.connect import bootstrap
 from pscp.errors import RUN_AGAIN, ConnectError, NoAgent, NoSftp, Unreachable
 from pscp.option_fields import OptionFields
 from pscp.processes import descendants
@@ -315,8 +314,7 @@ def test_a15_retry_for_waits_for_a_host_that_boots(
             if len(pauses) == 3:
                 forward()
 
-        clock = types.SimpleNamespace(monotonic=time.monotonic, sleep=pause)
-        monkeypatch.setattr(connections, "time", clock)
+        monkeypatch.setattr(stops, "pause", pause)
         fields: OptionFields = {"batch": True, "config_file": str(there), "connections": 1}
         with pytest.raises(Unreachable):
             pscp.copy(str(file), to, **fields)

@@ -29,6 +29,7 @@ from pscp.endpoint import (
     metadata,
     parts,
     requests,
+    reuse,
     sink,
     system,
     tree,
@@ -68,6 +69,12 @@ def version(letter: str, big_bytes: int) -> Version:
     return made
 
 
+def edited(before: Version, after: Version) -> Version:
+    """A source whose large file begins like an earlier one."""
+    big = before[BIG].data[:CHUNK_BYTES] + after[BIG].data[CHUNK_BYTES:]
+    return {**after, BIG: after[BIG]._replace(data=big)}
+
+
 OLD = version("O", 6)
 
 
@@ -84,6 +91,7 @@ class Setup(NamedTuple):
     stable_inodes: bool = True
     is_patient: bool = True  # does the second run wait for the end of the first?
     damages: bool = False  # does each run's first chunk arrive damaged at first?
+    reuses: bool = False  # is what is the same taken from the file that is there?
     events: tuple[Event, ...] = ()
 
 
@@ -329,6 +337,8 @@ class Run:
 
     def _big(self, missing: list[int]) -> None:
         self._journal.source = self.source[BIG]
+        if self._world.setup.reuses:
+            missing = self._reuse(missing)
         chunks = [self._chunk(offset) for offset in missing]
         if self._world.setup.damages and chunks:
             chunks[0] = chunks[0]._replace(body=chunks[0].body.swapcase())
@@ -344,6 +354,16 @@ class Run:
             self.failures += failed
             self._ask(requests.Discard(BIG, [""]))
         self._unwanted.append((BIG, [""]))
+
+    def _reuse(self, missing: list[int]) -> list[int]:
+        """The offsets of what the file that is there has not."""
+        data = self.source[BIG].data
+        pieces = [(offset, len(data[offset : offset + CHUNK_BYTES])) for offset in missing]
+        digests = [hashlib.sha256(data[offset : offset + n]).hexdigest() for offset, n in pieces]
+        asked = reuse.Reuse(self._entry(BIG), pieces, digests, "sha256")
+        receipt, taken = self._ask(asked)
+        self._receipt = self._receipt or receipt
+        return [offset for offset, is_taken in zip(missing, taken, strict=True) if not is_taken]
 
     def _chunk(self, offset: int) -> Chunk:
         body = self.source[BIG].data[offset : offset + CHUNK_BYTES]
@@ -476,7 +496,7 @@ class World:
 
     def _stand_in(self, patch: pytest.MonkeyPatch) -> None:
         fake = FakeOs(self.kernel)
-        for module in (sink, commit, ends, files, parts, fence, names, metadata):
+        for module in (sink, commit, ends, files, parts, fence, names, metadata, reuse):
             patch.setattr(module, "os", fake)
         for module in (fence, parts):
             patch.setattr(module, "fcntl", FakeFcntl(fake))

@@ -17,12 +17,12 @@ from typing import Any
 
 import copying
 import pytest
-from copying import Lost, Mixture, Overtaken, Setup, World, version
+from copying import OLD, Lost, Mixture, Overtaken, Setup, World, edited, version
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from schedule import FULL, KILL, STALL, SWITCH, WAKE, Event
 
-from pscp.endpoint import commit, fence, files
+from pscp.endpoint import commit, fence, files, reuse
 from pscp.endpoint.fence import Fence
 from pscp.endpoint.null_ends import NullSink
 from pscp.endpoint.parts import Parts
@@ -34,6 +34,8 @@ SOURCES = [
     (version("A", 12), version("A", 12)),
     (version("A", 12), version("B", 8)),
     (version("A", 8), version("B", 13)),
+    (version("A", 12), edited(version("A", 12), version("B", 12))),
+    (edited(OLD, version("A", 12)), version("B", 12)),
 ]
 LANES = [(1, 1), (2, 2), (3, 1), (1, 2)]
 # All that a run may report as failed, where nothing is wrong with its source.
@@ -56,7 +58,7 @@ def events(*kinds: str) -> st.SearchStrategy[tuple[Event, ...]]:
 SETUPS = st.builds(
     Setup, lanes=st.sampled_from(LANES), sources=st.sampled_from(SOURCES), is_known=BOOLEAN,
     has_second=BOOLEAN, has_old=BOOLEAN, nameless=BOOLEAN, has_locks=BOOLEAN,
-    stable_inodes=BOOLEAN, is_patient=BOOLEAN, damages=BOOLEAN,
+    stable_inodes=BOOLEAN, is_patient=BOOLEAN, damages=BOOLEAN, reuses=BOOLEAN,
     events=events(SWITCH, SWITCH, STALL, KILL, WAKE, FULL),
 )  # fmt: skip
 
@@ -71,7 +73,8 @@ def test_no_schedule_breaks_a_copy(setup: Setup) -> None:
 @pytest.mark.parametrize("nameless", [True, False])
 @pytest.mark.parametrize("has_locks", [True, False])
 def test_undisturbed_runs_are_complete(sources: Any, nameless: bool, has_locks: bool) -> None:
-    world = World(Setup(sources=sources, nameless=nameless, has_locks=has_locks, damages=True))
+    setup = Setup(sources=sources, nameless=nameless, has_locks=has_locks, damages=True)
+    world = World(setup._replace(reuses=nameless))
     world.run()
     assert [(run.outcome, run.failures) for run in world.runs] == [("done", [])] * 2
 
@@ -90,6 +93,7 @@ def checked(setup: Setup) -> None:
         Setup(has_second=False, nameless=False, stable_inodes=False),
         Setup(lanes=(2, 1), sources=SOURCES[1], has_old=False),
         Setup(lanes=(1, 1), is_known=False, is_patient=False, nameless=False),
+        Setup(sources=SOURCES[5], has_second=False, reuses=True),
     ],
 )
 def test_whoever_stands_still_once_breaks_nothing(setup: Setup) -> None:
@@ -172,13 +176,32 @@ def _find_any(self: Any, root_fd: int, token: str) -> Any:
 def sized_whatever_its_name(patch: pytest.MonkeyPatch) -> None:
     def opened(self: Sink, value: Any) -> Any:
         try:
-            fd = self._parts.open(value.path)
+            fd = self.parts.open(value.path)
         except FileNotFoundError:
-            fd = self._parts.make(value.path)
+            fd = self.parts.make(value.path)
         files.make_room(fd, value.size, False)
         return files.FileSink(fd)
 
-    patch.setattr(Sink, "_open_part", opened)
+    patch.setattr(Sink, "open_part", opened)
+
+
+def taken_before_its_digest(patch: pytest.MonkeyPatch) -> None:
+    """Copied into the part, and then hashed there: right, unless it comes late."""
+
+    def take(the_sink: Sink, request: reuse.Reuse) -> tuple[int, list[bool]]:
+        fd = the_sink.open_file(request.entry.path)
+        part = the_sink.open_part(request.entry)
+        with the_sink.parts.written(part.fd, request.entry.path):
+            for offset, length in request.extents:
+                old = memoryview(bytearray(length))
+                files.read_at(fd, old, offset)
+                part.write(old, offset)
+        room = memoryview(bytearray(16))
+        found = files.digests_of(part.fd, request.extents, request.hash, room)
+        matches = [a == b for a, b in zip(found, request.digests, strict=True)]
+        return the_sink.parts.receipt(part.fd), matches
+
+    patch.setattr(reuse, "take", take)
 
 
 CASES: dict[str, tuple[type[AssertionError], list[Sabotage], dict[str, Any]]] = {
@@ -188,6 +211,11 @@ CASES: dict[str, tuple[type[AssertionError], list[Sabotage], dict[str, Any]]] = 
     "A3 damaged": (Mixture, [written_before_its_digest], {"damages": True}),
     "A3 sized": (Mixture, [sized_whatever_its_name], {"has_second": False, "lanes": (2, 1)}),
     "A4": (Mixture, [any_part_is_the_one], {"has_second": False, "lanes": (2, 1)}),
+    "late reuse": (
+        Mixture,
+        [taken_before_its_digest],
+        {"has_second": False, "lanes": (2, 1), "reuses": True},
+    ),
     "A5": (Mixture, [never_superseded, one_name_for_all_runs], {"is_patient": False}),
 }
 

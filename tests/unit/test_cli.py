@@ -21,7 +21,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pscp.cli import arguments
+from pscp.cli import arguments, closing
 from pscp.cli import copy as cli
 from pscp.cli.pipe import Piped
 from pscp.errors import ConnectError, Interrupted, PscpError, SourceChanged, Terminated, UsageError
@@ -315,7 +315,7 @@ def test_patterns_from_standard_input() -> None:
 def test_summary(copy: Copy, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["a", "host:b"]) == 0
     out, err = capsys.readouterr()
-    assert err == "268.4 MB in 1.2 s (223.7 MB/s), 12 files, 64 chunks verified\n"
+    assert err == "268.4 MB in 1.2 s (223.7 MB/s) to host:b, 12 files, 64 chunks verified\n"
     assert out == ""
 
 
@@ -334,7 +334,7 @@ def test_summary_of_a_copy_with_incidents(copy: Copy, capsys: pytest.CaptureFixt
     assert cli.main(["a", "host:b"]) == 1
     assert capsys.readouterr().err.splitlines() == [
         "pscp: x\\x1b: changed",
-        "200.0 MB in 2.0 s (100.0 MB/s), 1 file, 1 chunk verified, 3 resent, "
+        "200.0 MB in 2.0 s (100.0 MB/s) to host:b, 1 file, 1 chunk verified, 3 resent, "
         "100.0 MB was there already, 4 skipped, 2 failed",
     ]
 
@@ -381,7 +381,7 @@ def test_dry_run_lists_on_stdout(copy: Copy, capsys: pytest.CaptureFixture[str])
 def test_a_dry_run_counts_what_is_missing_alone() -> None:
     """268.4 MB are of files that are there already."""
     result = replace(DONE, files=0, bytes_resumed=DONE.bytes)
-    assert cli.dry_run_summary(result).endswith("it would have been 0 files, 0 B")
+    assert closing.dry_run_summary(result).endswith("it would have been 0 files, 0 B")
 
 
 @pytest.mark.parametrize(
@@ -476,5 +476,28 @@ def test_what_is_typed_goes_over_no_plain_plane(
 
 
 def test_a_summary_names_a_missing_cipher() -> None:
-    assert "without a cipher" in cli.summary(Result(plane="plain"))
-    assert "cipher" not in cli.summary(Result(plane="tls"))
+    assert "without a cipher" in closing.summary(Result(plane="plain"))
+    assert "cipher" not in closing.summary(Result(plane="tls"))
+
+
+def test_syslog(copy: Copy, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr("syslog.openlog", lambda name, *_: said.append(name))
+    monkeypatch.setattr("syslog.syslog", lambda priority, text: said.append(text))
+    copy.act = lambda reporter: reporter.note("x\x1b: changed")
+    assert cli.main(["-q", "--syslog", "a", "host:b"]) == 0
+    name, begins, note, closing = said
+    assert (name, begins, note) == ("pscp", "begins: pscp -q --syslog a host:b", "x\\x1b: changed")
+    assert "12 files" in closing
+
+
+def test_a_name_with_a_colon_that_is_there(
+    copy: Copy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a:b").touch()
+    with pytest.raises(UsageError, match="a:b is a file here") as refused:
+        cli.parse(["a:b", "host:"])
+    assert "./a:b is the file" in refused.value.hint
+    assert isinstance(cli.parse(["./a:b", "host:"]), cli.Command)
+    assert isinstance(cli.parse(["a:b", "."]), cli.Command)

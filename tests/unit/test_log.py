@@ -9,6 +9,8 @@ import sys
 import pytest
 
 from pscp import log
+from pscp.callbacks import ProgramReporter
+from pscp.progress import Silent
 
 
 def test_nothing_is_written_unless_somebody_asks(capfd: pytest.CaptureFixture[str]) -> None:
@@ -39,6 +41,27 @@ def test_what_is_shown_names_the_thread_and_ends_with_its_block() -> None:
 def test_nothing_is_shown_where_it_is_not_wanted() -> None:
     with log.show_records(False, pytest.fail):
         log.Log("test").debug("inside")
+
+
+def test_a_program_gets_what_people_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    """G: once, and by level: to everybody, and with -v."""
+    caplog.set_level(logging.INFO, "pscp")
+    told: list[str] = []
+    with log.show_records(True, told.append):  # -d shows what is a note already only once
+        reporter = ProgramReporter(Silent())
+        reporter.note("a: not copied")
+        log.Log("transfer").info("hashed with %s", "xxh3-128")
+        log.Log("transfer").debug("lane 1")
+    ProgramReporter(Silent()).note("b: not copied")
+    assert [line.split(": ", 1)[1] for line in told] == ["hashed with xxh3-128", "lane 1"]
+    assert caplog.record_tuples == [("pscp.notes", logging.WARNING, "b: not copied")]
+
+
+def test_warnings_go_nowhere_by_themselves(capfd: pytest.CaptureFixture[str]) -> None:
+    """Unlike those of a logger without a handler, once a program has loaded `logging`."""
+    program = "import logging; from pscp.log import Log; Log('notes').warning('a: not copied')"
+    subprocess.run([sys.executable, "-c", program], check=True)
+    assert capfd.readouterr() == ("", "")
 
 
 def test_a_command_does_not_load_logging() -> None:

@@ -23,7 +23,7 @@ def types_of(fields: Any) -> dict[str, str]:
     shown = {}
     for name, kind in fields.__annotations__.items():
         assert isinstance(kind, ForwardRef)
-        shown[name] = kind.__forward_arg__
+        shown[name] = kind.__forward_arg__.replace(" | os.PathLike[str]", "")  # made a text
     return shown
 
 

@@ -9,13 +9,14 @@ import os
 import select
 import threading
 from collections.abc import Callable, Iterator
-from typing import TextIO
+from typing import Any, TextIO
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pscp.counters import Deltas, Values
+from pscp.display import RichBar, make_reporter
 from pscp.options import Options
 from pscp.progress import (
     CallbackReporter,
@@ -24,18 +25,21 @@ from pscp.progress import (
     JsonLines,
     Notes,
     PlainLines,
-    Rate,
     Reporter,
     Result,
-    RichBar,
     Silent,
     Ticking,
+)
+from pscp.progress_words import (
+    Rate,
     describe,
+    fit,
     format_bytes,
     format_duration,
-    make_reporter,
+    outage,
+    under_way,
 )
-from pscp.terminal_text import printable, write_line
+from pscp.terminal_text import pause_progress, printable, write_line
 
 MB = 1_000_000
 
@@ -66,9 +70,47 @@ def test_an_outage_is_said() -> None:
     """A16: instead of a time that is left, and of no lanes."""
     now = halfway()
     now.set(lanes_alive=0, connections_lost=2)
-    first, second = describe(now, 8.0 * MB)
-    assert "connection lost, trying again" in second
+    first, second = words(now, 8.0 * MB, 100, 12)
+    assert "connection lost, trying again (12 s)" in second
     assert not [word for word in first if word.endswith("left")]
+    now.set(attempts=3)
+    assert "connection lost, trying again (3rd time, 12 s)" in words(now, 0, 100, 12)[1]
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(1, "1st"), (2, "2nd"), (11, "11th"), (23, "23rd"), (112, "112th")]
+)
+def test_ordinals(number: int, text: str) -> None:
+    assert outage(number, 0) == f"connection lost, trying again ({text} time)"
+
+
+def words(*moment: Any) -> tuple[list[str], list[str]]:
+    first, second = describe(*moment)
+    return [piece.text for piece in first], [piece.text for piece in second]
+
+
+def test_what_fits_into_a_line() -> None:
+    first, _ = describe(halfway(), 8.0 * MB)
+    assert fit(first, 80) == "20%, 20.0 MB of 100.0 MB, 8.0 MB/s, 10.0 s left"
+    assert fit(first, 30) == "20%, 8.0 MB/s, 10.0 s left"
+    assert fit(first, 15) == "20%, 8.0 MB/s"
+    assert fit(first, 1) == "20%"
+
+
+def test_large_files_under_way() -> None:
+    counters = Counters()
+    for number in range(6):
+        counters.begin_file(number, f"folder/{number}.bin", 200 * MB)
+        counters.add_to_file(number, number * 10 * MB)
+    counters.end_file(4)
+    seen = counters.snapshot()
+    counters.add_to_file(5, 9 * MB)
+    assert under_way([*seen.large.values()], 3, 80) == [
+        " 25% of 200.0 MB folder/5.bin", " 15% of 200.0 MB folder/3.bin", "and 2 more",
+    ]  # fmt: skip
+    assert under_way([*seen.large.values()], 0, 80) == []
+    [line] = under_way([seen.large[5]], 4, 25)
+    assert line == " 25% of 200.0 MB \u2026r/5.bin"
 
 
 def progress_threads() -> list[threading.Thread]:
@@ -240,7 +282,8 @@ def test_plain_lines() -> None:
     reporter.tick()
     reporter.stop(Result())
     assert err.getvalue() == (
-        "40.0 MB of 100.0 MB, 10.0 MB/s, 6.0 s left, 3 of 12 files, 2 of 4 lanes, 20.0 MB resumed\n"
+        "40%, 40.0 MB of 100.0 MB, 10.0 MB/s, 6.0 s left, "
+        "3 of 12 files, 2 of 4 lanes, 2.0 s so far, 20.0 MB resumed\n"
     )
 
 
@@ -312,6 +355,23 @@ def test_bar_at_any_width(
         assert "3 of 12 files, 2 of 4 lanes, 20.0 MB resumed" in shown
 
 
+def test_the_bar_says_where_it_connects_to_and_goes_away_for_questions() -> None:
+    err = io.StringIO()
+    reporter = RichBar(err, io.StringIO(), Clock())
+    reporter.period_s = 3600
+    reporter.start(Counters(host="host\x1b", started_s=97.0))
+    reporter.tick()
+    assert "connecting to host\\x1b (3.0 s)" in err.getvalue()
+    with pause_progress():
+        assert err.getvalue().endswith("\x1b[2K")
+        shown = err.getvalue()
+        reporter.tick()
+        assert err.getvalue() == shown
+    reporter.tick()
+    assert "connecting to host" in err.getvalue().removeprefix(shown)
+    reporter.stop()
+
+
 def test_bar_waits_for_the_first_lane() -> None:
     err = io.StringIO()
     reporter = RichBar(err, io.StringIO())
@@ -370,9 +430,9 @@ def test_rate_forgets_what_is_long_ago() -> None:
 
 
 def test_describe_without_a_total() -> None:
-    pieces = describe(Counters(lanes_alive=1, bytes_done=5), 0)
+    pieces = words(Counters(lanes_alive=1, bytes_done=5), 0)
     assert pieces == (["5 B", "0 B/s"], ["1 of 1 lane"])
-    first, second = describe(Counters(bytes_total=2000, bytes_done=5, files_failed=1), 9)
+    first, second = words(Counters(bytes_total=2000, bytes_done=5, files_failed=1), 9)
     assert first == ["5 B of 2.0 kB+", "9 B/s"]
     assert second[-1] == "1 failed"
 
@@ -386,7 +446,8 @@ COUNTS = st.integers(0, 2**63)
 )
 def test_describe_any_counters(counters: Counters, bytes_per_s: float) -> None:
     for pieces in describe(counters, bytes_per_s):
-        assert all(pieces)
+        assert all(piece.text for piece in pieces)
+        assert fit(pieces, 1)
 
 
 @pytest.mark.parametrize(

@@ -13,15 +13,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pscp.connect.bootstrap import COPY_MODULES
-from pscp.endpoint import end, requests, source, tree, wire
+from pscp.endpoint import end, inplace, mirror, moving, requests, reuse, source, tree, wire
 from pscp.endpoint.requests import Pieces, Words
 from pscp.sftp import end as sftp_end
+from pscp.sftp import mirror as sftp_mirror  # noqa: F401 - adds its answers
+from pscp.sftp import moving as sftp_moving  # noqa: F401
 
-OF_MODULES = [importlib.import_module(f"pscp.endpoint.{name}") for name in COPY_MODULES]
+OF_MODULES = [importlib.import_module(f"pscp.endpoint.{name}") for name in ("owners", "listing")]
 KINDS = [
     *requests.OF_EITHER, *requests.OF_SOURCE, *requests.OF_SINK, *requests.OF_STREAM,
     *(kind for module in OF_MODULES for kind in module.REQUESTS),
+    inplace.Become, reuse.Reuse,
+    mirror.Extras, mirror.Absent, mirror.Remove, moving.SamePlace, moving.RemoveSources,
 ]  # fmt: skip
 
 numbers = st.integers(0, (1 << 64) - 1)
@@ -154,6 +157,7 @@ def test_a_field_of_another_type_is_a_wire_error(request_: Any, field: str, valu
 def test_the_file_that_a_request_is_about() -> None:
     one = tree.Entry(tree.FILE, 0, "dir/x", 1, 0o644, 0, 1, {})
     assert requests.path_of(requests.Make(one)) == "dir/x"
+    assert requests.path_of(reuse.Reuse(one, [], [], "sha256")) == "dir/x"
     assert requests.path_of(requests.Discard("y", [])) == "y"
     assert requests.path_of(requests.Clean(None, False)) == ""
     assert requests.path_of(requests.Look(["a", "b"])) == ""
@@ -163,5 +167,6 @@ def test_either_end_answers_every_request() -> None:
     # answered later, by a frame of its own kind, and by the agent's process alone
     apart = {requests.Finish, requests.Pack, requests.OpenPlane}
     assert {*end.ANSWERS, *requests.OF_GATHERING} | apart == set(KINDS)
-    without_sftp = {requests.OpenPlane, requests.Cpu, requests.Kernel, *requests.OF_STREAM}
+    agents_alone = {requests.OpenPlane, requests.Cpu, requests.Kernel, inplace.Become, reuse.Reuse}
+    without_sftp = agents_alone | {*requests.OF_STREAM}
     assert sftp_end.ANSWERS.keys() | {requests.Pack} == set(KINDS) - without_sftp

@@ -19,6 +19,7 @@ from e2e.ways import ZFS
 from faults.conftest import until
 
 from pscp import errors
+from pscp.counters import Counters
 from pscp.processes import descendants, living
 from pscp.selftest.servers import PrivateServer
 from pscp.zfs.runner import Link, Piped, Ran
@@ -188,6 +189,23 @@ def test_an_interrupt_ends_it_at_both_ends(far: Ends) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         far.replicate(**amidst(interrupt))
+    assert not far.receiver.exists(f"{far.dest}@one")
+    end_agents()
+    until(lambda: not far.receiver.exists(far.dest))  # zfs-fuse takes back what it began
+    assert far.replicate().ok and far.received() == ["one"]
+
+
+def test_an_exception_of_progress_ends_it_at_both_ends(far: Ends) -> None:
+    """A9."""
+    far.write("large", LARGE)
+    far.snapshot("one")
+
+    def fail(now: Counters) -> None:
+        if now.bytes_done >= AMIDST:
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        far.replicate(progress=fail, window_bytes=WINDOW, limit_kbit_s=200_000)
     assert not far.receiver.exists(f"{far.dest}@one")
     end_agents()
     until(lambda: not far.receiver.exists(far.dest))  # zfs-fuse takes back what it began

@@ -1,0 +1,64 @@
+"""The functions and the `logging` of a program that copies, as a reporter: `on_file`, and notes.
+
+Not here: `progress`, and what a reporter is (progress.py).
+Read next: progress.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pscp.counters import Counters
+from pscp.log import Log
+from pscp.progress import Outcome, Reporter, Result
+
+log_notes = Log("notes")
+
+
+@dataclass(frozen=True)
+class FileEvent:
+    """A file, or a link, that has come to its end: what `on_file` is called with."""
+
+    path: str  # below the destination, with "/" between its parts
+    outcome: Outcome  # "copied", "unchanged", "skipped" (by update and the like) or "failed"
+    digest: str = ""  # with strong, the SHA-256 in hex of what is copied or unchanged
+    is_new: bool = True  # False: it replaced a file of that name
+
+
+class ProgramReporter:
+    """Writes notes to the log and calls `on_file`, if there is one; passes everything on.
+
+    An exception of `on_file` goes to whoever reports the file, and so ends the copy.
+    """
+
+    def __init__(
+        self, inner: Reporter, on_file: Callable[[FileEvent], object] | None = None
+    ) -> None:
+        self._inner, self._on_file = inner, on_file
+        self.is_live = inner.is_live
+        self.wants_files = on_file is not None or inner.wants_files
+
+    def start(self, counters: Counters) -> None:
+        self._inner.start(counters)
+
+    def note(self, text: str) -> None:
+        log_notes.warning("%s", text)
+        self._inner.note(text)
+
+    def line(self, text: str) -> None:
+        self._inner.line(text)
+
+    def file(self, path: str, outcome: Outcome, digest: str, is_new: bool = True) -> None:
+        if self._inner.wants_files:
+            self._inner.file(path, outcome, digest, is_new)
+        on_file = self._on_file
+        if on_file is not None:
+            try:
+                on_file(FileEvent(path, outcome, digest, is_new))
+            except BaseException:
+                self._on_file = None  # it is not called again while the copy ends
+                raise
+
+    def stop(self, result: Result | None = None) -> None:
+        self._inner.stop(result)

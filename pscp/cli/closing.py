@@ -1,0 +1,87 @@
+"""The closing words of a command: what was copied, where to, and what was not; --stats.
+
+Not here: the words while it runs (../progress_words.py), notes of failures
+(../transfer/failure_lines.py), where they are kept (run_log.py).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import fields
+
+from pscp.cli.run_log import RunLog
+from pscp.options import Options
+from pscp.progress import NO_CIPHER, Result, count, format_bytes, format_duration
+from pscp.terminal_text import write_line
+
+
+def conclude(result: Result, options: Options, to: str, log: RunLog) -> None:
+    """Write the closing words on stderr, where stdout is for what was asked for, and in the log."""
+    log.write(closing_line(result, options, to))
+    if options.quiet:
+        return
+    if options.progress not in ("none", "json"):
+        write_line(sys.stderr, closing_line(result, options, to))
+    if options.stats:
+        for text in table(result):
+            write_line(sys.stderr, text)
+
+
+def closing_line(result: Result, options: Options, to: str) -> str:
+    if options.dry_run:
+        return dry_run_summary(result)
+    if options.transfer_test:
+        return f"transfer test: nothing was read or written; {summary(result)}"
+    return summary(result, to)
+
+
+def summary(result: Result, to: str = "") -> str:
+    """Return, for example: 2.4 GB in 12.0 s (200.0 MB/s) to host:b, 12 files, 640 chunks verified.
+
+    So a copy's words follow from its Result, and `to` is where it went.
+    """
+    moved_bytes = max(0, result.bytes - result.bytes_resumed)
+    rate = format_bytes(moved_bytes / result.seconds if result.seconds > 0 else 0)
+    extras = (
+        (result.chunks_resent, f"{result.chunks_resent} resent"),
+        (result.files_resumed, f"{result.files_resumed} unchanged"),
+        (result.bytes_resumed, f"{format_bytes(result.bytes_resumed)} was there already"),
+        (result.files_skipped, f"{result.files_skipped} skipped"),
+        (result.files_deleted, f"{result.files_deleted} deleted"),
+        (len(result.failures), f"{len(result.failures)} failed"),
+    )
+    return ", ".join(
+        [
+            f"{format_bytes(moved_bytes)} in {format_duration(result.seconds)} ({rate}/s)"
+            + (f" to {to}" if to else ""),
+            count(result.files, "file"),
+            f"{count(result.chunks_verified, 'chunk')} verified"
+            if result.verified
+            else "not verified",
+            *(text for number, text in extras if number),
+            *([NO_CIPHER] if result.plane == "plain" else []),
+        ]
+    )
+
+
+def dry_run_summary(result: Result) -> str:
+    missing_bytes = max(0, result.bytes - result.bytes_resumed)
+    there = f"{count(result.files, 'file')}, {format_bytes(missing_bytes)}"
+    return f"nothing was copied (dry run); it would have been {there}"
+
+
+def table(result: Result) -> list[str]:
+    """Return the rows of --stats."""
+    counted = {
+        item.name.replace("_", " "): getattr(result, item.name)
+        for item in fields(result)
+        if item.name not in ("digests", "failures", "datasets", "snapshot")
+    }
+    counted |= {"seconds": f"{result.seconds:.3f}", "failures": len(result.failures)}
+    counted["verified"] = "yes" if result.verified else "no"
+    return rows(counted)
+
+
+def rows(values: Mapping[str, object]) -> list[str]:
+    return [f"{name:<17} {value!s:>16}" for name, value in values.items()]

@@ -1,0 +1,160 @@
+"""The bar on a terminal, and which reporter shows a command's copy.
+
+Not here: the other reporters (progress.py), the words (progress_words.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TextIO
+
+from pscp import terminal_text
+from pscp.counters import Counters
+from pscp.options import Options
+from pscp.progress import (
+    JsonLines,
+    Notes,
+    PlainLines,
+    Reporter,
+    Result,
+    Ticking,
+    prefixed,
+)
+from pscp.progress_words import fit, format_duration, under_way
+from pscp.terminal_text import printable
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.live import Live
+
+_TALL = 16  # lines of a terminal that has room for the names of files
+_FILES_MOST = 4  # that are named at once
+_BAR_COLUMNS = 10  # of the bar itself, at least
+
+
+def make_reporter(options: Options, is_terminal: bool) -> Reporter:
+    """Return the reporter for a command line. `is_terminal`: stderr, where a bar goes, is one."""
+    reporter = _of_style(options, is_terminal)
+    reporter.wants_files = options.itemize
+    return reporter
+
+
+def _of_style(options: Options, is_terminal: bool) -> Notes:
+    style = "none" if options.quiet else options.progress
+    if style == "json":
+        return JsonLines()
+    if options.dry_run:
+        return Notes()
+    if is_terminal and style in ("auto", "bar"):
+        return RichBar()
+    return PlainLines() if style in ("bar", "plain") else Notes()
+
+
+class RichBar(Ticking):
+    """A bar on a terminal, with notes above it, and on a tall one the large files under way.
+
+    Before the first lane is up it says where it connects to. It goes away at the end, and while
+    a person types an answer.
+    """
+
+    period_s = 0.1
+
+    def __init__(
+        self,
+        err: TextIO | None = None,
+        out: TextIO | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(err, out, clock)
+        self._lock = threading.RLock()  # guards what follows, and the terminal
+        self._live: Live | None = None
+        self._is_over = True
+
+    def start(self, counters: Counters) -> None:
+        self._is_over = False
+        terminal_text.clear_before_typing(self._clear)
+        super().start(counters)
+
+    def tick(self) -> None:
+        now = self._counters.snapshot()
+        if not (self._live or now.host or now.lanes_alive or now.bytes_resumed):
+            return
+        with self._lock:
+            if self._is_over or terminal_text.is_progress_paused():
+                return
+            with contextlib.suppress(OSError, ValueError):  # the terminal went away
+                self._live = live = self._live or self._new_live()
+                live.start()
+                live.update(self._render(now, live.console), refresh=True)
+
+    def _new_live(self) -> Live:
+        from rich.console import Console  # here: it takes longer to import than --help to print
+        from rich.live import Live
+
+        class Screen(Console):
+            def on_broken_pipe(self) -> None:  # rich would end the program
+                self.quiet = True
+
+        return Live(
+            console=Screen(file=self._err, force_terminal=True),
+            auto_refresh=False,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+
+    def _write_note(self, text: str) -> None:
+        with self._lock:
+            live = self._live
+            if live is None or not live.is_started:
+                super()._write_note(text)
+                return
+            with contextlib.suppress(OSError, ValueError):
+                live.console.out(printable(prefixed(text)), highlight=False)
+
+    def line(self, text: str) -> None:
+        with self._lock:
+            if self._out.isatty():  # the next tick draws the bar below it
+                self._clear()
+            super().line(text)
+
+    def finish(self, result: Result | None) -> None:
+        terminal_text.clear_before_typing(None)
+        with self._lock:
+            self._is_over = True
+            self._clear()
+
+    def _clear(self) -> None:
+        """Take what is shown off the terminal."""
+        with self._lock:
+            live, self._live = self._live, None
+            if live is not None:
+                with contextlib.suppress(OSError, ValueError):
+                    live.stop()
+
+    def _render(self, now: Counters, console: Console) -> RenderableType:
+        from rich.console import Group
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+        from rich.text import Text
+
+        def line(text: str) -> Text:
+            return Text(printable(text), no_wrap=True, overflow="ellipsis")
+
+        if not (now.lanes_alive or now.connections_lost or now.bytes_done or now.bytes_resumed):
+            passed = format_duration(max(0.0, self._clock() - now.started_s))
+            return line(f"connecting to {now.host} ({passed})")
+        first, second = self._describe(now)
+        width, height = console.size
+        total = max(now.bytes_total, 1) if now.plan_complete else None
+        bar = ProgressBar(total, now.bytes_done + now.bytes_resumed, pulse=total is None)
+        top = Table.grid(expand=True, padding=(0, 1))
+        top.add_column(ratio=1)
+        top.add_column(no_wrap=True, overflow="ellipsis")
+        top.add_row(bar, line(fit(first, width - _BAR_COLUMNS)))
+        lines = _FILES_MOST if height >= _TALL else 0
+        files = under_way([*now.large.values()], lines, width)
+        return Group(top, line(fit(second, width)), *map(line, files))

@@ -1,0 +1,67 @@
+"""What a copy that moves does at its source over SFTP, as endpoint/moving.py with an agent.
+
+Whether a file is still the one that was copied is known by its size and mtime, as for all copies
+over SFTP.
+
+Not here: what has landed (../transfer/moving.py).
+"""
+
+from __future__ import annotations
+
+import os
+
+from pscp.endpoint import failures, moving, tree
+from pscp.endpoint.files import Changed
+from pscp.endpoint.paths import to_bytes, to_text
+from pscp.sftp import end
+from pscp.sftp.mirror import AT_ONCE
+from pscp.sftp.paths import Root, join, lookup
+from pscp.sftp.source import Source
+from pscp.sftp.tasks import gather, results
+
+
+async def _same_place(of: end.End, request: moving.SamePlace) -> list[bool]:
+    source = of.the_source()
+    looking = []
+    for top, name in request.sources:
+        root = source.where(top, "")[0]
+        folder = os.path.dirname(root.rstrip(b"/")) if source.name(top) else root
+        looking.append(lookup(source.client, join(folder or b"/", to_bytes(name))))
+    return [found is not None for found in await gather(*looking)]
+
+
+async def _remove_sources(of: end.End, request: moving.RemoveSources) -> list[object]:
+    source = of.the_source()
+    found: list[object] = []
+    while len(found) < len(request.moved):
+        some = request.moved[len(found) : len(found) + AT_ONCE]
+        found += await results((known.path, _remove(source, (kind, known))) for kind, known in some)
+    return [(place, failure) for place, failure in enumerate(found) if failure is not None]
+
+
+async def _remove(source: Source, moved: moving.Moved) -> None:
+    """Remove a file of the source. Raises Changed where it is another, Refusal, SftpError."""
+    kind, known = moved
+    root, rest = source.where(known.top, known.path)
+    path = root
+    if rest:
+        try:
+            path = await Root(source.client, to_text(root)).at(rest)
+        except failures.Refusal:
+            raise moving.through_a_link(known.path) from None
+    status = await lookup(source.client, path)
+    if status is None:  # removed already, maybe by a lane that was lost then
+        return
+    is_same = status.mtime_ns == known.mtime_ns and (
+        status.is_link if kind == tree.LINK else status.is_file and status.size == known.size
+    )
+    if not is_same:
+        raise Changed()
+    await source.client.remove(path)
+
+
+_ANSWERS: dict[type, end.Answer] = {
+    moving.SamePlace: _same_place,
+    moving.RemoveSources: _remove_sources,
+}
+end.ANSWERS.update(_ANSWERS)

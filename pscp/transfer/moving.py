@@ -1,0 +1,112 @@
+"""A copy that moves (--remove-source-files): what has landed, and was verified, is removed at the
+source once the copy is over.
+
+Not here: what the source does (endpoint/moving.py), the order of a copy's end (ending.py).
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from typing import Any
+
+from pscp.endpoint import failures, fence, moving, placing, requests, source, tree
+from pscp.endpoint.paths import to_text
+from pscp.transfer import answers
+from pscp.transfer.copy_terms import CopyTerms
+from pscp.transfer.plan import Ask, Failure, Placement
+from pscp.transfer.results import Results
+from pscp.transfer.spool import Spool, grouped
+
+
+class Moving:
+    """What one copy removes at its source. For the main thread, but for what the queue runs."""
+
+    def __init__(
+        self,
+        terms: CopyTerms,
+        results: Results,
+        tops: list[source.Top],
+        target: placing.Target,
+    ) -> None:
+        self._terms, self._queue, self._results = terms, terms.queue, results
+        self._tops, self._target = tops, target
+        self._placement = Placement(tops, target.names)
+        self._spool = Spool()  # filled by later writes
+        self._why_not = ""  # why nothing is removed
+        results.landed, results.link_landed = self._landed, self._link_landed
+
+    def close(self) -> None:
+        self._spool.close()
+
+    # --- what the queue runs
+
+    def _landed(self, known: tree.Entry) -> None:
+        row = [known.kind, source.listed(known)]
+        self._queue.write_later(lambda: self._spool.add(row))
+
+    def _link_landed(self, entry: tree.Entry) -> None:
+        self._landed(entry._replace(path=self._placement.known(entry.top, entry.path)))
+
+    # --- the main thread
+
+    def check_place(self) -> None:
+        """Find out whether the sources are what lies at the destination. The fence is still there.
+
+        Where it shows in the destination's root, it shows there too if both are one folder.
+        """
+        if not self._terms.counters.verified:
+            self._why_not = "nothing has verified what landed"
+            return
+        name = to_text(fence.fence_name(self._terms.token))
+        beside = [
+            (number, name)
+            for number, (top, to) in enumerate(zip(self._tops, self._target.names, strict=True))
+            if not top.name or _folded(top.name) == _folded(to.rpartition("/")[2])
+        ]
+
+        def then_source(answer: object) -> None:
+            if any(answers.items(answer)):
+                self._why_not = "the source is what lies at the destination"
+
+        def then_sink(answer: object) -> None:
+            [row] = answers.items(answer)
+            if answers.items(row)[0] == tree.FILE:
+                ask = Ask(True, moving.SamePlace(beside), then_source, self._cannot)
+                self._queue.add(ask)
+            else:
+                self._why_not = "the destination has no fence to tell it from the source"
+
+        self._wait(Ask(False, requests.Look([name]), then_sink, self._cannot))
+
+    def finish(self) -> None:
+        """Remove at the source what has landed."""
+        self._queue.finish_writing()
+        if self._why_not:
+            failure = failures.data(
+                failures.DESTINATION, self._target.root, f"no source was removed: {self._why_not}"
+            )
+            self._queue.run_alone(lambda: self._results.failed(failure))
+            return
+        for group in grouped(self._spool.take()):
+            self._wait(self._removal(group))
+
+    def _removal(self, rows: list[list[Any]]) -> Ask:
+        def then(answer: object) -> None:
+            for _, failure in answers.places(answer):
+                self._results.failed(failure)
+
+        moved = [(kind, source.Known(*known)) for kind, known in rows]
+        return Ask(True, moving.RemoveSources(moved), then, self._results.failed)
+
+    def _cannot(self, failure: Failure) -> None:
+        self._why_not = failure["message"]
+
+    def _wait(self, ask: Ask) -> None:
+        self._queue.put(ask)
+        self._queue.wait_until(self._queue.is_idle)
+        self._queue.check()
+
+
+def _folded(name: str) -> str:
+    """Return a name without what some filesystem does not tell apart."""
+    return unicodedata.normalize("NFC", name.casefold())

@@ -1,0 +1,254 @@
+"""What is the same in a file that is at the destination is taken from it (endpoint/reuse.py).
+
+Requests that come late, twice or to a lane that is lost; copies that are cut short; files that were
+edited at random.
+
+Not here: both ends apart (../e2e/test_copy_delta.py).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import tempfile
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+from conftest import until
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from core.link import CALL, FROM, KILL, LATE, TO, TWICE, Fault, asking
+from core.trees import Trees
+from pscp.endpoint import fence, requests, reuse, sink, tree, wire
+from pscp.endpoint.failures import Refusal
+from pscp.endpoint.metadata import Policy
+from pscp.endpoint.reuse import PIECE_BYTES, Reuse
+from pscp.errors import ConnectionLost
+
+TOKEN, NONCE = "0" * 8, "1" * 8
+PIECES = 9
+SIZE_BYTES = PIECES * PIECE_BYTES
+OLD = random.Random("old").randbytes(SIZE_BYTES)
+NEW = b"x" * PIECE_BYTES + OLD[PIECE_BYTES:]
+ENTRY = tree.Entry(tree.FILE, 0, "large", SIZE_BYTES, 0o644, 10**18, 1, {})
+
+
+# --- one request of the sink
+
+
+@pytest.fixture
+def lanes(tmp_path: Path) -> Iterator[list[sink.Sink]]:
+    """Two lanes of a run that owns the destination, where a file lies."""
+    (tmp_path / "large").write_bytes(OLD)
+    fd = os.open(tmp_path, os.O_RDONLY)
+    fence.claim(fd, TOKEN, NONCE, [])
+    os.close(fd)
+    found = [
+        sink.Sink(
+            str(tmp_path),
+            sink.Copy(TOKEN, NONCE, number, []),
+            Policy(False, False, 0o022),
+            "sha256",
+            False,
+        )
+        for number in (1, 2)
+    ]
+    yield found
+    for each in found:
+        each.close()
+
+
+def asked_for(data: bytes) -> Reuse:
+    """The request of a source that has this data."""
+    extents = [(at, PIECE_BYTES) for at in range(0, len(data), PIECE_BYTES)]
+    digests = [hashlib.sha256(data[at : at + n]).hexdigest() for at, n in extents]
+    return Reuse(ENTRY, extents, digests, "sha256")
+
+
+def send(lane: sink.Sink, offset: int, body: bytes) -> int:
+    lane.know(1, ENTRY)
+    lane.write(1, offset, memoryview(body))
+    matches, receipt, failure = lane.complete(1, offset, len(body), hashlib.sha256(body).digest())
+    assert (matches, failure) == (True, None)
+    return receipt
+
+
+def part_of(root: Path) -> bytes:
+    [part] = root.glob(".large*.pscp-part")
+    return part.read_bytes()
+
+
+def test_what_has_the_source_s_digest_is_taken(lanes: list[sink.Sink], tmp_path: Path) -> None:
+    receipt, taken = reuse.take(lanes[0], asked_for(NEW))
+    assert taken == [False] + [True] * (PIECES - 1)
+    assert send(lanes[1], 0, NEW[:PIECE_BYTES]) == receipt
+    assert part_of(tmp_path) == NEW
+    assert (tmp_path / "large").read_bytes() == OLD
+
+
+@pytest.mark.parametrize("has_changed", [False, True])
+def test_a_request_that_comes_late_overwrites_nothing(
+    lanes: list[sink.Sink], tmp_path: Path, has_changed: bool
+) -> None:
+    """All was sent, and the old file may have changed meanwhile: as the hazard has it, to bytes
+    that are in no version of the source.
+    """
+    for at in range(0, SIZE_BYTES, PIECE_BYTES):
+        send(lanes[1], at, NEW[at : at + PIECE_BYTES])
+    if has_changed:
+        (tmp_path / "large").write_bytes(os.urandom(SIZE_BYTES))
+    taken = reuse.take(lanes[0], asked_for(NEW))[1]
+    assert any(taken) is not has_changed
+    assert part_of(tmp_path) == NEW
+
+
+def test_a_lost_lane_makes_no_part(lanes: list[sink.Sink], tmp_path: Path) -> None:
+    lanes[1].revoke(1)
+    with pytest.raises(Refusal):
+        reuse.take(lanes[0], asked_for(NEW))
+    assert not list(tmp_path.glob("*.pscp-part"))
+
+
+def test_nothing_is_read_through_a_link(lanes: list[sink.Sink], tmp_path: Path) -> None:
+    (tmp_path / "large").rename(tmp_path / "elsewhere")
+    (tmp_path / "large").symlink_to("elsewhere")
+    assert reuse.take(lanes[0], asked_for(OLD)) == (0, [False] * PIECES)
+
+
+@pytest.mark.parametrize(
+    "extent", [(SIZE_BYTES, 1), (0, PIECE_BYTES + 1), (0, 0), (SIZE_BYTES - 1, 2)]
+)
+def test_extents_that_are_not_the_file_s(lanes: list[sink.Sink], extent: tuple[int, int]) -> None:
+    with pytest.raises(wire.WireError):
+        reuse.take(lanes[0], Reuse(ENTRY, [extent], ["00"], "sha256"))
+
+
+# --- copies
+
+
+def edited(trees: Trees) -> None:
+    (trees.source / "large").write_bytes(NEW)
+    (trees.to / "large").write_bytes(OLD)
+
+
+@pytest.mark.parametrize("do", [LATE, TWICE, KILL])
+@pytest.mark.parametrize("way", [TO, FROM])
+@pytest.mark.parametrize("nth", [0, 3])
+def test_requests_and_answers_that_come_late_twice_or_never(
+    trees: Trees, do: str, way: str, nth: int
+) -> None:
+    edited(trees)
+    fault = Fault(0, TO, nth, do, 0, wire.ASK, asking(Reuse))
+    if way == FROM:
+        fault = Fault(0, FROM, nth, do, 0, wire.REPLY, "true")
+    result = trees.copy(True, fault, connections=2)
+    assert result.ok, result.failures
+    trees.assert_copied()
+
+
+@pytest.mark.parametrize("request_type", [requests.Digests, requests.Finish])
+def test_a_lane_of_a_pull_is_lost(trees: Trees, request_type: type) -> None:
+    edited(trees)
+    fault = Fault(0, TO, 1, KILL, 0, wire.ASK, asking(request_type))
+    result = trees.copy(False, fault, connections=2)
+    assert result.ok, result.failures
+    trees.assert_copied()
+
+
+def has_landed(trees: Trees) -> bool:
+    return any(b'["chunk"' in each.read_bytes() for each in trees.new_journals())
+
+
+@pytest.mark.parametrize("has_journal", [True, False])
+def test_a_copy_that_was_cut_short_goes_on(trees: Trees, is_push: bool, has_journal: bool) -> None:
+    """All connections are lost once one of two chunks that differ has landed."""
+    new = NEW[:-PIECE_BYTES] + b"y" * PIECE_BYTES
+    (trees.source / "large").write_bytes(new)
+    (trees.to / "large").write_bytes(OLD)
+    type_ = wire.ACK if is_push else wire.DIGEST
+    wait, *faults = (Fault(0, FROM, 1, do, 0, type_) for do in (CALL, KILL))
+    faults += [Fault(number, FROM, 0, KILL) for number in range(1, 40)]
+    with pytest.raises(ConnectionLost):
+        landed = partial(until, partial(has_landed, trees))
+        trees.copy(is_push, wait, *faults, call=landed, connections=1)
+    assert (trees.to / "large").read_bytes() == OLD
+    assert trees.left()
+    if not has_journal:
+        for path in trees.new_journals():
+            path.unlink()
+    result = trees.copy(is_push)
+    assert result.ok, result.failures
+    # Both may have been written, and without a journal both ends hash the part.
+    assert result.bytes_sent in ([PIECE_BYTES] if has_journal else [0, PIECE_BYTES])
+    trees.assert_copied()
+
+
+def test_without_resume_all_is_sent(trees: Trees, is_push: bool) -> None:
+    edited(trees)
+    result = trees.copy(is_push, resume=False)
+    assert (result.ok, result.bytes_sent) == (True, SIZE_BYTES)
+    trees.assert_copied()
+
+
+def test_a_dry_run_changes_nothing(trees: Trees, is_push: bool) -> None:
+    edited(trees)
+    before = trees.facts()
+    assert trees.copy(is_push, dry_run=True).ok
+    assert trees.facts() == before
+
+
+# --- edits
+
+SPOT = st.integers(0, SIZE_BYTES)
+LENGTH = st.sampled_from([1, 100, PIECE_BYTES - 1, PIECE_BYTES, 3 * PIECE_BYTES])
+EDITS = st.lists(
+    st.tuples(st.sampled_from(["overwrite", "insert", "remove", "zeros", "cut"]), SPOT, LENGTH),
+    max_size=4,
+)
+
+
+def edit(data: bytes, edits: list[tuple[str, int, int]]) -> bytes:
+    for what, place, length in edits:
+        bodies = {"zeros": bytes(length), "remove": b"", "cut": b""}
+        body = bodies.get(what, random.Random(place).randbytes(length))
+        end = {"insert": place, "cut": len(data)}.get(what, place + length)
+        data = data[:place] + body + data[end:]
+    return data
+
+
+def write(path: Path, data: bytes, has_holes: bool) -> None:
+    """Write a file; with holes, pages of zeros are left out."""
+    with path.open("wb") as file:
+        for at in range(0, len(data), 4096):
+            page = data[at : at + 4096]
+            if not has_holes or page.strip(b"\0"):
+                file.seek(at)
+                file.write(page)
+        file.truncate(len(data))
+
+
+@settings(max_examples=25)
+@given(EDITS, EDITS, *[st.booleans()] * 5)
+def test_whatever_was_edited_both_copies_are_the_same(
+    first: list[tuple[str, int, int]],
+    second: list[tuple[str, int, int]],
+    has_holes: bool,
+    had_holes: bool,
+    pushes: bool,
+    strong: bool,
+    inplace: bool,
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        trees = Trees(Path(folder))
+        old, new = edit(OLD, first), edit(edit(OLD, first), second)
+        write(trees.to / "large", old, had_holes)
+        write(trees.source / "large", new, has_holes)
+        result = trees.copy(pushes, strong=strong, inplace=inplace)
+        assert result.ok, result.failures
+        trees.assert_copied()
+        again = trees.copy(pushes)
+        assert (again.files_resumed, again.bytes_sent) == (1, 0)

@@ -1,0 +1,99 @@
+"""What a copy replaces is kept (--backup), as is a large file until the new one is complete.
+
+Not here: what is sent of a large file (test_copy_delta.py), what --delete removes.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from compare import assert_same_tree
+
+from e2e.ways import Way
+from pscp.values import MIB
+
+LARGE_BYTES = MIB
+NAMES = ("small", "sub/large", "sub/same", "sub/link")
+
+
+def fill(folder: Path, what: bytes) -> None:
+    """A tree in a version; "same" is the same in all."""
+    (folder / "sub").mkdir()
+    (folder / "small").write_bytes(what)
+    (folder / "sub" / "large").write_bytes(what * (LARGE_BYTES // len(what)))
+    (folder / "sub" / "same").write_bytes(b"same")
+    os.symlink(what.decode(), folder / "sub" / "link")
+
+
+def assert_old(folder: Path, suffix: str = "") -> None:
+    """The versions that were replaced, and nothing else."""
+    found = sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if not p.is_dir())
+    kept = [name for name in NAMES if name != "sub/same"]
+    assert [name for name in found if name.endswith(suffix)] == sorted(n + suffix for n in kept)
+    assert (folder / f"small{suffix}").read_bytes() == b"old"
+    assert (folder / f"sub/large{suffix}").read_bytes()[:3] == b"old"
+    assert os.readlink(folder / f"sub/link{suffix}") == "old"
+
+
+@pytest.mark.needs_agent(reason="SFTP refuses it")
+@pytest.mark.parametrize("suffix", ["", ".before"])
+def test_what_is_replaced_is_kept_beside_it(way: Way, suffix: str) -> None:
+    fill(way.destination, b"old")
+    fill(way.source, b"newer")
+    words = ["--suffix", suffix] if suffix else []
+    for _ in range(2):  # the second one replaces nothing
+        ran = way.command("-a", "--backup", *words, names=["."])
+        assert ran.code == 0, ran.err
+        assert_old(way.destination, suffix or "~")
+    for name in NAMES:
+        if name != "sub/same":
+            os.unlink(way.destination / (name + (suffix or "~")))
+    assert_same_tree(way.source, way.destination)
+
+
+@pytest.mark.needs_agent(reason="SFTP refuses it")
+def test_nothing_is_kept_where_nothing_was(way: Way) -> None:
+    fill(way.source, b"newer")
+    assert way.copy(".", archive=True, backup=True).ok
+    assert_same_tree(way.source, way.destination)
+
+
+@pytest.mark.needs_agent(reason="SFTP refuses it")
+def test_what_is_replaced_is_kept_in_a_folder(way: Way) -> None:
+    fill(way.destination, b"old")
+    fill(way.source, b"newer")
+    (way.destination / "sub").chmod(0o750)
+    result = way.copy(".", archive=True, backup=True, backup_dir="kept/monday")
+    assert result.ok, result.failures
+    kept = way.destination / "kept"
+    assert_old(kept / "monday")
+    # As private as what was there; the metadata of folders is set at the copy's end.
+    assert (kept / "monday" / "sub").stat().st_mode & 0o7777 in (0o750, 0o700)
+    os.rename(kept, way.destination.parent / "elsewhere")
+    assert_same_tree(way.source, way.destination)
+
+
+@pytest.mark.needs_agent(reason="SFTP refuses it")
+def test_a_backup_that_cannot_be_made_keeps_the_file(way: Way) -> None:
+    """A folder has the backup's name."""
+    (way.destination / "small").write_bytes(b"old")
+    (way.destination / "small~").mkdir()
+    (way.source / "small").write_bytes(b"newer")
+    result = way.copy("small", backup=True)
+    assert [(f.path, f.error) for f in result.failures] == [("small~", "FileError")]
+    assert (way.destination / "small").read_bytes() == b"old"
+    assert sorted(os.listdir(way.destination)) == ["small", "small~"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--suffix", "a/b"], ["--suffix", ""], ["--backup-dir", "/x"], ["--backup-dir", "a/../b"],
+        ["--backup-dir", ".."],
+    ],
+)  # fmt: skip
+def test_backups_that_cannot_be(way: Way, words: list[str]) -> None:
+    (way.source / "small").write_bytes(b"new")
+    assert way.command("--backup", *words, names=["small"]).code == 2

@@ -1,0 +1,218 @@
+"""--delete and --max-delete: what is deleted at the destination, what is protected, what stops it.
+
+Not here: what dies meanwhile (../faults/test_mirror_cut_short.py), --remove-source-files
+(test_moving.py), rsync as the judge (test_as_rsync.py).
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+from compare import assert_same_tree, tree_digest
+
+from e2e.ways import Way
+
+EVERY_WAY = True
+
+
+def make(folder: Path, *names: str) -> None:
+    """Files that say their name; one that ends with a slash is a folder."""
+    for name in names:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if name.endswith("/"):
+            path.mkdir(exist_ok=True)
+        else:
+            path.write_text(name)
+
+
+def there(way: Way) -> set[str]:
+    return {str(path.relative_to(way.destination)) for path in way.destination.rglob("*")}
+
+
+# --- what is deleted
+
+
+def test_the_destination_has_what_the_source_has(way: Way) -> None:
+    make(way.source, "t/same", "t/sub/a", "t/sub/new", "t/empty/")
+    make(way.destination, "t/same", "t/extra", "t/sub/old", "t/sub/deep/er/x", "t/gone/y", "t/z/")
+    make(way.destination, "beside", "other/of/mine")
+    (way.destination / "t" / "link").symlink_to(way.destination / "beside")
+    (way.destination / "t" / "into").symlink_to(way.destination / "other")
+    result = way.copy("t", delete=True)
+    assert result.ok, result.failures
+    assert result.files_deleted == 10
+    assert_same_tree(way.source / "t", way.destination / "t")
+    assert there(way) >= {"beside", "other/of/mine"}
+
+
+def test_names_as_they_are(way: Way) -> None:
+    make(way.source, "- a\nb", "*", "\u00e4", "x'\"")
+    (way.source / os.fsdecode(b"\xff\xfe")).write_text("no UTF-8")
+    make(way.destination, "- c\nd", "?", "a\u0308", "x\\")
+    (way.destination / os.fsdecode(b"\xff\xfd")).write_text("no UTF-8")
+    assert way.copy(".", delete=True).files_deleted == 5
+    assert_same_tree(way.source, way.destination)
+
+
+def test_sources_side_by_side(way: Way) -> None:
+    """The contents of one folder, and beside them another folder and a file."""
+    make(way.source, "a/x", "b/y", "file")
+    make(way.destination, "old", "b/old", "file")
+    result = way.copy("a/.", "b", "file", delete=True)
+    assert result.ok, result.failures
+    assert there(way) == {"x", "b", "b/y", "file"}
+
+
+def test_with_links_and_hard_links(way: Way) -> None:
+    make(way.source, "one")
+    os.link(way.source / "one", way.source / "two")
+    (way.source / "link").symlink_to("one")
+    make(way.destination, "link2", "three")
+    assert way.copy(".", archive=True, delete=True).files_deleted == 2
+    assert there(way) == {"one", "two", "link"}
+
+
+def test_a_folder_of_very_many_names(way: Way) -> None:
+    """Its names take several requests, and so do those that are too many."""
+    (way.source / "t").mkdir()
+    (way.destination / "t").mkdir()
+    for number in range(2500):
+        name = f"{number:05d}" + "n" * 200
+        (way.source / "t" / name).touch()
+        (way.destination / "t" / (name + ("" if number % 100 else "x"))).touch()
+    result = way.copy("t", delete=True)
+    assert (result.ok, result.files_deleted) == (True, 25)
+    assert_same_tree(way.source, way.destination)
+
+
+def test_a_dry_run_lists_what_would_be_deleted(way: Way) -> None:
+    make(way.source, "t/a", "t/sub/b")
+    make(way.destination, "t/a", "t/sub/old", "t/gone/x/y")
+    before = tree_digest(way.destination, times=True)
+    ran = way.command("-rn", "--delete", names=["t"])
+    assert ran.code == 0, ran.err
+    lines = [line for line in ran.out.splitlines() if line.startswith("deleting")]
+    assert sorted(lines[:2]) == ["deleting t/gone/x/y", "deleting t/sub/old"]
+    assert lines[2:] == ["deleting t/gone/x/", "deleting t/gone/"]
+    assert tree_digest(way.destination, times=True) == before
+
+
+def test_v_says_what_was_deleted(push: Way) -> None:
+    make(push.source, "a")
+    make(push.destination, "old")
+    ran = push.command("-rv", "--delete", names=["."])
+    assert (ran.code, ran.out.splitlines()) == (0, ["deleting old"])
+    assert "1 deleted" in ran.err
+
+
+def test_times_of_folders_are_the_sources(way: Way) -> None:
+    make(way.source, "t/sub/a")
+    make(way.destination, "t/sub/old")
+    os.utime(way.source / "t" / "sub", (10**9, 10**9))
+    assert way.copy("t", delete=True, preserve=True).ok
+    assert (way.destination / "t" / "sub").stat().st_mtime == 10**9
+
+
+def test_between_two_far_ends(push: Way) -> None:
+    make(push.source, "t/a", "t/sub/b")
+    make(push.destination, "t/old", "t/gone/x")
+    host = push.server.host
+    words = ("-r", "--delete", f"{host}:{push.source}/t", f"{host}:{push.destination}")
+    ran = push.typed(*words)
+    assert ran.code == 0, ran.err
+    assert_same_tree(push.source, push.destination)
+    moving = ("-r", "--remove-source-files", f"{host}:{push.source}/t/.")
+    assert push.typed(*moving, f"{host}:{push.destination}/moved/").code == 0
+    assert not [path for path in push.source.rglob("*") if path.is_file()]
+
+
+# --- what is protected
+
+
+def test_what_is_excluded_is_protected(way: Way) -> None:
+    make(way.source, "t/a", "t/b.o", "t/skip/x")
+    make(way.destination, "t/old", "t/c.o", "t/skip/y", "t/gone/keep.o", "t/gone/deep/z", "t/w/u")
+    filters = (("exclude", "*.o"), ("exclude", "skip"))
+    result = way.copy("t", delete=True, filters=filters)
+    assert (result.ok, result.files_deleted) == (True, 5)
+    files = {"t/a", "t/c.o", "t/skip/y", "t/gone/keep.o"}
+    assert there(way) == files | {"t", "t/skip", "t/gone"}
+
+
+def test_what_is_too_large_is_protected(way: Way) -> None:
+    """A rule for what is copied, as with rsync, and not for what is deleted."""
+    make(way.source, "t/a")
+    (way.source / "t" / "large").write_bytes(bytes(9000))
+    make(way.destination, "t/large")
+    (way.destination / "t" / "old").write_bytes(bytes(9000))
+    assert way.copy("t", delete=True, max_size_bytes=4096).files_deleted == 1
+    assert there(way) == {"t", "t/a", "t/large"}
+
+
+def test_what_the_copy_leaves_out_on_purpose_is_protected(way: Way) -> None:
+    """With -r a socket is an error; what is pscp's own is in no copy, and stays where it is."""
+    make(way.source, "t/a")
+    part = f".x.{'0' * 16}.{'1' * 16}.pscp-part"
+    make(way.destination, f"t/{part}", f"t/gone/{part}")
+    result = way.copy("t", delete=True)
+    assert (way.destination / "t" / part).exists()
+    assert (way.destination / "t" / "gone" / part).exists()
+    assert [failure.path for failure in result.failures] == ["t/gone"]
+
+
+# --- what stops it
+
+
+def test_a_failure_stops_all_deleting(way: Way) -> None:
+    make(way.source, "t/a", "t/taken/x")
+    make(way.destination, "t/taken", "t/old")
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(str(way.source / "t" / "socket"))
+    ran = way.command("-r", "--delete", names=["t"])
+    assert ran.code == 1
+    assert "nothing was deleted" in ran.err
+    assert there(way) >= {"t/a", "t/taken", "t/old"}
+
+
+def test_a_folder_that_cannot_be_read(powerless: Way) -> None:
+    make(powerless.source, "t/a", "t/closed/x")
+    make(powerless.destination, "t/old", "t/closed/x")
+    (powerless.source / "t" / "closed").chmod(0)
+    try:
+        ran = powerless.command("-r", "--delete", names=["t"])
+    finally:
+        (powerless.source / "t" / "closed").chmod(0o755)
+    assert ran.code == 1
+    assert there(powerless) == {"t", "t/a", "t/old", "t/closed", "t/closed/x"}
+
+
+def test_a_source_that_is_missing(way: Way) -> None:
+    make(way.source, "t/a")
+    make(way.destination, "t/old", "u/old")
+    for names in (["t", "u"], ["u"]):
+        ran = way.command("-r", "--delete", names=names)
+        assert ran.code == 1
+        assert "nothing was deleted" in ran.err
+        assert there(way) >= {"t/old", "u/old"}
+
+
+@pytest.mark.parametrize(("most", "is_deleted"), [(0, False), (3, False), (4, True)])
+def test_max_delete(way: Way, most: int, is_deleted: bool) -> None:
+    make(way.source, "t/a")
+    make(way.destination, "t/old", "t/gone/x", "t/gone/y")
+    ran = way.command("-r", "--delete", "--max-delete", str(most), names=["t"])
+    assert ran.code == (0 if is_deleted else 1)
+    assert there(way) >= {"t/a"}
+    assert ("t/old" in there(way), "t/gone/x" in there(way)) == (not is_deleted, not is_deleted)
+    if not is_deleted:
+        assert f"4 files and folders would be, more than --max-delete {most}" in ran.err
+
+
+def test_without_r_there_is_nothing_to_mirror(push: Way) -> None:
+    make(push.source, "a")
+    ran = push.command("--delete", names=["a"])
+    assert ran.code == 2 and "-r or -a" in ran.err

@@ -1,0 +1,117 @@
+"""--remove-source-files: what is removed at the source, and what stays there.
+
+Not here: --delete (test_mirror.py), a source that changes meanwhile (../faults/).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+
+import pytest
+from compare import tree_digest
+
+from e2e.test_mirror import make
+from e2e.ways import Way
+from pscp.values import MIB
+
+EVERY_WAY = True
+
+
+def files_of(folder: Path) -> set[str]:
+    found = (path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
+    return {str(path.relative_to(folder)) for path in found}
+
+
+def test_what_has_landed_is_removed_and_folders_stay(way: Way) -> None:
+    make(way.source, "t/small", "t/sub/there", "t/sub/other", "t/empty/")
+    (way.source / "t" / "large").write_bytes(os.urandom(MIB))
+    make(way.destination, "t/sub/there")
+    before = tree_digest(way.source)
+    result = way.copy("t", remove_source_files=True)
+    assert result.ok, result.failures
+    assert tree_digest(way.destination) == before
+    assert files_of(way.source) == set()
+    assert (way.source / "t" / "empty").is_dir() and (way.source / "t" / "sub").is_dir()
+
+
+def test_the_contents_of_a_folder_and_single_files(way: Way) -> None:
+    make(way.source, "a/x", "a/sub/y", "file")
+    assert way.copy("a/.", "file", remove_source_files=True).ok
+    assert files_of(way.destination) == {"x", "sub/y", "file"}
+    assert files_of(way.source) == set()
+    make(way.source, "file")
+    assert way.copy("file", to="renamed", remove_source_files=True).ok
+    assert files_of(way.source) == set()
+
+
+def test_links_and_hard_links(way: Way) -> None:
+    make(way.source, "t/one", "beside")
+    os.link(way.source / "t" / "one", way.source / "t" / "two")
+    (way.source / "t" / "link").symlink_to(way.source / "beside")
+    assert way.copy("t", to="new", archive=True, remove_source_files=True).ok
+    assert files_of(way.destination) == {"new/one", "new/two", "new/link"}
+    assert files_of(way.source) == {"beside"}
+
+
+def test_what_was_reached_through_a_link_stays(way: Way) -> None:
+    make(way.source, "t/own", "beside/x")
+    (way.source / "t" / "link").symlink_to(way.source / "beside")
+    (way.source / "t" / "file").symlink_to(way.source / "beside" / "x")
+    result = way.copy("t", remove_source_files=True)
+    assert {failure.path for failure in result.failures} == {"t/link/x", "t/file"}
+    assert files_of(way.source) == {"beside/x", "t/link", "t/file"}
+    assert files_of(way.destination) == {"t/own", "t/link/x", "t/file"}
+
+
+def test_what_failed_or_was_skipped_stays(way: Way) -> None:
+    make(way.source, "t/good", "t/taken", "t/newer")
+    make(way.destination, "t/taken/", "t/newer")
+    os.utime(way.source / "t" / "newer", (10**9, 10**9))
+    result = way.copy("t", remove_source_files=True, update=True)
+    assert [failure.path for failure in result.failures] == ["t/taken"]
+    assert files_of(way.source) == {"t/taken", "t/newer"}
+
+
+@pytest.mark.needs_agent(reason="-t needs the agent")
+def test_a_dry_run_and_a_test_remove_nothing(way: Way) -> None:
+    make(way.source, "t/a", "t/b")
+    make(way.destination, "t/b")
+    for words in (["-n"], ["-t"]):
+        ran = way.command("-r", *words, "--remove-source-files", names=["t"])
+        assert ran.code == 0, ran.err
+        assert files_of(way.source) == {"t/a", "t/b"}
+
+
+@pytest.mark.parametrize("name", ["t", "t/."])
+def test_the_source_is_the_destination(way: Way, name: str) -> None:
+    """Or the only copy would be lost."""
+    make(way.source, "t/a", "t/sub/b")
+    same = dataclasses.replace(way, destination=way.source)
+    result = same.copy(name, to="t" if name == "t/." else "", remove_source_files=True)
+    assert [failure.error for failure in result.failures] == ["FileError"]
+    assert files_of(way.source) == {"t/a", "t/sub/b"}
+
+
+def test_the_source_is_the_destination_in_another_spelling(push: Way) -> None:
+    """Where names fold case, they are one file; elsewhere it is refused all the same."""
+    make(push.source, "file")
+    same = dataclasses.replace(push, destination=push.source)
+    assert not same.copy("file", to="FILE", remove_source_files=True).ok
+    assert "file" in files_of(push.source)
+
+
+def test_the_destination_is_a_link_to_the_source(way: Way) -> None:
+    make(way.source, "t/a")
+    (way.destination / "link").symlink_to(way.source)
+    assert not way.copy("t", to="link", remove_source_files=True).ok
+    assert files_of(way.source) == {"t/a"}
+
+
+def test_no_mirror_moves(push: Way) -> None:
+    """The next run would delete at the destination what this one has moved there."""
+    make(push.source, "t/a")
+    ran = push.command("-r", "--delete", "--remove-source-files", names=["t"])
+    assert ran.code == 2 and "the next one would delete" in ran.err
+    assert files_of(push.source) == {"t/a"}

@@ -1,0 +1,105 @@
+"""What users of scp and rsync type is taken as they mean it, or explained."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pscp.cli import copy as cli
+from pscp.cli import pipe, zfs
+from pscp.errors import UsageError
+from pscp.options import Options
+from pscp.selftest import main as selftest
+
+A = {"archive": True}
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("-z", {"compress": True}),
+        ("-avz", {**A, "verbose": True, "compress": True}),
+        ("-avvz", {**A, "itemize": True, "compress": True}),
+        ("-v -v", {"itemize": True}),
+        ("-aHAX", A),
+        ("-a3W --partial --human-readable", A),
+        ("-avP", {**A, "verbose": True}),
+        ("-a --progress", A),
+        ("-a --progress plain", {**A, "progress": "plain"}),
+        ("-P 2222", {"port": 2222}),
+        ("-aP2222", {**A, "port": 2222}),
+        ("--bwlimit=1000", {"limit_kbit_s": 8192}),
+        ("--bwlimit 1.5m", {"limit_kbit_s": 12583}),
+        ("-l 800", {"limit_kbit_s": 800}),
+        ("-l 10M", {"limit_kbit_s": 10_000}),
+        ("-l 1.5Gbit/s", {"limit_kbit_s": 1_500_000}),
+        ("--transfer-test -r", {"transfer_test": True, "recursive": True}),
+        ("-t", {"transfer_test": True}),
+        ("--exclude -z", None),
+        ("--exclude=-z", {"filters": (("exclude", "-z"),)}),
+        ("-rF -z", {"recursive": True, "config_file": "-z"}),
+    ],
+)
+def test_what_is_meant(typed: str, meant: dict[str, Any] | None) -> None:
+    words = [*typed.split(), "a/b", "host:c"]
+    if meant is None or words[1] == "-z":  # no value of an option begins with a "-"
+        with pytest.raises(UsageError):
+            cli.parse(words)
+        return
+    command = cli.parse(words)
+    assert isinstance(command, cli.Command)
+    assert command.options == Options(**meant)
+    assert [each.text for each in command.sources] == ["a/b"]
+
+
+def test_what_stands_after_dashes_is_no_option() -> None:
+    command = cli.parse(["-r", "--", "-z", "host:c"])
+    assert isinstance(command, cli.Command)
+    assert [each.text for each in command.sources] == ["-z"]
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("-rt", "--transfer-test is the test"),
+        ("-r -t", "--transfer-test is the test"),
+        ("-aqBt", "--transfer-test is the test"),
+        ("-rlpt", "links are kept with -a"),
+        ("-H", "kept with -a"),
+        ("-c aes128-ctr", "--cipher aes128-ctr"),
+        ("-e ssh", "-P PORT"),
+        ("-ae ssh\0-p\0" + "2222", "the port is -P 2222 here"),
+        ("-O", "leave it out"),
+        ("--bwlimit=fast", "-l 10M"),
+        ("-l 0.0", "too small"),
+        ("--recursiv", "did you mean --recursive?"),
+        ("--exlcude=x", "did you mean --exclude?"),
+        ("--compress-level=3", "did you mean --compress?"),
+    ],
+)
+def test_what_is_explained(typed: str, said: str) -> None:
+    words = [word.replace("\0", " ") for word in typed.split(" ")]
+    with pytest.raises(UsageError) as refused:
+        cli.parse([*words, "a/b", "host:c"])
+    assert said in f"{refused.value.message} {refused.value.hint}"
+
+
+def test_the_key_that_was_no_key() -> None:
+    with pytest.raises(UsageError) as refused:
+        cli.parse(["-ai", "src", "host:"])
+    assert "rsync's -i is -vv here" in refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("parse", "words", "meant"),
+    [
+        (pipe.parse, ["--windw", "1M", "host", "cat"], "--window"),
+        (zfs.parse, ["--recursiv", "a", "host:b"], "--recursive"),
+        (selftest.parse, ["--embeded", "/"], "--embedded"),
+    ],
+)
+def test_did_you_mean(parse: Any, words: list[str], meant: str) -> None:
+    with pytest.raises(UsageError, match="no such option") as refused:
+        parse(words)
+    assert f"did you mean {meant}?" in refused.value.hint

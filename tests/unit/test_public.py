@@ -1,0 +1,145 @@
+"""What `import pscp` offers: names, errors, and clear words for arguments that make no sense."""
+
+from __future__ import annotations
+
+import inspect
+import pydoc
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import pytest
+
+import pscp
+from pscp import errors
+from pscp.locations import Location, as_location
+
+ERRORS = [n for n, v in vars(errors).items() if inspect.isclass(v) and issubclass(v, Exception)]
+
+
+def test_every_name_is_there_and_every_error_among_them() -> None:
+    """A12."""
+    assert set(ERRORS) < set(pscp.__all__) == {name for name in pscp.__all__ if hasattr(pscp, name)}
+    assert set(pscp.__all__) | {"aio", "errors", "__version__"} <= set(dir(pscp))
+    assert pscp.__version__[0].isdigit()
+    with pytest.raises(AttributeError, match="has no attribute 'copie'"):
+        pscp.copie  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_help_shows_what_there_is() -> None:
+    """A13."""
+    shown = pydoc.plain(pydoc.render_doc(pscp))
+    for line in ("copy(", "class Session(", "replicate(", "class AuthenticationError("):
+        assert line in shown
+
+
+def test_to_import_it_loads_nothing() -> None:
+    program = (
+        "import sys; before = set(sys.modules); import pscp; dir(pscp)\n"
+        "sys.exit(str(set(sys.modules) - before - {'pscp', '__future__'} or ''))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
+    assert done.stderr.strip() == b""
+
+
+def test_an_error_that_may_pass_says_so() -> None:
+    """A15: `retry` is for a program that waits, and changes nothing meanwhile."""
+    passing = {name for name in ERRORS if getattr(errors, name).retry}
+    assert passing == {
+        "ConnectionLost", "CopyRunning", "DatasetBusy", "SourceChanged", "StreamCut", "Unreachable",
+    }  # fmt: skip
+    assert pscp.Failure("a", "SourceChanged", "").retry
+    assert not pscp.Failure("a", "SystemFailure", "").retry
+
+
+def test_a_result_can_be_in_a_set() -> None:
+    """A46."""
+    one, other = (pscp.Result(files=1, digests={"a": "b"}) for _ in range(2))
+    assert {one, other} == {one}
+
+
+# --- arguments
+
+
+def test_a_path_is_a_location_here() -> None:
+    """A10. Whatever its name is: only a text is parsed."""
+    assert as_location(Path("a:b")) == Location("a:b", "a:b")
+    assert as_location(PurePosixPath("a")) == as_location("a") == as_location(as_location("a"))
+    assert as_location("a:b").is_remote
+
+
+@pytest.mark.parametrize("value", [b"a", None, 3, object()])
+def test_what_is_no_location(value: Any) -> None:
+    for call in (
+        lambda: pscp.copy(value, "host:"),
+        lambda: pscp.copy([value], "host:"),
+        lambda: pscp.copy("host:a", value),
+        lambda: pscp.clean(value),
+        lambda: pscp.Session(value or b"host"),  # type: ignore[arg-type]
+        lambda: pscp.replicate(value, "host:a"),
+    ):
+        with pytest.raises(pscp.UsageError, match=r"^a (location|dataset) is a text"):
+            call()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda **fields: pscp.copy("a", "host:", **fields),
+        lambda **fields: pscp.Session("host", **fields),
+        lambda **fields: pscp.Session("host").copy("a", "host:", **fields),
+        lambda **fields: pscp.clean("host:", **fields),
+        lambda **fields: pscp.measure("host", **fields),
+        lambda **fields: pscp.replicate("a", "host:a", **fields),
+    ],
+)
+def test_a_misspelt_keyword(call: Callable[..., object]) -> None:
+    """A29."""
+    with pytest.raises(pscp.UsageError) as raised:
+        call(recurcive=True)
+    assert raised.value.message == "no such option: recurcive; did you mean recursive?"
+    assert "pscp.Options" in raised.value.hint
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"recursive": "no"}, "recursive must be True or False, not 'no'"),
+        ({"filters": ("*.tmp",)}, "is no pair such as"),
+        ({"config_file": 3}, "the ssh_config file must be a text, not 3"),
+        ({"cipher": 3}, "the cipher must be a text"),
+        ({"cpus": 3}, "cpus must be a tuple"),
+    ],
+)
+def test_values_of_another_type(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(pscp.UsageError, match=message):
+        pscp.copy("a", "host:", **fields)
+
+
+def test_files_of_options_may_be_paths() -> None:
+    session = pscp.Session("host", config_file=Path("a"), identities=(Path("b"), "c"))
+    assert (session.options.config_file, session.options.identities) == ("a", ("b", "c"))
+
+
+@pytest.mark.parametrize("command", ["", [], [""], b"true", [b"true"], 3, ["a", None]])
+def test_what_is_no_command(command: Any) -> None:
+    """A29."""
+    session = pscp.Session("host")
+    for call in (session.run, session.pipe_to, session.pipe_from):
+        with pytest.raises(pscp.UsageError, match=r"^a command is a text, or a list of texts"):
+            call(command)
+
+
+def test_a_closed_session_refuses_every_call() -> None:
+    session = pscp.Session("host")
+    session.close()
+    session.close()
+    session.cancel()
+    with pytest.raises(pscp.UsageError, match="the session is closed"):
+        session.copy("a", "host:")
+    with pytest.raises(pscp.UsageError, match="the session is closed"), session.pipe_to("cat"):
+        pass
+    with pytest.raises(pscp.UsageError, match="the session is closed"), session:
+        pass
