@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from pscp.option_fields import OptionFields, SessionFields
     from pscp.stream.stream import Ran
+    from pscp.transfer.path_list import PathList
     from pscp.transfer.relay import FarSource
 
 _LARGE_BYTES = 8 * 1024 * 1024  # from here on a second connection may be of use
@@ -304,6 +305,12 @@ class Session:
         keep_digests: bool,
     ) -> Result:
         host = (to if to.is_remote else froms[0]).login
+        listed = _read_list(options, froms) if options.files_from is not None else None
+        if options.has_whole_paths:
+            from pscp.transfer.relative import check_typed  # here: few copies need it
+
+            for each in froms:
+                check_typed(each.path)
         counters = Counters(started_s=time.monotonic(), host=host)
         result: Result | None = None
         try:
@@ -324,12 +331,25 @@ class Session:
 
             if is_something:
                 connections.check_logins(options, is_push=is_push, is_small=is_small)
-            request = CopyRequest(connections, froms, to, options, reporter, counters, keep_digests)
+            request = CopyRequest(
+                connections, froms, to, options, reporter, counters, keep_digests, listed
+            )
             with _far_source(froms, to, options) as far_source:
                 result = Run(dataclasses.replace(request, far_source=far_source)).run()
             return result
         finally:
             reporter.stop(result)
+            if listed is not None:
+                listed.close()
+
+
+def _read_list(options: Options, froms: Sequence[Location]) -> PathList:
+    """Read the list of --files-from. Raises UsageError, CopyError."""
+    from pscp.transfer.path_list import read_list  # here: few copies need it
+
+    if len(froms) != 1:
+        raise errors.UsageError("--files-from takes one SOURCE, which its paths are below")
+    return read_list(options)
 
 
 @contextlib.contextmanager

@@ -165,7 +165,18 @@ class Options:
         _check_pairs(self)
         _check_deleting(self)
         _check_texts(self)
+        _check_attributes(self)
         _check_filters(self)
+
+    @property
+    def follows_links(self) -> bool:
+        """Whether what a symlink leads to is copied in its place."""
+        return self.copy_links or not self.archive
+
+    @property
+    def has_whole_paths(self) -> bool:
+        """Whether each source keeps its whole path; in a list each path does anyway."""
+        return self.relative and self.files_from is None
 
     @property
     def is_direct(self) -> bool:
@@ -316,6 +327,10 @@ def _check_pairs(options: Options) -> None:
 
 def _check_deleting(options: Options) -> None:
     """Refuse what would delete more than was meant, or nothing."""
+    if options.files_from is not None and options.delete:
+        raise UsageError("--delete does not go with --files-from: it is for whole folders")
+    if options.relative and options.delete:
+        raise UsageError("--delete does not go with -R: copy one folder after the other")
     if options.delete and not options.recursive:
         raise UsageError("--delete needs -r or -a: it is for whole folders")
     if options.delete and options.backup:
@@ -383,6 +398,20 @@ def _check_names(options: Options) -> None:
         )
     if options.congestion is not None and not re.fullmatch(_CONGESTION, options.congestion):
         raise UsageError(f"{options.congestion!r} is not a congestion control")
+
+
+def _check_attributes(options: Options) -> None:
+    for name in ("chown", "numeric_ids"):
+        if getattr(options, name) and not options.archive:
+            raise UsageError(f"{_long(name)} says nothing without -a, which keeps owners")
+    if options.chmod is None and options.chown is None:
+        return
+    from pscp import attributes  # here: few copies need it
+
+    if options.chmod is not None:
+        attributes.parse_modes(options.chmod, 0)
+    if options.chown is not None:
+        attributes.parse_owner(options.chown)
 
 
 def _check_filters(options: Options) -> None:

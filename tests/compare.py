@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import stat
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from conftest import unavailable
 
 StrPath = str | bytes | Path
 
@@ -84,3 +88,22 @@ def assert_same_tree(
 def allocated_bytes(path: StrPath) -> int:
     """The space that a file takes on disk, which is less than its size where it has holes."""
     return os.stat(path).st_blocks * 512  # stat(2): of 512 bytes whatever the file system's are
+
+
+def rsync_finds(source: Path, destination: Path, *words: str) -> str:
+    """What rsync with these options would still change, delete or set: "" where it would not."""
+    if shutil.which("rsync") is None:
+        unavailable("rsync is not installed")
+    argv = ["rsync", "-n", "--checksum", "--itemize-changes", "--delete", *words]
+    done = subprocess.run(
+        [*argv, "--", f"{source}/.", f"{destination}/."], capture_output=True, text=True, check=True
+    )
+    return done.stdout
+
+
+def rsync_made(source: Path, twin: Path, *words: str) -> Path:
+    """The folder `twin`, into which rsync has copied from `source` with these options."""
+    if shutil.which("rsync") is None:
+        unavailable("rsync is not installed")
+    subprocess.run(["rsync", *words, "--", f"{source}/", f"{twin}/"], check=True)
+    return twin

@@ -40,7 +40,7 @@ LADDER = (
     ("callbacks",),
     ("progress", "signals"),
     ("processes", "options", "option_fields"),
-    ("values", "filters", "progress_words"),
+    ("values", "filters", "progress_words", "attributes"),
     ("locations",),
     ("state", "terminal_text", "counters", "stops"),
     ("errors", "log"),

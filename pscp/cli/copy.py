@@ -173,7 +173,8 @@ def as_copy(texts: list[str], options: Options) -> Command:
             raise UsageError(f"{each.text} is a file here, and reads as HOST:PATH", hint)
     check_direction(sources, destination)
     for source in sources:
-        if not (source.is_remote or options.recursive) and os.path.isdir(source.path):
+        needs_r = not (source.is_remote or options.recursive or options.files_from)
+        if needs_r and os.path.isdir(source.path):
             hint = "-r copies folders, -a with everything"
             raise UsageError(f"{source.path} is a folder: use -r", hint)
     return Command(tuple(sources), destination, options)

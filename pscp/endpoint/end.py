@@ -199,8 +199,8 @@ class End:
     def target(self, request: requests.Target) -> List[object]:
         from . import placing
 
-        path, names, folders, again, token, nonce, known = request
-        target = placing.resolve(path, names, folders, make=bool(nonce), again=again)
+        path, names, folders, again, token, nonce, known, mkpath = request
+        target = placing.resolve(path, names, folders, make=bool(nonce), mkpath=mkpath, again=again)
         if not nonce:
             return [*target, None]
         return [*target, self.claim(requests.Claim(target.root, token, nonce, known))]

@@ -8,7 +8,7 @@ Not here: the exceptions a user sees (../errors.py turns each KIND into one of t
 import os
 from typing import TYPE_CHECKING, Callable, Dict, List, Optional, Tuple
 
-from .files import Changed
+from .files import Changed, Unsized
 from .wire import WireError
 
 CHANGED = "changed"  # the source is not what it was
@@ -62,6 +62,8 @@ def from_exception(error: BaseException, path: str) -> Data:
     """Return the failure data of an exception met at `path`. Raises one that is not EXPECTED."""
     if isinstance(error, Refusal):
         return data(error.kind, error.path or path, str(error))
+    if isinstance(error, Unsized):
+        return data(UNSUPPORTED, path, "its size is 0, but it has content")
     if isinstance(error, Changed):
         return data(CHANGED, path, "changed while it was copied")
     if isinstance(error, OSError):

@@ -64,6 +64,10 @@ class Changed(Exception):
     """Raised where a file is not what it was when the copy of it began."""
 
 
+class Unsized(Changed):
+    """Raised where a file of size 0 has content, as those of /proc have: nobody knows its end."""
+
+
 Place = Tuple[Optional[int], bytes]  # a folder's descriptor and a name; or None and a whole path
 
 
@@ -79,13 +83,15 @@ def read_whole(place: Place, known: Identity, follow: bool) -> bytes:
     """
     fd = open_for_reading(place, follow)
     try:
-        body = os.read(fd, known.size + 1) if known.size else b""
+        body = os.read(fd, known.size + 1)
         while 0 < len(body) < known.size:
             more = os.read(fd, known.size - len(body))
             if not more:
                 break
             body += more
         now = os.fstat(fd)  # compared here: identity() would be two more calls for a small file
+        if body and not now.st_size:
+            raise Unsized()
         if len(body) != known.size or (now.st_size, now.st_mtime_ns, now.st_ino) != known:
             raise Changed()
         return body
@@ -136,6 +142,8 @@ class FileSource:
         by_name = os.stat(name, dir_fd=folder_fd, follow_symlinks=self._follow)
         if not self._known == identity(os.fstat(self.fd)) == identity(by_name):
             raise Changed()
+        if not self._known.size and os.pread(self.fd, 1, 0):
+            raise Unsized()
 
     def blocks(self, offset: int, length: int, room: memoryview) -> Iterator[system.Block]:
         """Yield a chunk's blocks, each valid until the next. Raises Changed where it is shorter."""

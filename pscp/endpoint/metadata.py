@@ -31,6 +31,16 @@ if TYPE_CHECKING:
         @property
         def extra(self) -> Dict[str, object]: ...
 
+    class Rules(Protocol):
+        """The fields of tree.Rules that are read here."""
+
+        @property
+        def follow(self) -> bool: ...
+        @property
+        def preserve(self) -> bool: ...
+        @property
+        def archive(self) -> bool: ...
+
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -43,15 +53,15 @@ _XATTRS_MAX_BYTES = 64 * 1024  # of one file: all of its attributes travel in on
 
 
 def read(
-    full: bytes, place: files.Place, status: os.stat_result, *, preserve: bool, archive: bool
+    full: bytes, place: files.Place, status: os.stat_result, rules: "Rules"
 ) -> Dict[str, object]:
     """Return what a sink needs beyond mode and mtime: "a" atime_ns, "o" owner, "x" attributes."""
     extra: Dict[str, object] = {}
-    if preserve:
+    if rules.preserve:
         extra["a"] = status.st_atime_ns
-    if archive:
+    if rules.archive:
         extra["o"] = owner(status.st_uid, status.st_gid)
-        attributes = _read_attributes(full, place)
+        attributes = _read_attributes(full, place, rules.follow)
         if attributes:
             extra["x"] = attributes
     return extra
@@ -88,16 +98,16 @@ def is_copied(name: str) -> bool:
     return os.geteuid() == 0 and name.startswith(("security.capability", "trusted."))
 
 
-def _read_attributes(full: bytes, place: files.Place) -> Dict[str, str]:
-    """Return a file's attributes in base64, read without following links. Most files have none,
-    which a look at the whole path tells at once. Raises OSError.
+def _read_attributes(full: bytes, place: files.Place, follow: bool) -> Dict[str, str]:
+    """Return a file's attributes in base64. Most files have none, which a look at the whole path
+    tells at once. Raises OSError.
     """
     if not hasattr(os, "listxattr"):
         return {}
     try:
-        if not any(map(is_copied, os.listxattr(full, follow_symlinks=False))):
+        if not any(map(is_copied, os.listxattr(full, follow_symlinks=follow))):
             return {}
-        fd = files.open_for_reading(place, False)
+        fd = files.open_for_reading(place, follow)
         try:
             names = filter(is_copied, os.listxattr(fd))
             values = {n: base64.b64encode(os.getxattr(fd, n)).decode("ascii") for n in names}

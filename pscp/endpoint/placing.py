@@ -14,6 +14,7 @@ from .paths import to_bytes, to_text
 Again = Tuple[str, List[str]]  # a root, and the names there
 
 INTO, MAKE, AS = "into", "make", "as"
+NO_FOLDER = "no such folder: "
 
 
 class Target(NamedTuple):
@@ -30,12 +31,13 @@ def resolve(
     folders: List[bool],
     *,
     make: bool,
+    mkpath: bool = False,
     again: Optional[Again] = None,
 ) -> Target:
     """Return where these sources land at this end. Raises Refusal, OSError.
 
-    With `make` a folder to copy into is made where it is missing; a dry run makes none. `again` is
-    where they landed in a run that was cut short.
+    With `make` a folder to copy into is made where it is missing, and with `mkpath` those above it;
+    a dry run makes none. `again` is where they landed in a run that was cut short.
     """
     full = os.path.realpath(os.path.expanduser(to_bytes(destination)) or b".")
     is_folder = os.path.isdir(full)
@@ -47,8 +49,14 @@ def resolve(
     if step == INTO:
         return existing(full, names)
     parent, name = os.path.split(full)
+    if mkpath and make:
+        with contextlib.suppress(FileExistsError, NotADirectoryError):
+            os.makedirs(parent)
+    while mkpath and not os.path.lexists(parent):
+        parent, above = os.path.split(parent)
+        name = os.path.join(above, name)
     if not os.path.isdir(parent):
-        raise Refusal(DESTINATION, destination, "no such folder: %s" % to_text(parent))
+        raise Refusal(DESTINATION, destination, NO_FOLDER + to_text(parent))
     if step == AS:
         return existing(parent, [to_text(name)])
     if not make:

@@ -14,6 +14,7 @@ from typing import (
     Any,
     Callable,
     Dict,
+    Iterable,
     List,
     NamedTuple,
     Optional,
@@ -69,6 +70,7 @@ class Target(NamedTuple):
     token: str  # of the copy
     nonce: str  # of this run ("": a dry run)
     known: List[str]  # runs that it may take the copy over from
+    mkpath: bool  # whether the folders above it are made as well
 
 
 class Claim(NamedTuple):
@@ -342,7 +344,7 @@ _ALL = OF_EITHER + OF_SOURCE + OF_SINK + OF_STREAM
 _KINDS: Dict[str, Any] = {kind.__name__: kind for kind in _ALL}
 
 
-def add(kinds: "List[type]", readers: "Dict[object, fields.Reader]") -> None:
+def add(kinds: "Iterable[type]", readers: "Dict[object, fields.Reader]") -> None:
     """Take these records for requests too; `readers` read the types of fields that are new."""
     _KINDS.update({kind.__name__: kind for kind in kinds})
     _READERS.update(readers)
@@ -399,9 +401,9 @@ def _top(value: object) -> Top:
 
 
 def _rules(value: object) -> Rules:
-    recursive, follow, preserve, archive, filters = fields.items(value, 5)
+    recursive, follow, preserve, archive, filters, one = fields.items(value, 6)
     flags = (_flag(recursive), _flag(follow), _flag(preserve), _flag(archive))
-    return Rules(*flags, _filters(filters))
+    return Rules(*flags, _filters(filters), _flag(one))
 
 
 _READERS: Dict[object, fields.Reader] = {

@@ -11,6 +11,7 @@ Read next: ../connect/bootstrap.py, by which it goes to the other end.
 import functools
 import glob
 import os
+import re
 from typing import TYPE_CHECKING, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple, Union
 
 from . import failures, files, hashes, tree, wire
@@ -72,17 +73,22 @@ class Top(NamedTuple):
 def expand(path: str, pattern: bool) -> List[Top]:
     """Return what a source as typed stands for: "~", and with `pattern` *, ? and [...].
 
-    A name that exists is taken literally. A pattern never means parts. Raises Refusal where
-    nothing matches.
+    A name that exists is taken literally; else a backslash escapes. A pattern never means parts.
+    Raises Refusal where nothing matches.
     """
     full = os.path.expanduser(to_bytes(path)) or b"."
     if os.path.lexists(full):
         return [_top(full)]
-    matching = sorted(glob.glob(full)) if pattern else []
+    matching = sorted(glob.glob(as_glob(full))) if pattern else []
     tops = [_top(match) for match in matching if not is_pscps_own(os.path.basename(match))]
     if not tops:
         raise failures.Refusal(failures.DESTINATION, path, "no such file or folder")
     return tops
+
+
+def as_glob(pattern: bytes) -> bytes:
+    """Return the pattern for glob.glob(), which knows no backslash: what one escapes is itself."""
+    return re.sub(rb"(?s)\\(.)", lambda match: glob.escape(match.group(1)), pattern)
 
 
 def _top(full: bytes) -> Top:
@@ -119,13 +125,13 @@ class Source(Announced):
         self, tops: List[Top], rules: tree.Rules, algorithm: str, block_bytes: int, strong: bool
     ) -> None:
         super().__init__()
-        self._tops, self._rules, self.follows = tops, rules, rules.follow
+        self.tops, self.rules, self.follows = tops, rules, rules.follow
         self._roots = [to_bytes(top.path) for top in tops]
         self._algorithm, self._strong = algorithm, strong
         self._room = memoryview(bytearray(block_bytes))
         self._open: files.OpenFiles[tree.Entry, ReadFile] = files.OpenFiles(self._open_file)
         self._held: Dict[int, Root] = {}  # with -a: the root of the top that is read from
-        self._walk: Optional[Iterator[tree.Entry]] = None
+        self.walking: Optional[Iterator[tree.Entry]] = None  # whose entries walk() returns
 
     # --- the manifest
 
@@ -137,11 +143,11 @@ class Source(Announced):
         kind: "Callable[..., tree.Walk]" = tree.Walk,
     ) -> Tuple[List[tree.Entry], bool]:
         """Return the next entries, at most so many, and whether these were the last."""
-        if restart or self._walk is None:
-            self._walk = self.entries(after, kind)
+        if restart or self.walking is None:
+            self.walking = self.entries(after, kind)
         batch: List[tree.Entry] = []
         batch_bytes = 0
-        for entry in self._walk:
+        for entry in self.walking:
             batch.append(entry)
             batch_bytes += len(wire.to_json(entry))
             if batch_bytes >= _WALK_BATCH_BYTES or len(batch) >= most:
@@ -157,7 +163,7 @@ class Source(Announced):
         return self.new_walk(kind).entries(after)
 
     def new_walk(self, kind: "Callable[..., tree.Walk]") -> tree.Walk:
-        return kind([(top.name, to_bytes(top.path)) for top in self._tops], self._rules)
+        return kind([(top.name, to_bytes(top.path)) for top in self.tops], self.rules)
 
     # --- large files, by chunks
 
@@ -178,7 +184,7 @@ class Source(Announced):
 
     def name(self, top: int) -> str:
         """Return the name of a source; "" for the contents of a folder."""
-        return self._tops[top].name
+        return self.tops[top].name
 
     def place(self, value: tree.Entry) -> files.Place:
         """Return where a file is. With -a no link below its top is followed on the way there.
@@ -186,7 +192,7 @@ class Source(Announced):
         Raises OSError, and Changed where there is a link by now.
         """
         top, path, root = value.top, value.path, self._roots[value.top]
-        rest = path.partition("/")[2] if self._tops[top].name else path
+        rest = path.partition("/")[2] if self.tops[top].name else path
         if self.follows or not rest:
             return None, b"%s/%s" % (root, to_bytes(rest)) if rest else root
         if top not in self._held:  # only one is held: there may be many, and they come in order
@@ -266,5 +272,6 @@ class Source(Announced):
 
     def close(self) -> None:
         """Close every file and folder."""
+        self.walking = None  # which closes its folders
         self._open.close()
         self._drop_root()

@@ -50,6 +50,7 @@ class Rules(NamedTuple):
     preserve: bool
     archive: bool
     filters: Sequence[Sequence[str]]  # ("exclude" | "include", regular expression)
+    one_file_system: bool = False  # whether a folder on another device than its top stays empty
 
 
 Filters = Sequence[Tuple[bool, Pattern[bytes]]]  # whether it excludes, and what it matches
@@ -70,7 +71,7 @@ def is_excluded(filters: Filters, path: str, is_folder: bool) -> bool:
     return False
 
 
-def _place(top: int, path: str) -> Tuple[int, List[bytes]]:
+def place(top: int, path: str) -> Tuple[int, List[bytes]]:
     """Return an entry's key in the order of a walk."""
     return top, to_bytes(path).split(b"/")
 
@@ -84,19 +85,22 @@ class Walk:
 
     def entries(self, after: Optional[Tuple[int, str]] = None) -> Iterator[Entry]:
         """Yield all entries; with `after` (top, path) only those behind it in the order."""
-        last = (0, [b""]) if after is None else _place(*after)
+        last = (0, [b""]) if after is None else place(*after)
         for top, (name, path) in enumerate(self._tops):
             if top < last[0] and not self._rules.archive:
                 continue  # with -a all is walked again, as hard links may lead there
             for entry in self._below(top, name, path):
-                if after is None or _place(top, entry.path) > last:
+                if after is None or place(top, entry.path) > last:
                     yield entry
 
-    def _below(self, top: int, name: str, path: bytes) -> Iterator[Entry]:
-        """Yield the entries of one top, depth first; no recursion, for trees may be very deep."""
+    def _below(self, top: int, name: str, path: bytes, fd: Optional[int] = None) -> Iterator[Entry]:
+        """Yield the entries of one top, depth first; no recursion, for trees may be very deep.
+
+        `fd` is of the folder that it is in, and closed at the end.
+        """
         pending = [iter([(name, path)])]
         ancestors = [(0, 0)]
-        fds: List[Optional[int]] = [None]  # of the folders that the walk is in
+        fds = [fd]  # of the folders that the walk is in
         try:
             while pending:
                 step = next(pending[-1], None)
@@ -182,7 +186,9 @@ class Walk:
             failure = failures.data(failures.UNSUPPORTED, path, "a loop of links")
             return self._error(top, path, failure), None
         entry = self._described(top, path, full, (fd, name), status)
-        return entry, key if is_folder and self._rules.recursive else None
+        rules = self._rules
+        is_mount = rules.one_file_system and ancestors[1:] and key[0] != ancestors[1][0]
+        return entry, key if is_folder and rules.recursive and not is_mount else None
 
     def _described(
         self, top: int, path: str, full: bytes, place: files.Place, status: os.stat_result
@@ -192,10 +198,7 @@ class Walk:
             failure = failures.data(failures.UNSUPPORTED, path, problem)
             return self._error(top, path, failure)
         try:
-            rules = self._rules
-            extra = metadata.read(
-                full, place, status, preserve=rules.preserve, archive=rules.archive
-            )
+            extra = metadata.read(full, place, status, self._rules)
             if kind == LINK:
                 extra["to"] = to_text(os.readlink(place[1], dir_fd=place[0]))
         except OSError as error:

@@ -29,7 +29,7 @@ from pscp.measuring.advice import Kernel, Measurement, Moved, Point
 from pscp.measuring.opener import CipherOpener
 from pscp.measuring.trial import Trial
 from pscp.options import Options
-from pscp.transfer.negotiation import choose_hash
+from pscp.transfer.beginnings import choose_hash
 
 if TYPE_CHECKING:
     from typing import Unpack

@@ -15,9 +15,9 @@ from pscp.connect.bootstrap import RemoteAgent
 from pscp.endpoint import tree
 from pscp.measuring import advice
 from pscp.options import CHUNK_BYTES, Options
+from pscp.transfer.beginnings import sink_request, source_request
 from pscp.transfer.lane import Lane
 from pscp.transfer.lane_context import LaneContext
-from pscp.transfer.negotiation import sink_request, source_request
 from pscp.transfer.plan import Chunk, Failure, Placed
 from pscp.transfer.work_queue import WorkQueue
 from pscp.values import KIB

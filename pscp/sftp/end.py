@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pscp.endpoint import failures, fence, requests, wire
+from pscp.endpoint import chosen, failures, fence, owners, requests, wire
 from pscp.endpoint.end import not_here
 from pscp.endpoint.paths import to_bytes
 from pscp.sftp import placing
@@ -99,6 +99,12 @@ class End:
         found = Fence(self._client, to_bytes(request.root), request.token)
         return await found.claim(request.nonce, request.known)
 
+    async def owners(self, request: owners.Owners) -> list[object]:
+        if request.user or request.group:
+            what = "over SFTP users and groups are known by their numbers only"
+            raise failures.Refusal(failures.UNSUPPORTED, "", what)
+        return [None, None, True]
+
     async def clean(self, request: requests.Clean) -> dict[str, object]:
         if request.path is not None:
             self._search = Search(self._client, request.path, request.remove)
@@ -133,7 +139,10 @@ ANSWERS: dict[type, Answer] = {
     requests.Target: End.target,
     requests.Claim: End.claim,
     requests.Clean: End.clean,
+    owners.Owners: End.owners,
     requests.Walk: _by_source(Source.walk),
+    chosen.Listed: _by_source(Source.listed),
+    chosen.Above: _by_source(Source.above),
     requests.Extents: _by_source(Source.extents),
     requests.Digests: _by_source(Source.digests),
     requests.ExtentsThere: _by_sink(Sink.extents),

@@ -16,7 +16,7 @@ import os
 from pscp.endpoint import failures, placing, requests
 from pscp.endpoint.paths import is_pscps_own, to_bytes, to_text
 from pscp.endpoint.placing import Target
-from pscp.endpoint.source import Top
+from pscp.endpoint.source import Top, as_glob
 from pscp.sftp.client import Client
 from pscp.sftp.packets import Attrs, SftpError
 from pscp.sftp.paths import absolute, join, lookup
@@ -27,7 +27,7 @@ from pscp.sftp.tree import list_folder
 async def expand(client: Client, path: str, pattern: bool) -> list[Top]:
     """Return the sources that a path as typed means. Raises Refusal where there is none.
 
-    A name that exists is taken literally; a pattern never means parts.
+    A name that exists is taken literally; else a backslash escapes. A pattern never means parts.
     """
     full = await absolute(client, to_bytes(path) or b".")
     top = start(_top(client, full))
@@ -46,7 +46,7 @@ async def _matching(client: Client, full: bytes, typed: bytes) -> list[bytes]:
     """
     names = typed.removeprefix(b"~/")
     found = [full.removesuffix(names) or b"/"]
-    for name in names.split(b"/"):
+    for name in as_glob(names).split(b"/"):
         if not name:
             continue
         if not glob.has_magic(name):
@@ -79,7 +79,7 @@ async def _top(client: Client, full: bytes) -> Top:
 async def resolve(client: Client, request: requests.Target) -> Target:
     """Return what DEST means for these sources. Raises Refusal, SftpError.
 
-    A missing folder to copy into is made, but not by a dry run.
+    A missing folder to copy into is made, and with `mkpath` those above it, but not by a dry run.
     """
     destination, names, folders = request.path, request.names, request.folders
     path = await absolute(client, to_bytes(destination))
@@ -95,11 +95,13 @@ async def resolve(client: Client, request: requests.Target) -> Target:
     if step == placing.INTO:
         return await _existing(client, real, names)
     parent, name = os.path.split(real)
+    if request.mkpath:
+        parent, name = await _above(client, parent, name, make=bool(request.nonce))
     above = start(lookup(client, parent, follow=True))
     found = start(_existing(client, parent, [to_text(name)]))
     status = await above
     if status is None or not status.is_folder:
-        message = f"no such folder: {to_text(parent)}"
+        message = placing.NO_FOLDER + to_text(parent)
         raise failures.Refusal(failures.DESTINATION, destination, message)
     if step == placing.AS:
         return await found
@@ -107,6 +109,20 @@ async def resolve(client: Client, request: requests.Target) -> Target:
         return Target(to_text(parent), placing.below(to_text(name), names), [])
     await _make_folder(client, real)
     return await _existing(client, real, names)
+
+
+async def _above(client: Client, parent: bytes, name: bytes, *, make: bool) -> tuple[bytes, bytes]:
+    """Return a folder that is there, and the name below it; with `make` those between are made."""
+    missing: list[bytes] = []
+    while (status := await lookup(client, parent, follow=True)) is None:
+        parent, above = os.path.split(parent)
+        missing.insert(0, above)
+    if not make or not status.is_folder:
+        return parent, b"/".join([*missing, name])
+    for folder in missing:
+        parent = join(parent, folder)
+        await _make_folder(client, parent)
+    return parent, name
 
 
 async def _make_folder(client: Client, path: bytes) -> None:

@@ -3,7 +3,7 @@
 A chunk's READs are all in flight at once, and those of the next chunks behind them; its bytes are
 sent on in order, then its digest. Nothing but size and mtime tells whether a file changed.
 
-Not here: the walk (tree.py), digests of far files (digests.py).
+Not here: the walk (tree.py), the entries of a list (chosen.py), digests of far files (digests.py).
 Read next: agent.py.
 """
 
@@ -12,10 +12,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 from pscp.endpoint import failures, hashes, requests, tree, wire
-from pscp.endpoint.files import Changed
+from pscp.endpoint.chosen import Above, Listed, above_path
+from pscp.endpoint.files import Changed, Unsized
 from pscp.endpoint.paths import to_bytes
-from pscp.endpoint.source import Known, known
+from pscp.endpoint.source import Known, Top, known
 from pscp.sftp import packets
+from pscp.sftp.chosen import ChosenWalk
 from pscp.sftp.client import Client
 from pscp.sftp.commit import extents_behind
 from pscp.sftp.digests import Digests, Hashing
@@ -66,12 +68,33 @@ class Source:
         """Return the next entries, and whether these were the last."""
         if request.restart or self._walk is None:
             self._walk = Walk(self._client, self._tops, self._rules).entries(request.after)
+        return await self._next(self._walk, request.most)
+
+    async def listed(self, request: Listed) -> tuple[list[tree.Entry], bool]:
+        """Do as walk(), for listed paths."""
+        if request.restart or self._walk is None:
+            walk = ChosenWalk(self._client, self._tops, self._rules)
+            self._walk = walk.listed(request.paths, request.after)
+        return await self._next(self._walk, request.most)
+
+    async def above(self, request: Above) -> list[tree.Entry]:
+        """Return the entries of folders above sources."""
+        rules = self._rules._replace(recursive=True, follow=True, filters=())
+        tops = [
+            Top("", above_path(self._tops[number].path, levels), True)
+            for number, levels in request.folders
+        ]
+        return list(await ChosenWalk(self._client, tops, rules).described())
+
+    async def _next(
+        self, walk: AsyncIterator[tree.Entry], most: int
+    ) -> tuple[list[tree.Entry], bool]:
         batch: list[tree.Entry] = []
         total_bytes = 0
-        async for entry in self._walk:
+        async for entry in walk:
             batch.append(entry)
             total_bytes += len(wire.to_json(entry))
-            if total_bytes >= _WALK_BATCH_BYTES or len(batch) >= request.most:
+            if total_bytes >= _WALK_BATCH_BYTES or len(batch) >= most:
                 return batch, False
         return batch, True
 
@@ -280,15 +303,16 @@ class Source:
         await handles.take(1)
         try:
             handle = await self._open(value)
-            await read_all(
-                self._client, handle, 0, value.size, lambda view: parts.append(bytes(view))
-            )
+            length = value.size or 1  # of an empty file too, as it may not be empty
+            await read_all(self._client, handle, 0, length, lambda view: parts.append(bytes(view)))
             status, _ = await outcomes(self._client.fstat(handle), self._client.close(handle))
         finally:
             handles.give(1)
         body = b"".join(parts)
         if isinstance(status, Exception):
             raise status
+        if body and not status.size:
+            raise Unsized()
         if len(body) != value.size or not _is_same(status, value):
             raise Changed()
         return body, await self._digest_of_body(path, body)
@@ -315,6 +339,8 @@ class Source:
         self, value: tree.Entry, extents: requests.Pieces, algorithm: str
     ) -> list[str | None]:
         path = self._full(value)
+        if not value.size:
+            await self._read_whole(value)
         if not _is_same(await self._status(path), value):
             raise Changed()
         digests = await self._hashing.hex_digests(path, extents, algorithm)

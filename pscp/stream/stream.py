@@ -26,8 +26,9 @@ from pscp.endpoint.stream import SLOT_BYTES, Cutter, Reorder
 from pscp.options import Options
 from pscp.progress import Counters, format_bytes
 from pscp.stream.pipe import Out, Pipe, Pull, Push, Target
+from pscp.transfer.beginnings import choose_hash
 from pscp.transfer.copy import make_pool
-from pscp.transfer.negotiation import choose_hash, replace_dead
+from pscp.transfer.negotiation import replace_dead
 from pscp.transports.openssh import reap
 
 if TYPE_CHECKING:

@@ -25,6 +25,7 @@ from pscp.log import Log
 from pscp.options import CHUNK_BYTES, Options
 from pscp.progress import Counters, Result, count
 from pscp.transfer.autotune import LOGIN_TRIPS, LOSSY_S, Path, usual_lanes
+from pscp.transfer.beginnings import choose_hash, sink_request, source_request
 from pscp.transfer.coordinator import Coordinator
 from pscp.transfer.copy_terms import CopyTerms, PoolTerms
 from pscp.transfer.failure_lines import FilePlaces
@@ -32,15 +33,8 @@ from pscp.transfer.folder_check import may_check_folders
 from pscp.transfer.journal import Journal, token_of
 from pscp.transfer.lane_context import LaneContext
 from pscp.transfer.lane_pool import LanePool
-from pscp.transfer.negotiation import (
-    Agreement,
-    CopyRequest,
-    Negotiation,
-    choose_hash,
-    replace_dead,
-    sink_request,
-    source_request,
-)
+from pscp.transfer.negotiation import Agreement, CopyRequest, Negotiation, replace_dead
+from pscp.transfer.relative import folders_above
 from pscp.transfer.work_queue import WorkQueue
 
 if TYPE_CHECKING:
@@ -128,15 +122,7 @@ class Run:
         agreed = self._negotiation.agree(agents, tops, token, self._nonce, journal)
         far = agents[0]
         algorithm = choose_hash(far, *sources[:1])
-        pool = make_pool(
-            request.connections,
-            self._options,
-            request.counters,
-            far,
-            is_push=request.is_push,
-            note=request.reporter.note,
-            far_source=request.far_source,
-        )
+        pool = self._make_pool(far)
         terms = self._terms(pool, far, agreed, algorithm, tops=tops, journal=journal)
         reuses = not any(agent.is_sftp for agent in (far, *sources[:1]))
         coordinator = Coordinator(replace(terms, reuses=reuses, token=token))
@@ -157,6 +143,18 @@ class Run:
             agents += pool.kept.agents
         self._learn(pool)
         return self._result(coordinator, pool)
+
+    def _make_pool(self, far: RemoteAgent) -> LanePool:
+        request = self._request
+        return make_pool(
+            request.connections,
+            self._options,
+            request.counters,
+            far,
+            is_push=request.is_push,
+            note=request.reporter.note,
+            far_source=request.far_source,
+        )
 
     def _learn(self, pool: LanePool) -> None:
         """Say how many lanes there were, and keep what the next copy should know of the path."""
@@ -194,6 +192,10 @@ class Run:
 
     def _far_tops(self, agents: list[RemoteAgent], sources: list[RemoteAgent]) -> list[source.Top]:
         far_source = self._request.far_source
+        if self._options.one_file_system and (sources or agents)[0].is_sftp:
+            raise errors.CopyError(
+                "over SFTP one file system is not told from another, so -x needs python3 there"
+            )
         if far_source is None:
             return self._negotiation.far_tops(agents, self._request.connections)
         return self._negotiation.far_tops(sources, far_source.connections)
@@ -230,6 +232,10 @@ class Run:
             folds=agreed.claimed.folds,
             checks_folders=can_check_folders and may_check_folders(self._options),
             keep_digests=request.keep_digests,
+            listed=request.listed,
+            above=folders_above(self._negotiation.names, agreed.target.names)
+            if self._options.has_whole_paths
+            else {},
         )
 
     def _note_sftp(self, far: RemoteAgent) -> None:

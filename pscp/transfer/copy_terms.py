@@ -6,8 +6,8 @@ Not here: what is done with them (coordinator.py, lane_pool.py), what the lanes 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from pscp.connect.connections import Connections
 from pscp.connect.host_cache import Known
@@ -18,6 +18,7 @@ from pscp.transfer.autotune import Path
 from pscp.transfer.failure_lines import FilePlaces
 from pscp.transfer.journal import Journal
 from pscp.transfer.lane_context import LaneContext
+from pscp.transfer.path_list import PathList
 from pscp.transfer.work_queue import WorkQueue
 
 _log = Log("transfer")
@@ -40,6 +41,9 @@ class CopyTerms:
     folds: bool = False  # names at the destination do not differ by case
     checks_folders: bool = False  # whole folders are compared by listings (folder_check.py)
     keep_digests: bool = True
+    # With -R, by path at the destination: one of the sources below, and how many levels.
+    above: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    listed: PathList | None = None  # what is copied of the source, instead of all of it
     reuses: bool = False  # the sink can take what is the same from a file that is there
     token: str = ""  # of the copy
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from pscp.endpoint import metadata, requests, tree
 from pscp.endpoint.end import End
+from pscp.endpoint.source import Source
 from pscp.errors import PscpError
 from pscp.transfer.lane_share import LEAST_BYTES, Window
 from pscp.transfer.work_queue import WorkQueue
@@ -122,12 +123,14 @@ class LaneContext:
         """Return a new near end for a lane, which `lost` ends."""
         return self._make_near(lost) if self._make_near else End(self._umask, self._stream)
 
-    def near_source_entries(self, kind: type[tree.Walk]) -> Iterator[tree.Entry]:
-        """Yield the entries of the source at this end, as this kind of walk finds them."""
+    def near_source_entries(
+        self, entries: Callable[[Source], Iterator[tree.Entry]] = Source.entries
+    ) -> Iterator[tree.Entry]:
+        """Yield the entries of the source at this end, or what `entries` yields for it."""
         end = End(self._umask, self._stream)
         end.begin(self.begin_near)
         try:
-            yield from end.file_source().entries(kind=kind)
+            yield from entries(end.file_source())
         finally:
             end.close()
 

@@ -1,22 +1,23 @@
 """What is settled with both ends before a copy has lanes: its sources, its digest, and where it
-lands; and the requests that then make an end its source or its sink.
+lands.
 
-Not here: the copy's story (copy.py), the answers (endpoint/end.py), how DEST is read
-(endpoint/placing.py), who owns a copy (endpoint/fence.py), who sends a lane's requests (lane.py).
+Not here: what makes an end the source or the sink (beginnings.py), the copy's story (copy.py), the
+answers (endpoint/end.py), how DEST is read (endpoint/placing.py), who owns a copy
+(endpoint/fence.py), who sends a lane's requests (lane.py).
 """
 
 from __future__ import annotations
 
+import glob
 import re
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from pscp import errors, filters, stops
-from pscp.connect.bootstrap import RemoteAgent, copy_modules
+from pscp import errors, stops
+from pscp.connect.bootstrap import RemoteAgent
 from pscp.connect.connections import Connections
-from pscp.endpoint import failures, hashes, metadata, placing, requests, source, tree
+from pscp.endpoint import failures, metadata, placing, requests, source
 from pscp.endpoint.end import End
 from pscp.endpoint.paths import check
 from pscp.endpoint.wire import WireError
@@ -25,19 +26,16 @@ from pscp.log import Log
 from pscp.options import Options
 from pscp.progress import Counters, Reporter
 from pscp.progress import Failure as Reported
-from pscp.transfer import answers
+from pscp.transfer import answers, relative
 from pscp.transfer.journal import Journal
-from pscp.transfer.plan import expected_top
+from pscp.transfer.path_list import PathList
+from pscp.transfer.plan import as_pattern, expected_top, last_name
 from pscp.transfer.results import as_error
-from pscp.values import KIB
 
 _log = Log("transfer")
 _NONCE = re.compile("[0-9a-f]{8}")
 _EARLIER_MOST = 64  # as endpoint/fence.py keeps
 _PAUSES_S = (1.0, 2.0, 4.0)  # before a request is made again, whose connection was lost
-_LIMITED_BLOCK_BYTES = 256 * KIB  # a block goes at once: larger ones would make -l a row of bursts
-
-_SEVERAL = "the contents of two folders may have the same names: copy one folder after the other"
 
 
 if TYPE_CHECKING:
@@ -55,11 +53,25 @@ class CopyRequest:
     reporter: Reporter
     counters: Counters
     keep_digests: bool
+    listed: PathList | None = None  # what is copied of the source (--files-from)
     far_source: FarSource | None = None  # where neither end is here
 
     @property
     def is_push(self) -> bool:
         return self.to.is_remote
+
+    @property
+    def from_paths(self) -> list[str]:
+        """The sources' paths; with a list, the contents of its folder."""
+        paths = [each.path if each.is_remote else each.literal_path for each in self.froms]
+        return paths if self.listed is None else [f"{path or '.'}/." for path in paths]
+
+    @property
+    def to_path(self) -> str:
+        """The destination's path; where it is a folder in any case, with a slash at its end."""
+        path = self.to.path if self.to.is_remote else self.to.literal_path
+        is_folder = self.listed is not None or self.options.relative
+        return f"{path}/" if is_folder and path and not path.endswith("/") else path
 
     def explain(self, text: str) -> None:
         """Log what was decided, and show it with -v."""
@@ -77,7 +89,7 @@ class Claimed(NamedTuple):
     server: Mapping[str, object] = {}  # what was found of a server for SFTP (sftp/fence.py)
 
 
-_NO_CLAIM = Claimed()
+NO_CLAIM = Claimed()
 
 
 class Agreement(NamedTuple):
@@ -85,7 +97,7 @@ class Agreement(NamedTuple):
 
     target: placing.Target
     nonce: str = ""  # of this run; "" for one that changes nothing
-    claimed: Claimed = _NO_CLAIM
+    claimed: Claimed = NO_CLAIM
 
 
 class Negotiation:
@@ -95,33 +107,80 @@ class Negotiation:
         self._request, self._options = request, request.options
         self._near = End(metadata.current_umask())
         self.missing: list[Reported] = []  # sources that are not there
+        self.names: list[str] = []  # of the sources below DEST
 
     # --- the sources
 
     def near_tops(self) -> list[source.Top]:
         """Return the sources at this end. One that is missing is reported."""
-        tops: list[source.Top] = []
-        for location in self._request.froms:
+        found: list[tuple[str, source.Top]] = []
+        for path, location in zip(self._request.from_paths, self._request.froms, strict=True):
             try:
-                tops += source.expand(location.literal_path, False)
+                found += [(path, top) for top in source.expand(path, False)]
             except failures.Refusal as error:
                 self._report_missing(failures.data(error.kind, location.path, str(error)))
-        return tops
+        return self._named(found)
 
     def far_tops(self, agents: list[RemoteAgent], connections: Connections) -> list[source.Top]:
         """Return the sources at the far end. One that is missing is reported."""
-        paths = [location.path for location in self._request.froms]
+        paths = self._request.from_paths
+        tops: list[tuple[str, source.Top]] = []
+        literal: list[str] = []  # paths that may be patterns, but are names that exist
+        for path, found in zip(paths, self._expand(agents, connections, paths), strict=True):
+            if isinstance(found, dict):
+                self._report_missing(_checked_failure(found), self._request.froms[0].prefix)
+                continue
+            tops += [(path, top) for top in found]
+            is_name = [top.name for top in found] == [last_name(path)]
+            if glob.has_magic(path) and is_name:
+                literal.append(path)
+        if self._request.listed is not None and len(tops) > 1:
+            raise errors.DestinationError("the list of --files-from is for one source, not several")
+        if literal and not self._options.quiet:
+            self._note_patterns(agents, connections, literal)
+        return self._named(tops)
+
+    def _named(self, found: list[tuple[str, source.Top]]) -> list[source.Top]:
+        """Return the sources, each with the path that it was typed as; keep their names."""
+        if not self._options.has_whole_paths:
+            self.names = [top.name for _, top in found]
+            return [top for _, top in found]
+        is_pull, is_strict = self._request.froms[0].is_remote, self._options.strict_names
+        named = [
+            (relative.name_of(path, top, is_pattern=is_pull, is_strict=is_strict), top)
+            for path, top in found
+        ]
+        alone = relative.without_repeated(named)
+        self.names = [name for name, _ in alone]
+        return [top for _, top in alone]
+
+    def _expand(
+        self, agents: list[RemoteAgent], connections: Connections, paths: list[str]
+    ) -> list[list[source.Top] | dict[str, object]]:
+        """Return for each path the far end's sources, or its failure. Raises ProtocolError."""
         answer = self._ask(False, agents, requests.Expand(paths, glob=True), connections)
-        tops: list[source.Top] = []
         try:
-            for path, found in zip(paths, answers.items(answer), strict=True):
-                if isinstance(found, dict):
-                    self._report_missing(_checked_failure(found), self._request.froms[0].prefix)
-                else:
-                    tops += [self._checked_top(path, row) for row in answers.items(found)]
+            return [
+                found
+                if isinstance(found, dict)
+                else [self._checked_top(path, row) for row in answers.items(found)]
+                for path, found in zip(paths, answers.items(answer), strict=True)
+            ]
         except (TypeError, ValueError) as error:
             raise errors.ProtocolError(f"sources of another shape: {error}") from None
-        return tops
+
+    def _note_patterns(
+        self, agents: list[RemoteAgent], connections: Connections, paths: list[str]
+    ) -> None:
+        """Note each path that was taken for a name, and would match others as a pattern."""
+        patterns = list(map(as_pattern, paths))
+        tops = self._expand(agents, connections, patterns)
+        for path, pattern, found in zip(paths, patterns, tops, strict=True):
+            if isinstance(found, list) and [top.name for top in found] != [last_name(path)]:
+                self._request.reporter.note(
+                    f"{path}: there is a file of this very name, and it alone is copied; "
+                    f"as a pattern it is written {pattern}"
+                )
 
     def _checked_top(self, path: str, row: object) -> source.Top:
         """Return a source that the far end names. Without -T it must have been asked for."""
@@ -154,19 +213,20 @@ class Negotiation:
 
         From then on no other run changes the copy. Raises DestinationError and CopyRunning.
         """
-        names = [top.name for top in tops]
-        for name, times in Counter(names).items():
-            if times > 1:
-                what = f"{name}: several sources have this name"
-                raise errors.DestinationError(what if name else _SEVERAL)
+        names = self.names
+        relative.check_alone(names)
         if self._options.transfer_test:
             self._ask_far(agents, requests.Ping())  # for the round trip's time
             return Agreement(placing.Target("", names, []))
-        to = self._request.to
-        path = to.path if self._request.is_push else to.literal_path
-        are_folders = [top.is_folder for top in tops]
         request = requests.Target(
-            path, names, are_folders, journal.again(names), token, nonce, journal.runs
+            path=self._request.to_path,
+            names=names,
+            folders=[top.is_folder for top in tops],
+            again=journal.again(names),
+            token=token,
+            nonce=nonce,
+            known=journal.runs,
+            mkpath=self._options.mkpath,
         )
         answer = self._ask(not self._request.is_push, agents, request)
         try:
@@ -248,9 +308,12 @@ class Negotiation:
         answer, is_failed = found[0]
         if is_failed:
             failure = _checked_failure(answer)
+            message, hint = failure["message"], ""
+            if message.startswith(placing.NO_FOLDER) and not self._options.mkpath:
+                hint = "--mkpath makes the folders above DEST that are missing"
             of_source = isinstance(request, requests.Expand)
             where = (self._request.froms[0] if of_source else self._request.to).prefix
-            raise errors.DestinationError(f"{where}{failure['path']}: {failure['message']}")
+            raise errors.DestinationError(f"{where}{failure['path']}: {message}", hint)
         return answer
 
 
@@ -295,93 +358,3 @@ def _checked_name(value: object) -> str:
     except failures.Refusal:
         pass
     raise errors.ProtocolError(f"the far end sends what is no name: {value!a}")
-
-
-# --- what an end is asked to be
-
-
-def choose_hash(far: RemoteAgent, source: RemoteAgent | None = None) -> str:
-    """Return the fastest digest that both ends have: the far one, and this one or `source`.
-
-    Raises ProtocolError if there is none.
-    """
-    try:
-        return hashes.fastest(source.hashes if source else hashes.speeds(), far.hashes)
-    except ValueError:
-        raise errors.ProtocolError("the two ends have no digest in common") from None
-
-
-def source_request(
-    tops: list[source.Top], options: Options, algorithm: str, *, lists: bool = False
-) -> requests.BeginSource:
-    """Return the request that makes an end the source of this copy.
-
-    With `lists` whole folders are compared by listings.
-    """
-    rules = tree.Rules(
-        recursive=options.recursive,
-        follow=not options.archive,
-        preserve=options.preserve,
-        archive=options.archive,
-        filters=filters.regexes(options.filters),
-    )
-    block_bytes = options.block_bytes
-    if options.limit_kbit_s is not None:
-        block_bytes = min(block_bytes, _LIMITED_BLOCK_BYTES)
-    return requests.BeginSource(
-        tops=tops,
-        rules=rules,
-        hash=algorithm,
-        block_bytes=block_bytes,
-        strong=options.strong,
-        test=options.transfer_test,
-        debug=options.debug,
-        modules=_named({**_modules(options), "listings": lists}),
-    )
-
-
-def _modules(options: Options) -> dict[str, bool]:
-    """Return which modules both ends need beside those of every copy."""
-    is_real = not options.transfer_test
-    return {"mirror": options.delete and is_real, "moving": options.remove_source_files and is_real}
-
-
-def _named(wanted: Mapping[str, bool]) -> str:
-    return copy_modules([name for name in wanted if wanted[name]])
-
-
-def sink_request(
-    root: str,
-    token: str,
-    options: Options,
-    algorithm: str,
-    nonce: str = "",
-    *,
-    claimed: Claimed = _NO_CLAIM,
-    has_old: bool = False,
-    lists: bool = False,
-) -> requests.BeginSink:
-    """Return the request that makes an end the sink of this copy, for the run with this nonce.
-
-    With `has_old` something is there already, to take what is the same from. With `lists` whole
-    folders are compared by listings.
-
-    Without a nonce the sink changes nothing.
-    """
-    inplace = options.inplace and has_old
-    of_sink = {"reuse": has_old, "backup": options.backup, "inplace": inplace, "listings": lists}
-    return requests.BeginSink(
-        root=root,
-        token=token,
-        nonce=nonce,
-        earlier=list(claimed.earlier),
-        hash=algorithm,
-        strong=options.strong,
-        preserve=options.preserve,
-        archive=options.archive,
-        test=options.transfer_test,
-        server=dict(claimed.server),
-        debug=options.debug,
-        backup=list(options.backups),
-        modules=_named({**_modules(options), **of_sink}),
-    )

@@ -2,7 +2,8 @@
 
 Pure: nothing here opens, reads or waits.
 
-Not here: the walk that finds entries (endpoint/tree.py).
+Not here: the walk that finds entries (endpoint/tree.py), the places of sources with -R
+(relative.py).
 Read next: coordinator.py.
 """
 
@@ -17,7 +18,7 @@ from typing import NamedTuple, Protocol
 from pscp import filters
 from pscp.endpoint import failures, paths, requests, source, tree
 from pscp.endpoint.files import Extent
-from pscp.endpoint.paths import is_pscps_own, to_bytes
+from pscp.endpoint.paths import is_pscps_own, to_bytes, to_text
 from pscp.options import Options
 
 Failure = failures.Data
@@ -291,7 +292,7 @@ class Placement:
     def _path(self, top: int, path: str) -> str:
         """Return where a path lands. Raises ValueError and Refusal as place() does."""
         name, rest = self._tops[top].name, path
-        if not name and path.partition("/")[0] in self._taken:
+        if not (name or self._names[top]) and path.partition("/")[0] in self._taken:
             raise failures.Refusal(failures.DESTINATION, path, "another source has this name")
         if name:
             first, slash, rest = path.partition("/")
@@ -316,10 +317,11 @@ class SourceRules:
     def check(self, entry: tree.Entry) -> None:
         """Raise ValueError for an entry that was not asked for, LookupError for its source."""
         top = self._tops[entry.top]
-        if entry.kind in (tree.LINK, tree.HARDLINK) and not self._options.archive:
-            raise ValueError("is a link, which only -a asks for")
+        is_no_link = self._options.follows_links and entry.kind == tree.LINK
+        if is_no_link or (entry.kind == tree.HARDLINK and not self._options.archive):
+            raise ValueError("is a link, which only -a without -L asks for")
         is_in_folder = entry.kind == tree.FOLDER or top.is_folder or entry.path != top.name
-        if is_in_folder and not self._options.recursive:
+        if is_in_folder and not (self._options.recursive or self._options.files_from):
             raise ValueError("is a folder, or in one, which only -r asks for")
         if top.is_folder and entry.path == top.name and entry.kind in (tree.FILE, tree.HARDLINK):
             raise ValueError("is a file now, and was a folder")
@@ -351,16 +353,26 @@ class SourceRules:
 def expected_top(pattern: str, top: source.Top) -> bool:
     """Return whether a far end may send this source for a pattern, as scp and glob(3) would."""
     typed, name = pattern.rstrip("/"), top.name
-    wanted = typed.rpartition("/")[2]
+    wanted = to_text(source.as_glob(to_bytes(pattern))).rstrip("/").rpartition("/")[2]
     if wanted in ("", ".", ".."):  # the contents of a folder
         return name == "" and top.is_folder
     if not name or "/" in name:
         return False
     is_shown = not name.startswith(".")
-    if name == wanted or (
-        (is_shown or wanted.startswith(".")) and fnmatch.fnmatchcase(name, wanted)
-    ):
+    is_matching = (is_shown or wanted.startswith(".")) and fnmatch.fnmatchcase(name, wanted)
+    if is_matching or name == typed.rpartition("/")[2]:  # a name that exists is taken literally
         return True
     # Only the far end knows the name of a home.
     is_home = typed.startswith("~") and "/" not in typed
     return is_home and is_shown and top.is_folder
+
+
+def last_name(path: str) -> str:
+    """Return the last name of a path as typed."""
+    return path.rstrip("/").rpartition("/")[2]
+
+
+def as_pattern(path: str) -> str:
+    """Return this pattern in a form that is hardly a file's name: with an escaped slash."""
+    folder, slash, name = path.removeprefix("~/").rstrip("/").rpartition("/")
+    return f"{folder or (slash and '/.') or '.'}\\/{name}"

@@ -49,8 +49,8 @@ class Copy(Protocol):
     """What a Look needs of its copy."""
 
     terms: CopyTerms
-    ending: Ending
     results: Results
+    ending: Ending
 
     def send(
         self,
@@ -67,6 +67,9 @@ class Copy(Protocol):
 
     def unchanged(self, items: list[Placed], differing: list[Placed]) -> None: ...
 
+
+# What no file and no link replaces; so nothing of it is sent.
+_IN_THE_WAY = {tree.FOLDER: "a folder", "other": "a special file"}
 
 OfFile = answers.Digests | Failure
 Decide = Callable[[list[OfFile], list[OfFile]], None]  # gets both ends' answers, one per file
@@ -97,26 +100,36 @@ class Look:
         to_adopt: list[Placed] = []  # of those, what has other metadata
         to_hash: list[Placed] = []
         for item, there in zip(items, found, strict=True):
-            if there.kind:
-                self._copy.results.replaces(item.entry.path)
-            outcome = self._verdict(item.entry, there)
-            if there.left and not _goes_on(item, outcome):
-                self._copy.ending.add_unwanted(item.entry.path, there.left)
+            outcome = self._decide_one(item, there)
             if outcome is Verdict.UNCHANGED:
                 unchanged.append(item)
                 if not has_same_metadata(item.entry, there, options):
                     to_adopt.append(item)
             elif outcome is Verdict.HASHED:
                 to_hash.append(item)
-            elif outcome is Verdict.SKIPPED:
-                self._skip(item.entry)
-            else:
-                self._send_there(item, there)
         self._copy.unchanged(unchanged, to_adopt)
         for item in [each for each in to_hash if self._by_data(each)]:
             self._compare_data(item)
         for group in _groups([each for each in to_hash if not self._by_data(each)]):
             self._compare(group)
+
+    def _decide_one(self, item: Placed, there: There) -> Verdict | None:
+        """Return what is to become of an item; send, skip or refuse it here. None: refused."""
+        entry = item.entry
+        if there.kind:
+            self._copy.results.replaces(entry.path)
+        outcome = self._verdict(entry, there)
+        in_the_way = _in_the_way(entry, there, outcome)
+        if there.left and (in_the_way or not _goes_on(item, outcome)):
+            self._copy.ending.add_unwanted(entry.path, there.left)
+        if in_the_way is not None:
+            self._copy.results.failed(in_the_way)
+            return None
+        if outcome is Verdict.SKIPPED:
+            self._skip(entry)
+        elif outcome is Verdict.SENT:
+            self._send_there(item, there)
+        return outcome
 
     def _verdict(self, entry: tree.Entry, there: There) -> Verdict:
         outcome = verdict(entry, there, self._terms.options)
@@ -341,6 +354,15 @@ def _goes_on(item: Placed, outcome: Verdict) -> bool:
     """Return whether _send() will deal with the parts that earlier runs left of this entry."""
     is_large = item.entry.kind == tree.FILE and not goes_in_pack(item.entry)
     return is_large and outcome is Verdict.SENT
+
+
+def _in_the_way(entry: tree.Entry, there: There, outcome: Verdict) -> Failure | None:
+    """Return the failure of a file or a link whose place something else has; None for none."""
+    is_wanted = outcome in (Verdict.SENT, Verdict.HASHED)
+    if entry.kind == tree.FOLDER or there.kind not in _IN_THE_WAY or not is_wanted:
+        return None
+    message = f"is {_IN_THE_WAY[there.kind]} at the destination"
+    return failures.data(failures.DESTINATION, entry.path, message)
 
 
 def _are_same(mine: OfFile, theirs: OfFile) -> bool:

@@ -1,6 +1,6 @@
 """Keeps any number of rows for the end of a copy: many of them in a temporary file.
 
-Not here: what the rows are (ending.py, mirror.py, moving.py).
+Not here: what the rows are (ending.py, mirror.py, moving.py), a list that is sorted (path_list.py).
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ class Spool:
 
             self._file = SpooledTemporaryFile(_MEMORY_BYTES)  # noqa: SIM115 - closed by close()
         assert self._file is not None
-        with _room_for_temporary_files():
+        with room_for_temporary_files():
             self._begins.append(self._file.tell())
             self._file.write(json.dumps(row).encode("ascii") + b"\n")
 
     def take(self, backwards: bool = False) -> Iterator[list[Any]]:
         for begin in reversed(self._begins) if backwards else iter(self._begins):
             assert self._file is not None
-            with _room_for_temporary_files():  # what was added last is written now
+            with room_for_temporary_files():  # what was added last is written now
                 self._file.seek(begin)
                 line = self._file.readline()
             yield json.loads(line)
@@ -72,7 +72,7 @@ def grouped(rows: Iterable[list[Any]]) -> Iterator[list[list[Any]]]:
 
 
 @contextlib.contextmanager
-def _room_for_temporary_files() -> Iterator[None]:
+def room_for_temporary_files() -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -80,6 +80,6 @@ def _room_for_temporary_files() -> Iterator[None]:
 
         folder = tempfile.tempdir or os.environ.get("TMPDIR", "/tmp")
         raise CopyError(
-            f"{folder}: no room for the list of folders and hard links: {error.strerror}",
+            f"{folder}: no room for the lists of a copy: {error.strerror}",
             "set TMPDIR to a folder with more room",
         ) from None

@@ -23,7 +23,7 @@ from pscp.connect.bootstrap import RemoteAgent
 from pscp.endpoint import files, hashes, requests, session, source, tree, wire
 from pscp.errors import ConnectError, ConnectionLost, NoAgent, NoPython, ProtocolError, PscpError
 from pscp.options import Options
-from pscp.transfer.negotiation import sink_request, source_request
+from pscp.transfer.beginnings import sink_request, source_request
 from pscp.transports.remote_command import command
 
 OPTIONS = Options(block_bytes=4096)

@@ -49,6 +49,20 @@ def arrived(way: Way) -> list[str]:
     return sorted(str(path.relative_to(way.destination)) for path in found)
 
 
+@pytest.mark.skipif(not os.path.exists("/proc/version"), reason="there is no /proc here")
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_file_of_size_0_with_content_is_refused(way: Way, is_there: bool) -> None:
+    """USERS A43: it was "0 bytes, verified"; also where an empty file of its name is there."""
+    (way.source / "of proc").symlink_to("/proc/version")
+    (way.source / "empty").touch()
+    if is_there:
+        (way.destination / "of proc").touch()
+    [failure] = way.copy("of proc", "empty").failures
+    assert (failure.path, failure.error) == ("of proc", "UnsupportedFile")
+    assert failure.message == "its size is 0, but it has content"
+    assert arrived(way) == ["empty", *["of proc"] * is_there]
+
+
 def test_what_may_not_be_read(powerless: Way) -> None:
     for name in ("a", "secret", "closed/inner", "half closed/x", "z", "large", "large secret"):
         write(powerless.source / name, 200_000 if "large" in name else 3)

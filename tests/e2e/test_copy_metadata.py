@@ -5,13 +5,16 @@ Not here: contents (test_copy_contents.py), what may not be read (test_copy_fail
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import stat
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from compare import assert_same_tree
+from compare import assert_same_tree, rsync_finds
 from conftest import MakeServer, unavailable
 
 from e2e.conftest import ShellThat
@@ -177,6 +180,60 @@ def test_an_archive_again_changes_nothing(way: Way) -> None:
         assert result.ok
         assert_same_tree(way.source, way.destination, modes=True, times=True, hard_links=True)
     assert result.bytes_sent == 0
+
+
+def test_links_are_followed_with_a_and_copy_links(way: Way) -> None:
+    make_links(way.source)
+    for name in ("file", "sub"):
+        os.utime(way.source / name, (OLD_NS // 10**9, OLD_NS // 10**9))
+    has_agent = way.remote == "agent"
+    wanted = set_attributes(way.source / "file") if has_agent else {}
+    for names in (["to file", "to sub"], ["."]):
+        assert way.copy(*names, archive=True, copy_links=True).ok
+        assert (way.destination / "to sub" / "file 3").read_text() == "a file"
+        assert attributes(way.destination / "to file") == wanted  # rsync -L misses these
+    assert rsync_finds(way.source, way.destination, "-aLH" if has_agent else "-aL") == ""
+    assert not any(path.is_symlink() for path in way.destination.rglob("*"))
+
+
+@pytest.fixture
+def with_mount(way: Way) -> Iterator[Way]:
+    """A source with a file system of its own at sub/mount."""
+    place = way.source / "sub" / "mount"
+    place.mkdir(parents=True)
+    argv = ["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(place)]
+    with contextlib.suppress(FileNotFoundError):
+        if subprocess.run(argv, capture_output=True, check=False).returncode == 0:
+            try:
+                (place / "below").mkdir()
+                (place / "below" / "file").write_text("on another device")
+                (way.source / "sub" / "file").write_text("on this one")
+                os.utime(place, ns=(OLD_NS, OLD_NS))
+                yield way
+            finally:
+                subprocess.run(["umount", "-l", str(place)], check=True)
+            return
+    pytest.skip("mounting a small file system takes root's powers")
+
+
+@pytest.mark.needs_agent("pull", reason="SFTP tells no device")
+def test_a_mount_is_not_entered_with_one_file_system(with_mount: Way) -> None:
+    way = with_mount
+    assert way.copy(".", archive=True, one_file_system=True).ok
+    assert rsync_finds(way.source, way.destination, "-ax") == ""
+    found = sorted(str(path.relative_to(way.destination)) for path in way.destination.rglob("*"))
+    assert found == ["sub", "sub/file", "sub/mount"]
+    assert way.copy("sub/mount", archive=True, one_file_system=True).ok  # where the copy begins
+    assert (way.destination / "mount" / "below" / "file").exists()
+
+
+def test_one_file_system_over_sftp_is_refused_where_it_cannot_be_told(push: Way) -> None:
+    (push.source / "file").touch()
+    pull = dataclasses.replace(push, is_push=False, remote="sftp")
+    ran = pull.command("-rx", names=["."])
+    assert (ran.code, list(pull.destination.iterdir())) == (1, [])
+    assert "one file system is not told from another" in ran.err
+    assert dataclasses.replace(push, remote="sftp").command("-rx", names=["."]).code == 0
 
 
 def test_a_top_that_is_a_link(way: Way) -> None:

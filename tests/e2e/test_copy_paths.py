@@ -67,6 +67,42 @@ def test_globs_at_the_far_side(pull: Way, pattern: str, names: list[str]) -> Non
     assert arrived(pull) == names
 
 
+@pytest.mark.parametrize(
+    ("pattern", "names"),
+    [
+        (r"My\ File", ["My File"]),
+        (r"\*.txt", ["*.txt"]),
+        (r"[g]-\*", ["g-*"]),
+        (r"b\\a", ["b\\a"]),
+        (r"b\a", ["b\\a"]),  # a name that is there is meant as it is
+        (r"s\ub/\[x\]/*", ["1", "2"]),
+        (r"[s]ub\/\[x]/1", ["1"]),
+    ],
+)
+def test_a_backslash_escapes_at_the_far_side(pull: Way, pattern: str, names: list[str]) -> None:
+    """USERS J5: as scp's users type it."""
+    (pull.source / "sub" / "[x]").mkdir(parents=True)
+    (pull.source / "sub" / "x").mkdir()
+    more = ("sub/[x]/1", "sub/[x]/2", "sub/x/1")
+    for name in ("My File", "*.txt", "g-*", "g-x", "b\\a", "ba", *more):
+        (pull.source / name).write_text(name)
+    assert pull.copy(pattern).ok
+    assert arrived(pull) == names
+
+
+def test_a_name_that_hides_what_its_pattern_means_is_noted(pull: Way) -> None:
+    """USERS J5: scp copies all that matches; the note says how to have that."""
+    ran = pull.command("-r", names=["*", "[ab].txt", "di[r]"])
+    assert ran.code == 0, ran.err
+    assert arrived(pull) == ["*", "[ab].txt", "dir", "dir/x"]
+    notes = [line for line in ran.err.splitlines() if "of this very name" in line]
+    assert len(notes) == 2 and f"{pull.source}/*: " in notes[0], ran.err
+    pattern = notes[0].rpartition(" ")[2]
+    assert pull.copy(pattern).ok
+    names = ["*", "[ab].txt", "a.txt", "b.txt", "c.md", "dim", "dim/y", "dir", "dir/x"]
+    assert arrived(pull) == names
+
+
 def test_a_glob_without_a_match_is_named(pull: Way) -> None:
     ran = pull.command(names=["no*such", "a.txt"])
     assert ran.code == 1

@@ -94,11 +94,16 @@ def write(folder: Path, files: dict[str, str]) -> None:
         (folder / name).write_text(text)
 
 
-def copied_by_cp(way: Way, names: Sequence[str], to: str) -> tuple[Path, bool]:
+def copied_by_cp(
+    way: Way, names: Sequence[str], to: str, mkpath: bool = False
+) -> tuple[Path, bool]:
     """What cp makes of the same, and whether it was content."""
     twin = way.destination.with_name("by-cp")
     shutil.copytree(way.destination, twin, symlinks=True)
     sources = [os.path.join(way.source, name) for name in names]
+    if mkpath:
+        with contextlib.suppress(NotADirectoryError):
+            (twin / to).parent.mkdir(parents=True, exist_ok=True)
     if len(names) > 1 or to.endswith(("/", "/.")):
         with contextlib.suppress(FileExistsError, FileNotFoundError):
             (twin / to).mkdir()
@@ -107,9 +112,9 @@ def copied_by_cp(way: Way, names: Sequence[str], to: str) -> tuple[Path, bool]:
     return twin, done.returncode == 0
 
 
-def is_content(way: Way, names: Sequence[str], to: str) -> bool:
+def is_content(way: Way, names: Sequence[str], to: str, mkpath: bool = False) -> bool:
     try:
-        return way.copy(*names, to=to).ok
+        return way.copy(*names, to=to, mkpath=mkpath).ok
     except DestinationError:
         return False
 
@@ -120,6 +125,33 @@ def test_it_lands_where_cp_puts_it(way: Way, names: list[str], to: str) -> None:
     fill(way.source, way.destination)
     twin, cp_is_content = copied_by_cp(way, names, to)
     assert is_content(way, names, to) == cp_is_content
+    assert_same_tree(way.destination, twin)
+
+
+@pytest.mark.differs_by_way(reason="each end, and SFTP, has a placing of its own")
+@pytest.mark.parametrize(
+    ("names", "to"),
+    [
+        (["one"], "missing/too/new"),
+        (["one", "two"], "missing/too/new"),
+        (["folder"], "missing/too/new/"),
+        (["folder/."], "existing/too/new"),
+        (["one"], "existing"),
+        (["one"], "file/too/new"),
+        (["one"], "link to existing/too/new"),
+    ],
+)
+def test_mkpath_makes_the_folders_above(way: Way, names: list[str], to: str) -> None:
+    """USERS A41: as if mkdir -p had made them before."""
+    fill(way.source, way.destination)
+    twin, cp_is_content = copied_by_cp(way, names, to, mkpath=True)
+    before = tree_digest(way.destination)
+    ran = way.command("-r", "-n", "--mkpath", names=names, to=to)
+    assert (ran.code == 0, bool(ran.out)) == (cp_is_content, cp_is_content), ran.err
+    if "missing" in to:
+        assert all(line.startswith("missing/too/new") for line in ran.out.splitlines()), ran.out
+    assert tree_digest(way.destination) == before
+    assert is_content(way, names, to, mkpath=True) == cp_is_content
     assert_same_tree(way.destination, twin)
 
 
@@ -146,6 +178,7 @@ def test_a_dry_run_makes_no_folder(way: Way) -> None:
         assert tree_digest(way.destination) == before
     ran = way.command("-n", names=["one"], to="missing/nightly/")
     assert (ran.code, f"no such folder: {way.destination}/missing" in ran.err) == (1, True)
+    assert "--mkpath makes" in ran.err
 
 
 def test_a_folder_that_is_made_is_as_open_as_the_umask_allows(way: Way) -> None:
@@ -224,6 +257,20 @@ def test_a_special_file_is_never_replaced(way: Way, to: str) -> None:
     assert sorted(path.name for path in way.destination.iterdir()) == [
         "fifo", "folder", "link to fifo",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_a_file_where_a_folder_is_is_not_sent(way: Way, dry_run: bool) -> None:
+    """USERS J7: it was sent whole first."""
+    write(way.source, {"t/large": "x" * 300_000, "t/small": "x", "t/other": "x"})
+    for name in ("large", "small"):
+        (way.destination / "t" / name / "stays").mkdir(parents=True)
+    result = way.copy("t", dry_run=dry_run)
+    assert [(each.path, each.message) for each in result.failures] == [
+        (f"t/{name}", "is a folder at the destination") for name in ("large", "small")
+    ]
+    assert (result.files, result.bytes_sent) == (1, 0 if dry_run else 1)
+    assert (way.destination / "t" / "large" / "stays").is_dir()
 
 
 def test_a_link_in_the_way_is_replaced_and_not_written_through(way: Way) -> None:

@@ -9,6 +9,7 @@ Not here: the examples (test_examples.py). Read next: world.py, scripts/docs.
 
 from __future__ import annotations
 
+import importlib
 import importlib.machinery
 import importlib.util
 import json
@@ -29,6 +30,7 @@ import pscp
 from e2e.ways import Ran
 from e2e.world import ROOT, World, change, make_world
 from pscp.cli import arguments
+from pscp.connect import bootstrap
 from pscp.endpoint import end, failures, mirror, moving, requests, wire
 from pscp.selftest.servers import PrivateServer
 
@@ -219,6 +221,8 @@ def first_cells(page: str, heading: str) -> list[str]:
 
 def test_the_protocol_lists_every_request() -> None:
     listed = set(first_cells("protocol.md", "Requests")) - {"request"}
+    for name in bootstrap.COPY_MODULES:
+        importlib.import_module(f"pscp.endpoint.{name}")
     assert mirror.Extras in end.ANSWERS and moving.RemoveSources in end.ANSWERS
     answered = {kind.__name__ for kind in (*end.ANSWERS, *requests.OF_GATHERING)}
     assert listed == answered | {"Finish", "Pack", "OpenPlane"}

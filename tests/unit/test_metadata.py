@@ -18,6 +18,8 @@ from pscp.endpoint.metadata import Policy
 
 modes = st.integers(0, 0o7777)
 umasks = st.integers(0, 0o777)
+PLAIN = tree.Rules(recursive=True, follow=False, preserve=False, archive=False, filters=())
+ARCHIVE = PLAIN._replace(preserve=True, archive=True)
 NS = 1_600_000_000_123_456_789
 
 
@@ -97,9 +99,9 @@ def test_what_is_read_is_what_the_rules_ask_for(tmp_path: Path) -> None:
     status = file.stat()
     full = os.fsencode(file)
     paths = full, (None, full)
-    assert metadata.read(*paths, status, preserve=False, archive=False) == {}
-    assert metadata.read(*paths, status, preserve=True, archive=False) == {"a": status.st_atime_ns}
-    archived: dict[str, Any] = metadata.read(*paths, status, preserve=True, archive=True)
+    assert metadata.read(*paths, status, PLAIN) == {}
+    assert metadata.read(*paths, status, PLAIN._replace(preserve=True)) == {"a": status.st_atime_ns}
+    archived: dict[str, Any] = metadata.read(*paths, status, ARCHIVE)
     assert archived["o"][:2] == [status.st_uid, status.st_gid]
 
 
@@ -111,9 +113,7 @@ def test_attributes_travel_with_an_archive(tmp_path: Path) -> None:
     except OSError as error:
         pytest.skip(f"no extended attributes here: {error}")
     full = os.fsencode(one)
-    extra: dict[str, Any] = metadata.read(
-        full, (None, full), one.stat(), preserve=True, archive=True
-    )
+    extra: dict[str, Any] = metadata.read(full, (None, full), one.stat(), ARCHIVE)
     applied(two, Policy(True, True, 0o022), entry(**extra))
     assert os.getxattr(two, "user.pscp") == b"\0\xffvalue"
 

@@ -257,6 +257,12 @@ def test_what_the_source_needs_stays_as_the_source_said_it() -> None:
         ("~/x", "x", True),
         ("~/x", "user", False),
         ("FILE", "file", False),
+        (r"a\ b", "a b", True),
+        (r"a\ b", r"a\ b", True),
+        (r"a\ b", "ab", False),
+        (r"\*", "*", True),
+        (r"\*", "x", False),
+        (r"dir\/x*", "xy", True),
     ],
 )
 def test_which_names_are_expected(pattern: str, name: str, is_expected: bool) -> None:

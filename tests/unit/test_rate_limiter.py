@@ -11,8 +11,8 @@ import pytest
 
 from pscp.options import Options
 from pscp.transfer import lane_context as limiter_module
+from pscp.transfer.beginnings import source_request
 from pscp.transfer.lane_context import RateLimiter
-from pscp.transfer.negotiation import source_request
 from pscp.values import KIB, MIB
 
 

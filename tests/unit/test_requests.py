@@ -5,6 +5,7 @@ Read next: pscp/endpoint/requests.py.
 
 from __future__ import annotations
 
+import importlib
 import json
 from typing import Any, get_type_hints
 
@@ -31,8 +32,10 @@ from pscp.sftp import moving as sftp_moving  # noqa: F401
 
 # What only some copies ask: of modules that the agent gets when such a copy begins.
 OF_A_COPY = [*listings.OF_SOURCE, *listings.OF_SINK]
+OF_MODULES = [importlib.import_module(f"pscp.endpoint.{name}") for name in ("owners", "chosen")]
 KINDS = [
     *requests.OF_EITHER, *requests.OF_SOURCE, *requests.OF_SINK, *requests.OF_STREAM,
+    *(kind for module in OF_MODULES for kind in module.REQUESTS),
     inplace.Become, reuse.Reuse,
     mirror.Extras, mirror.Absent, mirror.Remove, moving.SamePlace, moving.RemoveSources,
     *OF_A_COPY,
@@ -48,7 +51,7 @@ entry = st.builds(
     st.fixed_dictionaries({}, optional={"sparse": st.just(1)}),
 )  # fmt: skip
 filters = st.lists(st.tuples(names, names), max_size=2)
-rules = st.builds(tree.Rules, *[st.booleans()] * 4, filters)
+rules = st.builds(tree.Rules, *[st.booleans()] * 4, filters, st.booleans())
 
 
 def values_of(type_: Any) -> st.SearchStrategy[Any]:

@@ -1,0 +1,111 @@
+"""What makes an end the source or the sink of a copy: the requests, and the digest that both have.
+
+Not here: what is settled with both ends before (negotiation.py), who sends the requests (lane.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pscp import errors, filters
+from pscp.connect.bootstrap import RemoteAgent, copy_modules
+from pscp.endpoint import hashes, requests, source, tree
+from pscp.options import Options
+from pscp.transfer.negotiation import NO_CLAIM, Claimed
+from pscp.values import KIB
+
+_LIMITED_BLOCK_BYTES = 256 * KIB  # a block goes at once: larger ones would make -l a row of bursts
+
+
+def choose_hash(far: RemoteAgent, source: RemoteAgent | None = None) -> str:
+    """Return the fastest digest that both ends have: the far one, and this one or `source`.
+
+    Raises ProtocolError if there is none.
+    """
+    try:
+        return hashes.fastest(source.hashes if source else hashes.speeds(), far.hashes)
+    except ValueError:
+        raise errors.ProtocolError("the two ends have no digest in common") from None
+
+
+def source_request(
+    tops: list[source.Top], options: Options, algorithm: str, *, lists: bool = False
+) -> requests.BeginSource:
+    """Return the request that makes an end the source of this copy.
+
+    With `lists` whole folders are compared by listings.
+    """
+    rules = tree.Rules(
+        recursive=options.recursive or options.files_from is not None,
+        follow=options.follows_links,
+        preserve=options.preserve,
+        archive=options.archive,
+        filters=filters.regexes(options.filters),
+        one_file_system=options.one_file_system,
+    )
+    block_bytes = options.block_bytes
+    if options.limit_kbit_s is not None:
+        block_bytes = min(block_bytes, _LIMITED_BLOCK_BYTES)
+    return requests.BeginSource(
+        tops=tops,
+        rules=rules,
+        hash=algorithm,
+        block_bytes=block_bytes,
+        strong=options.strong,
+        test=options.transfer_test,
+        debug=options.debug,
+        modules=_named(
+            {
+                **_modules(options),
+                "listings": lists,
+                "chosen": bool(options.files_from or options.relative),
+            }
+        ),
+    )
+
+
+def _modules(options: Options) -> dict[str, bool]:
+    """Return which modules both ends need beside those of every copy."""
+    is_real = not options.transfer_test
+    return {"mirror": options.delete and is_real, "moving": options.remove_source_files and is_real}
+
+
+def _named(wanted: Mapping[str, bool]) -> str:
+    return copy_modules([name for name in wanted if wanted[name]])
+
+
+def sink_request(
+    root: str,
+    token: str,
+    options: Options,
+    algorithm: str,
+    nonce: str = "",
+    *,
+    claimed: Claimed = NO_CLAIM,
+    has_old: bool = False,
+    lists: bool = False,
+) -> requests.BeginSink:
+    """Return the request that makes an end the sink of this copy, for the run with this nonce.
+
+    With `has_old` something is there already, to take what is the same from. With `lists` whole
+    folders are compared by listings.
+
+    Without a nonce the sink changes nothing.
+    """
+    inplace = options.inplace and has_old
+    of_sink = {"reuse": has_old, "backup": options.backup, "inplace": inplace, "listings": lists}
+    return requests.BeginSink(
+        root=root,
+        token=token,
+        nonce=nonce,
+        earlier=list(claimed.earlier),
+        hash=algorithm,
+        strong=options.strong,
+        preserve=options.preserve,
+        archive=options.archive,
+        test=options.transfer_test,
+        server=dict(claimed.server),
+        debug=options.debug,
+        backup=list(options.backups),
+        modules=_named({**_modules(options), **of_sink, "owners": options.chown is not None}),
+    )
