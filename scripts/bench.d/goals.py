@@ -142,6 +142,8 @@ GOALS = (
     Goal("warm", "file", "of iperf3", 0.9, against(IPERF.name, tool=WARM.name)),
     Goal("warm", "tree", "times rsync, ControlMaster", 1.6, against(KEPT_RSYNC, tool=WARM.name)),
     Goal("delta", "file", "times copying all of it", 5.0, against(WHOLE.name)),
+    Goal("unchanged", "0 ms", "of rsync", 0.67, against(RSYNC.name)),
+    Goal("unchanged", "50 ms", "of rsync", SAME, against(RSYNC.name)),
     Goal("delta", "file", "of rsync --inplace", SAME, against(RSYNC_IN_PLACE.name)),
     Goal(
         "delta", "file", "--inplace, of rsync --inplace", SAME,

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -125,7 +126,7 @@ def run_once(
     out = bench.stock.fresh_folder()
     try:
         if load.before is not None:
-            shutil.copyfile(load.before, out / load.name)
+            subprocess.run(["cp", "-a", load.before, out / load.name], check=True)
         command = tool.command(Run(link, load, out, push))
         argv = [*link.near, *command.argv]
         outcome = timed(argv, stdin=command.stdin, env=bench.env, timeout_s=bench.timeout_s)
