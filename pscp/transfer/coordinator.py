@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pscp.endpoint import placing, requests, source, tree
+from pscp.progress import what_became
 from pscp.transfer.copy_terms import CopyTerms
 from pscp.transfer.ending import Ending
 from pscp.transfer.file_job import FileJob
@@ -140,7 +141,11 @@ class Coordinator:
             return
         if not is_folder:
             self._counters.add(files_done=1, bytes_total=entry.size, bytes_done=entry.size)
-        self._show(entry.path + ("/" if is_folder else ""))
+        if is_folder and "new" not in entry.extra:
+            return  # at most its times or its mode would change
+        path = entry.path + ("/" if is_folder else "")
+        became = what_became("copied", is_folder or self.results.is_new(entry.path))
+        self._show(f"{became:<9} {path}" if self._options.itemize else path)
 
     def _show(self, line: str) -> None:
         self._queue.write_later(lambda: self.terms.reporter.line(line))

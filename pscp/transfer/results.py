@@ -61,8 +61,14 @@ class Results:
 
     def replaces(self, path: str) -> None:
         """Note that there is a file of this name, for what is reported of the one that comes."""
-        if self._wants_files:
+        if self._wants_files or self._terms.options.itemize:  # which a dry run says as well
             self._replaced.add(path)
+
+    def is_new(self, path: str) -> bool:
+        """Return whether there is no file of this name at the destination; forget it."""
+        is_new = path not in self._replaced
+        self._replaced.discard(path)
+        return is_new
 
     def became(self, outcome: Outcome, files: Iterable[tuple[str, str]]) -> None:
         """Keep the digests of these files, and tell the reporter of them if it wants to know.
