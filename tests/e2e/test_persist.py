@@ -405,7 +405,7 @@ def test_a_code_is_asked_for_once(
     for more in ((), ("-B",)):
         with terminal(*words, *more) as screen:
             assert screen.end() == 0, screen.shown
-        assert "code" not in screen.shown
+        assert "Verification code" not in screen.shown
         assert source.with_name("there").read_bytes() == source.read_bytes()
     assert (server.accepted, server.refused) == (1, 0)
     assert server.begun == 1

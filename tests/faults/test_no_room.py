@@ -18,7 +18,7 @@ from compare import assert_same_tree
 
 from faults.conftest import MIB, Ended, Way, fill
 from pscp.errors import CopyError
-from pscp.transfer import ending
+from pscp.transfer import spool
 
 EVERY_WAY = True
 
@@ -165,7 +165,7 @@ def test_no_room_for_the_folders_of_a_large_tree(
     push: Way, full_tmp: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """D5: a traceback, when there are more than memory is used for."""
-    monkeypatch.setattr(ending, "_MEMORY_BYTES", 1000)
+    monkeypatch.setattr(spool, "_MEMORY_BYTES", 1000)
     with pytest.raises(CopyError, match=f"^{full_tmp}: no room for .*: {NO_SPACE}") as raised:
         push.copy(preserve=True)
     assert raised.value.exit_code == 1 and "TMPDIR" in raised.value.hint

@@ -284,7 +284,7 @@ class Run:
         paths = [BIG, *SMALLS]
         smalls, missing = [], None
         seen = self._ask(requests.Look(paths))
-        for path, (_, size, _, left) in zip(paths, seen, strict=True):
+        for path, (_, size, _, left, *_) in zip(paths, seen, strict=True):
             file = self.source[path]
             is_same = size == len(file.data) and self._matching(path, False) == [True]
             if path != BIG or is_same:

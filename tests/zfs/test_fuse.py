@@ -113,7 +113,7 @@ def test_a_clone_arrives_as_a_clone(ends: Ends) -> None:
     assert clone.base == f"{ends.source}/base@s" and clone.bytes < 1_000_000
     ends.snapshot("v", "-r")
     assert ends.replicate(recursive=True).ok and ends.received("/aclone") == ["t", "u", "v"]
-    ends.sender.do("destroy", "-r", f"{ends.source}/aclone")  # or the test's end could not
+    ends.sender.destroy("-r", f"{ends.source}/aclone")  # or the test's end could not
 
 
 def test_a_clone_of_what_is_not_there_arrives_whole_and_that_is_said(push: Ends) -> None:
