@@ -17,14 +17,15 @@ from .paths import FOLDER_FLAGS, Root, to_bytes, to_text
 from .source import Known
 
 Moved = Tuple[str, Known]
+Beside = Tuple[int, str, str]
 
 
 class SamePlace(NamedTuple):
-    """Whether sources are what lies at the destination: whether the destination's fence is beside
-    them, or in them. Answer: per source whether it is so.
+    """Whether sources are what lies at the destination: whether what only the destination should
+    have is beside them. Answer: per path whether it is so.
     """
 
-    sources: List[Tuple[int, str]]  # (`[number of the source, name to look for]`)
+    sources: List[Beside]  # (`[number of the source, path, or "" for its contents, name]`)
 
 
 class RemoveSources(NamedTuple):
@@ -35,11 +36,16 @@ class RemoveSources(NamedTuple):
     moved: List[Moved]  # (`[kind, known]`)
 
 
-def same_place(of: source.Source, top: int, name: str) -> bool:
-    """Is a file of this name in the source, if it is a folder's contents, or else beside it?"""
-    root, is_contents = of.where(top, "")[0], not of.name(top)
-    folder = root if is_contents else os.path.dirname(root.rstrip(b"/"))
-    return os.path.lexists(os.path.join(folder, to_bytes(name)))
+def same_place(of: source.Source, top: int, path: str, name: str) -> bool:
+    """Is a file of this name beside the source's path, or in its contents?"""
+    return os.path.lexists(os.path.join(folder_beside(*of.where(top, path), path), to_bytes(name)))
+
+
+def folder_beside(root: bytes, rest: str, path: str) -> bytes:
+    """Return the folder that a path of the source is in; "" is the source's contents."""
+    if not path:
+        return root
+    return os.path.dirname(os.path.join(root, to_bytes(rest)) if rest else root.rstrip(b"/"))
 
 
 def remove(of: source.Source, moved: Moved) -> None:
@@ -102,7 +108,7 @@ def _remove_sources(of: end.End, request: RemoveSources) -> List[object]:
 
 _text, _number = fields.of(str), fields.integer(0, (1 << 64) - 1)
 _READERS: Dict[object, fields.Reader] = {
-    List[Tuple[int, str]]: fields.list_of(fields.row(_number, _text)),
+    List[Beside]: fields.list_of(fields.row(_number, _text, _text)),
     List[Moved]: fields.list_of(fields.row(_text, requests.known)),
 }
 requests.add([SamePlace, RemoveSources], _READERS)

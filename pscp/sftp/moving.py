@@ -8,8 +8,6 @@ Not here: what has landed (../transfer/moving.py).
 
 from __future__ import annotations
 
-import os
-
 from pscp.endpoint import failures, moving, tree
 from pscp.endpoint.files import Changed
 from pscp.endpoint.paths import to_bytes, to_text
@@ -23,9 +21,8 @@ from pscp.sftp.tasks import gather, results
 async def _same_place(of: end.End, request: moving.SamePlace) -> list[bool]:
     source = of.the_source()
     looking = []
-    for top, name in request.sources:
-        root = source.where(top, "")[0]
-        folder = os.path.dirname(root.rstrip(b"/")) if source.name(top) else root
+    for top, path, name in request.sources:
+        folder = moving.folder_beside(*source.where(top, path), path)
         looking.append(lookup(source.client, join(folder or b"/", to_bytes(name))))
     return [found is not None for found in await gather(*looking)]
 

@@ -159,7 +159,7 @@ class Coordinator:
         self._counters.add(files_resumed=len(items), chunks_verified=len(items))
         self._counters.add(bytes_total=size_bytes, bytes_resumed=size_bytes)
         for item in items:
-            self.results.landed(item.known)
+            self.results.was_there(item.known)
         known = digests if self._options.strong else [""] * len(items)
         self.results.became(
             "unchanged",

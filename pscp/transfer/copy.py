@@ -125,7 +125,7 @@ class Run:
         pool = self._make_pool(far)
         terms = self._terms(pool, far, agreed, algorithm, tops=tops, journal=journal)
         reuses = not any(agent.is_sftp for agent in (far, *sources[:1]))
-        coordinator = Coordinator(replace(terms, reuses=reuses, token=token))
+        coordinator = Coordinator(replace(terms, reuses=reuses, token=token, nonce=agreed.nonce))
         coordinator.results.failures += self._negotiation.missing
         lanes, root = pool.layout.count, agreed.target.root
         where = "a transfer test" if self._options.transfer_test else f"to {root}"

@@ -46,6 +46,7 @@ class CopyTerms:
     listed: PathList | None = None  # what is copied of the source, instead of all of it
     reuses: bool = False  # the sink can take what is the same from a file that is there
     token: str = ""  # of the copy
+    nonce: str = ""  # of this run
 
     @property
     def queue(self) -> WorkQueue:

@@ -44,9 +44,9 @@ class Ending:
         self._finish_all(self.links, requests.HardLinks, backwards=False)
         if mirror is not None:
             mirror.finish()
-        self._finish_all(self.folders, requests.Folders, backwards=True)
         if moving is not None:
             moving.check_place()
+        self._finish_all(self.folders, requests.Folders, backwards=True)
         if not self._terms.options.dry_run:
             self._release()
         if moving is not None:

@@ -10,12 +10,14 @@ import unicodedata
 from typing import Any
 
 from pscp.endpoint import failures, fence, moving, placing, requests, source, tree
-from pscp.endpoint.paths import to_text
+from pscp.endpoint.paths import part_name, to_text
 from pscp.transfer import answers
 from pscp.transfer.copy_terms import CopyTerms
 from pscp.transfer.plan import Ask, Failure, Placement
 from pscp.transfer.results import Results
 from pscp.transfer.spool import Spool, grouped
+
+_MARK = "pscp-move"  # what would have the name of the part that is looked for
 
 
 class Moving:
@@ -32,17 +34,34 @@ class Moving:
         self._tops, self._target = tops, target
         self._placement = Placement(tops, target.names)
         self._spool = Spool()  # filled by later writes
+        # Paths of the sources in whose folders something was at the destination already.
+        self._found = Spool()  # filled by later writes
+        self._last_found = (-1, "")  # the folder of the last one
         self._why_not = ""  # why nothing is removed
         results.landed, results.link_landed = self._landed, self._link_landed
+        results.was_there = self._was_there
 
     def close(self) -> None:
         self._spool.close()
+        self._found.close()
 
     # --- what the queue runs
 
     def _landed(self, known: tree.Entry) -> None:
+        if not self._terms.options.resume:  # nothing has looked whether it was there
+            self._note_folder(known)
         row = [known.kind, source.listed(known)]
         self._queue.write_later(lambda: self._spool.add(row))
+
+    def _was_there(self, known: tree.Entry) -> None:
+        self._note_folder(known)
+        self._landed(known)
+
+    def _note_folder(self, known: tree.Entry) -> None:
+        folder = known.top, known.path.rpartition("/")[0]
+        if folder != self._last_found:
+            self._last_found = folder
+            self._queue.write_later(lambda: self._found.add([known.top, known.path]))
 
     def _link_landed(self, entry: tree.Entry) -> None:
         self._landed(entry._replace(path=self._placement.known(entry.top, entry.path)))
@@ -52,31 +71,63 @@ class Moving:
     def check_place(self) -> None:
         """Find out whether the sources are what lies at the destination. The fence is still there.
 
-        Where it shows in the destination's root, it shows there too if both are one folder.
+        Where it shows in the destination's root, it shows there too if both are one folder. Through
+        a link or a mount a folder below may be one of the destination's too; then all in it was
+        there already. So what only the destination should have is put beside that, and looked for.
         """
         if not self._terms.counters.verified:
             self._why_not = "nothing has verified what landed"
             return
         name = to_text(fence.fence_name(self._terms.token))
         beside = [
-            (number, name)
+            (number, top.name, name)
             for number, (top, to) in enumerate(zip(self._tops, self._target.names, strict=True))
             if not top.name or _folded(top.name) == _folded(to.rpartition("/")[2])
         ]
 
-        def then_source(answer: object) -> None:
-            if any(answers.items(answer)):
-                self._why_not = "the source is what lies at the destination"
-
         def then_sink(answer: object) -> None:
             [row] = answers.items(answer)
             if answers.items(row)[0] == tree.FILE:
-                ask = Ask(True, moving.SamePlace(beside), then_source, self._cannot)
-                self._queue.add(ask)
+                self._queue.add(Ask(True, moving.SamePlace(beside), self._is_same, self._cannot))
             else:
                 self._why_not = "the destination has no fence to tell it from the source"
 
         self._wait(Ask(False, requests.Look([name]), then_sink, self._cannot))
+        self._queue.finish_writing()
+        for top, path in self._found.take():
+            if self._why_not:
+                return
+            self._queue.put(self._mark(top, path))
+        self._queue.wait_until(self._queue.is_idle)
+        self._queue.check()
+
+    def _is_same(self, answer: object) -> None:
+        if any(answers.items(answer)):
+            self._why_not = "the source is what lies at the destination"
+
+    def _mark(self, top: int, path: str) -> Ask:
+        """Return the request that puts a part beside where a path landed; then it is looked for."""
+        there = self._placement.place(tree.Entry(tree.FILE, top, path, 0, 0, 0, 0, {})).entry.path
+        folder = there.rpartition("/")[0]
+        mark = tree.Entry(tree.FILE, top, f"{folder}/{_MARK}" if folder else _MARK, 0, 0, 0, 0, {})
+        name = to_text(part_name(_MARK.encode(), self._terms.token + self._terms.nonce))
+
+        def over(answer: object) -> None:
+            self._is_same(answer)
+            discard()
+
+        def discard() -> None:
+            gone = requests.Discard(mark.path, [""])
+            self._queue.add(Ask(False, gone, lambda _: None, lambda _: None))
+
+        def cannot(failure: Failure) -> None:
+            self._cannot(failure)
+            discard()
+
+        def then(_: object) -> None:
+            self._queue.add(Ask(True, moving.SamePlace([(top, path, name)]), over, cannot))
+
+        return Ask(False, requests.Make(mark), then, self._cannot)
 
     def finish(self) -> None:
         """Remove at the source what has landed."""

@@ -52,6 +52,8 @@ class Results:
         # a hard link as it is at the destination.
         self.landed: Callable[[tree.Entry], object] = _ignore
         self.link_landed: Callable[[tree.Entry], object] = _ignore
+        # Called with what was at the destination already, and was verified.
+        self.was_there: Callable[[tree.Entry], object] = _ignore
 
     def file_done(self, item: Placed, digest: str) -> None:
         """Count a file that has its final name. `digest` is in hex, with -s; else it is empty."""

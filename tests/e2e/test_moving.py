@@ -109,6 +109,16 @@ def test_the_destination_is_a_link_to_the_source(way: Way) -> None:
     assert files_of(way.source) == {"t/a"}
 
 
+@pytest.mark.parametrize("resume", [True, False])
+def test_the_source_is_a_link_into_the_destination(way: Way, resume: bool) -> None:
+    """As with a mount that shows a folder of the destination, the only copy would be lost."""
+    make(way.destination, "t/a", "t/sub/b")
+    (way.source / "t").symlink_to(way.destination / "t")
+    result = way.copy("t", preserve=True, remove_source_files=True, resume=resume)
+    assert not result.ok
+    assert files_of(way.destination) == {"t/a", "t/sub/b"}
+
+
 def test_no_mirror_moves(push: Way) -> None:
     """The next run would delete at the destination what this one has moved there."""
     make(push.source, "t/a")
