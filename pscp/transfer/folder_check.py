@@ -31,7 +31,7 @@ _DESCRIBED_BYTES = 256 * 1024  # of names in one request
 _MORE_ASKED = (
     "strong", "checksum", "size_only", "ignore_existing", "transfer_test", "files_from",
     "min_size_bytes", "max_size_bytes", "min_age_s", "max_age_s", "relative", "delete",
-    "remove_source_files", "chmod", "chown", "numeric_ids",
+    "remove_source_files", "chmod", "chown", "numeric_ids", "backup",
 )  # fmt: skip
 
 Place = Callable[[tree.Entry], tree.Entry | None]

@@ -228,6 +228,7 @@ class PlanWalk(threading.Thread):
                 self._copy.mirror.saw(item)
             if self._selection.leaves_out(entry):
                 return
+            self._check_backup(item.entry)
             self._check_alone(item.entry)
         except (failures.Refusal, ValueError, LookupError) as error:
             kind = error.kind if isinstance(error, failures.Refusal) else failures.UNSAFE
@@ -259,6 +260,15 @@ class PlanWalk(threading.Thread):
     def _refuse(self, failure: Failure) -> None:
         self._terms.counters.add(files_total=1)
         self._queue.run_alone(lambda: self._copy.results.failed(answers.from_source(failure)))
+
+    def _check_backup(self, entry: tree.Entry) -> None:
+        """Raise Refusal for a name that the backup of another file may get in this very copy."""
+        if not self._terms.options.backup or entry.kind == tree.FOLDER:
+            return
+        suffix, folder = self._terms.options.backups
+        if entry.path.startswith(f"{folder}/" if folder else "") and entry.path.endswith(suffix):
+            what = "has a backup's name, so one might replace it (--suffix chooses other names)"
+            raise failures.Refusal(failures.DESTINATION, entry.path, what)
 
     def _check_alone(self, entry: tree.Entry) -> None:
         """Raise Refusal for a name that the destination does not tell from an earlier one."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from compare import assert_same_tree
@@ -97,3 +98,22 @@ def test_a_backup_that_cannot_be_made_keeps_the_file(way: Way) -> None:
 def test_backups_that_cannot_be(way: Way, words: list[str]) -> None:
     (way.source / "small").write_bytes(b"new")
     assert way.command("--backup", *words, names=["small"]).code == 2
+
+
+@pytest.mark.needs_agent(reason="SFTP refuses it")
+@pytest.mark.parametrize(
+    ("name", "fields"), [("a~", {}), ("old/a", {"backup_dir": "old"}), ("a.1", {"suffix": ".1"})]
+)
+def test_no_backup_replaces_what_the_same_copy_brings(
+    way: Way, name: str, fields: dict[str, Any]
+) -> None:
+    """Or a file that counts as copied, and that a move removes, would be nowhere."""
+    (way.source / name).parent.mkdir(exist_ok=True)
+    (way.source / name).write_bytes(b"precious")
+    (way.source / "a").write_bytes(bytes(LARGE_BYTES))
+    (way.destination / "a").write_bytes(b"old")
+    result = way.copy(".", backup=True, remove_source_files=True, **fields)
+    assert [failure.path for failure in result.failures] == [name]
+    assert (way.source / name).read_bytes() == b"precious"
+    assert not (way.source / "a").exists()
+    assert (way.destination / name).read_bytes() == b"old"
