@@ -159,6 +159,7 @@ class Coordinator:
         self._counters.add(files_resumed=len(items), chunks_verified=len(items))
         self._counters.add(bytes_total=size_bytes, bytes_resumed=size_bytes)
         for item in items:
+            self.results.is_there(item.entry)
             self.results.was_there(item.known)
         known = digests if self._options.strong else [""] * len(items)
         self.results.became(
@@ -171,6 +172,8 @@ class Coordinator:
     def unchanged(self, items: list[Placed], differing: list[Placed]) -> None:
         """Count what is taken for the same, unread; the metadata of `differing` is another."""
         self._counters.add(files_unchanged=len(items))
+        for item in items:
+            self.results.is_there(item.entry)
         self.results.became("unchanged", ((item.entry.path, "") for item in items))
         self._adopt(differing)
 

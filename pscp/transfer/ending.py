@@ -6,6 +6,7 @@ deleted (mirror.py, moving.py).
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -63,9 +64,30 @@ class Ending:
 
     def _finish_all(self, spool: Spool, request: _OfEntries, backwards: bool) -> None:
         """Make the request for one group after the other: a folder comes after its content."""
-        for group in groups(_entries(spool, backwards)):
+        entries = _entries(spool, backwards)
+        for group in groups(entries if spool is self.folders else self._to_link(entries)):
             self.ask(request, group)
             self.wait_for(self._queue.is_idle)
+
+    def _to_link(self, links: Iterator[tree.Entry]) -> Iterator[tree.Entry]:
+        """Yield the hard links to files that are at the destination as at the source.
+
+        To link to what else has the name would give other bytes to this one.
+        """
+        results = self._results
+        for link in links:
+            if link.target in results.firsts:
+                yield link
+            else:
+                self._queue.run_alone(functools.partial(self._not_linked, link))
+
+    def _not_linked(self, link: tree.Entry) -> None:
+        if link.target in self._results.skipped_firsts:
+            self._terms.counters.add(files_skipped=1)
+            self._results.became("skipped", [(link.path, "")])
+            return
+        message = f"is another name of {link.target}, which was not copied"
+        self._results.failed(failures.data(failures.DESTINATION, link.path, message))
 
     def ask(self, request: _OfEntries, entries: list[tree.Entry]) -> None:
         """Make this request of the sink; each entry may fail by itself."""

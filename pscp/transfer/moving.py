@@ -37,6 +37,7 @@ class Moving:
         # Paths of the sources in whose folders something was at the destination already.
         self._found = Spool()  # filled by later writes
         self._last_found = (-1, "")  # the folder of the last one
+        self._firsts: set[tuple[int, str]] = set()  # what landed and has other names
         self._why_not = ""  # why nothing is removed
         results.landed, results.link_landed = self._landed, self._link_landed
         results.was_there = self._was_there
@@ -50,6 +51,8 @@ class Moving:
     def _landed(self, known: tree.Entry) -> None:
         if not self._terms.options.resume:  # nothing has looked whether it was there
             self._note_folder(known)
+        if "linked" in known.extra:
+            self._firsts.add((known.top, known.path))
         row = [known.kind, source.listed(known)]
         self._queue.write_later(lambda: self._spool.add(row))
 
@@ -64,7 +67,10 @@ class Moving:
             self._queue.write_later(lambda: self._found.add([known.top, known.path]))
 
     def _link_landed(self, entry: tree.Entry) -> None:
-        self._landed(entry._replace(path=self._placement.known(entry.top, entry.path)))
+        first_top = entry.extra["in"]
+        assert isinstance(first_top, int)
+        if (first_top, self._placement.known(first_top, entry.target)) in self._firsts:
+            self._landed(entry._replace(path=self._placement.known(entry.top, entry.path)))
 
     # --- the main thread
 

@@ -52,14 +52,24 @@ class Results:
         # a hard link as it is at the destination.
         self.landed: Callable[[tree.Entry], object] = _ignore
         self.link_landed: Callable[[tree.Entry], object] = _ignore
+        # Files of several names: those that are at the destination as at the source, by path there,
+        # and those that an option left out. Other names of the first alone are made.
+        self.firsts: set[str] = set()
+        self.skipped_firsts: set[str] = set()
         # Called with what was at the destination already, and was verified.
         self.was_there: Callable[[tree.Entry], object] = _ignore
 
     def file_done(self, item: Placed, digest: str) -> None:
         """Count a file that has its final name. `digest` is in hex, with -s; else it is empty."""
         self._terms.counters.add(files_done=1)
+        self.is_there(item.entry)
         self.landed(item.known)
         self.became("copied", [(item.entry.path, digest)])
+
+    def is_there(self, entry: tree.Entry) -> None:
+        """Note that the file may get its other names."""
+        if "linked" in entry.extra:
+            self.firsts.add(entry.path)
 
     def replaces(self, path: str) -> None:
         """Note that there is a file of this name, for what is reported of the one that comes."""

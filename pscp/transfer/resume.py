@@ -39,6 +39,7 @@ from pscp.transfer.quick_check import (
     Verdict,
     difference,
     has_same_metadata,
+    passes_by_look,
     there_of,
     verdict,
 )
@@ -126,7 +127,7 @@ class Look:
             self._copy.results.failed(in_the_way)
             return None
         if outcome is Verdict.SKIPPED:
-            self._skip(entry)
+            self._skip(entry, there)
         elif outcome is Verdict.SENT:
             self._send_there(item, there)
         return outcome
@@ -137,10 +138,18 @@ class Look:
             return Verdict.SENT  # the run that was cut short and left a part found that it differs
         return outcome
 
-    def _skip(self, entry: tree.Entry) -> None:
+    def _skip(self, entry: tree.Entry, there: There) -> None:
+        results, is_file = self._copy.results, there.kind == tree.FILE
+        if is_file and there.size_bytes == entry.size and self._passes(entry, there):
+            results.is_there(entry)
+        elif "linked" in entry.extra:
+            results.skipped_firsts.add(entry.path)
         if entry.kind != tree.FOLDER:
             self._terms.counters.add(files_skipped=1)
             self._copy.results.became("skipped", [(entry.path, "")])
+
+    def _passes(self, entry: tree.Entry, there: There) -> bool:
+        return passes_by_look(entry, there, self._terms.options)
 
     def _basis_bytes(self, entry: tree.Entry, there: There) -> int:
         """Return the size of the file that is there, if a large file may have parts of it."""

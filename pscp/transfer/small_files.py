@@ -49,6 +49,7 @@ class SmallFiles:
                 digest = row[1] if isinstance(row, list) and self._terms.options.strong else ""
                 landed.append((item.entry, digest))
                 if item.entry.kind != tree.FOLDER:
+                    self._results.is_there(item.entry)
                     self._results.landed(item.known)
             elif failure["kind"] == failures.DAMAGED and not pack.is_again:
                 damaged.append(item)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from compare import tree_digest
@@ -53,6 +54,21 @@ def test_links_and_hard_links(way: Way) -> None:
     assert way.copy("t", to="new", archive=True, remove_source_files=True).ok
     assert files_of(way.destination) == {"new/one", "new/two", "new/link"}
     assert files_of(way.source) == {"beside"}
+
+
+@pytest.mark.needs_agent(reason="SFTP knows no hard links of a source")
+@pytest.mark.parametrize("option", ["update", "ignore_existing", "size_only", "backup"])
+def test_another_name_of_what_was_not_copied(way: Way, option: str) -> None:
+    """It would be a name of whatever the destination has under the first one."""
+    (way.source / "a~").write_text("mine")
+    os.link(way.source / "a~", way.source / "b")
+    (way.destination / "a~").write_text("your")
+    os.utime(way.source / "a~", (10**9, 10**9))
+    fields: dict[str, Any] = {option: True}
+    way.copy(".", archive=True, remove_source_files=True, **fields)
+    assert (way.source / "b").read_text() == "mine"
+    assert (way.destination / "a~").read_text() == "your"
+    assert (way.destination / "b").exists() == (option == "size_only")  # which takes them for one
 
 
 def test_what_was_reached_through_a_link_stays(way: Way) -> None:
