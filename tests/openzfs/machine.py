@@ -61,6 +61,9 @@ class VmPool:
     def do(self, *words: str) -> str:
         return self.machine.run(shlex.join(["zfs", *words]))
 
+    def destroy(self, *words: str) -> None:
+        self.do("destroy", *words)
+
     def exists(self, name: str) -> bool:
         script = f"zfs list -t all {shlex.quote(name)} >/dev/null 2>&1 && echo yes || true"
         return self.machine.run(script).strip() == "yes"

@@ -43,7 +43,7 @@ def test_a_block_does_what_it_says(block: Any, near_and_far: tuple[World, Ends])
     finally:
         for pool in (made.sender, made.receiver):
             with contextlib.suppress(RuntimeError):
-                pool.destroy("-r", source if pool is made.sender else dest)  # type: ignore[attr-defined]
+                pool.destroy("-r", source if pool is made.sender else dest)
 
 
 def check_zfs_readme(ends: Ends, ran: Ran) -> None:
@@ -92,7 +92,7 @@ def before_zfs_pipe(ends: Ends, world: World) -> None:
 def check_zfs_pipe(ends: Ends, ran: Ran) -> None:
     assert ends.received() == ["a", "b", "c"]
     back = ends.sender.guids("tank/back")
-    ends.sender.destroy("-r", "tank/back")  # type: ignore[attr-defined]
+    ends.sender.destroy("-r", "tank/back")
     assert back == {"c": ends.sender.guids(ends.source)["c"]}
 
 
