@@ -185,7 +185,7 @@ class ListingWalk(tree.Walk):
         chosen = names[:_NAMES_MOST]
         paths = [before + name for name in chosen]
         statuses = _statuses(paths if fd is None else chosen, fd, self._rules.follow)
-        more = _with_attributes(paths) if archive else frozenset()
+        more = _with_attributes(paths, self._rules.follow) if archive else frozenset()
         found = [status for status in statuses if status is not None]
         owners = _owners(found) if archive else set()
         if len(found) == len(names) and not more and self._are_plain(found) and len(owners) < 2:
@@ -286,14 +286,14 @@ def _status(path: bytes, fd: Optional[int], follow: bool) -> Optional[os.stat_re
         return None
 
 
-def _with_attributes(paths: List[bytes]) -> "FrozenSet[int]":
+def _with_attributes(paths: List[bytes], follow: bool) -> "FrozenSet[int]":
     """Return the places of those that have attributes which are copied, or may have."""
     if not hasattr(os, "listxattr"):
         return frozenset()
     found = set()
     for place, path in enumerate(paths):
         try:
-            attributes = os.listxattr(path, follow_symlinks=False)
+            attributes = os.listxattr(path, follow_symlinks=follow)
             if attributes and any(map(metadata.is_copied, attributes)):
                 found.add(place)
         except OSError:

@@ -153,6 +153,17 @@ def test_links_names_and_attributes(way: Way) -> None:
     assert_same_tree(way.source, way.destination, modes=True, times=True, hard_links=True)
 
 
+@pytest.mark.needs_agent(reason="over SFTP attributes are not kept")
+def test_attributes_of_what_a_link_leads_to(way: Way) -> None:
+    fill(way.source)
+    way.source.with_name("led to").write_text("x")
+    (way.source / "link").symlink_to("../led to")
+    assert way.copy(".", archive=True, copy_links=True).ok
+    os.setxattr(way.source / "link", "user.kept", b"1")
+    assert way.copy(".", archive=True, copy_links=True).ok
+    assert os.getxattr(way.destination / "link", "user.kept") == b"1"
+
+
 # --- what is there, and what is not
 
 
