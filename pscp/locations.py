@@ -118,7 +118,8 @@ def check_direction(sources: Sequence[Location], destination: Location) -> None:
         raise UsageError("a source is missing: give SOURCE... and DEST")
     hosts = {(source.user, source.host, source.port) for source in sources}
     if len(hosts) > 1:
-        raise UsageError("the sources are on different hosts", "run pscp once for each host")
+        hint = "name the host before each path (h:a h:b, not h:a :b); run pscp once for each host"
+        raise UsageError("the sources are on different hosts", hint)
     if not sources[0].is_remote and not destination.is_remote:
         raise UsageError(
             "source and destination are both on this machine; pscp copies over SSH",

@@ -333,6 +333,10 @@ def _check_deleting(options: Options) -> None:
         raise UsageError("--delete does not go with -R: copy one folder after the other")
     if options.delete and not options.recursive:
         raise UsageError("--delete needs -r or -a: it is for whole folders")
+    if options.delete and options.check:
+        raise UsageError(
+            "--check changes nothing: leave out --delete, or use -n to see what it does"
+        )
     if options.delete and options.backup:
         raise UsageError("--delete keeps no backups: leave out one of --delete and --backup")
     if options.delete and options.remove_source_files:

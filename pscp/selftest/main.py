@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import NoReturn
 
@@ -83,6 +84,8 @@ def make_parser() -> OneLineParser:
         description="Copies files of awkward sizes and names up and down with 1, 2 and 20 "
         "connections and compares them. Ends with ALL TESTS PASSED, or says what failed.",
     )
+    shown = f"pscp-test {metadata.version('pscp')}"
+    parser.add_argument("--version", action="version", version=shown, help="show the version")
     parser.add_argument("DIR", help="an existing folder to work in; needs about 200 MB")
     parser.add_argument("HOST", nargs="?", help="as for ssh; default: a private server, here")
     parser.add_argument(

@@ -84,7 +84,8 @@ class PlanWalk(threading.Thread):
         existing = set(target.existing)
         self._new_tops = {top for top, name in enumerate(target.names) if name not in existing}
         options = self._terms.options
-        self._looks_at_links = options.existing or options.ignore_existing or options.check
+        asks = options.existing or options.ignore_existing
+        self._looks_at_links = asks or options.check or options.dry_run
         # Only this thread uses these.
         self._looking: list[Placed] = []  # items to be looked up
         self._looking_bytes = 0
@@ -237,8 +238,7 @@ class PlanWalk(threading.Thread):
         if entry.kind != tree.FOLDER:
             self._terms.counters.add(files_total=1)
         if entry.kind == tree.HARDLINK and not self._looks_at_links:
-            if not self._terms.options.dry_run:
-                self._copy.ending.links.add(item.entry)
+            self._copy.ending.links.add(item.entry)
         elif entry.top in self._new_tops and not self._terms.options.existing:
             new = as_new(item) if entry.kind == tree.FOLDER else item
             self._queue.run_with_room(self._copy.send, new)

@@ -69,7 +69,7 @@ def verdict(entry: tree.Entry, there: There, options: Options) -> Verdict:
     if entry.kind == tree.FILE and there.kind == tree.FILE:
         return _of_file(entry, there, options)
     if entry.kind == tree.HARDLINK:
-        is_same = options.check and there.kind == tree.FILE
+        is_same = (options.check or options.dry_run) and there.kind == tree.FILE
         return Verdict.UNCHANGED if is_same else Verdict.SENT
     is_link = entry.kind == there.kind == tree.LINK and entry.target == there.target
     if is_link and options.resume and has_same_metadata(entry, there, options):

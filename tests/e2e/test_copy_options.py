@@ -185,9 +185,12 @@ def test_a_dry_run_lists_and_writes_nothing(way: Way) -> None:
 
 def test_a_dry_run_of_something_new(push: Way) -> None:
     make(push.source, ("t/sub/x",))
-    ran = push.command("-rn", names=["t"], to="new")
-    assert (ran.code, ran.out.splitlines()) == (0, ["new/", "new/sub/", "new/sub/x"])
+    os.link(push.source / "t" / "sub" / "x", push.source / "t" / "sub" / "y")
+    ran = push.command("-an", names=["t"], to="new")
+    assert (ran.code, ran.out.splitlines()) == (0, ["new/", "new/sub/", "new/sub/x", "new/sub/y"])
     assert list(push.destination.iterdir()) == []
+    assert push.copy("t", to="new", archive=True).ok
+    assert push.command("-an", names=["t/."], to="new").out == ""
 
 
 # --- how it is checked

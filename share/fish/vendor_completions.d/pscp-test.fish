@@ -2,4 +2,5 @@
 
 complete -c pscp-test -f -a '(__fish_complete_directories) (__fish_complete_user_at_hosts)'
 complete -c pscp-test -s h -l help -d 'show this help message and exit'
+complete -c pscp-test -l version -d 'show the version'
 complete -c pscp-test -l embedded -d 'the private server is asyncssh\'s, even with sshd'
