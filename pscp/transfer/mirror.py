@@ -22,7 +22,7 @@ from pscp.transfer import answers
 from pscp.transfer.copy_terms import CopyTerms
 from pscp.transfer.plan import Ask, Placed, Placement
 from pscp.transfer.results import Results
-from pscp.transfer.spool import Spool, grouped
+from pscp.transfer.spool import Spool, grouped_rows
 
 _PIECE_BYTES = 640 * 1024  # of a folder's names in one request, of which a frame holds 1 MiB
 _BESIDE_MOST = 1000  # names of other sources that a request has besides
@@ -136,7 +136,7 @@ class Mirror:
             self._fail(f"nothing was deleted: {why}")
         elif self._terms.options.dry_run:
             for spool in (self._files, self._folders):
-                for group in grouped(self._to_remove(spool)):
+                for group in grouped_rows(self._to_remove(spool)):
                     self._show(group)
         else:
             self._remove()
@@ -174,7 +174,7 @@ class Mirror:
         """Find all that is to be deleted. Each turn finds what is in the last one's folders."""
         pieces = self._pieces
         while len(pieces):
-            self._settle(map(self._question, grouped(pieces.take())))
+            self._settle(map(self._question, grouped_rows(pieces.take())))
             pieces.close()
             pieces, self._further = self._further, Spool()
 
@@ -280,8 +280,8 @@ class Mirror:
 
     def _remove(self) -> None:
         self._has_begun = True
-        self._settle(map(self._removal, grouped(self._to_remove(self._files))))
-        for group in grouped(self._to_remove(self._folders)):
+        self._settle(map(self._removal, grouped_rows(self._to_remove(self._files))))
+        for group in grouped_rows(self._to_remove(self._folders)):
             self._settle([self._removal(group)])
 
     def _removal(self, extras: list[_Piece]) -> Ask:

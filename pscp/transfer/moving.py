@@ -15,7 +15,7 @@ from pscp.transfer import answers
 from pscp.transfer.copy_terms import CopyTerms
 from pscp.transfer.plan import Ask, Failure, Placement
 from pscp.transfer.results import Results
-from pscp.transfer.spool import Spool, grouped
+from pscp.transfer.spool import Spool, grouped_rows
 
 _MARK = "pscp-move"  # what would have the name of the part that is looked for
 
@@ -143,7 +143,7 @@ class Moving:
             failure = failures.data(failures.DESTINATION, "", why)  # "": the destination itself
             self._queue.run_alone(lambda: self._results.failed(failure))
             return
-        for group in grouped(self._spool.take()):
+        for group in grouped_rows(self._spool.take()):
             self._wait(self._removal(group))
 
     def _removal(self, rows: list[list[Any]]) -> Ask:

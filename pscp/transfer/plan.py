@@ -13,7 +13,7 @@ import fnmatch
 import functools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 from pscp import filters
 from pscp.endpoint import failures, paths, requests, source, tree
@@ -22,6 +22,7 @@ from pscp.endpoint.paths import is_pscps_own, to_bytes, to_text
 from pscp.options import Options
 
 Failure = failures.Data
+_T = TypeVar("_T")
 
 PACK_OVERHEAD_BYTES = 512  # what a file in a pack costs beside its bytes
 # What a chunk, an entry or a request costs in a window beside its bytes. It takes 1 to 2 KB of
@@ -202,15 +203,22 @@ def weight_bytes(entry: tree.Entry) -> int:
 
 def groups(entries: Iterable[tree.Entry]) -> Iterator[list[tree.Entry]]:
     """Group entries so that each group fits into a request."""
-    group: list[tree.Entry] = []
-    total = 0
-    for entry in entries:
-        weight = weight_bytes(entry)
-        if group and (total + weight > QUESTION_BYTES or len(group) >= QUESTION_ITEMS):
+    return grouped(entries, weight_bytes, QUESTION_BYTES, QUESTION_ITEMS)
+
+
+def grouped(
+    items: Iterable[_T], weigh: Callable[[_T], int], most_bytes: int, most_items: int
+) -> Iterator[list[_T]]:
+    """Group items so that each group has at most so many, and weighs at most so much if it can."""
+    group: list[_T] = []
+    total_bytes = 0
+    for item in items:
+        item_bytes = weigh(item)
+        if group and (total_bytes + item_bytes > most_bytes or len(group) >= most_items):
             yield group
-            group, total = [], 0
-        group.append(entry)
-        total += weight
+            group, total_bytes = [], 0
+        group.append(item)
+        total_bytes += item_bytes
     if group:
         yield group
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from typing import IO, Any
 
 from pscp.errors import CopyError
+from pscp.transfer.plan import grouped
 
 _MEMORY_BYTES = 4 * 1024 * 1024  # some 30,000 entries; more go to a temporary file
 _GROUP_BYTES = 400 * 1024  # of rows in one request: less than half of what a frame may hold
@@ -56,19 +57,13 @@ class Spool:
                 self._file.close()
 
 
-def grouped(rows: Iterable[list[Any]]) -> Iterator[list[list[Any]]]:
+def grouped_rows(rows: Iterable[list[Any]]) -> Iterator[list[list[Any]]]:
     """Group rows so that each group fits into a request."""
-    group: list[list[Any]] = []
-    total_bytes = 0
-    for row in rows:
-        row_bytes = len(json.dumps(row)) + 2
-        if group and (total_bytes + row_bytes > _GROUP_BYTES or len(group) >= _GROUP_ROWS):
-            yield group
-            group, total_bytes = [], 0
-        group.append(row)
-        total_bytes += row_bytes
-    if group:
-        yield group
+    return grouped(rows, _weight_bytes, _GROUP_BYTES, _GROUP_ROWS)
+
+
+def _weight_bytes(row: list[Any]) -> int:
+    return len(json.dumps(row)) + 2
 
 
 @contextlib.contextmanager
