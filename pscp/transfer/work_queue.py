@@ -106,17 +106,18 @@ class WorkQueue:
         """Wait for this lane's next piece, and return it with its number; None when all is over."""
         while True:
             with self._lock:
-                stalled = self._in_flight.stalled(share)
-                while not (stalled or self._is_ended() or share.is_over):
+                while not (self._is_ended() or share.is_over):
                     taken = self.try_take(share)
                     if taken is not None:
                         return taken
+                    stalled = self._in_flight.stalled(share)
+                    if stalled is not None:
+                        break
                     # An idle lane looks again, since another one's chunk may be overdue by then.
                     may_help = self._in_flight.pieces and share.is_idle
                     self._changed.wait(self._in_flight.patience_s() / 2 if may_help else None)
-                    stalled = self._in_flight.stalled(share)
-            if stalled is None:
-                return None
+                else:
+                    return None
             stalled.give_up()  # not with the lock held: it ends a channel
 
     def try_take(self, share: LaneShare) -> tuple[int, Work] | None:
