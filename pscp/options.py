@@ -3,8 +3,9 @@
 An Options is sound: whatever is wrong is refused with a UsageError while it is made, so nothing
 below this module checks it again.
 
-Not here: locations (locations.py), how values are read (values.py), the letters of the command line
-(cli/arguments.py), and anything that opens a file or a connection.
+Not here: their bounds (option_bounds.py), locations (locations.py), how values are read
+(values.py), the letters of the command line (cli/arguments.py), and anything that opens a file or
+a connection.
 Read next: progress.py.
 """
 
@@ -16,11 +17,10 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from pscp import option_bounds as bounds
 from pscp.errors import UsageError
 from pscp.locations import MAX_PORT, UNSAFE_IN_HOST, check_path
 from pscp.values import (
-    GIB,
-    KIB,
     MAX_SIZE_BYTES,
     MIB,
     check_argument,
@@ -28,37 +28,6 @@ from pscp.values import (
     check_tuple,
     show_size,
 )
-
-REMOTES = ("auto", "agent", "sftp")
-VERIFIES = ("auto", "read-back", "none")
-# auto: openssh where ssh is, else asyncssh
-TRANSPORTS = ("auto", "openssh", "asyncssh", "paramiko")
-PLANES = ("auto", "ssh", "tls", "plain")  # auto: ssh
-PROGRESS_STYLES = ("auto", "bar", "plain", "json", "none")
-
-MAX_CONNECTIONS = 256  # each is an ssh process here and one or two at the far end
-MAX_CHANNELS = 64  # sshd lets in MaxSessions of them, by default 10 (sshd_config(5))
-MIN_BLOCK_BYTES = 4 * KIB  # below, the frame headers and calls cost more than the data
-MAX_BLOCK_BYTES = MIB  # a pipe holds no more at once (/proc/sys/fs/pipe-max-size)
-MIN_CHUNK_BYTES = 256 * KIB  # where blocks are no smaller
-CHUNK_BYTES = 4 * MIB  # 2 to 4 MiB did best over wide-area paths; see docs/performance.md
-MAX_CHUNK_BYTES = 64 * MIB  # a pull over SFTP holds a chunk of each lane in memory until it matches
-MIN_WINDOW_BYTES = 2 * MIB  # two chunks of a stream
-MAX_WINDOW_BYTES = 64 * GIB  # it is memory
-MAX_LIMIT_KBIT_S = 10**9  # 1 Tbit/s: more is a slip of the finger
-TIMEOUT_S = 30  # ssh itself would wait for as long as the kernel sends SYNs: two minutes
-MIN_BUFFER_BYTES = 4 * KIB  # a socket's; below, the kernel takes its own minimum
-MAX_BUFFER_BYTES = GIB - 1  # Linux doubles it, in an int
-MAX_SECONDS = 365 * 24 * 3600  # more is a slip of the finger
-MAX_AGE_S = 1000 * MAX_SECONDS  # of a file
-MAX_DELETE = 10**9
-MAX_FILTER_BYTES = 512 * 1024  # of their regular expressions: half of what a frame may hold
-MAX_CPU = 8191  # CONFIG_NR_CPUS at its largest
-
-# Patterns. `re` compiles one where it is first used, so that a command pays for few of them.
-_CIPHERS = r"[+^]?[A-Za-z0-9][A-Za-z0-9@._-]*(,[A-Za-z0-9][A-Za-z0-9@._-]*)*"
-_CONGESTION = r"[A-Za-z0-9_-]{1,15}"  # TCP_CA_NAME_MAX
-_PERSIST = r"yes|no|(?=.)([0-9]{1,9}[smhdwSMHDW])*([0-9]{1,9})?"  # sshd_config(5), TIME FORMATS
 
 
 @dataclass(frozen=True)
@@ -242,23 +211,23 @@ def _check_flags(options: Options) -> None:
 
 def _check_numbers(options: Options) -> None:
     for what, number, most in (
-        ("the number of connections", options.connections, MAX_CONNECTIONS),
-        ("the number of channels", options.channels, MAX_CHANNELS),
-        ("the limit in kbit/s", options.limit_kbit_s, MAX_LIMIT_KBIT_S),
+        ("the number of connections", options.connections, bounds.MAX_CONNECTIONS),
+        ("the number of channels", options.channels, bounds.MAX_CHANNELS),
+        ("the limit in kbit/s", options.limit_kbit_s, bounds.MAX_LIMIT_KBIT_S),
         ("the port", options.port, MAX_PORT),
-        ("the timeout in seconds", options.timeout_s, MAX_SECONDS),
-        ("the time of retries in seconds", options.retry_for_s, MAX_SECONDS),
+        ("the timeout in seconds", options.timeout_s, bounds.MAX_SECONDS),
+        ("the time of retries in seconds", options.retry_for_s, bounds.MAX_SECONDS),
         ("the size of --min-size", options.min_size_bytes, MAX_SIZE_BYTES),
         ("the size of --max-size", options.max_size_bytes, MAX_SIZE_BYTES),
-        ("the time of --min-age in seconds", options.min_age_s, MAX_AGE_S),
-        ("the time of --max-age in seconds", options.max_age_s, MAX_AGE_S),
+        ("the time of --min-age in seconds", options.min_age_s, bounds.MAX_AGE_S),
+        ("the time of --max-age in seconds", options.max_age_s, bounds.MAX_AGE_S),
     ):
         if number is not None:
             check_range(what, number, 1, most)
     if options.max_delete is not None:
-        check_range("the number of --max-delete", options.max_delete, 0, MAX_DELETE)
+        check_range("the number of --max-delete", options.max_delete, 0, bounds.MAX_DELETE)
     for cpu in check_tuple("cpus", options.cpus):
-        check_range("a processor's number", cpu, 0, MAX_CPU)
+        check_range("a processor's number", cpu, 0, bounds.MAX_CPU)
     for port in check_tuple("plane_ports", options.plane_ports):
         check_range("a port of the direct plane", port, 0, MAX_PORT)
     if options.address_family not in (None, 4, 6):
@@ -267,17 +236,27 @@ def _check_numbers(options: Options) -> None:
 
 def _check_sizes(options: Options) -> None:
     block_bytes = options.block_bytes
-    check_range("the block size", block_bytes, MIN_BLOCK_BYTES, MAX_BLOCK_BYTES, show_size)
-    chunk_bytes = CHUNK_BYTES if options.chunk_bytes is None else options.chunk_bytes
-    least_bytes = min(block_bytes, MIN_CHUNK_BYTES)
-    check_range("the chunk size", chunk_bytes, least_bytes, MAX_CHUNK_BYTES, show_size)
-    check_range("the window", options.window_bytes, MIN_WINDOW_BYTES, MAX_WINDOW_BYTES, show_size)
+    check_range(
+        "the block size", block_bytes, bounds.MIN_BLOCK_BYTES, bounds.MAX_BLOCK_BYTES, show_size
+    )
+    chunk_bytes = bounds.CHUNK_BYTES if options.chunk_bytes is None else options.chunk_bytes
+    least_bytes = min(block_bytes, bounds.MIN_CHUNK_BYTES)
+    check_range("the chunk size", chunk_bytes, least_bytes, bounds.MAX_CHUNK_BYTES, show_size)
+    check_range(
+        "the window",
+        options.window_bytes,
+        bounds.MIN_WINDOW_BYTES,
+        bounds.MAX_WINDOW_BYTES,
+        show_size,
+    )
     for what, size_bytes in (
         ("the receive buffer", options.rcvbuf_bytes),
         ("the send buffer", options.sndbuf_bytes),
     ):
         if size_bytes is not None:
-            check_range(what, size_bytes, MIN_BUFFER_BYTES, MAX_BUFFER_BYTES, show_size)
+            check_range(
+                what, size_bytes, bounds.MIN_BUFFER_BYTES, bounds.MAX_BUFFER_BYTES, show_size
+            )
 
 
 def _check_address(address: str) -> None:
@@ -294,11 +273,11 @@ def _check_address(address: str) -> None:
 
 def _check_choices(options: Options) -> None:
     for what, value, allowed in (
-        ("the transport", options.transport, TRANSPORTS),
-        ("the progress", options.progress, PROGRESS_STYLES),
-        ("the remote", options.remote, REMOTES),
-        ("what verifies", options.verify, VERIFIES),
-        ("the plane", options.plane, PLANES),
+        ("the transport", options.transport, bounds.TRANSPORTS),
+        ("the progress", options.progress, bounds.PROGRESS_STYLES),
+        ("the remote", options.remote, bounds.REMOTES),
+        ("what verifies", options.verify, bounds.VERIFIES),
+        ("the plane", options.plane, bounds.PLANES),
     ):
         if value not in allowed:
             raise UsageError(f"{what} must be one of {', '.join(allowed)}, not {value!r}")
@@ -394,13 +373,13 @@ def _check_names(options: Options) -> None:
     ):
         if value is not None and not isinstance(value, str):
             raise UsageError(f"the {what} must be a text, not {value!r}")
-    if options.cipher is not None and not re.fullmatch(_CIPHERS, options.cipher):
+    if options.cipher is not None and not re.fullmatch(bounds.CIPHERS, options.cipher):
         raise UsageError(f"{options.cipher!r} is not a cipher", "ssh -Q cipher lists them")
-    if options.persist is not None and not re.fullmatch(_PERSIST, options.persist):
+    if options.persist is not None and not re.fullmatch(bounds.PERSIST, options.persist):
         raise UsageError(
             f"--persist: {options.persist!r} is not a time", "such as 90, 10m, 1h30m, yes or no"
         )
-    if options.congestion is not None and not re.fullmatch(_CONGESTION, options.congestion):
+    if options.congestion is not None and not re.fullmatch(bounds.CONGESTION, options.congestion):
         raise UsageError(f"{options.congestion!r} is not a congestion control")
 
 
@@ -438,5 +417,5 @@ def _check_filters(options: Options) -> None:
         if not pattern:
             raise UsageError(f"the pattern to {kind} is empty")
         check_path(pattern)
-    if len(json.dumps(regexes(options.filters))) > MAX_FILTER_BYTES:
+    if len(json.dumps(regexes(options.filters))) > bounds.MAX_FILTER_BYTES:
         raise UsageError("the patterns to exclude and include are too many for one copy")

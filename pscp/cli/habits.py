@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from pscp.errors import UsageError
-from pscp.options import PROGRESS_STYLES
+from pscp.option_bounds import PROGRESS_STYLES
 
 Actions = Mapping[str, argparse.Action]  # of a parser, by option string
 

@@ -22,7 +22,8 @@ from typing import NamedTuple
 
 from pscp import state
 from pscp.locations import Location
-from pscp.options import MAX_CONNECTIONS, Options
+from pscp.option_bounds import MAX_CONNECTIONS
+from pscp.options import Options
 from pscp.transports import transport_of
 
 _ALIKE = 2.0  # round trips that differ by less than this factor are taken for the same path

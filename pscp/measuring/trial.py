@@ -14,7 +14,8 @@ from pscp import errors
 from pscp.connect.bootstrap import RemoteAgent
 from pscp.endpoint import tree
 from pscp.measuring import advice
-from pscp.options import CHUNK_BYTES, Options
+from pscp.option_bounds import CHUNK_BYTES
+from pscp.options import Options
 from pscp.transfer.beginnings import sink_request, source_request
 from pscp.transfer.lane import Lane
 from pscp.transfer.lane_context import LaneContext

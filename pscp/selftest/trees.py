@@ -13,7 +13,8 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
-from pscp.options import CHUNK_BYTES, Options
+from pscp.option_bounds import CHUNK_BYTES
+from pscp.options import Options
 
 MIB = 1024 * 1024
 SPARSE_BYTES = 24 * MIB

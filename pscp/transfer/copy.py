@@ -22,7 +22,8 @@ from pscp.connect.bootstrap import RemoteAgent
 from pscp.connect.connections import Connections
 from pscp.endpoint import hashes, requests, source
 from pscp.log import Log
-from pscp.options import CHUNK_BYTES, Options
+from pscp.option_bounds import CHUNK_BYTES
+from pscp.options import Options
 from pscp.progress import Counters, Result, count
 from pscp.transfer.autotune import LOGIN_TRIPS, LOSSY_S, Path, usual_lanes
 from pscp.transfer.beginnings import choose_hash, sink_request, source_request

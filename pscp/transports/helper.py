@@ -27,7 +27,7 @@ from dataclasses import dataclass
 
 from pscp.errors import UsageError
 from pscp.locations import parse_location
-from pscp.options import TIMEOUT_S
+from pscp.option_bounds import TIMEOUT_S
 from pscp.transports import askpass, fdpass
 from pscp.transports.openssh import WRONG_STATUS
 from pscp.transports.ssh_settings import REFUSED, Settings

@@ -22,7 +22,8 @@ from pscp import errors
 from pscp.endpoint import system
 from pscp.locations import Location
 from pscp.log import Log
-from pscp.options import TIMEOUT_S, Options
+from pscp.option_bounds import TIMEOUT_S
+from pscp.options import Options
 from pscp.transports import socket_options
 from pscp.transports.control_sockets import Control
 from pscp.transports.remote_command import NO_PYTHON_STATUS, OLD_PYTHON_STATUS

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pscp.cli import arguments, pipe, zfs_arguments
-from pscp.options import PROGRESS_STYLES, REMOTES, TRANSPORTS, VERIFIES
+from pscp.option_bounds import PROGRESS_STYLES, REMOTES, TRANSPORTS, VERIFIES
 from pscp.selftest import main as selftest
 from pscp.zfs.settings import PRUNABLE
 

@@ -1,0 +1,57 @@
+"""A job of pscp-run, as it was written in jobs.toml, checked and with its defaults.
+
+Not here: how jobs.toml is read and checked (config.py), how a job is run (runner.py).
+Read next: outcome.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pscp.options import Options
+
+
+@dataclass(frozen=True)
+class Span:
+    """A time of day, every day, with the rate that holds from its begin until before its end."""
+
+    begins_min: int  # minutes after midnight, local time
+    ends_min: int  # less than begins_min: over midnight
+    kbit_s: int | None  # None: no limit
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is copied where, when, and what follows. Times are in seconds."""
+
+    name: str
+    destinations: tuple[str, ...]  # as a user of pscp types them
+    # Where it comes from: one of these four.
+    sources: tuple[str, ...] = ()  # paths and patterns here, or HOST:PATHs
+    sources_from: str | None = None  # a file that lists sources, a line each
+    sources_command: tuple[str, ...] = ()  # a command that prints them; run without a shell
+    datasets: tuple[str, ...] = ()  # ZFS, for pscp-zfs
+    options: Options = field(default_factory=Options)  # of each copy
+    dataset_options: dict[str, object] = field(default_factory=dict)  # pscp.zfs.Settings' fields
+    # When, and for how long.
+    limit: tuple[Span, ...] = ()  # outside of them options.limit_kbit_s holds
+    max_duration_s: int | None = None
+    retry_for_s: int = 0  # what may succeed later is tried again for so long, with growing pauses
+    min_age_s: int = 0  # a file that changed since is left for the next run
+    settled_for_s: int = 0  # so is one that was not seen unchanged for so long
+    max_hosts: int | None = None  # destinations at once; None: all
+    depends_on: tuple[str, ...] = ()  # jobs that have to be done, in the same run, first
+    if_running: str = "fail"  # or "skip", "wait"
+    # What follows. A text is run by the user's shell, a list as it is.
+    after: str = "keep"  # or "remove", "move"
+    move_to: str | None = None  # the folder of after = "move DIR"
+    before: str | tuple[str, ...] | None = None
+    after_success: str | tuple[str, ...] | None = None
+    after_failure: str | tuple[str, ...] | None = None
+    # What is told.
+    report: tuple[tuple[str, str], ...] = ()  # ("json" | "text" | "html", file)
+    metrics: str | None = None  # a file for node_exporter's textfile collector
+    ping: str | None = None  # a URL, in the manner of healthchecks
+    manifest: str | None = None  # a file that lists what was copied
+    sign: str | None = None  # an SSH key to sign the manifest with
+    keep_history_s: int = 365 * 24 * 3600

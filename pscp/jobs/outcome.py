@@ -1,0 +1,83 @@
+"""What became of a job, and of each of its destinations: what history, reports and metrics tell.
+
+Not here: what a job is (job.py), where outcomes are kept (history.py), how they are told
+(report.py, metrics.py, status.py).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from pscp.progress import Failure
+
+
+class Outcome(enum.StrEnum):
+    """How a job, or its part for one destination, ended; the worst last."""
+
+    NOTHING = "nothing to do"
+    DONE = "done"
+    LOCKED = "locked"  # another run of the job was under way
+    CUT = "cut"  # ended early, by max-duration, a signal or a crash; the next run goes on
+    UNREACHABLE = "unreachable"
+    FAILED = "failed"  # some files were not copied, or a command failed
+    MISCONFIGURED = "misconfigured"
+
+
+EXIT_CODES = {
+    Outcome.DONE: 0,
+    Outcome.FAILED: 1,
+    Outcome.MISCONFIGURED: 2,
+    Outcome.UNREACHABLE: 3,
+    Outcome.CUT: 5,
+    Outcome.LOCKED: 6,
+    Outcome.NOTHING: 7,
+}
+
+
+def worst(outcomes: Iterable[Outcome]) -> Outcome:
+    """Return the outcome of several together; of none it is NOTHING."""
+    order = list(Outcome)
+    return max(outcomes, key=order.index, default=Outcome.NOTHING)
+
+
+@dataclass(frozen=True)
+class DestinationRun:
+    """One destination's part in a run of a job, over all attempts."""
+
+    destination: str  # as it is written in the job
+    outcome: Outcome
+    started_s: float  # seconds since the epoch
+    seconds: float  # by a clock that no one sets
+    files: int = 0  # copied
+    files_unchanged: int = 0  # there already
+    bytes: int = 0  # of the files that were copied
+    bytes_sent: int = 0
+    chunks_resent: int = 0
+    connections: int = 0  # most at once
+    connections_lost: int = 0
+    attempts: int = 1
+    verified: bool = True
+    failures: tuple[Failure, ...] = ()  # files
+    message: str = ""  # why it ended, where it was not done
+
+
+@dataclass(frozen=True)
+class JobRun:
+    """One run of a job."""
+
+    run: str  # names it: unique, and sorts by time
+    job: str
+    outcome: Outcome
+    started_s: float  # seconds since the epoch
+    seconds: float
+    destinations: tuple[DestinationRun, ...] = ()
+    files_waiting: int = 0  # left for the next run: too young, or not settled
+    files_removed: int = 0  # at the source, or moved there
+    message: str = ""
+
+    @property
+    def exit_code(self) -> int:
+        """What pscp-run exits with."""
+        return EXIT_CODES[self.outcome]
