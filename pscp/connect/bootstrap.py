@@ -216,6 +216,7 @@ class RemoteAgent:
             channel.close()
             raise
         self._messages.notice = None
+        self.cipher = self._messages.cipher  # of the connection; "": not known
 
     def _greet(self, marker: bytes, patience: Patience) -> None:
         self._skip_banner(marker or send_agent(self.channel), patience)

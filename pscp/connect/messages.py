@@ -22,20 +22,25 @@ _log = Log("stderr")
 _CONSEQUENCE = re.compile(
     r"Connection closed by UNKNOWN|kex_exchange_identification: Connection cl"
 )
-_DEBUG_LINE = re.compile(r"debug\d: |DEBUG:")  # of ssh -v; of asyncssh and paramiko
+_DEBUG_LINE = re.compile(  # of ssh -v; of asyncssh and paramiko
+    rb"debug\d: |DEBUG:|OpenSSH_\S+ |Authenticated to .* using |Transferred: sent |Bytes per second"
+)
+_CIPHER = re.compile(rb"debug1: kex: client->server cipher: ([\w@.-]+)")
 
 
 class Messages:
     """The standard error of a channel: its end is kept, its lines are shown to people and logged.
 
-    `notice` shows a line to people; with None nothing is shown.
+    `notice` shows a line to people; with None nothing is shown. Lines for who looks for a cause (of
+    `ssh -v`) are logged only, and one of them tells the cipher.
     """
 
     def __init__(self, channel: Channel, notice: Callable[[str], None] | None) -> None:
         self.notice = notice
         self._channel = channel
         self._kept = b""  # the last _KEPT_BYTES
-        self._line = b""  # a line that has not ended yet, for the log
+        self._line = b""  # one that has not ended yet
+        self.cipher = ""  # what ssh has agreed on, where it says so
         self._unshown = ""  # not shown yet, since an error may repeat it
         self._is_over = False
 
@@ -47,31 +52,42 @@ class Messages:
     @property
     def has_unshown(self) -> bool:
         """Whether something came that people have not seen."""
-        return bool(self._unshown)
+        return bool(self._unshown or self._line)
 
     def text(self) -> str:
         """Return the end of what came."""
-        return self._kept.decode(errors="replace")
+        return (self._kept + self._line).decode(errors="replace")
 
     def read(self) -> bool:
         """Read what has come. Return False at its end."""
         data = os.read(self._channel.error_fd, _READ_BYTES)
-        self._kept = (self._kept + data)[-_KEPT_BYTES:]
-        if _log.is_wanted:
-            *lines, self._line = (self._line + data)[-_KEPT_BYTES:].split(b"\n")
-            for line in lines:
-                text = line.decode(errors="replace").rstrip("\r")
-                _log.debug("process %d writes: %s", self._channel.pid, text)
-        if self.notice is not None:
-            self._unshown += data.decode(errors="replace")
+        *lines, self._line = (self._line + data).split(b"\n")
+        if len(self._line) > _KEPT_BYTES or not data:
+            lines, self._line = [*lines, self._line], b""
+        for line in lines:
+            self._take(line)
         self._is_over = not data
         return bool(data)
 
+    def _take(self, line: bytes) -> None:
+        text = line.decode(errors="replace").rstrip("\r")
+        if _log.is_wanted and line:
+            _log.debug("process %d writes: %s", self._channel.pid, text)
+        if _DEBUG_LINE.match(line):
+            if found := _CIPHER.match(line):
+                self.cipher = found[1].decode()
+            return
+        self._kept = (self._kept + line + b"\n")[-_KEPT_BYTES:]
+        if self.notice is not None:
+            self._unshown += f"{text}\n"
+
     def show(self, error: str = "") -> None:
-        """Show people the lines that came, except for those in this error or in the log."""
+        """Show people the lines that came, except for those in this error."""
+        if self._line and not _DEBUG_LINE.match(self._line):
+            self._take(self._line)
+            self._line = b""
         lines, self._unshown = lines_of(self._unshown), ""
         for line in lines:
-            is_logged = _DEBUG_LINE.match(line) and _log.is_wanted
             is_said = line.strip() in error or (error and _CONSEQUENCE.match(line))
-            if self.notice is not None and not is_said and not is_logged:
+            if self.notice is not None and not is_said:
                 self.notice(line)

@@ -131,6 +131,8 @@ class Run:
         lanes, root = pool.layout.count, agreed.target.root
         where = "a transfer test" if self._options.transfer_test else f"to {root}"
         request.explain(f"{where}, chunks hashed with {algorithm}")
+        if far.cipher:
+            request.explain(f"cipher: {far.cipher}")
         request.explain(f"beginning with {lanes} lanes: {pool.layout.why}")
         of_source, of_sink = self._begins(tops, token, coordinator.terms, agreed)
         try:

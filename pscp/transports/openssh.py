@@ -3,8 +3,7 @@
 ssh_config, the agent, ProxyJump, certificates, known_hosts and prompts are left to ssh. pscp adds
 the few options below, and reads ssh's messages and exit status.
 
-Not here: what runs at the far end (../connect/bootstrap.py), the sockets for further channels
-(control_sockets.py), servers and tests (../processes.py).
+Not here: what runs there (../connect/bootstrap.py), further channels' sockets (control_sockets.py).
 """
 
 from __future__ import annotations
@@ -99,6 +98,8 @@ class SshSetup:
             words += _ALIVE
         if self.ciphers_are_ours:
             words.append(f"-oCiphers=^{self.ciphers()}")
+        if options.verbose and not (options.debug or options.persist):
+            words.append("-v")  # it names the cipher
         return words + user_words(host, options) + ["--", str(host.host)]
 
     def timeout_s(self, options: Options) -> str:

@@ -224,6 +224,15 @@ def test_settings_of_the_users_are_kept(filled: Way, config: WriteConfig) -> Non
     assert "cipher: aes256-ctr" in ran.err
 
 
+def test_v_names_the_cipher_that_was_agreed_on(filled: Way, config: WriteConfig) -> None:
+    """And shows nothing else of what ssh says so that pscp knows."""
+    ran = tried(filled, config(Ciphers="aes192-ctr"), "-v")
+    assert ran.code == 0
+    assert "pscp: cipher: aes192-ctr\n" in ran.err
+    assert "debug1" not in ran.err and "Authenticated to" not in ran.err
+    assert "cipher: " not in tried(filled, config(Ciphers="aes192-ctr")).err
+
+
 def test_a_configuration_that_changed_is_followed_at_once(filled: Way, config: WriteConfig) -> None:
     """Though ssh was started with what the last copy found."""
     verbose = ("-d", "-o", "LogLevel=DEBUG1")
