@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, TypedDict
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
 
-_NO_NUMBERS = ("nouns", "host", "large")
+_NO_NUMBERS = ("nouns", "host", "large", "lanes_moved")
 
 
 @dataclass(slots=True)
@@ -88,6 +89,8 @@ class Counters:
     nouns: tuple[str, str] = ("file", "lane")  # what is counted, for people
     host: str = ""  # as it was typed
     large: dict[int, LargeFile] = field(default_factory=dict, compare=False)  # under way
+    # Asks for the bytes that have landed over each lane; None for one that is not up.
+    lanes_moved: Callable[[], list[int | None]] = field(default=list, compare=False)
     _lock: threading.Lock = field(
         default_factory=threading.Lock, init=False, repr=False, compare=False
     )

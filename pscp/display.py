@@ -18,12 +18,13 @@ from pscp.progress import (
     JsonLines,
     Notes,
     PlainLines,
+    Rate,
     Reporter,
     Result,
     Ticking,
     prefixed,
 )
-from pscp.progress_words import fit, format_duration, under_way
+from pscp.progress_words import fit, format_duration, lane_rates, under_way
 from pscp.terminal_text import printable
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 _TALL = 16  # lines of a terminal that has room for the names of files
 _FILES_MOST = 4  # that are named at once
 _BAR_COLUMNS = 10  # of the bar itself, at least
+_WIDE = 100  # columns of a terminal that has room for the rate of each lane
 
 
 def make_reporter(options: Options, is_terminal: bool, name: str = "pscp") -> Reporter:
@@ -43,6 +45,8 @@ def make_reporter(options: Options, is_terminal: bool, name: str = "pscp") -> Re
     reporter = _of_style(options, is_terminal)
     reporter.name = name
     reporter.wants_files = options.itemize
+    if isinstance(reporter, RichBar):
+        reporter.shows_lanes = options.verbose
     return reporter
 
 
@@ -58,7 +62,8 @@ def _of_style(options: Options, is_terminal: bool) -> Notes:
 
 
 class RichBar(Ticking):
-    """A bar on a terminal, with notes above it, and on a tall one the large files under way.
+    """A bar on a terminal, with notes above it, and on a tall one the large files under way; on a
+    wide one, or where that is asked for, the rate of each lane.
 
     Before the first lane is up it says where it connects to. It goes away at the end, and while
     a person types an answer.
@@ -76,6 +81,8 @@ class RichBar(Ticking):
         self._lock = threading.RLock()  # guards what follows, and the terminal
         self._live: Live | None = None
         self._is_over = True
+        self.shows_lanes = False  # on a narrow terminal too
+        self._lanes: list[Rate] = []
 
     def start(self, counters: Counters) -> None:
         self._is_over = False
@@ -161,4 +168,17 @@ class RichBar(Ticking):
         top.add_row(bar, line(fit(first, width - _BAR_COLUMNS)))
         lines = _FILES_MOST if height >= _TALL else 0
         files = under_way([*now.large.values()], lines, width)
-        return Group(top, line(fit(second, width)), *map(line, files))
+        lanes = [self._rates(now)] if self.shows_lanes or width >= _WIDE else []
+        shown = [
+            fit(second, width),
+            *(lane_rates(rates, width) for rates in lanes if rates),
+            *files,
+        ]
+        return Group(top, *map(line, shown))
+
+    def _rates(self, now: Counters) -> list[float | None]:
+        """Return the bytes a second of each lane; None for one that is not up."""
+        moved, now_s = now.lanes_moved(), self._clock()
+        self._lanes += [Rate() for _ in moved[len(self._lanes) :]]
+        rates = zip(self._lanes, moved, strict=False)
+        return [None if done is None else rate.per_s(now_s, done) for rate, done in rates]

@@ -79,6 +79,13 @@ def outage(attempts: int, out_s: float) -> str:
     return "connection lost, trying again" + (f" ({more})" if more else "")
 
 
+def lane_rates(per_s: list[float | None], width: int) -> str:
+    """Return the rate of each lane, as many as go into a line: "lanes, MB/s: 11.8 12.0 -"."""
+    texts = ["-" if rate is None else f"{rate / 1e6:.1f}" for rate in per_s]
+    text = " ".join(["lanes, MB/s:", *texts])
+    return text if len(text) <= width else f"{text[: width - 1].rpartition(' ')[0]} \u2026"
+
+
 def fit(pieces: list[Piece], width: int) -> str:
     """Return the pieces as one text of at most `width` characters, as long as any can go."""
     left = list(pieces)

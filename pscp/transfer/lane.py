@@ -81,6 +81,11 @@ class Lane:
         return self._ends.share.has_worked
 
     @property
+    def moved_bytes(self) -> int:
+        """What has landed over this lane so far."""
+        return self._ends.share.window.moved_bytes
+
+    @property
     def ended_well(self) -> bool:
         """Whether the agent is ready for the next copy."""
         return self._state is states.Lane.CLOSED_WELL

@@ -59,6 +59,7 @@ class LanePool:
         """
         self.context.set_ends(of_source, of_sink)
         self._add_lanes(agents)
+        self._terms.counters.lanes_moved = self._moved
         self._scaler.start()
 
     def _add_lanes(self, agents: list[RemoteAgent]) -> None:
@@ -88,6 +89,11 @@ class LanePool:
         with self._lock:
             self.layout.park(self._workers)
         self.queue.wake_lanes()
+
+    def _moved(self) -> list[int | None]:
+        """Return the bytes that have landed over each lane; None for one that is not up."""
+        with self._lock:
+            return [worker.moved_bytes for worker in self._workers]
 
     def _channels(self) -> list[Channel]:
         """Return the channels of the lanes that have one."""

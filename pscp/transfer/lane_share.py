@@ -29,6 +29,7 @@ class Window:
         """Begin with `first_bytes`; with more at most, grow by what lands, as TCP's window does."""
         self.capacity_bytes = first_bytes
         self.in_flight_bytes = 0
+        self.moved_bytes = 0  # ever
         self._most_bytes = first_bytes if most_bytes is None else most_bytes
         self._span_s = 2 * rtt_s + _SLACK_S
         self._moved: deque[tuple[float, int]] = deque()  # when, and bytes, of the last second
@@ -51,6 +52,7 @@ class Window:
     def follow_pace(self, size_bytes: int) -> None:
         """Count so many bytes as moved, and adapt the capacity to the lane's pace."""
         now_s = time.monotonic()
+        self.moved_bytes += size_bytes
         self._moved.append((now_s, size_bytes))
         while self._moved[0][0] < now_s - _PACE_S:
             self._moved.popleft()

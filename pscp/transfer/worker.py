@@ -98,6 +98,12 @@ class Worker(threading.Thread):
     def has_connection(self) -> bool:
         return self.is_up or self._far is not None
 
+    @property
+    def moved_bytes(self) -> int | None:
+        """What has landed over its lane so far; None while it has none."""
+        lane = self._lane
+        return lane.moved_bytes if lane is not None else None
+
     def abort(self) -> None:
         """End the worker's channel, so that it waits no longer. From any thread."""
         channel, lane = self.channel, self._lane

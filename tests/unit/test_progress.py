@@ -36,6 +36,7 @@ from pscp.progress_words import (
     fit,
     format_bytes,
     format_duration,
+    lane_rates,
     outage,
     under_way,
 )
@@ -353,6 +354,33 @@ def test_bar_at_any_width(
     if columns == 80 and counters.bytes_total:
         assert "20.0 MB of 100.0 MB" in shown
         assert "3 of 12 files, 2 of 4 lanes, 20.0 MB resumed" in shown
+
+
+@pytest.mark.parametrize(("columns", "is_asked"), [(120, False), (80, True), (80, False)])
+def test_a_wide_terminal_shows_the_rate_of_each_lane(
+    columns: int, is_asked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And so does a narrow one with -v. A lane that is not up has none."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("TERM", "xterm")
+    err, clock = io.StringIO(), Clock()
+    reporter = RichBar(err, io.StringIO(), clock)
+    reporter.period_s, reporter.shows_lanes = 3600, is_asked
+    moved: list[int | None] = [0, None]
+    reporter.start(Counters(lanes_alive=1, lanes_moved=lambda: moved))
+    reporter.tick()
+    moved[:] = [30_000_000, 5_000_000, None]  # another lane was opened meanwhile
+    clock.now_s += 2
+    reporter.tick()
+    reporter.stop(Result())
+    assert ("lanes, MB/s: 15.0 0.0 -" in err.getvalue()) is (is_asked or columns == 120)
+
+
+@given(st.lists(st.none() | st.floats(0, 1e12), max_size=300), st.integers(15, 200))
+def test_rates_of_lanes_go_into_a_line(rates: list[float | None], width: int) -> None:
+    text = lane_rates(rates, width)
+    assert len(text) <= width
+    assert text.startswith("lanes, MB/s:")
 
 
 def test_the_bar_says_where_it_connects_to_and_goes_away_for_questions() -> None:
