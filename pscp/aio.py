@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from pscp.option_fields import OptionFields, SessionFields
     from pscp.stream.stream import Ran
+    from pscp.transfer.job_terms import JobTerms
 
 _T = TypeVar("_T")
 
@@ -41,10 +42,13 @@ async def copy(
     exclude: Patterns = (),
     include: Patterns = (),
     on_file: OnFile | None = None,
+    terms: JobTerms | None = None,
     **fields: Unpack[OptionFields],
 ) -> Result:
-    """As pscp.copy(). `on_file` is called in another thread than the event loop's."""
-    given = partial(api.copy, options=options, exclude=exclude, include=include, **fields)
+    """As pscp.copy(). `on_file` and `terms` are called in other threads than the event loop's."""
+    given = partial(
+        api.copy, options=options, exclude=exclude, include=include, terms=terms, **fields
+    )
     return await _Call(partial(given, sources, destination, on_file=on_file)).result()
 
 
@@ -56,6 +60,7 @@ def copying(
     exclude: Patterns = (),
     include: Patterns = (),
     on_file: OnFile | None = None,
+    terms: JobTerms | None = None,
     **fields: Unpack[OptionFields],
 ) -> Copying:
     """A copy whose progress is read while it runs; as copy() else.
@@ -65,7 +70,9 @@ def copying(
             print(now.bytes_done)
     print(copying.result.files)
     """
-    given = partial(api.copy, options=options, exclude=exclude, include=include, **fields)
+    given = partial(
+        api.copy, options=options, exclude=exclude, include=include, terms=terms, **fields
+    )
     return Copying(partial(given, sources, destination, on_file=on_file))
 
 
@@ -176,10 +183,11 @@ class Session:
         exclude: Patterns = (),
         include: Patterns = (),
         on_file: OnFile | None = None,
+        terms: JobTerms | None = None,
         **fields: Unpack[OptionFields],
     ) -> Result:
         """As pscp.aio.copy(), over this session's connections."""
-        given = partial(self._opened.copy, exclude=exclude, include=include, **fields)
+        given = partial(self._opened.copy, exclude=exclude, include=include, terms=terms, **fields)
         return await _Call(partial(given, sources, destination, on_file=on_file)).result()
 
     def copying(
@@ -190,10 +198,11 @@ class Session:
         exclude: Patterns = (),
         include: Patterns = (),
         on_file: OnFile | None = None,
+        terms: JobTerms | None = None,
         **fields: Unpack[OptionFields],
     ) -> Copying:
         """As pscp.aio.copying(), over this session's connections."""
-        given = partial(self._opened.copy, exclude=exclude, include=include, **fields)
+        given = partial(self._opened.copy, exclude=exclude, include=include, terms=terms, **fields)
         return Copying(partial(given, sources, destination, on_file=on_file))
 
     async def run(self, command: Command, **fields: Unpack[OptionFields]) -> Ran:

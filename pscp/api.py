@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from pscp.option_fields import OptionFields, SessionFields
     from pscp.stream.stream import Ran
+    from pscp.transfer.job_terms import JobTerms
     from pscp.transfer.path_list import PathList
     from pscp.transfer.relay import FarSource
 
@@ -56,6 +57,7 @@ def copy(
     progress: Progress | None = None,
     on_file: OnFile | None = None,
     keep_digests: bool = True,
+    terms: JobTerms | None = None,
     **fields: Unpack[OptionFields],
 ) -> Result:
     """Copy files and folders to or from one host, over several SSH connections.
@@ -71,10 +73,9 @@ def copy(
         progress: is called about ten times a second with a snapshot of Counters.
         on_file: is called with a FileEvent of each file, once it is copied, unchanged, skipped or
             failed; one call at a time, by threads of the copy, which wait for it.
-        keep_digests: with strong=True the Result's `digests` map each path to its SHA-256; False
-            saves the memory where there are very many files.
-        fields: fields of Options, such as recursive=True or connections=8: see help(pscp.Options),
-            and docs/api.md for what each means.
+        keep_digests: with strong=True keep each path's SHA-256, in the Result's `digests`.
+        terms: what a job asks beside: see help(pscp.JobTerms).
+        fields: those of Options, such as recursive=True: docs/api.md says what each means.
 
     Returns:
         A Result; its `failures` name each file that was not copied.
@@ -85,8 +86,8 @@ def copy(
         CopyError: the copy as a whole cannot go on.
         ProtocolError: the far end misbehaves.
 
-    An exception of `progress`, `on_file` or a signal handler (KeyboardInterrupt) ends the copy
-    tidily and is raised here. What had landed is kept; the same call goes on from there.
+    An exception of `progress`, `on_file`, `terms` or a signal handler (KeyboardInterrupt) ends
+    the copy tidily and is raised here. What had landed is kept; the same call goes on from there.
     """
     chosen = _filtered(with_fields(options or Options(), fields), exclude, include)
     froms, to = _locations(sources, destination)
@@ -94,7 +95,7 @@ def copy(
     with Session(host, chosen) as session:
         session.connections.keeps = False
         shown = reporter, progress, on_file
-        return session._copy(froms, to, chosen, shown, keep_digests)
+        return session._copy(froms, to, chosen, shown, keep_digests=keep_digests, terms=terms)
 
 
 class Session:
@@ -213,6 +214,7 @@ class Session:
         reporter: Reporter | None = None,
         progress: Progress | None = None,
         on_file: OnFile | None = None,
+        terms: JobTerms | None = None,
         **fields: Unpack[OptionFields],
     ) -> Result:
         """As pscp.copy(), over this session's connections; the host must be this session's."""
@@ -221,7 +223,7 @@ class Session:
         if not self._is_any_host and _host_of(host) != _host_of(self.host):
             raise errors.UsageError(f"{host.text} is not on this session's host")
         options = _filtered(with_fields(self.options, fields), exclude, include)
-        return self._copy(froms, to, options, (reporter, progress, on_file))
+        return self._copy(froms, to, options, (reporter, progress, on_file), terms=terms)
 
     # --- streams
 
@@ -284,7 +286,9 @@ class Session:
         to: Location,
         options: Options,
         reporters: tuple[Reporter | None, Progress | None, OnFile | None],
+        *,
         keep_digests: bool = True,
+        terms: JobTerms | None = None,
     ) -> Result:
         if options.transfer_test:
             options = options.with_agent("-t")
@@ -293,7 +297,7 @@ class Session:
             reporter: Reporter = ProgramReporter(given or Silent(), on_file)
             if progress is not None:
                 reporter = CallbackReporter(progress, reporter, stop.stop)
-            return self._run(froms, to, options, reporter, keep_digests=keep_digests)
+            return self._run(froms, to, options, reporter, keep_digests=keep_digests, terms=terms)
 
     def _run(
         self,
@@ -303,6 +307,7 @@ class Session:
         reporter: Reporter,
         *,
         keep_digests: bool,
+        terms: JobTerms | None,
     ) -> Result:
         host = (to if to.is_remote else froms[0]).login
         listed = _read_list(options, froms) if options.files_from is not None else None
@@ -334,6 +339,8 @@ class Session:
             request = CopyRequest(
                 connections, froms, to, options, reporter, counters, keep_digests, listed
             )
+            if terms is not None:
+                request = dataclasses.replace(request, job=terms)
             with _far_source(froms, to, options) as far_source:
                 result = Run(dataclasses.replace(request, far_source=far_source)).run()
             return result

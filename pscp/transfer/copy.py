@@ -35,6 +35,7 @@ from pscp.transfer.journal import Journal, token_of
 from pscp.transfer.lane_context import LaneContext
 from pscp.transfer.lane_pool import LanePool
 from pscp.transfer.negotiation import Agreement, CopyRequest, Negotiation, replace_dead
+from pscp.transfer.rate_limiter import RateLimiter
 from pscp.transfer.relative import folders_above
 from pscp.transfer.work_queue import WorkQueue
 
@@ -52,8 +53,10 @@ class Run:
     """One copy. For the main thread."""
 
     def __init__(self, request: CopyRequest) -> None:
-        if request.is_push and request.options.backup:
-            request = replace(request, options=request.options.with_agent("--backup"))
+        options = request.job.options(request.options)
+        if request.is_push and options.backup:
+            options = options.with_agent("--backup")
+        request = replace(request, options=options)
         self._request, self._options = request, request.options
         self._negotiation = Negotiation(request)
         self._nonce = "" if self._options.dry_run else os.urandom(4).hex()  # of this run
@@ -156,6 +159,7 @@ class Run:
             far,
             is_push=request.is_push,
             note=request.reporter.note,
+            limiter=request.job.limiter,
             far_source=request.far_source,
         )
 
@@ -220,6 +224,7 @@ class Run:
             or pool.context.is_relayed
             or agreed.claimed.folds
             or not agreed.target.existing  # then there is nothing to compare
+            or request.job.select is not None  # each file is asked about
         )
         return CopyTerms(
             self._options,
@@ -236,6 +241,7 @@ class Run:
             checks_folders=can_check_folders and may_check_folders(self._options),
             keep_digests=request.keep_digests,
             listed=request.listed,
+            job=request.job,
             above=folders_above(self._negotiation.names, agreed.target.names)
             if self._options.has_whole_paths
             else {},
@@ -296,12 +302,14 @@ def make_pool(
     *,
     is_push: bool,
     note: Callable[[str], None],
+    limiter: RateLimiter | None = None,
     stream: Stream | None = None,
     far_source: FarSource | None = None,
 ) -> LanePool:
     """Return the lanes for a copy, or for a stream, over the path that `far` has measured.
 
-    Where neither end is here, the path is the one from the source's host to the sink's.
+    Where neither end is here, the path is the one from the source's host to the sink's. Without a
+    limiter, the options' limit holds.
     """
     rtt_s = sum(map(path_rtt_s, [far, *(far_source.agents if far_source is not None else [])]))
     is_far = is_push and rtt_s > LOSSY_S  # nearer, BBR gains nothing
@@ -317,12 +325,13 @@ def make_pool(
     known = known._replace(lanes=host_cache.advice(connections.host, options)[0] or known.lanes)
     if connections.has_one_login and not options.quiet:
         note("one login: all lanes share one connection, one CPU core and one TCP buffer")
+    limit = options.limit_kbit_s
     context = LaneContext(
         WorkQueue(stream is not None),
         is_push=is_push,
         rtt_s=path.rtt_s,
         keeps=connections.keeps,
-        bytes_per_s=options.limit_kbit_s * 1000 / 8 if options.limit_kbit_s else None,
+        limiter=limiter or RateLimiter((lambda: limit) if limit is not None else None),
         stream=stream,
         make_near=far_source.near_end if far_source is not None else None,
     )

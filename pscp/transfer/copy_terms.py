@@ -16,6 +16,7 @@ from pscp.options import Options
 from pscp.progress import Counters, Reporter
 from pscp.transfer.autotune import Path
 from pscp.transfer.failure_lines import FilePlaces
+from pscp.transfer.job_terms import NO_TERMS, JobTerms
 from pscp.transfer.journal import Journal
 from pscp.transfer.lane_context import LaneContext
 from pscp.transfer.path_list import PathList
@@ -44,6 +45,7 @@ class CopyTerms:
     # With -R, by path at the destination: one of the sources below, and how many levels.
     above: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     listed: PathList | None = None  # what is copied of the source, instead of all of it
+    job: JobTerms = NO_TERMS
     reuses: bool = False  # the sink can take what is the same from a file that is there
     token: str = ""  # of the copy
     nonce: str = ""  # of this run

@@ -163,8 +163,8 @@ class InFlight:
         """
         if not share.is_idle:
             return None
-        before_s = time.monotonic() - self.patience_s()
-        found = (each.held_since(before_s) for each in self._shares if each is not share)
+        least_s = self.patience_s()
+        found = (each.held_for(least_s) for each in self._shares if each is not share)
         return next((chunk for chunk in found if chunk is not None), None)
 
 

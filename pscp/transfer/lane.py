@@ -132,12 +132,12 @@ class Lane:
     # --- the receiving thread
 
     def _receive(self) -> None:
-        receiver, limiter = self._receiver, self._ends.context.limiter
-        is_closed, near_lock = self._ends.is_closed, self._ends.near_lock
+        receiver, ends = self._receiver, self._ends
+        is_closed, near_lock = ends.is_closed, ends.near_lock
         try:
             while (frame := self._far.receive()) is not None:
                 if frame.type in (wire.DATA, wire.PACK):  # not with the near end's lock held
-                    limiter.wait(len(frame.payload), is_closed)
+                    ends.wait_for_turn(len(frame.payload), is_closed)
                 if frame.type == wire.REPLY and frame.id in (_BEGIN, _END):
                     if self._is_last(frame):
                         return

@@ -1,13 +1,11 @@
 """What the lanes of one copy share: the queue, the rate limit, and what their ends are to be.
 
-Not here: one lane (lane.py), how many there are (lane_pool.py).
+Not here: one lane (lane.py), how many there are (lane_pool.py), the rate (rate_limiter.py).
 """
 
 from __future__ import annotations
 
 import itertools
-import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -16,6 +14,7 @@ from pscp.endpoint.end import End
 from pscp.endpoint.source import Source
 from pscp.errors import PscpError
 from pscp.transfer.lane_share import LEAST_BYTES, Window
+from pscp.transfer.rate_limiter import RateLimiter
 from pscp.transfer.work_queue import WorkQueue
 
 if TYPE_CHECKING:
@@ -57,11 +56,6 @@ FAR_S = 0.02  # a round trip; 16 MiB in one are 800 MB/s
 STREAM_WINDOW_BYTES = 6 * 1024 * 1024
 
 
-# With -l, the longest turn of a lane, of which a lane that is lost wastes one; and how often a lane
-# that waits looks whether it still should.
-_TURN_S = 0.1
-
-
 class LaneContext:
     """What every lane of one copy, stream or measurement uses.
 
@@ -78,18 +72,18 @@ class LaneContext:
         is_push: bool,
         rtt_s: float,
         keeps: bool,
-        bytes_per_s: float | None = None,
+        limiter: RateLimiter | None = None,
         stream: Stream | None = None,
         make_near: MakeNear | None = None,
     ) -> None:
         """Describe the lanes.
 
-        With `keeps` the next copy gets their connections. `bytes_per_s` limits all lanes together.
+        With `keeps` the next copy gets their connections. `limiter` keeps all lanes under a rate.
         `stream` is this end of a stream, whose lanes have a smaller window, which grows.
         `make_near` makes a lane's near end, where that is not here.
         """
         self.queue, self.is_push, self.keeps = queue, is_push, keeps
-        self.limiter = RateLimiter(bytes_per_s)
+        self.limiter = limiter or RateLimiter(None)
         self._rtt_s, self._stream, self._umask = rtt_s, stream, metadata.current_umask()
         self._make_near = make_near
         self._numbers = itertools.count(1)
@@ -133,34 +127,3 @@ class LaneContext:
             yield from entries(end.file_source())
         finally:
             end.close()
-
-
-class RateLimiter:
-    """Keeps all lanes of a copy together under a rate (-l).
-
-    Each lane waits for its turns; one with much to send takes many small ones.
-    """
-
-    def __init__(
-        self, bytes_per_s: float | None, condition: threading.Condition | None = None
-    ) -> None:
-        """Limit all lanes together to this rate; with None there is no limit."""
-        self._bytes_per_s = bytes_per_s
-        self._turns = condition or threading.Condition()  # guards what follows; nobody notifies
-        self._free_at_s = 0.0
-
-    def wait(self, size_bytes: int, is_over: Callable[[], bool]) -> None:
-        """Wait until so many more bytes may go, or until `is_over()`, called every 0.1 s."""
-        if self._bytes_per_s is None:
-            return
-        most_bytes = self._bytes_per_s * _TURN_S
-        left_bytes = float(size_bytes)
-        with self._turns:
-            while left_bytes > 0 and not is_over():
-                self._wait_for_turn(min(left_bytes, most_bytes) / self._bytes_per_s, is_over)
-                left_bytes -= most_bytes
-
-    def _wait_for_turn(self, length_s: float, is_over: Callable[[], bool]) -> None:
-        self._free_at_s = turn_s = max(self._free_at_s, time.monotonic()) + length_s
-        while (left_s := turn_s - time.monotonic()) > 0 and not is_over():
-            self._turns.wait(min(left_s, _TURN_S))

@@ -93,6 +93,17 @@ class LaneEnds:
         """Return whether the receiver should wait no longer: also when the channel has ended."""
         return self.is_cut_off() or self.far.is_closed()
 
+    def wait_for_turn(self, size_bytes: int, is_over: Callable[[], bool]) -> None:
+        """Wait until so many more bytes may go (-l), or until `is_over()`.
+
+        What goes wrong with the limit is no fault of the lane's: it stops the copy.
+        """
+        try:
+            with self.share.on_hold():
+                self.context.limiter.wait(size_bytes, is_over)
+        except BaseException as error:
+            self.context.queue.stop(error)
+
     def settle(self, number: int, tell: Callable[[], object]) -> None:
         """Finish a piece of work by calling `tell`, unless the piece was given back meanwhile."""
 

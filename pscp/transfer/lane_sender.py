@@ -20,7 +20,7 @@ class LaneSender:
     def __init__(self, ends: LaneEnds) -> None:
         self._ends = ends
         self._far, self._near, self._near_lock = ends.far, ends.near, ends.near_lock
-        self._is_push, self._limiter = ends.context.is_push, ends.context.limiter
+        self._is_push = ends.context.is_push
         self._expected = ends.expected
         self._announced: dict[int, Job] = {}  # the files that both ends know, by their numbers
 
@@ -73,7 +73,7 @@ class LaneSender:
                 rest = payload[wire.COUNT.size :]
             if is_last and not flags & wire.FAILED:
                 self._expected.digests[number] = rest.hex()
-            self._limiter.wait(len(payload), self._ends.is_cut_off)
+            self._ends.wait_for_turn(len(payload), self._ends.is_cut_off)
             self._far.send(type_, id_, offset, payload, flags)
             if is_last and flags & wire.FAILED:
                 failure = failures.checked(wire.Frame(0, 0, 0, 0, memoryview(rest)).json())
@@ -94,7 +94,7 @@ class LaneSender:
                 return
             listed = [[item.entry, row] for item, row in zip(pack.items, pack.rows, strict=True)]
             payload = wire.pack_payload(listed, bodies)
-            self._limiter.wait(len(payload), self._ends.is_cut_off)
+            self._ends.wait_for_turn(len(payload), self._ends.is_cut_off)
             self._far.send(wire.PACK, number, 0, payload)
 
         if isinstance(self._near, RelayEnd):

@@ -5,9 +5,10 @@ Not here: which work a lane gets (work_queue.py), what it does with it (lane.py)
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from pscp.transfer.plan import Ask, Chunk, Work
 
@@ -71,7 +72,8 @@ def never() -> bool:
 class LaneShare:
     """The pieces of work that one lane has taken and not finished.
 
-    Only the queue changes it, with its lock held; its lane may read it.
+    Only the queue changes it, with its lock held; its lane may read it. Its clock, which tells how
+    long a piece is in flight, is stopped by the lane.
     """
 
     give_up: Callable[[], object]  # ends the lane, which stands still; its lane sets it
@@ -82,10 +84,29 @@ class LaneShare:
         self.is_over = False  # the lane has ended, and its work was given back
         self.has_worked = False  # the lane has finished at least one piece
         self.work: dict[int, Work] = {}
-        self._taken_s: dict[int, float] = {}
+        self._taken_s: dict[int, float] = {}  # by the lane's clock
+        self._stopped_s: float | None = None  # when its clock stopped, if it stands
+        self._behind_s = 0.0  # how long its clock has stood before
+
+    @contextlib.contextmanager
+    def on_hold(self) -> Iterator[None]:
+        """Run a block in which the lane's clock stands: it waits for its turn, and is not slow.
+
+        For the one thread of the lane that waits for turns.
+        """
+        self._stopped_s = began_s = time.monotonic()
+        try:
+            yield
+        finally:
+            self._behind_s += time.monotonic() - began_s  # first: who looks meanwhile sees less
+            self._stopped_s = None
+
+    def _now_s(self) -> float:
+        stopped_s = self._stopped_s
+        return (time.monotonic() if stopped_s is None else stopped_s) - self._behind_s
 
     def take(self, number: int, work: Work) -> None:
-        self.work[number], self._taken_s[number] = work, time.monotonic()
+        self.work[number], self._taken_s[number] = work, self._now_s()
         self.window.take(work.cost_bytes)
 
     def pop(self, number: int) -> Work | None:
@@ -99,8 +120,8 @@ class LaneShare:
         return work
 
     def age_s(self, number: int) -> float:
-        """Return how long a piece has been in flight; 0 if it is not in flight any more."""
-        return time.monotonic() - self._taken_s[number] if number in self._taken_s else 0.0
+        """Return how long a piece has been in flight, by the lane's clock; 0 if it is not."""
+        return self._now_s() - self._taken_s[number] if number in self._taken_s else 0.0
 
     def oldest_chunk(self) -> tuple[int, Chunk] | None:
         """Return the chunk that was taken first, with its number."""
@@ -112,14 +133,14 @@ class LaneShare:
         """Whether only requests are in flight; those of a stream may wait for very long."""
         return all(isinstance(work, Ask) for work in self.work.values())
 
-    def held_since(self, before_s: float) -> Chunk | None:
-        """Return the last chunk that only this lane has taken, if it did so before this moment.
+    def held_for(self, least_s: float) -> Chunk | None:
+        """Return the last chunk that only this lane has taken, if that is so long in flight.
 
         Of a stream it is the first such chunk, since all later ones wait for it.
         """
         for number, work in self._latest_first():
             if isinstance(work, Chunk) and work.takers == 1 and not work.is_over:
-                return work if self._taken_s[number] < before_s else None
+                return work if self.age_s(number) > least_s else None
         return None
 
     def _latest_first(self) -> Iterable[tuple[int, Work]]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import fnmatch
 import functools
+import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, TypeVar
@@ -373,6 +374,12 @@ def expected_top(pattern: str, top: source.Top) -> bool:
     # Only the far end knows the name of a home.
     is_home = typed.startswith("~") and "/" not in typed
     return is_home and is_shown and top.is_folder
+
+
+def source_path(top: source.Top, path: str) -> str:
+    """Return the path of a file at its source's end, from its path in the manifest."""
+    rest = path.partition("/")[2] if top.name else path
+    return os.path.join(top.path, rest) if rest else top.path
 
 
 def last_name(path: str) -> str:

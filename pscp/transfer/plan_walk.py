@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 import time
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
 from pscp import errors
@@ -80,7 +80,8 @@ class PlanWalk(threading.Thread):
         self._is_here = self._terms.context.is_push and not self._terms.context.is_relayed
         self._rules = SourceRules(tops, self._terms.options, not self._is_here)
         self._placement = Placement(tops, target.names)
-        self._selection = Selection(self._terms.options, time.time_ns())
+        job = self._terms.job
+        self._selection = Selection(self._terms.options, time.time_ns(), tops, job.select)
         existing = set(target.existing)
         self._new_tops = {top for top, name in enumerate(target.names) if name not in existing}
         options = self._terms.options
@@ -222,18 +223,11 @@ class PlanWalk(threading.Thread):
         if entry.kind == tree.ERROR:
             self._refuse(failures.checked(entry.extra))
             return
-        try:
-            self._rules.check(entry)
-            item = self._changed(self._placement.place(entry))
-            if self._copy.mirror is not None:
-                self._copy.mirror.saw(item)
-            if self._selection.leaves_out(entry):
-                return
-            self._check_backup(item.entry)
-            self._check_alone(item.entry)
-        except (failures.Refusal, ValueError, LookupError) as error:
-            kind = error.kind if isinstance(error, failures.Refusal) else failures.UNSAFE
-            self._refuse(failures.data(kind, entry.path, str(error)))
+        item = self._unless_refused(entry, self._land)
+        # Not within that: what a program's `select` raises is no refusal.
+        if item is None or self._selection.leaves_out(entry):
+            return
+        if self._unless_refused(entry, lambda _: self._check_name(item)) is None:
             return
         if entry.kind != tree.FOLDER:
             self._terms.counters.add(files_total=1)
@@ -244,6 +238,30 @@ class PlanWalk(threading.Thread):
             self._queue.run_with_room(self._copy.send, new)
         else:
             self._look_up(item)
+
+    def _unless_refused(
+        self, entry: tree.Entry, step: Callable[[tree.Entry], Placed]
+    ) -> Placed | None:
+        """Return what the step returns; None where it refuses the entry, which is reported."""
+        try:
+            return step(entry)
+        except (failures.Refusal, ValueError, LookupError) as error:
+            kind = error.kind if isinstance(error, failures.Refusal) else failures.UNSAFE
+            self._refuse(failures.data(kind, entry.path, str(error)))
+            return None
+
+    def _land(self, entry: tree.Entry) -> Placed:
+        """Return the entry as it is to land."""
+        self._rules.check(entry)
+        item = self._changed(self._placement.place(entry))
+        if self._copy.mirror is not None:
+            self._copy.mirror.saw(item)
+        return item
+
+    def _check_name(self, item: Placed) -> Placed:
+        self._check_backup(item.entry)
+        self._check_alone(item.entry)
+        return item
 
     def _changed(self, item: Placed) -> Placed:
         """Return the item with the mode and the owner that it is to have."""

@@ -68,7 +68,7 @@ class Way:
     def copy(
         self, *names: str, to: str = "", options: pscp.Options | None = None,
         reporter: Reporter | None = None, progress: Progress | None = None,
-        **fields: Unpack[OptionFields],
+        terms: pscp.JobTerms | None = None, **fields: Unpack[OptionFields],
     ) -> pscp.Result:  # fmt: skip
         """Through the API, with -r unless said otherwise."""
         fields = {"recursive": True, "remote": self.remote, "plane": self.plane, **fields}
@@ -76,15 +76,16 @@ class Way:
         if self.session is not None:
             assert options is None, "a session has options of its own"
             return self.session.copy(
-                sources, destination, reporter=reporter, progress=progress, **fields
+                sources, destination, reporter=reporter, progress=progress, terms=terms, **fields
             )
         fields = {
             "connections": 1, "batch": True, "transport": self.transport,
             "config_file": self.server.ssh_config, **fields,
         }  # fmt: skip
         return pscp.copy(
-            sources, destination, options=options, reporter=reporter, progress=progress, **fields
-        )
+            sources, destination, options=options, reporter=reporter, progress=progress,
+            terms=terms, **fields,
+        )  # fmt: skip
 
     def command(self, *words: str, names: Sequence[str], to: str = "") -> Ran:
         """Through the command line, over one connection unless `words` say otherwise."""

@@ -6,13 +6,18 @@ Not here: a copy under a limit whose connection dies (faults/test_limited.py).
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from pscp.options import Options
-from pscp.transfer import lane_context as limiter_module
+from pscp.transfer import lane_share
+from pscp.transfer import rate_limiter as limiter_module
 from pscp.transfer.beginnings import source_request
-from pscp.transfer.lane_context import RateLimiter
+from pscp.transfer.lane_share import LaneShare, Window
+from pscp.transfer.plan import Chunk
+from pscp.transfer.rate_limiter import RateLimiter
 from pscp.values import KIB, MIB
 
 
@@ -50,7 +55,7 @@ def never() -> bool:
 
 @pytest.mark.parametrize("count", [5, 100, 500, 333])
 def test_it_gives_turns_at_its_rate(clock: Clock, count: int) -> None:
-    limiter = RateLimiter(1000.0, Waiting(clock))
+    limiter = RateLimiter(lambda: 8, Waiting(clock))
     for _ in range(10):
         limiter.wait(count, never)
     assert clock.now_s == pytest.approx(10 * count / 1000)
@@ -62,7 +67,7 @@ def test_without_a_rate_nobody_waits(clock: Clock) -> None:
 
 
 def test_what_was_not_used_is_not_saved_up(clock: Clock) -> None:
-    limiter = RateLimiter(1000.0, Waiting(clock))
+    limiter = RateLimiter(lambda: 8, Waiting(clock))
     clock.now_s = 100.0
     limiter.wait(500, never)
     assert clock.now_s == pytest.approx(100.5)
@@ -70,7 +75,7 @@ def test_what_was_not_used_is_not_saved_up(clock: Clock) -> None:
 
 def test_a_lane_that_is_lost_leaves_and_takes_nobodys_time(clock: Clock) -> None:
     """C3: at -l 1 a block of 256 KiB is 2097 s, which the next connection waited for as well."""
-    limiter = RateLimiter(125.0, Waiting(clock))
+    limiter = RateLimiter(lambda: 1, Waiting(clock))
     limiter.wait(256 * 1024, lambda: clock.now_s >= 3.0)
     assert clock.now_s < 3.2
     limiter.wait(25, never)
@@ -87,3 +92,40 @@ def test_a_lane_that_is_lost_leaves_and_takes_nobodys_time(clock: Clock) -> None
 )
 def test_under_a_limit_blocks_are_small(options: Options, block_bytes: int) -> None:
     assert source_request([], options, "sha256").block_bytes == block_bytes
+
+
+def test_a_rate_that_changes_holds_from_the_next_turn_on(clock: Clock) -> None:
+    """What was promised at the rate before is a tenth of a second, however much is to be sent."""
+    limiter = RateLimiter(lambda: 1 if clock.now_s < 3 else 8000, Waiting(clock))
+    limiter.wait(10**6, never)
+    assert clock.now_s == pytest.approx(3.0 + (10**6 - 375) / 10**6, abs=0.2)
+
+
+def test_a_limit_that_ends_lets_all_go_at_once(clock: Clock) -> None:
+    limiter = RateLimiter(lambda: 1 if clock.now_s < 3 else None, Waiting(clock))
+    limiter.wait(10**9, never)
+    assert clock.now_s < 3.2
+
+
+def test_a_limit_that_comes_holds_for_what_comes_then(clock: Clock) -> None:
+    now: list[int | None] = [None]
+    limiter = RateLimiter(lambda: now[0], Waiting(clock))
+    limiter.wait(10**9, never)
+    now[0] = 8
+    limiter.wait(500, never)
+    assert clock.now_s == pytest.approx(0.5)
+
+
+def test_a_lane_that_waits_for_its_turn_is_not_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else an idle lane would send the same, or have it given up."""
+    clock = Clock()
+    monkeypatch.setattr(lane_share, "time", clock)
+    share = LaneShare(Window(MIB, 0.0))
+    chunk: Any = Chunk(None, 0, MIB, takers=1)  # type: ignore[arg-type]
+    chunk.job = SimpleNamespace(may_be_short=False)
+    share.take(1, chunk)
+    with share.on_hold():
+        clock.now_s += 1000
+        assert share.age_s(1) == 0 and share.held_for(1) is None
+    clock.now_s += 2
+    assert share.age_s(1) == 2 and share.held_for(1) is chunk

@@ -1,0 +1,222 @@
+"""`terms` of a copy: what a program selects, and the limit that it changes while the copy runs.
+
+Not here: copies that move (test_moves.py), the limiter alone (../unit/test_rate_limiter.py), the
+bounds of --min-age and the like (test_copy_options.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pscp
+from e2e.test_mirror import make, there
+from e2e.ways import Way
+from pscp.transfer import rate_limiter
+from pscp.values import MIB
+
+EVERY_WAY = True
+
+
+class Selecting:
+    """Leaves out what it is told to, and keeps what it was asked."""
+
+    def __init__(self, *left_out: str) -> None:
+        self.left_out = left_out
+        self.asked: dict[str, tuple[int, int, int]] = {}
+
+    def __call__(self, path: str, size: int, mtime_ns: int, inode: int) -> bool:
+        self.asked[path] = size, mtime_ns, inode
+        return os.path.basename(path) not in self.left_out
+
+
+# --- what is selected
+
+
+def test_what_is_left_out_is_no_failure_and_stays_there(way: Way) -> None:
+    make(way.source, "t/taken", "t/sub/growing", "t/empty/", "growing", "alone")
+    (way.source / "t" / "link").symlink_to("growing")
+    make(way.destination, "t/sub/growing", "t/extra")
+    (way.destination / "t" / "sub" / "growing").write_text("of yesterday")
+    select = Selecting("growing", "link")
+    names = ["t", "growing", "alone"]
+    result = way.copy(*names, archive=True, delete=True, terms=pscp.JobTerms(select))
+    assert (result.ok, result.files, result.files_skipped) == (True, 3, 0)
+    assert there(way) == {"t", "t/taken", "t/sub", "t/sub/growing", "t/empty", "t/link", "alone"}
+    assert (way.destination / "t" / "sub" / "growing").read_text() == "of yesterday"
+    assert set(select.asked) == {
+        str(way.source / name) for name in ("t/taken", "t/sub/growing", "growing", "alone")
+    }
+
+
+def test_what_is_asked_is_what_the_source_has(push: Way) -> None:
+    name = os.fsdecode(b"- \xff\n")
+    make(push.source, "t/")
+    (push.source / "t" / name).write_bytes(b"four")
+    select = Selecting(name)
+    assert push.copy("t/.", terms=pscp.JobTerms(select)).files == 0
+    status = (push.source / "t" / name).stat()
+    seen = {str(push.source / "t" / name): (status.st_size, status.st_mtime_ns, status.st_ino)}
+    assert {os.path.normpath(path): each for path, each in select.asked.items()} == seen
+
+
+@pytest.mark.needs_agent(reason="over SFTP hard links are files of their own")
+def test_a_file_is_left_out_with_all_its_names(way: Way) -> None:
+    for name in ("a", "b"):
+        (way.source / name).write_text(name)
+        (way.source / f"{name}-too").hardlink_to(way.source / name)
+    make(way.destination, "a")
+    select = Selecting("a")
+    assert way.copy(".", archive=True, terms=pscp.JobTerms(select)).files == 2
+    assert there(way) == {"a", "b", "b-too"}
+    assert {os.path.basename(path) for path in select.asked} == {"a", "b"}
+
+
+def test_an_unchanged_folder_is_asked_about_too(way: Way) -> None:
+    """The quick check of whole folders would not see its files at all."""
+    make(way.source, "t/a", "t/b")
+    assert way.copy("t", preserve=True).files == 2
+    select = Selecting("a")
+    result = way.copy("t", preserve=True, terms=pscp.JobTerms(select))
+    assert len(select.asked) == 2 and (result.files_unchanged, result.files) == (1, 0)
+
+
+@pytest.mark.parametrize("error", [ValueError("mine"), LookupError("mine"), OSError("mine")])
+def test_what_it_raises_ends_the_copy(way: Way, error: Exception) -> None:
+    way = alone(way)
+    make(way.source, "t/a", "t/b")
+
+    def select(path: str, size: int, mtime_ns: int, inode: int) -> bool:
+        raise error
+
+    with pytest.raises(type(error), match="mine"):
+        way.copy("t", terms=pscp.JobTerms(select))
+    assert files_below(way.destination) == set()
+    assert way.copy("t").files == 2
+
+
+def alone(way: Way) -> Way:
+    """The same with connections of its own: those of a copy that fails are closed."""
+    return dataclasses.replace(way, session=None)
+
+
+def files_below(folder: Path) -> set[str]:
+    return {path.name for path in folder.rglob("*") if path.is_file() and path.name[0] != "."}
+
+
+# --- the limit that holds now
+
+
+class Limit:
+    """Returns one limit, and from some question on another one."""
+
+    def __init__(self, first: int | None, then: int | None, questions: int = 5) -> None:
+        self._first, self._then, self._left = first, then, questions
+        self._lock = threading.Lock()
+
+    def __call__(self) -> int | None:
+        with self._lock:
+            self._left -= 1
+            return self._first if self._left >= 0 else self._then
+
+
+@pytest.mark.parametrize("then", [None, 1_000_000])
+def test_a_copy_under_way_speeds_up(way: Way, then: int | None) -> None:
+    """At the first limit it would take nine hours."""
+    (way.source / "big").write_bytes(os.urandom(4 * MIB))
+    result = way.copy("big", terms=pscp.JobTerms(kbit_s=Limit(1, then, 20)), limit_kbit_s=1)
+    assert result.ok and result.connections_lost == 0
+
+
+def test_no_other_lane_does_what_one_waits_with(push: Way) -> None:
+    """It is not slow: at the limit that holds now, it would be as slow over any lane."""
+    for name in ("one", "other"):
+        (push.source / name).write_bytes(os.urandom(4 * MIB))
+    waiting: list[threading.Thread] = []  # the lane that comes first
+    blocks: list[int | None] = []  # of 256 KiB, that the other one has sent
+    may_go_on = threading.Event()
+    # It begins with the other lane, and is longer than it takes an idle one to take over a chunk.
+    timer = threading.Timer(3.0, may_go_on.set)
+
+    def kbit_s() -> int | None:
+        this = threading.current_thread()
+        if this is threading.main_thread():  # before there are lanes
+            return None
+        if not waiting:
+            waiting.append(this)
+        if this not in waiting:
+            blocks.append(this.native_id)
+            if timer.ident is None:
+                timer.start()
+        return 1 if this in waiting and not may_go_on.is_set() else None
+
+    terms = pscp.JobTerms(kbit_s=kbit_s)
+    result = push.copy(".", terms=terms, connections=2, chunk_bytes=4 * MIB)
+    assert may_go_on.is_set()
+    assert result.ok and result.connections_lost == 0 and len(blocks) < 2 * 16
+    timer.join()
+
+
+@pytest.mark.parametrize(
+    ("value", "error"), [(0, pscp.UsageError), (-1, pscp.UsageError), (ValueError("mine"), None)]
+)
+def test_a_limit_that_is_none(way: Way, value: int | ValueError, error: type[Exception]) -> None:
+    way = alone(way)
+    (way.source / "big").write_bytes(os.urandom(MIB))
+    asked = iter(range(1000))
+
+    def kbit_s() -> int:
+        if next(asked) == 0:
+            return 1000
+        if isinstance(value, ValueError):
+            raise value
+        return value
+
+    with pytest.raises(error or ValueError):
+        way.copy("big", terms=pscp.JobTerms(kbit_s=kbit_s))
+    assert files_below(way.destination) == set()
+
+
+def test_copies_with_the_same_terms_keep_to_one_limit(
+    push: Way, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used: set[int] = set()
+    wait = rate_limiter.RateLimiter.wait
+
+    def noted(limiter: rate_limiter.RateLimiter, size_bytes: int, is_over: Any) -> None:
+        used.add(id(limiter))
+        wait(limiter, size_bytes, is_over)
+
+    monkeypatch.setattr(rate_limiter.RateLimiter, "wait", noted)
+    make(push.source, "a", "b")
+    terms = pscp.JobTerms(kbit_s=lambda: 10**6)
+    for name in ("one", "two"):
+        assert push.copy("a", "b", to=f"{name}/", terms=terms, mkpath=True).ok
+    assert used == {id(terms.limiter)}
+
+
+def test_with_asyncio(push: Way) -> None:
+    make(push.source, "a", "b")
+    [source], to = push.locations(["."], "")
+    terms = pscp.JobTerms(Selecting("a"), lambda: 10**6)
+
+    async def copy() -> int:
+        given = {"config_file": push.server.ssh_config, "batch": True, "recursive": True}
+        first = await pscp.aio.copy(source, to, terms=terms, **given)  # type: ignore[arg-type]
+        async with pscp.aio.copying(source, to, terms=terms, **given) as copying:  # type: ignore[arg-type]
+            pass
+        async with pscp.aio.Session(push.server.host, **given) as session:  # type: ignore[arg-type]
+            third = await session.copy(source, to, terms=terms)
+            async with session.copying(source, to, terms=terms) as fourth:
+                pass
+        runs = (first, copying.result, third, fourth.result)
+        return sum(run.files + run.files_resumed for run in runs)
+
+    assert asyncio.run(copy()) == 4
+    assert there(push) == {"b"}
