@@ -77,6 +77,7 @@ if TYPE_CHECKING:
     from pscp.progress import Result as Result
     from pscp.stream.stream import Ran as Ran
     from pscp.transfer.job_terms import JobTerms as JobTerms
+    from pscp.transfer.moves import Moves as Moves
     from pscp.zfs.replicate import Replicated as Replicated
     from pscp.zfs.replicate import replicate as replicate
 
@@ -108,13 +109,14 @@ _HOMES = {  # where what is in __all__ comes from; all else is in errors.py
     "Measurement": "measuring.advice", "replicate": "zfs.replicate",
     "Replicated": "zfs.replicate", "Ran": "stream.stream", "clean": "cleaning",
     "Cleaned": "cleaning", "JobTerms": "transfer.job_terms",
+    "Moves": "transfer.moves",
 }  # fmt: skip
 __all__ = [
     "AuthenticationError", "Cancelled", "Cleaned", "CommandFailed", "ConnectError",
     "ConnectionFull", "ConnectionLost", "CopyError", "CopyRunning", "Counters", "DatasetBusy",
     "DatasetError", "DestinationError", "DestinationExists", "Diverged", "Failure", "FileError",
     "FileEvent", "HostKeyError", "Interrupted", "ItemError", "JobTerms", "Location", "Measurement",
-    "NoAgent", "NoCommonSnapshot", "NoPython", "NoSftp", "NoSnapshot", "NoSpace",
+    "Moves", "NoAgent", "NoCommonSnapshot", "NoPython", "NoSftp", "NoSnapshot", "NoSpace",
     "NoSuchDataset", "NoZfs", "Options", "ProtocolError", "PscpError", "Ran", "Replicated",
     "Result", "ResumeRefused", "Session", "SnapshotExists", "SourceChanged", "StreamCut",
     "StreamRejected", "SystemFailure", "Terminated", "Unreachable", "UnsafeName",

@@ -1,23 +1,26 @@
-"""What a copy that moves does at its source (--remove-source-files): it removes what has landed.
+"""What a copy that moves does at its source (--remove-source-files): it removes what has landed, or
+renames it into a folder.
 
 A request may come late or twice: only what is still the very file that was copied is removed, never
-through a link, and never a folder.
+through a link, and never a folder. Nothing in the folder is replaced.
 
 Sent with BeginSource where it is needed. Not here: what has landed (../transfer/moving.py).
 """
 
+import errno
 import functools
 import os
 import stat
-from typing import Callable, Dict, List, NamedTuple, Tuple
+from typing import Callable, Dict, List, NamedTuple, Optional, Tuple
 
-from . import end, failures, fields, requests, source, tree
+from . import end, failures, fields, requests, source, system, tree
 from .files import Changed
-from .paths import FOLDER_FLAGS, Root, to_bytes, to_text
+from .paths import FOLDER_FLAGS, Root, is_unfinished, to_bytes, to_text
 from .source import Known
 
 Moved = Tuple[str, Known]
 Beside = Tuple[int, str, str]
+_NOREPLACE = 1  # RENAME_NOREPLACE of renameat2(2)
 
 
 class SamePlace(NamedTuple):
@@ -34,6 +37,7 @@ class RemoveSources(NamedTuple):
     """
 
     moved: List[Moved]  # (`[kind, known]`)
+    folder: str  # absolute; where they are renamed to, below it by their paths; "": removed
 
 
 def same_place(of: source.Source, top: int, path: str, name: str) -> bool:
@@ -48,8 +52,11 @@ def folder_beside(root: bytes, rest: str, path: str) -> bytes:
     return os.path.dirname(os.path.join(root, to_bytes(rest)) if rest else root.rstrip(b"/"))
 
 
-def remove(of: source.Source, moved: Moved) -> None:
-    """Remove a file of the source. Raises Changed where it is another by now, Refusal, OSError."""
+def remove(of: source.Source, into: Optional[Root], moved: Moved) -> None:
+    """Remove a file of the source, or rename it into a folder.
+
+    Raises Changed where it is another by now, Refusal, OSError.
+    """
     kind, known = moved
     fd, name = _folder(of, known)
     try:
@@ -59,9 +66,63 @@ def remove(of: source.Source, moved: Moved) -> None:
             return
         if not _is_same(status, kind, known):
             raise Changed()
-        os.unlink(name, dir_fd=fd)
+        if into is None:
+            os.unlink(name, dir_fd=fd)
+        else:
+            into.at(known.path, make=True)
+            _give_modes(of, into, known)
+            _rename(fd, name, into, known.path)
     finally:
         os.close(fd)
+
+
+def _give_modes(of: source.Source, into: Root, known: Known) -> None:
+    """Give the folders that were made above a file's place the modes that the source's have."""
+    root, rest = of.where(known.top, known.path)
+    folders = known.path.split("/")[:-1]
+    for level in range(1, len(folders) + 1):
+        fd = into.folder("/".join(folders[:level]))
+        if is_unfinished(os.fstat(fd).st_mode):
+            below = rest.split("/")[: level - 1 if of.name(known.top) else level]
+            status = os.stat(os.path.join(root, to_bytes("/".join(below))))
+            os.fchmod(fd, stat.S_IMODE(status.st_mode))
+
+
+def _rename(fd: int, name: bytes, into: Root, path: str) -> None:
+    """Rename a file to its place, unless that is taken. Raises Refusal, OSError."""
+    to_fd, to_name = into.at(path)
+    try:
+        _rename_alone(fd, name, to_fd, to_name)
+    except FileExistsError:
+        one, other = os.stat(name, dir_fd=fd, follow_symlinks=False), _look(to_fd, to_name)
+        if not os.path.samestat(one, other) or os.path.samestat(os.fstat(fd), os.fstat(to_fd)):
+            message = "stays at the source: where it is to be moved, there is one of this name"
+            raise failures.Refusal(failures.UNSUPPORTED, path, message)
+        os.unlink(name, dir_fd=fd)  # a run was killed when it had both names
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        message = "stays at the source: where it is to be moved is another file system"
+        raise failures.Refusal(failures.UNSUPPORTED, path, message)
+
+
+def _look(fd: int, name: bytes) -> os.stat_result:
+    return os.stat(name, dir_fd=fd, follow_symlinks=False)
+
+
+def _rename_alone(fd: int, name: bytes, to_fd: int, to_name: bytes) -> None:
+    """Rename a file. Raises FileExistsError where the name is taken, OSError."""
+    renameat2 = system.libc_function("renameat2")  # Linux; not on every filesystem
+    if renameat2 is not None:
+        import ctypes
+
+        if renameat2(fd, name, to_fd, to_name, _NOREPLACE) == 0:
+            return
+        number = ctypes.get_errno()
+        if number not in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
+            raise OSError(number, os.strerror(number))
+    os.link(name, to_name, src_dir_fd=fd, dst_dir_fd=to_fd, follow_symlinks=False)
+    os.unlink(name, dir_fd=fd)
 
 
 def _is_same(status: os.stat_result, kind: str, known: Known) -> bool:
@@ -101,9 +162,17 @@ def _same_place(of: end.End, request: SamePlace) -> List[bool]:
 
 
 def _remove_sources(of: end.End, request: RemoveSources) -> List[object]:
-    act = functools.partial(remove, of.file_source())
-    calls = ((each[1].path, functools.partial(act, each)) for each in request.moved)
-    return list(failures.places(end.results(calls)))
+    into = None
+    if request.folder:
+        os.makedirs(to_bytes(request.folder), exist_ok=True)
+        into = Root(request.folder)
+    try:
+        act = functools.partial(remove, of.file_source(), into)
+        calls = ((each[1].path, functools.partial(act, each)) for each in request.moved)
+        return list(failures.places(end.results(calls)))
+    finally:
+        if into is not None:
+            into.close()
 
 
 _text, _number = fields.of(str), fields.integer(0, (1 << 64) - 1)

@@ -29,6 +29,8 @@ async def _same_place(of: end.End, request: moving.SamePlace) -> list[bool]:
 
 async def _remove_sources(of: end.End, request: moving.RemoveSources) -> list[object]:
     source = of.the_source()
+    if request.folder:
+        raise failures.Refusal(failures.UNSUPPORTED, request.folder, "no folder of this machine's")
     found: list[object] = []
     while len(found) < len(request.moved):
         some = request.moved[len(found) : len(found) + AT_ONCE]

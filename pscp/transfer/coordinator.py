@@ -174,6 +174,8 @@ class Coordinator:
         self._counters.add(files_unchanged=len(items))
         for item in items:
             self.results.is_there(item.entry)
+            if item.entry.kind == tree.LINK:  # where it leads to has been compared
+                self.results.was_there(item.known)
         self.results.became("unchanged", ((item.entry.path, "") for item in items))
         self._adopt(differing)
 

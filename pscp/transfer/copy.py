@@ -66,6 +66,7 @@ class Run:
         token, connections = self._token(), self._request.connections
         is_here = self._request.is_push and self._request.far_source is None
         tops = self._negotiation.near_tops() if is_here else []
+        self._check_moves(tops, is_here=is_here)
         if is_here and not tops:  # nobody need be contacted
             return self._nothing()
         journal = self._journal(token)
@@ -87,6 +88,17 @@ class Run:
                 connections.give(agents)
         finally:
             journal.close(complete)
+
+    def _check_moves(self, tops: list[source.Top], *, is_here: bool) -> None:
+        """Raise UsageError where the sources cannot be moved as the job wants it."""
+        moves = self._request.job.moves
+        if moves is None:
+            return
+        if not is_here:
+            raise errors.UsageError("`moves` is for sources here")
+        if moves.folder and self._options.has_whole_paths:
+            raise errors.UsageError("-R does not go with a folder into which sources are moved")
+        moves.check(self._request.to.text, tops)
 
     def _journal(self, token: str) -> Journal:
         """Return the copy's journal, or, where none can be kept, one that keeps nothing."""
@@ -242,6 +254,7 @@ class Run:
             keep_digests=request.keep_digests,
             listed=request.listed,
             job=request.job,
+            to=request.to.text,
             above=folders_above(self._negotiation.names, agreed.target.names)
             if self._options.has_whole_paths
             else {},

@@ -46,6 +46,7 @@ class CopyTerms:
     above: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     listed: PathList | None = None  # what is copied of the source, instead of all of it
     job: JobTerms = NO_TERMS
+    to: str = ""  # the destination, as typed
     reuses: bool = False  # the sink can take what is the same from a file that is there
     token: str = ""  # of the copy
     nonce: str = ""  # of this run

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from pscp.option_bounds import MAX_LIMIT_KBIT_S
 from pscp.options import Options
 from pscp.transfer.rate_limiter import KbitS, RateLimiter
+
+if TYPE_CHECKING:  # few copies need it
+    from pscp.transfer.moves import Moves
 
 Select = Callable[[str, int, int, int], bool]  # path, size in bytes, mtime in ns, inode
 
@@ -28,13 +32,15 @@ class JobTerms:
         kbit_s: returns the limit that holds now, in kbit/s, or None for none. All copies with
             this object keep to it together; the option limit_kbit_s then says nothing. It is asked
             some ten times a second and more, by several threads, one at a time.
+        moves: what all copies that share it move: a pscp.Moves.
 
-    They are called while a copy runs, by threads of it, and should return at once. What one of
-    them raises ends the copy tidily, and is raised by it.
+    The functions are called while a copy runs, by threads of it, and should return at once. What
+    one of them raises ends the copy tidily, and is raised by it.
     """
 
     select: Select | None = None
     kbit_s: KbitS | None = None
+    moves: Moves | None = None
     limiter: RateLimiter | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -42,7 +48,9 @@ class JobTerms:
         object.__setattr__(self, "limiter", limiter)
 
     def options(self, options: Options) -> Options:
-        """Return the options of a copy on these terms."""
+        """Return the options of a copy on these terms. Raises UsageError where both clash."""
+        if self.moves is not None:
+            options = replace(options, remove_source_files=True)
         if self.kbit_s is None:
             return options
         # Its lanes and blocks are those of a copy with a limit. The limiter knows which.

@@ -1,19 +1,24 @@
 """A copy that moves (--remove-source-files): what has landed, and was verified, is removed at the
-source once the copy is over.
+source once the copy is over, or once all copies that move together are.
 
-Not here: what the source does (endpoint/moving.py), the order of a copy's end (ending.py).
+Not here: what the source does (endpoint/moving.py), the order of a copy's end (ending.py), what
+several copies have landed (moves.py).
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
 import unicodedata
+from collections.abc import Iterator
 from typing import Any
 
 from pscp.endpoint import failures, fence, moving, placing, requests, source, tree
 from pscp.endpoint.paths import part_name, to_text
 from pscp.transfer import answers
 from pscp.transfer.copy_terms import CopyTerms
-from pscp.transfer.plan import Ask, Failure, Placement
+from pscp.transfer.plan import Ask, Failure, Placement, source_path
 from pscp.transfer.results import Results
 from pscp.transfer.spool import Spool, grouped_rows
 
@@ -39,6 +44,9 @@ class Moving:
         self._last_found = (-1, "")  # the folder of the last one
         self._firsts: set[tuple[int, str]] = set()  # what landed and has other names
         self._why_not = ""  # why nothing is removed
+        self._moves = terms.job.moves  # of several copies
+        if self._moves is not None:
+            self._moves.begin(terms.to)
         results.landed, results.link_landed = self._landed, self._link_landed
         results.was_there = self._was_there
 
@@ -143,8 +151,23 @@ class Moving:
             failure = failures.data(failures.DESTINATION, "", why)  # "": the destination itself
             self._queue.run_alone(lambda: self._results.failed(failure))
             return
-        for group in grouped_rows(self._spool.take()):
+        for group in grouped_rows(self._to_remove()):
             self._wait(self._removal(group))
+
+    def _to_remove(self) -> Iterator[list[Any]]:
+        """Yield what this copy has landed; of several copies, the last one what all have landed."""
+        moves = self._moves
+        if moves is None:
+            yield from self._spool.take()
+        elif moves.finish(self._terms.to, map(self._digest, self._spool.take())):
+            yield from (row for row in self._spool.take() if moves.is_everywhere(self._digest(row)))
+
+    def _digest(self, row: list[Any]) -> bytes:
+        """Return a digest of what tells a file, in this very state, from all others."""
+        kind, known = row[0], source.Known(*row[1])
+        path = os.path.abspath(source_path(self._tops[known.top], known.path))
+        told = json.dumps([kind, path, known.path, *known[2:]])
+        return hashlib.blake2b(told.encode(), digest_size=16).digest()
 
     def _removal(self, rows: list[list[Any]]) -> Ask:
         def then(answer: object) -> None:
@@ -152,7 +175,8 @@ class Moving:
                 self._results.failed(answers.from_source(failure))
 
         moved = [(kind, source.Known(*known)) for kind, known in rows]
-        return Ask(True, moving.RemoveSources(moved), then, self._results.failed)
+        folder = self._moves.folder if self._moves is not None else ""
+        return Ask(True, moving.RemoveSources(moved, folder), then, self._results.failed)
 
     def _cannot(self, failure: Failure) -> None:
         self._why_not = failure["message"]
