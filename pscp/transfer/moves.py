@@ -34,9 +34,9 @@ class Moves:
 
     Args:
         destinations: one or several, each as it is given to its copy.
-        folder: where the files go instead of being removed: renamed, each with its path below it
-            (that which it gets below DEST), and replacing nothing. On the sources' file system,
-            neither in a source nor above one. It is made where it is missing.
+        folder: where the files go instead of being removed: renamed, each with its path from its
+            source's name on, and replacing nothing. On the sources' file system, and in none of
+            them. It is made where it is missing.
 
     Raises UsageError. Any thread may use it.
     """

@@ -34,7 +34,8 @@ and in an editor, and a `pscp.UsageError` when it runs. `Place` is a `str`, a `L
 sequence of them. `Command` is a list of words, which is executed as it is, or a text for the user's
 shell at the far end, `Patterns` a `str` or a sequence of them ([which files](filters.md)).
 `Progress` is a function of a `Counters`, `OnFile` of a `FileEvent`, `Say` of
-a `str`.
+a `str`; `Select` one of a path, a size in bytes, an mtime in ns and an inode, that returns whether
+to copy that file; `KbitS` one of nothing, that returns a limit in kbit/s, or None.
 
 What this page names stays as it is within a minor version (0.2.x). What it does not name is not for
 programs to call.
@@ -60,7 +61,10 @@ with `-v`; DEBUG why a lane connected again, what ssh wrote, which zfs commands 
 A record's `threadName` is the lane. `logging.basicConfig(level=logging.INFO)` shows the first two;
 `debug=True` adds ssh's `-v`. Their words may change; they are for people.
 """
-CALLS = (pscp.copy, pscp.measure, pscp.clean, pscp.replicate, pscp.parse_location)
+CALLS = (
+    pscp.copy, pscp.JobTerms, pscp.Moves, pscp.measure, pscp.clean, pscp.replicate,
+    pscp.parse_location,
+)  # fmt: skip
 # The classes, with the heading that each group stands under.
 CLASSES: dict[str, tuple[type, ...]] = {
     "What a copy is given": (pscp.Location, Reporter),

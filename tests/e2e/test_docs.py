@@ -135,6 +135,18 @@ def check_mirror(world: World, ran: Ran) -> None:
     assert [path.name for path in left] == ["photos"]
 
 
+def check_moves(world: World, ran: Ran) -> None:
+    sent = {"data", "data/report.txt", "data/half-done.tmp", "data/photos", "data/photos/1.jpg"}
+    for folder in (world.here / "sent", world.there / "vault", world.there / "clean"):
+        assert set(below(folder)) == sent
+    assert below(world.here / "data") == ["photos"]
+
+
+def check_terms(world: World, ran: Ran) -> None:
+    assert (world.there / "backup" / "data" / "report.txt").exists()
+    assert not (world.there / "backup" / "data" / "half-done.tmp").exists()
+
+
 def check_mirror_cron(world: World, ran: Ran) -> None:
     check_cron(world, ran)
     (world.here / "data" / "report.txt").unlink()
