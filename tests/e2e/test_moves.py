@@ -5,6 +5,7 @@ Not here: one copy that moves (test_moving.py), other terms of a job (test_job_t
 
 from __future__ import annotations
 
+import concurrent.futures
 import dataclasses
 import os
 import shutil
@@ -87,12 +88,23 @@ def test_the_last_copy_removes_what_all_have(push: Way, begin: Begin) -> None:
 
 
 def test_what_one_destination_lacks_stays(push: Way, begin: Begin) -> None:
-    make(push.source, "t/good", "t/taken")
-    make(push.destination, "two/t/taken/")
+    make(push.source, "t/good", "t/taken", "t/too")
+    make(push.destination, "one/t/taken/", "two/t/too/")
     night = begin()
-    assert night.copy("one").ok
-    assert [failure.path for failure in night.copy("two").failures] == ["t/taken"]
-    assert files_of(push.source) == {"t/taken"}
+    assert [failure.path for failure in night.copy("one").failures] == ["t/taken"]
+    assert [failure.path for failure in night.copy("two").failures] == ["t/too"]
+    assert files_of(push.source) == {"t/taken", "t/too"}
+
+
+def test_copies_at_once(push: Way, begin: Begin) -> None:
+    make(push.source, *(f"t/{number}" for number in range(300)))
+    before = tree_digest(push.source)
+    night = begin()
+    with concurrent.futures.ThreadPoolExecutor(2) as threads:
+        assert all(result.ok for result in threads.map(night.copy, ["one", "two"]))
+    assert files_of(push.source) == set()
+    assert tree_digest(push.destination / "one") == before
+    assert tree_digest(push.destination / "two") == before
 
 
 @pytest.mark.parametrize("order", [("one", "two"), ("two", "one")])
