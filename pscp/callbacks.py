@@ -21,7 +21,7 @@ class FileEvent:
     """A file, or a link, that has come to its end: what `on_file` is called with."""
 
     path: str  # below the destination, with "/" between its parts
-    outcome: Outcome  # "copied", "unchanged", "skipped" (by update and the like) or "failed"
+    outcome: Outcome  # "copied", "unchanged", "linked", "skipped" (by update...) or "failed"
     digest: str = ""  # with strong, the SHA-256 in hex of what is copied or unchanged
     is_new: bool = True  # False: it replaced a file of that name
 

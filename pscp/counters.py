@@ -39,6 +39,7 @@ class Deltas(TypedDict, total=False):
     files_done: int
     files_resumed: int
     files_unchanged: int
+    files_linked: int
     files_skipped: int
     files_failed: int
     files_deleted: int
@@ -75,6 +76,7 @@ class Counters:
     files_done: int = 0  # finished in this run
     files_resumed: int = 0  # there already and verified
     files_unchanged: int = 0  # there already by size and time, and not read
+    files_linked: int = 0  # names of files in other folders (--link-dest)
     files_skipped: int = 0
     files_failed: int = 0
     files_deleted: int = 0  # at the destination, folders too

@@ -30,6 +30,7 @@ MAX_BUFFER_BYTES = GIB - 1  # Linux doubles it, in an int
 MAX_SECONDS = 365 * 24 * 3600  # more is a slip of the finger
 MAX_AGE_S = 1000 * MAX_SECONDS  # of a file
 MAX_DELETE = 10**9
+MAX_LINK_DEST = 20  # as rsync
 MAX_FILTER_BYTES = 512 * 1024  # of their regular expressions: half of what a frame may hold
 MAX_CPU = 8191  # CONFIG_NR_CPUS at its largest
 

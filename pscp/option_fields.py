@@ -81,6 +81,8 @@ class _CommonFields(TypedDict, total=False):
     """Keep it below this folder, which is below the destination."""
     suffix: str | None
     """What `backup` adds to names; None: "~", and nothing with `backup_dir`."""
+    link_dest: tuple[str | os.PathLike[str], ...]
+    """Make hard links to files that are the same in these folders, which are relative to DEST."""
     chmod: str | None
     """Change the modes on the way, such as "D755,F644" or "go-w"."""
     chown: str | None

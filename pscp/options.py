@@ -66,6 +66,7 @@ class Options:
     backup: bool = False
     backup_dir: str | None = None
     suffix: str | None = None  # None: "~", or "" with backup_dir
+    link_dest: tuple[str, ...] = ()  # relative to the destination
     chmod: str | None = None
     chown: str | None = None
     numeric_ids: bool = False
@@ -133,6 +134,7 @@ class Options:
         _check_choices(self)
         _check_pairs(self)
         _check_deleting(self)
+        _check_link_dest(self)
         _check_texts(self)
         _check_attributes(self)
         _check_filters(self)
@@ -197,9 +199,10 @@ def _take_paths(options: Options) -> None:
     for name in ("program", "config_file", "password_file", "files_from", "log_file"):
         if isinstance(getattr(options, name), os.PathLike):
             object.__setattr__(options, name, os.fspath(getattr(options, name)))
-    if isinstance(options.identities, tuple | list):
-        found = (os.fspath(e) if isinstance(e, os.PathLike) else e for e in options.identities)
-        object.__setattr__(options, "identities", tuple(found))
+    for name in ("identities", "link_dest"):
+        if isinstance(given := getattr(options, name), tuple | list):
+            found = (os.fspath(e) if isinstance(e, os.PathLike) else e for e in given)
+            object.__setattr__(options, name, tuple(found))
 
 
 def _check_flags(options: Options) -> None:
@@ -323,6 +326,18 @@ def _check_deleting(options: Options) -> None:
         raise UsageError("--delete and --remove-source-files contradict each other", hint)
     if options.remove_source_files and options.verify == "none":
         raise UsageError("--remove-source-files does not go with --verify none")
+
+
+def _check_link_dest(options: Options) -> None:
+    for folder in check_tuple("link_dest", options.link_dest):
+        check_argument("a folder of --link-dest", folder)
+    if len(options.link_dest) > bounds.MAX_LINK_DEST:
+        raise UsageError(f"--link-dest: at most {bounds.MAX_LINK_DEST} folders, as with rsync")
+    if options.link_dest and not options.recursive:
+        raise UsageError("--link-dest needs -r or -a: it is for whole folders")
+    if options.link_dest and options.check:
+        hint = "-n tells what would be linked"
+        raise UsageError("--check compares with DEST alone: leave out --link-dest", hint)
 
 
 def _check_backups(suffix: str, folder: str) -> None:

@@ -32,8 +32,9 @@ from pscp.terminal_text import write_line
 
 NO_CIPHER = "sent without a cipher (--plane plain)"  # in summaries
 # What became of a file: "copied" has its final name, "unchanged" was there already, and the same,
-# "skipped" was left out by --update and the like.
-Outcome = Literal["copied", "unchanged", "skipped", "failed"]
+# "linked" is a name of a file in another folder (--link-dest), "skipped" was left out by --update
+# and the like.
+Outcome = Literal["copied", "unchanged", "linked", "skipped", "failed"]
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,7 @@ class Result:
     files: int = 0  # copied in this run
     files_resumed: int = 0  # there already, and verified
     files_unchanged: int = 0  # there already, of the same size and time; not read
+    files_linked: int = 0  # made names of unchanged files in other folders, with link_dest
     files_skipped: int = 0  # left out by update, existing or ignore_existing
     files_deleted: int = 0  # at the destination, folders too
     bytes: int = 0  # of all files that are good at the destination

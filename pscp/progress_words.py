@@ -56,7 +56,7 @@ def describe(
     is_out = now.connections_lost > 0 and now.lanes_alive == 0 and now.left_bytes > 0
     if now.plan_complete and bytes_per_s >= 1 and now.left_bytes > 0 and not is_out:
         first.append(Piece(2, f"{format_duration(now.left_bytes / bytes_per_s)} left"))
-    there_already = now.files_resumed + now.files_unchanged + now.files_skipped
+    there_already = now.files_resumed + now.files_unchanged + now.files_linked + now.files_skipped
     finished = now.files_done + there_already
     lanes = f"{now.lanes_alive} of {count(max(now.lanes_wanted, now.lanes_alive), now.nouns[1])}"
     files = f"{finished} of {count(now.files_total, now.nouns[0])}" if now.files_total else ""

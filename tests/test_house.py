@@ -50,7 +50,8 @@ LADDER = (
 )
 LATER = {
     "agent": ("stream_server", "direct", "link"),  # what is sent when there is need of it
-    "end": ("stream_server", "leftovers", "backup"),
+    "end": ("stream_server", "leftovers", "backup", "made_up", "linkdest"),
+    "metadata": ("xattrs",),
 }
 
 # What a reader who follows "Read next" from the package on passes, in this order.

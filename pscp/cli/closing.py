@@ -49,6 +49,7 @@ def summary(result: Result, to: str = "") -> str:
         (result.chunks_resent, f"{result.chunks_resent} resent"),
         (result.files_resumed, f"{result.files_resumed} unchanged"),
         (result.files_unchanged, f"{result.files_unchanged} unchanged by size and time"),
+        (result.files_linked, f"{result.files_linked} linked"),
         (result.bytes_resumed, f"{format_bytes(result.bytes_resumed)} was there already"),
         (result.files_skipped, f"{result.files_skipped} skipped"),
         (result.files_deleted, f"{result.files_deleted} deleted"),
@@ -71,7 +72,8 @@ def summary(result: Result, to: str = "") -> str:
 def dry_run_summary(result: Result) -> str:
     missing_bytes = max(0, result.bytes - result.bytes_resumed)
     there = f"{count(result.files, 'file')}, {format_bytes(missing_bytes)}"
-    return f"nothing was copied (dry run); it would have been {there}"
+    linked = f", and {result.files_linked} linked" if result.files_linked else ""
+    return f"nothing was copied (dry run); it would have been {there}{linked}"
 
 
 def check_summary(result: Result) -> str:

@@ -112,6 +112,13 @@ def add_what_stays_there(group: argparse._ArgumentGroup) -> None:
     add("--backup", action="store_true", help="keep what is replaced, as NAME~")
     add("--backup-dir", metavar="DIR", help="keep it below DIR, which is below DEST; with --backup")
     add("--suffix", metavar="SUFFIX", help="what --backup adds to names (~, with DIR nothing)")
+    add(
+        "--link-dest",
+        metavar="DIR",
+        action="append",
+        help="make hard links to what is unchanged in DIR, which is relative to DEST; as often as "
+        "20 times",
+    )
     add("--chmod", metavar="MODES", help="change the modes on the way, such as D755,F644 or go-w")
     add("--chown", metavar="USER:GROUP", help="give everything to these, where -a keeps owners")
     add(

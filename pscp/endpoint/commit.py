@@ -5,7 +5,7 @@ for the disk about once, not once a file. A file gets its final name only when i
 verified and on the disk.
 
 Not here: what is written into a part (files.py, sink.py), what is kept of the file that it replaces
-(backup.py).
+(backup.py), further names of it (hardlinks.py).
 """
 
 import contextlib
@@ -147,12 +147,12 @@ class Settler:
     def _name_small(self, parts: List[Part]) -> None:
         try:
             with self._fence.held():
-                _try(parts, self._name)
+                _try(parts, self.name)
         except failures.Refusal as error:
             for part in parts:
                 part.failure = failures.from_exception(error, part.entry.path)
 
-    def _name(self, part: Part) -> None:
+    def name(self, part: Part) -> None:
         """Give a part that only this lane knows its final name. The caller holds the fence."""
         with self._root.lock:
             folder_fd, name = self._root.at(part.entry.path)

@@ -145,9 +145,9 @@ class End:
     def _new_source(self, request: requests.BeginSource) -> source.Source:
         make = source.Source
         if request.test:
-            from . import null_ends
+            from . import made_up
 
-            make = null_ends.MadeUpSource
+            make = made_up.MadeUpSource
         return make(request.tops, request.rules, request.hash, request.block_bytes, request.strong)
 
     def _new_sink(self, request: requests.BeginSink) -> "null_ends.NullSink":
@@ -162,6 +162,10 @@ class End:
             from . import backup
 
             made.settler.keep = backup.Keeper(made.root, made.parts, *request.backup).keep
+        if request.link_dest:
+            from . import linkdest
+
+            made.linker = linkdest.Linker(made, *request.link_dest)
         return made
 
     def gather(self, request: requests.Gather) -> str:
@@ -240,22 +244,6 @@ class End:
 
     # --- of a sink
 
-    def extents_there(self, request: requests.ExtentsThere) -> "Tuple[List[files.Extent], bool]":
-        return self.writing_sink().extents(request.path, request.offset)
-
-    def digests_there(self, request: requests.DigestsThere) -> List[object]:
-        act = self.writing_sink().digests
-        return results(
-            (path, functools.partial(act, path, is_part, extents, request.hash))
-            for is_part, path, extents in request.files
-        )
-
-    def look(self, request: requests.Look) -> List[List[object]]:
-        return list(map(self.writing_sink().look, request.paths))
-
-    def inherit(self, request: requests.Inherit) -> bool:
-        return self.writing_sink().inherit(request.entry, request.nonce)
-
     def make(self, request: requests.Make) -> int:
         return self.file_sink().make(request.entry)
 
@@ -265,20 +253,9 @@ class End:
     def revoke(self, request: requests.Revoke) -> None:
         self.file_sink().revoke(request.lane)
 
-    def adopt(self, request: requests.Adopt) -> Failed:
-        return _failed(request.entries, self.writing_sink().adopt)
-
-    def hard_links(self, request: requests.HardLinks) -> Failed:
-        return self._failed_and_named(request.entries, self.file_sink().hard_link)
-
     def folders(self, request: requests.Folders) -> Failed:
-        return self._failed_and_named(request.entries, self.file_sink().finish_folder)
-
-    def _failed_and_named(
-        self, entries: List[tree.Entry], act: Callable[[tree.Entry], None]
-    ) -> Failed:
-        failed = _failed(entries, act)
-        self.file_sink().make_names_durable(entries)
+        failed = failed_of(request.entries, self.file_sink().finish_folder)
+        self.file_sink().make_names_durable(request.entries)
         return failed
 
 
@@ -298,7 +275,7 @@ def results(calls: "Iterable[Tuple[str, Callable[[], T]]]") -> "List[Union[T, fa
     return results
 
 
-def _failed(entries: List[tree.Entry], act: Callable[[tree.Entry], None]) -> Failed:
+def failed_of(entries: List[tree.Entry], act: Callable[[tree.Entry], None]) -> Failed:
     """Call `act` with each entry; return the place and the failure of those that failed."""
     calls = ((entry.path, functools.partial(act, entry)) for entry in entries)
     return failures.places(results(calls))
@@ -320,15 +297,9 @@ ANSWERS: Dict[type, Callable[..., object]] = {
     requests.Walk: End.walk,
     requests.Extents: End.extents,
     requests.Digests: End.digests,
-    requests.ExtentsThere: End.extents_there,
-    requests.DigestsThere: End.digests_there,
-    requests.Look: End.look,
-    requests.Inherit: End.inherit,
     requests.Make: End.make,
     requests.Discard: End.discard,
     requests.Revoke: End.revoke,
     requests.Release: lambda end, request: end.file_sink().release(),
-    requests.Adopt: End.adopt,
-    requests.HardLinks: End.hard_links,
     requests.Folders: End.folders,
 }

@@ -11,22 +11,25 @@ Not here: the rules for a single file (../transfer/quick_check.py), what is done
 
 import array
 import base64
+import functools
 import os
 import stat
 import struct
 import sys
 import zlib
-from typing import Dict, FrozenSet, Generator, List, NamedTuple, Optional, Set, Tuple
+from typing import TYPE_CHECKING, Dict, FrozenSet, Generator, List, NamedTuple, Optional, Set, Tuple
 
-from . import end, failures, fields, files, metadata, requests, source, tree, wire
-from .paths import Root, is_pscps_own, is_unfinished, to_bytes, to_text
+from . import alike, end, failures, fields, files, metadata, requests, source, tree, wire, xattrs
+from .alike import is_owner, is_same_time
+from .paths import is_pscps_own, is_unfinished, to_bytes, to_text
 
-_UNITS_NS = (1, 100, 1000, 10**9)  # in which file systems and SFTP keep times
+if TYPE_CHECKING:
+    from . import sink
+
 _NAMES_MOST = 16384  # in one listing: some 200 KB as it travels, in a frame of 1 MiB
 _TEXT_MOST_BYTES = 384 * 1024
 _RAW_MOST_BYTES = 8 * 1024 * 1024  # _NAMES_MOST of the longest names, and some targets of links
 _ANSWER_BYTES = 512 * 1024  # of entries in one answer
-_ANY = -1  # an owner that this end could not give
 
 
 class Listing(NamedTuple):
@@ -115,11 +118,6 @@ def listing(value: object) -> Listing:
     return Listing(text, count, is_whole is True, owner if isinstance(owner, list) else None)
 
 
-def is_same_time(here_ns: int, there_ns: int) -> bool:
-    """Is the time at the destination the source's, as far as it can be kept there?"""
-    return any(here_ns // unit * unit == there_ns for unit in _UNITS_NS)
-
-
 # --- requests
 
 
@@ -134,6 +132,7 @@ class WalkFolders(NamedTuple):
 
 
 Names = List[Tuple[int, str, List[str]]]
+Compared = Tuple[bool, List[int], int]
 
 
 class Describe(NamedTuple):
@@ -145,8 +144,9 @@ class Describe(NamedTuple):
 
 
 class Compare(NamedTuple):
-    """What differs at the destination. Answer: per folder `[whether it is the same itself, with all
-    in it, [places in the listing of files and links that differ]]`; null where that is not known.
+    """What differs at the destination, once --link-dest has linked what it can. Answer: per folder
+    `[whether it is the same itself, with all in it, [places in the listing of files and links that
+    differ], how many were linked]`; null where that is not known.
     """
 
     folders: List[tree.Entry]  # each with a Listing as `list` of its extra
@@ -294,7 +294,7 @@ def _with_attributes(paths: List[bytes], follow: bool) -> "FrozenSet[int]":
     for place, path in enumerate(paths):
         try:
             attributes = os.listxattr(path, follow_symlinks=follow)
-            if attributes and any(map(metadata.is_copied, attributes)):
+            if attributes and any(map(xattrs.is_copied, attributes)):
                 found.add(place)
         except OSError:
             found.add(place)
@@ -355,12 +355,12 @@ def _described(of: source.Source, walk: tree.Walk, top: int, path: str) -> Optio
 # --- at the sink
 
 
-def compare(end_: end.End, request: Compare) -> "List[Optional[Tuple[bool, List[int]]]]":
-    root = end_.writing_sink().root
-    return [_compare(root, entry, request.parts) for entry in request.folders]
+def compare(end_: end.End, request: Compare) -> "List[Optional[Compared]]":
+    the_sink = end_.writing_sink()
+    return [_compare(the_sink, entry, request.parts) for entry in request.folders]
 
 
-def _compare(root: Root, entry: tree.Entry, parts: bool) -> "Optional[Tuple[bool, List[int]]]":
+def _compare(the_sink: "sink.Sink", entry: tree.Entry, parts: bool) -> "Optional[Compared]":
     """Return what Compare does of one folder."""
     try:
         there = listing(entry.extra.get("list"))
@@ -368,18 +368,33 @@ def _compare(root: Root, entry: tree.Entry, parts: bool) -> "Optional[Tuple[bool
     except wire.WireError:
         return None  # the coordinator, which reads it then, says so
     try:
-        with root.lock:
-            fd = os.dup(root.folder(entry.path))
+        fd = _open_folder(the_sink, entry.path)
         try:
             if parts and any(map(is_pscps_own, map(os.fsencode, os.listdir(fd)))):
                 return None  # what became of them, a look at each file tells
-            differing = _differing(fd, rows, _owner(there.owner))
+            find = functools.partial(_differing, rows=rows, owner=alike.owner(there.owner))
+            differing = find(fd)
             is_same = not differing and _is_same_folder(os.fstat(fd), entry)
-            return is_same, list(filter(rows.is_file, differing))
+            places = list(filter(rows.is_file, differing))
+            if the_sink.linker is None or not places:
+                return is_same, places, 0
+            linked = the_sink.linker.link_listed(entry.path, rows.names, places, find)
+            return is_same, [place for place in places if place not in linked], len(linked)
         finally:
             os.close(fd)
-    except (OSError, failures.Refusal):
+    except OSError:
         return None
+    except failures.Refusal as error:
+        if error.kind == failures.SUPERSEDED:
+            raise
+        return None
+
+
+def _open_folder(the_sink: "sink.Sink", path: str) -> int:
+    if the_sink.linker is not None:
+        return the_sink.linker.folder(path)
+    with the_sink.root.lock:
+        return os.dup(the_sink.root.folder(path))
 
 
 def _differing(fd: int, rows: Rows, owner: Tuple[int, int]) -> List[int]:
@@ -396,15 +411,11 @@ def _differing(fd: int, rows: Rows, owner: Tuple[int, int]) -> List[int]:
             status.st_mode != mode
             or status.st_size != size
             or (status.st_mtime_ns != mtime_ns and not is_same_time(mtime_ns, status.st_mtime_ns))
-            or not _is_owner((status.st_uid, status.st_gid), owner)
+            or not is_owner((status.st_uid, status.st_gid), owner)
             or (place in rows.targets and _target(fd, rows.names[place]) != rows.targets[place])
         ):
             differing.append(place)
     return differing
-
-
-def _is_owner(found: Tuple[int, int], wanted: Tuple[int, int]) -> bool:
-    return wanted[0] in (_ANY, found[0]) and wanted[1] in (_ANY, found[1])
 
 
 def _is_same_folder(status: os.stat_result, entry: tree.Entry) -> bool:
@@ -413,17 +424,9 @@ def _is_same_folder(status: os.stat_result, entry: tree.Entry) -> bool:
         stat.S_IMODE(status.st_mode) == entry.mode
         and not is_unfinished(status.st_mode)
         and is_same_time(entry.mtime_ns, status.st_mtime_ns)
-        and _is_owner((status.st_uid, status.st_gid), _owner(entry.extra.get("o")))
+        and is_owner((status.st_uid, status.st_gid), alike.owner(entry.extra.get("o")))
         and "x" not in entry.extra
     )
-
-
-def _owner(value: object) -> Tuple[int, int]:
-    """Return the user and the group that a file here would be given, _ANY for none."""
-    uid, gid = metadata.wanted_owner({"o": value})
-    if os.geteuid() != 0:
-        return _ANY, gid if gid in {os.getegid(), *os.getgroups()} else _ANY
-    return uid, gid
 
 
 OF_SOURCE = (WalkFolders, Describe)

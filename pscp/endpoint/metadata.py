@@ -3,15 +3,12 @@
 With preserve (-p) a file gets its source's mode and times; without, the mode less the umask,
 setuid, setgid and sticky. Archive (-a) adds the owner, where we are root, and the attributes.
 
-Not here: contents (files.py). Read next: sink.py.
+Not here: contents (files.py), extended attributes (xattrs.py). Read next: sink.py.
 """
 
-import base64
 import contextlib
-import errno
 import functools
 import grp
-import itertools
 import os
 import pwd
 from typing import TYPE_CHECKING, Callable, Dict, List, NamedTuple, Optional, Tuple, TypeVar
@@ -45,11 +42,7 @@ if TYPE_CHECKING:
 K = TypeVar("K")
 V = TypeVar("V")
 
-_NO_ATTRIBUTES = frozenset(
-    [errno.ENOTSUP, errno.ENODATA, errno.ENOENT, errno.EACCES, errno.EPERM, errno.ELOOP]
-)
 _NOBODYS_ID = (1 << 32) - 1  # chown(2) takes it for "leave it as it is"
-_XATTRS_MAX_BYTES = 64 * 1024  # of one file: all of its attributes travel in one frame
 
 
 def read(
@@ -61,7 +54,9 @@ def read(
         extra["a"] = status.st_atime_ns
     if rules.archive:
         extra["o"] = owner(status.st_uid, status.st_gid)
-        attributes = _read_attributes(full, place, rules.follow)
+        from . import xattrs  # few copies need it
+
+        attributes = xattrs.read(full, place, rules.follow)
         if attributes:
             extra["x"] = attributes
     return extra
@@ -89,37 +84,6 @@ _user: Callable[[int], Optional[str]] = _cached(lambda uid: pwd.getpwuid(uid).pw
 _group: Callable[[int], Optional[str]] = _cached(lambda gid: grp.getgrgid(gid).gr_name)
 _uid: Callable[[str], Optional[int]] = _cached(lambda name: pwd.getpwnam(name).pw_uid)
 _gid: Callable[[str], Optional[int]] = _cached(lambda name: grp.getgrnam(name).gr_gid)
-
-
-def is_copied(name: str) -> bool:
-    """Is it an attribute of user.*, a POSIX ACL, or, for root, capabilities or trusted.*?"""
-    if name.startswith(("user.", "system.posix_acl_")):
-        return True
-    return os.geteuid() == 0 and name.startswith(("security.capability", "trusted."))
-
-
-def _read_attributes(full: bytes, place: files.Place, follow: bool) -> Dict[str, str]:
-    """Return a file's attributes in base64. Most files have none, which a look at the whole path
-    tells at once. Raises OSError.
-    """
-    if not hasattr(os, "listxattr"):
-        return {}
-    try:
-        if not any(map(is_copied, os.listxattr(full, follow_symlinks=follow))):
-            return {}
-        fd = files.open_for_reading(place, follow)
-        try:
-            names = filter(is_copied, os.listxattr(fd))
-            values = {n: base64.b64encode(os.getxattr(fd, n)).decode("ascii") for n in names}
-        finally:
-            os.close(fd)
-    except OSError as error:
-        if error.errno in _NO_ATTRIBUTES:
-            return {}
-        raise
-    if values and sum(map(len, itertools.chain(*values.items()))) > _XATTRS_MAX_BYTES:
-        raise OSError(errno.E2BIG, os.strerror(errno.E2BIG))
-    return values
 
 
 class Policy(NamedTuple):
@@ -238,17 +202,7 @@ def _keep_owner(fd: int, before: os.stat_result) -> None:
 
 
 def _give_attributes(fd: int, extra: Dict[str, object]) -> None:
-    """Set the extended attributes that this end's filesystem and rights allow."""
-    attributes = extra.get("x")
-    if not isinstance(attributes, dict) or not hasattr(os, "setxattr"):
-        return
-    for name, value in attributes.items():
-        if not is_copied(name):
-            continue
-        try:
-            os.setxattr(fd, name, base64.b64decode(value))
-        except (TypeError, ValueError):
-            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))  # no valid name, or value
-        except OSError as error:
-            if error.errno not in (errno.ENOTSUP, errno.EPERM, errno.EACCES):
-                raise
+    if "x" in extra:
+        from . import xattrs
+
+        xattrs.give(fd, extra["x"])

@@ -1,59 +1,18 @@
-"""The two ends of a transfer test (-t): made-up data, and a sink that verifies and writes nothing.
+"""The sink of a transfer test (-t), which verifies and writes nothing.
 
 The sink that writes (sink.py) is made of this one, and takes frames in the same way.
 
-Not here: what every source does (source.py).
+Not here: the source of such a test (made_up.py).
 Read next: sink.py.
 """
 
-import itertools
-import os
-from typing import TYPE_CHECKING, Dict, Iterator, List, Optional, Tuple
+from typing import TYPE_CHECKING, Dict, List, Optional, Tuple
 
-from . import entries, failures, files, hashes, source, system, tree, wire
+from . import entries, failures, hashes, source, tree, wire
 from .session import Arriving
 
 if TYPE_CHECKING:
     from . import commit
-
-
-class _MadeUp:
-    """A file that is not read: its blocks are what the buffer holds."""
-
-    def __init__(self, size: int) -> None:
-        self._size = size
-
-    def blocks(self, offset: int, length: int, room: memoryview) -> Iterator[system.Block]:
-        for left in range(length, 0, -len(room)):
-            yield system.Block(room[: min(left, len(room))], -1, 0)
-
-    def extents(self, offset: int, most: int) -> List[files.Extent]:
-        return [(offset, self._size - offset)] if offset < self._size else []
-
-    def close(self) -> None:
-        pass
-
-
-class MadeUpSource(source.Source):
-    """The transfer test's source: real names and sizes, but data that no disk was read for."""
-
-    def __init__(
-        self,
-        tops: List[source.Top],
-        rules: tree.Rules,
-        algorithm: str,
-        block_bytes: int,
-        strong: bool,
-    ) -> None:
-        super().__init__(tops, rules, algorithm, block_bytes, strong)
-        pattern = os.urandom(4096)  # does not compress within a packet
-        self._room[:] = bytes(itertools.islice(itertools.cycle(pattern), len(self._room)))
-
-    def _open_file(self, value: tree.Entry) -> _MadeUp:
-        return _MadeUp(value.size)
-
-    def _whole(self, value: tree.Entry) -> bytes:
-        return bytes(value.size)
 
 
 class NullSink(source.Announced):
@@ -157,9 +116,6 @@ class NullSink(source.Announced):
         """Sync the folder of each of these folders and links, once."""
 
     # --- after all files
-
-    def hard_link(self, value: tree.Entry) -> None:
-        """Make this entry another name of a file that was copied."""
 
     def finish_folder(self, value: tree.Entry) -> None:
         """Give the folder its metadata: everything in it has landed."""

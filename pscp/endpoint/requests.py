@@ -125,6 +125,8 @@ class BeginSink(NamedTuple):
     debug: bool = False  # as with BeginSource
     modules: str = ""  # as with BeginSource
     backup: List[str] = []  # (suffix and folder for what is replaced; empty: it is not kept)
+    # (DEST's path below the root, its whole one, and folders with names to give; empty: none)
+    link_dest: List[str] = []
 
 
 class BeginStream(NamedTuple):
@@ -205,37 +207,6 @@ class Digests(NamedTuple):
 # --- asked of a sink
 
 
-class ExtentsThere(NamedTuple):
-    """Where a sparse file at the destination has data. Answer: as to Extents."""
-
-    path: str
-    offset: int
-
-
-class DigestsThere(NamedTuple):
-    """The digests of extents of files or parts at the destination. Answer: per file the digests in
-    hex (null: the file is shorter), or a failure.
-    """
-
-    files: List[Tuple[bool, str, Pieces]]  # (`[whether it is the part, path, extents]`)
-    hash: str
-
-
-class Look(NamedTuple):
-    """What is at the destination already. Answer: per path `[kind, size, mtime_ns, [earlier runs
-    with a part], mode, [uid, gid], the link's target]`; kind "" for nothing.
-    """
-
-    paths: List[str]
-
-
-class Inherit(NamedTuple):
-    """Take over an earlier run's part. Answer: whether it is this run's now."""
-
-    entry: Entry
-    nonce: str  # of the earlier run
-
-
 class Make(NamedTuple):
     """Make the part of a file that is one hole. Answer: its receipt."""
 
@@ -265,20 +236,6 @@ class Revoke(NamedTuple):
 
 class Release(NamedTuple):
     """End the ownership of the copy, which is complete. Answer: null."""
-
-
-class Adopt(NamedTuple):
-    """Give files that are there already their metadata. Answer: `[place, failure]` of those that
-    failed to take it.
-    """
-
-    entries: List[Entry]
-
-
-class HardLinks(NamedTuple):
-    """Make further names of files. Answer: `[place, failure]` of those that failed."""
-
-    entries: List[Entry]
 
 
 class Folders(NamedTuple):
@@ -336,8 +293,7 @@ WITH_MODULES = (Clean, OpenPlane, Gather, BeginStream, *OF_COPY)
 
 OF_EITHER = (Ping, Expand, Target, Claim, Clean, *BEGINNINGS, End, OpenPlane, Cpu, Kernel)
 OF_SOURCE = (Walk, Extents, Pack, Digests)
-_OF_PARTS = (Inherit, Make, Finish, Discard)
-OF_SINK = (ExtentsThere, DigestsThere, Look, *_OF_PARTS, Revoke, Release, Adopt, HardLinks, Folders)
+OF_SINK = (Make, Finish, Discard, Revoke, Release, Folders)
 OF_GATHERING = (Heard, Drained, CloseInput, Abort)
 OF_STREAM = (Gather, *OF_GATHERING)
 _ALL = OF_EITHER + OF_SOURCE + OF_SINK + OF_STREAM
@@ -371,9 +327,8 @@ def path_of(request: "Request") -> str:
     entry = getattr(request, "entry", None)
     if isinstance(entry, Entry):
         return entry.path
-    if isinstance(request, (Target, Clean, ExtentsThere, Discard, Gather)):
-        return request.path or ""
-    return ""
+    path = getattr(request, "path", None)
+    return path if isinstance(path, str) else ""
 
 
 # --- the types of fields
@@ -422,7 +377,6 @@ _READERS: Dict[object, fields.Reader] = {
     List[Known]: fields.list_of(known),
     List[Top]: fields.list_of(_top),
     List[Tuple[Known, Pieces]]: fields.list_of(fields.row(known, _pieces)),
-    List[Tuple[bool, str, Pieces]]: fields.list_of(fields.row(_flag, _text, _pieces)),
     Optional[str]: fields.or_null(_text),
     Optional[Tuple[int, str]]: fields.or_null(fields.row(_number, _text)),
     Optional[Tuple[str, List[str]]]: fields.or_null(fields.row(_text, _texts)),

@@ -7,28 +7,50 @@ has its name (parts.py); blocks without such a check are held in memory until th
 matched. A file with its final name is changed only while this lane's run owns the copy (fence.py).
 
 Not here: what every sink does (null_ends.py), what of a file that is there goes into its part
-(reuse.py, inplace.py), how a part gets its final name (commit.py), the checks of entries that came
-over the wire (entries.py).
+(reuse.py, inplace.py), what is there already (lookup.py), how a part gets its final name
+(commit.py), the checks of entries that came over the wire (entries.py).
 Read next: commit.py.
 """
 
 import contextlib
 import os
-import stat
-from typing import Callable, ContextManager, List, NamedTuple, Optional, Tuple, Union
+from typing import (
+    TYPE_CHECKING,
+    Callable,
+    ContextManager,
+    List,
+    NamedTuple,
+    Optional,
+    Set,
+    Tuple,
+    Union,
+)
 
 from . import commit, failures, fence, files, metadata, tree, wire
 from .failures import Done
 from .null_ends import NullSink
 from .parts import Parts
-from .paths import Root, is_unfinished, to_bytes, to_text
+from .paths import Root, to_bytes
 
-_NOTHING: List[object] = [
-    0,
-    [],
-    "",
-]  # of a Look's answer: mode, owner and target of what is not there
-_KINDS = {stat.S_IFREG: tree.FILE, stat.S_IFDIR: tree.FOLDER, stat.S_IFLNK: tree.LINK}
+if TYPE_CHECKING:
+    from typing import Protocol
+
+    class Linker(Protocol):
+        """Gives files of other folders names below the root (linkdest.py)."""
+
+        def folder(self, path: str) -> int: ...
+        def link(self, value: tree.Entry, digest: str, algorithm: str) -> Optional[int]: ...
+        def link_listed(
+            self,
+            path: str,
+            names: List[bytes],
+            places: List[int],
+            differing: Callable[[int], List[int]],
+        ) -> Set[int]: ...
+        def close(self) -> None: ...
+
+        @property
+        def problems(self) -> List[str]: ...
 
 
 class Copy(NamedTuple):
@@ -49,7 +71,7 @@ class Sink(NullSink):
         """Raises OSError where the root cannot be opened, Refusal where the run is superseded."""
         super().__init__(algorithm, strong)
         self.root = Root(root)
-        self._copy, self._policy = copy, policy
+        self.copy, self.policy = copy, policy
         try:
             self._fence = self._open_fence()
         except BaseException:
@@ -58,6 +80,7 @@ class Sink(NullSink):
         self.parts = Parts(self.root, self._fence, copy.token, copy.nonce)
         self.settler = commit.Settler(self.root, self._fence, self.parts, policy, strong)
         self._open: files.OpenFiles[tree.Entry, files.FileSink] = files.OpenFiles(self.open_part)
+        self.linker: "Optional[Linker]" = None  # where files get names of others
         # Of the chunk that is arriving:
         self._held: List[bytes] = []  # blocks that are not written yet
         self._failure: Optional[failures.Data] = None  # why a block could not be written
@@ -66,10 +89,10 @@ class Sink(NullSink):
         self._room = memoryview(bytearray(1 << 18))
 
     def _open_fence(self) -> fence.AnyFence:
-        if not self._copy.nonce:
+        if not self.copy.nonce:
             return fence.NoFence()
         try:
-            return fence.Fence(self.root.fd, self._copy.token, self._copy.nonce, self._copy.lane)
+            return fence.Fence(self.root.fd, self.copy.token, self.copy.nonce, self.copy.lane)
         except fence.NoFenceLeft:  # the lane began late: it may remove parts, and no more
             return fence.NoFence(is_lost=True)
 
@@ -194,11 +217,11 @@ class Sink(NullSink):
 
     def _make_part(self, value: tree.Entry, digest: str, body: memoryview) -> commit.Part:
         try:
-            fd, kind = self._new_small(value.path)
+            fd, kind = self.new_small(value.path)
         except FileNotFoundError:
             with self._fence.held(), self.root.lock:
                 self.root.at(value.path, make=True)
-            fd, kind = self._new_small(value.path)
+            fd, kind = self.new_small(value.path)
         try:
             written = os.write(fd, body) if body else 0
             while written < len(body):
@@ -210,7 +233,7 @@ class Sink(NullSink):
             raise
         return commit.Part(fd, value, digest, kind)
 
-    def _new_small(self, path: str) -> Tuple[int, int]:
+    def new_small(self, path: str) -> Tuple[int, int]:
         """Make the part of a small file; return its descriptor, and whose name it has.
 
         Raises FileNotFoundError where a folder on the way is missing.
@@ -232,21 +255,21 @@ class Sink(NullSink):
     def _make_link(self, value: tree.Entry) -> None:
         def make(part: bytes, folder_fd: int) -> None:
             os.symlink(to_bytes(value.target), part, dir_fd=folder_fd)
-            metadata.apply_to_link(folder_fd, part, value, self._policy)
+            metadata.apply_to_link(folder_fd, part, value, self.policy)
 
-        self._put(value, make)
+        self.put(value.path, make)
 
-    def _put(self, value: tree.Entry, make: Callable[[bytes, int], None]) -> None:
+    def put(self, path: str, make: Callable[[bytes, int], None]) -> None:
         """Call `make` with a name that only this lane knows, and rename what that made."""
         with self._fence.held(), self.root.lock:
-            folder_fd, name = self.root.at(value.path, make=True)
-            commit.file_to_replace(folder_fd, name, value.path)
+            folder_fd, name = self.root.at(path, make=True)
+            commit.file_to_replace(folder_fd, name, path)
             part = self.parts.private_name(name)
             try:
                 make(part, folder_fd)
-                self.settler.replace(folder_fd, part, name, value.path)
+                self.settler.replace(folder_fd, part, name, path)
             finally:
-                folder_fd = self.root.at(value.path)[0]  # what keeps a backup may have closed it
+                folder_fd = self.root.at(path)[0]  # what keeps a backup may have closed it
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(part, dir_fd=folder_fd)  # rename(2) left it if both are one file
 
@@ -254,20 +277,7 @@ class Sink(NullSink):
         for path in {value.path.rpartition("/")[0] for value in values if value.path}:
             self.settler.make_names_durable(path)
 
-    # --- after all files: hard links, then folders' metadata
-
-    def hard_link(self, value: tree.Entry) -> None:
-        with self.root.lock:
-            from_fd, first = self.root.at(value.target)
-            from_fd = os.dup(from_fd)  # the next at() may close it
-
-        def make(part: bytes, folder_fd: int) -> None:
-            os.link(first, part, src_dir_fd=from_fd, dst_dir_fd=folder_fd, follow_symlinks=False)
-
-        try:
-            self._put(value, make)
-        finally:
-            os.close(from_fd)
+    # --- after all files: folders' metadata
 
     def finish_folder(self, value: tree.Entry) -> None:
         with self._fence.held(), self.root.lock:
@@ -275,35 +285,7 @@ class Sink(NullSink):
             # Before the metadata changes: so the first folder's fsync commits all, and the next
             # ones wait for nothing.
             os.fsync(fd)
-            metadata.apply_to_folder(fd, value, self._policy, "new" in value.extra)
-
-    # --- what is there already
-
-    def look(self, path: str) -> List[object]:
-        """Return what requests.Look says of each path."""
-        if not path:
-            return [tree.FOLDER, 0, 0, [], *_NOTHING]
-        try:
-            with self.root.lock:
-                folder_fd, name = self.root.at(path)
-                left = self.parts.left(folder_fd, name, self._copy.earlier)
-                found = _found(folder_fd, name)
-                return [*found[:3], left, *found[3:]]
-        except (OSError, failures.Refusal):
-            return ["", 0, 0, [], *_NOTHING]  # writing there will fail for the same reason
-
-    def digests(
-        self, path: str, part: bool, extents: List[files.Extent], algorithm: str
-    ) -> List[Optional[str]]:
-        """Return the hex digest of each extent of the file or its part; None past its end."""
-        try:
-            fd = self.parts.open(path) if part else self.open_file(path)
-        except FileNotFoundError:
-            return [None] * len(extents)
-        try:
-            return files.digests_of(fd, extents, algorithm, self._room)
-        finally:
-            os.close(fd)
+            metadata.apply_to_folder(fd, value, self.policy, "new" in value.extra)
 
     def open_file(self, path: str) -> int:
         """Open a file that is at the destination; return its descriptor."""
@@ -311,60 +293,19 @@ class Sink(NullSink):
             folder_fd, name = self.root.at(path)
             return os.open(name, files.READ_FLAGS | os.O_NOFOLLOW, dir_fd=folder_fd)
 
-    def extents(self, path: str, offset: int) -> Tuple[List[files.Extent], bool]:
-        """Return the file's next stretches of data, and whether these were the last."""
-        fd = self.open_file(path)
-        try:
-            size_bytes = os.fstat(fd).st_size
-            extents = files.data_extents(fd, size_bytes, offset, files.EXTENTS_MOST)
-        finally:
-            os.close(fd)
-        return extents, len(extents) < files.EXTENTS_MOST
-
-    def inherit(self, value: tree.Entry, nonce: str) -> bool:
-        """Make an earlier run's part of the file this run's; False where that cannot be."""
-        return self.parts.inherit(value.path, value.size, nonce)
-
     def discard(self, path: str, nonces: List[str]) -> bool:
         return all([self.parts.remove(path, nonce) for nonce in nonces])
 
-    def adopt(self, value: tree.Entry) -> None:
-        """With -p, give a file that was here already, and is verified, its source's metadata."""
-        if not self._policy.preserve:
-            return
-        fd = self.open_file(value.path)
-        try:
-            with self._fence.held():
-                metadata.apply_to_file(fd, value, self._policy, None)
-        finally:
-            os.close(fd)
-
     def revoke(self, lane: int) -> None:
-        fence.revoke(self.root.fd, self._copy.token, self._copy.nonce, lane)
+        fence.revoke(self.root.fd, self.copy.token, self.copy.nonce, lane)
 
     def release(self) -> None:
-        fence.release(self.root.fd, self._copy.token, self._copy.nonce)
+        fence.release(self.root.fd, self.copy.token, self.copy.nonce)
 
     def close(self) -> None:
         self.settler.close()
+        if self.linker:
+            self.linker.close()
         self._open.close()
         self._fence.close()
         self.root.close()
-
-
-def _found(folder_fd: int, name: bytes) -> List[object]:
-    """Return kind, size, mtime_ns, mode, owner and target of what has this name; kind "" for none.
-
-    An unfinished folder counts as none, so that it is finished.
-    """
-    try:
-        status = os.stat(name, dir_fd=folder_fd, follow_symlinks=False)
-    except FileNotFoundError:
-        return ["", 0, 0, *_NOTHING]
-    mode = status.st_mode
-    if is_unfinished(mode):
-        return ["", 0, 0, *_NOTHING]
-    kind = _KINDS.get(stat.S_IFMT(mode), "other")
-    target = to_text(os.readlink(name, dir_fd=folder_fd)) if kind == tree.LINK else ""
-    owner = [status.st_uid, status.st_gid]
-    return [kind, status.st_size, status.st_mtime_ns, mode & 0o7777, owner, target]

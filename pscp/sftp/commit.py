@@ -13,7 +13,8 @@ import os
 import stat
 from collections.abc import Callable
 
-from pscp.endpoint import failures, metadata, requests, tree
+from pscp.endpoint import failures, hardlinks, metadata, requests, tree
+from pscp.endpoint import lookup as asked
 from pscp.endpoint.failures import Refusal
 from pscp.endpoint.paths import is_unfinished, part_name, to_text
 from pscp.endpoint.source import PACK_FILE_BYTES
@@ -115,8 +116,8 @@ class Destination:
 
     # --- after all files: hard links, then folders' metadata
 
-    async def hard_links(self, request: requests.HardLinks) -> list[tuple[int, failures.Data]]:
-        return await self._each(request.entries, self._hard_link)
+    async def hard_links(self, request: hardlinks.HardLinks) -> list[object]:
+        return [await self._each(request.entries, self._hard_link), []]
 
     async def _hard_link(self, value: tree.Entry) -> None:
         if not self._client.has(sftp.HARDLINK):
@@ -156,8 +157,8 @@ class Destination:
 
     # --- what is there already
 
-    async def look(self, request: requests.Look) -> list[list[object]]:
-        """Return what requests.Look says of each path."""
+    async def look(self, request: asked.Look) -> list[list[object]]:
+        """Return what asked.Look says of each path."""
         return list(await gather(*[self._look_at(path) for path in request.paths]))
 
     async def _look_at(self, path: str) -> list[object]:
@@ -184,7 +185,7 @@ class Destination:
         owner = [] if found.uid is None or found.gid is None else [found.uid, found.gid]
         return [stat.S_IMODE(found.mode or 0), owner, to_text(target)]
 
-    async def digests(self, request: requests.DigestsThere) -> list[object]:
+    async def digests(self, request: asked.DigestsThere) -> list[object]:
         """Return per file, or part, the hex digest of each extent, or the failure."""
         return await results(
             (path, self._digests(path, is_part, extents, request.hash))
@@ -206,11 +207,11 @@ class Destination:
         small = (0, size) if size <= PACK_FILE_BYTES else None
         return await self._hashing.hex_digests(full, extents, algorithm, small)
 
-    async def extents(self, request: requests.ExtentsThere) -> tuple[list[list[int]], bool]:
+    async def extents(self, request: asked.ExtentsThere) -> tuple[list[list[int]], bool]:
         status = await self._client.lstat(await self.root.at(request.path))
         return extents_behind(request.offset, status.size or 0)
 
-    async def inherit(self, request: requests.Inherit) -> bool:
+    async def inherit(self, request: asked.Inherit) -> bool:
         """Make an earlier run's part this run's own; return whether this run has one now."""
         value = request.entry
         path = await self.root.at(value.path)
@@ -256,7 +257,7 @@ class Destination:
         fence = Fence(self._client, self.root.full(""), self._token)
         await fence.release(self._nonce)
 
-    async def adopt(self, request: requests.Adopt) -> list[tuple[int, failures.Data]]:
+    async def adopt(self, request: asked.Adopt) -> list[tuple[int, failures.Data]]:
         return await self._each(request.entries, self._adopt)
 
     async def _adopt(self, value: tree.Entry) -> None:

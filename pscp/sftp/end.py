@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pscp.endpoint import chosen, failures, fence, owners, requests, wire
+from pscp.endpoint import chosen, failures, fence, hardlinks, lookup, owners, requests, wire
 from pscp.endpoint.end import not_here
 from pscp.endpoint.paths import to_bytes
 from pscp.sftp import placing
@@ -145,16 +145,16 @@ ANSWERS: dict[type, Answer] = {
     chosen.Above: _by_source(Source.above),
     requests.Extents: _by_source(Source.extents),
     requests.Digests: _by_source(Source.digests),
-    requests.ExtentsThere: _by_sink(Sink.extents),
-    requests.DigestsThere: _by_sink(Sink.digests),
-    requests.Look: _by_sink(Sink.look),
-    requests.Inherit: _by_sink(Sink.inherit),
+    lookup.ExtentsThere: _by_sink(Sink.extents),
+    lookup.DigestsThere: _by_sink(Sink.digests),
+    lookup.Look: _by_sink(Sink.look),
+    lookup.Inherit: _by_sink(Sink.inherit),
     requests.Make: _by_sink(Sink.make),
     requests.Finish: _by_sink(Sink.finish),
     requests.Discard: _by_sink(Sink.discard),
     requests.Revoke: _by_sink(Sink.revoke),
     requests.Release: _by_sink(Sink.release),
-    requests.Adopt: _by_sink(Sink.adopt),
-    requests.HardLinks: _by_sink(Sink.hard_links),
+    lookup.Adopt: _by_sink(Sink.adopt),
+    hardlinks.HardLinks: _by_sink(Sink.hard_links),
     requests.Folders: _by_sink(Sink.folders),
 }

@@ -57,7 +57,10 @@ def source_request(
         modules=_named(
             {
                 **_modules(options),
+                "xattrs": options.archive or lists,
+                "alike": lists,
                 "listings": lists,
+                "made_up": options.transfer_test,
                 "chosen": bool(options.files_from or options.relative),
             }
         ),
@@ -82,18 +85,31 @@ def sink_request(
     nonce: str = "",
     *,
     claimed: Claimed = NO_CLAIM,
+    base: str = "",
     has_old: bool = False,
     lists: bool = False,
 ) -> requests.BeginSink:
     """Return the request that makes an end the sink of this copy, for the run with this nonce.
 
     With `has_old` something is there already, to take what is the same from. With `lists` whole
-    folders are compared by listings.
+    folders are compared by listings. `base` is DEST below the root, where it is not the root.
 
     Without a nonce the sink changes nothing.
     """
-    inplace = options.inplace and has_old
-    of_sink = {"reuse": has_old, "backup": options.backup, "inplace": inplace, "listings": lists}
+    links = bool(options.link_dest)
+    looks = has_old or links or options.existing or options.relative or options.remove_source_files
+    of_sink = {
+        "xattrs": options.archive or looks or lists,
+        "alike": looks or lists,
+        "lookup": looks,
+        "linkdest": links,
+        "hardlinks": links or options.archive,
+        "reuse": has_old,
+        "backup": options.backup,
+        "inplace": options.inplace and has_old,
+        "listings": lists,
+        "owners": options.chown is not None,
+    }
     return requests.BeginSink(
         root=root,
         token=token,
@@ -107,5 +123,6 @@ def sink_request(
         server=dict(claimed.server),
         debug=options.debug,
         backup=list(options.backups),
-        modules=_named({**_modules(options), **of_sink, "owners": options.chown is not None}),
+        link_dest=[base, f"{root}/{base}", *options.link_dest] if options.link_dest else [],
+        modules=_named({**_modules(options), **of_sink}),
     )

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pscp.endpoint import placing, requests, source, tree
+from pscp.endpoint import lookup, placing, source, tree
 from pscp.progress import what_became
 from pscp.transfer.copy_terms import CopyTerms
 from pscp.transfer.ending import Ending
 from pscp.transfer.file_job import FileJob
 from pscp.transfer.journal import Landed
+from pscp.transfer.linking import Linking
 from pscp.transfer.plan import Ask, Placed, goes_in_pack, groups
 from pscp.transfer.plan_walk import PlanWalk
 from pscp.transfer.quick_check import MISSING
@@ -47,6 +48,8 @@ class Coordinator:
         self.results = Results(terms)
         self._small = SmallFiles(terms, self.results)
         self.ending = Ending(terms, self.results)
+        links = self._options.link_dest and not self._options.transfer_test
+        self.linking = Linking(self) if links else None
         self._looks = Look(self)
         self.mirror: Mirror | None = None
 
@@ -55,6 +58,8 @@ class Coordinator:
     def run(self, tops: list[source.Top], target: placing.Target) -> None:
         """Copy everything. Raises what stops a copy as a whole; files' failures are kept."""
         moving = self._prepare(tops, target)
+        if self.linking is not None:
+            self.linking.ask_for_folders()
         walk = PlanWalk(self, tops, target)
         walk.start()
         try:
@@ -179,11 +184,26 @@ class Coordinator:
         self.results.became("unchanged", ((item.entry.path, "") for item in items))
         self._adopt(differing)
 
+    def linked(self, items: list[Placed], digests: list[str]) -> None:
+        """Count names of files in other folders; those with digests were verified."""
+        self._counters.add(files_linked=len(items), chunks_verified=sum(map(bool, digests)))
+        for item in items:
+            self.results.is_there(item.entry)
+        for item, digest in zip(items, digests, strict=True):
+            if digest or item.entry.kind == tree.LINK:
+                self.results.was_there(item.known)
+        if self._options.dry_run and self._options.itemize:
+            for item in items:
+                self._show(f"{'linked':<9} {item.entry.path}")
+        known = digests if self._options.strong else [""] * len(items)
+        paths = (item.entry.path for item in items)
+        self.results.became("linked", zip(paths, known, strict=True))
+
     def _adopt(self, items: list[Placed]) -> None:
         """Give files that are at the destination already their sources' metadata."""
         if not self._options.dry_run:
             for group in groups(item.entry for item in items):
-                self.ending.ask(requests.Adopt, group)
+                self.ending.ask(lookup.Adopt, group)
 
     def next_chunk_bytes(self) -> int:
         """Return the length of the next chunk.

@@ -20,7 +20,7 @@ from pscp import errors, state, stops
 from pscp.connect import host_cache
 from pscp.connect.bootstrap import RemoteAgent
 from pscp.connect.connections import Connections
-from pscp.endpoint import hashes, requests, source
+from pscp.endpoint import hashes, placing, requests, source
 from pscp.log import Log
 from pscp.option_bounds import CHUNK_BYTES
 from pscp.options import Options
@@ -54,8 +54,9 @@ class Run:
 
     def __init__(self, request: CopyRequest) -> None:
         options = request.job.options(request.options)
-        if request.is_push and options.backup:
-            options = options.with_agent("--backup")
+        for name in ("backup", "link_dest"):
+            if request.is_push and getattr(options, name):
+                options = options.with_agent("--" + name.replace("_", "-"))
         request = replace(request, options=options)
         self._request, self._options = request, request.options
         self._negotiation = Negotiation(request)
@@ -199,10 +200,16 @@ class Run:
             algorithm,
             agreed.nonce,
             claimed=agreed.claimed,
+            base=self._base(agreed.target),
             has_old=self._request.is_push and bool(agreed.target.existing),
             lists=terms.checks_folders,
         )
         return of_source, of_sink
+
+    def _base(self, target: placing.Target) -> str:
+        """Return DEST as it is below the root, where that is not the root itself."""
+        own, there = self._negotiation.names[0], target.names[0]
+        return there.removesuffix(own).rstrip("/") if there != own else ""
 
     def _take_source(self) -> list[RemoteAgent]:
         """Return the first connection to the source's host, where neither end is here."""
@@ -235,7 +242,7 @@ class Run:
             or request.reporter.wants_files  # each file is to be named
             or pool.context.is_relayed
             or agreed.claimed.folds
-            or not agreed.target.existing  # then there is nothing to compare
+            or not (agreed.target.existing or self._options.link_dest)  # nothing to compare with
             or request.job.select is not None  # each file is asked about
         )
         return CopyTerms(
@@ -290,6 +297,7 @@ class Run:
             files=counters.files_done,
             files_resumed=counters.files_resumed,
             files_unchanged=counters.files_unchanged,
+            files_linked=counters.files_linked,
             files_skipped=counters.files_skipped,
             files_deleted=counters.files_deleted,
             bytes=counters.bytes_done + counters.bytes_resumed,

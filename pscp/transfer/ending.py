@@ -10,7 +10,7 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from pscp.endpoint import failures, requests, tree
+from pscp.endpoint import failures, hardlinks, lookup, requests, tree
 from pscp.transfer import answers
 from pscp.transfer.copy_terms import CopyTerms
 from pscp.transfer.plan import Ask, Failure, Pack, Work, groups
@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # few copies need them
     from pscp.transfer.moving import Moving
 
 # A request that is made for many entries at once.
-_OfEntries = type[requests.Adopt] | type[requests.HardLinks] | type[requests.Folders]
+_OfEntries = type[lookup.Adopt] | type[hardlinks.HardLinks] | type[requests.Folders]
 
 
 class Ending:
@@ -42,7 +42,7 @@ class Ending:
             mirror: deletes at the destination (--delete).
             moving: removes files of the source (--remove-source-files), once all else is done.
         """
-        self._finish_all(self.links, requests.HardLinks, backwards=False)
+        self._finish_all(self.links, hardlinks.HardLinks, backwards=False)
         if mirror is not None:
             mirror.finish()
         if moving is not None:
@@ -92,21 +92,29 @@ class Ending:
     def ask(self, request: _OfEntries, entries: list[tree.Entry]) -> None:
         """Make this request of the sink; each entry may fail by itself."""
 
+        is_links = request is hardlinks.HardLinks
+
         def then(answer: object) -> None:
-            failed = answers.places(answer)
+            rows, same = answers.items(answer) if is_links else (answer, ())
+            failed = answers.places(rows)
             reported = {each.path for each in self._results.failures} if failed else ()
             for _, failure in failed:
                 if failure["path"] not in reported:  # a folder that could not be made, for instance
                     self._results.failed(failure)
-            if request is requests.HardLinks:
-                self._linked(entries, {place for place, _ in failed})
+            if is_links:
+                there = set(map(answers.integer, answers.items(same)))
+                self._linked(entries, {place for place, _ in failed}, there)
 
         self._queue.add(Ask(False, request(entries), then, self._results.failed))
 
-    def _linked(self, entries: list[tree.Entry], failed: set[int]) -> None:
-        made = [(each.path, "") for place, each in enumerate(entries) if place not in failed]
-        self._terms.counters.add(files_done=len(made))
+    def _linked(self, entries: list[tree.Entry], failed: set[int], there: set[int]) -> None:
+        """Count hard links: some failed, and some were there already."""
+        good = [(each.path, place) for place, each in enumerate(entries) if place not in failed]
+        made = [(path, "") for path, place in good if place not in there]
+        same = [(path, "") for path, place in good if place in there]
+        self._terms.counters.add(files_done=len(made), files_unchanged=len(same))
         self._results.became("copied", made)
+        self._results.became("unchanged", same)
         for place, each in enumerate(entries):
             if place not in failed:
                 self._results.link_landed(each)

@@ -14,7 +14,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
-from pscp.endpoint import failures, hashes, requests, reuse, source, wire
+from pscp.endpoint import failures, hashes, lookup, requests, reuse, source, wire
 from pscp.endpoint.files import Extent
 from pscp.transfer import answers, states
 from pscp.transfer.copy_terms import CopyTerms
@@ -201,8 +201,8 @@ class FileJob:
 
         return then
 
-    def _digests_of_part(self, group: list[Extent], algorithm: str) -> requests.DigestsThere:
-        return requests.DigestsThere([(True, self.item.entry.path, group)], algorithm)
+    def _digests_of_part(self, group: list[Extent], algorithm: str) -> lookup.DigestsThere:
+        return lookup.DigestsThere([(True, self.item.entry.path, group)], algorithm)
 
     # --- what the file that is there has
 

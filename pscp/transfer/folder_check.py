@@ -41,7 +41,9 @@ Group = tuple[int, str, list[str]]  # the source's number, a folder's path, and 
 def may_check_folders(options: Options) -> bool:
     """Return whether size, time, mode and owner are all that is to be compared."""
     more = any(getattr(options, name) not in (None, False) for name in _MORE_ASKED)
-    return options.preserve and options.recursive and options.resume and not more
+    # What --link-dest links in a listed folder is not asked about first.
+    is_asked = bool(options.link_dest) and (options.update or options.existing)
+    return options.preserve and options.recursive and options.resume and not (more or is_asked)
 
 
 class FolderCheck:
@@ -124,17 +126,19 @@ class _Batch:
 
     def _compared(self, answer: object) -> None:
         groups: list[Group] = []
-        unchanged = 0
+        unchanged = all_linked = 0
         rows = answers.items(answer)
         for (place, _, of_folder), row in zip(self._listed, rows, strict=True):
-            names, is_same = differing(of_folder, row)
-            unchanged += of_folder.files - len(names)
+            names, is_same, linked = differing(of_folder, row)
+            unchanged += of_folder.files - len(names) - linked
+            all_linked += linked
             if is_same and of_folder.is_whole and not names:
                 self._entries[place] = None
             known = self._entries[place]
             if names and known is not None:
                 groups.append((known.top, known.path, names))
-        self._terms.counters.add(files_total=unchanged, files_unchanged=unchanged)
+        self._terms.counters.add(files_total=unchanged + all_linked, files_linked=all_linked)
+        self._terms.counters.add(files_unchanged=unchanged)
         self._listed = []
         for group in requests_of(groups):
             self._describe(group)
@@ -170,14 +174,19 @@ class _Batch:
             self._queue.wake()
 
 
-def differing(of_folder: Listing, row: object) -> tuple[list[str], bool]:
-    """Return the names of files and links that differ, and whether the folder is the same."""
+def differing(of_folder: Listing, row: object) -> tuple[list[str], bool, int]:
+    """Return the names of files and links that differ, whether the folder is the same, and how many
+    of it were linked.
+    """
     if row is None:
         wanted = unpack(of_folder.text)
-        return _files(of_folder, range(len(wanted.names))), False
-    is_same, places = answers.items(row)
+        return _files(of_folder, range(len(wanted.names))), False, 0
+    is_same, places, linked = answers.items(row)
     found = [answers.integer(place) for place in answers.items(places)]
-    return (_files(of_folder, found) if found else []), is_same is True
+    names = _files(of_folder, found) if found else []
+    if not 0 <= answers.integer(linked) <= of_folder.files - len(names):
+        raise ValueError("more linked than there is")
+    return names, is_same is True, answers.integer(linked)
 
 
 def _files(of_folder: Listing, places: Iterable[int]) -> list[str]:

@@ -14,7 +14,7 @@ import unicodedata
 from collections.abc import Iterator
 from typing import Any
 
-from pscp.endpoint import failures, fence, moving, placing, requests, source, tree
+from pscp.endpoint import failures, fence, lookup, moving, placing, requests, source, tree
 from pscp.endpoint.paths import part_name, to_text
 from pscp.transfer import answers
 from pscp.transfer.copy_terms import CopyTerms
@@ -106,7 +106,7 @@ class Moving:
             else:
                 self._why_not = "the destination has no fence to tell it from the source"
 
-        self._wait(Ask(False, requests.Look([name]), then_sink, self._cannot))
+        self._wait(Ask(False, lookup.Look([name]), then_sink, self._cannot))
         self._queue.finish_writing()
         for top, path in self._found.take():
             if self._why_not:

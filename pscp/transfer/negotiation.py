@@ -72,7 +72,8 @@ class CopyRequest:
     def to_path(self) -> str:
         """The destination's path; where it is a folder in any case, with a slash at its end."""
         path = self.to.path if self.to.is_remote else self.to.literal_path
-        is_folder = self.listed is not None or self.options.relative
+        options = self.options
+        is_folder = self.listed is not None or options.relative or options.link_dest
         return f"{path}/" if is_folder and path and not path.endswith("/") else path
 
     def explain(self, text: str) -> None:

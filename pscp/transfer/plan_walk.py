@@ -83,8 +83,10 @@ class PlanWalk(threading.Thread):
         job = self._terms.job
         self._selection = Selection(self._terms.options, time.time_ns(), tops, job.select)
         existing = set(target.existing)
-        self._new_tops = {top for top, name in enumerate(target.names) if name not in existing}
         options = self._terms.options
+        new = {top for top, name in enumerate(target.names) if name not in existing}
+        # What may be linked is looked up, whatever is at the destination.
+        self._new_tops = set() if options.link_dest and not options.transfer_test else new
         asks = options.existing or options.ignore_existing
         self._looks_at_links = asks or options.check or options.dry_run
         # Only this thread uses these.

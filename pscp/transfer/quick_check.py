@@ -9,7 +9,7 @@ import enum
 from typing import NamedTuple
 
 from pscp.endpoint import tree
-from pscp.endpoint.listings import is_same_time
+from pscp.endpoint.alike import is_same_time
 from pscp.options import Options
 from pscp.transfer import answers
 
@@ -103,6 +103,11 @@ def _goes_by_time(options: Options) -> bool:
     # What is removed at its source has to be verified at its destination.
     is_verified = options.checksum or options.strong or options.remove_source_files
     return options.preserve and not is_verified
+
+
+def is_hashed(options: Options) -> bool:
+    """Return whether files of the same size are hashed to find out whether they are the same."""
+    return not (options.size_only or _goes_by_time(options))
 
 
 def has_same_metadata(entry: tree.Entry, there: There, options: Options) -> bool:

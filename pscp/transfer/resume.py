@@ -15,13 +15,14 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
-from pscp.endpoint import failures, hashes, inplace, requests, source, tree, wire
+from pscp.endpoint import failures, hashes, inplace, lookup, requests, source, tree, wire
 from pscp.endpoint.files import Extent
 from pscp.transfer import answers
 from pscp.transfer.copy_terms import CopyTerms
 from pscp.transfer.ending import Ending
 from pscp.transfer.file_job import CHECK_BYTES
 from pscp.transfer.journal import Landed
+from pscp.transfer.linking import Linking, Pair, may_be_linked
 from pscp.transfer.plan import (
     MEMORY_BYTES,
     Ask,
@@ -52,6 +53,7 @@ class Copy(Protocol):
     terms: CopyTerms
     results: Results
     ending: Ending
+    linking: Linking | None
 
     def send(
         self,
@@ -87,20 +89,37 @@ class Look:
         paths = [item.entry.path for item in items]
 
         def then(answer: object) -> None:
-            self._decide(items, [there_of(row) for row in answers.items(answer)])
+            found = [there_of(row) for row in answers.items(answer)]
+            self._link(list(zip(items, found, strict=True)))
 
         cost_bytes = len(items) * MEMORY_BYTES
-        return Ask(False, requests.Look(paths), then, self._bug, cost_bytes=cost_bytes)
+        return Ask(False, lookup.Look(paths), then, self._bug, cost_bytes=cost_bytes)
 
     def _bug(self, failure: failures.Data) -> None:
         raise ValueError(failure["message"])
 
-    def _decide(self, items: list[Placed], found: list[There]) -> None:
+    def _link(self, pairs: list[Pair]) -> None:
+        """Decide about these, once what is unchanged in other folders was linked (--link-dest)."""
+        linking = self._copy.linking
+        if linking is None:
+            self._decide(pairs)
+            return
+        wanted = [pair for pair in pairs if self._may_be_linked(*pair)]
+        asked = {id(item) for item, _ in wanted}
+        self._decide([pair for pair in pairs if id(pair[0]) not in asked])
+        linking.take(wanted, self._decide)
+
+    def _may_be_linked(self, item: Placed, there: There) -> bool:
+        outcome = verdict(item.entry, there, self._terms.options)
+        in_the_way = _in_the_way(item.entry, there, outcome)
+        return in_the_way is None and may_be_linked(item.entry, outcome)
+
+    def _decide(self, pairs: list[Pair]) -> None:
         options = self._terms.options
         unchanged: list[Placed] = []
         to_adopt: list[Placed] = []  # of those, what has other metadata
         to_hash: list[Placed] = []
-        for item, there in zip(items, found, strict=True):
+        for item, there in pairs:
             outcome = self._decide_one(item, there)
             if outcome is Verdict.UNCHANGED:
                 unchanged.append(item)
@@ -226,7 +245,7 @@ class Look:
                 self._discard(item, [nonce])
                 self._copy.send(item, basis_bytes=basis_bytes)
 
-        inherit = requests.Inherit(item.entry, nonce)
+        inherit = lookup.Inherit(item.entry, nonce)
         self._queue.add(Ask(False, inherit, then, lambda _: then(False), is_exclusive=True))
 
     def _become_part(self, item: Placed, basis_bytes: int) -> None:
@@ -280,7 +299,7 @@ class Look:
 
         pairs = list(zip(group, extents, strict=True))
         placed = [(False, item.entry.path, each) for item, each in pairs]
-        ask(False, requests.DigestsThere(placed, algorithm), then_source)
+        ask(False, lookup.DigestsThere(placed, algorithm), then_source)
 
     def _decide_same(
         self,
@@ -323,7 +342,7 @@ class Look:
 
             ask(True, requests.Extents(source.listed(item.known), offset), then)
 
-        ask(False, requests.ExtentsThere(item.entry.path, offset), then_source)
+        ask(False, lookup.ExtentsThere(item.entry.path, offset), then_source)
 
     def _compare_pieces(
         self, item: Placed, pieces: Iterator[list[Extent]], end: int, same_bytes: int

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from pscp.endpoint import agent, failures, fence, hashes, requests, source, tree, wire
+from pscp.endpoint import agent, failures, fence, hashes, lookup, requests, source, tree, wire
 
 ENDING_S = 10.0
 TOKEN, NONCE = "0" * 8, "1" * 8
@@ -144,7 +144,7 @@ def test_what_is_no_question_ends_it(talk: Talk, raw: bytes) -> None:
 @pytest.mark.parametrize(
     "request_",
     [
-        requests.Look(["file"]),
+        lookup.Look(["file"]),
         requests.Finish(ENTRY, "", 1),
         requests.Release(),
         requests.Walk(None, True, 1),
@@ -159,7 +159,10 @@ def test_what_is_no_question_ends_it(talk: Talk, raw: bytes) -> None:
 def test_a_request_to_another_role_breaks_the_protocol(
     talk: Talk, tmp_path: Path, role: str, request_: requests.Request
 ) -> None:
-    if type(request_) in {"sink": requests.OF_SINK, "source": requests.OF_SOURCE}.get(role, ()):
+    if type(request_) in {
+        "sink": (*requests.OF_SINK, *lookup.REQUESTS),
+        "source": requests.OF_SOURCE,
+    }.get(role, ()):
         return
     if role == "sink":
         make_sink(talk, tmp_path)

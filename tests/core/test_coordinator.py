@@ -12,7 +12,7 @@ import pytest
 
 from core.link import CALL, CUT, FLIP, FROM, KILL, NONSENSE, NONSENSES, QUESTIONS, TO, Fault, asking
 from core.trees import LARGE_BYTES, Trees
-from pscp.endpoint import requests, wire
+from pscp.endpoint import hardlinks, requests, wire
 from pscp.errors import ConnectError, ConnectionLost, ProtocolError
 
 
@@ -70,7 +70,7 @@ def test_the_first_questions_are_answered_with_nonsense(trees: Trees, is_push: b
             trees.clear()
 
 
-LAST = [requests.HardLinks, requests.Folders, requests.Release]
+LAST = [hardlinks.HardLinks, requests.Folders, requests.Release]
 
 
 @pytest.mark.parametrize("do", [KILL, CUT])

@@ -145,6 +145,8 @@ def test_what_needs_the_agent_is_refused(push: Way) -> None:
     (push.source / "x").write_text("x")
     with pytest.raises(UsageError, match="needs the agent"):
         push.copy("x", remote="sftp", transfer_test=True)
+    with pytest.raises(UsageError, match="--link-dest needs the agent"):
+        push.copy("x", remote="sftp", link_dest=("../y",))
     with (
         pscp.Session(
             push.server.host, config_file=push.server.ssh_config, remote="sftp"

@@ -26,6 +26,7 @@ from pscp.endpoint import (
     failures,
     fence,
     files,
+    lookup,
     metadata,
     parts,
     requests,
@@ -283,14 +284,14 @@ class Run:
         """The small files that are to be sent, and the offsets of the large one that are."""
         paths = [BIG, *SMALLS]
         smalls, missing = [], None
-        seen = self._ask(requests.Look(paths))
+        seen = self._ask(lookup.Look(paths))
         for path, (_, size, _, left, *_) in zip(paths, seen, strict=True):
             file = self.source[path]
             is_same = size == len(file.data) and self._matching(path, False) == [True]
             if path != BIG or is_same:
                 self._unwanted.append((path, left))
             if is_same:
-                self._ask(requests.Adopt([self._entry(path)]))
+                self._ask(lookup.Adopt([self._entry(path)]))
             elif path == BIG:
                 missing = self._go_on(left)
             else:
@@ -302,7 +303,7 @@ class Run:
         data = self.source[path].data
         step = CHUNK_BYTES if part else max(len(data), 1)
         extents = [(o, len(data[o : o + step])) for o in range(0, len(data), step)]
-        [found] = self._ask(requests.DigestsThere([(part, path, extents)], "sha256"))
+        [found] = self._ask(lookup.DigestsThere([(part, path, extents)], "sha256"))
         if isinstance(found, dict):
             return [False] * len(extents)
         wanted = [hashlib.sha256(data[o : o + n]).hexdigest() for o, n in extents]
@@ -316,7 +317,7 @@ class Run:
             self._discard(left)
             return self._offsets()
         self._discard(left[:-1])
-        if not self._ask(requests.Inherit(self._entry(BIG), left[-1])):
+        if not self._ask(lookup.Inherit(self._entry(BIG), left[-1])):
             self._discard(left[-1:])
             return self._offsets()
         found = zip(self._offsets(), self._matching(BIG, True), strict=True)
@@ -496,7 +497,7 @@ class World:
 
     def _stand_in(self, patch: pytest.MonkeyPatch) -> None:
         fake = FakeOs(self.kernel)
-        for module in (sink, commit, ends, files, parts, fence, names, metadata, reuse):
+        for module in (sink, lookup, commit, ends, files, parts, fence, names, metadata, reuse):
             patch.setattr(module, "os", fake)
         for module in (fence, parts):
             patch.setattr(module, "fcntl", FakeFcntl(fake))

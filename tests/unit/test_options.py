@@ -264,6 +264,13 @@ def test_options_within_bounds(fields: dict[str, object]) -> None:
         ({"filters": (("exclude", "*" * 4095 + "\udc80" * 4095),) * 30}, "too many"),
         ({"min_size_bytes": 2, "max_size_bytes": 1}, "--min-size is more than --max-size"),
         ({"min_age_s": 2, "max_age_s": 1}, "--min-age is more than --max-age"),
+        ({"archive": True, "link_dest": "../1"}, "tuple"),
+        ({"archive": True, "link_dest": ("",)}, "--link-dest"),
+        ({"archive": True, "link_dest": ("a\0",)}, "control character"),
+        ({"archive": True, "link_dest": ("\ud800",)}, "no file name"),
+        ({"archive": True, "link_dest": ("x",) * 21}, "--link-dest: at most 20 folders"),
+        ({"link_dest": ("x",)}, "--link-dest needs -r or -a"),
+        ({"archive": True, "check": True, "link_dest": ("x",)}, "--check compares with DEST"),
     ],
 )
 def test_options_out_of_bounds(fields: dict[str, object], message: str) -> None:

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pscp import filters
-from pscp.endpoint import listings, tree
+from pscp.endpoint import alike, listings, tree
 from pscp.endpoint.listings import Listing, Rows
 from pscp.endpoint.wire import WireError
 from pscp.options import Options
@@ -41,11 +41,11 @@ KEPT = Options(preserve=True, recursive=True)
     ],
 )  # fmt: skip
 def test_times_are_the_same_as_far_as_they_can_be_kept(there_ns: int, is_same: bool) -> None:
-    assert listings.is_same_time(NS, there_ns) is is_same
+    assert alike.is_same_time(NS, there_ns) is is_same
 
 
 def test_a_source_of_whole_seconds_says_no_more() -> None:
-    assert not listings.is_same_time(NS // 10**9 * 10**9, NS)
+    assert not alike.is_same_time(NS // 10**9 * 10**9, NS)
 
 
 @pytest.mark.parametrize(
@@ -185,11 +185,15 @@ def test_a_time_that_no_listing_has(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_a_place_that_a_listing_has_not() -> None:
     text = Rows([b"a", b"f"], [stat.S_IFREG, stat.S_IFDIR], [1, 0], [3, 0], {}).pack()
     of_folder = Listing(text, 1, True, None)
-    assert folder_check.differing(of_folder, [False, [0]]) == (["a"], False)
-    assert folder_check.differing(of_folder, None) == (["a"], False)
+    assert folder_check.differing(of_folder, [False, [0], 0]) == (["a"], False, 0)
+    assert folder_check.differing(of_folder, None) == (["a"], False, 0)
+    assert folder_check.differing(of_folder, [False, [], 1]) == ([], False, 1)
+    for linked in (-1, 2, None):
+        with pytest.raises(ValueError, match=r"linked|integer"):
+            folder_check.differing(of_folder, [False, [], linked])
     for places in ([2], [-1], ["0"]):
         with pytest.raises(ValueError, match=r"place|integer"):
-            folder_check.differing(of_folder, [False, places])
+            folder_check.differing(of_folder, [False, places, 0])
 
 
 @given(

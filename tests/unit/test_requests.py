@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 
 from pscp.endpoint import (
     end,
+    hardlinks,
     inplace,
     listings,
+    lookup,
     mirror,
     moving,
     requests,
@@ -36,7 +38,7 @@ OF_MODULES = [importlib.import_module(f"pscp.endpoint.{name}") for name in ("own
 KINDS = [
     *requests.OF_EITHER, *requests.OF_SOURCE, *requests.OF_SINK, *requests.OF_STREAM,
     *(kind for module in OF_MODULES for kind in module.REQUESTS),
-    inplace.Become, reuse.Reuse,
+    *lookup.REQUESTS, *hardlinks.REQUESTS, inplace.Become, reuse.Reuse,
     mirror.Extras, mirror.Absent, mirror.Remove, moving.SamePlace, moving.RemoveSources,
     *OF_A_COPY,
 ]  # fmt: skip
@@ -146,14 +148,14 @@ def test_a_record_with_any_field_changed_is_a_record_or_a_wire_error(
 @pytest.mark.parametrize(
     ("request_", "field", "value"),
     [
-        (requests.Look(["x"]), "paths", "x"), (requests.Look(["x"]), "paths", [5]),
+        (lookup.Look(["x"]), "paths", "x"), (lookup.Look(["x"]), "paths", [5]),
         (requests.Revoke(1), "lane", True), (requests.Revoke(1), "lane", -1),
         (requests.Revoke(1), "lane", 1 << 64), (requests.Revoke(1), "lane", 1.0),
         (requests.Walk(None, True, 1), "restart", 1), (requests.Walk(None, True, 1), "after", [1]),
-        (requests.Clean("x", False), "path", 5), (requests.Inherit, "entry", ["file"]),
-        (requests.ExtentsThere("x", 0), "offset", None),
-        (requests.DigestsThere([], "sha256"), "files", [[True, "x", [[0]]]]),
-        (requests.DigestsThere([], "sha256"), "files", [[1, "x", []]]),
+        (requests.Clean("x", False), "path", 5), (lookup.Inherit, "entry", ["file"]),
+        (lookup.ExtentsThere("x", 0), "offset", None),
+        (lookup.DigestsThere([], "sha256"), "files", [[True, "x", [[0]]]]),
+        (lookup.DigestsThere([], "sha256"), "files", [[1, "x", []]]),
         (requests.Ping(), "more", 1), (requests.Ping(), "ask", "Nothing"),
         (requests.Ping(), "ask", ["Ping"]),
     ],
@@ -174,7 +176,7 @@ def test_the_file_that_a_request_is_about() -> None:
     assert requests.path_of(reuse.Reuse(one, [], [], "sha256")) == "dir/x"
     assert requests.path_of(requests.Discard("y", [])) == "y"
     assert requests.path_of(requests.Clean(None, False)) == ""
-    assert requests.path_of(requests.Look(["a", "b"])) == ""
+    assert requests.path_of(lookup.Look(["a", "b"])) == ""
 
 
 def test_either_end_answers_every_request() -> None:
@@ -182,5 +184,6 @@ def test_either_end_answers_every_request() -> None:
     apart = {requests.Finish, requests.Pack, requests.OpenPlane}
     assert {*end.ANSWERS, *requests.OF_GATHERING} | apart == set(KINDS)
     agents_alone = {requests.OpenPlane, requests.Cpu, requests.Kernel, inplace.Become, reuse.Reuse}
+    agents_alone |= {hardlinks.LinkFolders, hardlinks.LinkSame}
     without_sftp = agents_alone | {*requests.OF_STREAM, *OF_A_COPY}
     assert sftp_end.ANSWERS.keys() | {requests.Pack} == set(KINDS) - without_sftp

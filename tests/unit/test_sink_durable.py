@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from pscp.endpoint import end, entries, requests, tree
+from pscp.endpoint import end, entries, hardlinks, requests, tree
 
 
 class Synced:
@@ -60,10 +60,10 @@ def packed(here: end.End, entries: list[tree.Entry]) -> None:
     assert outcomes == [[None] * len(entries)]
 
 
-def asked(here: end.End, request: requests.Request) -> None:
+def asked(here: end.End, request: requests.Request, answer: object = None) -> None:
     answers: list[Any] = []
     here.answer(request, lambda *answer: answers.append(answer))
-    assert answers == [([], False)]
+    assert answers == [(answer or [], False)]
 
 
 def test_a_new_top_folder(tmp_path: Path, synced: Synced) -> None:
@@ -92,7 +92,7 @@ def test_links_that_lie_alone_in_their_folder(tmp_path: Path, synced: Synced) ->
     here = sinking(tmp_path)
     packed(here, [entry(tree.LINK, "link", to="anywhere")])
     assert "link" in synced.names[tmp_path.stat().st_ino]
-    asked(here, requests.HardLinks([entry(tree.HARDLINK, "another", to="file")]))
+    asked(here, hardlinks.HardLinks([entry(tree.HARDLINK, "another", to="file")]), ([], []))
     here.close()
     synced.assert_all_of(tmp_path)
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pscp.endpoint import requests, tree
+from pscp.endpoint import lookup, requests, tree
 from pscp.transfer import in_flight
 from pscp.transfer.lane_ends import LaneEnds
 from pscp.transfer.lane_share import LaneShare, Window
@@ -120,7 +120,7 @@ def test_a_lost_lane_is_told_off_before_another_finishes_a_file(queue: WorkQueue
     asked: list[list[Work]] = []
     queue.when_lost(lambda lane, works: asked.append(works) or told)  # type: ignore[func-returns-value]
     one_file = tree.Entry(tree.FILE, 0, "file", 1, 0o644, 0, 1, {})
-    look = question(requests.Look([]))
+    look = question(lookup.Look([]))
     finishing = question(requests.Finish(one_file, "", 1), is_exclusive=True)
     queue.add(look)
     queue.add(finishing)

@@ -1,0 +1,85 @@
+"""Extended attributes of files, also POSIX ACLs: read at the source, set at the sink.
+
+Sent when a copy begins with -a, or that may find something at its destination. Not here: modes,
+times and owners (metadata.py).
+"""
+
+import base64
+import errno
+import itertools
+import os
+from typing import Dict, Optional
+
+from . import files
+
+_NO_ATTRIBUTES = frozenset(
+    [errno.ENOTSUP, errno.ENODATA, errno.ENOENT, errno.EACCES, errno.EPERM, errno.ELOOP]
+)
+_XATTRS_MAX_BYTES = 64 * 1024  # of one file: all of its attributes travel in one frame
+
+
+def is_copied(name: str) -> bool:
+    """Is it an attribute of user.*, a POSIX ACL, or, for root, capabilities or trusted.*?"""
+    if name.startswith(("user.", "system.posix_acl_")):
+        return True
+    return os.geteuid() == 0 and name.startswith(("security.capability", "trusted."))
+
+
+def read(full: bytes, place: files.Place, follow: bool) -> Dict[str, str]:
+    """Return a file's attributes in base64. Most files have none, which a look at the whole path
+    tells at once. Raises OSError.
+    """
+    if not hasattr(os, "listxattr"):
+        return {}
+    try:
+        if not any(map(is_copied, os.listxattr(full, follow_symlinks=follow))):
+            return {}
+        fd = files.open_for_reading(place, follow)
+        try:
+            names = filter(is_copied, os.listxattr(fd))
+            values = {n: base64.b64encode(os.getxattr(fd, n)).decode("ascii") for n in names}
+        finally:
+            os.close(fd)
+    except OSError as error:
+        if error.errno in _NO_ATTRIBUTES:
+            return {}
+        raise
+    if values and sum(map(len, itertools.chain(*values.items()))) > _XATTRS_MAX_BYTES:
+        raise OSError(errno.E2BIG, os.strerror(errno.E2BIG))
+    return values
+
+
+def give(fd: int, attributes: object) -> None:
+    """Set the extended attributes that this end's filesystem and rights allow. Raises OSError."""
+    if not isinstance(attributes, dict) or not hasattr(os, "setxattr"):
+        return
+    for name, value in attributes.items():
+        if not is_copied(name):
+            continue
+        try:
+            os.setxattr(fd, name, base64.b64decode(value))
+        except (TypeError, ValueError):
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))  # no valid name, or value
+        except OSError as error:
+            if error.errno not in (errno.ENOTSUP, errno.EPERM, errno.EACCES):
+                raise
+
+
+def of(fd: int) -> Optional[Dict[str, bytes]]:
+    """Return the attributes of a file that copies keep; None where there can be none."""
+    if not hasattr(os, "listxattr"):
+        return None
+    try:
+        return {n: os.getxattr(fd, n) for n in os.listxattr(fd) if is_copied(n)}
+    except OSError:
+        return None
+
+
+def wanted(value: object) -> Optional[Dict[str, bytes]]:
+    """Return the attributes that the file would be given; None where they are no valid ones."""
+    if not isinstance(value, dict):
+        return {} if value is None else None
+    try:
+        return {n: base64.b64decode(v) for n, v in value.items() if is_copied(n)}
+    except ValueError:
+        return None
