@@ -35,7 +35,7 @@ from core.link import (
     asking,
     at_steps,
 )
-from pscp import errors, options
+from pscp import errors, option_bounds
 from pscp.endpoint import agent, requests, stream_process, stream_server, wire
 from pscp.endpoint import stream as endpoint_stream
 from pscp.endpoint.paths import is_pscps_own
@@ -71,7 +71,7 @@ def small() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for module in (endpoint_stream, pipe, stream):
             patch.setattr(module, "SLOT_BYTES", SLOT_BYTES)
-        patch.setattr(options, "MIN_WINDOW_BYTES", WINDOW_BYTES)
+        patch.setattr(option_bounds, "MIN_WINDOW_BYTES", WINDOW_BYTES)
         patch.setattr(lane_share, "LEAST_BYTES", LANE_BYTES)
         patch.setattr(lane_context, "LEAST_BYTES", LANE_BYTES)
         patch.setattr(endpoint_stream, "_GATHER_MS", 1)
