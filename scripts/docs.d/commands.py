@@ -11,15 +11,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pscp.cli import arguments, pipe, zfs_arguments
-from pscp.option_bounds import PROGRESS_STYLES, REMOTES, TRANSPORTS, VERIFIES
+from pscp.option_bounds import CHOICES
 from pscp.selftest import main as selftest
 from pscp.zfs.settings import PRUNABLE
 
 # What the value of an option may be, by the name of its field.
-VALUES = {
-    "progress": PROGRESS_STYLES, "prune": PRUNABLE, "remote": REMOTES, "transport": TRANSPORTS,
-    "verify": VERIFIES,
-}  # fmt: skip
+VALUES = {**CHOICES, "prune": PRUNABLE}
 # What else it is, by its metavar (or its field, where the metavar says little): files, hosts,
 # programs, ciphers. Others are for the user to know.
 KINDS = {"FILE": "file", "HOST": "host", "PROGRAM": "program", "cipher": "cipher"}
