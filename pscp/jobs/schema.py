@@ -133,10 +133,14 @@ class Option:
     of_datasets: bool  # pscp-zfs has it
 
     @property
+    def repeats(self) -> bool:
+        return isinstance(self.action, argparse._AppendAction) or self.name.endswith("clude-from")
+
+    @property
     def kind(self) -> kinds.Kind:
         if self.action.nargs == 0:
             return kinds.FLAG
-        if isinstance(self.action, argparse._AppendAction) or self.name.endswith("clude-from"):
+        if self.repeats:
             return kinds.TEXTS
         return kinds.NUMBER if self.action.type else kinds.TEXT
 
