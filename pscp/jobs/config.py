@@ -17,7 +17,7 @@ import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from pydantic import BaseModel, ValidationError
 
@@ -48,6 +48,9 @@ class Mistakes:
         self._path = path
         self._lines = lines
         self._found: set[tuple[int, str]] = set()
+
+    def __len__(self) -> int:
+        return len(self._found)
 
     def add(self, place: Place, text: str) -> None:
         """Note what is wrong at a place, or in it."""
@@ -125,18 +128,17 @@ def _checked(document: dict[str, Any], folder: str, found: Mistakes) -> Any:
             return schema.Document.model_validate(document, context={"folder": folder})
         except ValidationError as errors:
             for error in errors.errors(include_url=False, include_input=False):
-                place = error["loc"]
-                inner: Any = document
-                for key in place[:-1]:
-                    inner = inner[key]
+                place, value = error["loc"], cast(Any, document)
+                for key in place:
+                    inner, value = value, value[key]
                 cause = error.get("ctx", {}).get("error")
                 if isinstance(cause, Wrong):
                     found.add((*place, *cause.place), f"{place[-1]}: {cause}")
                 elif error["type"] == "extra_forbidden":
                     found.add(place, _unknown(place))
                 else:
-                    found.add(place, f"{_spelled(place)}: must be a table, not {shown(inner[key])}")
-                del inner[place[-1]]
+                    found.add(place, f"{_spelled(place)}: must be a table, not {shown(value)}")
+                del inner[key]
 
 
 def _unknown(place: Place) -> str:
@@ -182,7 +184,7 @@ def _check_names(names: Iterable[str], found: Mistakes) -> None:
     for name in names:
         if not JOB_NAME.fullmatch(name):
             found.add(("job", name), f"{name!r}: a job's name has letters, digits and _ . + -")
-    if not names:
+    if not names and not found:
         found.add(("job",), "there is no job: give it a table such as [job.NAME]")
 
 

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from pscp.errors import UsageError
 from pscp.jobs.job import Span
 from pscp.jobs.positions import Place
-from pscp.locations import check_path
+from pscp.locations import check_path, parse_location
 from pscp.option_bounds import MAX_AGE_S, MAX_CONNECTIONS, MAX_LIMIT_KBIT_S
 from pscp.values import parse_kbit_s, parse_seconds
 
@@ -117,6 +117,21 @@ def read_texts(value: object) -> tuple[str, ...]:
         except Wrong as error:
             raise Wrong(str(error), place) from None
     return tuple(found)
+
+
+def read_places(value: object, folder: str) -> tuple[str, ...]:
+    """Return locations as they are typed, each once."""
+    found = read_texts(value)
+    for place, text in enumerate(found):
+        try:
+            if text in found[:place]:
+                raise Wrong(f"{text} is named twice")
+            with told():
+                if not parse_location(text).is_remote:
+                    whole(text, folder)
+        except Wrong as error:
+            raise Wrong(str(error), place) from None
+    return found
 
 
 def read_command(value: object) -> str | tuple[str, ...]:
@@ -250,6 +265,7 @@ _REPORTS = _table(properties=dict.fromkeys(("json", "text", "html"), _TEXT))
 
 TEXT = Kind(lambda value, _: read_text(value), _TEXT)
 TEXTS = Kind(lambda value, _: read_texts(value), _TEXTS)
+PLACES = Kind(read_places, _TEXTS)
 NUMBER = Kind(lambda value, _: read_number(value), _NUMBER)
 FLAG = Kind(lambda value, _: read_flag(value), {"type": "boolean"})
 FILE = Kind(lambda value, folder: whole(read_text(value), folder), _TEXT)

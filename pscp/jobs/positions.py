@@ -44,7 +44,6 @@ def lines_of(text: str) -> dict[Place, int]:
 class _Scan:
     def __init__(self, text: str) -> None:
         self.lines: dict[Place, int] = {(): 1}
-        self._counts: dict[Place, int] = {}  # of the tables of an array: [[...]]
         self._table: Place = ()
         self._tokens, line = [], 1
         for match in _TOKEN.finditer(text):
@@ -67,22 +66,15 @@ class _Scan:
             self._pair(self._table)
 
     def _header(self) -> None:
-        line = self._take().line
-        is_array = self.token.text == "["
-        if is_array:
-            self._take()
-        keys = self._keys()
-        for _ in range(1 + is_array):
+        line = self.token.line
+        while self.token.text == "[":  # [[...]] is an array, whose tables count as one here
             self._take()
         place: Place = ()
-        for left, key in zip(range(len(keys))[::-1], keys, strict=True):
+        for key in self._keys():
             place = (*place, key)
             self.lines.setdefault(place, line)
-            if place in self._counts and (left or not is_array):  # the last of its tables is meant
-                place = (*place, self._counts[place] - 1)
-        if is_array:
-            self._counts[place] = self._counts.get(place, 0) + 1
-            place = (*place, self._counts[place] - 1)
+        while self.token.text == "]":
+            self._take()
         self.lines[place] = line
         self._table = place
 

@@ -56,7 +56,7 @@ class Key(NamedTuple):
 
 _SHARED = {
     "destinations": Key(
-        kinds.TEXTS, "where it goes, each as a DEST of pscp", ["store1:/vault/", "store2:/vault/"]
+        kinds.PLACES, "where it goes, each as a DEST of pscp", ["store1:/vault/", "store2:/vault/"]
     ),
     "limit": Key(
         kinds.LIMIT,
@@ -106,7 +106,7 @@ _SHARED = {
 }
 OWN = {
     "sources": Key(
-        kinds.TEXTS,
+        kinds.PLACES,
         "what is copied: files, folders and patterns here, or each a HOST:PATH",
         ["/srv/recordings/*.rec"],
     ),
