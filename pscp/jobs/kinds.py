@@ -103,7 +103,7 @@ def read_text(value: object) -> str:
     return value
 
 
-def read_texts(value: object) -> tuple[str, ...]:
+def read_texts(value: object, read: Callable[[object], str] = read_text) -> tuple[str, ...]:
     if isinstance(value, str):
         return (read_text(value),)
     if not isinstance(value, list):
@@ -113,7 +113,7 @@ def read_texts(value: object) -> tuple[str, ...]:
     found = []
     for place, each in enumerate(value):
         try:
-            found.append(read_text(each))
+            found.append(read(each))
         except Wrong as error:
             raise Wrong(str(error), place) from None
     return tuple(found)
@@ -135,7 +135,12 @@ def read_places(value: object, folder: str) -> tuple[str, ...]:
 
 
 def read_command(value: object) -> str | tuple[str, ...]:
-    return read_texts(value) if isinstance(value, list) else read_text(value)
+    """Return a text, or words, of which all but the first may be empty."""
+    if not isinstance(value, list):
+        return read_text(value)
+    if value[:1] == [""]:
+        raise Wrong("is empty", 0)
+    return read_texts(value, lambda each: read_text(each) if each != "" else "")
 
 
 def whole(path: str, folder: str) -> str:

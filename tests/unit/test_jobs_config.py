@@ -269,6 +269,7 @@ def test_patterns_come_from_files_at_their_places(tmp_path: Path) -> None:
         (SOUND + "after = 'delete'", 4, '"keep", "remove" or "move DIR"'),
         (SOUND + "after = 'move '", 4, '"keep", "remove" or "move DIR"'),
         (SOUND + "before = []", 4, "before: is empty"),
+        (SOUND + "before = ['', 'a']", 4, "before: is empty"),
         (SOUND + "before = ['a', 5]", 4, "must be a text, not 5"),
         (SOUND + "if-running = 'kill'", 4, "if-running: must be one of skip, wait, fail"),
         (SOUND + "ping = 'ftp://x/'", 4, "is no URL"),

@@ -35,6 +35,9 @@ hostile = st.sampled_from(
     ["-oProxyCommand=x", "--", "-", "a b", "$(x)", "`x`", "a\nb", "\0", "~", "~x/y", "*", "'", '"',
      "h:x", "-h:x", "h:-x", "ssh://h:0/", "../..", "\u202e", "none", "else", "", "5", "10min", "1G"]
 )  # fmt: skip
+taken = st.sampled_from(
+    ["a b", "$(x)", "`x`", "a\nb", "*", "'", '"', "./-x", "~", "h:-x", "é", "\x1b[0m"]
+)
 texts = hostile | st.text(max_size=8)
 scalars = texts | st.booleans() | st.integers() | st.floats()
 values = st.recursive(
@@ -42,35 +45,44 @@ values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
     max_leaves=5,
 )
-examples = {key: each.example for key, each in schema.OWN.items()}
+mostly = taken | taken | taken | texts
+examples = {key: each.example for key, each in schema.OWN.items() if key != "depends-on"}
+FREE = ("identity", "ssh-option", "exclude", "config", "files-from", "password-file", "suffix")
+FLAGS = ("archive", "checksum", "compress", "delete", "no-resume", "relative", "strong", "update")
 
 
 @st.composite
 def sound_jobs(draw: st.DrawFn) -> dict[str, Any]:
     """A table of a job that is sound, or nearly."""
-    some = draw(st.lists(st.sampled_from(sorted(schema.OPTIONS)), max_size=4, unique=True))
-    found: dict[str, Any] = {
-        key: True if schema.OPTIONS[key].action.nargs == 0 else draw(texts) for key in some
-    }
-    own = draw(st.lists(st.sampled_from(sorted(examples)), max_size=4, unique=True))
-    found |= {key: examples[key] for key in own}
+    found: dict[str, Any] = {}
+    for key in draw(
+        st.lists(st.sampled_from([*FREE, *FLAGS, *examples, *KEYS]), max_size=3, unique=True)
+    ):
+        if key in FREE:
+            found[key] = draw(mostly)
+        elif key in FLAGS:
+            found[key] = draw(st.booleans())
+        else:
+            found[key] = examples.get(key, draw(scalars) if draw(st.booleans()) else True)
     kind = draw(st.sampled_from(["sources", "sources-command"]))
-    found |= {kind: draw(st.lists(texts, min_size=1, max_size=2))}
-    found["destinations"] = draw(st.lists(st.sampled_from(["h:x", "i:y", "/z"]), min_size=1))
+    found |= {kind: draw(st.lists(mostly, min_size=1, max_size=2, unique=True))}
+    found["destinations"] = draw(st.sampled_from([["h:x"], ["h:x", "i:y/"], ["h:x", "/z"]]))
     for key in COMMANDS[:3]:
         if draw(st.booleans()):
-            found[key] = draw(texts | st.lists(texts, min_size=1, max_size=3))
+            found[key] = draw(mostly | st.lists(mostly, min_size=1, max_size=3))
     return found
 
 
-documents = st.fixed_dictionaries(
-    {"job": st.dictionaries(st.sampled_from("abc"), sound_jobs(), min_size=1, max_size=3)},
+several = st.fixed_dictionaries(
+    {"job": st.dictionaries(st.sampled_from("abc"), sound_jobs(), min_size=1, max_size=2)},
     optional={
-        "defaults": sound_jobs() | values,
+        "defaults": st.dictionaries(st.sampled_from(KEYS), values, max_size=2),
         "host": st.dictionaries(texts, st.dictionaries(st.sampled_from(KEYS), values, max_size=2)),
         "more": values,
     },
 )
+alone = st.fixed_dictionaries({"job": st.fixed_dictionaries({"a": sound_jobs()})})
+documents = alone | several
 toml_ish = st.lists(
     st.sampled_from(
         ["[job.a]", "[", "]", "[[", "]]", "{", "}", "=", ",", ".", "\n", '"', "'", '"""', "'''",
