@@ -29,7 +29,8 @@ from pscp.jobs.one_job import JobReader, Table
 from pscp.jobs.positions import Place, lines_of
 from pscp.terminal_text import printable
 
-MAX_FILE_BYTES = 1024 * 1024  # twenty thousand lines; more is another file
+MAX_FILE_BYTES = 256 * 1024  # hundreds of jobs; some files of that size take tomllib seconds
+MAX_MISTAKES = 100  # shown at once
 JOB_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,63}", re.ASCII)  # a file's name, a label
 
 
@@ -94,7 +95,7 @@ def _read(path: str) -> str:
         why = error.strerror if isinstance(error, OSError) else str(error)
         raise UsageError(f"{path}: {why}", "--config names another file of jobs") from None
     if len(content) > MAX_FILE_BYTES:
-        raise UsageError(f"{path}: is larger than 1 MiB: this is no file of jobs")
+        raise UsageError(f"{path}: is larger than 256 KiB: this is no file of jobs")
     try:
         return content.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
@@ -139,6 +140,8 @@ def _checked(document: dict[str, Any], folder: str, found: Mistakes) -> Any:
                 else:
                     found.add(place, f"{_spelled(place)}: must be a table, not {shown(value)}")
                 del inner[key]
+                if len(found) >= MAX_MISTAKES:
+                    found.raise_any()
 
 
 def _unknown(place: Place) -> str:

@@ -14,6 +14,8 @@ from typing import NamedTuple
 
 Place = tuple[str | int, ...]
 
+MAX_DEPTH = 8  # of a place; what lies deeper in is at the line of what it is in
+
 _TOKEN = re.compile(
     r"""(?P<skipped>[ \t\r]+|\#[^\n]*)
     |(?P<newline>\n)
@@ -69,22 +71,16 @@ class _Scan:
         line = self.token.line
         while self.token.text == "[":  # [[...]] is an array, whose tables count as one here
             self._take()
-        place: Place = ()
-        for key in self._keys():
-            place = (*place, key)
-            self.lines.setdefault(place, line)
+        place = self._named((), line)
         while self.token.text == "]":
             self._take()
         self.lines[place] = line
         self._table = place
 
     def _pair(self, table: Place) -> None:
-        line = self.token.line
-        for key in self._keys():
-            table = (*table, key)
-            self.lines.setdefault(table, line)
+        place = self._named(table, self.token.line)
         self._take()  # =
-        self._value(table)
+        self._value(place)
 
     def _value(self, place: Place) -> None:
         self.lines.setdefault(place, self.token.line)
@@ -102,21 +98,20 @@ class _Scan:
             elif opened == "{":
                 self._pair(place)
             else:
-                self._value((*place, number))
+                self._value((*place, number)[:MAX_DEPTH])
                 number += 1
         self._take()
 
-    def _keys(self) -> list[str]:
-        """Take a key and return its parts: a."b".c has three."""
-        found = []
+    def _named(self, place: Place, line: int) -> Place:
+        """Take a key, and return what it leads to from this place: a."b".c has three parts."""
         while self.token.text not in ("=", "]"):
             token = self._take()
-            if token.kind == "text":
-                [part] = tomllib.loads(f"{token.text} = 0")
-                found.append(part)
-            elif token.kind == "bare":
-                found.append(token.text)
-        return found
+            if token.text != "." and len(place) < MAX_DEPTH:
+                is_quoted = token.kind == "text"
+                [part] = tomllib.loads(f"{token.text} = 0") if is_quoted else [token.text]
+                place = (*place, part)
+                self.lines.setdefault(place, line)
+        return place
 
     def _take(self) -> _Token:
         return self._tokens.pop()

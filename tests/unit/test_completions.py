@@ -63,6 +63,7 @@ def test_bash_completes_options(here: Path) -> None:
     assert in_bash(here, "pscp", "--remo") == ["--remote", "--remove-source-files"]
     assert in_bash(here, "pscp-pipe", "--pro") == ["--producer", "--program", "--progress"]
     assert in_bash(here, "pscp-zfs", "--pru") == ["--prune"]
+    assert in_bash(here, "pscp-run", "--expl") == ["--explain"]
     assert in_bash(here, "pscp-test", "--emb") == ["--embedded"]
 
 

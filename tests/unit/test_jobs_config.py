@@ -355,7 +355,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     file = tmp_path / "jobs.toml"
     for content, said in (
         (b"[job.a]\n\xff", f"{file}:2: is not UTF-8"),
-        (b"#" * (MAX_FILE_BYTES + 1), f"{file}: is larger than 1 MiB: this is no file of jobs"),
+        (b"#" * (MAX_FILE_BYTES + 1), f"{file}: is larger than 256 KiB: this is no file of jobs"),
         (b"x = " + b"[" * 100_000, f"{file}:1: is nested too deep"),
     ):
         file.write_bytes(content)
@@ -366,6 +366,16 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
             load(str(path))
     with pytest.raises(UsageError, match="null byte"):
         load("a\0b")
+
+
+def test_many_mistakes_and_what_lies_very_deep(
+    tmp_path: Path,
+) -> None:
+    unknown = "".join(f"a{number} = 1\n" for number in range(2_000))
+    assert len(mistakes(tmp_path, SOUND + unknown)) == 100
+    deep = "x." * 1_000 + "x = 1"
+    [(line, _)] = mistakes(tmp_path, SOUND + deep)
+    assert line == 4
 
 
 def test_lines_of_windows_and_a_mark_at_the_begin(tmp_path: Path) -> None:
