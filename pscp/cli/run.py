@@ -212,4 +212,5 @@ def _sources(job: Job) -> list[str]:
     if job.datasets:
         return []
     find = importlib.import_module("pscp.jobs.sources").find
-    return [place.text for place in find(job, lambda ran: None)]
+    found = find(job, lambda ran: None)
+    return [place.text if place.is_remote else place.path for place in found]

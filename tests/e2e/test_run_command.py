@@ -211,3 +211,17 @@ def test_without_pydantic_it_says_what_to_install(world: World) -> None:
         "          pip install 'pscp[jobs]' brings what jobs need\n"
     )
     assert world.shell(f"PYTHONPATH={folder} pscp-run --help; pscp --version").code == 0
+
+
+def test_a_dry_run_lists_and_copies_nothing(world: World) -> None:
+    text = """
+        [job.a]
+        sources = ["records [[]1]/*.rec", "none*"]
+        destinations = ["host:one/", "host:two words/"]
+        [job.b]
+        sources = "nothing*"
+        destinations = "host:one/"
+    """
+    ran = told(world, text, "--dry-run")
+    assert (ran.code, sorted(ran.out.splitlines())) == (0, sorted(NAMES * 2)), ran.err
+    assert names_in(world.there / "one") == names_in(world.there / "two words") == []
