@@ -13,6 +13,10 @@ VERIFIES = ("auto", "read-back", "none")
 TRANSPORTS = ("auto", "openssh", "asyncssh", "paramiko")
 PLANES = ("auto", "ssh", "tls", "plain")  # auto: ssh
 PROGRESS_STYLES = ("auto", "bar", "plain", "json", "none")
+CHOICES = {
+    "plane": PLANES, "progress": PROGRESS_STYLES, "remote": REMOTES, "transport": TRANSPORTS,
+    "verify": VERIFIES,
+}  # fmt: skip
 
 MAX_CONNECTIONS = 256  # each is an ssh process here and one or two at the far end
 MAX_CHANNELS = 64  # sshd lets in MaxSessions of them, by default 10 (sshd_config(5))

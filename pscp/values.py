@@ -19,7 +19,7 @@ MAX_SIZE_BYTES = 2**63 - 1  # off_t
 
 _T = TypeVar("_T")
 
-_SECONDS = r"([0-9]{1,9})\s*([smhd]?)"
+_SECONDS = r"([0-9]{1,9})\s*(min|[smhd])?"
 _ANY_CASE = re.IGNORECASE | re.ASCII
 _CPUS = r"([0-9]{1,4})(?:-([0-9]{1,4}))?"
 _PORTS = r"([0-9]{1,5})(?:-([0-9]{1,5}))?"
@@ -61,11 +61,11 @@ def parse_cpus(text: str) -> tuple[int, ...]:
 
 
 def parse_seconds(text: str, what: str) -> int:
-    """Read a time such as 90, 90s, 30m, 2h or 1d, and return it in seconds."""
+    """Read a time such as 90, 90s, 30m, 30min, 2h or 1d, and return it in seconds."""
     match = re.fullmatch(_SECONDS, text.strip(), _ANY_CASE)
     if match is None:
         raise UsageError(f"{what}: {text!r} is not a time", "times look like 90, 90s, 30m, 2h, 1d")
-    return int(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}[match[2].lower()]
+    return int(match[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[(match[2] or "s")[0].lower()]
 
 
 def parse_kbit_s(text: str) -> int:

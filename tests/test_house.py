@@ -30,6 +30,7 @@ LADDER = (
     ("__init__", "__main__"),
     ("cli",),
     ("jobs",),
+    ("words",),
     ("zfs", "measuring", "selftest", "cleaning", "aio", "fan_out", "manifests"),
     ("api",),
     ("stream",),
@@ -48,6 +49,10 @@ LADDER = (
     ("errors", "log"),
     ("endpoint",),
 )
+# Modules of cli/ that are a room of their own to the ladder: the options, which jobs.toml has too.
+WORDS = (
+    "arguments", "copy_arguments", "filter_files", "habits", "option_types", "zfs_arguments",
+)  # fmt: skip
 LATER = {
     "agent": ("stream_server", "direct", "link"),  # what is sent when there is need of it
     "end": ("stream_server", "leftovers", "backup", "made_up", "linkdest"),
@@ -82,7 +87,8 @@ def docstring_of(file: str) -> str:
 
 def unit_of(file: str) -> str:
     """What the ladder calls the module."""
-    return file.split("/")[0].removesuffix(".py")
+    room, _, name = file.removesuffix(".py").partition("/")
+    return "words" if room == "cli" and name in WORDS else room
 
 
 def imported(file: str) -> Iterator[str]:
@@ -102,9 +108,9 @@ def own_units(file: str) -> set[str]:
     known = {name for rung in LADDER for name in rung}
     found = set()
     for name in imported(file):
-        first, _, rest = name.partition(".")
+        first, *rest = name.split(".")
         if first == "pscp":
-            unit = rest.partition(".")[0]
+            unit = unit_of("/".join(rest[:2]))
             found.add(unit if unit in known else "__init__")
     return found
 

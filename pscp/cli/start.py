@@ -3,8 +3,8 @@
 Loading takes a tenth of a second, and longer on a busy machine. Nothing has begun by then, so a
 signal ends the process at once, with the exit code that it has later.
 
-Not here: what the commands do (copy.py, pipe.py, zfs.py, selftest/main.py), signals once something
-runs (signals.py).
+Not here: what the commands do (copy.py, pipe.py, run.py, zfs.py, selftest/main.py), signals once
+something runs (signals.py).
 Read next: copy.py.
 """
 
@@ -39,6 +39,11 @@ def pscp() -> NoReturn:
 def pscp_pipe() -> NoReturn:
     """The command `pscp-pipe`."""
     run("pscp-pipe", "pscp.cli.pipe")
+
+
+def pscp_run() -> NoReturn:
+    """The command `pscp-run`."""
+    run("pscp-run", "pscp.cli.run")
 
 
 def pscp_test() -> NoReturn:

@@ -10,16 +10,13 @@ import argparse
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pscp.cli import arguments, pipe, zfs_arguments
-from pscp.option_bounds import PROGRESS_STYLES, REMOTES, TRANSPORTS, VERIFIES
+from pscp.cli import arguments, pipe, run, zfs_arguments
+from pscp.option_bounds import CHOICES
 from pscp.selftest import main as selftest
 from pscp.zfs.settings import PRUNABLE
 
 # What the value of an option may be, by the name of its field.
-VALUES = {
-    "progress": PROGRESS_STYLES, "prune": PRUNABLE, "remote": REMOTES, "transport": TRANSPORTS,
-    "verify": VERIFIES,
-}  # fmt: skip
+VALUES = {**CHOICES, "if_running": run.IF_RUNNING, "prune": PRUNABLE}
 # What else it is, by its metavar (or its field, where the metavar says little): files, hosts,
 # programs, ciphers. Others are for the user to know.
 KINDS = {"FILE": "file", "HOST": "host", "PROGRAM": "program", "cipher": "cipher"}
@@ -33,7 +30,7 @@ class Command:
     summary: str  # as apropos(1) lists it
     parser: argparse.ArgumentParser
     usages: tuple[str, ...]
-    # What its arguments are: "places" (files and HOST:), "hosts", "datasets" (and HOST:) or
+    # What its arguments are: "places" (files and HOST:), "hosts", "datasets" (and HOST:), "jobs" or
     # "folders" (and hosts).
     arguments: str
     example: str  # the name of the block in README.md that shows it, or nothing
@@ -66,6 +63,10 @@ def commands() -> list[Command]:
         Command(
             "pscp-pipe", "send a stream to a command over several SSH connections",
             pipe.make_parser(), usages("pscp-pipe", pipe.USAGE), "hosts", "pipes",
+        ),
+        Command(
+            "pscp-run", "run the copies that a file lists: pushes that nobody watches",
+            run.make_parser(), usages("pscp-run", run.USAGE), "jobs", "",
         ),
         Command(
             "pscp-test", "test copies to a private SSH server, or to a host",

@@ -84,11 +84,17 @@ BASH_DATASETS = """\
         compgen -W "$(zfs list -H -o name 2>/dev/null | grep -E '^[A-Za-z0-9._:/-]+$')" -- "$cur"
     )
     compopt +o default"""
+BASH_JOBS = """\
+    mapfile -t others < <(
+        compgen -W "$(pscp-run --list 2>/dev/null | awk 'NR > 1 { print $1 }')" -- "$cur"
+    )
+    compopt +o default"""
 BASH_ARGUMENTS = {
     "places": BASH_HOSTS_WITH_COLON + BASH_FILES,
     "hosts": BASH_HOSTS + BASH_FILES,
     "folders": BASH_HOSTS + BASH_FILES.replace("compgen -f", "compgen -d"),
     "datasets": BASH_HOSTS_WITH_COLON + BASH_DATASETS,
+    "jobs": BASH_JOBS,
 }
 
 
@@ -139,6 +145,7 @@ FISH_ARGUMENTS = {
     "hosts": f"-a '{FISH_HOSTS}'",
     "folders": f"-f -a '(__fish_complete_directories) {FISH_HOSTS}'",
     "datasets": f"-f -a '{FISH_HOSTS}: (zfs list -H -o name 2>/dev/null)'",
+    "jobs": "-f -a '(pscp-run --list 2>/dev/null | string match -r \"^[\\w.+-]+\")[2..]'",
 }
 FISH_VALUES = {
     "file": "-r -F",
@@ -183,6 +190,11 @@ _pscp_datasets() {
     _alternative 'hosts:host:_pscp_hosts' "datasets:dataset:($datasets)"
 }
 
+_pscp_jobs() {
+    local -a jobs=(${${(f)"$(_call_program jobs pscp-run --list 2>/dev/null)"}%% *})
+    compadd -a 'jobs[2,-1]'
+}
+
 _pscp_ciphers() {
     local -a ciphers=(${(f)"$(_call_program ciphers ssh -Q cipher 2>/dev/null)"})
     compadd -a ciphers
@@ -193,6 +205,7 @@ ZSH_ARGUMENTS = {
     "hosts": ("'1:host:_ssh_hosts'", "'*:command:_files'"),
     "folders": ("'1:folder:_files -/'", "'2:host:_ssh_hosts'"),
     "datasets": ("'*:dataset:_pscp_datasets'",),
+    "jobs": ("'*:job:_pscp_jobs'",),
 }
 ZSH_VALUES = {
     "file": "_files",

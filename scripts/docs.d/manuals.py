@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 
 from commands import Command, commands, groups
 
-# Of pscp and pscp-zfs; the other two say in their last sentence what they exit with.
+# Of pscp and pscp-zfs; the others say in their last sentence what they exit with.
 WITH_EXIT_CODES = ("pscp", "pscp-zfs")
 ENVIRONMENT = (
     ("PSCP_PASSWORD_FILE", "A file whose first line answers what a login asks for."),

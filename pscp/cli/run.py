@@ -1,0 +1,216 @@
+"""The command pscp-run: which jobs of which file, and what is to be done with them.
+
+Not here: the file (../jobs/config.py), the lines of --explain (../jobs/explain.py), how jobs are
+run, where they stand, and whether their destinations are ready (beside this module).
+Read next: ../jobs/config.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import fnmatch
+import importlib
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from pscp.cli import copy, zfs
+from pscp.cli.arguments import Parser
+from pscp.errors import Interrupted, UsageError
+from pscp.terminal_text import write_line
+
+if TYPE_CHECKING:
+    from pscp.jobs.config import Config
+    from pscp.jobs.job import Job
+
+USAGE = "pscp-run [options] [JOB...]"
+DESCRIPTION = (
+    "Run the jobs of a file: what is copied where, with what options, when, and what follows. "
+    "JOB is a job's name, or a pattern of names (*, ?); without one, all jobs are run."
+)
+EPILOG = (
+    "The file is that of --config, else $XDG_CONFIG_HOME/pscp/jobs.toml (~/.config if unset), "
+    "else /etc/pscp/jobs.toml. It is checked whole before anything is run. Exit codes: 0 all "
+    "done, 1 something failed, 2 wrong use or a mistake in the file, 3 no connection, 5 cut, 6 "
+    "another run of the job is under way, 7 nothing to do, 130 and 143 ended by a signal."
+)
+IF_RUNNING = ("skip", "wait", "fail")
+_INSTEAD = ("list", "explain", "dry_run", "check", "status")  # of running the jobs
+
+
+class Command(NamedTuple):
+    """A command line that makes sense."""
+
+    jobs: tuple[str, ...]  # names, in the order of the file
+    if_running: str | None = None  # instead of what the jobs say
+    json: bool = False
+    html: str | None = None
+    quiet: bool = False
+    verbose: bool = False
+
+
+def make_parser() -> Parser:
+    parser = Parser("pscp-run", USAGE, DESCRIPTION, EPILOG)
+    group = parser.add_argument_group("which jobs, and how")
+    group.add_argument("--config", metavar="FILE", help="the file of jobs")
+    group.add_argument(
+        "--if-running",
+        metavar="HOW",
+        choices=IF_RUNNING,
+        help="while another run of a job is under way: skip, wait or fail (what the job says)",
+    )
+    flag = partial(group.add_argument, action="store_true")
+    flag("-q", "--quiet", help="errors only")
+    flag("-v", "--verbose", help="say what is done, and how each destination fares")
+    add_what_is_no_run(parser.add_argument_group("instead of running them"))
+    return parser
+
+
+def add_what_is_no_run(group: argparse._ArgumentGroup) -> None:
+    flag = partial(group.add_argument, action="store_true")
+    flag("--list", help="list the jobs: what is copied where, and what has to be done before")
+    flag("--explain", help="show the lines of pscp, for a shell, that a job amounts to")
+    flag("-n", "--dry-run", help="list what would be copied, and copy nothing")
+    flag("--check", help="ask every destination whether it is ready, and copy nothing")
+    flag("--status", help="show how the last runs went, and what is behind")
+    flag("--json", help="with --status: as JSON")
+    group.add_argument("--html", metavar="FILE", help="with --status: write it as a page")
+    flag("-h", "--help", help="show this and exit")
+    flag("--version", help="show the version and exit")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command line; returns its exit code and prints what went wrong, if anything."""
+    return copy.run_command("pscp-run", make_parser, _act, argv)
+
+
+def _act(words: list[str]) -> int:
+    values, names = make_parser().read(words)
+    instead = [name for name in _INSTEAD if values.pop(name, False)]
+    if len(instead) > 1:
+        both = " and ".join(f"--{name.replace('_', '-')}" for name in instead[:2])
+        raise UsageError(f"{both} do not go together")
+    if {"json", "html"} & values.keys() and instead != ["status"]:
+        raise UsageError("--json and --html go with --status")
+    config = read_config(values.pop("config", None))
+    if config is None:
+        return UsageError.exit_code
+    command = Command(tuple(chosen(names, config.jobs)), **values)
+    return _do(instead[0] if instead else "run", config, command)
+
+
+def _do(what: str, config: Config, command: Command) -> int:
+    jobs = [config.jobs[name] for name in command.jobs]
+    if what == "list":
+        return show_jobs(jobs)
+    if what == "explain":
+        return explain(jobs)
+    if what == "dry_run":
+        return dry_run(jobs)
+    if what == "run":
+        run_jobs = importlib.import_module("pscp.cli.run_jobs")
+        return int(run_jobs.run_jobs(config, command))
+    run_status = importlib.import_module("pscp.cli.run_status")
+    if what == "check":
+        return int(run_status.check_all(config, command))
+    return int(run_status.show_status(config, command))
+
+
+def read_config(given: str | None) -> Config | None:
+    """Read the file of jobs; print its mistakes, a line each, and return None if it has any."""
+    try:
+        from pscp.jobs.config import load
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] == "pscp":
+            raise
+        hint = "pip install 'pscp[jobs]' brings what jobs need"
+        raise UsageError(f"{error.name} is not installed", hint) from None
+    path = given if given is not None else find_config()
+    try:
+        return load(path)
+    except UsageError as error:
+        for text in error.message.split("\n"):
+            write_line(sys.stderr, text)
+        write_line(sys.stderr, f"pscp-run: {error.hint}")
+        return None
+
+
+def find_config() -> str:
+    """Return the user's file of jobs, or the machine's. Raises UsageError where there is none."""
+    users = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+    paths = [os.path.join(folder, "pscp", "jobs.toml") for folder in (users, "/etc")]
+    for path in paths:
+        if os.path.lexists(path):
+            return path
+    hint = "docs/jobs.md shows how to write one; --config names another"
+    raise UsageError(f"there is no file of jobs: neither {paths[0]} nor {paths[1]}", hint)
+
+
+def chosen(patterns: Sequence[str], names: Iterable[str]) -> list[str]:
+    """Return the names that any pattern matches, all without one. Raises UsageError."""
+    known = list(names)
+    found = set[str]() if patterns else set(known)
+    for pattern in patterns:
+        matching = fnmatch.filter(known, pattern)
+        if not matching:
+            close = difflib.get_close_matches(pattern, known, 1)
+            hint = f"did you mean {close[0]}?" if close else f"jobs: {', '.join(known)}"
+            raise UsageError(f"there is no job {pattern!r}", hint)
+        found.update(matching)
+    return [name for name in known if name in found]
+
+
+def show_jobs(jobs: Sequence[Job]) -> int:
+    rows = [("job", "sources", "destinations", "depends on"), *map(_row, jobs)]
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    for row in rows:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        write_line(sys.stdout, "  ".join(cells).rstrip())
+    return 0
+
+
+def _row(job: Job) -> tuple[str, str, str, str]:
+    command = f"what {job.sources_command[-1]} prints" if job.sources_command else ""
+    listed = f"what {job.sources_from} lists" if job.sources_from else command
+    sources = ", ".join(job.sources or job.datasets) or listed
+    return job.name, sources, ", ".join(job.destinations), ", ".join(job.depends_on)
+
+
+def explain(jobs: Sequence[Job]) -> int:
+    from pscp.jobs.explain import lines
+
+    for job in jobs:
+        texts = [f"# {job.name}", *lines(job)] if len(jobs) > 1 else lines(job)
+        for text in texts:
+            sys.stdout.write(f"{text}\n")  # as a shell is to read it
+    return 0
+
+
+def dry_run(jobs: Sequence[Job]) -> int:
+    """List what the jobs would copy, and return the highest exit code."""
+    from pscp.jobs.explain import argv
+
+    highest = 0
+    for job in jobs:
+        for destination in job.destinations:
+            sources = _sources(job)
+            if not (sources or job.datasets):
+                continue
+            write_line(sys.stderr, f"pscp-run: {job.name}: to {destination}")
+            for name, *words in argv(job, destination, sources, "--dry-run", "--"):
+                main = zfs.main if name == "pscp-zfs" else copy.main
+                highest = max(highest, main(words))
+                if highest >= Interrupted.exit_code:
+                    return highest
+    return highest
+
+
+def _sources(job: Job) -> list[str]:
+    if job.datasets:
+        return []
+    find = importlib.import_module("pscp.jobs.sources").find
+    found = find(job, lambda ran: None)
+    return [place.text if place.is_remote else place.path for place in found]

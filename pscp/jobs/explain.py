@@ -1,0 +1,107 @@
+"""The lines of pscp, or pscp-zfs, that a job amounts to, quoted for a shell.
+
+They do what one attempt of the job does. What has no like on a command line stands in a comment:
+rates by the time of day, and what waits until it has settled.
+
+Not here: how a job is run (../api.py).
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+
+from pscp.jobs.job import Job, Span
+from pscp.locations import parse_location
+
+# What a shell takes as it is, or for a pattern where the job has one too.
+_QUOTED_IN_PATTERNS = re.compile(r"[^\w@%+=:,./*?!\[\]-]+", re.ASCII)
+
+
+def lines(job: Job) -> list[str]:
+    """Return the job as lines of a shell script."""
+    steps = _steps(job)
+    if job.before is not None:
+        steps = [_shell(job.before), *steps]
+    needs_all = job.before is not None or job.after != "keep"
+    if job.after_success is not None or job.after_failure is not None:
+        success, failure = (
+            "true" if each is None else _shell(each)
+            for each in (job.after_success, job.after_failure)
+        )
+        script = [f"if {' && '.join(steps)}", "then", f"    {success}", "else", f"    {failure}"]
+        return [*_comments(job), *script, "fi"]
+    joined = [f"{step} &&" if needs_all else step for step in steps[:-1]]
+    return [*_comments(job), *joined, *steps[-1:]]
+
+
+def argv(job: Job, destination: str, sources: Sequence[str], *more: str) -> list[list[str]]:
+    """Return the words of each command that sends these sources, or the datasets, there."""
+    words = job.chosen(destination).words
+    if job.datasets:
+        return [["pscp-zfs", *words, *more, *each] for each in job.replications(destination)]
+    age = (f"--min-age={job.min_age_s}",) if job.min_age_s else ()
+    return [["pscp", *words, *age, *more, *sources, destination]]
+
+
+def _steps(job: Job) -> list[str]:
+    """Return a line for each destination, and what removes or moves the sources once all are."""
+    found = []
+    more = (f"--retry-for={job.retry_for_s}",) if job.retry_for_s else ()
+    for destination in job.destinations:
+        is_last = destination == job.destinations[-1]
+        removes = ("--remove-source-files",) if job.after == "remove" and is_last else ()
+        for words in argv(job, destination, (), *more, *removes):
+            found.append(_limited(job, words, destination))
+    if job.after == "move" and job.move_to is not None:
+        folder = shlex.quote(job.move_to)
+        found += [f"mkdir -p {folder}", _with_sources(job, f"mv -t {folder}", "")]
+    return found
+
+
+def _limited(job: Job, words: list[str], destination: str) -> str:
+    limit = [] if job.max_duration_s is None else ["timeout", str(job.max_duration_s)]
+    if job.datasets:
+        return shlex.join([*limit, *words])
+    return _with_sources(job, shlex.join([*limit, *words[:-1]]), f" {shlex.quote(destination)}")
+
+
+def _with_sources(job: Job, before: str, behind: str) -> str:
+    """Return a line with the sources between these: patterns for the shell, or a list."""
+    if job.sources:
+        return f"{before} {' '.join(map(_pattern, job.sources))}{behind}"
+    ends = "-0" if job.options.from0 else "-d '\\n'"
+    called = shlex.quote(f'{before} -- "$@"{behind}')
+    if job.sources_from is not None:
+        return f"xargs -a {shlex.quote(job.sources_from)} {ends} sh -c {called} sh"
+    return f"{shlex.join(job.sources_command)} | xargs {ends} sh -c {called} sh"
+
+
+def _pattern(source: str) -> str:
+    """Return a source as a shell reads it: with its pattern, where it has one for here."""
+    if parse_location(source).is_remote or not re.search(r"[*?\[]", source):
+        return shlex.quote(source)
+    return _QUOTED_IN_PATTERNS.sub(lambda match: shlex.quote(match[0]), source)
+
+
+def _shell(command: str | tuple[str, ...]) -> str:
+    return shlex.join(["sh", "-c", command] if isinstance(command, str) else command)
+
+
+def _comments(job: Job) -> list[str]:
+    found = [f"# {_time(each)}: {_rate(each)}" for each in job.limit]
+    if job.settled_for_s:
+        found.append(f"# files not seen unchanged for {job.settled_for_s} s are left for later")
+    if job.depends_on:
+        found.append(f"# after: {' '.join(job.depends_on)}")
+    return found
+
+
+def _time(span: Span) -> str:
+    ends = (divmod(minute, 60) for minute in (span.begins_min, span.ends_min))
+    return "-".join(f"{hour:02}:{minute:02}" for hour, minute in ends)
+
+
+def _rate(span: Span) -> str:
+    return "no --limit" if span.kbit_s is None else f"--limit={span.kbit_s}"

@@ -1,0 +1,227 @@
+"""pscp-run as it is called: its file, what it lists and explains, and what that does.
+
+Not here: what may stand in the file (../unit/test_jobs_config.py).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from e2e.ways import Ran
+from e2e.world import World, make_world, put_program
+from pscp.selftest.servers import PrivateServer
+
+OLD_S = 1_000_000_000  # 2001
+NAMES = ("one.rec", "two words.rec", "it's; $(touch ran) #3.rec", "-r.rec")
+
+
+@pytest.fixture
+def world(tmp_path: Path, far_home: Path, sshd: PrivateServer) -> Iterator[World]:
+    with make_world(tmp_path, far_home, sshd) as made:
+        program = "import sys; from pscp.cli.run import main; sys.exit(main())"
+        put_program(made.programs / "pscp-run", (sys.executable, "-c", program))
+        records = made.here / "records [1]"
+        records.mkdir()
+        for name in NAMES:
+            (records / name).write_text(name)
+            os.utime(records / name, (OLD_S, OLD_S))
+        for folder in ("one", "two words"):
+            (made.there / folder).mkdir()
+        yield made
+
+
+def told(world: World, text: str, *words: str) -> Ran:
+    (world.here / "jobs.toml").write_text(text)
+    return world.run("pscp-run", "--config", "jobs.toml", *words)
+
+
+def run_lines(world: World, text: str) -> Ran:
+    """Runs what --explain says of the only job."""
+    explained = told(world, text, "--explain")
+    assert (explained.code, explained.err) == (0, "")
+    ran = world.run("bash", "-u", "-c", explained.out)
+    assert not (world.here / "ran").exists(), "a name was run"
+    return ran
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_the_lines_of_explain_do_what_a_job_says(world: World) -> None:
+    text = """
+        [job.records]
+        sources = ["records [[]1]/*.rec", "a.txt"]
+        destinations = ["host:one/", "host:two words/"]
+        preserve = true
+        min-age = "1h"
+        retry-for = "1min"
+        max-duration = "5min"
+        limit = { "08:00-20:00" = "none" }
+        after = "remove"
+    """
+    (world.here / "records [1]" / "young.rec").write_text("young")
+    ran = run_lines(world, text)
+    assert ran.code == 0, ran.err
+    for folder in ("one", "two words"):
+        assert names_in(world.there / folder) == sorted(NAMES)
+        assert (world.there / folder / NAMES[0]).stat().st_mtime == OLD_S
+    assert names_in(world.here / "records [1]") == ["young.rec"]
+
+
+def test_what_is_not_at_every_destination_is_not_removed(world: World) -> None:
+    text = """
+        [job.records]
+        sources = "records [[]1]/one.rec"
+        destinations = ["nowhere.invalid:one/", "host:one/"]
+        after = "remove"
+    """
+    ran = run_lines(world, text)
+    assert ran.code == 3 and names_in(world.there / "one") == []
+    assert len(names_in(world.here / "records [1]")) == len(NAMES)
+
+
+def test_a_job_that_moves_its_sources(world: World) -> None:
+    text = """
+        [job.records]
+        sources = "records [[]1]/*"
+        destinations = "host:one"
+        after = "move sent away"
+    """
+    ran = run_lines(world, text)
+    assert ran.code == 0, ran.err
+    assert names_in(world.there / "one") == names_in(world.here / "sent away") == sorted(NAMES)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        'sources-from = "list"',
+        'sources-command = "cat list"',
+        'sources-command = ["sed", "", "list"]',
+    ],
+)
+def test_lists_of_sources(world: World, key: str) -> None:
+    folder = world.here / "records [1]"
+    (world.here / "list").write_text("".join(f"{folder}/{name}\n" for name in NAMES))
+    text = f'[job.a]\n{key}\ndestinations = ["host:one/", "host:two words/"]\n'
+    ran = run_lines(world, text)
+    assert ran.code == 0, ran.err
+    assert names_in(world.there / "one") == names_in(world.there / "two words") == sorted(NAMES)
+
+
+@pytest.mark.parametrize(
+    ("before", "source", "made"),
+    [
+        ("true", "a.txt", ["after success"]),
+        ("false", "a.txt", ["failed"]),
+        ("true", "none", ["failed"]),
+    ],
+)
+def test_what_comes_before_and_after(
+    world: World, before: str, source: str, made: list[str]
+) -> None:
+    marks = world.here / "marks"
+    marks.mkdir()
+    text = f"""
+        [job.a]
+        sources = "{source}"
+        destinations = "host:one/"
+        before = "{before} && true"
+        after-success = ["touch", "{marks}/after success"]
+        after-failure = "touch '{marks}'/failed"
+    """
+    run_lines(world, text)
+    assert names_in(marks) == made
+    assert names_in(world.there / "one") == (["a.txt"] if made == ["after success"] else [])
+
+
+def test_the_jobs_are_listed(world: World) -> None:
+    text = """
+        [job.records]
+        sources = ["records/*.rec", "/b"]
+        destinations = ["store1:", "store2:x"]
+        [job.tank]
+        datasets = "tank/a"
+        destinations = "store1:pool/a"
+        depends-on = "records"
+    """
+    ran = told(world, text, "--list")
+    assert [line.split() for line in ran.out.splitlines()] == [
+        ["job", "sources", "destinations", "depends", "on"],
+        ["records", f"{world.here}/records/*.rec,", "/b", "store1:,", "store2:x"],
+        ["tank", "tank/a", "store1:pool/a", "records"],
+    ]
+    chosen = told(world, text, "--list", "t*").out.splitlines()
+    assert [line.split()[0] for line in chosen] == ["job", "tank"]
+    explained = told(world, text, "--explain", "tank")
+    assert explained.out == "# after: records\npscp-zfs --batch tank/a store1:pool/a\n"
+
+
+def test_wrong_use_is_told_in_a_line(world: World) -> None:
+    text = '[job.records]\nsources = "a.txt"\ndestinations = "host:one/"\n'
+    for words, said in (
+        (("record",), "pscp-run: there is no job 'record'\n          did you mean records?\n"),
+        (("x*",), "pscp-run: there is no job 'x*'\n          jobs: records\n"),
+        (("--list", "--dry-run"), "pscp-run: --list and --dry-run do not go together\n"),
+        (("--json",), "pscp-run: --json and --html go with --status\n"),
+        (("--if-running", "x"), "pscp-run: --if-running: invalid choice"),
+    ):
+        ran = told(world, text, *words)
+        assert (ran.code, ran.out) == (2, "") and ran.err.startswith(said), ran.err
+    ran = told(world, f"{text}port = 'x'\nconfi = 'y'\n", "--list")
+    file = "jobs.toml"
+    assert (ran.code, ran.out, ran.err.splitlines()) == (
+        2, "", [
+            f"{file}:4: port: 'x' is not a whole number",
+            f"{file}:5: there is no 'confi'; did you mean config?",
+            "pscp-run: nothing was run",
+        ],
+    )  # fmt: skip
+    assert names_in(world.there / "one") == []
+
+
+def test_where_the_file_is_found(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(world.here))
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    ran = world.run("pscp-run", "--list")
+    assert ran.code == 2 and f"neither {world.here}/.config/pscp/jobs.toml nor /etc" in ran.err
+    for name in (".config", "xdg"):
+        folder = world.here / name / "pscp"
+        folder.mkdir(parents=True)
+        (folder / "jobs.toml").write_text(f'[job.{name[-3:]}]\nsources = "h:x"\ndestinations="/"\n')
+    assert "fig  h:x" in world.run("pscp-run", "--list").out
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(world.here / "xdg"))
+    assert "xdg  h:x" in world.run("pscp-run", "--list").out
+
+
+def test_without_pydantic_it_says_what_to_install(world: World) -> None:
+    folder = world.here / "hidden"
+    folder.mkdir()
+    (folder / "pydantic.py").write_text("raise ModuleNotFoundError(name='pydantic')")
+    ran = world.shell(f"PYTHONPATH={folder} pscp-run --list")
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err == (
+        "pscp-run: pydantic is not installed\n"
+        "          pip install 'pscp[jobs]' brings what jobs need\n"
+    )
+    assert world.shell(f"PYTHONPATH={folder} pscp-run --help; pscp --version").code == 0
+
+
+def test_a_dry_run_lists_and_copies_nothing(world: World) -> None:
+    text = """
+        [job.a]
+        sources = ["records [[]1]/*.rec", "none*"]
+        destinations = ["host:one/", "host:two words/"]
+        [job.b]
+        sources = "nothing*"
+        destinations = "host:one/"
+    """
+    ran = told(world, text, "--dry-run")
+    assert (ran.code, sorted(ran.out.splitlines())) == (0, sorted(NAMES * 2)), ran.err
+    assert names_in(world.there / "one") == names_in(world.there / "two words") == []

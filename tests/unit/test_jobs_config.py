@@ -1,0 +1,415 @@
+"""jobs.toml: what becomes of a sound one, and how each mistake in another is told.
+
+Not here: texts made at random (test_jobs_fuzz.py), the lines of --explain run
+(../e2e/test_run_command.py).
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from pscp import UsageError
+from pscp.cli.arguments import make_parser
+from pscp.jobs import schema
+from pscp.jobs.config import MAX_FILE_BYTES, load
+from pscp.jobs.job import Job, Span
+from pscp.jobs.positions import lines_of
+
+DOCS = Path(__file__).parents[2] / "docs"
+SOUND = '[job.a]\nsources = "/s"\ndestinations = "h:d"\n'
+
+
+def jobs_of(folder: Path, text: str) -> dict[str, Job]:
+    file = folder / "jobs.toml"
+    file.write_text(text, "utf-8")
+    return load(str(file)).jobs
+
+
+def job_of(folder: Path, text: str) -> Job:
+    [job] = jobs_of(folder, text).values()
+    return job
+
+
+def mistakes(folder: Path, text: str) -> list[tuple[int, str]]:
+    """The lines that are named, each with what is wrong there."""
+    file = folder / "jobs.toml"
+    file.write_text(text, "utf-8")
+    with pytest.raises(UsageError) as caught:
+        load(str(file))
+    found = []
+    for line in caught.value.message.split("\n"):
+        match = re.fullmatch(rf"{re.escape(str(file))}:([0-9]+): (.+)", line)
+        assert match is not None, line
+        found.append((int(match[1]), match[2]))
+    return found
+
+
+# --- sound files
+
+
+def test_the_example_of_the_docs(tmp_path: Path) -> None:
+    [text] = re.findall(r"^```toml\n(.*?)^```$", (DOCS / "jobs.md").read_text(), re.M | re.S)
+    job = job_of(tmp_path, text)
+    assert (job.name, job.sources) == ("recordings", ("/srv/recordings/*.rec",))
+    assert job.destinations == ("store1:/vault/", "store2:/vault/")
+    assert job.options.config_file == "/etc/pscp/ssh_config"
+    assert job.limit == (Span(8 * 60, 20 * 60, 20_000),)
+    assert (job.min_age_s, job.after, job.options.batch) == (600, "remove", True)
+
+
+def test_every_key_is_taken(tmp_path: Path) -> None:
+    """An example of each, and each option of pscp alone where it may be alone."""
+    own = {key: each.example for key, each in schema.OWN.items()}
+    assert set(own) == set(schema.Job.model_fields[f"{key}_"].alias for key in own)
+    text = """
+        [defaults]
+        max-duration = "6h"
+        retry-for = 7200
+        if-running = "wait"
+        [job.a]
+        sources-from = "list"
+        destinations = ["h1:d", "h2:d"]
+        limit = { "22:00-06:00" = "none", "08:00-20:00" = 500, else = "1G" }
+        settled-for = "5min"
+        after = "move sent"
+        before = "a | b"
+        after-success = ["c", "d e"]
+        after-failure = ["f"]
+        max-hosts = 2
+        report = { json = "r.json", html = "/r.html" }
+        metrics = "m"
+        ping = "https://example.org/ping"
+        manifest = "list.json"
+        sign = "~/key"
+        keep-history = "30d"
+        depends-on = "b"
+        [job.b]
+        sources-command = "find /x"
+        destinations = "h:d"
+    """
+    first, second = jobs_of(tmp_path, text).values()
+    assert first.limit == (Span(1320, 360, None), Span(480, 1200, 500))
+    assert first.options.limit_kbit_s == 1_000_000
+    assert (first.max_duration_s, first.retry_for_s, first.settled_for_s) == (21600, 7200, 300)
+    assert first.sources_from == str(tmp_path / "list")
+    assert (first.after, first.move_to) == ("move", str(tmp_path / "sent"))
+    assert (first.before, first.after_success) == ("a | b", ("c", "d e"))
+    assert first.report == (("json", str(tmp_path / "r.json")), ("html", "/r.html"))
+    assert first.sign == str(Path.home() / "key") and first.keep_history_s == 30 * 86400
+    assert (first.if_running, first.depends_on, first.max_hosts) == ("wait", ("b",), 2)
+    assert second.sources_command == ("/bin/sh", "-c", "find /x")
+
+
+def test_every_option_of_pscp_is_a_key_or_refused() -> None:
+    longs = {name for action in make_parser()._actions for name in action.option_strings}
+    refused = {name for name, _, action in schema.every_option() if name in schema.REFUSED}
+    of_other_kinds = {"help", "version", "measure", "save", "clean", "yes", "list-connections"}
+    for name in (name[2:] for name in longs if name.startswith("--")):
+        known = name in schema.OPTIONS or name in schema.OWN or name in refused
+        assert known != (name in {*of_other_kinds, "disconnect"}), name
+
+
+def test_options_are_those_of_the_command_line(tmp_path: Path) -> None:
+    text = SOUND + (
+        "archive = true\nno-resume = true\nconnections = 4\nchunk-size = '8M'\nport = '22'\n"
+        "bind = ['127.0.0.1', '::1']\nexclude = '*.tmp'\ninclude = ['a', 'b']\nipv4 = true\n"
+        "delete = false\nbatch = false\nssh-option = 'A=-oB'\ncpus = 0\n"
+    )
+    options = job_of(tmp_path, text).options
+    assert options.recursive and not options.resume and options.connections == 4
+    assert (options.chunk_bytes, options.port, options.address_family) == (8 << 20, 22, 4)
+    assert options.bind == ("127.0.0.1", "::1") and options.cpus == (0,)
+    assert options.filters == (("exclude", "*.tmp"), ("include", "a"), ("include", "b"))
+    assert not options.delete and not options.batch and options.ssh_options == ("A=-oB",)
+
+
+def test_what_a_job_says_goes_before_its_host_and_that_before_the_defaults(tmp_path: Path) -> None:
+    text = """
+        defaults = { port = 1, timeout = 10, archive = true, min-age = 60, compress = true }
+        [host.h1]
+        port = 2
+        jump = "j"
+        [host.other]
+        port = 9
+        [job.a]
+        sources = "/s"
+        destinations = ["u@h1:d", "h2:d", "ssh://h1:77/d"]
+        timeout = 20
+        compress = false
+        [job.z]
+        datasets = "tank/a"
+        destinations = "h1:pool/b"
+    """
+    first, second = jobs_of(tmp_path, text).values()
+    there = first.chosen("u@h1:d").options
+    assert (there.port, there.timeout_s, there.jump) == (2, 20, "j")
+    assert first.chosen("h2:d").options.port == 1 and first.by_host.keys() == {"h1"}
+    assert first.chosen("ssh://h1:77/d").options == there and there.archive
+    assert not there.compress and first.min_age_s == 60
+    assert second.min_age_s == 0 and not second.options.archive  # they are for files
+    assert second.chosen("h1:pool/b").options.port == 2
+
+
+def test_datasets(tmp_path: Path) -> None:
+    text = """
+        [job.z]
+        datasets = ["tank/a", "tank/b/c"]
+        destinations = ["h:pool/"]
+        recursive = true
+        snapshot-name = "n-{time}"
+        keep-last = 3
+        set = "compression=lz4"
+    """
+    job = job_of(tmp_path, text)
+    assert job.replications("h:pool/") == (("tank/a", "h:pool/a"), ("tank/b/c", "h:pool/c"))
+    assert job.dataset_options == {
+        "recursive": True, "snapshot_name": "n-{time}", "keep_last": 3,
+        "set_properties": ("compression=lz4",),
+    }  # fmt: skip
+    assert not job.options.recursive
+
+
+def test_paths_begin_at_the_folder_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    monkeypatch.chdir("/")
+    text = """
+        [job.a]
+        sources = ["x/*.rec", "./a:b", "~/y", "/z"]
+        destinations = "h:relative/"
+        identity = ["key", "~/.ssh/key"]
+        config = "none"
+        program = "ssh"
+        backup = true
+        backup-dir = "old"
+        [job.pull]
+        sources = "h:relative"
+        destinations = "in"
+        program = "bin/ssh"
+        [job.whole]
+        relative = true
+        sources = ["d/e", "/f"]
+        destinations = "h:"
+    """
+    first, pull, whole = jobs_of(tmp_path, text).values()
+    here = str(tmp_path)
+    assert first.sources == (f"{here}/x/*.rec", f"{here}/./a:b", "/home/me/y", "/z")
+    assert first.destinations == ("h:relative/",)
+    assert first.options.identities == (f"{here}/key", "/home/me/.ssh/key")
+    assert (first.options.config_file, first.options.program) == ("none", "ssh")
+    assert first.options.backup_dir == "old"
+    assert (pull.sources, pull.destinations) == (("h:relative",), (f"{here}/in",))
+    assert pull.options.program == f"{here}/bin/ssh"
+    assert whole.sources == (f"{here}/./d/e", "/f")
+
+
+def test_patterns_come_from_files_at_their_places(tmp_path: Path) -> None:
+    (tmp_path / "list").write_text("# no\n*.a\n+ *.b\n")
+    job = job_of(tmp_path, SOUND + "include = 'x'\nexclude-from = 'list'\nexclude = '*'\n")
+    assert job.options.filters == (
+        ("include", "x"), ("exclude", "*.a"), ("include", "*.b"), ("exclude", "*"),
+    )  # fmt: skip
+
+
+# --- mistakes
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "said"),
+    [
+        ("", 1, "there is no job"),
+        ("[jobs.a]\n", 1, "did you mean job?"),
+        ("[job]\na = 5\n", 2, "job.a: must be a table, not 5"),
+        ("job = 5\n", 1, "job: must be a table, not 5"),
+        ("\n[job.'a b']\nsources='/s'\ndestinations='h:'\n", 2, "'a b': a job's name"),
+        ("[job.a]\nx = \n", 2, "Invalid value"),
+        ("[job.a]\n[job.b]\n[job.a]\n", 3, "twice"),
+        ("[job.a]\n\n\nx", 4, "Expected '='"),
+        (SOUND + "x = 1" + "0" * 5000, 1, "digits"),
+        (SOUND + "port = 0x1" + "0" * 5000, 4, "not a huge number"),
+        (SOUND + "desinations = 'h:'", 4, "no 'desinations'; did you mean destinations?"),
+        (SOUND + "min_age = 5", 4, "did you mean min-age?"),
+        (SOUND + "host.x = 5", 4, "there is no 'host'"),
+        (SOUND + "check = true", 4, "check makes no sense in a job: it tries or shows"),
+        (SOUND + "list-connections = true", 4, "it is for the command line"),
+        (SOUND + "remove-source-files = true", 4, 'after = "remove" does it'),
+        ("[defaults]\nsources = '/s'\n" + SOUND, 2, "it belongs to a job"),
+        ("[host.h]\narchive = true\n" + SOUND, 2, "it belongs to a job"),
+        ("[host.h]\nmin-age = 5\n" + SOUND, 2, "it belongs to a job"),
+        (SOUND + "archive = 'yes'", 4, "archive: must be true or false, not the text 'yes'"),
+        (SOUND + "connections = true", 4, "must be a text or a whole number, not true"),
+        (SOUND + "connections = 1.5", 4, "not 1.5"),
+        (SOUND + "connections = 1000", 4, "1 to 256, not 1000"),
+        (SOUND + "port = 'x'", 4, "port: 'x' is not a whole number"),
+        (SOUND + "jump = 5", 4, "jump: must be a text, not 5"),
+        (SOUND + "jump = '-x'", 4, 'cannot start with "-"'),
+        (SOUND + "jump = ''", 4, "is empty"),
+        (SOUND + "bind = 'x'", 4, "'x' is not an IP address"),
+        (SOUND + "identity = [\n'a',\n5,\n]", 6, "identity: must be a text, not 5"),
+        (SOUND + "identity = '-'", 4, "there is no standard input"),
+        (SOUND + "identity = '~nobody-at-all/x'", 4, "no such user"),
+        (SOUND + "exclude-from = 'none'", 4, "No such file"),
+        (SOUND + "ipv4 = true\nipv6 = true", 4, "contradict"),
+        (SOUND + "min-age = '1y'", 4, "min-age: '1y' is not a time"),
+        (SOUND + "min-age = true", 4, "not true"),
+        (SOUND + "keep-history = '999999999d'", 4, "too long"),
+        (SOUND + "max-hosts = 0", 4, "from 1 to 256, not 0"),
+        (SOUND + "limit = 'fast'", 4, "limit: 'fast' is not a rate"),
+        (SOUND + "limit = {'08:00' = 1}", 4, "'08:00' is no time of day"),
+        (SOUND + "limit = {'08:00-24:01' = 1}", 4, "00:00 to 24:00"),
+        (SOUND + "limit = {'08:60-09:00' = 1}", 4, "00:00 to 24:00"),
+        (SOUND + "limit = {'08:00-08:00' = 1}", 4, "ends when it begins"),
+        (SOUND + "[job.a.limit]\n'22:00-06:00' = 1\n'05:59-07:00' = 1", 6, "overlap"),
+        (SOUND + "limit.'00:00-24:00' = 1\nlimit.'12:00-13:00' = 1", 5, "overlap"),
+        (SOUND + "after = 'delete'", 4, '"keep", "remove" or "move DIR"'),
+        (SOUND + "after = 'move '", 4, '"keep", "remove" or "move DIR"'),
+        (SOUND + "before = []", 4, "before: is empty"),
+        (SOUND + "before = ['', 'a']", 4, "before: is empty"),
+        (SOUND + "before = ['a', 5]", 4, "must be a text, not 5"),
+        (SOUND + "if-running = 'kill'", 4, "if-running: must be one of skip, wait, fail"),
+        (SOUND + "ping = 'ftp://x/'", 4, "is no URL"),
+        (SOUND + "ping = 'http://x:0x/'", 4, "is no URL"),
+        (SOUND + "report = 'x'", 4, "must be a table"),
+        (SOUND + "report = { pdf = 'x' }", 4, "'pdf' is none of"),
+        (SOUND + "report = { html = 5 }", 4, "html must name a file"),
+        (SOUND + "sign = 'k'", 4, "sign goes with manifest"),
+        (SOUND + "depends-on = 'b'", 4, "there is no job 'b'"),
+        (SOUND + "depends-on = ['a']", 4, "depends-on goes in a circle: a needs a"),
+        (SOUND + "datasets = 'tank/a'", 4, "sources and datasets do not go together"),
+        (SOUND + "raw = true", 4, "raw is for datasets"),
+        (SOUND + "after = 'remove'\narchive = true\ndelete = true", 6, "--delete and"),
+        (SOUND + "after = 'remove'\nverify = 'none'", 5, "--remove-source-files"),
+        (SOUND + "min-age = 90\nmax-age = 60", 5, "--min-age is more than --max-age"),
+        ("[job.a]\ndestinations = 'h:'\n", 1, "has nothing to copy"),
+        ("[job.a]\nsources = '/s'\n", 1, "has no destinations"),
+        ("[job.a]\nsources = []\ndestinations = 'h:'", 2, "sources: is empty"),
+        ("[job.a]\nsources = '/s'\ndestinations = ['h:', '']", 3, "destinations: is empty"),
+        ("[job.a]\nsources = '/s'\ndestinations = '/d'", 3, "both on this machine"),
+        ("[job.a]\nsources = '/s'\ndestinations = ['h:a',\n'-x:b']", 4, "cannot start with"),
+        ("[job.a]\nsources = '/s'\ndestinations = ['h:a',\n'h:a']", 4, "is named twice"),
+        ("[job.a]\nsources = ['h:a', 'i:b']\ndestinations = '/d'", 3, "different hosts"),
+        (
+            "[job.a]\nsources = 'h:a'\ndestinations = '/d'\nafter = 'remove'", 4,
+            "for sources on this machine",
+        ),
+        ("[job.a]\nsources = '/a\\n'\n", 1, "has no destinations"),
+        ("[job.a]\nsources = \"/a\\u0000\"\ndestinations = 'h:'", 2, "NUL"),
+        ("[job.a]\ndatasets = '/x'\ndestinations = 'h:b'", 3, "no name of a dataset"),
+        ("[job.a]\ndatasets = ['t/a', 'u/a']\ndestinations = 'h:b/'", 3, "would become h:b/a"),
+        ("[job.a]\ndatasets = ['t/a', 'u/b']\ndestinations = 'h:b'", 3, "would become h:b"),
+        ("[job.a]\ndatasets = 't'\ndestinations = 'h:b'\nafter = 'remove'", 4, "for files"),
+        ("[job.a]\ndatasets = 't'\ndestinations = 'h:b'\nprune = 'dest'", 4, "--keep-last"),
+        ("[job.a]\ndatasets = 't'\ndestinations = 'h:b'\narchive = true", 4, "for files"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_told_with_its_line(tmp_path: Path, text: str, line: int, said: str) -> None:
+    found = mistakes(tmp_path, text)
+    assert [where for where, what in found if said in what] == [line], found
+    assert len(found) == 1 or "sources" in text, found
+
+
+def test_every_mistake_is_told_at_once(tmp_path: Path) -> None:
+    text = """\
+[defaults]
+identiy = "x"
+port = 70000
+
+[job.a]
+sources = "/s"
+destinations = ["h:a"]
+delete = true
+max-delete = 5
+"connections" = "many"
+
+[job.b]
+sources = "/s"
+destinations = ["h:b", '-h:c']
+depends-on = ["c", "d"]
+
+[job.c]
+sources = [
+    "/s",   # a comment with " in it
+    '''
+/t''', 5,
+]
+destinations = "h:c"
+depends-on = "b"
+"""
+    found = mistakes(tmp_path, text)
+    assert [line for line, _ in found] == [2, 3, 8, 10, 14, 15, 15, 21], found
+    assert "defaults: the port must be 1 to 65535, not 70000" in [what for _, what in found]
+
+
+def test_two_jobs_do_not_write_one_file(tmp_path: Path) -> None:
+    text = "defaults.manifest = 'm'\n" + SOUND + SOUND.replace("job.a", "job.b")
+    [(line, said)] = mistakes(tmp_path, text)
+    assert (line, said.endswith("is written by job.a as well")) == (5, True)
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    file = tmp_path / "jobs.toml"
+    for content, said in (
+        (b"[job.a]\n\xff", f"{file}:2: is not UTF-8"),
+        (b"#" * (MAX_FILE_BYTES + 1), f"{file}: is larger than 256 KiB: this is no file of jobs"),
+        (b"x = " + b"[" * 100_000, f"{file}:1: is nested too deep"),
+    ):
+        file.write_bytes(content)
+        with pytest.raises(UsageError, match=re.escape(said)):
+            load(str(file))
+    for path, said in ((tmp_path / "none", "No such file"), (tmp_path, "Is a directory")):
+        with pytest.raises(UsageError, match=f"{re.escape(str(path))}: {said}"):
+            load(str(path))
+    with pytest.raises(UsageError, match="null byte"):
+        load("a\0b")
+
+
+def test_many_mistakes_and_what_lies_very_deep(
+    tmp_path: Path,
+) -> None:
+    unknown = "".join(f"a{number} = 1\n" for number in range(2_000))
+    assert len(mistakes(tmp_path, SOUND + unknown)) == 100
+    deep = "x." * 1_000 + "x = 1"
+    [(line, _)] = mistakes(tmp_path, SOUND + deep)
+    assert line == 4
+
+
+def test_lines_of_windows_and_a_mark_at_the_begin(tmp_path: Path) -> None:
+    file = tmp_path / "jobs.toml"
+    file.write_bytes(b"\xef\xbb\xbf" + SOUND.replace("\n", "\r\n").encode() + b"port = 0\r\n")
+    with pytest.raises(UsageError, match=r"jobs\.toml:4: job\.a: the port"):
+        load(str(file))
+
+
+def test_the_line_of_each_value() -> None:
+    text = '''\
+a."b c".'d' = 1 # x = "
+[t]
+list = [ # [
+  "]", """
+"
+""", { x = [1,
+  2] }, [[]],
+]
+date = 1979-05-27 07:32:00
+"\\u00e9\\"" = """a"""""
+[[many]]
+k = 1
+[t.u]
+v = 'x'
+[t . "w"]
+'''
+    lines = lines_of(text)
+    document = tomllib.loads(text)
+    assert {place: line for place, line in lines.items() if place[:1] == ("t",)} == {
+        ("t",): 2, ("t", "list"): 3, ("t", "list", 0): 4, ("t", "list", 1): 4, ("t", "list", 2): 6,
+        ("t", "list", 2, "x"): 6, ("t", "list", 2, "x", 0): 6, ("t", "list", 2, "x", 1): 7,
+        ("t", "list", 3): 7, ("t", "list", 3, 0): 7, ("t", "date"): 9, ("t", 'é"'): 10,
+        ("t", "u"): 13, ("t", "u", "v"): 14, ("t", "w"): 15,
+    }  # fmt: skip
+    assert lines["a", "b c", "d"] == lines["a",] == 1
+    assert document["t"]['é"'] == 'a""'
