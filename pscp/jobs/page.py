@@ -10,6 +10,7 @@ Read next: report.py.
 from __future__ import annotations
 
 import datetime
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -21,6 +22,8 @@ from pscp.jobs.status import Past, Standing
 from pscp.progress import count, format_bytes
 
 if TYPE_CHECKING:
+    from xml.etree.ElementTree import Element
+
     from markupsafe import Markup
 
 NIGHTS = 28
@@ -133,6 +136,8 @@ def _plot(nights: Sequence[Night], values: Sequence[float], unit: str) -> Markup
     from markupsafe import Markup
     from pygal.style import Style
 
+    # It leaves a finder behind that Python 3.11 warns of at every import from here on.
+    sys.meta_path[:] = [each for each in sys.meta_path if type(each).__module__ != "pygal"]
     style = Style(
         background="transparent", plot_background="transparent", colors=("var(--bar)",),
         foreground="var(--ink)", foreground_strong="var(--ink)", foreground_subtle="var(--line)",
@@ -147,4 +152,15 @@ def _plot(nights: Sequence[Night], values: Sequence[float], unit: str) -> Markup
     )  # fmt: skip
     chart.x_labels = [f"{night.date:%d %b}" for night in nights]
     chart.add("", list(values))
+    chart.add_xml_filter(_without_scripts)
     return Markup(chart.render(is_unicode=True))
+
+
+def _without_scripts(element: Element) -> Element:
+    """Return the SVG without what only serves pygal's own script."""
+    for child in list(element):
+        if child.tag in ("script", "desc"):
+            element.remove(child)
+        else:
+            _without_scripts(child)
+    return element

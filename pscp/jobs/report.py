@@ -1,7 +1,7 @@
 """What became of runs, told at their end: as JSON, as text, as a page of HTML.
 
-JSON has every field of JobRun and DestinationRun (docs/reports.md), and names as they are. In text and
-HTML what could act on a terminal or a browser is spelled out.
+JSON has every field of JobRun and DestinationRun (docs/reports.md), and names as they are. In text
+and HTML what could act on a terminal or a browser is spelled out.
 
 Not here: all runs so far (status.py, page.py), numbers for a monitor (metrics.py).
 Read next: words.py.

@@ -53,7 +53,8 @@ class Telling:
             self._try(f"report {path}", functools.partial(report.write, form, path, [run], again))
         if self._job.metrics:
             self._try(f"metrics {self._job.metrics}", lambda: self._write_metrics(run, past))
-        if self._pings and (why := self._pings.end(run.exit_code, text)):
+        code = 0 if run.outcome in words.GOOD else run.exit_code
+        if self._pings and (why := self._pings.end(code, text)):
             self._note(f"{run.job}: ping: {why}")
 
     def again(self) -> str:

@@ -52,7 +52,7 @@ def started_jobs(command: str, names: Iterable[str], config: str) -> set[str]:
     words = _after_program(command)
     if words is None or _RUNS_NOTHING & set(words):
         return set()
-    for word, following in zip(words, [*words[1:], ""], strict=True):
+    for word, following in itertools.pairwise([*words, ""]):
         option, equals, value = word.partition("=")
         if option == "--config" and os.path.realpath(value if equals else following) != config:
             return set()
