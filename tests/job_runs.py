@@ -6,6 +6,8 @@ Not here: what must be told of them (unit/test_job_reports.py, unit/test_job_sta
 from __future__ import annotations
 
 import dataclasses
+import html.parser
+import re
 from typing import Any
 
 from pscp.jobs.outcome import DestinationRun, JobRun, Outcome, worst
@@ -13,6 +15,7 @@ from pscp.progress import Failure
 
 NIGHT_S = 1_763_950_000.0  # an evening of November 2025, in most time zones
 HOSTILE = "\x1b[31m<script>\nx\"'& \u202e\udcff"  # a name that acts on terminals, pages and lines
+UNPRINTABLE = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e\ud800-\udfff]")  # but for a newline
 FULL = Failure("cam/1.rec", "SystemFailure", "No space left on device", "make room there")
 
 
@@ -49,3 +52,19 @@ class Remembered:
 
     def runs(self, job: str | None = None, since_s: float = 0) -> list[JobRun]:
         return [r for r in self.kept if job in (None, r.job) and r.started_s >= since_s]
+
+
+class Tags(html.parser.HTMLParser):
+    """The elements of a page, the addresses in it, and its text."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags, self.addresses, self.text = set[str](), set[str](), ""
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.addresses |= {value or "" for name, value in attrs if name in ("src", "href")}
+
+    def handle_data(self, data: str) -> None:
+        self.text += data

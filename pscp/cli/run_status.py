@@ -54,7 +54,7 @@ def show_status(config: Config, command: Command, past: status.Past) -> int:
         except OSError as error:
             raise UsageError(f"--html {command.html}: {error.strerror or error}") from None
     elif command.json:
-        write_line(sys.stdout, status.as_json(found))
+        _print(status.as_json(found).splitlines())
     else:
         _print(status.table(found, now_s))
     return int(any(each.behind for each in found))

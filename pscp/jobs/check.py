@@ -8,6 +8,7 @@ Not here: what is asked of an end (probe.py). Read next: probe.py.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
 import subprocess
@@ -37,6 +38,7 @@ _PYTHON = (
     "for p in python3 /usr/bin/python3 /usr/local/bin/python3 /usr/libexec/platform-python; do"
     ' command -v $p >/dev/null 2>&1 && exec $p -IS -c "$@"; done; exit 127'
 )
+Run = Callable[[list[str]], str]  # runs a Python program with arguments at an end
 _CLOCK = "import time; print(time.time())"
 
 
@@ -97,9 +99,8 @@ def _row(job: Job, destination: str) -> Row:
         else:
             _ask(job, destination, row)
     except errors.ConnectError as error:
-        row.is_unreachable = not isinstance(error, errors.NoPython)
-        row.add(BAD if row.is_unreachable else WARN, f"{error.message}; {error.hint}")
-        row.login = "failed" if row.is_unreachable else "over SFTP"
+        row.is_unreachable, row.login = True, "failed"
+        row.add(BAD, f"{error.message}; {error.hint}")
     except (errors.PscpError, OSError) as error:
         row.add(BAD, getattr(error, "message", str(error)))
     return row
@@ -109,27 +110,31 @@ def _ask(job: Job, destination: str, row: Row) -> None:
     """Ask both ends of a copy."""
     to, froms = parse_location(destination), [parse_location(text) for text in job.sources]
     removed = [_folder_of(each) for each in froms] if job.after != "keep" else []
-    far = to if to.is_remote else next((each for each in froms if each.is_remote), to)
-    options = dataclasses.replace(job.options, batch=True, connections=1, remote="auto")
-    begun_s = time.monotonic()
-    with Session(far, options) as session:
-        runs: dict[bool, Callable[[list[str]], str]] = {
-            True: lambda argv: _run_there(session, argv),
-            False: _run_here,
-        }
-        for place in dict.fromkeys([far, to]):
-            its_folders = [each for each in removed if each.is_remote == place.is_remote]
-            paths = [each.path for each in (*([to] if place == to else []), *its_folders)]
-            facts = _facts(runs[place.is_remote], paths)
-            if place.is_remote:
-                row.login = f"{time.monotonic() - begun_s:.1f} s"
-                row.python = str(facts["python"])
-                _tell_clock(row, runs[True])
-            _tell_folders(row, facts["folders"], is_destination=place == to)
-        near = [each for each in removed if not each.is_remote and to.is_remote]
-        if near:
-            facts = _facts(_run_here, [each.path for each in near])
-            _tell_folders(row, facts["folders"], is_destination=False)
+    if far := next((each for each in (to, *froms) if each.is_remote), None):
+        options = dataclasses.replace(
+            job.options, batch=True, connections=1, channels=1, retry_for_s=None
+        )
+        with Session(far, options) as session:
+            _ask_far(row, session, to, [each for each in removed if each.is_remote])
+    else:
+        row.add(WARN, "where it comes from is listed when it runs")
+    _tell_end(row, _run_here, to, [each for each in removed if not each.is_remote])
+
+
+def _ask_far(row: Row, session: Session, to: Location, removed: list[Location]) -> None:
+    """Log in, and ask the far end. Raises ConnectError, CopyError."""
+    begun_s, options = time.monotonic(), session.options
+    session.connections.check(options, to.is_remote)
+    agents = session.connections.take(options, lambda text: None)
+    is_sftp = agents[0].is_sftp
+    session.connections.give(agents)
+    row.login = f"{time.monotonic() - begun_s:.1f} s{', SFTP' * is_sftp}"
+    if is_sftp:
+        row.add(WARN, "no python3 there: its clock, its room and who may write are not known")
+        return
+    run = functools.partial(_run_there, session)
+    _tell_clock(row, run)
+    _tell_end(row, run, to, removed)
 
 
 def _folder_of(source: Location) -> Location:
@@ -153,7 +158,7 @@ def _run_here(argv: list[str]) -> str:
     return os.fsdecode(done.stdout)
 
 
-def _facts(run: Callable[[list[str]], str], paths: list[str]) -> dict[str, Any]:
+def _facts(run: Run, paths: list[str]) -> dict[str, Any]:
     """Run the probe at an end. Raises CopyError where it answers something else."""
     program = (Path(__file__).parent / "probe.py").read_text("ascii")
     try:
@@ -165,7 +170,7 @@ def _facts(run: Callable[[list[str]], str], paths: list[str]) -> dict[str, Any]:
     raise errors.CopyError("the far end's answer to the check is none")
 
 
-def _tell_clock(row: Row, run: Callable[[list[str]], str]) -> None:
+def _tell_clock(row: Row, run: Run) -> None:
     """Compare the clocks; what an answer's way took is no difference."""
     asked_s = time.time()
     try:
@@ -179,22 +184,29 @@ def _tell_clock(row: Row, run: Callable[[list[str]], str]) -> None:
         row.add(WARN, f"the clock there is {abs(off_s):.0f} s {what}")
 
 
-def _tell_folders(row: Row, folders: list[dict[str, Any]], *, is_destination: bool) -> None:
-    """Put an end's folders into the row; the first is the destination's, where that is there."""
-    for place, its in enumerate(folders):
-        why = str(its["why_not_writable"])
+def _tell_end(row: Row, run: Run, to: Location, removed: list[Location]) -> None:
+    """Tell of the folders at one end: the destination, if it is there, and those of sources."""
+    is_far = run is not _run_here
+    is_destination = to.is_remote == is_far
+    paths = [each.path for each in ([to] if is_destination else []) + removed]
+    facts = _facts(run, paths) if paths or is_far else {"folders": []}
+    row.python = str(facts["python"]) if is_far else row.python
+    for place, its in enumerate(facts["folders"]):
+        why, is_source = str(its["why_not_writable"]), place or not is_destination
         if why:
-            removing = "" if is_destination and not place else ", so nothing could be removed"
-            row.add(BAD, f"{its['folder']}: {why}{removing}")
-        if not is_destination or place:
-            continue
-        row.writable = "no" if why else "yes"
-        free, total = int(its["free_bytes"]), int(its["total_bytes"])
-        row.free = f"{format_bytes(free)} of {format_bytes(total)}"
-        if not free or its["free_files"] == 0:
-            row.add(BAD, f"{its['folder']}: no room left")
-        elif free < total * _LEAST_FREE:
-            row.add(WARN, f"{its['folder']}: less than {_LEAST_FREE:.0%} is free")
+            row.add(BAD, f"{its['folder']}: {why}{', so nothing is removed' * bool(is_source)}")
+        if not is_source:
+            row.writable = "no" if why else "yes"
+            _tell_room(row, its)
+
+
+def _tell_room(row: Row, its: dict[str, Any]) -> None:
+    free, total = int(its["free_bytes"]), int(its["total_bytes"])
+    row.free = f"{format_bytes(free)} of {format_bytes(total)}"
+    if not free or its["free_files"] == 0:
+        row.add(BAD, f"{its['folder']}: no room left")
+    elif free < total * _LEAST_FREE:
+        row.add(WARN, f"{its['folder']}: less than {_LEAST_FREE:.0%} is free")
 
 
 def _ask_zfs(job: Job, destination: str, row: Row) -> None:

@@ -159,7 +159,7 @@ def _plot(nights: Sequence[Night], values: Sequence[float], unit: str) -> Markup
 def _without_scripts(element: Element) -> Element:
     """Return the SVG without what only serves pygal's own script."""
     for child in list(element):
-        if child.tag in ("script", "desc"):
+        if child.tag in ("script", "desc") or not isinstance(child.tag, str):  # or a comment
             element.remove(child)
         else:
             _without_scripts(child)

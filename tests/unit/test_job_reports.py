@@ -6,15 +6,13 @@ Not here: where all jobs stand (test_job_status.py), pings and systemd (test_job
 from __future__ import annotations
 
 import dataclasses
-import html.parser
 import json
 import os
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from job_runs import FULL, HOSTILE, NIGHT_S, part, run_of
+from job_runs import FULL, HOSTILE, NIGHT_S, UNPRINTABLE, Tags, part, run_of
 from prometheus_client.parser import text_string_to_metric_families
 
 from pscp.jobs import metrics, report, whole_file
@@ -22,23 +20,6 @@ from pscp.jobs.outcome import DestinationRun, JobRun, Outcome
 from pscp.progress import Failure
 
 DOCS = Path(__file__).parents[2] / "docs"
-UNPRINTABLE = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e\ud800-\udfff]")
-
-
-class Tags(html.parser.HTMLParser):
-    """The elements of a page, the addresses in it, and its text."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.tags, self.addresses, self.text = set[str](), set[str](), ""
-        self.feed(page)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.add(tag)
-        self.addresses |= {value or "" for name, value in attrs if name in ("src", "href")}
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
 
 
 # --- reports
