@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from pscp.jobs import words
-from pscp.jobs.outcome import EXIT_CODES, JobRun, Outcome, worst
+from pscp.jobs.outcome import JobRun, Outcome, exit_code
 from pscp.jobs.whole_file import write_whole
 from pscp.progress import format_duration
 from pscp.terminal_text import printable
@@ -43,8 +43,7 @@ def write(form: str, path: str, runs: Sequence[JobRun], again: str = "") -> None
 
 def as_json(runs: Sequence[JobRun], again: str = "") -> str:
     told = [{**dataclasses.asdict(run), "exit_code": run.exit_code} for run in runs]
-    code = EXIT_CODES[worst(run.outcome for run in runs)]
-    return json.dumps({"exit_code": code, "again": again, "runs": told}, indent=1) + "\n"
+    return json.dumps({"exit_code": exit_code(runs), "again": again, "runs": told}, indent=1) + "\n"
 
 
 def as_text(runs: Sequence[JobRun], again: str = "") -> str:
@@ -73,6 +72,8 @@ def _lines(run: JobRun, again: str) -> list[str]:
         lines += [f"  {part.destination}: {part.outcome}{why}", f"    {words.copied(part)}"]
         for kind in words.kinds(part.failures):
             lines += [f"    {kind.text}", *([f"      {kind.hint}"] if kind.hint else [])]
+    for ran in run.commands:
+        lines += [] if ran.ok else [f"  {ran.name}: {ran.how}", *words.said(ran)]
     lines += [f"  {words.left(run)}"] if run.files_waiting else []
     lines += [f"  {next_step(run)}"] if next_step(run) else []
     lines += [f"  {again}"] if again and run.outcome not in words.GOOD else []

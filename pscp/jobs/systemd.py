@@ -39,9 +39,9 @@ def show_status(text: str) -> None:
 class Watchdog:
     """Tells the service manager that a run goes on: at most twice in $WATCHDOG_USEC.
 
-    see() is called often, and gets what changes while work goes on, such as a copy's numbers, or
-    the number of the attempt. As long as all of that stays the same nothing is told, and a run
-    that hangs is found. One thread calls.
+    see() is called often, with what is watched and with a mark that changes while that goes on,
+    such as a copy's numbers. As long as no mark changes nothing is told, and a run that hangs is
+    found. One thread calls at a time.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -49,14 +49,15 @@ class Watchdog:
         is_ours = for_pid in ("", str(os.getpid())) and given.isascii() and given.isdigit()
         self._period_s = int(given) / 2e6 if is_ours else 0.0
         self._clock, self._told_s = clock, clock()
-        self._told: tuple[object, ...] = ()
+        self._marks: dict[str, object] = {}
+        self._has_moved = False  # since the service manager was told
 
-    def see(self, *marks: object) -> None:
-        if not self._period_s or marks == self._told:
-            return
+    def see(self, what: str, mark: object) -> None:
+        self._has_moved |= self._marks.get(what) != mark
+        self._marks[what] = mark
         now_s = self._clock()
-        if now_s - self._told_s >= self._period_s:
-            self._told_s, self._told = now_s, marks
+        if self._period_s and self._has_moved and now_s - self._told_s >= self._period_s:
+            self._told_s, self._has_moved = now_s, False
             notify("WATCHDOG=1")
 
 

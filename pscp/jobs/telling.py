@@ -1,6 +1,6 @@
-"""Tells of a job's run while it goes on and at its end, to all whom the job names.
+"""Tells of runs while they go on and at their end, to all whom their jobs name.
 
-Whatever of this fails is a note; it changes nothing of the run.
+Whatever of this fails is a note; it changes nothing of a run.
 
 Not here: the report (report.py), the numbers (metrics.py), the URL (ping.py), the service manager
 and the journal (systemd.py).
@@ -10,79 +10,132 @@ Read next: report.py.
 from __future__ import annotations
 
 import functools
+import itertools
 import os
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from pscp.jobs import metrics, report, systemd, timers, words
 from pscp.jobs.job import Job
 from pscp.jobs.outcome import JobRun, Outcome
 from pscp.jobs.ping import Pings
 from pscp.jobs.status import Past
+from pscp.progress import Counters, format_bytes
 
-Note = Callable[[str], object]
+_STATUS_S = 1.0  # between two of them
 
 
-class Telling:
-    """What is told of one run of a job. One thread calls: begin() once it has the job's lock."""
+class Teller:
+    """Is told what happens, and tells the others. Any thread may call says() and goes_on().
 
-    def __init__(self, job: Job, config: str, note: Note) -> None:
-        """`config` is the path of jobs.toml, by which a timer is found; `note` gets what fails."""
-        self._job, self._config, self._note = job, config, note
-        self._pings = Pings(job.ping) if job.ping else None
+    A context manager: the block has read its configuration, and ends with all of the runs.
+    """
 
-    def begin(self) -> None:
-        systemd.show_status(f"{self._job.name}: has begun")
-        if self._pings:
-            self._pings.start()
+    def __init__(
+        self,
+        past: Past,
+        config: str,
+        note: Callable[[str], object],
+        *,
+        reports: Sequence[tuple[str, str]] = (),
+        is_verbose: bool = False,
+    ) -> None:
+        """Tell of jobs of the file `config`, by which their timers are found.
 
-    def end(self, run: JobRun, past: Past) -> None:
-        """Tell how the run ended; `past` has it already.
-
-        A run that found the job locked tells nobody but who called it: the other one does the rest.
+        `past` has each run that has ended. `note` shows a line, from any thread. `reports` are
+        written of all runs together, each a form and a file.
         """
-        again = "" if run.outcome in words.GOOD else self.again()
+        self._past, self._config, self._note = past, os.path.realpath(config), note
+        self._reports, self._is_verbose = reports, is_verbose
+        self._runs: list[JobRun] = []
+        self._pings: dict[str, Pings] = {}
+        self._events = itertools.count()
+        self._lock = threading.Lock()  # guards what follows
+        self._watchdog = systemd.Watchdog()
+        self._shown_s = 0.0
+
+    def __enter__(self) -> Teller:
+        systemd.notify("READY=1")
+        return self
+
+    def __exit__(self, *why: object) -> None:
+        systemd.notify("STOPPING=1")
+
+    def begins(self, job: Job, run: JobRun) -> None:
+        """A run has its lock and begins."""
+        self._goes_on(job.name, f"{job.name}: has begun")
+        if job.ping:
+            self._pings[job.name] = Pings(job.ping)
+            self._pings[job.name].start()
+
+    def goes_on(self, job: Job, destination: str, counters: Counters) -> None:
+        """Some ten times a second: where the copy to a destination stands."""
+        done, total = counters.bytes_done + counters.bytes_resumed, counters.bytes_total
+        text = f"{job.name}: {format_bytes(done)} of {format_bytes(total)} to {destination}"
+        self._goes_on(destination, text, *counters.as_dict().values())
+
+    def says(self, job: str, text: str) -> None:
+        """What happens, for who asked to be told."""
+        self._goes_on("says", f"{job}: {text}")
+        if self._is_verbose:
+            self._note(f"{job}: {text}")
+
+    def ended(self, job: Job, run: JobRun) -> None:
+        """A run has ended, or did not begin since another has the lock: that one tells the rest."""
+        self._runs.append(run)
+        is_good = run.outcome in words.GOOD or run.is_skipped
+        again = "" if is_good else self._again(job)
         text = report.as_text([run], again)
-        if not self._to_journal(run, text) and run.outcome not in words.GOOD:
+        is_in_journal = systemd.is_journal() and all(
+            [systemd.to_journal(*record) for record in _records(run, text, is_good=is_good)]
+        )
+        if self._is_verbose or not (is_good or is_in_journal):
             for line in text.splitlines():
                 self._note(line)
-        systemd.show_status(f"{run.job}: {run.outcome}")
-        if run.outcome is Outcome.LOCKED:
-            return
-        for form, path in self._job.report:
-            self._try(f"report {path}", functools.partial(report.write, form, path, [run], again))
-        if self._job.metrics:
-            self._try(f"metrics {self._job.metrics}", lambda: self._write_metrics(run, past))
+        self._goes_on(job.name, f"{run.job}: {run.outcome}")
+        for form, path in self._reports:
+            self._try(f"--report {path}", functools.partial(report.write, form, path, self._runs))
+        if run.outcome is not Outcome.LOCKED:
+            self._tell_others(job, run, text, again)
+
+    def _tell_others(self, job: Job, run: JobRun, text: str, again: str) -> None:
+        for form, path in job.report:
+            what = f"{run.job}: report {path}"
+            self._try(what, functools.partial(report.write, form, path, [run], again))
+        if job.metrics:
+            success_s = {e: self._past.last_success(run.job, e) for e in job.destinations}
+            write = functools.partial(metrics.write, job.metrics, run, success_s)
+            self._try(f"{run.job}: metrics {job.metrics}", write)
+        pings = self._pings.pop(run.job, None)
         code = 0 if run.outcome in words.GOOD else run.exit_code
-        if self._pings and (why := self._pings.end(code, text)):
+        if pings and (why := pings.end(code, text)):
             self._note(f"{run.job}: ping: {why}")
 
-    def again(self) -> str:
+    def _goes_on(self, what: str, status: str, *marks: object) -> None:
+        """Tell systemd that something happens: without marks always, else if these are others."""
+        with self._lock:
+            self._watchdog.see(what, marks or next(self._events))
+            now_s = time.monotonic()
+            if not marks or now_s - self._shown_s >= _STATUS_S:
+                self._shown_s = now_s
+                systemd.show_status(status)
+
+    def _again(self, job: Job) -> str:
         """Return when the job is tried again."""
-        found = timers.find([self._job.name], os.path.realpath(self._config), time.time())
-        for timer in found.values():
+        for timer in timers.find([job.name], self._config, time.time()).values():
             return f"it is tried again at {words.date(timer.next_s)} ({timer.name})"
         return "no timer is known that starts it again"
-
-    def _write_metrics(self, run: JobRun, past: Past) -> None:
-        success_s = {each: past.last_success(run.job, each) for each in self._job.destinations}
-        metrics.write(self._job.metrics or "", run, success_s)
 
     def _try(self, what: str, act: Callable[[], object]) -> None:
         try:
             act()
         except OSError as error:
-            self._note(f"{self._job.name}: {what}: {error.strerror or error}")
-
-    def _to_journal(self, run: JobRun, text: str) -> bool:
-        """Write a record for each destination, with the whole report on a failure."""
-        if not systemd.is_journal():
-            return False
-        return all([systemd.to_journal(*record) for record in _records(run, text)])
+            self._note(f"{what}: {error.strerror or error}")
 
 
-def _records(run: JobRun, text: str) -> Iterator[tuple[str, int, dict[str, str]]]:
-    is_good = run.outcome in words.GOOD
+def _records(run: JobRun, text: str, *, is_good: bool) -> Iterator[tuple[str, int, dict[str, str]]]:
+    """Yield the journal's records: one for each destination, and the report where it is needed."""
     of_run = {"PSCP_JOB": run.job, "PSCP_RUN": run.run}
     for part in run.destinations:
         message = f"{run.job}: {part.destination}: {part.outcome}, {words.copied(part)}"

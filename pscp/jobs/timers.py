@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import fnmatch
 import glob
 import itertools
 import json
@@ -56,8 +57,8 @@ def started_jobs(command: str, names: Iterable[str], config: str) -> set[str]:
         option, equals, value = word.partition("=")
         if option == "--config" and os.path.realpath(value if equals else following) != config:
             return set()
-    known = set(names)
-    return known & set(words) or known
+    known = list(names)
+    return {each for word in words for each in fnmatch.filter(known, word)} or set(known)
 
 
 def _after_program(command: str) -> list[str] | None:
@@ -65,13 +66,13 @@ def _after_program(command: str) -> list[str] | None:
     lexer = shlex.shlex(command, posix=True, punctuation_chars=True)
     lexer.whitespace_split, lexer.commenters = True, ""
     try:
-        words = list(lexer)
+        for word in lexer:
+            if os.path.basename(word) == "pscp-run":
+                return list(
+                    itertools.takewhile(lambda each: not set(each) <= set("();<>|&"), lexer)
+                )
     except ValueError:
-        return None
-    for place, word in enumerate(words):
-        if os.path.basename(word) == "pscp-run":
-            rest = words[place + 1 :]
-            return list(itertools.takewhile(lambda each: not set(each) <= set("();<>|&"), rest))
+        pass
     return None
 
 

@@ -9,10 +9,11 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from pscp.jobs.outcome import DestinationRun, JobRun, Outcome
+from pscp.jobs.outcome import CommandRun, DestinationRun, JobRun, Outcome
 from pscp.progress import Failure, count, format_bytes, format_duration
 from pscp.terminal_text import printable
 
+LINES_SHOWN = 10  # of what a command wrote
 NAMES_SHOWN = 3  # of the files that failed for one reason
 GOOD = (Outcome.DONE, Outcome.NOTHING)
 # Each outcome's sign and, for its colour, class. The signs differ, so that no colour is needed.
@@ -90,6 +91,11 @@ def left(run: JobRun) -> str:
     if not run.files_waiting:
         return ""
     return f"{count(run.files_waiting, 'file')} left for the next run: still being written, or new"
+
+
+def said(ran: CommandRun) -> list[str]:
+    """Return the last lines that a command has written, as they stand in a report."""
+    return [f"    | {line}" for line in ran.output.splitlines()[-LINES_SHOWN:]]
 
 
 def date(epoch_s: float) -> str:

@@ -117,6 +117,7 @@ def test_any_line_of_a_crontab_is_read_or_left(line: str) -> None:
         ("pscp-run --config=/etc/jobs.toml", {"a", "b"}),
         ("pscp-run --config /etc/other.toml a", set()),
         ("pscp-run --status", set()),
+        ("pscp-run '[ac]*'", {"a"}),
         ("echo not-pscp-run a", set()),
         ("pscp-run 'a", set()),
     ],

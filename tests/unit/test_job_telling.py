@@ -15,13 +15,15 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from job_runs import FULL, HOSTILE, Remembered, part, run_of
 
 from pscp.jobs import ping, systemd, telling, timers
 from pscp.jobs.job import Job
-from pscp.jobs.outcome import Outcome
+from pscp.jobs.outcome import CommandRun, JobRun, Outcome
+from pscp.progress import Counters
 
 TICK_S = 0.05
 
@@ -221,11 +223,12 @@ def test_the_watchdog_is_told_while_work_goes_on_and_only_then(
     told_at = []
     for tenth in range(400):  # of a second; after 20 s nothing changes any more
         clock.now_s = tenth / 10
-        dog.see("bytes", min(tenth, 200))
+        dog.see("copy", min(tenth, 200))
+        dog.see("stands still", 0)
         told_at += [clock.now_s] * len(heard(manager))
     assert told_at == [5.0, 10.0, 15.0, 20.0]
     clock.now_s = 100.0
-    dog.see("bytes", 201)
+    dog.see("copy", 201)
     assert heard(manager) == [b"WATCHDOG=1"], "it goes on after all"
 
 
@@ -240,7 +243,7 @@ def test_no_watchdog_is_told_where_none_waits(
     clock = Clock()
     dog = systemd.Watchdog(clock)
     clock.now_s = 10.0
-    dog.see(1)
+    dog.see("copy", 1)
     assert heard(manager) == []
 
 
@@ -295,12 +298,13 @@ def test_another_stderr_is_not_the_journal(monkeypatch: pytest.MonkeyPatch) -> N
 # --- all of it
 
 
-def told(job: Job, *runs: object, past: Remembered | None = None) -> list[str]:
+def told(job: Job, *runs: JobRun, past: Remembered | None = None, **fields: Any) -> list[str]:
     notes: list[str] = []
-    for run in runs:
-        its = telling.Telling(job, "jobs.toml", notes.append)
-        its.begin()
-        its.end(run, past or Remembered())  # type: ignore[arg-type]
+    with telling.Teller(past or Remembered(), "jobs.toml", notes.append, **fields) as teller:
+        for run in runs:
+            if run.outcome is not Outcome.LOCKED:
+                teller.begins(job, run)
+            teller.ended(job, run)
     return notes
 
 
@@ -347,8 +351,9 @@ def test_a_run_that_was_locked_out_leaves_all_to_the_other(
     monitor: Monitor, tmp_path: Path
 ) -> None:
     job = Job("recordings", ("store1:/vault/",), metrics=f"{tmp_path}/m", ping=monitor.url)
-    its = telling.Telling(job, "jobs.toml", lambda text: None)
-    its.end(run_of(outcome=Outcome.LOCKED), Remembered())
+    [line, *_] = told(job, run_of(outcome=Outcome.LOCKED, message="process 7 runs it"))
+    assert "recordings: locked" in line
+    assert told(job, run_of(outcome=Outcome.LOCKED, is_skipped=True)) == []
     assert monitor.posts == [] and os.listdir(tmp_path) == []
 
 
@@ -377,3 +382,53 @@ def test_the_next_attempt_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timers, "find", lambda jobs, config, now_s: {jobs[0]: timer})
     notes = told(Job("recordings", ("store1:/vault/",)), BAD)
     assert notes[-1].strip() == "it is tried again at 2030-01-02 03:04 (pscp.timer)"
+
+
+def test_all_runs_together_are_a_report(tmp_path: Path) -> None:
+    path = tmp_path / "all.json"
+    job = Job("recordings", ("store1:/vault/",))
+    told(job, run_of(part()), BAD, reports=[("json", str(path))])
+    read = json.loads(path.read_text())
+    assert [run["outcome"] for run in read["runs"]] == ["done", "failed"] and read["exit_code"] == 1
+
+
+def test_a_command_that_failed_is_told_with_what_it_said(tmp_path: Path) -> None:
+    output = "".join(f"line {n}{HOSTILE}\n" for n in range(20))
+    ran = CommandRun("before", ok=False, how="exit status 3", output=output, seconds=1.0)
+    well = CommandRun("after-failure", ok=True, how="exit status 0", output="fine", seconds=1.0)
+    run = run_of(outcome=Outcome.FAILED, commands=(ran, well))
+    job = Job("recordings", (), report=(("html", f"{tmp_path}/page"),))
+    lines = told(job, run)
+    assert "  before: exit status 3" in lines and not any("fine" in line for line in lines)
+    assert sum("line 1" in line for line in lines) == 5
+    assert "exit status 3" in (tmp_path / "page").read_text()
+
+
+def test_what_happens_is_said_to_who_asked(manager: socket.socket) -> None:
+    notes: list[str] = []
+    teller = telling.Teller(Remembered(), "jobs.toml", notes.append, is_verbose=True)
+    teller.says("recordings", "again in 5 s")
+    assert notes == ["recordings: again in 5 s"]
+    assert heard(manager) == [b"STATUS=recordings: again in 5 s"]
+
+
+def test_systemd_is_told_of_a_run_from_its_begin_to_its_end(manager: socket.socket) -> None:
+    told(Job("recordings", ("store1:/vault/",)), run_of(part()))
+    assert heard(manager) == [
+        b"READY=1", b"STATUS=recordings: has begun", b"STATUS=recordings: done", b"STOPPING=1",
+    ]  # fmt: skip
+
+
+def test_a_copy_that_stands_still_is_told_to_no_watchdog(
+    manager: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WATCHDOG_USEC", "2")
+    job = Job("recordings", ("store1:/vault/",))
+    teller = telling.Teller(Remembered(), "jobs.toml", lambda text: None)
+    counters = Counters()
+    for moved, expected in ((0, 1), (0, 0), (5, 1), (0, 0)):
+        counters.add(bytes_sent=moved)
+        teller.goes_on(job, "store1:/vault/", counters)
+        assert heard(manager).count(b"WATCHDOG=1") == expected
+    teller.says("recordings", "tried again")
+    assert b"WATCHDOG=1" in heard(manager)
