@@ -25,9 +25,10 @@ from pscp.api import Session
 from pscp.jobs import words
 from pscp.jobs.job import Job
 from pscp.locations import Location, parse_location
-from pscp.progress import count, format_bytes
+from pscp.progress import format_bytes
 from pscp.terminal_text import printable
 from pscp.zfs.replicate import replicate
+from pscp.zfs.settings import Settings
 
 GOOD, WARN, BAD = "ok", "warn", "FAIL"
 _AT_ONCE = 8  # sshd's MaxStartups begins to refuse at 10
@@ -101,6 +102,10 @@ def _row(job: Job, destination: str) -> Row:
     except errors.ConnectError as error:
         row.is_unreachable, row.login = True, "failed"
         row.add(BAD, f"{error.message}; {error.hint}")
+    except errors.CopyRunning as error:
+        row.add(WARN, error.message)
+    except errors.ItemError as error:
+        row.add(BAD, f"{error.path}: {error.message}; {error.hint}")
     except (errors.PscpError, OSError) as error:
         row.add(BAD, getattr(error, "message", str(error)))
     return row
@@ -210,14 +215,14 @@ def _tell_room(row: Row, its: dict[str, Any]) -> None:
 
 
 def _ask_zfs(job: Job, destination: str, row: Row) -> None:
-    """Plan a replication of each dataset, for which both ends are asked; nothing is changed."""
-    options = dataclasses.replace(job.options, batch=True, dry_run=True)
+    """Plan the replications, for which zfs is asked at both ends; nothing is changed."""
+    options = dataclasses.replace(job.options, batch=True, dry_run=True, retry_for_s=None)
+    settings = Settings(**job.dataset_options)  # type: ignore[arg-type]  # checked by config.py
     begun_s = time.monotonic()
     for dataset in job.datasets:
-        fields: dict[str, Any] = job.dataset_options
-        result = replicate(dataset, destination, options=options, **fields)
+        result = replicate(dataset, destination, options=options, settings=settings)
         row.login = f"{time.monotonic() - begun_s:.1f} s"
         for failure in result.failures:
-            row.add(BAD, f"{failure.path}: {failure.message}")
-    row.writable = "not asked" if not row.reasons else "no"
-    row.free = count(len(job.datasets), "dataset")
+            row.add(BAD, f"{failure.path}: {failure.message}; {failure.hint}")
+    row.free = "not asked"
+    row.writable = "not asked"
