@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -247,6 +248,6 @@ def test_jobs_that_share_the_collectors_folder_have_a_file_each(tmp_path: Path) 
     for job in ("a", "b", "a/../b", "."):
         metrics.write(str(tmp_path), run_of(part(), job=job), {})
     names = sorted(os.listdir(tmp_path))
-    assert len(names) == 4 and all(name.endswith(".prom") for name in names)
+    assert len(names) == 4 and all(re.fullmatch(r"pscp_.*\.prom", n) for n in names)
     metrics.write(str(tmp_path / "own.prom"), run_of(part()), {})
     assert (tmp_path / "own.prom").is_file()

@@ -173,11 +173,16 @@ def timer_row(unit: str, next_s: float | None, last_s: float | None) -> dict[str
 def test_timers_of_systemd_are_known(programs: Path) -> None:
     put_systemctl(
         programs,
-        [timer_row("pscp", 2e9, 2e9 - DAY_S), timer_row("rot", 1e9, None), timer_row("b", 3e9, 0)],
-        "Id=pscp.service\nExecStart={ path=/bin/pscp-run ; argv[]=/bin/pscp-run a ; x=no }\n"
+        [
+            timer_row("pscp", 2e9, 2e9 - DAY_S),
+            timer_row("rot", 1e9, None),
+            timer_row("b", 3e9, 0),
+            timer_row("off", None, 1e9),
+        ],
+        "Id=stray.service\nExecStart={ path=/bin/pscp-run ; argv[]=/bin/pscp-run ; x=no }\n"
+        "\nId=pscp.service\nExecStart={ path=/bin/pscp-run ; argv[]=/bin/pscp-run a ; x=no }\n"
         "\nId=rot.service\nExecStart={ path=/x ; argv[]=/x a ; x=no }\n"
-        "\nId=b.service\nExecStart={ path=/bin/pscp-run ; argv[]=/bin/pscp-run ; x=no }\n"
-        "\nId=stray.service\nExecStart={ path=/bin/pscp-run ; argv[]=/bin/pscp-run ; x=no }\n",
+        "\nId=b.service\nExecStart={ path=/bin/pscp-run ; argv[]=/bin/pscp-run ; x=no }\n",
     )
     found = timers.find(["a", "b"], "/etc/jobs.toml", 1.0)
     assert found == {"a": Timer(2e9, DAY_S, "pscp.timer"), "b": Timer(3e9, None, "b.timer")}
