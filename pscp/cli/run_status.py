@@ -7,6 +7,7 @@ Read next: ../jobs/status.py.
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 import time
@@ -43,9 +44,13 @@ class Command(Protocol):
     def html(self) -> str | None: ...
 
 
-def show_status(config: Config, command: Command, past: status.Past) -> int:
-    """Print where the jobs stand, or write the page. Raises UsageError where that cannot be."""
+def show_status(config: Config, command: Command, past: status.Past | None = None) -> int:
+    """Print where the jobs stand, or write the page; return 1 where something is behind.
+
+    `past` is the history; None: that of these jobs. Raises UsageError where nothing is written.
+    """
     now_s = time.time()
+    past = past or importlib.import_module("pscp.jobs.history").history_of(config.path, _complain)
     known = timers.find(config.jobs, os.path.realpath(config.path), now_s)
     found = status.standings(_chosen(config, command), past, known, now_s)
     if command.html:
@@ -69,6 +74,10 @@ def check_all(config: Config, command: Command) -> int:
 
 def _chosen(config: Config, command: Command) -> list[Job]:
     return [config.jobs[name] for name in command.jobs or config.jobs]
+
+
+def _complain(text: str) -> None:
+    write_line(sys.stderr, f"pscp-run: {text}")
 
 
 def _print(lines: Iterable[str]) -> None:

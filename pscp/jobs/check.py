@@ -117,7 +117,7 @@ def _ask(job: Job, destination: str, row: Row) -> None:
     removed = [_folder_of(each) for each in froms] if job.after != "keep" else []
     if far := next((each for each in (to, *froms) if each.is_remote), None):
         options = dataclasses.replace(
-            job.options, batch=True, connections=1, channels=1, retry_for_s=None
+            job.chosen(destination).options, batch=True, connections=1, channels=1, retry_for_s=None
         )
         with Session(far, options) as session:
             _ask_far(row, session, to, [each for each in removed if each.is_remote])
@@ -216,11 +216,12 @@ def _tell_room(row: Row, its: dict[str, Any]) -> None:
 
 def _ask_zfs(job: Job, destination: str, row: Row) -> None:
     """Plan the replications, for which zfs is asked at both ends; nothing is changed."""
-    options = dataclasses.replace(job.options, batch=True, dry_run=True, retry_for_s=None)
+    its = job.chosen(destination).options
+    options = dataclasses.replace(its, batch=True, dry_run=True, retry_for_s=None)
     settings = Settings(**job.dataset_options)  # type: ignore[arg-type]  # checked by config.py
     begun_s = time.monotonic()
-    for dataset in job.datasets:
-        result = replicate(dataset, destination, options=options, settings=settings)
+    for dataset, to in job.replications(destination):
+        result = replicate(dataset, to, options=options, settings=settings)
         row.login = f"{time.monotonic() - begun_s:.1f} s"
         for failure in result.failures:
             row.add(BAD, f"{failure.path}: {failure.message}; {failure.hint}")

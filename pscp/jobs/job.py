@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from pscp.locations import parse_location
 from pscp.options import Options
 
 
@@ -21,6 +22,14 @@ class Span:
 
 
 @dataclass(frozen=True)
+class Chosen:
+    """The options of a copy, and the words of a command line that say the same."""
+
+    options: Options
+    words: tuple[str, ...] = ()  # of pscp, or of pscp-zfs; none of them is a value alone
+
+
+@dataclass(frozen=True)
 class Job:
     """What is copied where, when, and what follows. Times are in seconds."""
 
@@ -31,7 +40,9 @@ class Job:
     sources_from: str | None = None  # a file that lists sources, a line each
     sources_command: tuple[str, ...] = ()  # a command that prints them; run without a shell
     datasets: tuple[str, ...] = ()  # ZFS, for pscp-zfs
-    options: Options = field(default_factory=Options)  # of each copy
+    options: Options = field(default_factory=Options)  # of a copy whose host has none of its own
+    words: tuple[str, ...] = ()  # as those of Chosen
+    by_host: dict[str, Chosen] = field(default_factory=dict)  # hosts that jobs.toml has a table of
     dataset_options: dict[str, object] = field(default_factory=dict)  # pscp.zfs.Settings' fields
     # When, and for how long.
     limit: tuple[Span, ...] = ()  # outside of them options.limit_kbit_s holds
@@ -55,3 +66,18 @@ class Job:
     manifest: str | None = None  # a file that lists what was copied
     sign: str | None = None  # an SSH key to sign the manifest with
     keep_history_s: int = 365 * 24 * 3600
+
+    def chosen(self, destination: str) -> Chosen:
+        """Return the options of the copy to this destination, one of the job's."""
+        places = map(parse_location, (destination, *(self.sources or self.datasets)[:1]))
+        hosts = (place.host for place in places if place.host is not None)
+        return self.by_host.get(next(hosts, ""), Chosen(self.options, self.words))
+
+    def replications(self, destination: str) -> tuple[tuple[str, str], ...]:
+        """Return each dataset and what it becomes; below a destination with a "/" at its end."""
+        is_below = destination.endswith("/")
+        names = (parse_location(dataset).path.rpartition("/")[2] for dataset in self.datasets)
+        return tuple(
+            (dataset, destination + name if is_below else destination)
+            for dataset, name in zip(self.datasets, names, strict=True)
+        )

@@ -3,7 +3,8 @@
 JSON has every field of JobRun and DestinationRun (docs/reports.md), and names as they are. In text
 and HTML what could act on a terminal or a browser is spelled out.
 
-Not here: all runs so far (status.py, page.py), numbers for a monitor (metrics.py).
+Not here: all runs so far (status.py, page.py), numbers for a monitor (metrics.py), who
+gets it (telling.py).
 Read next: words.py.
 """
 
