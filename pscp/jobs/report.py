@@ -67,14 +67,15 @@ FORMS: dict[str, Callable[[Sequence[JobRun], str], str]] = {
 def _lines(run: JobRun, again: str) -> list[str]:
     taken = f"{words.date(run.started_s)}, {format_duration(run.seconds)}"
     lines = [f"{run.job}: {run.outcome} ({taken}, exit code {run.exit_code})"]
-    lines += [f"  {run.message}"] if run.message else []
+    lines += [f"  {line}" for line in run.message.splitlines()]
     for part in run.destinations:
-        why = f": {part.message}" if part.message else ""
-        lines += [f"  {part.destination}: {part.outcome}{why}", f"    {words.copied(part)}"]
+        why, *more = part.message.splitlines() or [""]
+        lines += [f"  {part.destination}: {part.outcome}{why and ': '}{why}"]
+        lines += [f"    {line}" for line in (*more, words.copied(part))]
         for kind in words.kinds(part.failures):
             lines += [f"    {kind.text}", *([f"      {kind.hint}"] if kind.hint else [])]
     for ran in run.commands:
-        lines += [] if ran.ok else [f"  {ran.name}: {ran.how}", *words.said(ran)]
+        lines += [] if ran.ok else [f"  {ran.name} said:", *words.said(ran)] * bool(ran.output)
     lines += [f"  {words.left(run)}"] if run.files_waiting else []
     lines += [f"  {next_step(run)}"] if next_step(run) else []
     lines += [f"  {again}"] if again and run.outcome not in words.GOOD else []

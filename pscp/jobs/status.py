@@ -89,14 +89,19 @@ def _behind(
     if run is None:
         yield "never run"
         return
-    outcome, message = (part.outcome, part.message) if part else (run.outcome, run.message)
-    if outcome not in words.GOOD:
+    ended = part if part and part.outcome not in words.GOOD else run
+    if ended.outcome not in words.GOOD and (ended is part or not _is_others(run)):
         failed = f"{count(len(part.failures), 'file')} failed" if part and part.failures else ""
-        yield message or failed or str(outcome)
+        yield next(iter(ended.message.splitlines()), "") or failed or str(ended.outcome)
     if success_s is None:
         yield "never done"
     elif timer and timer.period_s and now_s - success_s > _PERIODS * timer.period_s:
         yield f"not done for {words.age(now_s - success_s)}"
+
+
+def _is_others(run: JobRun) -> bool:
+    """Return whether a run ended badly for some of its destinations, and not as a whole."""
+    return any(part.outcome == run.outcome for part in run.destinations)
 
 
 def table(found: Sequence[Standing], now_s: float) -> list[str]:

@@ -49,9 +49,9 @@ def test_a_failure_is_told_by_kind_with_counts_first_names_and_what_to_do() -> N
 
 
 def test_an_unreachable_destination_is_told_with_why_and_the_next_step() -> None:
-    bad = part(outcome=Outcome.UNREACHABLE, message="no route to store1")
+    bad = part(outcome=Outcome.UNREACHABLE, message="no route to store1\ntry: ping store1")
     text = report.as_text([run_of(bad)])
-    assert "store1:/vault/: unreachable: no route to store1" in text
+    assert "  store1:/vault/: unreachable: no route to store1\n    try: ping store1\n" in text
     assert "pscp-run --check recordings" in text
 
 

@@ -225,6 +225,14 @@ def test_what_failed_is_behind_and_says_why() -> None:
     assert behind(Remembered([run]))[1] == ("no route", "never done")
 
 
+def test_a_run_that_failed_though_its_copies_did_not_is_behind() -> None:
+    parts = part(), part("store2:/vault/")
+    run = run_of(*parts, outcome=Outcome.FAILED, message="after-success: exit status 1\nhint")
+    assert behind(Remembered([run])) == [("after-success: exit status 1",)] * 2
+    cut = run_of(part(), part("store2:/vault/", outcome=Outcome.CUT, message="its time is over"))
+    assert behind(Remembered([cut])) == [(), ("its time is over", "never done")]
+
+
 @pytest.mark.parametrize(("periods", "expected"), [(1.9, ()), (2.1, ("not done for 2 days",))])
 def test_two_periods_without_a_success_are_behind(
     periods: float, expected: tuple[str, ...]

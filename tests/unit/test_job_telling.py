@@ -396,10 +396,12 @@ def test_a_command_that_failed_is_told_with_what_it_said(tmp_path: Path) -> None
     output = "".join(f"line {n}{HOSTILE}\n" for n in range(20))
     ran = CommandRun("before", ok=False, how="exit status 3", output=output, seconds=1.0)
     well = CommandRun("after-failure", ok=True, how="exit status 0", output="fine", seconds=1.0)
-    run = run_of(outcome=Outcome.FAILED, commands=(ran, well))
+    message = "before: exit status 3; nothing was copied\nrun it by hand"
+    run = run_of(outcome=Outcome.FAILED, commands=(ran, well), message=message)
     job = Job("recordings", (), report=(("html", f"{tmp_path}/page"),))
     lines = told(job, run)
-    assert "  before: exit status 3" in lines and not any("fine" in line for line in lines)
+    assert lines[1:4] == [*(f"  {each}" for each in message.splitlines()), "  before said:"]
+    assert not any("fine" in line for line in lines)
     assert sum("line 1" in line for line in lines) == 5
     assert "exit status 3" in (tmp_path / "page").read_text()
 
