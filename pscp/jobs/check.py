@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pscp import errors
 from pscp.api import Session
@@ -62,6 +62,16 @@ class Row:
         """Note what is wrong."""
         self.mark = BAD if BAD in (mark, self.mark) else WARN
         self.reasons.append(reason)
+
+
+class _Folder(NamedTuple):
+    """What the probe has found: the folder of a path, or the nearest one above it."""
+
+    path: str
+    free_bytes: int
+    total_bytes: int
+    is_full: bool
+    why_not_writable: str  # "": it is
 
 
 def check(jobs: Iterable[Job]) -> list[Row]:
@@ -163,16 +173,26 @@ def _run_here(argv: list[str]) -> str:
     return os.fsdecode(done.stdout)
 
 
-def _facts(run: Run, paths: list[str]) -> dict[str, Any]:
-    """Run the probe at an end. Raises CopyError where it answers something else."""
+def _facts(run: Run, paths: list[str]) -> tuple[str, list[_Folder]]:
+    """Run the probe at an end; return python's version there, and a folder for each path.
+
+    Raises CopyError where it answers something else.
+    """
     program = (Path(__file__).parent / "probe.py").read_text("ascii")
     try:
         facts = json.loads(run([program, *paths]))
-        if len(facts["folders"]) == len(paths):
-            return dict(facts)
-    except (ValueError, TypeError, KeyError):
+        folders = [_folder(its) for its in facts["folders"]]
+        if len(folders) == len(paths):
+            return str(facts["python"]), folders
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         pass
     raise errors.CopyError("the far end's answer to the check is none")
+
+
+def _folder(its: dict[str, Any]) -> _Folder:
+    room = int(its["free_bytes"]), int(its["total_bytes"])
+    is_full = not room[0] or its["free_files"] == 0
+    return _Folder(str(its["folder"]), *room, is_full, str(its["why_not_writable"]))
 
 
 def _tell_clock(row: Row, run: Run) -> None:
@@ -194,24 +214,24 @@ def _tell_end(row: Row, run: Run, to: Location, removed: list[Location]) -> None
     is_far = run is not _run_here
     is_destination = to.is_remote == is_far
     paths = [each.path for each in ([to] if is_destination else []) + removed]
-    facts = _facts(run, paths) if paths or is_far else {"folders": []}
-    row.python = str(facts["python"]) if is_far else row.python
-    for place, its in enumerate(facts["folders"]):
-        why, is_source = str(its["why_not_writable"]), place or not is_destination
-        if why:
-            row.add(BAD, f"{its['folder']}: {why}{', so nothing is removed' * bool(is_source)}")
+    python, folders = _facts(run, paths) if paths or is_far else ("", [])
+    row.python = python if is_far else row.python
+    for place, its in enumerate(folders):
+        is_source = place > 0 or not is_destination
+        if its.why_not_writable:
+            removed_not = ", so nothing is removed" if is_source else ""
+            row.add(BAD, f"{its.path}: {its.why_not_writable}{removed_not}")
         if not is_source:
-            row.writable = "no" if why else "yes"
+            row.writable = "no" if its.why_not_writable else "yes"
             _tell_room(row, its)
 
 
-def _tell_room(row: Row, its: dict[str, Any]) -> None:
-    free, total = int(its["free_bytes"]), int(its["total_bytes"])
-    row.free = f"{format_bytes(free)} of {format_bytes(total)}"
-    if not free or its["free_files"] == 0:
-        row.add(BAD, f"{its['folder']}: no room left")
-    elif free < total * _LEAST_FREE:
-        row.add(WARN, f"{its['folder']}: less than {_LEAST_FREE:.0%} is free")
+def _tell_room(row: Row, its: _Folder) -> None:
+    row.free = f"{format_bytes(its.free_bytes)} of {format_bytes(its.total_bytes)}"
+    if its.is_full:
+        row.add(BAD, f"{its.path}: no room left")
+    elif its.free_bytes < its.total_bytes * _LEAST_FREE:
+        row.add(WARN, f"{its.path}: less than {_LEAST_FREE:.0%} is free")
 
 
 def _ask_zfs(job: Job, destination: str, row: Row) -> None:

@@ -155,7 +155,7 @@ def test_a_far_end_without_python_is_told(
 
 
 def test_a_far_end_that_answers_something_else(make_sshd: MakeServer, tmp_path: Path) -> None:
-    for said in ("[]", '{"folders": []}', "no JSON"):
+    for said in ("[]", '{"folders": []}', '{"folders": [7]}', '{"folders": [{}]}', "no JSON"):
         python = tmp_path / "python"
         python.write_text(
             f'#!/bin/sh\ncase "$3" in *statvfs*) echo {said!r};;'
@@ -166,10 +166,19 @@ def test_a_far_end_that_answers_something_else(make_sshd: MakeServer, tmp_path: 
         assert code == 1 and "answer" in row.reasons[0]
 
 
+def test_a_full_disk_is_told() -> None:
+    for free_bytes, free_files, mark in ((0, 5, "FAIL"), (9, 0, "FAIL"), (4, 5, "warn")):
+        row = check.Row("night", "store1:/vault/")
+        its = {"folder": "/vault", "why_not_writable": "", "total_bytes": 100}
+        its |= {"free_bytes": free_bytes, "free_files": free_files}
+        check._tell_room(row, check._folder(its))
+        assert row.mark == mark and "/vault" in row.reasons[0]
+
+
 def test_the_probe_runs_wherever_the_agent_does(far_python: str, tmp_path: Path) -> None:
-    facts = check._facts(lambda argv: _output(far_python, *argv), [str(tmp_path), "", "~"])
-    assert [each["why_not_writable"] for each in facts["folders"]] == [""] * 3
-    assert facts["folders"][0]["folder"] == str(tmp_path)
+    _, folders = check._facts(lambda argv: _output(far_python, *argv), [str(tmp_path), "", "~"])
+    assert [each.why_not_writable for each in folders] == [""] * 3
+    assert folders[0].path == str(tmp_path)
 
 
 def _output(python: str, *argv: str) -> str:
