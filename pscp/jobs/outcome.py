@@ -25,6 +25,7 @@ class Outcome(enum.StrEnum):
     MISCONFIGURED = "misconfigured"
 
 
+# What pscp-run exits with; 130 after SIGINT and 143 after SIGTERM or SIGHUP, whatever the outcome.
 EXIT_CODES = {
     Outcome.DONE: 0,
     Outcome.FAILED: 1,
@@ -64,6 +65,17 @@ class DestinationRun:
 
 
 @dataclass(frozen=True)
+class CommandRun:
+    """One of a job's own commands that was run."""
+
+    name: str  # "before", "after-success", "after-failure" or "sources-command"
+    ok: bool
+    how: str  # it ended: "exit status 3"
+    output: str  # the end of what it wrote
+    seconds: float
+
+
+@dataclass(frozen=True)
 class JobRun:
     """One run of a job."""
 
@@ -76,8 +88,19 @@ class JobRun:
     files_waiting: int = 0  # left for the next run: too young, or not settled
     files_removed: int = 0  # at the source, or moved there
     message: str = ""
+    is_skipped: bool = False  # LOCKED, by if-running = "skip": as it was asked for
+    commands: tuple[CommandRun, ...] = ()  # not kept in the history
 
     @property
     def exit_code(self) -> int:
         """What pscp-run exits with."""
-        return EXIT_CODES[self.outcome]
+        return exit_code([self])
+
+
+def exit_code(runs: Iterable[JobRun]) -> int:
+    """Return what pscp-run exits with after these runs: the code of the worst outcome.
+
+    A run that was skipped as it was asked for counts as none; where all were, that is well: 0.
+    """
+    told = [run.outcome for run in runs if not run.is_skipped]
+    return EXIT_CODES[worst(told)] if told else 0

@@ -46,7 +46,7 @@ complete -c pscp -l channels -x -d 'the number of channels of each connection, o
 complete -c pscp -s b -l block-size -x -d 'what is read and written at once (1M)'
 complete -c pscp -l chunk-size -x -d 'what is verified and resent as one (4M, less toward the end)'
 complete -c pscp -s l -l limit -x -d 'the most to send, in kbit/s, or with a unit: 10M is 10 Mbit/s'
-complete -c pscp -l plane -x -d 'what carries the lanes: ssh, or TCP connections beside it with tls, or plain without any cipher (auto: ssh)'
+complete -c pscp -l plane -x -a 'auto ssh tls plain' -d 'what carries the lanes: ssh, or TCP connections beside it with tls, or plain without any cipher (auto: ssh)'
 complete -c pscp -l congestion -x -d 'the TCP congestion control to use, such as bbr'
 complete -c pscp -l rcvbuf -x -d 'the receive buffer of each connection\'s socket'
 complete -c pscp -l sndbuf -x -d 'the send buffer of each connection\'s socket'

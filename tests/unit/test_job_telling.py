@@ -1,0 +1,436 @@
+"""Pings, systemd and the journal: what they get, and that none of them changes a run.
+
+Not here: what the reports say (test_job_reports.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import json
+import os
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from job_runs import FULL, HOSTILE, Remembered, part, run_of
+
+from pscp.jobs import ping, systemd, telling, timers
+from pscp.jobs.job import Job
+from pscp.jobs.outcome import CommandRun, JobRun, Outcome
+from pscp.progress import Counters
+
+TICK_S = 0.05
+
+
+class Monitor(http.server.ThreadingHTTPServer):
+    """Keeps what is posted to it; answers as `status` says, once `answers` is set."""
+
+    daemon_threads = True
+    status, location = 200, ""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Posts)
+        self.posts: list[tuple[str, str]] = []
+        self.heard = threading.Semaphore(0)
+        self.answers = threading.Event()
+        self.answers.set()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/check?rid=1"
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        pass  # it hung up
+
+
+class Posts(http.server.BaseHTTPRequestHandler):
+    server: Monitor
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"])).decode()
+        self.server.posts.append((self.path, body))
+        self.server.heard.release()
+        self.server.answers.wait()
+        self.send_response(self.server.status)
+        if self.server.location:
+            self.send_header("Location", self.server.location)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def monitor() -> Iterator[Monitor]:
+    with Monitor() as server:
+        thread = threading.Thread(target=server.serve_forever, args=(TICK_S,))
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.answers.set()
+            server.shutdown()
+            thread.join()
+
+
+# --- pings
+
+
+def test_a_ping_at_the_start_and_one_at_each_end(monitor: Monitor) -> None:
+    for code, suffix in ((0, ""), (5, "/5")):
+        pings = ping.Pings(monitor.url)
+        pings.start()
+        assert pings.end(code, f"ended with {code}: \udcff") == ""
+        assert monitor.posts[-2:] == [
+            ("/check/start?rid=1", ""),
+            (f"/check{suffix}?rid=1", f"ended with {code}: \\udcff"),
+        ]
+
+
+def test_no_start_comes_after_the_end(monitor: Monitor) -> None:
+    monitor.answers.clear()
+    pings = ping.Pings(monitor.url)
+    pings.start()
+    monitor.heard.acquire()
+    ends = threading.Thread(target=pings.end, args=(0, ""))
+    ends.start()
+    monitor.answers.set()
+    ends.join()
+    assert [path for path, _ in monitor.posts] == ["/check/start?rid=1", "/check?rid=1"]
+
+
+def test_a_server_that_never_answers_is_not_waited_for(
+    monitor: Monitor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ping, "PATIENCE_S", TICK_S)
+    monitor.answers.clear()
+    pings = ping.Pings(monitor.url)
+    pings.start()
+    assert pings.end(1, "failed") == "no answer in time"
+
+
+def test_a_server_that_answers_too_late_is_asked_no_more(
+    monitor: Monitor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ping, "_ANSWER_S", TICK_S)
+    monitor.answers.clear()
+    pings = ping.Pings(monitor.url)
+    assert "timed out" in pings.end(1, "failed")
+    assert len(monitor.posts) == 1
+
+
+def test_a_server_that_fails_is_asked_twice_and_then_told_of(monitor: Monitor) -> None:
+    monitor.status = 500
+    assert "Internal Server Error" in ping.Pings(monitor.url).end(0, "")
+    assert len(monitor.posts) == 2
+
+
+def test_no_server_is_told_of() -> None:
+    with socket.socket() as taken:  # bound, and nobody listens
+        taken.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}/"
+        assert "refused" in ping.Pings(url).end(0, "")
+
+
+@pytest.mark.parametrize("location", ["ftp://127.0.0.1:1/x", "file:///etc/passwd"])
+def test_no_answer_leads_elsewhere_than_to_http(monitor: Monitor, location: str) -> None:
+    monitor.status, monitor.location = 302, location
+    assert ping.Pings(monitor.url).end(0, "") != ""
+
+
+def test_only_http_is_spoken(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert ping.Pings((tmp_path / "file").as_uri()).end(0, "") != ""
+
+
+def test_a_long_report_is_cut(monitor: Monitor) -> None:
+    ping.Pings(monitor.url).end(1, "x" * 100_000)
+    assert len(monitor.posts[0][1]) == 10_000
+
+
+# --- the service manager
+
+
+@contextlib.contextmanager
+def listening(path: str) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
+        receiver.bind(path)
+        receiver.setblocking(False)
+        yield receiver
+
+
+def heard(receiver: socket.socket) -> list[bytes]:
+    found = []
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            found.append(receiver.recv(1_000_000))
+    return found
+
+
+@pytest.fixture
+def manager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
+    path = str(tmp_path / "notify")
+    monkeypatch.setenv("NOTIFY_SOCKET", path)
+    with listening(path) as receiver:
+        yield receiver
+
+
+def test_the_service_manager_is_told(manager: socket.socket) -> None:
+    systemd.notify("READY=1", "STATUS=begins")
+    systemd.notify("STOPPING=1")
+    assert heard(manager) == [b"READY=1\nSTATUS=begins", b"STOPPING=1"]
+
+
+def test_no_name_in_the_status_is_a_word_of_its_own(manager: socket.socket) -> None:
+    systemd.show_status("copies a\nWATCHDOG=1\n\udcff" + "x" * 1000)
+    [told] = heard(manager)
+    assert told.startswith(rb"STATUS=copies a\x0aWATCHDOG=1\x0a\xff") and len(told) <= 207
+
+
+def test_an_abstract_socket_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = f"pscp-test-{os.getpid()}"
+    monkeypatch.setenv("NOTIFY_SOCKET", f"@{name}")
+    with listening(f"\0{name}") as receiver:
+        systemd.notify("READY=1")
+        assert heard(receiver) == [b"READY=1"]
+
+
+@pytest.mark.parametrize("address", ["", "vsock:2:1", "/nowhere/notify"])
+def test_nobody_listens(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NOTIFY_SOCKET", address)
+    systemd.notify("READY=1")
+
+
+class Clock:
+    now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def test_the_watchdog_is_told_while_work_goes_on_and_only_then(
+    manager: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WATCHDOG_USEC", "10000000")
+    clock = Clock()
+    dog = systemd.Watchdog(clock)
+    told_at = []
+    for tenth in range(400):  # of a second; after 20 s nothing changes any more
+        clock.now_s = tenth / 10
+        dog.see("copy", min(tenth, 200))
+        dog.see("stands still", 0)
+        told_at += [clock.now_s] * len(heard(manager))
+    assert told_at == [5.0, 10.0, 15.0, 20.0]
+    clock.now_s = 100.0
+    dog.see("copy", 201)
+    assert heard(manager) == [b"WATCHDOG=1"], "it goes on after all"
+
+
+@pytest.mark.parametrize(
+    ("usec", "pid"), [("", ""), ("soon", ""), ("1", "1"), ("-1", ""), ("0", "")]
+)
+def test_no_watchdog_is_told_where_none_waits(
+    usec: str, pid: str, manager: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WATCHDOG_USEC", usec)
+    monkeypatch.setenv("WATCHDOG_PID", pid)
+    clock = Clock()
+    dog = systemd.Watchdog(clock)
+    clock.now_s = 10.0
+    dog.see("copy", 1)
+    assert heard(manager) == []
+
+
+# --- the journal
+
+
+def fields_of(record: bytes) -> dict[str, str]:
+    """Reads a record as journald does, with fields of either form."""
+    found = {}
+    while record:
+        name, _, record = record.partition(b"\n")
+        if b"=" in name:
+            name, _, data = name.partition(b"=")
+        else:
+            [size] = struct.unpack("<Q", record[:8])
+            data, record = record[8 : 8 + size], record[9 + size :]
+        assert name.decode() not in found
+        found[name.decode()] = data.decode()
+    return found
+
+
+@pytest.fixture
+def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
+    """What is written on stderr goes to the journal."""
+    status = os.fstat(2)
+    monkeypatch.setenv("JOURNAL_STREAM", f"{status.st_dev}:{status.st_ino}")
+    monkeypatch.setattr(systemd, "JOURNAL", str(tmp_path / "journal"))
+    with listening(systemd.JOURNAL) as receiver:
+        yield receiver
+
+
+def test_no_value_begins_another_field(journal: socket.socket) -> None:
+    systemd.to_journal(f"a\nPSCP_JOB=other\n{HOSTILE}", 3, {"PSCP_JOB": "x\nPRIORITY=0"})
+    [record] = heard(journal)
+    fields = fields_of(record)
+    assert fields["PRIORITY"] == "3" and fields["PSCP_JOB"] == "x\nPRIORITY=0"
+    assert fields["MESSAGE"].startswith("a\nPSCP_JOB=other\n")
+    assert fields["SYSLOG_IDENTIFIER"] == "pscp-run"
+
+
+def test_a_record_that_is_too_long_is_cut(journal: socket.socket) -> None:
+    assert systemd.to_journal("x" * 1_000_000, 3, {})
+    assert len(fields_of(heard(journal)[0])["MESSAGE"]) == 48 * 1024
+
+
+def test_another_stderr_is_not_the_journal(monkeypatch: pytest.MonkeyPatch) -> None:
+    for value in ("", "1:2", "x"):
+        monkeypatch.setenv("JOURNAL_STREAM", value)
+        assert not systemd.is_journal()
+
+
+# --- all of it
+
+
+def told(job: Job, *runs: JobRun, past: Remembered | None = None, **fields: Any) -> list[str]:
+    notes: list[str] = []
+    with telling.Teller(past or Remembered(), "jobs.toml", notes.append, **fields) as teller:
+        for run in runs:
+            if run.outcome is not Outcome.LOCKED:
+                teller.begins(job, run)
+            teller.ended(job, run)
+    return notes
+
+
+@pytest.fixture(autouse=True)
+def no_timers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JOURNAL_STREAM", raising=False)
+    monkeypatch.setattr(timers, "find", lambda jobs, config, now_s: {})
+
+
+BAD = run_of(part(outcome=Outcome.FAILED, failures=(FULL,)))
+
+
+def test_a_run_is_told_to_all_whom_the_job_names(monitor: Monitor, tmp_path: Path) -> None:
+    job = Job(
+        "recordings", ("store1:/vault/",), metrics=f"{tmp_path}/", ping=monitor.url,
+        report=(("json", f"{tmp_path}/report.json"), ("html", f"{tmp_path}/report.html")),
+    )  # fmt: skip
+    notes = told(job, BAD, past=Remembered([BAD, run_of(part(), started_s=1000.0)]))
+    assert "recordings: failed" in notes[0] and "no timer is known" in notes[-1]
+    assert json.loads((tmp_path / "report.json").read_text())["exit_code"] == 1
+    assert "No space left" in (tmp_path / "report.html").read_text()
+    assert "timestamp_seconds{" in (tmp_path / "pscp_recordings.prom").read_text()
+    assert [path for path, _ in monitor.posts] == ["/check/start?rid=1", "/check/1?rid=1"]
+    assert "No space left on device (1): cam/1.rec" in monitor.posts[1][1]
+
+
+def test_a_success_is_quiet(monitor: Monitor, tmp_path: Path) -> None:
+    job = Job("recordings", ("store1:/vault/",), ping=monitor.url, metrics=f"{tmp_path}/m")
+    assert told(job, run_of(part()), run_of()) == []
+    assert [path for path, _ in monitor.posts] == ["/check/start?rid=1", "/check?rid=1"] * 2
+
+
+def test_nothing_that_cannot_be_told_changes_the_run(tmp_path: Path) -> None:
+    job = Job(
+        "recordings", ("store1:/vault/",), metrics=f"{tmp_path}/none/m", ping="http://[::1]:1/",
+        report=(("text", f"{tmp_path}/none/report"),),
+    )  # fmt: skip
+    notes = told(job, run_of(part()))
+    assert len(notes) == 3 and all(note.startswith("recordings: ") for note in notes)
+    assert [note.count("No such file or directory") for note in notes] == [1, 1, 0]
+
+
+def test_a_run_that_was_locked_out_leaves_all_to_the_other(
+    monitor: Monitor, tmp_path: Path
+) -> None:
+    job = Job("recordings", ("store1:/vault/",), metrics=f"{tmp_path}/m", ping=monitor.url)
+    [line, *_] = told(job, run_of(outcome=Outcome.LOCKED, message="process 7 runs it"))
+    assert "recordings: locked" in line
+    assert told(job, run_of(outcome=Outcome.LOCKED, is_skipped=True)) == []
+    assert monitor.posts == [] and os.listdir(tmp_path) == []
+
+
+def test_the_journal_has_a_record_for_each_destination(journal: socket.socket) -> None:
+    bad = run_of(part(), part("store2:/", outcome=Outcome.CUT, message="enough"))
+    assert told(Job("recordings", ("store1:/vault/", "store2:/")), bad) == []
+    records = [fields_of(each) for each in heard(journal)]
+    assert [(r.get("PSCP_DESTINATION"), r["PSCP_OUTCOME"], r["PRIORITY"]) for r in records] == [
+        ("store1:/vault/", "done", "6"), ("store2:/", "cut", "6"), (None, "cut", "3"),
+    ]  # fmt: skip
+    assert all(record["PSCP_JOB"] == "recordings" for record in records)
+    assert "enough" in records[2]["MESSAGE"]
+
+
+def test_a_journal_that_does_not_listen_leaves_the_report_to_stderr(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(systemd, "is_journal", lambda: True)
+    monkeypatch.setattr(systemd, "JOURNAL", "/nowhere")
+    assert "recordings: failed" in told(Job("recordings", ("store1:/vault/",)), BAD)[0]
+
+
+def test_the_next_attempt_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    next_s = time.mktime((2030, 1, 2, 3, 4, 0, 0, 0, -1))
+    timer = timers.Timer(next_s, None, "pscp.timer")
+    monkeypatch.setattr(timers, "find", lambda jobs, config, now_s: {jobs[0]: timer})
+    notes = told(Job("recordings", ("store1:/vault/",)), BAD)
+    assert notes[-1].strip() == "it is tried again at 2030-01-02 03:04 (pscp.timer)"
+
+
+def test_all_runs_together_are_a_report(tmp_path: Path) -> None:
+    path = tmp_path / "all.json"
+    job = Job("recordings", ("store1:/vault/",))
+    told(job, run_of(part()), BAD, reports=[("json", str(path))])
+    read = json.loads(path.read_text())
+    assert [run["outcome"] for run in read["runs"]] == ["done", "failed"] and read["exit_code"] == 1
+
+
+def test_a_command_that_failed_is_told_with_what_it_said(tmp_path: Path) -> None:
+    output = "".join(f"line {n}{HOSTILE}\n" for n in range(20))
+    ran = CommandRun("before", ok=False, how="exit status 3", output=output, seconds=1.0)
+    well = CommandRun("after-failure", ok=True, how="exit status 0", output="fine", seconds=1.0)
+    message = "before: exit status 3; nothing was copied\nrun it by hand"
+    run = run_of(outcome=Outcome.FAILED, commands=(ran, well), message=message)
+    job = Job("recordings", (), report=(("html", f"{tmp_path}/page"),))
+    lines = told(job, run)
+    assert lines[1:4] == [*(f"  {each}" for each in message.splitlines()), "  before said:"]
+    assert not any("fine" in line for line in lines)
+    assert sum("line 1" in line for line in lines) == 5
+    assert "exit status 3" in (tmp_path / "page").read_text()
+
+
+def test_what_happens_is_said_to_who_asked(manager: socket.socket) -> None:
+    notes: list[str] = []
+    teller = telling.Teller(Remembered(), "jobs.toml", notes.append, is_verbose=True)
+    teller.says("recordings", "again in 5 s")
+    assert notes == ["recordings: again in 5 s"]
+    assert heard(manager) == [b"STATUS=recordings: again in 5 s"]
+
+
+def test_systemd_is_told_of_a_run_from_its_begin_to_its_end(manager: socket.socket) -> None:
+    told(Job("recordings", ("store1:/vault/",)), run_of(part()))
+    assert heard(manager) == [
+        b"READY=1", b"STATUS=recordings: has begun", b"STATUS=recordings: done", b"STOPPING=1",
+    ]  # fmt: skip
+
+
+def test_a_copy_that_stands_still_is_told_to_no_watchdog(
+    manager: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WATCHDOG_USEC", "2")
+    job = Job("recordings", ("store1:/vault/",))
+    teller = telling.Teller(Remembered(), "jobs.toml", lambda text: None)
+    counters = Counters()
+    for moved, expected in ((0, 1), (0, 0), (5, 1), (0, 0)):
+        counters.add(bytes_sent=moved)
+        teller.goes_on(job, "store1:/vault/", counters)
+        assert heard(manager).count(b"WATCHDOG=1") == expected
+    teller.says("recordings", "tried again")
+    assert b"WATCHDOG=1" in heard(manager)
