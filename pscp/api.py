@@ -322,10 +322,7 @@ class Session:
             with _logins(self.connections, froms, to, options) as logins:
                 is_push = to.is_remote
                 is_small = is_push and not _is_large(froms)
-                for text in logins.check(options, is_push):
-                    _log.info("%s", text)
-                    if options.verbose:
-                        reporter.note(text)
+                _check(logins, options, is_push, reporter)
                 is_something = not is_push or any(
                     each.is_remote or os.path.lexists(each.path) for each in froms
                 )
@@ -350,6 +347,14 @@ class Session:
             reporter.stop(result)
             if listed is not None:
                 listed.close()
+
+
+def _check(logins: Connections, options: Options, is_push: bool, reporter: Reporter) -> None:
+    """Refuse what cannot be, before anybody is contacted; note what -v says."""
+    for text in logins.check(options, is_push):
+        _log.info("%s", text)
+        if options.verbose:
+            reporter.note(text)
 
 
 def _read_list(options: Options, froms: Sequence[Location]) -> PathList:

@@ -81,8 +81,7 @@ class SshSetup:
         """
         path, is_master, persist = control or ("none", False, "")
         words = [options.program, *_FIXED, f"-oControlPath={path}"]
-        if not options.direct:  # else the source's host may log in at the sink's by it
-            words.append("-oForwardAgent=no")
+        words += ["-oForwardAgent=no"] * (not options.direct)  # which may need it for the sink
         words.append(f"-oControlMaster={'yes' if is_master else 'no'}")
         words.append(f"-oControlPersist={persist if is_master and persist else 'no'}")
         if control and not is_master:
