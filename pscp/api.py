@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from pscp.stream.stream import Ran
     from pscp.transfer.job_terms import JobTerms
     from pscp.transfer.path_list import PathList
-    from pscp.transfer.relay import FarSource
 
 _LARGE_BYTES = 8 * 1024 * 1024  # from here on a second connection may be of use
 
@@ -276,7 +275,8 @@ class Session:
             yield file
 
     def _stream_options(self, fields: OptionFields) -> Options:
-        return with_fields(self.options, fields).with_agent("a stream")
+        options = with_fields(self.options, fields).with_agent("a stream")
+        return dataclasses.replace(options, direct=False)  # which is for copies
 
     # --- one copy
 
@@ -290,8 +290,8 @@ class Session:
         keep_digests: bool = True,
         terms: JobTerms | None = None,
     ) -> Result:
-        if options.transfer_test:
-            options = options.with_agent("-t")
+        for is_so, what in ((options.transfer_test, "-t"), (options.direct, "--direct")):
+            options = options.with_agent(what) if is_so else options
         given, progress, on_file = reporters
         with self._call() as stop, stop.here():
             reporter: Reporter = ProgramReporter(given or Silent(), on_file)
@@ -319,35 +319,42 @@ class Session:
         counters = Counters(started_s=time.monotonic(), host=host)
         result: Result | None = None
         try:
-            connections, is_push = self.connections, to.is_remote
-            is_small = is_push and not _is_large(froms)
-            for text in connections.check(options, is_push):
-                _log.info("%s", text)
-                if options.verbose:
-                    reporter.note(text)
-            is_something = not is_push or any(
-                each.is_remote or os.path.lexists(each.path) for each in froms
-            )
-            if is_something:
-                connections.start_logins(options, is_push=is_push, is_small=is_small)
-            reporter.start(counters)
-            from pscp.transfer.copy import Run  # most of the program; ssh logs in meanwhile
-            from pscp.transfer.negotiation import CopyRequest
+            with _logins(self.connections, froms, to, options) as logins:
+                is_push = to.is_remote
+                is_small = is_push and not _is_large(froms)
+                _check(logins, options, is_push, reporter)
+                is_something = not is_push or any(
+                    each.is_remote or os.path.lexists(each.path) for each in froms
+                )
+                if is_something:
+                    logins.start_logins(options, is_push=is_push, is_small=is_small)
+                reporter.start(counters)
+                from pscp.transfer.copy import Run  # most of the program; ssh logs in meanwhile
+                from pscp.transfer.host_to_host import with_far_source
+                from pscp.transfer.negotiation import CopyRequest
 
-            if is_something:
-                connections.check_logins(options, is_push=is_push, is_small=is_small)
-            request = CopyRequest(
-                connections, froms, to, options, reporter, counters, keep_digests, listed
-            )
-            if terms is not None:
-                request = dataclasses.replace(request, job=terms)
-            with _far_source(froms, to, options) as far_source:
-                result = Run(dataclasses.replace(request, far_source=far_source)).run()
+                if is_something:
+                    logins.check_logins(options, is_push=is_push, is_small=is_small)
+                request = CopyRequest(
+                    logins, froms, to, options, reporter, counters, keep_digests, listed
+                )
+                if terms is not None:
+                    request = dataclasses.replace(request, job=terms)
+                with with_far_source(request) as whole:
+                    result = Run(whole).run()
             return result
         finally:
             reporter.stop(result)
             if listed is not None:
                 listed.close()
+
+
+def _check(logins: Connections, options: Options, is_push: bool, reporter: Reporter) -> None:
+    """Refuse what cannot be, before anybody is contacted; note what -v says."""
+    for text in logins.check(options, is_push):
+        _log.info("%s", text)
+        if options.verbose:
+            reporter.note(text)
 
 
 def _read_list(options: Options, froms: Sequence[Location]) -> PathList:
@@ -360,22 +367,25 @@ def _read_list(options: Options, froms: Sequence[Location]) -> PathList:
 
 
 @contextlib.contextmanager
-def _far_source(
-    froms: list[Location], to: Location, options: Options
-) -> Iterator[FarSource | None]:
-    """Yield the connections to the source's host, if neither end of the copy is here."""
-    if not (froms[0].is_remote and to.is_remote):
-        yield None
+def _logins(
+    connections: Connections, froms: list[Location], to: Location, options: Options
+) -> Iterator[Connections]:
+    """Yield what logs in first: these connections, or with --direct those to the source's host."""
+    if not options.direct:
+        yield connections
         return
-    from pscp.transfer.relay import FarSource  # here: few copies need it
-
-    far_source = FarSource(Connections(froms[0]), options)
+    if not (froms[0].is_remote and to.is_remote):
+        raise errors.UsageError(
+            "--direct is for a copy from host to host",
+            "write both as HOST:PATH, or leave it out: one end is this machine",
+        )
+    to_source = Connections(froms[0])
     is_cut = True
     try:
-        yield far_source
+        yield to_source
         is_cut = False
     finally:
-        far_source.close(is_cut=is_cut)
+        to_source.close(is_cut=is_cut)
 
 
 def _is_client(value: object) -> bool:

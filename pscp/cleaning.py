@@ -74,7 +74,7 @@ def clean(
     says to people. Raises DestinationError where there is no such folder, and as copy() does.
     """
     location = as_location(where)
-    chosen = with_fields(options or Options(), fields)
+    chosen = with_fields(options or Options(), {**fields, "direct": False})  # that is for copies
     request = requests.Clean(location.path, remove and not chosen.dry_run)
     if not location.is_remote:
         near = request._replace(path=location.literal_path)

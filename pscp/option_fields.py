@@ -125,6 +125,8 @@ class _CommonFields(TypedDict, total=False):
     """Connect from these addresses of this machine, in turn."""
     cpus: tuple[int, ...]
     """Pin the ssh processes to these processors, in turn."""
+    direct: bool
+    """From host to host: send the data from the one to the other, not through this machine."""
     plane: str
     """What carries the lanes: "ssh", "tls", "plain" (both over TCP), or "auto", which is ssh."""
     plane_ports: tuple[int, int]

@@ -88,6 +88,7 @@ class Options:
     sndbuf_bytes: int | None = None
     bind: tuple[str, ...] = ()  # addresses of this machine, for the connections in turn
     cpus: tuple[int, ...] = ()  # processors for the ssh processes, in turn
+    direct: bool = False  # from host to host: the data does not go through this machine
     plane: str = "auto"  # one of PLANES: what carries the lanes
     plane_ports: tuple[int, int] = (0, 0)  # the far end listens on one of these; (0, 0): on any
     # how ssh is run
@@ -150,7 +151,7 @@ class Options:
         return self.relative and self.files_from is None
 
     @property
-    def is_direct(self) -> bool:
+    def has_plane(self) -> bool:
         """Whether the lanes are to go over TCP directly, instead of over SSH."""
         return self.plane in ("tls", "plain")
 
@@ -286,8 +287,12 @@ def _check_choices(options: Options) -> None:
             raise UsageError(f"{what} must be one of {', '.join(allowed)}, not {value!r}")
     if options.strong and options.verify == "none":
         raise UsageError("-s does not go with --verify none: it reads back what was written")
-    if options.is_direct and options.remote == "sftp":
+    if options.has_plane and options.remote == "sftp":
         raise UsageError(f"--plane {options.plane} needs the agent", "leave out --remote sftp")
+    if options.direct and options.has_plane:
+        raise UsageError(
+            "--direct does not go with --plane: its lanes are ssh's, between the hosts"
+        )
 
 
 def _check_pairs(options: Options) -> None:

@@ -96,7 +96,14 @@ def make_parser() -> Parser:
     add_which_files(parser.add_argument_group("which files"))
     add_what_is_done_there(parser.add_argument_group("what happens at the destination"))
     add_how_it_is_checked(parser.add_argument_group("how it is verified and resumed"))
-    add_how_it_is_sent(parser.add_argument_group("how it is sent"))
+    sent = parser.add_argument_group("how it is sent")
+    add_how_it_is_sent(sent)
+    sent.add_argument(
+        "--direct",
+        action="store_true",
+        help="from host to host, have SOURCE's host connect to DEST's by its own ssh, and send the "
+        "data straight there; without it all goes through this machine (-3)",
+    )
     add_how_ssh_is_run(parser.add_argument_group("how ssh is run"))
     add_what_is_shown(parser.add_argument_group("what is shown"))
     add_what_is_no_copy(parser.add_argument_group("instead of a copy"))

@@ -56,6 +56,8 @@ def understood(words: Sequence[str], actions: Actions) -> list[str]:
             letters += flags
     if "t" in letters and set(letters) & set("rpa"):
         raise UsageError(*_TEST)
+    if "A" in letters and "--direct" in words and "a" not in letters:  # ssh's, not rsync's
+        letters, found = letters.replace("A", ""), ["-o", "ForwardAgent=yes", *found]
     for letter, what in _WITH_ARCHIVE.items():
         if letter in letters and "a" not in letters and "--archive" not in words:
             raise UsageError(f"-{letter}: {what} are kept with -a, and only then")

@@ -44,7 +44,7 @@ CLEAN_MODULES = ("leftovers",)  # sent with the first question of --clean
 # Sent when a copy begins that needs them. Each adds its requests where it is imported.
 COPY_MODULES: tuple[str, ...] = (
     "xattrs", "alike", "lookup", "hardlinks", "linkdest", "reuse", "backup", "inplace", "mirror",
-    "moving", "listings", "owners", "chosen", "made_up",
+    "moving", "listings", "owners", "chosen", "made_up", "onward",
 )  # fmt: skip
 # Sent where the agent is to take direct lanes.
 PLANE_MODULES = ("link", "gate", "tcp_socket", "congestion", "direct")

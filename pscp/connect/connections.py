@@ -247,7 +247,7 @@ class Connections:
         """Return what carries the lanes of a copy with these options."""
         plane = self._plane
         is_refused = plane is not None and plane.refused
-        return options.plane if options.is_direct and not is_refused else "ssh"
+        return options.plane if options.has_plane and not is_refused else "ssh"
 
     def give(self, agents: list[RemoteAgent]) -> None:
         """Keep connections for the next copy."""
@@ -276,7 +276,7 @@ class Connections:
             return
         if not self._first.start(options) or is_small:
             return
-        if options.is_direct:
+        if options.has_plane:
             self._direct_plane(options).prepare(options)
             return
         known = host_cache.recall(self.host, options, is_push)
@@ -334,7 +334,7 @@ class Connections:
     def connect(self, options: Options, wanted: Wanted) -> RemoteAgent:
         """Open a further connection, or channel, of a lane. Never prompts. Raises ConnectError."""
         plane = self._plane
-        if options.is_direct and plane is not None and not plane.refused:
+        if options.has_plane and plane is not None and not plane.refused:
             far = plane.connect(options)
             wanted.opened(far.channel)
             return far
@@ -389,4 +389,4 @@ class Connections:
 
 def _is_for_direct(far: RemoteAgent, options: Options) -> bool:
     """Return whether a connection over SSH is to be replaced by direct lanes."""
-    return options.is_direct and far.plane == "ssh"
+    return options.has_plane and far.plane == "ssh"

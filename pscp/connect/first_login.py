@@ -102,6 +102,8 @@ class FirstLogin:
 
     def finish(self, options: Options, note: Note) -> RemoteAgent:
         """Wait for the connection, starting it if it was not started. Raises ConnectError."""
+        if not self.is_started:
+            self._started_s = time.monotonic()
         try:
             far = self._greeted(options, note)
         except errors.ConnectError as error:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pscp import errors
@@ -82,8 +83,14 @@ class Greeter:
         from pscp.connect.bootstrap import RemoteAgent  # here: it is loaded while ssh logs in
 
         patience = self.patience(options, may_prompt=note is not None)
+        begin: Callable[[], RemoteAgent] = partial(RemoteAgent, channel, note, marker, patience)
+        if options.direct:
+            from pscp.connect.onward import OnwardAgent, OnwardChannel
+
+            if isinstance(channel, OnwardChannel):
+                begin = partial(OnwardAgent, channel, note, patience)
         try:
-            far = RemoteAgent(channel, note, marker, patience)
+            far = begin()
         except errors.ConnectError as error:
             reason = self.explain(channel, error, options)
             _log.debug("process %d: no far end: %s", channel.pid, reason.message)

@@ -94,7 +94,7 @@ class Known(NamedTuple):
 
 def kind_of(options: Options, *, is_stream: bool) -> str:
     """Return the kind of a copy: "" for files over ssh. What one teaches says little of another."""
-    return ("stream " if is_stream else "") + (options.plane if options.is_direct else "")
+    return ("stream " if is_stream else "") + (options.plane if options.has_plane else "")
 
 
 def _key(host: Location, options: Options) -> state.Key:

@@ -1,6 +1,7 @@
 """What a channel's program and its agent write to standard error: kept, shown to people, logged.
 
-Not here: when it is read (bootstrap.py), what ssh's messages mean (../transports/openssh.py).
+Not here: when it is read (bootstrap.py), what ssh's messages mean (../transports/openssh.py),
+which of two hosts they are about (host_names.py).
 """
 
 from __future__ import annotations

@@ -99,34 +99,12 @@ class End:
         return self.sink
 
     def answer(self, request: "requests.Request", reply: Reply) -> None:
-        """Call `reply` with the answer: at once, or later (Finish, and some of a stream)."""
+        """Call `reply` with the answer: at once, or later, where that is a function that does."""
         try:
-            if isinstance(request, requests.Finish):
-
-                def done(outcome: failures.Outcome) -> None:
-                    reply(outcome[0], outcome[0] is not None)
-
-                entry, strong, receipt = request
-                self.file_sink().finish(entry, strong, receipt, done)
-            elif isinstance(request, requests.OF_GATHERING):
-                self._ask_gathering(request, reply)
-            else:
-                reply(ANSWERS[type(request)](self, request), False)
+            answer = ANSWERS[type(request)](self, request)
+            answer(reply) if callable(answer) else reply(answer, False)
         except failures.EXPECTED as error:
             reply(failures.from_exception(error, requests.path_of(request)), True)
-
-    def _ask_gathering(self, request: requests.OfGathering, reply: Reply) -> None:
-        gathering = self.gathering
-        if gathering is None:
-            raise not_here("stream")
-        if isinstance(request, requests.Heard):
-            gathering.heard(request, reply)
-        elif isinstance(request, requests.Drained):
-            gathering.drained(request, reply)
-        elif isinstance(request, requests.CloseInput):
-            gathering.close_input(request, reply)
-        else:
-            gathering.abort(reply)
 
     # --- the change of the role
 
@@ -178,6 +156,11 @@ class End:
         gathering = stream_server.Gathering(request, self._umask, self._serve)
         self._stream = self.gathering = gathering
         return to_text(os.fsencode(gathering.path))
+
+    def ask_gathering(self, request: requests.OfGathering) -> "Callable[[Reply], None]":
+        if self.gathering is None:
+            raise not_here("stream")
+        return functools.partial(self.gathering.answer, request)
 
     def close(self) -> None:
         """End the copy, and the stream that is gathered here, if there is one."""
@@ -244,6 +227,10 @@ class End:
 
     # --- of a sink
 
+    def finish(self, request: requests.Finish) -> "Callable[[Reply], None]":
+        act = functools.partial(self.file_sink().finish, *request)
+        return lambda reply: act(lambda outcome: reply(outcome[0], outcome[0] is not None))
+
     def make(self, request: requests.Make) -> int:
         return self.file_sink().make(request.entry)
 
@@ -282,7 +269,7 @@ def failed_of(entries: List[tree.Entry], act: Callable[[tree.Entry], None]) -> F
 
 
 ANSWERS: Dict[type, Callable[..., object]] = {
-    requests.Ping: lambda end, request: None,
+    **dict.fromkeys([requests.Ping, requests.Learn], lambda end, request: None),
     requests.BeginSource: End.begin,
     requests.BeginSink: End.begin,
     requests.BeginStream: End.begin,
@@ -294,9 +281,11 @@ ANSWERS: Dict[type, Callable[..., object]] = {
     requests.Claim: End.claim,
     requests.Clean: End.clean,
     requests.Gather: End.gather,
+    **dict.fromkeys(requests.OF_GATHERING, End.ask_gathering),
     requests.Walk: End.walk,
     requests.Extents: End.extents,
     requests.Digests: End.digests,
+    requests.Finish: End.finish,
     requests.Make: End.make,
     requests.Discard: End.discard,
     requests.Revoke: End.revoke,

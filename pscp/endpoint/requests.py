@@ -95,6 +95,12 @@ class Clean(NamedTuple):
     modules: str = ""  # those that the agent lacks for it
 
 
+class Learn(NamedTuple):
+    """Take further modules, whose requests follow. Answer: null."""
+
+    modules: str
+
+
 class BeginSource(NamedTuple):
     """Be the source of a copy. Answer: null."""
 
@@ -288,10 +294,10 @@ OfGathering = Union[Heard, Drained, CloseInput, Abort]
 Begin = Union[BeginSource, BeginSink, BeginStream]
 BEGINNINGS = (BeginSource, BeginSink, BeginStream)
 
-OF_COPY = (BeginSource, BeginSink)
+OF_COPY = (Learn, BeginSource, BeginSink)
 WITH_MODULES = (Clean, OpenPlane, Gather, BeginStream, *OF_COPY)
 
-OF_EITHER = (Ping, Expand, Target, Claim, Clean, *BEGINNINGS, End, OpenPlane, Cpu, Kernel)
+OF_EITHER = (Ping, Expand, Target, Claim, Clean, Learn, *BEGINNINGS, End, OpenPlane, Cpu, Kernel)
 OF_SOURCE = (Walk, Extents, Pack, Digests)
 OF_SINK = (Make, Finish, Discard, Revoke, Release, Folders)
 OF_GATHERING = (Heard, Drained, CloseInput, Abort)

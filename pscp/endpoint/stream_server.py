@@ -83,7 +83,18 @@ class Gathering:
 
     # --- requests; each is answered once there is news, or after PATIENCE_S
 
-    def drained(self, request: requests.Drained, reply: Reply) -> None:
+    def answer(self, request: requests.OfGathering, reply: Reply) -> None:
+        """Answer a request of one of the lanes."""
+        if isinstance(request, requests.Heard):
+            self._heard(request, reply)
+        elif isinstance(request, requests.Drained):
+            self._drained(request, reply)
+        elif isinstance(request, requests.CloseInput):
+            self._close_input(request, reply)
+        else:
+            self._abort(reply)
+
+    def _drained(self, request: requests.Drained, reply: Reply) -> None:
         """Reply the number of written chunks, once it is above `past` or the program has ended."""
         reorder, past = self._the_reorder(), request.past
         self._wake_at = past + 1
@@ -94,7 +105,7 @@ class Gathering:
 
         self._when(news, reply)
 
-    def heard(self, request: requests.Heard, reply: Reply) -> None:
+    def _heard(self, request: requests.Heard, reply: Reply) -> None:
         """Reply the command's further output, its exit status, and whether it reads no more."""
         after, was_deaf = request.after, request.deaf
 
@@ -110,13 +121,13 @@ class Gathering:
 
         self._when(news, reply)
 
-    def close_input(self, request: requests.CloseInput, reply: Reply) -> None:
+    def _close_input(self, request: requests.CloseInput, reply: Reply) -> None:
         """Note how many chunks there are in all; after them the command sees its input's end."""
         reorder = self._the_reorder()
         reorder.put(request.total, reorder.room.take(), 0)
         reply(None, False)
 
-    def abort(self, reply: Reply) -> None:
+    def _abort(self, reply: Reply) -> None:
         """End the command, as the stream is cut short."""
         self._end_program()
         self.leave()

@@ -66,6 +66,7 @@ def measure(
     is kept for this host, for copies that choose nothing else. `say` gets what is being done,
     `note` the login's messages. Raises as copy() does.
     """
+    fields["direct"] = False  # that is for copies
     with Session(host, options, **fields) as session:
         if session.options.login_once:
             raise errors.UsageError("--measure logs in several times: not with --login-once")

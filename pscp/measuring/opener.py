@@ -44,7 +44,7 @@ class CipherOpener:
     @property
     def plane(self) -> str:
         """The direct plane that is to be measured; "" for none."""
-        return self._direct.plane if self._direct.is_direct else ""
+        return self._direct.plane if self._direct.has_plane else ""
 
     @property
     def most_connections(self) -> int:

@@ -20,9 +20,11 @@ from pscp import errors, state, stops
 from pscp.connect import host_cache
 from pscp.connect.bootstrap import RemoteAgent
 from pscp.connect.connections import Connections
+from pscp.connect.host_names import named, noting
 from pscp.endpoint import hashes, placing, requests, source
+from pscp.locations import Location
 from pscp.log import Log
-from pscp.option_bounds import CHUNK_BYTES
+from pscp.option_bounds import CHUNK_BYTES, MIN_CHUNK_BYTES
 from pscp.options import Options
 from pscp.progress import Counters, Result, count
 from pscp.transfer.autotune import LOGIN_TRIPS, LOSSY_S, Path, usual_lanes
@@ -60,6 +62,7 @@ class Run:
         request = replace(request, options=options)
         self._request, self._options = request, request.options
         self._negotiation = Negotiation(request)
+        self._source: RemoteAgent | None = None  # with --direct: the first at the source's host
         self._nonce = "" if self._options.dry_run else os.urandom(4).hex()  # of this run
 
     def run(self) -> Result:
@@ -74,7 +77,13 @@ class Run:
         complete = False
         try:
             note = self._request.reporter.note
-            agents = connections.take(self._options, note)
+            self._explain_way()
+            if self._options.direct:  # the way to the sink is through the source's host
+                sources = self._take_source()
+                tops, self._source = self._far_tops([], sources), sources[0]
+                if not tops:
+                    return self._nothing()
+            agents = self._take_far(note)
             try:
                 replace_dead(agents, connections, self._options, note)
                 connections.expect_lanes(self._options, agents[0])
@@ -131,8 +140,13 @@ class Run:
     ) -> Result:
         request = self._request
         if agents[0].is_sftp:
-            self._note_sftp(agents[0])
-        sources = self._take_source()
+            how = str(agents[0].hello.get("verify"))
+            self._request.counters.set(verified=how != "none")
+            self._request.explain(f"over SFTP; verified by: {how}")
+            self._note_sftp(self._request.connections.host, of_source=not self._request.is_push)
+        sources = [self._source] if self._source is not None else self._take_source()
+        if sources and sources[0].is_sftp:
+            self._note_sftp(self._request.froms[0], of_source=True)
         tops = tops or self._far_tops(agents, sources)
         if not tops:
             return self._nothing()
@@ -211,6 +225,23 @@ class Run:
         own, there = self._negotiation.names[0], target.names[0]
         return there.removesuffix(own).rstrip("/") if there != own else ""
 
+    def _explain_way(self) -> None:
+        """Say which way the data takes, where neither end is here."""
+        if self._request.far_source is not None:
+            near, far = self._request.froms[0].login, self._request.to.login
+            way = "straight there" if self._options.direct else "through this machine"
+            self._request.explain(f"the data goes from {near} to {far} {way}")
+
+    def _take_far(self, note: Callable[[str], None]) -> list[RemoteAgent]:
+        """Return the open connections, of which one is opened if there is none."""
+        connections = self._request.connections
+        if self._request.far_source is None:
+            return connections.take(self._options, note)
+        try:
+            return connections.take(self._options, noting(connections.host, note))
+        except errors.PscpError as error:
+            raise named(connections.host, error) from None
+
     def _take_source(self) -> list[RemoteAgent]:
         """Return the first connection to the source's host, where neither end is here."""
         far_source = self._request.far_source
@@ -253,7 +284,7 @@ class Run:
             pool.context,
             algorithm=algorithm,
             algorithms={algorithm} | hashes.ALGORITHMS.keys() & far.hashes.keys(),
-            chunk_bytes=self._options.chunk_bytes or _chunk_bytes(far),
+            chunk_bytes=self._options.chunk_bytes or self._chunk_bytes(far),
             places=FilePlaces(request.froms[0].prefix, tops, request.to.prefix, root),
             earlier=agreed.claimed.earlier,
             folds=agreed.claimed.folds,
@@ -267,22 +298,29 @@ class Run:
             else {},
         )
 
-    def _note_sftp(self, far: RemoteAgent) -> None:
-        """Tell the user what a copy over SFTP cannot do."""
-        request = self._request
-        how = str(far.hello.get("verify"))
-        request.counters.set(verified=how != "none")
-        request.explain(f"over SFTP; verified by: {how}")
+    def _chunk_bytes(self, far: RemoteAgent) -> int:
+        """Return the bytes of a chunk; over SFTP the stand-in for the agent chooses them."""
+        limit_kbit_s = self._options.limit_kbit_s
+        if self._options.direct and limit_kbit_s:  # a chunk goes at once: the bytes of 0.1 s
+            return max(MIN_CHUNK_BYTES, min(limit_kbit_s * 125 // 10, CHUNK_BYTES))
+        chosen = far.hello.get("chunk_bytes") if far.is_sftp else None
+        return chosen if isinstance(chosen, int) and chosen else CHUNK_BYTES
+
+    def _note_sftp(self, host: Location, *, of_source: bool) -> None:
+        """Tell the user what a copy cannot do whose source, or sink, is reached over SFTP."""
         if self._options.quiet:
             return
+        note: Callable[[str], None] = self._request.reporter.note
+        if self._request.far_source is not None:
+            note = noting(host, note)
         if self._options.inplace:
-            request.reporter.note("over SFTP no file is changed itself; a copy replaces it")
+            note("over SFTP no file is changed itself; a copy replaces it")
         if self._options.archive:
             lost = "attributes, ACLs and fractions of a second are not kept, owners by number"
-            links = "" if request.is_push else "; hard links become files of their own"
-            request.reporter.note(f"over SFTP {lost}{links}")
+            links = "; hard links become files of their own" if of_source else ""
+            note(f"over SFTP {lost}{links}")
         elif self._options.preserve:
-            request.reporter.note("over SFTP times are kept in whole seconds")
+            note("over SFTP times are kept in whole seconds")
 
     def _nothing(self) -> Result:
         """Return the result of a copy of which no source is there."""
@@ -355,6 +393,7 @@ def make_pool(
         limiter=limiter or RateLimiter((lambda: limit) if limit is not None else None),
         stream=stream,
         make_near=far_source.near_end if far_source is not None else None,
+        far_host=connections.host if far_source is not None else None,
     )
     return LanePool(PoolTerms(context, connections, options, counters, path, known, note))
 
@@ -390,12 +429,6 @@ def _machine_id() -> str:
     with contextlib.suppress(OSError), open("/etc/machine-id") as file:
         return file.read(64).strip()
     return ""
-
-
-def _chunk_bytes(far: RemoteAgent) -> int:
-    """Return the bytes of a chunk; over SFTP the stand-in for the agent chooses them."""
-    chosen = far.hello.get("chunk_bytes") if far.is_sftp else None
-    return chosen if isinstance(chosen, int) and chosen else CHUNK_BYTES
 
 
 def shared_cpus(far: RemoteAgent) -> int:

@@ -43,7 +43,7 @@ class Lane:
         self._life = states.Machine(states.LANE, states.Lane.OPENING)
         share = LaneShare(context.new_window(), context.next_number(), is_parked)
         share.give_up = lambda: self._lose(ConnectionLost(_STOOD_STILL))
-        self._ends = ends = LaneEnds(context, far, context.new_end(self._lose), share)
+        self._ends = ends = LaneEnds(context, far, context.new_end(self._lose, far.channel), share)
         self._queue, self._far, self._near = context.queue, far, ends.near
         self._sender = LaneSender(ends)
         self._receiver = LaneReceiver(ends)
@@ -145,9 +145,9 @@ class Lane:
                 with near_lock:
                     receiver.take(frame)
             if self._state in (states.Lane.OPENING, states.Lane.WORKING):
-                self._lose(self._far.explain())
+                self._lose(self._ends.context.named(self._far.explain()))
         except PscpError as error:
-            self._lose(error)
+            self._lose(self._ends.context.named(error))
         except MISSHAPEN as error:
             self._lose(misshapen(error))
         except BaseException as error:

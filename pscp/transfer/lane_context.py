@@ -9,10 +9,12 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from pscp.connect.host_names import named
 from pscp.endpoint import metadata, requests, tree
 from pscp.endpoint.end import End
 from pscp.endpoint.source import Source
 from pscp.errors import PscpError
+from pscp.locations import Location
 from pscp.transfer.lane_share import LEAST_BYTES, Window
 from pscp.transfer.rate_limiter import RateLimiter
 from pscp.transfer.work_queue import WorkQueue
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from pscp.endpoint.end import ChunkSink, ChunkSource, Reply, Stream
     from pscp.endpoint.null_ends import NullSink
     from pscp.endpoint.source import Source
+    from pscp.transports import Channel
 
     class NearEnd(Protocol):
         """The end of a lane that the coordinator asks without a channel."""
@@ -39,7 +42,18 @@ if TYPE_CHECKING:
         def answer(self, request: requests.Request, reply: Reply) -> None: ...
         def close(self) -> None: ...
 
-    MakeNear = Callable[["Lost"], NearEnd]
+    class OnwardSource(Protocol):
+        """A source that sends to the sink by itself."""
+
+        def pass_pack(
+            self,
+            number: int,
+            files: list[tree.Entry],
+            entries: list[tree.Entry],
+            take: Callable[[object], object],
+        ) -> None: ...
+
+    MakeNear = Callable[["Lost", Channel], NearEnd]
 
 Lost = Callable[[PscpError], None]  # ends a lane, and says why
 
@@ -75,17 +89,19 @@ class LaneContext:
         limiter: RateLimiter | None = None,
         stream: Stream | None = None,
         make_near: MakeNear | None = None,
+        far_host: Location | None = None,
     ) -> None:
         """Describe the lanes.
 
         With `keeps` the next copy gets their connections. `limiter` keeps all lanes under a rate.
         `stream` is this end of a stream, whose lanes have a smaller window, which grows.
-        `make_near` makes a lane's near end, where that is not here.
+        `make_near` makes a lane's near end, where that is not here; errors about the other one then
+        name `far_host`.
         """
         self.queue, self.is_push, self.keeps = queue, is_push, keeps
         self.limiter = limiter or RateLimiter(None)
         self._rtt_s, self._stream, self._umask = rtt_s, stream, metadata.current_umask()
-        self._make_near = make_near
+        self._make_near, self._far_host = make_near, far_host
         self._numbers = itertools.count(1)
 
     @property
@@ -113,9 +129,13 @@ class LaneContext:
         """Whether neither end of the copy is here."""
         return self._make_near is not None
 
-    def new_end(self, lost: Lost) -> NearEnd:
-        """Return a new near end for a lane, which `lost` ends."""
-        return self._make_near(lost) if self._make_near else End(self._umask, self._stream)
+    def named(self, error: PscpError) -> PscpError:
+        """Return an error about the far end; it names that, where there are two far ends."""
+        return named(self._far_host, error) if self._far_host is not None else error
+
+    def new_end(self, lost: Lost, far: Channel) -> NearEnd:
+        """Return a new near end for a lane, which `lost` ends; `far` leads to its far end."""
+        return self._make_near(lost, far) if self._make_near else End(self._umask, self._stream)
 
     def near_source_entries(
         self, entries: Callable[[Source], Iterator[tree.Entry]] = Source.entries

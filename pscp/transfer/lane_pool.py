@@ -150,7 +150,10 @@ class LanePool:
 
     def connect(self, wanted: Wanted) -> RemoteAgent:
         """Open the connection of a lane. Raises ConnectError."""
-        return self._terms.connections.connect(self._terms.options, wanted)
+        try:
+            return self._terms.connections.connect(self._terms.options, wanted)
+        except PscpError as error:
+            raise self.context.named(error) from None
 
     def may_connect(self, worker: Worker) -> bool:
         """Return whether the worker may connect now; if so, count it as connecting.

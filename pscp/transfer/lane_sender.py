@@ -7,6 +7,8 @@ Read next: ../endpoint/source.py.
 
 from __future__ import annotations
 
+from functools import partial
+
 from pscp.endpoint import failures, requests, source, system, tree, wire
 from pscp.transfer import answers
 from pscp.transfer.lane_ends import LaneEnds
@@ -22,6 +24,7 @@ class LaneSender:
         self._far, self._near, self._near_lock = ends.far, ends.near, ends.near_lock
         self._is_push = ends.context.is_push
         self._expected = ends.expected
+        self._onward = ends.near.onward if isinstance(ends.near, RelayEnd) else None
         self._announced: dict[int, Job] = {}  # the files that both ends know, by their numbers
 
     def start(self, number: int, work: Work) -> None:
@@ -73,14 +76,17 @@ class LaneSender:
                 rest = payload[wire.COUNT.size :]
             if is_last and not flags & wire.FAILED:
                 self._expected.digests[number] = rest.hex()
-            self._ends.wait_for_turn(len(payload), self._ends.is_cut_off)
-            self._far.send(type_, id_, offset, payload, flags)
+            if self._onward is None:
+                self._ends.wait_for_turn(len(payload), self._ends.is_cut_off)
+                self._far.send(type_, id_, offset, payload, flags)
             if is_last and flags & wire.FAILED:
                 failure = failures.checked(wire.Frame(0, 0, 0, 0, memoryview(rest)).json())
                 of_source = answers.from_source(failure)
                 self._expected.remove(number, chunk)
                 self._ends.settle(number, lambda: chunk.job.failed(chunk, of_source))
 
+        if self._onward is not None:  # the data does not come by
+            self._ends.wait_for_turn(chunk.length, self._ends.is_cut_off)
         self._near.the_source().send_chunk(chunk.job.number, chunk.offset, chunk.length, send)
 
     def _get_chunk(self, number: int, chunk: Chunk) -> None:
@@ -97,7 +103,12 @@ class LaneSender:
             self._ends.wait_for_turn(len(payload), self._ends.is_cut_off)
             self._far.send(wire.PACK, number, 0, payload)
 
-        if isinstance(self._near, RelayEnd):
+        if self._onward is not None:
+            self._ends.wait_for_turn(pack.size_bytes, self._ends.is_cut_off)
+            listed = [item.entry for item in pack.items]
+            take = partial(self._ends.take_rows, number, pack)
+            self._onward.pass_pack(number, pack.files, listed, take)
+        elif isinstance(self._near, RelayEnd):
             self._near.pack(pack.files, send)
         else:
             send(*self._near.file_source().pack(pack.files))

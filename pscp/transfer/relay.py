@@ -4,7 +4,8 @@ A copy from host to host goes through this machine. Each lane then has an agent 
 the sink's it pushes as always, and the source's takes the place of the source here. What that sends
 is passed on as it comes; the sink compares the digests that the source has computed.
 
-Not here: the lane (lane.py), a source that is at this end (endpoint/source.py).
+Not here: a copy's connections to both hosts (host_to_host.py), a lane whose data goes straight to
+the sink's host (onward.py), the lane (lane.py), a source that is at this end (endpoint/source.py).
 """
 
 from __future__ import annotations
@@ -17,20 +18,25 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pscp.connect.bootstrap import RemoteAgent
 from pscp.connect.connections import Connections, Wanted
+from pscp.connect.host_names import named, noting
 from pscp.endpoint import entries, failures, requests, session, tree, wire
 from pscp.endpoint.end import Reply, not_here
 from pscp.endpoint.source import Row, Source, listed
-from pscp.errors import CopyError, ProtocolError, PscpError
+from pscp.errors import ConnectionLost, CopyError, ProtocolError, PscpError
 from pscp.options import Options
 from pscp.transfer.lane_context import Lost
 from pscp.transfer.lane_ends import MISSHAPEN, misshapen
+from pscp.transfer.lane_share import never
 from pscp.transports import Channel
 
 if TYPE_CHECKING:
     from pscp.endpoint.null_ends import NullSink
+    from pscp.transfer.lane_context import OnwardSource
 
 Packed = Callable[[list[Row], list[bytes]], None]  # takes the rows, and the bytes
-Connect = Callable[[Callable[[Channel], None]], RemoteAgent]
+Connect = Callable[[Callable[[Channel], None], Callable[[], bool]], RemoteAgent]
+_LOGINS_MAX = 8  # at once; sshd's MaxStartups begins to refuse at 10
+_LOOK_S = 0.5  # a lane that waits to log in looks so often whether it still should
 _BEGIN = 0  # the number of the first request; the others count from 1 on
 
 
@@ -39,29 +45,48 @@ class FarSource:
 
     def __init__(self, connections: Connections, options: Options) -> None:
         self.connections, self.options = connections, options
-        self._lock = threading.Lock()  # guards what follows
+        self._changed = threading.Condition()  # guards what follows
         self.agents: list[RemoteAgent] = []  # those that no lane has
+        self._opening = 0  # logins under way
 
     def take(self, note: Callable[[str], None]) -> list[RemoteAgent]:
-        """Open the first connection. Raises ConnectError."""
-        self.agents += self.connections.take(self.options, note)
+        """Open the first connection. Raises ConnectError, which names the host."""
+        host = self.connections.host
+        try:
+            self.agents += self.connections.take(self.options, noting(host, note))
+        except PscpError as error:
+            raise named(host, error) from None
         return self.agents
 
-    def connect(self, opened: Callable[[Channel], None]) -> RemoteAgent:
+    def connect(
+        self, opened: Callable[[Channel], None], is_over: Callable[[], bool] = never
+    ) -> RemoteAgent:
         """Return a connection for a lane; `opened` gets its channel before the login.
 
-        Never prompts. Raises ConnectError.
+        Never prompts. It waits while too many log in, unless `is_over()`. Raises ConnectError.
         """
-        with self._lock:
+        with self._changed:
             far = self.agents.pop() if self.agents else None
-        if far is None:
+            while far is None and self._opening >= _LOGINS_MAX and not is_over():
+                self._changed.wait(_LOOK_S)
+            if is_over():
+                raise ConnectionLost("the lane was over before it had connected")
+            self._opening += far is None
+        if far is not None:
+            opened(far.channel)
+            return far
+        try:
             return self.connections.connect(self.options, Wanted(None, "", opened))
-        opened(far.channel)
-        return far
+        except PscpError as error:
+            raise named(self.connections.host, error) from None
+        finally:
+            with self._changed:
+                self._opening -= 1
+                self._changed.notify_all()
 
-    def near_end(self, lost: Lost) -> RelayEnd:
-        """Return the near end of a lane, which `lost` ends."""
-        return RelayEnd(self.connect, lost)
+    def near_end(self, lost: Lost, far: Channel) -> RelayEnd:
+        """Return the near end of a lane, which `lost` ends; `far` leads to its sink."""
+        return RelayEnd(self.connect, lambda error: lost(named(self.connections.host, error)))
 
     def close(self, *, is_cut: bool) -> None:
         """End all its connections."""
@@ -86,6 +111,7 @@ class RelayEnd:
     """
 
     sink: NullSink | None = None
+    onward: OnwardSource | None = None  # this, where the data does not come here
 
     def __init__(self, connect: Connect, lost: Lost) -> None:
         """`connect` opens the connection, which begin() waits for."""
@@ -128,7 +154,7 @@ class RelayEnd:
 
         Raises ConnectError, CopyError, ProtocolError.
         """
-        self._agent = agent = self._connect(self._opened)
+        self._agent = agent = self._connect(self._opened, lambda: self._is_closed)
         answer, is_failed = agent.ask(request)
         if is_failed:
             try:

@@ -30,8 +30,7 @@ from pscp.transports.remote_command import NO_PYTHON_STATUS, OLD_PYTHON_STATUS
 # As scp does: nothing of an interactive session. The user's own ControlMaster is not used: all
 # lanes would share its connection.
 _FIXED = (
-    "-T", "-x", "-oForwardAgent=no", "-oClearAllForwardings=yes", "-oPermitLocalCommand=no",
-    "-oRemoteCommand=none",
+    "-T", "-x", "-oClearAllForwardings=yes", "-oPermitLocalCommand=no", "-oRemoteCommand=none",
 )  # fmt: skip
 # For a channel of another ssh's connection: if that refuses it, ssh must not make a connection.
 _FURTHER = ("-oBatchMode=yes", "-oProxyCommand=false", "-oProxyUseFdpass=no", "-oLogLevel=ERROR")
@@ -82,6 +81,7 @@ class SshSetup:
         """
         path, is_master, persist = control or ("none", False, "")
         words = [options.program, *_FIXED, f"-oControlPath={path}"]
+        words += ["-oForwardAgent=no"] * (not options.direct)  # which may need it for the sink
         words.append(f"-oControlMaster={'yes' if is_master else 'no'}")
         words.append(f"-oControlPersist={persist if is_master and persist else 'no'}")
         if control and not is_master:

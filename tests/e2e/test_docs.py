@@ -31,7 +31,7 @@ from e2e.ways import Ran
 from e2e.world import ROOT, World, change, make_world
 from pscp.cli import arguments
 from pscp.connect import bootstrap
-from pscp.endpoint import end, failures, mirror, moving, requests, wire
+from pscp.endpoint import end, failures, mirror, moving, wire
 from pscp.selftest.servers import PrivateServer
 
 SCRIPT = ROOT / "scripts" / "docs"
@@ -236,8 +236,7 @@ def test_the_protocol_lists_every_request() -> None:
     for name in bootstrap.COPY_MODULES:
         importlib.import_module(f"pscp.endpoint.{name}")
     assert mirror.Extras in end.ANSWERS and moving.RemoveSources in end.ANSWERS
-    answered = {kind.__name__ for kind in (*end.ANSWERS, *requests.OF_GATHERING)}
-    assert listed == answered | {"Finish", "Pack", "OpenPlane"}
+    assert listed == {kind.__name__ for kind in end.ANSWERS} | {"Pack", "OpenPlane"}
 
 
 def test_the_protocol_lists_every_frame_and_kind_of_failure() -> None:

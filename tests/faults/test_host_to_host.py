@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from compare import assert_same_tree
@@ -22,12 +24,21 @@ from pscp.endpoint import wire
 from pscp.errors import ProtocolError
 from pscp.locations import Location
 from pscp.progress import Silent
-from pscp.transfer import copy
+from pscp.selftest.servers import PrivateServer
+from pscp.transfer import copy, relay
 from pscp.transports import Channel, open_channel
 
 pytestmark = pytest.mark.needs_ssh(reason="direct lanes lead to the sink alone")
 
 SINK, SOURCE = ("to", 0), ("from", 1)  # where DATA frames go, and over which connection
+
+
+class Told(Silent):
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.texts.append(text)
 
 
 def through_here(way: Way, **fields: Any) -> pscp.Result:
@@ -158,14 +169,72 @@ def test_the_path_is_that_to_both_hosts(push: Way, monkeypatch: pytest.MonkeyPat
     """A near sink's few lanes and small windows would not fill the path to a far source."""
     monkeypatch.setattr(copy, "path_rtt_s", lambda far: 0.015)
     fill(push.source / "file", 10)
-    told: list[str] = []
-
-    class Told(Silent):
-        def note(self, text: str) -> None:
-            told.append(text)
-
-    result = through_here(push, connections=None, verbose=True, reporter=Told())
+    told = Told()
+    result = through_here(push, connections=None, verbose=True, reporter=told)
     assert result.ok
-    assert any("a round trip takes 30.0 ms" in text for text in told), told
+    assert any("a round trip takes 30.0 ms" in text for text in told.texts), told.texts
     remembered = [path.read_text() for path in (push.home / "state").rglob("hosts*")]
     assert not any('"push"' in text for text in remembered), "as if the path were the sink's"
+
+
+def test_messages_name_the_host_that_they_are_about(push: Way, quick_retries: None) -> None:
+    fill_all(push)
+    breaking = push.breaking().rule("kill", way="from", connections=[1], after=4 * MIB)
+    told = Told()
+    result = through_here(push, program=breaking.program, verbose=True, reporter=told)
+    assert result.ok
+    lost = [text for text in told.texts if "connection was lost" in text]
+    assert lost and all(push.server.host in text for text in lost), told.texts
+
+
+def test_the_host_without_python_is_named(
+    push: Way, make_sshd: Callable[..., PrivateServer], tmp_path: Path
+) -> None:
+    config, shell = tmp_path / "config", tmp_path / "shell"
+    shell.write_text("#!/bin/sh\nexit 97\n")  # as the remote command where there is no python3
+    shell.chmod(0o755)
+    without = make_sshd(shell=str(shell))
+    text = Path(without.ssh_config).read_text().replace(without.host, "bare", 1)
+    config.write_text(f"{text}\n{Path(push.server.ssh_config).read_text()}")
+    fill(push.source / "file", 10)
+    there = f"{push.server.host}:{push.destination}"
+    for froms, to in ((f"bare:{push.source}/file", there), (there, f"bare:{push.destination}")):
+        with pytest.raises(pscp.errors.NoPython, match=r"^bare: "):
+            pscp.copy(
+                froms, to, config_file=str(config), batch=True, remote="agent", recursive=True
+            )
+
+
+def test_what_a_source_over_sftp_loses_is_said(push: Way) -> None:
+    fill(push.source / "file", 10)
+    told = Told()
+    through_here(push, remote="sftp", archive=True, reporter=told)
+    lost = [text for text in told.texts if "not kept" in text]
+    assert len(lost) == 2 and sum("hard links become" in text for text in lost) == 1, told.texts
+    assert all(text.startswith(f"{push.server.host}: over SFTP") for text in lost)
+
+
+def test_eight_lanes_log_in_at_the_source_at_once() -> None:
+    opening, gate = threading.Semaphore(0), threading.Event()
+
+    class Slow:
+        host = Location("there:", "", "there")
+
+        def connect(self, options: pscp.Options, wanted: object) -> str:
+            opening.release()
+            gate.wait(PATIENCE_S)
+            return "connected"
+
+    far = relay.FarSource(cast("Any", Slow()), pscp.Options())
+    threads = [threading.Thread(target=far.connect, args=[print]) for _ in range(12)]
+    for thread in threads:
+        thread.start()
+    for _ in range(8):
+        assert opening.acquire(timeout=PATIENCE_S)
+    assert not opening.acquire(timeout=0.05)
+    with pytest.raises(pscp.errors.ConnectionLost):  # a lane that is over does not wait for it
+        far.connect(print, lambda: True)
+    gate.set()
+    for thread in threads:
+        thread.join()
+    assert all(opening.acquire(timeout=0) for _ in range(4))

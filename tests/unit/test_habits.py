@@ -59,6 +59,17 @@ def test_what_stands_after_dashes_is_no_option() -> None:
     assert [each.text for each in command.sources] == ["-z"]
 
 
+def test_the_agent_is_forwarded_beside_direct_and_never_for_acls() -> None:
+    def options(*words: str) -> Options:
+        command = cli.parse([*words, "there:a", "host:c"])
+        assert isinstance(command, cli.Command)
+        return command.options
+
+    assert options("-rA", "--direct").ssh_options == ("ForwardAgent=yes",)
+    assert options("-aA", "--direct").ssh_options == ()
+    assert options("-aA").ssh_options == ()
+
+
 @pytest.mark.parametrize(
     ("typed", "said"),
     [

@@ -34,7 +34,9 @@ from pscp.sftp import moving as sftp_moving  # noqa: F401
 
 # What only some copies ask: of modules that the agent gets when such a copy begins.
 OF_A_COPY = [*listings.OF_SOURCE, *listings.OF_SINK]
-OF_MODULES = [importlib.import_module(f"pscp.endpoint.{name}") for name in ("owners", "chosen")]
+OF_MODULES = [
+    importlib.import_module(f"pscp.endpoint.{name}") for name in ("owners", "chosen", "onward")
+]
 KINDS = [
     *requests.OF_EITHER, *requests.OF_SOURCE, *requests.OF_SINK, *requests.OF_STREAM,
     *(kind for module in OF_MODULES for kind in module.REQUESTS),
@@ -180,10 +182,10 @@ def test_the_file_that_a_request_is_about() -> None:
 
 
 def test_either_end_answers_every_request() -> None:
-    # answered later, by a frame of its own kind, and by the agent's process alone
-    apart = {requests.Finish, requests.Pack, requests.OpenPlane}
-    assert {*end.ANSWERS, *requests.OF_GATHERING} | apart == set(KINDS)
+    apart = {requests.Pack, requests.OpenPlane}  # by a frame of its own kind, and by the process
+    assert {*end.ANSWERS} | apart == set(KINDS)
     agents_alone = {requests.OpenPlane, requests.Cpu, requests.Kernel, inplace.Become, reuse.Reuse}
-    agents_alone |= {hardlinks.LinkFolders, hardlinks.LinkSame}
+    agents_alone |= {hardlinks.LinkFolders, hardlinks.LinkSame, requests.Learn}
+    agents_alone |= {*OF_MODULES[2].REQUESTS}
     without_sftp = agents_alone | {*requests.OF_STREAM, *OF_A_COPY}
     assert sftp_end.ANSWERS.keys() | {requests.Pack} == set(KINDS) - without_sftp

@@ -1,0 +1,103 @@
+"""The near end of a lane whose data goes from the source's host to the sink's (--direct).
+
+The agent of the source's host is asked for each chunk and pack. It sends them to the sink's agent,
+and tells here the digests and what could not be read.
+
+Not here: a lane whose data passes through here (relay.py), the way to the sink's agent
+(../connect/onward.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pscp.connect.bootstrap import RemoteAgent
+from pscp.connect.connections import Connections
+from pscp.connect.onward import OnwardChannel, OnwardOpener
+from pscp.endpoint import failures, onward, requests, tree, wire
+from pscp.endpoint.end import Reply
+from pscp.endpoint.source import listed
+from pscp.errors import CopyError, ProtocolError
+from pscp.locations import Location
+from pscp.transfer.lane_context import Lost
+from pscp.transfer.relay import FarSource, RelayEnd
+from pscp.transports import Channel
+
+
+class DirectSource(FarSource):
+    """The host of the source, where that connects to the sink's host itself."""
+
+    def onward(self, source: Location, sink: Location) -> Connections:
+        """Return the connections to the sink's host, of which none is made yet."""
+        made = Connections(sink, OnwardOpener(self.connect, source, sink))
+        made.keeps = False
+        return made
+
+    def near_end(self, lost: Lost, far: Channel) -> RelayEnd:
+        assert isinstance(far, OnwardChannel)
+        return OnwardEnd(far, lost)
+
+
+class OnwardEnd(RelayEnd):
+    """A source at another host, which sends to the sink by itself.
+
+    The lane's sending thread asks; the channel's thread takes the answers.
+    """
+
+    def __init__(self, channel: OnwardChannel, lost: Lost) -> None:
+        super().__init__(_no_connection, lost)
+        self._onward, self.onward = channel, self
+
+    def begin(self, request: requests.Begin) -> None:
+        """Have the agent be the source; what it cannot begin ends the lane."""
+
+        def begun(answer: object, is_failed: bool) -> None:
+            if is_failed:
+                failure = failures.checked(answer)
+                message = f"{failure['path']}: {failure['message']}".lstrip(": ")
+                self._lost(CopyError(message))
+
+        self.answer(request, begun)
+
+    def cut(self) -> None:
+        self._onward.end()
+
+    def close(self) -> None:
+        self._onward.close()
+
+    def send_chunk(self, id_: int, offset: int, length: int, send: wire.Send) -> None:
+        """Have a chunk go to the sink; `send` gets its DIGEST frame alone."""
+
+        def passed(answer: object, is_failed: bool) -> None:
+            if is_failed or not isinstance(answer, list):
+                raise ProtocolError("a chunk that did not go to the sink")
+            flags, digest = answer
+            send(wire.DIGEST, id_, offset, bytes.fromhex(digest), flags)
+
+        self.answer(onward.PassChunk(id_, offset, length), passed)
+
+    def pass_pack(
+        self,
+        number: int,
+        files: list[tree.Entry],
+        entries: list[tree.Entry],
+        take: Callable[[object], object],
+    ) -> None:
+        """Have small files go to the sink, as a frame with this number; `take` gets their rows."""
+
+        def passed(rows: object, is_failed: bool) -> None:
+            if is_failed or not isinstance(rows, list) or len(rows) != len(files):
+                raise ProtocolError("a pack of other files than were asked for")
+            take(rows)
+
+        self.answer(onward.PassPack(number, [listed(file) for file in files], entries), passed)
+
+    def answer(self, request: requests.Request, reply: Reply) -> None:
+        self._onward.ask(request, reply)
+
+    def _send(self, type_: int, id_: int, offset: int, payload: bytes) -> None:
+        self._onward.send(type_, id_, payload)
+
+
+def _no_connection(opened: object, is_over: object) -> RemoteAgent:
+    raise AssertionError("the channel has the connection")

@@ -1,0 +1,323 @@
+"""--direct: the source's host sends to the sink's by an ssh of its own; only control passes here.
+
+Both hosts are one server, whose `ssh` is a script of the test: it finds the server again, and may
+break what goes that way (relay.py).
+
+Not here: a copy that goes through this machine (test_host_to_host.py).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shlex
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import threading
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from compare import assert_same_tree
+from conftest import QUICK_LOGINS, MakeFar, command_line, require_sshd, shared
+
+import pscp
+from faults.conftest import MIB, PROGRAM, Breaking, Way, fill, until
+from faults.hostile_channel import HostileChannel
+from faults.interposed import relay_argv
+from faults.test_host_to_host import Told, fill_all
+from pscp.connect import bootstrap, onward, ssh_opener
+from pscp.endpoint import wire
+from pscp.errors import ConnectError, ProtocolError, UsageError
+from pscp.processes import descendants
+from pscp.selftest.servers import PrivateServer, SshdServer
+from pscp.transfer import rate_limiter
+
+pytestmark = pytest.mark.needs_ssh(reason="the ssh at the source's host is OpenSSH's")
+
+
+@pytest.fixture(scope="module")
+def hosts(make_far: MakeFar, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrivateServer]:
+    """A server that is both hosts; `folder / "bin"` comes first in its PATH."""
+    require_sshd()
+    here = tmp_path_factory.mktemp("bin")
+    its = make_far()
+    environment = {**its, "PATH": f"{here}:{its['PATH']}"}
+    with shared(lambda: SshdServer(QUICK_LOGINS, environment=environment)) as server:
+        (server.folder / "bin").symlink_to(here)
+        yield server
+
+
+class SshThere:
+    """The program that the source's host has for an ssh."""
+
+    def __init__(self, hosts: PrivateServer) -> None:
+        self._hosts = hosts
+        self.runs()
+
+    def runs(self, *words: str, before: tuple[str, ...] = (), has_key: bool = True) -> None:
+        """Have it be ssh with these options first, run by the words in `before`."""
+        config = Path(self._hosts.ssh_config)
+        if not has_key:
+            lines = config.read_text().splitlines()
+            config = config.with_name("without_key")
+            config.write_text("\n".join(line for line in lines if "Identit" not in line))
+        argv = shlex.join([*before, "/usr/bin/ssh", *words, "-F", str(config)])
+        script = self._hosts.folder / "bin" / "ssh"
+        script.write_text(f'#!/bin/sh\nexec {argv} "$@"\n')
+        script.chmod(0o755)
+
+    def breaks(self, breaking: Breaking) -> None:
+        self.runs(before=tuple(relay_argv(str(breaking.folder), "agent")))
+
+
+@pytest.fixture
+def ssh_there(hosts: PrivateServer) -> SshThere:
+    return SshThere(hosts)
+
+
+def direct(way: Way, hosts: PrivateServer, **fields: Any) -> pscp.Result:
+    far = f"{hosts.host}:"
+    chosen: dict[str, Any] = {
+        "config_file": hosts.ssh_config, "batch": True, "recursive": True, "connections": 1,
+        "direct": True, **fields,
+    }  # fmt: skip
+    return pscp.copy(f"{far}{way.source}/.", f"{far}{way.destination}", **chosen)
+
+
+def assert_done(way: Way, result: pscp.Result) -> None:
+    assert result.ok, result.failures
+    assert_same_tree(way.source, way.destination)
+    assert not way.parts()
+
+
+def test_a_tree_of_which_no_data_comes_here(
+    push: Way, hosts: PrivateServer, ssh_there: SshThere, quick_retries: None
+) -> None:
+    fill_all(push)
+    (push.source / "link").symlink_to("big")
+    os.link(push.source / "big", push.source / "hard")
+    watching = push.breaking()
+    for way in ("to", "from"):
+        for type_ in (wire.DATA, wire.PACK):
+            watching.rule("kill", way=way, connections=[0, 1], type=type_)
+    fields = {"archive": True, "program": watching.program}
+    told = Told()
+    direct_one = direct(push, hosts, strong=True, verbose=True, reporter=told, **fields)
+    assert any(text.endswith("straight there") for text in told.texts), told.texts
+    assert_done(push, direct_one)
+    assert direct_one.connections_lost == 0
+    assert direct_one.bytes_sent == direct_one.bytes > 9 * MIB
+    again = direct(push, hosts, checksum=True, **fields)
+    assert (again.ok, again.bytes_sent) == (True, 0)
+    (push.destination / "big").unlink()
+    for connection in watching.folder.glob("connection-*"):
+        connection.unlink()
+    through_here = direct(push, hosts, direct=False, **fields)
+    assert through_here.connections_lost > 0, "what would have been seen"
+
+
+def test_several_lanes_and_a_limit(
+    push: Way, hosts: PrivateServer, ssh_there: SshThere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[int] = []
+    monkeypatch.setattr(
+        rate_limiter.RateLimiter, "wait", lambda self, size, is_over: waited.append(size)
+    )
+    fill_all(push)
+    result = direct(push, hosts, connections=3, limit_kbit_s=8000)
+    assert_done(push, result)
+    assert result.bytes <= sum(waited) < 1.1 * result.bytes + MIB
+    assert max(waited) < MIB // 2, "each goes at once: larger ones would be a row of bursts"
+
+
+@pytest.mark.parametrize("do", ["kill", "flip"])
+def test_the_way_onward_breaks(
+    push: Way, hosts: PrivateServer, ssh_there: SshThere, quick_retries: None, do: str
+) -> None:
+    fill_all(push)
+    ssh_there.breaks(push.breaking().rule(do, way="to", after=4 * MIB))
+    result = direct(push, hosts, chunk_bytes=MIB)
+    assert_done(push, result)
+    assert (result.connections_lost, result.chunks_resent) == ((1, 0) if do == "kill" else (0, 1))
+
+
+def test_the_way_onward_stands_still(
+    push: Way,
+    hosts: PrivateServer,
+    ssh_there: SshThere,
+    quick_retries: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(bootstrap, "SILENCE_S", 3.0)
+    fill_all(push)
+    ssh_there.breaks(push.breaking().rule("stop", way="to", after=2 * MIB))
+    result = direct(push, hosts, chunk_bytes=MIB)
+    assert_done(push, result)
+    assert result.connections_lost >= 1
+
+
+def test_the_connection_to_the_source_dies(
+    push: Way, hosts: PrivateServer, ssh_there: SshThere, quick_retries: None
+) -> None:
+    fill_all(push)
+    breaking = push.breaking().rule(
+        "kill", way="to", contains="PassChunk", type=wire.ASK, after=300
+    )
+    result = direct(push, hosts, program=breaking.program, chunk_bytes=MIB)
+    assert_done(push, result)
+    assert result.connections_lost == 1
+
+
+def test_a_file_that_changes_fails_alone(
+    push: Way, hosts: PrivateServer, ssh_there: SshThere
+) -> None:
+    fill_all(push)
+    breaking = push.breaking().rule("block", way="to", contains="PassChunk", type=wire.ASK)
+    results: list[pscp.Result] = []
+    copy = threading.Thread(
+        target=lambda: results.append(direct(push, hosts, program=breaking.program))
+    )
+    copy.start()
+    until(lambda: breaking.blocked)
+    with open(push.source / "big", "ab") as file:
+        file.write(b"more")
+    breaking.go()
+    copy.join()
+    assert [(failure.path, failure.error) for failure in results[0].failures] == [
+        ("big", "SourceChanged")
+    ]
+    assert (push.destination / "1" / "1").read_bytes() == (push.source / "1" / "1").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("-oPreferredAuthentications=none",), "Permission denied"),
+        (("-oUserKnownHostsFile=/dev/null",), "host key is known"),
+        (("-oHostName=nowhere.invalid",), "Could not resolve hostname"),
+    ],
+)
+def test_a_host_that_the_source_cannot_log_in_to(
+    push: Way, hosts: PrivateServer, ssh_there: SshThere, words: tuple[str, ...], said: str
+) -> None:
+    fill(push.source / "file", 10)
+    ssh_there.runs(*words)
+    with pytest.raises(ConnectError) as caught:
+        direct(push, hosts)
+    message = caught.value.message
+    assert said in message and f"from {hosts.host} to {hosts.host}" in message
+    assert "leave out --direct" in caught.value.hint and "ForwardAgent" in caught.value.hint
+    assert caught.value.exit_code == 3
+    assert list(push.destination.iterdir()) == []
+
+
+def test_a_source_without_ssh(
+    push: Way, hosts: PrivateServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(push.source / "file", 10)
+    monkeypatch.setattr(onward, "words", lambda *where: ["no-such-ssh"])
+    with pytest.raises(ConnectError, match="cannot run ssh"):
+        direct(push, hosts)
+
+
+def test_the_agent_is_forwarded_only_when_asked(
+    push: Way, hosts: PrivateServer, ssh_there: SshThere, ssh_agent: None
+) -> None:
+    fill(push.source / "file", 10)
+    ssh_there.runs(has_key=False)
+    here = "IdentityAgent=SSH_AUTH_SOCK"
+    with pytest.raises(ConnectError, match="Permission denied"):
+        direct(push, hosts, ssh_options=(here,))
+    result = direct(push, hosts, ssh_options=(here, "ForwardAgent=yes"))
+    assert_done(push, result)
+
+
+@pytest.fixture
+def ssh_agent(hosts: PrivateServer, push: Way, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """An ssh-agent that has the key of the hosts."""
+    socket = str(push.home / "agent")
+    monkeypatch.setenv("SSH_AUTH_SOCK", socket)
+    agent = subprocess.Popen(["ssh-agent", "-D", "-a", socket], stdout=subprocess.DEVNULL)
+    try:
+        until(lambda: os.path.exists(socket))
+        subprocess.run(["ssh-add", "-q", hosts.folder / "user_key"], check=True)
+        yield
+    finally:
+        agent.terminate()
+        agent.wait()
+
+
+def is_full(hosts: PrivateServer, breaking: Breaking) -> bool:
+    """Is the pipe to what breaks, in the place of the source's ssh, full?"""
+    for process in descendants(hosts.pid):
+        if str(breaking.folder) in command_line(process.pid):
+            fd = os.open(f"/proc/{process.pid}/fd/0", os.O_RDONLY | os.O_NONBLOCK)
+            room = fcntl.fcntl(fd, 1032)  # F_GETPIPE_SZ
+            waiting = struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, b"1234"))[0]
+            os.close(fd)
+            return bool(waiting > room * 3 // 4)
+    return False
+
+
+@pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGKILL])
+def test_it_is_cut_short_and_goes_on(
+    push: Way, hosts: PrivateServer, ssh_there: SshThere, kind: signal.Signals
+) -> None:
+    """What the check for leaks finds at either host fails the test."""
+    fill(push.source / "big", 20 * MIB)
+    breaking = push.breaking().rule("block", way="to", after=8 * MIB)
+    ssh_there.breaks(breaking)
+    far = f"{hosts.host}:"
+    words = ["-F", hosts.ssh_config, "-B", "-r", "-c", "1", "--direct", "--chunk-size", "1M"]
+    where = [f"{far}{push.source}/.", f"{far}{push.destination}"]
+    argv = [sys.executable, "-c", PROGRAM, *words, *where]
+    command = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    until(lambda: breaking.blocked)
+    until(lambda: is_full(hosts, breaking))  # the source's agent waits to write
+    command.send_signal(kind)
+    assert command.wait() == (130 if kind == signal.SIGINT else -kind)
+    ssh_there.runs()
+    result = direct(push, hosts)
+    assert_done(push, result)
+    assert result.bytes_resumed >= 4 * MIB
+
+
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        'Answers:["Learn", 5, true]',
+        'Answers:["Dial", 5, true]',
+        'Answers:["Dial", 5, false]',
+        'Answers:["Dial", [3, "eA=="], false]',
+        'Answers:["Dial", [1, "eA=="], false]',
+    ],
+)
+def test_a_hostile_source_ends_the_copy(
+    push: Way, scenario: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bootstrap, "SILENCE_S", 1.0)
+    channel = partial(HostileChannel, scenario)
+    monkeypatch.setattr(ssh_opener, "open_channel", lambda *given, **fields: channel())
+    fields: dict[str, Any] = {"recursive": True, "batch": True, "timeout_s": 1, "direct": True}
+    with pytest.raises((ProtocolError, ConnectError)):
+        pscp.copy("hostile:tree", "there:x", config_file=push.server.ssh_config, **fields)
+
+
+@pytest.mark.parametrize(
+    ("froms", "to", "fields", "said"),
+    [
+        ("x", "there:y", {}, "from host to host"),
+        ("here:x", "y", {}, "from host to host"),
+        ("here:x", "there:y", {"plane": "tls"}, "--plane"),
+        ("here:x", "there:y", {"remote": "sftp"}, "needs the agent"),
+    ],
+)
+def test_what_cannot_be(froms: str, to: str, fields: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        pscp.copy(froms, to, direct=True, **fields)
