@@ -15,6 +15,7 @@ from pscp.endpoint.source import Source
 from pscp.errors import PscpError
 from pscp.transfer.lane_share import LEAST_BYTES, Window
 from pscp.transfer.rate_limiter import RateLimiter
+from pscp.transfer.shared_reads import Reader, SharingEnd
 from pscp.transfer.work_queue import WorkQueue
 
 if TYPE_CHECKING:
@@ -75,17 +76,19 @@ class LaneContext:
         limiter: RateLimiter | None = None,
         stream: Stream | None = None,
         make_near: MakeNear | None = None,
+        reader: Reader | None = None,
     ) -> None:
         """Describe the lanes.
 
         With `keeps` the next copy gets their connections. `limiter` keeps all lanes under a rate.
         `stream` is this end of a stream, whose lanes have a smaller window, which grows.
-        `make_near` makes a lane's near end, where that is not here.
+        `make_near` makes a lane's near end, where that is not here. `reader` is this copy, where it
+        shares its reads with others.
         """
         self.queue, self.is_push, self.keeps = queue, is_push, keeps
         self.limiter = limiter or RateLimiter(None)
         self._rtt_s, self._stream, self._umask = rtt_s, stream, metadata.current_umask()
-        self._make_near = make_near
+        self._make_near, self._reader = make_near, reader
         self._numbers = itertools.count(1)
 
     @property
@@ -115,7 +118,11 @@ class LaneContext:
 
     def new_end(self, lost: Lost) -> NearEnd:
         """Return a new near end for a lane, which `lost` ends."""
-        return self._make_near(lost) if self._make_near else End(self._umask, self._stream)
+        if self._make_near is not None:
+            return self._make_near(lost)
+        if self._reader is not None and self.is_push:
+            return SharingEnd(self._umask, self._reader)
+        return End(self._umask, self._stream)
 
     def near_source_entries(
         self, entries: Callable[[Source], Iterator[tree.Entry]] = Source.entries
