@@ -10,9 +10,10 @@ same for asyncio. What goes wrong as a whole is raised as a subclass of pscp.Psc
 was not copied is a Failure in the result's `failures`.
 
 Everything is imported on first use, so that the command line starts quickly: copy() and Session
-from api.py, the errors from errors.py, Options from options.py, Location from locations.py, Result
-and Counters from progress.py, clean() from cleaning.py, measure() from measuring/measure.py,
-replicate() from zfs/replicate.py. The types of the keywords are in option_fields.py.
+from api.py, fan_out() from deliveries.py, the errors from errors.py, Options from options.py,
+Location from locations.py, Result and Counters from progress.py, clean() from cleaning.py,
+measure() from measuring/measure.py, replicate() from zfs/replicate.py. The types of the keywords
+are in option_fields.py.
 Read next: api.py.
 """
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from pscp.callbacks import FileEvent as FileEvent
     from pscp.cleaning import Cleaned as Cleaned
     from pscp.cleaning import clean as clean
+    from pscp.deliveries import Delivery as Delivery
+    from pscp.deliveries import fan_out as fan_out
     from pscp.errors import AuthenticationError as AuthenticationError
     from pscp.errors import Cancelled as Cancelled
     from pscp.errors import CommandFailed as CommandFailed
@@ -110,18 +113,19 @@ _HOMES = {  # where what is in __all__ comes from; all else is in errors.py
     "Replicated": "zfs.replicate", "Ran": "stream.stream", "clean": "cleaning",
     "Cleaned": "cleaning", "JobTerms": "transfer.job_terms",
     "Moves": "transfer.moves",
+    "fan_out": "deliveries", "Delivery": "deliveries",
 }  # fmt: skip
 __all__ = [
     "AuthenticationError", "Cancelled", "Cleaned", "CommandFailed", "ConnectError",
     "ConnectionFull", "ConnectionLost", "CopyError", "CopyRunning", "Counters", "DatasetBusy",
-    "DatasetError", "DestinationError", "DestinationExists", "Diverged", "Failure", "FileError",
-    "FileEvent", "HostKeyError", "Interrupted", "ItemError", "JobTerms", "Location", "Measurement",
-    "Moves", "NoAgent", "NoCommonSnapshot", "NoPython", "NoSftp", "NoSnapshot", "NoSpace",
-    "NoSuchDataset", "NoZfs", "Options", "ProtocolError", "PscpError", "Ran", "Replicated",
-    "Result", "ResumeRefused", "Session", "SnapshotExists", "SourceChanged", "StreamCut",
-    "StreamRejected", "SystemFailure", "Terminated", "Unreachable", "UnsafeName",
-    "UnsupportedFile", "UsageError", "VerifyError", "ZfsDenied", "clean", "copy", "measure",
-    "parse_location", "replicate",
+    "DatasetError", "Delivery", "DestinationError", "DestinationExists", "Diverged", "Failure",
+    "FileError", "FileEvent", "HostKeyError", "Interrupted", "ItemError", "JobTerms",
+    "Location", "Measurement", "Moves", "NoAgent", "NoCommonSnapshot", "NoPython", "NoSftp",
+    "NoSnapshot", "NoSpace", "NoSuchDataset", "NoZfs", "Options", "ProtocolError", "PscpError",
+    "Ran", "Replicated", "Result", "ResumeRefused", "Session", "SnapshotExists",
+    "SourceChanged", "StreamCut", "StreamRejected", "SystemFailure", "Terminated",
+    "Unreachable", "UnsafeName", "UnsupportedFile", "UsageError", "VerifyError", "ZfsDenied",
+    "clean", "copy", "fan_out", "measure", "parse_location", "replicate",
 ]  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""What a program with asyncio calls: copy(), copying() with its progress, and Session.
+"""What a program with asyncio calls: copy(), copying() with its progress, fan_out(), and Session.
 
 Each call runs in a thread of its own, over the calls of api.py. Where its task is cancelled the
 call is ended as by Session.cancel(): what had landed is kept, and CancelledError goes on only when
@@ -13,12 +13,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from pscp import api, errors, stops
+from pscp import api, deliveries, errors, stops
 from pscp.api import Command, OnFile, Patterns, Place, Source
 from pscp.locations import Location
 from pscp.options import Options
@@ -74,6 +74,24 @@ def copying(
         api.copy, options=options, exclude=exclude, include=include, terms=terms, **fields
     )
     return Copying(partial(given, sources, destination, on_file=on_file))
+
+
+async def fan_out(
+    sources: Source,
+    destinations: Sequence[Place],
+    *,
+    options: Options | None = None,
+    max_hosts: int | None = None,
+    exclude: Patterns = (),
+    include: Patterns = (),
+    on_file: deliveries.OnFile | None = None,
+    terms: JobTerms | None = None,
+    **fields: Unpack[OptionFields],
+) -> tuple[deliveries.Delivery, ...]:
+    """As pscp.fan_out(). `on_file` and `terms` are called in other threads than the loop's."""
+    given = partial(deliveries.fan_out, options=options, exclude=exclude, include=include, **fields)
+    more = partial(given, max_hosts=max_hosts, on_file=on_file, terms=terms)
+    return await _Call(partial(more, sources, destinations)).result()
 
 
 class Copying:

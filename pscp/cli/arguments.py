@@ -95,6 +95,7 @@ def make_parser() -> Parser:
     add_what_is_copied(parser.add_argument_group("what is copied"))
     add_which_files(parser.add_argument_group("which files"))
     add_what_is_done_there(parser.add_argument_group("what happens at the destination"))
+    add_to_several(parser.add_argument_group("to several destinations"))
     add_how_it_is_checked(parser.add_argument_group("how it is verified and resumed"))
     sent = parser.add_argument_group("how it is sent")
     add_how_it_is_sent(sent)
@@ -108,6 +109,22 @@ def make_parser() -> Parser:
     add_what_is_shown(parser.add_argument_group("what is shown"))
     add_what_is_no_copy(parser.add_argument_group("instead of a copy"))
     return parser
+
+
+def add_to_several(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--fan-out",
+        action="store_true",
+        help="copy to every HOST:PATH that is given, at once: SOURCE... HOST1:PATH HOST2:PATH...",
+    )
+    number(
+        group,
+        "",
+        "--max-hosts",
+        "max_hosts",
+        metavar="N",
+        help="with --fan-out, the most destinations at a time (all)",
+    )
 
 
 def add_how_it_is_checked(group: argparse._ArgumentGroup) -> None:

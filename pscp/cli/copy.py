@@ -41,6 +41,15 @@ class Command(NamedTuple):
     options: Options
 
 
+class FanOut(NamedTuple):
+    """A command line that copies to several destinations."""
+
+    sources: tuple[Location, ...]
+    destinations: tuple[Location, ...]
+    options: Options
+    max_hosts: int | None
+
+
 class Measure(NamedTuple):
     """A command line that asks what is best for this host."""
 
@@ -104,7 +113,7 @@ def answer_help(name: str, make: Callable[[], Parser], argv: Sequence[str]) -> b
     return True
 
 
-def parse(argv: Sequence[str]) -> Command | Piped | Measure | Clean | Connections:
+def parse(argv: Sequence[str]) -> Command | FanOut | Piped | Measure | Clean | Connections:
     """Read a command line, or raise UsageError; looks at local sources, contacts nothing."""
     values, texts = make_parser().read(argv, '; a path that starts with "-" goes after --')
     others = {name for name in _NO_COPY if values.pop(name, False)}
@@ -116,7 +125,12 @@ def parse(argv: Sequence[str]) -> Command | Piped | Measure | Clean | Connection
             from0=values.get("from0", False),
             stdin_is_taken="-" in texts or values.get("files_from") == "-",
         )
+    is_fan_out, max_hosts = values.pop("fan_out", False), values.pop("max_hosts", None)
     options = Options(**values)
+    if is_fan_out or max_hosts is not None:
+        if others or not is_fan_out:
+            raise UsageError("--max-hosts goes with --fan-out, and that with a copy alone")
+        return as_fan_out(texts, options, max_hosts)
     if others:
         return as_no_copy(texts, options, others)
     if "-" in texts and len(texts) == 2:
@@ -172,21 +186,47 @@ def as_copy(texts: list[str], options: Options) -> Command:
             hint = f"./{each.text} is the file, and ssh://HOST/PATH always a host's"
             raise UsageError(f"{each.text} is a file here, and reads as HOST:PATH", hint)
     check_direction(sources, destination)
+    check_folders(sources, options)
+    return Command(tuple(sources), destination, options)
+
+
+def as_fan_out(texts: list[str], options: Options, max_hosts: int | None) -> FanOut:
+    usage = "usage: pscp --fan-out [options] SOURCE... HOST:PATH..."
+    locations = [parse_location(text) for text in texts]
+    first = next((at for at, each in enumerate(locations) if each.is_remote), len(locations))
+    sources, destinations = tuple(locations[:first]), tuple(locations[first:])
+    if not sources or not destinations:
+        missing = "a destination" if sources else "a source on this machine"
+        raise UsageError(f"{missing} is missing", usage)
+    for each in destinations:
+        if not each.is_remote:
+            raise UsageError(f"{each.text}: a source stands before the destinations", usage)
+    check_folders(sources, options)
+    return FanOut(sources, destinations, options, max_hosts)
+
+
+def check_folders(sources: Sequence[Location], options: Options) -> None:
+    """Raise UsageError for a folder here that would not be copied."""
     for source in sources:
         needs_r = not (source.is_remote or options.recursive or options.files_from)
         if needs_r and os.path.isdir(source.path):
             hint = "-r copies folders, -a with everything"
             raise UsageError(f"{source.path} is a folder: use -r", hint)
-    return Command(tuple(sources), destination, options)
 
 
-def run(command: Command | Piped | Measure | Clean | Connections, words: Sequence[str] = ()) -> int:
+def run(
+    command: Command | FanOut | Piped | Measure | Clean | Connections, words: Sequence[str] = ()
+) -> int:
     """Do what a command line with these words asks for; returns the exit code."""
     from pscp.endpoint import system
 
     system.raise_descriptor_limit()
     if isinstance(command, Command):
         return run_copy(command, words)
+    if isinstance(command, FanOut):
+        from pscp.cli import fan_out
+
+        return fan_out.run(*command, words)
     if isinstance(command, Measure):
         return run_measure(command)
     if isinstance(command, Clean):

@@ -10,6 +10,7 @@ import os
 import select
 import subprocess
 import termios
+import threading
 from collections.abc import Iterator, Sequence
 
 from pscp import terminal_text
@@ -18,6 +19,7 @@ from pscp.signals import last_act
 _TERMINAL = "/dev/tty"
 _ANSWER_MAX_BYTES = 1024
 _END_S = 2.0
+_turn = threading.Lock()  # held while a person is asked: logins to several hosts run at once
 _NO_KEYS = (termios.VSUSP, termios.VQUIT)  # they would leave the terminal without its echo
 
 
@@ -39,7 +41,7 @@ def ask(prompt: str, hint: str, is_secret: bool, until: Sequence[int]) -> str | 
     except OSError:
         raise NobodyToAsk from None
     try:
-        with terminal_text.pause_progress():
+        with _turn, terminal_text.pause_progress():
             return _on_terminal(fd, prompt, hint, is_secret, until)
     finally:
         os.close(fd)

@@ -39,6 +39,7 @@ from pscp.transfer.lane_pool import LanePool
 from pscp.transfer.negotiation import Agreement, CopyRequest, Negotiation, replace_dead
 from pscp.transfer.rate_limiter import RateLimiter
 from pscp.transfer.relative import folders_above
+from pscp.transfer.shared_reads import reader_here
 from pscp.transfer.work_queue import WorkQueue
 
 if TYPE_CHECKING:
@@ -394,6 +395,7 @@ def make_pool(
         stream=stream,
         make_near=far_source.near_end if far_source is not None else None,
         far_host=connections.host if far_source is not None else None,
+        reader=reader_here(),
     )
     return LanePool(PoolTerms(context, connections, options, counters, path, known, note))
 

@@ -17,6 +17,7 @@ from pscp.errors import PscpError
 from pscp.locations import Location
 from pscp.transfer.lane_share import LEAST_BYTES, Window
 from pscp.transfer.rate_limiter import RateLimiter
+from pscp.transfer.shared_reads import Reader, SharingEnd
 from pscp.transfer.work_queue import WorkQueue
 
 if TYPE_CHECKING:
@@ -90,18 +91,19 @@ class LaneContext:
         stream: Stream | None = None,
         make_near: MakeNear | None = None,
         far_host: Location | None = None,
+        reader: Reader | None = None,
     ) -> None:
         """Describe the lanes.
 
         With `keeps` the next copy gets their connections. `limiter` keeps all lanes under a rate.
         `stream` is this end of a stream, whose lanes have a smaller window, which grows.
         `make_near` makes a lane's near end, where that is not here; errors about the other one then
-        name `far_host`.
+        name `far_host`. `reader` is this copy, where it shares its reads with others.
         """
         self.queue, self.is_push, self.keeps = queue, is_push, keeps
         self.limiter = limiter or RateLimiter(None)
         self._rtt_s, self._stream, self._umask = rtt_s, stream, metadata.current_umask()
-        self._make_near, self._far_host = make_near, far_host
+        self._make_near, self._far_host, self._reader = make_near, far_host, reader
         self._numbers = itertools.count(1)
 
     @property
@@ -135,7 +137,11 @@ class LaneContext:
 
     def new_end(self, lost: Lost, far: Channel) -> NearEnd:
         """Return a new near end for a lane, which `lost` ends; `far` leads to its far end."""
-        return self._make_near(lost, far) if self._make_near else End(self._umask, self._stream)
+        if self._make_near is not None:
+            return self._make_near(lost, far)
+        if self._reader is not None and self.is_push:
+            return SharingEnd(self._umask, self._reader)
+        return End(self._umask, self._stream)
 
     def near_source_entries(
         self, entries: Callable[[Source], Iterator[tree.Entry]] = Source.entries

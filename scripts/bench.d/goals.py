@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from delta import IN_PLACE, RSYNC_IN_PLACE, WHOLE
+from fan import own_cpu_of_four, own_cpu_of_four_plain
 from regimes import AS_MANY, AS_MANY_BBR, BBR, FIXED, NO_LOSS, UNKNOWN
 from results import Case, Report
 from tools import (
@@ -142,6 +143,11 @@ GOALS = (
     Goal("warm", "file", "of iperf3", 0.9, against(IPERF.name, tool=WARM.name)),
     Goal("warm", "tree", "times rsync, ControlMaster", 1.6, against(KEPT_RSYNC, tool=WARM.name)),
     Goal("delta", "file", "times copying all of it", 5.0, against(WHOLE.name)),
+    Goal("fan-out", "file", "own CPU, times one copy's", 1.3, own_cpu_of_four, at_most=True),
+    Goal(
+        "fan-out", "file", "own CPU over --plane plain, times one copy's", 1.3,
+        own_cpu_of_four_plain, at_most=True,
+    ),
     Goal("unchanged", "0 ms", "of rsync", 0.67, against(RSYNC.name)),
     Goal("unchanged", "50 ms", "of rsync", SAME, against(RSYNC.name)),
     Goal("delta", "file", "of rsync --inplace", SAME, against(RSYNC_IN_PLACE.name)),

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from delta import delta, unchanged
+from fan import fan_out
 from links import Link, loopback, slow_cores, wan
 from results import Case
 from rounds import Bench, Contestant, compete, new_case
@@ -393,6 +394,7 @@ REGIMES = {
     "plane": Regime(plane, "--plane ssh, tls and plain; no delay, 100 and 240 ms, loss"),
     "delta": Regime(delta, "one file, 1 % of which has changed; 1 Gbit/s, 100 ms"),
     "unchanged": Regime(unchanged, "100,000 files that are there; no delay and 50 ms"),
+    "fan-out": Regime(fan_out, "one file to four destinations at once, no delay"),
     "warm": Regime(warm, "connections that are open: 4 KiB, a file, 5,000 files; 100 and 50 ms"),
     "tiny": Regime(tiny, "one file of 4 KiB: what starting costs"),
     "fixed": Regime(fixed, "-c auto against -c 1, 2, 4, 8, 16 on all of these"),

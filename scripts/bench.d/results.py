@@ -30,6 +30,7 @@ class Sample:
     seconds: float
     own_cpu_s: float | None = None  # of the process itself, not of the ssh it started
     connections: int | None = None  # as pscp reports
+    below_cpu_s: float | None = None  # of the processes below it
 
 
 @dataclass
@@ -54,7 +55,14 @@ class Row:
 
     @property
     def own_cpu_s_per_gib(self) -> float | None:
-        spent = [s.own_cpu_s for s in self.samples if s.own_cpu_s is not None]
+        return self._per_gib(s.own_cpu_s for s in self.samples)
+
+    @property
+    def below_cpu_s_per_gib(self) -> float | None:
+        return self._per_gib(s.below_cpu_s for s in self.samples)
+
+    def _per_gib(self, times_s: Iterable[float | None]) -> float | None:
+        spent = [each for each in times_s if each is not None]
         return median(spent) * GIB / self.bytes if spent and self.bytes else None
 
     def rates(self) -> dict[int, float]:

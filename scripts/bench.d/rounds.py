@@ -152,7 +152,8 @@ def fault(outcome: Outcome, timeout_s: float) -> str:
 
 def sample_of(number: int, outcome: Outcome) -> Sample:
     found = REPORTED_CONNECTIONS.search(outcome.err)
-    return Sample(number, outcome.seconds, outcome.own_cpu_s, int(found[1]) if found else None)
+    count = int(found[1]) if found else None
+    return Sample(number, outcome.seconds, outcome.own_cpu_s, count, outcome.below_cpu_s)
 
 
 def tell(text: str) -> None:

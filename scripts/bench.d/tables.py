@@ -41,6 +41,8 @@ def fields(case: Case, row: Row) -> tuple[str, ...]:
     cpu = row.own_cpu_s_per_gib if row.tool.startswith("pscp") and row.bytes >= 1 << 26 else None
     connections = row.connections
     remark = f"{connections} connections" if connections and connections > 1 else ""
+    if case.regime == "fan-out":
+        remark = f"and {number(row.below_cpu_s_per_gib)} CPU s/GiB below it"
     rate = case.rate(row.tool)
     return (
         row.tool,

@@ -24,6 +24,7 @@ class Outcome:
     seconds: float
     status: int | None  # None: it took longer than it may, and was ended
     own_cpu_s: float | None
+    below_cpu_s: float | None  # of the processes below it
     out: str
     err: str
 
@@ -46,14 +47,14 @@ def timed(argv: Sequence[str], *, stdin: str, env: Mapping[str, str], timeout_s:
         try:
             ended = wait_unreaped(process, timeout_s)
             seconds = time.perf_counter() - start_s
-            own_cpu_s = cpu_s(process.pid) if ended else None
+            own_cpu_s, below_cpu_s = cpu_s(process.pid) if ended else (None, None)
         finally:
             end_tree(process)
         said = []
         for file in (out, err):
             file.seek(0)
             said.append(file.read().decode(errors="replace"))
-    return Outcome(seconds, process.returncode if ended else None, own_cpu_s, *said)
+    return Outcome(seconds, process.returncode if ended else None, own_cpu_s, below_cpu_s, *said)
 
 
 def wait_unreaped(process: subprocess.Popen[bytes], timeout_s: float) -> bool:
@@ -67,11 +68,12 @@ def wait_unreaped(process: subprocess.Popen[bytes], timeout_s: float) -> bool:
         os.close(fd)
 
 
-def cpu_s(pid: int) -> float | None:
-    """User and system time of all its threads, without its children: utime, stime of proc(5)."""
+def cpu_s(pid: int) -> tuple[float | None, float | None]:
+    """User and system time of all its threads, and of the children that it waited for: proc(5)."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as stat:
             fields = stat.read().rpartition(b")")[2].split()
     except OSError:
-        return None
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return None, None
+    ticks = os.sysconf("SC_CLK_TCK")
+    return sum(map(int, fields[11:13])) / ticks, sum(map(int, fields[13:15])) / ticks

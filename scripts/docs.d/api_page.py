@@ -62,13 +62,15 @@ A record's `threadName` is the lane. `logging.basicConfig(level=logging.INFO)` s
 `debug=True` adds ssh's `-v`. Their words may change; they are for people.
 """
 CALLS = (
-    pscp.copy, pscp.JobTerms, pscp.Moves, pscp.measure, pscp.clean, pscp.replicate,
+    pscp.copy, pscp.fan_out, pscp.JobTerms, pscp.Moves, pscp.measure, pscp.clean, pscp.replicate,
     pscp.parse_location,
 )  # fmt: skip
 # The classes, with the heading that each group stands under.
 CLASSES: dict[str, tuple[type, ...]] = {
     "What a copy is given": (pscp.Location, Reporter),
-    "What a copy gives back": (pscp.Result, pscp.Failure, pscp.Counters, FileEvent, Ran),
+    "What a copy gives back": (
+        pscp.Result, pscp.Failure, pscp.Counters, FileEvent, Ran, pscp.Delivery,
+    ),
     "What the others give back": (
         pscp.Cleaned, Leftover, Replicated, Sent, pscp.Measurement, advice.Advice, advice.Setting,
         advice.Point, advice.Moved, advice.Windows, advice.Kernel,
@@ -101,6 +103,7 @@ def asynchronous() -> Iterator[str]:
     yield f"## pscp.aio\n\n{as_markdown(inspect.getdoc(aio) or '').partition('Not here')[0]}"
     yield from called(aio.copy, "await pscp.aio.copy", "###")
     yield from called(aio.copying, "pscp.aio.copying", "###")
+    yield from called(aio.fan_out, "await pscp.aio.fan_out", "###")
     yield f"### Copying\n\n{as_markdown(inspect.getdoc(aio.Copying) or '')}\n"
     yield f"- `result`: {inspect.getdoc(aio.Copying.result)}\n"
     yield "### pscp.aio.Session\n"

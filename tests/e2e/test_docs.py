@@ -87,6 +87,28 @@ def check_everyday(world: World, ran: Ran) -> None:
     assert (last["event"], last["ok"]) == ("end", True)
 
 
+def check_several(world: World, ran: Ran) -> None:
+    for name in ("backup", "archive"):
+        assert_same_tree(world.here / "data", world.there / name / "data", modes=True, times=True)
+    assert "2 of 2 destinations complete" in ran.err
+
+
+def check_fan_out(world: World, ran: Ran) -> None:
+    check_several(world, ran)
+    for name in ("one", "two", "three"):
+        assert_same_tree(world.here / "data", world.there / name / "data")
+        assert (world.there / name / "big.iso").stat().st_size == (
+            world.here / "big.iso"
+        ).stat().st_size
+
+
+def check_fan_out_python(world: World, ran: Ran) -> None:
+    lines = ["host:backup/ complete", "host:archive/ complete"]
+    assert ran.out.splitlines() == lines
+    for name in ("backup", "archive"):
+        assert_same_tree(world.here / "data", world.there / name / "data")
+
+
 def check_filters(world: World, ran: Ran) -> None:
     for folder, kept in (
         ("a", ["data", "data/report.txt"]),

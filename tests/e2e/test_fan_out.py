@@ -1,0 +1,268 @@
+"""One source to several destinations: what lands, what is read, what is told, what is refused.
+
+Not here: destinations that fail (../faults/test_fan_out.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import threading
+from pathlib import Path
+from typing import Any
+
+import forked
+import pytest
+from compare import assert_same_tree
+from fan_out_world import MIB, Hosts
+
+import pscp
+from e2e.terminal import terminal
+from e2e.ways import COMMAND_S, PSCP, Ran
+from pscp.progress import Silent
+from pscp.selftest.servers import PrivateServer
+
+BIG_BYTES = 9 * MIB + 1
+
+
+@pytest.fixture
+def hosts(tmp_path: Path, sshd: PrivateServer) -> Hosts:
+    return Hosts(tmp_path, sshd)
+
+
+def fan_out(hosts: Hosts, *to: str, **more: Any) -> tuple[pscp.Delivery, ...]:
+    fields = {"recursive": True, "connections": 1, "batch": True, **more}
+    config = str(hosts.ssh_config)
+    return pscp.fan_out(f"{hosts.source}/.", to, config_file=config, **fields)
+
+
+def typed(hosts: Hosts, *words: str) -> Ran:
+    argv = [*PSCP, "-F", str(hosts.ssh_config), "-B", "-c", "1", *words]
+    done = forked.run(
+        argv, capture_output=True, stdin=subprocess.DEVNULL, timeout=COMMAND_S, check=False
+    )
+    return Ran(done.returncode, *(os.fsdecode(said) for said in (done.stdout, done.stderr)))
+
+
+def test_a_tree_to_three_is_read_once(hosts: Hosts) -> None:
+    hosts.fill("big", BIG_BYTES)
+    (hosts.source / "folder").mkdir()
+    hosts.fill("folder/small", 5000)
+    names = ("a", "b", "c")
+    found = fan_out(hosts, *map(hosts.good, names), chunk_bytes=MIB)
+    assert [each.destination.partition(":")[0] for each in found] == [*names]
+    assert all(each.ok and each.error is None and each.exit_code == 0 for each in found)
+    for name in names:
+        assert_same_tree(hosts.source, hosts.at(name))
+    assert sum(each.bytes_read for each in found) == BIG_BYTES  # chunks; a pack is read by each
+    assert all(each.cpu_s > 0 and each.seconds > 0 for each in found)
+
+
+@pytest.mark.parametrize("plane", ["tls", "plain"])
+def test_over_the_direct_plane(hosts: Hosts, plane: str) -> None:
+    hosts.fill("big", BIG_BYTES)
+    found = fan_out(hosts, hosts.good("a"), hosts.good("b"), chunk_bytes=MIB, plane=plane)
+    assert all(each.result and each.result.plane == plane for each in found)
+    for name in ("a", "b"):
+        assert_same_tree(hosts.source, hosts.at(name))
+
+
+def test_files_that_are_there_are_hashed_once_at_this_end(hosts: Hosts) -> None:
+    hosts.fill("big", BIG_BYTES)
+    to = [hosts.good("a"), hosts.good("b")]
+    fan_out(hosts, *to)
+    again = fan_out(hosts, *to, strong=True)
+    assert [each.result and each.result.files_resumed for each in again] == [1, 1]
+    assert sum(each.bytes_read for each in again) == BIG_BYTES
+    digests = {each.result and each.result.digests["big"] for each in again}
+    assert len(digests) == 1
+
+
+def test_only_so_many_at_a_time(hosts: Hosts) -> None:
+    hosts.fill("file", 1000)
+    lock, now, most = threading.Lock(), set[str](), [0]
+
+    class Watching(Silent):
+        def __init__(self, destination: str) -> None:
+            self._destination = destination
+
+        def start(self, counters: pscp.Counters) -> None:
+            with lock:
+                now.add(self._destination)
+                most[0] = max(most[0], len(now))
+
+        def stop(self, result: pscp.Result | None = None) -> None:
+            with lock:
+                now.discard(self._destination)
+
+    to = [hosts.good(name) for name in "abcde"]
+    found = fan_out(hosts, *to, max_hosts=2, reporter=Watching)
+    assert all(each.ok for each in found)
+    assert most == [2]
+
+
+def test_functions_of_the_program_learn_the_destination(hosts: Hosts) -> None:
+    hosts.fill("file", 1000)
+    to = [hosts.good("a"), hosts.good("b")]
+    files, seen = list[tuple[str, str]](), set[str]()
+    fan_out(
+        hosts,
+        *to,
+        on_file=lambda destination, event: files.append((destination, event.path)),
+        progress=lambda destination, counters: seen.add(destination),
+    )
+    assert sorted(files) == [(each, "file") for each in to]
+    assert seen == {*to}
+
+
+def test_an_exception_of_the_program_ends_all(hosts: Hosts) -> None:
+    hosts.fill("file", 1000)
+
+    class Odd(Exception):
+        pass
+
+    def raise_odd(destination: str, event: pscp.FileEvent) -> None:
+        raise Odd
+
+    with pytest.raises(Odd):
+        fan_out(hosts, hosts.good("a"), hosts.good("b"), on_file=raise_odd)
+
+
+def test_a_file_is_removed_only_once_all_have_it(hosts: Hosts) -> None:
+    hosts.fill("big", BIG_BYTES)
+    hosts.fill("small", 1000)
+    a, b, dead = hosts.good("a"), hosts.good("b"), hosts.dead("dead")
+    fan_out(hosts, a, b, dead, remove_source_files=True)
+    assert sorted(each.name for each in hosts.source.iterdir()) == ["big", "small"]
+    (hosts.at("b") / "small").unlink()
+    (hosts.at("b") / "small").mkdir()  # nothing can have this name there
+    found = fan_out(hosts, a, b, remove_source_files=True)
+    assert [each.ok for each in found] == [True, False]
+    assert [each.name for each in hosts.source.iterdir()] == ["small"]
+
+
+def test_the_terms_of_a_job_hold_for_all(hosts: Hosts) -> None:
+    for name in ("kept", "left"):
+        hosts.fill(name, 200_000)
+    asked = threading.Event()
+
+    def kbit_s() -> None:
+        asked.set()
+
+    terms = pscp.JobTerms(
+        select=lambda path, size, mtime_ns, inode: path.endswith("kept"), kbit_s=kbit_s
+    )
+    names = ("a", "b")
+    assert all(each.ok for each in fan_out(hosts, *map(hosts.good, names), terms=terms))
+    for name in names:
+        assert [each.name for each in hosts.at(name).iterdir()] == ["kept"]
+    assert asked.is_set()
+
+
+def test_a_task_that_is_cancelled_ends_all(hosts: Hosts) -> None:
+    hosts.fill("big", BIG_BYTES)
+    to = [hosts.good("a"), hosts.still("b", MIB)]
+    fields: Any = {"config_file": str(hosts.ssh_config), "connections": 1, "batch": True}
+
+    async def cancelled() -> None:
+        task = asyncio.create_task(pscp.aio.fan_out(hosts.source / "big", to, **fields))
+        await asyncio.to_thread(hosts.wait_until_stands, "b")
+        task.cancel()
+        await task
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(cancelled())
+    hosts.go("b")
+
+    async def again() -> tuple[pscp.Delivery, ...]:
+        return await pscp.aio.fan_out(hosts.source / "big", to, **fields)
+
+    assert all(each.ok for each in asyncio.run(again()))
+
+
+def test_what_makes_no_sense_is_refused_before_anybody_is_asked(hosts: Hosts) -> None:
+    hosts.fill("file", 1)
+    a, b = hosts.dead("a"), hosts.dead("b")
+    for to, more, words in (
+        ([], {}, "no destination"),
+        ([a, a], {}, "twice"),
+        ([a, a.removesuffix("/")], {}, "twice"),
+        ([a, "here"], {}, "is HOST:PATH"),
+        ([a, b], {"max_hosts": 0}, "1 or more"),
+        ([a, b], {"files_from": "-"}, "read once"),
+    ):
+        with pytest.raises(pscp.UsageError, match=words):
+            fan_out(hosts, *to, **more)
+    with pytest.raises(pscp.UsageError, match="on this machine"):
+        pscp.fan_out("host:file", [a, b])
+    with pytest.raises(pscp.UsageError, match="are several"):
+        pscp.fan_out(hosts.source, a)
+
+
+# --- the command line
+
+
+def test_the_command_tells_each_destination_and_what_it_cost(hosts: Hosts) -> None:
+    hosts.fill("big", BIG_BYTES)
+    to = [hosts.good("a"), hosts.good("b")]
+    ran = typed(hosts, "--fan-out", f"{hosts.source}/big", *to)
+    assert (ran.code, ran.out) == (0, "")
+    first, second, last = ran.err.splitlines()
+    assert f"to a:{hosts.at('a')}/, 1 file" in first and "s of CPU" in first
+    assert f"to b:{hosts.at('b')}/, 1 file" in second
+    assert last.startswith("2 of 2 destinations complete in ") and "CPU here: " in last
+    assert "9.4 MB read" in last
+    assert typed(hosts, "--fan-out", "-q", f"{hosts.source}/big", *to) == Ran(0, "", "")
+
+
+def test_json_names_the_destination_of_each_event(hosts: Hosts) -> None:
+    hosts.fill("big", BIG_BYTES)
+    words = ("--fan-out", "--max-hosts", "1", "--progress", "json", "-vv")
+    to = [hosts.good("a"), hosts.good("b")]
+    ran = typed(hosts, *words, f"{hosts.source}/big", *to)
+    events = [json.loads(line) for line in ran.out.splitlines()]
+    assert {each["destination"] for each in events} == {*to}
+    assert {each["event"] for each in events} == {"progress", "note", "file", "end"}
+    ends = [each for each in events if each["event"] == "end"]
+    assert [(each["destination"], each["ok"]) for each in ends] == [(each, True) for each in to]
+    assert sum(each["bytes_read"] for each in ends) == BIG_BYTES
+
+
+def test_plain_lines_name_the_destination(hosts: Hosts) -> None:
+    hosts.fill("file", 100)
+    to = [hosts.good("a"), hosts.good("b")]
+    ran = typed(hosts, "--fan-out", "-n", f"{hosts.source}/file", *to)
+    assert sorted(line.rpartition(": ")[0] for line in ran.out.splitlines()) == to
+
+
+def test_a_terminal_shows_all_of_them(hosts: Hosts) -> None:
+    hosts.fill("big", BIG_BYTES)
+    still, good, dead = hosts.still("still", MIB), hosts.good("good"), hosts.dead("dead")
+    words = ("-F", str(hosts.ssh_config), "-B", "-c", "1", "--fan-out", "--max-hosts", "2")
+    with terminal(*PSCP, *words, f"{hosts.source}/big", still, dead, good) as screen:
+        screen.wait_for(r"good:\S+ .*done")
+        assert "still:" in screen.shown and "failed" in screen.shown  # the dead one
+        hosts.go("still")
+        assert screen.end() == 3
+    assert "dead:" in screen.shown.partition("2 of 3 destinations complete")[0]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--fan-out", "file"], "a destination is missing"),
+        (["--fan-out", "a:x", "b:y"], "a source on this machine is missing"),
+        (["--fan-out", "file", "a:x", "other"], "other: a source stands before the destinations"),
+        (["--fan-out", "file", "a:x", "a:x"], "a:x is there twice"),
+        (["--max-hosts", "2", "file", "a:x"], "--max-hosts goes with --fan-out"),
+        (["--fan-out", "--measure", "a"], "--max-hosts goes with --fan-out, and that with a copy"),
+        (["--fan-out", "--max-hosts", "0", "file", "a:x"], "1 or more, not 0"),
+        (["--fan-out", "/", "a:x"], "/ is a folder: use -r"),
+    ],
+)
+def test_a_command_that_makes_no_sense(hosts: Hosts, words: list[str], said: str) -> None:
+    ran = typed(hosts, *words)
+    assert (ran.code, ran.out) == (2, "")
+    assert said in ran.err and "Traceback" not in ran.err
