@@ -11,8 +11,9 @@ was not copied is a Failure in the result's `failures`.
 
 Everything is imported on first use, so that the command line starts quickly: copy() and Session
 from api.py, the errors from errors.py, Options from options.py, Location from locations.py, Result
-and Counters from progress.py, clean() from cleaning.py, measure() from measuring/measure.py,
-replicate() from zfs/replicate.py. The types of the keywords are in option_fields.py.
+and Counters from progress.py, clean() from cleaning.py, verify() from verifying.py, measure() from
+measuring/measure.py, replicate() from zfs/replicate.py. The types of the keywords are in
+option_fields.py.
 Read next: api.py.
 """
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from pscp.cleaning import Cleaned as Cleaned
     from pscp.cleaning import clean as clean
     from pscp.errors import AuthenticationError as AuthenticationError
+    from pscp.errors import BadManifest as BadManifest
     from pscp.errors import Cancelled as Cancelled
     from pscp.errors import CommandFailed as CommandFailed
     from pscp.errors import ConnectError as ConnectError
@@ -78,6 +80,8 @@ if TYPE_CHECKING:
     from pscp.stream.stream import Ran as Ran
     from pscp.transfer.job_terms import JobTerms as JobTerms
     from pscp.transfer.moves import Moves as Moves
+    from pscp.verifying import Verified as Verified
+    from pscp.verifying import verify as verify
     from pscp.zfs.replicate import Replicated as Replicated
     from pscp.zfs.replicate import replicate as replicate
 
@@ -109,10 +113,10 @@ _HOMES = {  # where what is in __all__ comes from; all else is in errors.py
     "Measurement": "measuring.advice", "replicate": "zfs.replicate",
     "Replicated": "zfs.replicate", "Ran": "stream.stream", "clean": "cleaning",
     "Cleaned": "cleaning", "JobTerms": "transfer.job_terms",
-    "Moves": "transfer.moves",
+    "Moves": "transfer.moves", "verify": "verifying", "Verified": "verifying",
 }  # fmt: skip
 __all__ = [
-    "AuthenticationError", "Cancelled", "Cleaned", "CommandFailed", "ConnectError",
+    "AuthenticationError", "BadManifest", "Cancelled", "Cleaned", "CommandFailed", "ConnectError",
     "ConnectionFull", "ConnectionLost", "CopyError", "CopyRunning", "Counters", "DatasetBusy",
     "DatasetError", "DestinationError", "DestinationExists", "Diverged", "Failure", "FileError",
     "FileEvent", "HostKeyError", "Interrupted", "ItemError", "JobTerms", "Location", "Measurement",
@@ -120,8 +124,8 @@ __all__ = [
     "NoSuchDataset", "NoZfs", "Options", "ProtocolError", "PscpError", "Ran", "Replicated",
     "Result", "ResumeRefused", "Session", "SnapshotExists", "SourceChanged", "StreamCut",
     "StreamRejected", "SystemFailure", "Terminated", "Unreachable", "UnsafeName",
-    "UnsupportedFile", "UsageError", "VerifyError", "ZfsDenied", "clean", "copy", "measure",
-    "parse_location", "replicate",
+    "UnsupportedFile", "UsageError", "Verified", "VerifyError", "ZfsDenied", "clean", "copy",
+    "measure", "parse_location", "replicate", "verify",
 ]  # fmt: skip
 
 

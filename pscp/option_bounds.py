@@ -9,6 +9,7 @@ from pscp.values import GIB, KIB, MIB
 
 REMOTES = ("auto", "agent", "sftp")
 VERIFIES = ("auto", "read-back", "none")
+MANIFEST_FORMATS = ("jsonl", "sha256sum", "bagit")
 # auto: openssh where ssh is, else asyncssh
 TRANSPORTS = ("auto", "openssh", "asyncssh", "paramiko")
 PLANES = ("auto", "ssh", "tls", "plain")  # auto: ssh
