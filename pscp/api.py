@@ -83,8 +83,7 @@ def copy(
             failed; one call at a time, by threads of the copy, which wait for it.
         keep_digests: with strong=True keep each path's SHA-256, in the Result's `digests`.
         terms: what a job asks beside: see help(pscp.JobTerms).
-        fields: fields of Options, such as recursive=True or connections=8: see help(pscp.Options),
-            and docs/api.md for what each means.
+        fields: those of Options, such as recursive=True: help(pscp.Options), docs/api.md.
 
     Returns:
         A Result; its `failures` name each file that was not copied.

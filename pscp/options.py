@@ -306,13 +306,8 @@ def _check_pairs(options: Options) -> None:
         least, most = (getattr(options, f"{end}_{what}_{unit}") for end in ("min", "max"))
         if least is not None and most is not None and least > most:
             raise UsageError(f"--min-{what} is more than --max-{what}: no file could be both")
-    for one, other in (
-        ("max_delete", "delete"),
-        ("backup_dir", "backup"),
-        ("suffix", "backup"),
-        ("manifest_format", "manifest"),
-        ("sign", "manifest"),
-    ):
+    needs = {"max_delete": "delete", "backup_dir": "backup", "suffix": "backup"}
+    for one, other in {**needs, "manifest_format": "manifest", "sign": "manifest"}.items():
         if getattr(options, one) is not None and not getattr(options, other):
             raise UsageError(f"{_long(one)} says nothing without {_long(other)}")
     if options.manifest is not None and (options.dry_run or options.transfer_test):

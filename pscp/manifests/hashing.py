@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from pscp.endpoint import failures, hashes, requests, tree
+from pscp.endpoint import failures, hashes, lookup, tree
 from pscp.endpoint.files import Extent
 from pscp.manifests.trees import Tree
 from pscp.transfer import answers
@@ -73,7 +73,7 @@ class Hashing:
     def run(self, items: Iterable[Item]) -> None:
         """Read all of them. Raises what stops it as a whole."""
         for group in grouped(items, _weight_bytes, QUESTION_BYTES, QUESTION_ITEMS):
-            look = requests.Look([item.path for item in group])
+            look = lookup.Look([item.path for item in group])
             self._tree.put(look, self._then_hash(group), _COST_BYTES)
         self._tree.finish()
 
@@ -120,7 +120,7 @@ class Hashing:
                 self._ask([piece])
             self._over(over)
 
-        self._tree.add(requests.DigestsThere(files, hashes.STRONG), then, _COST_BYTES)
+        self._tree.add(lookup.DigestsThere(files, hashes.STRONG), then, _COST_BYTES)
 
     def _over(self, over: list[_Hashed]) -> None:
         if not self._looks_again:
@@ -137,7 +137,7 @@ class Hashing:
                 each.item.done(each.there, each.digests, failure)
 
         if over:
-            look = requests.Look([each.item.path for each in over])
+            look = lookup.Look([each.item.path for each in over])
             self._tree.add(look, then, _COST_BYTES)
 
 

@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from pscp import errors, stops
-from pscp.connect.bootstrap import RemoteAgent
+from pscp.connect.bootstrap import RemoteAgent, copy_modules
 from pscp.connect.connections import Connections
 from pscp.endpoint import failures, requests, source, tree
 from pscp.endpoint.end import End
@@ -36,6 +36,7 @@ from pscp.transfer.work_queue import WorkQueue
 _NEAR_MOST = 8  # threads: each hashes with a CPU of its own
 _FAR_MOST = 4  # lanes, where the user names no number: each costs a login
 _WAITING_MOST = 64  # requests of this machine that wait for a thread
+_MODULES = ("xattrs", "alike", "lookup")  # that an agent needs to look at files, and hash them
 _WALK_ITEMS = 2000  # in one answer
 
 Then = Callable[[object], None]
@@ -130,7 +131,19 @@ def _of_source(tops: list[source.Top], algorithm: str) -> requests.BeginSource:
 
 def _of_sink(root: str, algorithm: str) -> requests.BeginSink:
     """Return the request for a sink without a nonce, which changes nothing."""
-    return requests.BeginSink(root, "", "", [], algorithm, False, False, False, False, {})
+    return requests.BeginSink(
+        root=root,
+        token="",
+        nonce="",
+        earlier=[],
+        hash=algorithm,
+        strong=False,
+        preserve=False,
+        archive=False,
+        test=False,
+        server={},
+        modules=copy_modules(_MODULES),
+    )
 
 
 # --- here
