@@ -15,8 +15,8 @@ TRANSPORTS = ("auto", "openssh", "asyncssh", "paramiko")
 PLANES = ("auto", "ssh", "tls", "plain")  # auto: ssh
 PROGRESS_STYLES = ("auto", "bar", "plain", "json", "none")
 CHOICES = {
-    "plane": PLANES, "progress": PROGRESS_STYLES, "remote": REMOTES, "transport": TRANSPORTS,
-    "verify": VERIFIES,
+    "manifest_format": MANIFEST_FORMATS, "plane": PLANES, "progress": PROGRESS_STYLES,
+    "remote": REMOTES, "transport": TRANSPORTS, "verify": VERIFIES,
 }  # fmt: skip
 
 MAX_CONNECTIONS = 256  # each is an ssh process here and one or two at the far end
