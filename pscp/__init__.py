@@ -11,9 +11,9 @@ was not copied is a Failure in the result's `failures`.
 
 Everything is imported on first use, so that the command line starts quickly: copy() and Session
 from api.py, fan_out() from deliveries.py, the errors from errors.py, Options from options.py,
-Location from locations.py, Result and Counters from progress.py, clean() from cleaning.py,
-measure() from measuring/measure.py, replicate() from zfs/replicate.py. The types of the keywords
-are in option_fields.py.
+Location from locations.py, Result and Counters from progress.py, clean() from cleaning.py, verify()
+from verifying.py, measure() from measuring/measure.py, replicate() from zfs/replicate.py. The types
+of the keywords are in option_fields.py.
 Read next: api.py.
 """
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pscp.deliveries import Delivery as Delivery
     from pscp.deliveries import fan_out as fan_out
     from pscp.errors import AuthenticationError as AuthenticationError
+    from pscp.errors import BadManifest as BadManifest
     from pscp.errors import Cancelled as Cancelled
     from pscp.errors import CommandFailed as CommandFailed
     from pscp.errors import ConnectError as ConnectError
@@ -81,6 +82,8 @@ if TYPE_CHECKING:
     from pscp.stream.stream import Ran as Ran
     from pscp.transfer.job_terms import JobTerms as JobTerms
     from pscp.transfer.moves import Moves as Moves
+    from pscp.verifying import Verified as Verified
+    from pscp.verifying import verify as verify
     from pscp.zfs.replicate import Replicated as Replicated
     from pscp.zfs.replicate import replicate as replicate
 
@@ -112,20 +115,20 @@ _HOMES = {  # where what is in __all__ comes from; all else is in errors.py
     "Measurement": "measuring.advice", "replicate": "zfs.replicate",
     "Replicated": "zfs.replicate", "Ran": "stream.stream", "clean": "cleaning",
     "Cleaned": "cleaning", "JobTerms": "transfer.job_terms",
-    "Moves": "transfer.moves",
+    "Moves": "transfer.moves", "verify": "verifying", "Verified": "verifying",
     "fan_out": "deliveries", "Delivery": "deliveries",
 }  # fmt: skip
 __all__ = [
-    "AuthenticationError", "Cancelled", "Cleaned", "CommandFailed", "ConnectError",
+    "AuthenticationError", "BadManifest", "Cancelled", "Cleaned", "CommandFailed", "ConnectError",
     "ConnectionFull", "ConnectionLost", "CopyError", "CopyRunning", "Counters", "DatasetBusy",
     "DatasetError", "Delivery", "DestinationError", "DestinationExists", "Diverged", "Failure",
-    "FileError", "FileEvent", "HostKeyError", "Interrupted", "ItemError", "JobTerms",
-    "Location", "Measurement", "Moves", "NoAgent", "NoCommonSnapshot", "NoPython", "NoSftp",
-    "NoSnapshot", "NoSpace", "NoSuchDataset", "NoZfs", "Options", "ProtocolError", "PscpError",
-    "Ran", "Replicated", "Result", "ResumeRefused", "Session", "SnapshotExists",
-    "SourceChanged", "StreamCut", "StreamRejected", "SystemFailure", "Terminated",
-    "Unreachable", "UnsafeName", "UnsupportedFile", "UsageError", "VerifyError", "ZfsDenied",
-    "clean", "copy", "fan_out", "measure", "parse_location", "replicate",
+    "FileError", "FileEvent", "HostKeyError", "Interrupted", "ItemError", "JobTerms", "Location",
+    "Measurement", "Moves", "NoAgent", "NoCommonSnapshot", "NoPython", "NoSftp", "NoSnapshot",
+    "NoSpace", "NoSuchDataset", "NoZfs", "Options", "ProtocolError", "PscpError", "Ran",
+    "Replicated", "Result", "ResumeRefused", "Session", "SnapshotExists", "SourceChanged",
+    "StreamCut", "StreamRejected", "SystemFailure", "Terminated", "Unreachable", "UnsafeName",
+    "UnsupportedFile", "UsageError", "Verified", "VerifyError", "ZfsDenied", "clean", "copy",
+    "fan_out", "measure", "parse_location", "replicate", "verify",
 ]  # fmt: skip
 
 

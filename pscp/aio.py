@@ -19,7 +19,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from pscp import api, deliveries, errors, stops
-from pscp.api import Command, OnFile, Patterns, Place, Source
+from pscp.api import OnFile
+from pscp.call_arguments import Command, Patterns, Place, Source
 from pscp.locations import Location
 from pscp.options import Options
 from pscp.progress import Counters, Result

@@ -1,7 +1,8 @@
 """What a program calls: copy() for one copy, Session for several over the same connections.
 
-Not here: the same for asyncio (aio.py), how a call is ended early (stops.py), the command line
-(cli/copy.py), the connections (connect/connections.py), how a copy goes (transfer/coordinator.py).
+Not here: the same for asyncio (aio.py), what the arguments mean (call_arguments.py), how a call is
+ended early (stops.py), the command line (cli/copy.py), the connections (connect/connections.py),
+how a copy goes (transfer/coordinator.py).
 Read next: transfer/copy.py.
 """
 
@@ -12,15 +13,27 @@ import dataclasses
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import IO, TYPE_CHECKING
 
 from pscp import errors, stops
+from pscp.call_arguments import (
+    Command,
+    Patterns,
+    Place,
+    Source,
+    command_words,
+    filtered,
+    host_of,
+    is_client,
+    is_large,
+    locations,
+)
 from pscp.callbacks import FileEvent, ProgramReporter
 from pscp.connect.connections import Connections
-from pscp.locations import Location, as_location, check_direction, parse_location
+from pscp.locations import Location, as_location, parse_location
 from pscp.log import Log
 from pscp.options import Options, with_fields
 from pscp.progress import CallbackReporter, Counters, Reporter, Result, Silent
@@ -28,19 +41,14 @@ from pscp.progress import CallbackReporter, Counters, Reporter, Result, Silent
 if TYPE_CHECKING:
     from typing import Unpack
 
+    from pscp.manifests.making import Making
     from pscp.option_fields import OptionFields, SessionFields
     from pscp.stream.stream import Ran
     from pscp.transfer.job_terms import JobTerms
     from pscp.transfer.path_list import PathList
 
-_LARGE_BYTES = 8 * 1024 * 1024  # from here on a second connection may be of use
-
-Patterns = str | Sequence[str]
-Place = str | os.PathLike[str] | Location
-Source = Place | Sequence[Place]
 Progress = Callable[[Counters], object]
 OnFile = Callable[[FileEvent], object]
-Command = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 _log = Log("api")
 
@@ -74,7 +82,7 @@ def copy(
             failed; one call at a time, by threads of the copy, which wait for it.
         keep_digests: with strong=True keep each path's SHA-256, in the Result's `digests`.
         terms: what a job asks beside: see help(pscp.JobTerms).
-        fields: those of Options, such as recursive=True: docs/api.md says what each means.
+        fields: those of Options, such as recursive=True: help(pscp.Options), docs/api.md.
 
     Returns:
         A Result; its `failures` name each file that was not copied.
@@ -88,11 +96,11 @@ def copy(
     An exception of `progress`, `on_file`, `terms` or a signal handler (KeyboardInterrupt) ends
     the copy tidily and is raised here. What had landed is kept; the same call goes on from there.
     """
-    chosen = _filtered(with_fields(options or Options(), fields), exclude, include)
-    froms, to = _locations(sources, destination)
+    chosen = filtered(with_fields(options or Options(), fields), exclude, include)
+    froms, to = locations(sources, destination)
     host = to if to.is_remote else froms[0]
     with Session(host, chosen) as session:
-        session.connections.keeps = False
+        session.connections.keeps = chosen.manifest is not None
         shown = reporter, progress, on_file
         return session._copy(froms, to, chosen, shown, keep_digests=keep_digests, terms=terms)
 
@@ -116,7 +124,7 @@ class Session:
         options: Options | None = None,
         **fields: Unpack[SessionFields],
     ) -> None:
-        client = fields.pop("transport") if _is_client(fields.get("transport")) else None
+        client = fields.pop("transport") if is_client(fields.get("transport")) else None
         self.options = with_fields(options or Options(), fields)
         self._lock = threading.Lock()  # guards what follows
         self._calls: list[stops.Stop] = []  # of the calls that run now
@@ -217,11 +225,11 @@ class Session:
         **fields: Unpack[OptionFields],
     ) -> Result:
         """As pscp.copy(), over this session's connections; the host must be this session's."""
-        froms, to = _locations(sources, destination)
+        froms, to = locations(sources, destination)
         host = to if to.is_remote else froms[0]
-        if not self._is_any_host and _host_of(host) != _host_of(self.host):
+        if not self._is_any_host and host_of(host) != host_of(self.host):
             raise errors.UsageError(f"{host.text} is not on this session's host")
-        options = _filtered(with_fields(self.options, fields), exclude, include)
+        options = filtered(with_fields(self.options, fields), exclude, include)
         return self._copy(froms, to, options, (reporter, progress, on_file), terms=terms)
 
     # --- streams
@@ -235,7 +243,7 @@ class Session:
         an exception, the command sees the end of its input once all of it was verified; else it
         is ended first. Raises CommandFailed for another exit status than 0, and as copy() does.
         """
-        return self._piped(True, _words(command), fields)
+        return self._piped(True, command_words(command), fields)
 
     def pipe_from(
         self, command: Command, **fields: Unpack[OptionFields]
@@ -245,7 +253,7 @@ class Session:
         What is left of it when the block ends is read and dropped; with an exception the command
         is ended. Raises CommandFailed for another exit status than 0, and as copy() does.
         """
-        return self._piped(False, _words(command), fields)
+        return self._piped(False, command_words(command), fields)
 
     def run(self, command: Command, **fields: Unpack[OptionFields]) -> Ran:
         """Run a command at the far end, and wait for it.
@@ -256,7 +264,7 @@ class Session:
         """
         from pscp.stream import stream
 
-        words = _words(command)
+        words = command_words(command)
         options = self._stream_options({"connections": 1, **fields})
         with self._call() as stop, stop.here():
             return stream.run(self.connections, options, words)
@@ -293,11 +301,16 @@ class Session:
         for is_so, what in ((options.transfer_test, "-t"), (options.direct, "--direct")):
             options = options.with_agent(what) if is_so else options
         given, progress, on_file = reporters
-        with self._call() as stop, stop.here():
+        with self._call() as stop, stop.here(), _making(options, froms, to) as making:
+            if making is not None:
+                on_file = making.noting(on_file)
             reporter: Reporter = ProgramReporter(given or Silent(), on_file)
             if progress is not None:
                 reporter = CallbackReporter(progress, reporter, stop.stop)
-            return self._run(froms, to, options, reporter, keep_digests=keep_digests, terms=terms)
+            return self._run(
+                froms, to, options, reporter,
+                keep_digests=keep_digests, terms=terms, making=making,
+            )  # fmt: skip
 
     def _run(
         self,
@@ -308,20 +321,16 @@ class Session:
         *,
         keep_digests: bool,
         terms: JobTerms | None,
+        making: Making | None,
     ) -> Result:
         host = (to if to.is_remote else froms[0]).login
-        listed = _read_list(options, froms) if options.files_from is not None else None
-        if options.has_whole_paths:
-            from pscp.transfer.relative import check_typed  # here: few copies need it
-
-            for each in froms:
-                check_typed(each.path)
+        listed = _read_list(options, froms)
         counters = Counters(started_s=time.monotonic(), host=host)
         result: Result | None = None
         try:
             with _logins(self.connections, froms, to, options) as logins:
                 is_push = to.is_remote
-                is_small = is_push and not _is_large(froms)
+                is_small = is_push and not is_large(froms)
                 _check(logins, options, is_push, reporter)
                 is_something = not is_push or any(
                     each.is_remote or os.path.lexists(each.path) for each in froms
@@ -342,6 +351,9 @@ class Session:
                     request = dataclasses.replace(request, job=terms)
                 with with_far_source(request) as whole:
                     result = Run(whole).run()
+                if making is not None:
+                    there = self.connections if is_push else None
+                    result = making.finish(result, there, counters, reporter)
             return result
         finally:
             reporter.stop(result)
@@ -357,8 +369,33 @@ def _check(logins: Connections, options: Options, is_push: bool, reporter: Repor
             reporter.note(text)
 
 
-def _read_list(options: Options, froms: Sequence[Location]) -> PathList:
-    """Read the list of --files-from. Raises UsageError, CopyError."""
+@contextlib.contextmanager
+def _making(options: Options, froms: list[Location], to: Location) -> Iterator[Making | None]:
+    """Yield what makes the manifest of a copy, if one is to be made."""
+    if options.manifest is None:
+        yield None
+        return
+    from pscp.manifests.making import Making  # here: few copies need it
+
+    making = Making(options, froms, to)
+    try:
+        yield making
+    finally:
+        making.close()
+
+
+def _read_list(options: Options, froms: Sequence[Location]) -> PathList | None:
+    """Read the list of --files-from, if there is one. Raises UsageError, CopyError.
+
+    With -R and no list, the paths as typed are checked.
+    """
+    if options.has_whole_paths:
+        from pscp.transfer.relative import check_typed  # here: few copies need it
+
+        for each in froms:
+            check_typed(each.path)
+    if options.files_from is None:
+        return None
     from pscp.transfer.path_list import read_list  # here: few copies need it
 
     if len(froms) != 1:
@@ -386,61 +423,3 @@ def _logins(
         is_cut = False
     finally:
         to_source.close(is_cut=is_cut)
-
-
-def _is_client(value: object) -> bool:
-    return value is not None and not isinstance(value, str)
-
-
-def _host_of(host: Location) -> tuple[object, ...]:
-    return host.user, host.host, host.port
-
-
-def _is_large(froms: list[Location]) -> bool:
-    """Return whether these local sources may be worth several connections."""
-    try:
-        return any(
-            each.is_remote or os.path.isdir(each.path) or os.stat(each.path).st_size >= _LARGE_BYTES
-            for each in froms
-        )
-    except OSError:
-        return False
-
-
-def _filtered(options: Options, exclude: Patterns, include: Patterns) -> Options:
-    """Return the options with these patterns before its own filters: first `include`."""
-    words = {"include": include, "exclude": exclude}
-    for word, given in words.items():
-        if not isinstance(given, Sequence) or isinstance(given, bytes):
-            raise errors.UsageError(f"{word} must be a pattern or several, not {given!r}")
-        words[word] = [given] if isinstance(given, str) else given
-    added = [(word, pattern) for word, given in words.items() for pattern in given]
-    return dataclasses.replace(options, filters=(*added, *options.filters)) if added else options
-
-
-def _locations(sources: Source, destination: Place) -> tuple[list[Location], Location]:
-    if isinstance(sources, str | bytes | os.PathLike | Location) or not isinstance(
-        sources, Iterable
-    ):
-        sources = [sources]
-    froms = [as_location(each) for each in sources]
-    to = as_location(destination)
-    if not froms:
-        raise errors.UsageError("there is no source")
-    check_direction(froms, to)
-    return froms, to
-
-
-def _words(command: Command) -> str | list[str]:
-    """Return a command as the far end takes it: a text for a shell, or a list of words."""
-    is_one = isinstance(command, str | bytes | os.PathLike)
-    try:
-        found = [os.fspath(each) for each in ([command] if is_one else list(command))]  # type: ignore[arg-type]
-    except TypeError:
-        found = []
-    if not found or not all(isinstance(each, str) for each in found) or not found[0]:
-        raise errors.UsageError(
-            f"a command is a text, or a list of texts, not {command!r}",
-            'such as ["uname", "-s"], or "uname -s" for the shell there',
-        )
-    return command if isinstance(command, str) else found

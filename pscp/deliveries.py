@@ -19,6 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pscp import api, errors, stops
+from pscp.call_arguments import Patterns, Place, Source, locations
 from pscp.callbacks import FileEvent
 from pscp.counters import Counters
 from pscp.locations import Location, as_location
@@ -61,13 +62,13 @@ class Delivery:
 
 
 def fan_out(
-    sources: api.Source,
-    destinations: Sequence[api.Place],
+    sources: Source,
+    destinations: Sequence[Place],
     *,
     options: Options | None = None,
     max_hosts: int | None = None,
-    exclude: api.Patterns = (),
-    include: api.Patterns = (),
+    exclude: Patterns = (),
+    include: Patterns = (),
     reporter: ReporterOf | None = None,
     progress: Progress | None = None,
     on_file: OnFile | None = None,
@@ -132,7 +133,7 @@ def _telling(
 
 
 def _checked(
-    sources: api.Source, destinations: Sequence[api.Place], options: Options, most: int | None
+    sources: Source, destinations: Sequence[Place], options: Options, most: int | None
 ) -> list[Location]:
     """Return the destinations. Raises UsageError for what cannot be fanned out."""
     if isinstance(destinations, str) or not isinstance(destinations, Iterable):
@@ -143,9 +144,11 @@ def _checked(
     if most is not None and (type(most) is not int or most < 1):
         raise errors.UsageError(f"the number of hosts at a time must be 1 or more, not {most!r}")
     _check_apart(places)
-    for each in api._locations(sources, places[0])[0]:
+    for each in locations(sources, places[0])[0]:
         if each.is_remote:
             raise errors.UsageError(f"{each.text}: the source of a fan-out is on this machine")
+    if options.manifest is not None:
+        raise errors.UsageError("--manifest is of one destination: verify each with its own")
     if options.files_from == "-":
         raise errors.UsageError("standard input is read once: --files-from takes a file here")
     return places

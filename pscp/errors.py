@@ -2,6 +2,7 @@
 
     PscpError
     +-- UsageError            2   wrong use; nothing was contacted
+    |   +-- BadManifest           a manifest, or its signature, is not as it must be
     +-- CopyError             1   the copy as a whole cannot go on
     |   +-- DestinationError      the destination cannot take these sources
     |   +-- CopyRunning           the same copy is already running (a retry may help)
@@ -81,6 +82,12 @@ class UsageError(PscpError):
 
     exit_code = 2
     hint = "pscp --help lists the options"
+
+
+class BadManifest(UsageError):
+    """A manifest is malformed, or its signature is not right. Nothing else was read."""
+
+    hint = "docs/manifests.md has the format"
 
 
 class CopyError(PscpError):

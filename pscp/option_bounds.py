@@ -9,13 +9,14 @@ from pscp.values import GIB, KIB, MIB
 
 REMOTES = ("auto", "agent", "sftp")
 VERIFIES = ("auto", "read-back", "none")
+MANIFEST_FORMATS = ("jsonl", "sha256sum", "bagit")
 # auto: openssh where ssh is, else asyncssh
 TRANSPORTS = ("auto", "openssh", "asyncssh", "paramiko")
 PLANES = ("auto", "ssh", "tls", "plain")  # auto: ssh
 PROGRESS_STYLES = ("auto", "bar", "plain", "json", "none")
 CHOICES = {
-    "plane": PLANES, "progress": PROGRESS_STYLES, "remote": REMOTES, "transport": TRANSPORTS,
-    "verify": VERIFIES,
+    "manifest_format": MANIFEST_FORMATS, "plane": PLANES, "progress": PROGRESS_STYLES,
+    "remote": REMOTES, "transport": TRANSPORTS, "verify": VERIFIES,
 }  # fmt: skip
 
 MAX_CONNECTIONS = 256  # each is an ssh process here and one or two at the far end

@@ -93,6 +93,12 @@ class _CommonFields(TypedDict, total=False):
     # how it is verified and resumed
     strong: bool
     """Also compare a SHA-256 of each file, read back at the destination, with the source."""
+    manifest: str | os.PathLike[str] | None
+    """Write a manifest of what is good at the destination to this file here: paths, SHA-256s."""
+    manifest_format: str | None
+    """"jsonl", "sha256sum" or "bagit"; None: by the file's name."""
+    sign: str | os.PathLike[str] | None
+    """Sign the manifest with this SSH key, into a file beside it that ends in .sig."""
     transfer_test: bool
     """Send made-up data of the sources' sizes; no disk is read or written."""
     resume: bool

@@ -19,10 +19,11 @@ from dataclasses import dataclass, replace
 
 from pscp import option_bounds as bounds
 from pscp.errors import UsageError
-from pscp.locations import MAX_PORT, UNSAFE_IN_HOST, check_path
+from pscp.locations import MAX_PORT, check_path
 from pscp.values import (
     MAX_SIZE_BYTES,
     MIB,
+    check_address,
     check_argument,
     check_range,
     check_tuple,
@@ -75,6 +76,9 @@ class Options:
     transfer_test: bool = False
     resume: bool = True
     verify: str = "auto"  # without an agent; one of VERIFIES
+    manifest: str | None = None  # a file here that lists what is good at the destination
+    manifest_format: str | None = None  # one of MANIFEST_FORMATS; None: by the file's name
+    sign: str | None = None  # an SSH key for the manifest
     # how it is sent
     remote: str = "auto"  # one of REMOTES: what is at the far end
     connections: int | None = None  # None is auto
@@ -197,7 +201,8 @@ def check_names(given: Iterable[str], known: Iterable[str]) -> None:
 
 def _take_paths(options: Options) -> None:
     """Make texts of the pathlib.Path and the like that name files."""
-    for name in ("program", "config_file", "password_file", "files_from", "log_file"):
+    files = ("program", "config_file", "password_file", "files_from", "log_file")
+    for name in (*files, "manifest", "sign"):
         if isinstance(getattr(options, name), os.PathLike):
             object.__setattr__(options, name, os.fspath(getattr(options, name)))
     for name in ("identities", "link_dest"):
@@ -263,18 +268,6 @@ def _check_sizes(options: Options) -> None:
             )
 
 
-def _check_address(address: str) -> None:
-    import ipaddress  # here: few copies need it
-
-    try:
-        ipaddress.ip_address(address)
-    except ValueError:
-        raise UsageError(f"--bind: {address!r} is not an IP address") from None
-    check_argument("an address to bind", address)
-    if re.search(UNSAFE_IN_HOST, address):
-        raise UsageError(f"--bind: a character in {address!r} cannot be in an address")
-
-
 def _check_choices(options: Options) -> None:
     for what, value, allowed in (
         ("the transport", options.transport, bounds.TRANSPORTS),
@@ -282,13 +275,17 @@ def _check_choices(options: Options) -> None:
         ("the remote", options.remote, bounds.REMOTES),
         ("what verifies", options.verify, bounds.VERIFIES),
         ("the plane", options.plane, bounds.PLANES),
+        ("the manifest's format", options.manifest_format, (None, *bounds.MANIFEST_FORMATS)),
     ):
         if value not in allowed:
-            raise UsageError(f"{what} must be one of {', '.join(allowed)}, not {value!r}")
+            names = ", ".join(filter(None, allowed))
+            raise UsageError(f"{what} must be one of {names}, not {value!r}")
     if options.strong and options.verify == "none":
         raise UsageError("-s does not go with --verify none: it reads back what was written")
     if options.has_plane and options.remote == "sftp":
         raise UsageError(f"--plane {options.plane} needs the agent", "leave out --remote sftp")
+    if options.direct and options.manifest is not None:
+        raise UsageError("--manifest does not go with --direct: it asks the destination from here")
     if options.direct and options.has_plane:
         raise UsageError(
             "--direct does not go with --plane: its lanes are ssh's, between the hosts"
@@ -305,9 +302,12 @@ def _check_pairs(options: Options) -> None:
         least, most = (getattr(options, f"{end}_{what}_{unit}") for end in ("min", "max"))
         if least is not None and most is not None and least > most:
             raise UsageError(f"--min-{what} is more than --max-{what}: no file could be both")
-    for one, other in (("max_delete", "delete"), ("backup_dir", "backup"), ("suffix", "backup")):
+    needs = {"max_delete": "delete", "backup_dir": "backup", "suffix": "backup"}
+    for one, other in {**needs, "manifest_format": "manifest", "sign": "manifest"}.items():
         if getattr(options, one) is not None and not getattr(options, other):
             raise UsageError(f"{_long(one)} says nothing without {_long(other)}")
+    if options.manifest is not None and (options.dry_run or options.transfer_test):
+        raise UsageError("--manifest lists what was copied: leave out -n, --check and -t")
     if options.backup:
         _check_backups(*options.backups)
 
@@ -329,6 +329,8 @@ def _check_deleting(options: Options) -> None:
     if options.delete and options.remove_source_files:
         hint = "what one run moves, the next one would delete at the destination"
         raise UsageError("--delete and --remove-source-files contradict each other", hint)
+    if options.manifest is not None and options.verify == "none":
+        raise UsageError("--manifest lists what was verified, so not with --verify none")
     if options.remove_source_files and options.verify == "none":
         raise UsageError("--remove-source-files does not go with --verify none")
 
@@ -371,6 +373,8 @@ def _check_texts(options: Options) -> None:
         ("the modes of --chmod", options.chmod),
         ("the owner of --chown", options.chown),
         ("the file of --log-file", options.log_file),
+        ("the file of --manifest", options.manifest),
+        ("the key of --sign", options.sign),
     ):
         if value is not None:
             check_argument(what, value)
@@ -380,7 +384,7 @@ def _check_texts(options: Options) -> None:
         for value in check_tuple(what, values):
             check_argument(f"one of the {what}", value)
     for address in check_tuple("bind", options.bind):
-        _check_address(address)
+        check_address(address)
     _check_names(options)
 
 

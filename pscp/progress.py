@@ -74,6 +74,7 @@ class Result:
     seconds: float = 0.0
     digests: dict[str, str] = field(default_factory=dict, hash=False)  # SHA-256s; with strong
     failures: tuple[Failure, ...] = ()
+    root: str = ""  # the folder at the destination that the paths are below; "": nothing was there
 
     @property
     def ok(self) -> bool:

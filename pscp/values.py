@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from pscp.errors import UsageError
-from pscp.locations import CONTROL, check_path
+from pscp.locations import CONTROL, UNSAFE_IN_HOST, check_path
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -135,3 +135,16 @@ def no_such_option(text: str, known: Iterable[str], hint: str) -> UsageError:
     if close:
         hint = f"did you mean {close[0]}? {hint}"
     return UsageError(f"no such option: {text}", hint)
+
+
+def check_address(address: str) -> None:
+    """Raise UsageError for what is no IP address of --bind."""
+    import ipaddress  # here: few copies need it
+
+    try:
+        ipaddress.ip_address(address)
+    except ValueError:
+        raise UsageError(f"--bind: {address!r} is not an IP address") from None
+    check_argument("an address to bind", address)
+    if re.search(UNSAFE_IN_HOST, address):
+        raise UsageError(f"--bind: a character in {address!r} cannot be in an address")

@@ -151,6 +151,23 @@ def add_how_it_is_checked(group: argparse._ArgumentGroup) -> None:
         action="store_false",
         help="start afresh, whatever an earlier run left",
     )
+    add_manifest(group)
+
+
+def add_manifest(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
+    add(
+        "--manifest",
+        metavar="FILE",
+        help="write to FILE which files are good at the destination, with a SHA-256 of each and of "
+        "its chunks, hashed there (docs/manifests.md); pscp-verify compares with it later",
+    )
+    add(
+        "--manifest-format",
+        metavar="FORM",
+        help="jsonl, sha256sum or bagit (by the name of FILE, else jsonl)",
+    )
+    add("--sign", metavar="KEY", help="sign the manifest with this SSH key, as FILE.sig")
 
 
 def add_how_it_is_sent(group: argparse._ArgumentGroup) -> None:

@@ -87,7 +87,7 @@ def table(result: Result) -> list[str]:
     counted = {
         item.name.replace("_", " "): getattr(result, item.name)
         for item in fields(result)
-        if item.name not in ("digests", "failures", "datasets", "snapshot")
+        if item.name not in ("digests", "failures", "root", "datasets", "snapshot")
     }
     counted |= {"seconds": f"{result.seconds:.3f}", "failures": len(result.failures)}
     counted["verified"] = "yes" if result.verified else "no"

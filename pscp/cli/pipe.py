@@ -103,6 +103,8 @@ def file_command(source: str, destination: str, options: Options) -> Piped:
         raise UsageError(f'{host.text} names no file; "-" is one: name it')
     if options.dry_run or options.transfer_test:
         raise UsageError('--dry-run and --transfer-test are for files, not for "-"')
+    if options.manifest is not None:
+        raise UsageError('--manifest lists files, not what "-" has')
     return Piped(host, "", host.path, is_push, None, options)
 
 

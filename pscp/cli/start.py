@@ -3,8 +3,8 @@
 Loading takes a tenth of a second, and longer on a busy machine. Nothing has begun by then, so a
 signal ends the process at once, with the exit code that it has later.
 
-Not here: what the commands do (copy.py, pipe.py, run.py, zfs.py, selftest/main.py), signals once
-something runs (signals.py).
+Not here: what the commands do (copy.py, pipe.py, run.py, verify.py, zfs.py, selftest/main.py),
+signals once something runs (signals.py).
 Read next: copy.py.
 """
 
@@ -49,6 +49,11 @@ def pscp_run() -> NoReturn:
 def pscp_test() -> NoReturn:
     """The command `pscp-test`."""
     run("pscp-test", "pscp.selftest.main")
+
+
+def pscp_verify() -> NoReturn:
+    """The command `pscp-verify`."""
+    run("pscp-verify", "pscp.cli.verify")
 
 
 def pscp_zfs() -> NoReturn:

@@ -64,6 +64,7 @@ class Run:
         self._request, self._options = request, request.options
         self._negotiation = Negotiation(request)
         self._source: RemoteAgent | None = None  # with --direct: the first at the source's host
+        self._root = ""  # at the destination, once it is known
         self._nonce = "" if self._options.dry_run else os.urandom(4).hex()  # of this run
 
     def run(self) -> Result:
@@ -152,7 +153,7 @@ class Run:
         if not tops:
             return self._nothing()
         agreed = self._negotiation.agree(agents, tops, token, self._nonce, journal)
-        far = agents[0]
+        far, self._root = agents[0], agreed.target.root
         algorithm = choose_hash(far, *sources[:1])
         pool = self._make_pool(far)
         terms = self._terms(pool, far, agreed, algorithm, tops=tops, journal=journal)
@@ -351,6 +352,7 @@ class Run:
             seconds=time.monotonic() - counters.started_s,
             digests=results.digests if results is not None else {},
             failures=tuple(results.failures if results else self._negotiation.missing),
+            root=self._root,
         )
 
 

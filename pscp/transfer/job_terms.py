@@ -6,7 +6,7 @@ Not here: a job itself (../jobs/job.py), what is fixed for one copy (copy_terms.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -33,6 +33,8 @@ class JobTerms:
             this object keep to it together; the option limit_kbit_s then says nothing. It is asked
             some ten times a second and more, by several threads, one at a time.
         moves: what all copies that share it move: a pscp.Moves.
+        expected: the SHA-256 in hex that files have to have, by path below the destination. The
+            options get strong; a file of these with other bytes fails, and never gets its name.
 
     The functions are called while a copy runs, by threads of it, and should return at once. What
     one of them raises ends the copy tidily, and is raised by it.
@@ -41,6 +43,7 @@ class JobTerms:
     select: Select | None = None
     kbit_s: KbitS | None = None
     moves: Moves | None = None
+    expected: Mapping[str, str] = field(default_factory=dict, hash=False)
     limiter: RateLimiter | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -51,6 +54,8 @@ class JobTerms:
         """Return the options of a copy on these terms. Raises UsageError where both clash."""
         if self.moves is not None:
             options = replace(options, remove_source_files=True)
+        if self.expected:
+            options = replace(options, strong=True)
         if self.kbit_s is None:
             return options
         # Its lanes and blocks are those of a copy with a limit. The limiter knows which.

@@ -12,7 +12,7 @@ from __future__ import annotations
 import fnmatch
 import functools
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -95,6 +95,7 @@ class Pack(Piece):
     items: list[Placed]
     then: Packed
     is_again: bool = False
+    expected: Mapping[str, str] = field(default_factory=dict)  # digests that files have to have
     rows: list[object] = field(default_factory=list)  # per item [size, hex digest] or a failure
 
     @property
@@ -109,6 +110,10 @@ class Pack(Piece):
             raise ValueError("a pack of other files than were asked for")
         left = iter(rows)
         self.rows = [next(left) if is_file else [0, ""] for is_file in files]
+        for item, row in zip(self.items, self.rows, strict=True) if self.expected else ():
+            wanted = self.expected.get(item.entry.path)
+            if wanted is not None and isinstance(row, list):
+                row[1:] = [wanted]  # so the sink takes no other content for it
 
     @functools.cached_property
     def size_bytes(self) -> int:
@@ -246,6 +251,7 @@ class PackBuilder:
     """Collects items until they make a pack."""
 
     then: Packed
+    expected: Mapping[str, str] = field(default_factory=dict)
     _items: list[Placed] = field(default_factory=list)
     _bytes: int = 0
 
@@ -259,7 +265,8 @@ class PackBuilder:
         """Return what was collected so far as a pack, if there is anything."""
         if not self._items:
             return None
-        pack, self._items, self._bytes = Pack(self._items, self.then), [], 0
+        pack = Pack(self._items, self.then, expected=self.expected)
+        self._items, self._bytes = [], 0
         return pack
 
 

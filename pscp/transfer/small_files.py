@@ -17,7 +17,7 @@ class SmallFiles:
 
     def __init__(self, terms: CopyTerms, results: Results) -> None:
         self._terms, self._results = terms, results
-        self._builder = PackBuilder(self._packed)
+        self._builder = PackBuilder(self._packed, terms.job.expected)
         terms.queue.when_idle(self._collected)
 
     def add(self, item: Placed) -> None:
@@ -59,7 +59,8 @@ class SmallFiles:
                 self._results.failed(failure if is_read else answers.from_source(failure))
         self._landed(landed)
         if damaged:
-            self._terms.queue.add(Pack(damaged, self._packed, is_again=True))
+            again = Pack(damaged, self._packed, is_again=True, expected=self._terms.job.expected)
+            self._terms.queue.add(again)
 
     def _landed(self, landed: list[tuple[tree.Entry, str]]) -> None:
         files = ((entry.path, digest) for entry, digest in landed if entry.kind != tree.FOLDER)

@@ -16,6 +16,7 @@ import pscp
 from pscp import aio, option_fields
 from pscp.callbacks import FileEvent
 from pscp.cleaning import Leftover
+from pscp.manifests.comparing import Difference
 from pscp.measuring import advice
 from pscp.options import Options
 from pscp.progress import Reporter
@@ -62,7 +63,8 @@ A record's `threadName` is the lane. `logging.basicConfig(level=logging.INFO)` s
 `debug=True` adds ssh's `-v`. Their words may change; they are for people.
 """
 CALLS = (
-    pscp.copy, pscp.fan_out, pscp.JobTerms, pscp.Moves, pscp.measure, pscp.clean, pscp.replicate,
+    pscp.copy, pscp.fan_out, pscp.JobTerms, pscp.Moves, pscp.verify, pscp.measure, pscp.clean,
+    pscp.replicate,
     pscp.parse_location,
 )  # fmt: skip
 # The classes, with the heading that each group stands under.
@@ -72,7 +74,8 @@ CLASSES: dict[str, tuple[type, ...]] = {
         pscp.Result, pscp.Failure, pscp.Counters, FileEvent, Ran, pscp.Delivery,
     ),
     "What the others give back": (
-        pscp.Cleaned, Leftover, Replicated, Sent, pscp.Measurement, advice.Advice, advice.Setting,
+        pscp.Verified, Difference, pscp.Cleaned, Leftover, Replicated, Sent, pscp.Measurement,
+        advice.Advice, advice.Setting,
         advice.Point, advice.Moved, advice.Windows, advice.Kernel,
     ),
 }  # fmt: skip

@@ -10,7 +10,7 @@ import argparse
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pscp.cli import arguments, pipe, run, zfs_arguments
+from pscp.cli import arguments, pipe, run, verify, zfs_arguments
 from pscp.option_bounds import CHOICES
 from pscp.selftest import main as selftest
 from pscp.zfs.settings import PRUNABLE
@@ -19,7 +19,7 @@ from pscp.zfs.settings import PRUNABLE
 VALUES = {**CHOICES, "if_running": run.IF_RUNNING, "prune": PRUNABLE}
 # What else it is, by its metavar (or its field, where the metavar says little): files, hosts,
 # programs, ciphers. Others are for the user to know.
-KINDS = {"FILE": "file", "HOST": "host", "PROGRAM": "program", "cipher": "cipher"}
+KINDS = {"FILE": "file", "KEY": "file", "HOST": "host", "PROGRAM": "program", "cipher": "cipher"}
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,10 @@ def commands() -> list[Command]:
         Command(
             "pscp-test", "test copies to a private SSH server, or to a host",
             selftest.make_parser(), ("pscp-test [options] DIR [HOST]",), "folders", "",
+        ),
+        Command(
+            "pscp-verify", "compare files with a manifest, and repair them",
+            verify.make_parser(), usages("pscp-verify", verify.USAGE), "places", "",
         ),
         Command(
             "pscp-zfs", "replicate ZFS datasets over several SSH connections",

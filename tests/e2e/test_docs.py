@@ -146,6 +146,31 @@ def check_cron(world: World, ran: Ran) -> None:
     assert_same_tree(world.here / "data", world.there / "backup" / "data", modes=True, times=True)
 
 
+def check_manifests(world: World, ran: Ran) -> None:
+    assert len((world.here / "data.jsonl").read_text().splitlines()) == 5
+    assert ran.err.count("3 files below host:backup as listed") == 2
+
+
+def check_manifest_repair(world: World, ran: Ran) -> None:
+    assert "data/report.txt: repaired" in ran.out
+    assert_same_tree(world.here / "data", world.there / "backup" / "data", modes=True, times=True)
+
+
+def check_manifest_signed(world: World, ran: Ran) -> None:
+    assert "signed by nightly@example.org, key ED25519 SHA256:" in ran.err
+    assert 'Good "pscp-manifest" signature for nightly@example.org' in ran.out
+
+
+def check_manifest_forms(world: World, ran: Ran) -> None:
+    assert "logs/day-1.log: OK" in ran.out and "3 files below bag as listed" in ran.err
+    listed = (world.here / "bag" / "manifest-sha256.txt").read_text()
+    assert re.search(r"^[0-9a-f]{64}  data/logs/day-1.log$", listed, re.MULTILINE)
+
+
+def check_manifest_python(world: World, ran: Ran) -> None:
+    assert ran.out == "" and (world.here / "data.jsonl").exists()
+
+
 def check_mirror(world: World, ran: Ran) -> None:
     there = world.there / "backup" / "data"
     lines = ran.out.splitlines()

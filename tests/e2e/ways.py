@@ -24,6 +24,7 @@ from pscp.selftest.servers import PrivateServer
 COMMAND_S = 60.0  # a command that hangs fails its test, rather than the whole run
 PSCP = (sys.executable, "-c", "import sys; from pscp.cli.copy import main; sys.exit(main())")
 ZFS = (sys.executable, "-c", "import sys; from pscp.cli.zfs import main; sys.exit(main())")
+VERIFY = (sys.executable, "-c", "import sys; from pscp.cli.verify import main; sys.exit(main())")
 PIPE = (sys.executable, "-c", "import sys; from pscp.cli.pipe import main; sys.exit(main())")
 
 

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from e2e.ways import COMMAND_S, PIPE, PSCP, ZFS, Ran
+from e2e.ways import COMMAND_S, PIPE, PSCP, VERIFY, ZFS, Ran
 
 ROOT = Path(__file__).parents[2]
 BIG_BYTES = 9 * 1024 * 1024 + 1  # three chunks, the last of one byte
@@ -94,6 +94,7 @@ def make_world(
         ("ssh", ssh),
         ("pscp", PSCP),
         ("pscp-pipe", PIPE),
+        ("pscp-verify", VERIFY),
         ("pscp-zfs", ZFS),
         ("sudo", ("env",)),
         ("python3", python),

@@ -14,7 +14,7 @@ import pytest
 from conftest import unavailable
 
 SHARE = Path(__file__).parents[2] / "share"
-COMMANDS = ("pscp", "pscp-pipe", "pscp-run", "pscp-test", "pscp-zfs")
+COMMANDS = ("pscp", "pscp-pipe", "pscp-run", "pscp-test", "pscp-verify", "pscp-zfs")
 # Runs the function that `complete -p` names, as bash does for a word at the end of a line.
 IN_BASH = """\
 compopt() { :; }

@@ -1,0 +1,165 @@
+"""The command pscp-verify: argv becomes a call of verify(), what differs words and an exit code.
+
+Not here: what is compared and repaired (../verifying.py), the options of connections
+(arguments.py).
+Read next: ../verifying.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, fields
+from functools import partial
+from typing import Any, NamedTuple
+
+from pscp import log
+from pscp.cli.arguments import Parser, add_how_it_is_sent, add_how_ssh_is_run, add_what_is_shown
+from pscp.cli.copy import run_command
+from pscp.cli.run_log import run_log
+from pscp.display import make_reporter
+from pscp.errors import UsageError
+from pscp.locations import Location, parse_location
+from pscp.options import Options
+from pscp.progress import count, format_bytes, format_duration
+from pscp.signals import raise_on_signals
+from pscp.terminal_text import is_terminal, printable, write_line
+from pscp.verifying import Verified, verify
+
+USAGE = "pscp-verify [options] MANIFEST [HOST:]ROOT"
+DESCRIPTION = (
+    "Read the files below ROOT again, where they lie, over several SSH connections at once, and "
+    "list what differs from MANIFEST, a file here that pscp --manifest or sha256sum has written."
+)
+EPILOG = (
+    "A signature MANIFEST.sig is verified before anything is read. Exit codes: 0 all is as listed, "
+    "1 something differs, 2 wrong use, or a manifest or a signature that is not right, 3 no "
+    "connection, 4 broken protocol, 130 and 143 ended by a signal."
+)
+OWN_GROUP = "what is verified"
+_OWN = ("strict", "times", "allowed_signers", "signer", "repair")
+
+
+class Command(NamedTuple):
+    """A command line that makes sense."""
+
+    manifest: str
+    root: Location
+    wanted: dict[str, Any]  # keywords of verify()
+    options: Options
+    json: bool
+
+
+def make_parser() -> Parser:
+    parser = Parser("pscp-verify", USAGE, DESCRIPTION, EPILOG)
+    add_what_is_verified(parser.add_argument_group(OWN_GROUP))
+    add_how_it_is_sent(parser.add_argument_group("how it is sent"))
+    add_how_ssh_is_run(parser.add_argument_group("how ssh is run"))
+    add_what_is_shown(parser.add_argument_group("what is shown"))
+    return parser
+
+
+def add_what_is_verified(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
+    flag = partial(add, action="store_true")
+    flag("--strict", help="what is below ROOT and not in MANIFEST differs as well")
+    flag("--times", help="so does a file with another time")
+    add(
+        "--allowed-signers",
+        metavar="FILE",
+        help="who may have signed, as ssh-keygen has it; without a signature of one of these the "
+        "manifest is refused",
+    )
+    add("--signer", metavar="NAME", help="the one of these who must have signed")
+    add(
+        "--repair",
+        metavar="SOURCE",
+        help="copy what differs from SOURCE, a folder here or HOST:DIR, if it has the bytes that "
+        "the manifest says",
+    )
+    flag("--json", help="write what differs as one JSON object on stdout")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command line; returns its exit code and prints what went wrong, if anything."""
+    return run_command("pscp-verify", make_parser, lambda words: run(parse(words), words), argv)
+
+
+def parse(argv: Sequence[str]) -> Command:
+    """Read a command line, or raise UsageError; opens and contacts nothing."""
+    values, texts = make_parser().read(argv, '; a path that starts with "-" goes after --')
+    as_json = values.pop("json", False)
+    wanted = {name: values.pop(name) for name in _OWN if name in values}
+    if len(texts) != 2:
+        raise UsageError("one MANIFEST and one ROOT are needed", f"usage: {USAGE}")
+    if "signer" in wanted and "allowed_signers" not in wanted:
+        raise UsageError("--signer says nothing without --allowed-signers")
+    if "repair" in wanted:
+        wanted["repair"] = parse_location(wanted["repair"])
+    return Command(texts[0], parse_location(texts[1]), wanted, Options(**values), as_json)
+
+
+def run(command: Command, words: Sequence[str]) -> int:
+    options = command.options
+    shown = make_reporter(options, is_terminal(sys.stderr), "pscp-verify")
+    with (
+        raise_on_signals("nothing was changed, but what was repaired already", name="pscp-verify"),
+        log.show_records(options.debug, shown.note),
+        run_log("pscp-verify", words, options) as kept,
+    ):
+        reporter = kept.of(shown)
+        try:
+            found = verify(
+                command.manifest, command.root, options, reporter=reporter, **command.wanted
+            )
+        finally:
+            reporter.stop(None)
+        show(found, command)
+        kept.write(summary(found, command))
+    return 0 if found.ok else 1
+
+
+def show(found: Verified, command: Command) -> None:
+    """Write what differs on stdout, and the closing line on stderr."""
+    options = command.options
+    if command.json:
+        write_line(sys.stdout, json.dumps({**asdict(found), "ok": found.ok}))
+    elif options.progress != "json":
+        for each in found.differences:
+            write_line(sys.stdout, f"{each.path}: {each.message}")
+        for path in found.repaired if not options.quiet else ():
+            write_line(sys.stdout, f"{path}: repaired")
+    if not options.quiet and options.progress not in ("none", "json"):
+        if not found.is_whole:
+            write_line(
+                sys.stderr,
+                f"pscp-verify: {command.manifest} is not whole: when it was made, some files had "
+                "failed, and are not in it",
+            )
+        write_line(sys.stderr, summary(found, command))
+    for text in _table(found) if options.stats and not options.quiet else ():
+        write_line(sys.stderr, text)
+
+
+def _table(found: Verified) -> list[str]:
+    left_out = ("differences", "repaired", "signer", "is_whole")
+    return [
+        f"{each.name:<17} {getattr(found, each.name)!s:>16}"
+        for each in fields(found)
+        if each.name not in left_out
+    ]
+
+
+def summary(found: Verified, command: Command) -> str:
+    """Return, for example: all 12 files below host:b are as listed, 2.4 GB in 3.1 s, not signed."""
+    root = command.root.text
+    rate = f"{format_bytes(found.bytes)} in {format_duration(found.seconds)}"
+    if found.ok:
+        outcome = f"{count(found.files, 'file')} below {root} as listed"
+    else:
+        outcome = f"{found.differing} of {count(found.files, 'file')} below {root} not as listed"
+    repaired = f", {len(found.repaired)} repaired" if found.repaired else ""
+    signed = f"signed by {printable(found.signer)}" if found.signer else "not signed"
+    return f"{outcome}{repaired}, {rate}, {signed}"

@@ -1,0 +1,129 @@
+"""Compares the files of a tree with a manifest: what is missing, or has another size or content.
+
+Not here: how files are read (hashing.py), what is there and not listed (../verifying.py).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from pscp.endpoint.alike import is_same_time
+from pscp.endpoint.files import Extent
+from pscp.manifests.formats import Record
+from pscp.manifests.hashing import Hashing, is_file
+from pscp.manifests.reading import Manifest
+from pscp.manifests.trees import Tree
+from pscp.progress import Counters, format_bytes
+from pscp.transfer.plan import Failure, cut
+from pscp.transfer.quick_check import There
+
+_KEPT_BYTES = 64 * 1024 * 1024  # memory for differences: some hundred thousand
+
+What = Literal["missing", "size", "content", "time", "unreadable", "not listed"]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A file that is not as the manifest says."""
+
+    path: str
+    what: What
+    message: str  # for people
+    chunks: tuple[int, ...] = ()  # those that differ, from 0, where the manifest has their digests
+
+
+class Differences:
+    """Collects what differs. Counts what it has no room for."""
+
+    def __init__(self, counters: Counters) -> None:
+        self.found: list[Difference] = []
+        self.count = 0
+        self._bytes = 0
+        self._counters = counters
+
+    def add(self, path: str, what: What, message: str, chunks: tuple[int, ...] = ()) -> None:
+        self.count += 1
+        self._counters.add(files_failed=1)
+        self._bytes += 200 + sum(map(sys.getsizeof, (path, message, chunks)))
+        if self._bytes < _KEPT_BYTES or not self.found:
+            self.found.append(Difference(path, what, message, chunks))
+
+
+class _Compared:
+    """A file of the manifest."""
+
+    def __init__(self, record: Record, chunk_bytes: int, found: Differences, times: bool) -> None:
+        self.path, self._record, self._found = record.path, record, found
+        self._chunk_bytes, self._times = chunk_bytes, times
+
+    def extents(self, there: There) -> Iterable[Extent] | None:
+        whole = [(0, there.size_bytes)]
+        if not is_file(there):
+            return None if there.kind else [(0, 1)]  # why it is not to be seen, its opening tells
+        if self._record.size_bytes not in (None, there.size_bytes):
+            return None
+        return cut(whole, self._chunk_bytes) if self._record.chunks else whole
+
+    def done(self, there: There, digests: list[str | None], failure: Failure | None) -> None:
+        add, record = self._found.add, self._record
+        if not there.kind:
+            is_missing = failure is None or failure["errno"] == 2
+            what: What = "missing" if is_missing else "unreadable"
+            add(self.path, what, "missing" if failure is None else failure["message"])
+        elif not is_file(there):
+            add(self.path, "missing", f"is a {there.kind} there, not a file")
+        elif record.size_bytes not in (None, there.size_bytes):
+            sizes = f"{there.size_bytes} bytes, not {record.size_bytes}"
+            add(self.path, "size", f"has another size: {sizes}")
+        elif failure is not None:
+            add(self.path, "unreadable", f"cannot be read: {failure['message']}")
+        else:
+            self._compare(there, digests)
+
+    def _compare(self, there: There, digests: list[str | None]) -> None:
+        wanted = self._record.chunks or (self._record.digest,)
+        differing = tuple(
+            place
+            for place, (mine, theirs) in enumerate(zip(wanted, digests, strict=True))
+            if mine != theirs
+        )
+        if differing and self._record.chunks:
+            self._found.add(self.path, "content", self._where(differing, len(wanted)), differing)
+        elif differing:
+            self._found.add(self.path, "content", "has another content")
+        elif self._times and not self._has_same_time(there):
+            self._found.add(self.path, "time", "has the same content, and another time")
+
+    def _has_same_time(self, there: There) -> bool:
+        wanted_ns = self._record.mtime_ns
+        return wanted_ns is None or is_same_time(wanted_ns, there.mtime_ns)
+
+    def _where(self, differing: tuple[int, ...], count: int) -> str:
+        shown = ", ".join(map(str, differing[:8])) + (", ..." if len(differing) > 8 else "")
+        noun = "chunk" if len(differing) == 1 else "chunks"
+        size = format_bytes(self._chunk_bytes)
+        return f"has another content in {noun} {shown} of {count} ({size} each, from 0)"
+
+
+def compare(
+    tree: Tree, manifest: Manifest, counters: Counters, *, times: bool, only: set[str] | None = None
+) -> Differences:
+    """Compare the tree's files with the manifest, or `only` those; raise what stops it."""
+    found = Differences(counters)
+
+    def items() -> Iterator[_Compared]:
+        for record in manifest.records():
+            if only is None or record.path in only:
+                yield _Counted(record, manifest.chunk_bytes, found, times)
+
+    class _Counted(_Compared):
+        def done(self, there: There, digests: list[str | None], failure: Failure | None) -> None:
+            super().done(there, digests, failure)
+            size_bytes = there.size_bytes if digests and is_file(there) else 0
+            counters.add(files_done=1, bytes_done=size_bytes)
+
+    Hashing(tree).run(items())
+    return found

@@ -1,0 +1,182 @@
+"""Makes the manifest of a copy: once it is over, the files that are good at the destination are
+hashed where they lie.
+
+So a digest is of what has landed and was verified, and it does not depend on how the copy cut its
+chunks. What the quick check took for the same unread is hashed as well.
+
+Not here: what a line looks like (formats.py), the hashing (hashing.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import IO
+
+from pscp.callbacks import FileEvent
+from pscp.connect.connections import Connections
+from pscp.endpoint.files import Extent
+from pscp.errors import CopyError, FileError, UsageError
+from pscp.locations import Location
+from pscp.manifests import formats, signing
+from pscp.manifests.hashing import Hashing, is_file
+from pscp.manifests.trees import opened
+from pscp.options import Options
+from pscp.progress import Counters, Reporter, Result
+from pscp.progress import Failure as Reported
+from pscp.transfer.plan import Failure, cut
+from pscp.transfer.quick_check import There
+from pscp.transfer.spool import Spool
+
+OnFile = Callable[[FileEvent], object]
+
+
+class Making:
+    """The manifest of one copy that begins. Close it."""
+
+    def __init__(self, options: Options, froms: Sequence[Location], to: Location) -> None:
+        """Raises UsageError where it can be told already that the manifest cannot be written."""
+        assert options.manifest is not None
+        self._options, self._froms, self._to = options, froms, to
+        self._path = options.manifest
+        self._form = formats.format_of(self._path, options.manifest_format)
+        self._good = Spool()  # paths, and digests with -s
+        folder = os.path.dirname(self._path) or "."
+        if os.path.lexists(self._path) and not os.path.isfile(self._path):
+            raise UsageError(f"--manifest {self._path}: is no file that can be replaced")
+        if not os.path.isdir(folder) or not os.access(folder, os.W_OK):
+            raise UsageError(f"--manifest {self._path}: {folder} is no folder that can be written")
+        if options.sign is not None:
+            signing.check_can_sign(options.sign)
+
+    def close(self) -> None:
+        self._good.close()
+
+    def noting(self, then: OnFile | None) -> OnFile:
+        """Return the function that gets to know each file, and passes it on to `then`."""
+
+        def note(event: FileEvent) -> None:
+            if event.outcome in ("copied", "unchanged", "linked"):
+                self._good.add([event.path, event.digest])
+            if then is not None:
+                then(event)
+
+        return note
+
+    def finish(
+        self,
+        result: Result,
+        connections: Connections | None,
+        counters: Counters,
+        reporter: Reporter,
+    ) -> Result:
+        """Write the manifest. Return the result with the files that could not be hashed.
+
+        Raises CopyError where it cannot be written or signed.
+        """
+        begun = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        temporary = os.path.join(
+            os.path.dirname(self._path), f".{os.path.basename(self._path)}.{os.urandom(4).hex()}"
+        )
+        try:
+            with open(temporary, "xb") as file:
+                writing = _Writing(file, self._form, reporter, counters)
+                if self._form == formats.JSONL:
+                    sources = [each.text for each in self._froms]
+                    file.write(formats.header_line(begun, sources, self._to.text, result.root))
+                if len(self._good):
+                    shown = counters, reporter
+                    with opened(self._to, result.root, connections, self._options, shown) as tree:
+                        Hashing(tree, looks_again=True).run(self._items(writing))
+                failed = len(result.failures) + len(writing.failures)
+                file.write(formats.end_line(self._form, writing.files, writing.bytes, failed))
+                file.flush()
+                os.fsync(file.fileno())
+            self._name(temporary)
+        except OSError as error:
+            raise CopyError(
+                f"{self._path}: the manifest cannot be written: {error.strerror}",
+                "the files were copied; the same command again makes the manifest",
+            ) from None
+        finally:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+        return dataclasses.replace(result, failures=(*result.failures, *writing.failures))
+
+    def _items(self, writing: _Writing) -> Iterator[_Hashed]:
+        for path, digest in self._good.take():
+            yield _Hashed(path, digest, writing)
+
+    def _name(self, temporary: str) -> None:
+        """Give the manifest its name, and then its signature: never one beside an earlier one's."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(f"{self._path}.sig")
+        os.rename(temporary, self._path)
+        folder_fd = os.open(os.path.dirname(self._path) or ".", os.O_RDONLY)
+        try:
+            os.fsync(folder_fd)
+        finally:
+            os.close(folder_fd)
+        if self._options.sign is not None:
+            signing.sign(self._options.sign, self._path, batch=self._options.batch)
+
+
+class _Writing:
+    """Writes the lines of files. What the tree calls uses it, one call at a time."""
+
+    def __init__(self, file: IO[bytes], form: str, reporter: Reporter, counters: Counters) -> None:
+        self._file, self._form = file, form
+        self._reporter, self._counters = reporter, counters
+        self.files = self.bytes = 0
+        self.failures: list[Reported] = []
+
+    def add(self, record: formats.Record) -> None:
+        try:
+            line = formats.line_of(record, self._form)
+        except UsageError as error:
+            self.fail(record.path, error.message)
+            return
+        self._file.write(line)
+        self.files += 1
+        self.bytes += record.size_bytes or 0
+
+    def fail(self, path: str, message: str) -> None:
+        why = f"is not in the manifest: {message}"
+        self._counters.add(files_failed=1)
+        self._reporter.note(f"{path}: {why}")
+        self.failures.append(Reported(path, FileError.__name__, why))
+
+
+class _Hashed:
+    """A file that is good at the destination."""
+
+    def __init__(self, path: str, digest: str, writing: _Writing) -> None:
+        self.path, self._digest, self._writing = path, digest, writing
+
+    def extents(self, there: There) -> Iterable[Extent] | None:
+        if not is_file(there):  # a link, which has no content of its own
+            return None
+        whole, chunk_bytes = [(0, there.size_bytes)], formats.CHUNK_BYTES
+        chunks = cut(whole, chunk_bytes) if there.size_bytes > chunk_bytes else ()
+        return itertools.chain(whole, chunks)
+
+    def done(self, there: There, digests: list[str | None], failure: Failure | None) -> None:
+        if not is_file(there):
+            if there.kind == "":
+                self._writing.fail(self.path, "it is gone already")
+            return
+        if failure is not None:
+            self._writing.fail(self.path, failure["message"])
+            return
+        found = [digest or "" for digest in digests]
+        if "" in found or (self._digest and found[0] != self._digest):
+            self._writing.fail(self.path, "it has changed since it was copied")
+            return
+        record = formats.Record(
+            self.path, there.size_bytes, there.mtime_ns, found[0], tuple(found[1:])
+        )
+        self._writing.add(record)

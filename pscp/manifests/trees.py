@@ -1,0 +1,323 @@
+"""A tree whose files are hashed where it lies: here by threads, at a host by the agents of N lanes.
+
+The requests are those that a copy makes of its sink. The sink is that of a dry run, which changes
+nothing; it reaches what is below its root without following links, whatever it is asked for.
+
+Not here: which requests are made (hashing.py), the lanes (../transfer/lane_pool.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Protocol
+
+from pscp import errors, stops
+from pscp.connect.bootstrap import RemoteAgent, copy_modules
+from pscp.connect.connections import Connections
+from pscp.endpoint import failures, requests, source, tree
+from pscp.endpoint.end import End
+from pscp.locations import Location
+from pscp.options import Options
+from pscp.progress import Counters, Reporter
+from pscp.transfer import answers
+from pscp.transfer.beginnings import choose_hash
+from pscp.transfer.copy import make_pool, shared_cpus
+from pscp.transfer.lane_ends import MISSHAPEN, misshapen
+from pscp.transfer.negotiation import replace_dead
+from pscp.transfer.plan import Ask
+from pscp.transfer.work_queue import WorkQueue
+
+_NEAR_MOST = 8  # threads: each hashes with a CPU of its own
+_FAR_MOST = 4  # lanes, where the user names no number: each costs a login
+_WAITING_MOST = 64  # requests of this machine that wait for a thread
+_MODULES = ("xattrs", "alike", "lookup")  # that an agent needs to look at files, and hash them
+_WALK_ITEMS = 2000  # in one answer
+
+Then = Callable[[object], None]
+
+
+class Tree(Protocol):
+    """What answers requests of a sink, several at once."""
+
+    def put(self, request: requests.Request, then: Then, cost_bytes: int) -> None:
+        """Make a request once there is room. `then` gets the answer; one call at a time."""
+
+    def add(self, request: requests.Request, then: Then, cost_bytes: int) -> None:
+        """As put(), for a request that follows from an answer: it never waits."""
+
+    def finish(self) -> None:
+        """Wait until all is answered. Raises what has stopped it."""
+
+
+# --- at a host
+
+
+class _FarTree:
+    def __init__(self, work: WorkQueue) -> None:
+        self._queue = work
+
+    def put(self, request: requests.Request, then: Then, cost_bytes: int) -> None:
+        self._queue.put(_ask(request, then, cost_bytes))
+        self._queue.check()
+
+    def add(self, request: requests.Request, then: Then, cost_bytes: int) -> None:
+        self._queue.add(_ask(request, then, cost_bytes))
+
+    def finish(self) -> None:
+        self._queue.wait_until(self._queue.is_idle)
+        self._queue.check()
+
+
+def _ask(request: requests.Request, then: Then, cost_bytes: int) -> Ask:
+    def failed(failure: failures.Data) -> None:
+        raise _refused(failure)
+
+    return Ask(False, request, then, failed, cost_bytes=cost_bytes)
+
+
+def _refused(failure: failures.Data) -> errors.CopyError:
+    return errors.CopyError(f"{failure['path']}: {failure['message']}")
+
+
+@contextlib.contextmanager
+def far_tree(
+    connections: Connections, root: str, options: Options, counters: Counters, reporter: Reporter
+) -> Iterator[Tree]:
+    """Yield the tree `root` of a host, its path as the host spells it."""
+    with _taken(connections, options, reporter) as agents:
+        connections.expect_lanes(options, agents[0])
+        lanes = options.connections or min(shared_cpus(agents[0]), _FAR_MOST)
+        terms = replace(options, connections=lanes, limit_kbit_s=None, channels=None)
+        pool = make_pool(
+            connections, terms, counters, agents[0], is_push=True, note=reporter.note
+        )  # fmt: skip
+        try:
+            connections.spread(terms, agents, pool.layout.count, reporter.note)
+            first = [agents.pop(0) for _ in range(min(len(agents), pool.layout.count))]
+            algorithm = choose_hash(first[0])
+            with stops.ended_by(pool.queue.stop):
+                pool.begin(_of_source([], algorithm), _of_sink(root, algorithm), first)
+                yield _FarTree(pool.queue)
+        except BaseException as error:
+            pool.queue.stop(error)
+            raise
+        finally:
+            pool.end()
+            agents += pool.kept.agents
+
+
+@contextlib.contextmanager
+def _taken(
+    connections: Connections, options: Options, reporter: Reporter
+) -> Iterator[list[RemoteAgent]]:
+    agents = connections.take(options, reporter.note)
+    try:
+        replace_dead(agents, connections, options, reporter.note)
+        yield agents
+    finally:
+        connections.give(agents)
+
+
+def _of_source(tops: list[source.Top], algorithm: str) -> requests.BeginSource:
+    rules = tree.Rules(True, False, False, False, [])
+    return requests.BeginSource(tops, rules, algorithm, 256 * 1024, False, False)
+
+
+def _of_sink(root: str, algorithm: str) -> requests.BeginSink:
+    """Return the request for a sink without a nonce, which changes nothing."""
+    return requests.BeginSink(
+        root=root,
+        token="",
+        nonce="",
+        earlier=[],
+        hash=algorithm,
+        strong=False,
+        preserve=False,
+        archive=False,
+        test=False,
+        server={},
+        modules=copy_modules(_MODULES),
+    )
+
+
+# --- here
+
+
+class _NearTree:
+    """Threads, each with an end of its own."""
+
+    def __init__(self, root: str, count: int) -> None:
+        self._ends: queue.SimpleQueue[End] = queue.SimpleQueue()
+        for _ in range(count):
+            end = End(0)
+            end.begin(_of_sink(root, "sha256"))
+            self._ends.put(end)
+        self._threads = ThreadPoolExecutor(count, "hashing")
+        self._room = threading.Semaphore(_WAITING_MOST)
+        self._changed = threading.Condition(threading.RLock())  # guards what follows
+        self._pending = 0
+        self._error: BaseException | None = None
+
+    def put(self, request: requests.Request, then: Then, cost_bytes: int) -> None:
+        while not self._room.acquire(timeout=1):  # so that a signal is seen
+            self._check()
+        self._submit(request, then, self._room.release)
+        self._check()
+
+    def add(self, request: requests.Request, then: Then, cost_bytes: int) -> None:
+        self._submit(request, then, lambda: None)
+
+    def _submit(self, request: requests.Request, then: Then, over: Callable[[], object]) -> None:
+        with self._changed:
+            self._pending += 1
+
+        def run() -> None:
+            try:
+                if self._error is None:
+                    self._answer(request, then)
+            except BaseException as error:
+                self.stop(error)
+            finally:
+                over()
+                with self._changed:
+                    self._pending -= 1
+                    self._changed.notify_all()
+
+        self._threads.submit(run)
+
+    def _answer(self, request: requests.Request, then: Then) -> None:
+        end = self._ends.get()
+        try:
+            answer, is_failed = near_answer(end, request)
+        finally:
+            self._ends.put(end)
+        if is_failed:
+            raise _refused(failures.checked(answer))
+        with self._changed:
+            then(answer)
+
+    def finish(self) -> None:
+        with self._changed:
+            while self._pending:
+                self._changed.wait(1)
+                self._check()
+        self._check()
+
+    def _check(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def stop(self, error: BaseException) -> None:
+        with self._changed:
+            self._error = self._error or error
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        self._threads.shutdown(cancel_futures=True)
+        while not self._ends.empty():
+            self._ends.get().close()
+
+
+@contextlib.contextmanager
+def near_tree(root: str, options: Options) -> Iterator[Tree]:
+    """Yield the tree `root` of this machine."""
+    try:
+        found = _NearTree(root, options.connections or min(os.cpu_count() or 1, _NEAR_MOST))
+    except OSError as error:
+        raise errors.DestinationError(f"{root}: {error.strerror}") from None
+    try:
+        with stops.ended_by(found.stop):
+            yield found
+    except BaseException as error:
+        found.stop(error)
+        raise
+    finally:
+        found.close()
+
+
+def near_answer(end: End, request: requests.Request) -> tuple[object, bool]:
+    """Return the answer of an end of this machine, and whether it is a failure."""
+    found: list[tuple[object, bool]] = []
+    end.answer(request, lambda answer, failed: found.append((answer, failed)))
+    return found[0]
+
+
+# --- either
+
+
+@contextlib.contextmanager
+def opened(
+    where: Location,
+    root: str,
+    connections: Connections | None,
+    options: Options,
+    shown: tuple[Counters, Reporter],
+) -> Iterator[Tree]:
+    """Yield the tree at this location; its `root` is what resolved() has found."""
+    if connections is None:
+        with near_tree(root, options) as near:
+            yield near
+    else:
+        with far_tree(connections, root, options, *shown) as far:
+            yield far
+
+
+Asker = Callable[[requests.Request], tuple[object, bool]]
+
+
+@contextlib.contextmanager
+def asker(connections: Connections | None, options: Options, reporter: Reporter) -> Iterator[Asker]:
+    """Yield what makes one request after the other of a new end, here without connections."""
+    if connections is None:
+        end = End(0)
+        try:
+            yield lambda request: near_answer(end, request)
+        finally:
+            end.close()
+        return
+    with _taken(connections, options, reporter) as agents:
+        yield agents[0].ask
+
+
+def resolved(where: Location, ask: Asker) -> str:
+    """Return the path of a folder as its end spells it. Raises DestinationError for no folder."""
+    path = where.path if where.is_remote else where.literal_path
+    try:
+        answer, is_failed = ask(requests.Expand([path], False))
+        [found] = [] if is_failed else answers.items(answer)
+        if not isinstance(found, dict):
+            _, full, is_folder = answers.items(answers.items(found)[0])
+            if is_folder:
+                return answers.text(full)
+    except MISSHAPEN as error:
+        raise misshapen(error) from None
+    raise errors.DestinationError(f"{where.text}: there is no such folder")
+
+
+def listed(root: str, ask: Asker) -> Iterator[str]:
+    """Yield the path of whatever is no folder below a root, and of folders that are unreadable."""
+    try:
+        _checked(ask(_of_source([source.Top("", root, True)], "sha256")))
+        after, is_last = None, False
+        while not is_last:
+            walk = requests.Walk(after, False, _WALK_ITEMS)
+            found, is_last = answers.items(_checked(ask(walk)))  # type: ignore[assignment]
+            for kind, _, path, *_ in map(answers.items, answers.items(found)):
+                if kind != tree.FOLDER:
+                    yield answers.text(path)
+        _checked(ask(requests.End()))
+    except MISSHAPEN as error:
+        raise misshapen(error) from None
+
+
+def _checked(answered: tuple[object, bool]) -> object:
+    answer, is_failed = answered
+    if is_failed:
+        raise _refused(failures.checked(answer))
+    return answer

@@ -1,0 +1,504 @@
+"""Manifests: what a copy lists, what pscp-verify finds out and repairs, months later.
+
+Not here: damaged manifests (../unit/test_manifests.py), the commands of docs/manifests.md
+(test_docs.py).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import forked
+import pytest
+
+import pscp
+from e2e.ways import COMMAND_S, VERIFY, Ran, Way
+from pscp.values import MIB
+
+CHUNK_BYTES = 4 * MIB
+AWKWARD = (
+    "new\nline",
+    "back\\slash",
+    "-dash",
+    "a b ",
+    "\udcff\udcfe bytes",
+    "100%",
+    "cr\rname",
+    "é",
+)
+
+
+@pytest.fixture(params=["push", "pull", "sftp"])
+def side(request: pytest.FixtureRequest, push: Way) -> Way:
+    """Where the files land: at the far end, here, or at a far end without an agent."""
+    remote = "sftp" if request.param == "sftp" else "agent"
+    return dataclasses.replace(push, is_push=request.param != "pull", remote=remote)
+
+
+def fill(way: Way) -> Path:
+    """Some files, whose copy is data/ at the destination, and which are data/ at the source."""
+    data = way.source / "data"
+    (data / "sub" / "empty").mkdir(parents=True)
+    (data / "large").write_bytes(os.urandom(2 * CHUNK_BYTES + 1))
+    (data / "exact").write_bytes(os.urandom(CHUNK_BYTES))
+    (data / "none").touch()
+    for number in range(30):
+        (data / "sub" / f"small {number}").write_bytes(os.urandom(number * 97 + 1))
+    for name in AWKWARD:
+        (data / name).write_bytes(os.fsencode(name) * 3)
+    os.utime(data / "none", ns=(1, 1_000_000_000_123_456_789))
+    return data
+
+
+def made(way: Way, *words: str, name: str = "m.jsonl") -> Path:
+    """Copies data/ with a manifest beside the folders; what it says goes to nobody."""
+    manifest = way.source.parent / name
+    ran = way.command("-r", "--manifest", str(manifest), *words, names=["data"])
+    assert ran.code == 0, ran.err
+    return manifest
+
+
+def verified(way: Way, manifest: Path, *words: str, root: Path | None = None) -> Ran:
+    fixed = ("-F", way.server.ssh_config, "-B", "-c", "2", "--remote", way.remote)
+    where = f"{way.sent_to}{root or way.destination}"
+    argv = [*way.prefix, *VERIFY, *fixed, *words, "--", str(manifest), where]
+    done = forked.run(
+        argv, capture_output=True, stdin=subprocess.DEVNULL, timeout=COMMAND_S, check=False
+    )
+    return Ran(done.returncode, *(os.fsdecode(said) for said in (done.stdout, done.stderr)))
+
+
+def records(manifest: Path) -> dict[str, dict[str, Any]]:
+    lines = [json.loads(line) for line in manifest.read_text().splitlines()]
+    assert lines[0]["format"] == "pscp-manifest" and "whole" in lines[-1]
+    return {name_of(each): each for each in lines[1:-1]}
+
+
+def name_of(record: dict[str, Any]) -> str:
+    import base64
+
+    coded = record.get("path_base64")
+    return record["path"] if coded is None else os.fsdecode(base64.b64decode(coded))
+
+
+def sha(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def flip(path: Path, offset: int) -> None:
+    """One bit of it, and its time stays."""
+    status = path.stat()
+    with open(path, "r+b") as file:
+        file.seek(offset)
+        byte = file.read(1)
+        file.seek(offset)
+        file.write(bytes([byte[0] ^ 1]))
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+# --- what a copy lists
+
+
+def test_a_manifest_lists_each_file_with_its_digests(side: Way) -> None:
+    data = fill(side)
+    found = records(made(side))
+    files = {f"data/{p.relative_to(data)}": p for p in data.rglob("*") if p.is_file()}
+    assert found.keys() == files.keys()
+    for name, path in files.items():
+        body, landed = path.read_bytes(), side.destination / name
+        assert (found[name]["size"], found[name]["sha256"]) == (len(body), sha(body)), name
+        there_ns = landed.stat().st_mtime_ns
+        assert found[name]["mtime_ns"] in (there_ns, there_ns // 10**9 * 10**9)
+        cut = [body[at : at + CHUNK_BYTES] for at in range(0, len(body), CHUNK_BYTES)]
+        assert found[name].get("chunks", []) == (list(map(sha, cut)) if len(cut) > 1 else [])
+
+
+def test_what_was_there_already_is_listed_too(push: Way) -> None:
+    fill(push)
+    first = records(made(push, "-p"))
+    assert records(made(push, "-p")) == first  # by size and time
+    assert records(made(push)) == first  # by content
+
+
+def test_a_link_is_not_listed(push: Way) -> None:
+    data = fill(push)
+    (data / "link").symlink_to("none")
+    os.link(data / "none", data / "other name")
+    found = records(made(push, "-a"))
+    assert "data/link" not in found and "data/other name" in found
+    assert verified(push, push.source.parent / "m.jsonl").code == 0
+
+
+def test_a_copy_with_failures_lists_what_is_good(push: Way) -> None:
+    data = fill(push)
+    (push.destination / "data" / "exact").mkdir(parents=True)  # in the way
+    manifest = push.source.parent / "m.jsonl"
+    ran = push.command("-r", "--manifest", str(manifest), names=["data"])
+    assert ran.code == 1
+    last = json.loads(manifest.read_text().splitlines()[-1])
+    assert (last["whole"], last["failed"]) == (False, 1)
+    assert "data/exact" not in records(manifest) and "data/large" in records(manifest)
+    ran = verified(push, manifest)
+    assert ran.code == 0 and "not whole" in ran.err
+    assert data.exists()
+
+
+def test_a_copy_that_cannot_go_on_leaves_the_earlier_manifest(push: Way) -> None:
+    fill(push)
+    manifest = made(push)
+    before = manifest.read_bytes()
+    ran = push.command("--manifest", str(manifest), names=["data/none"], to="no/such/folder/x")
+    assert ran.code == 1 and manifest.read_bytes() == before
+    assert [p.name for p in manifest.parent.iterdir() if "m.jsonl" in p.name] == ["m.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--manifest", "/no/such/folder/m"), "is no folder that can be written"),
+        (("--manifest", "/tmp"), "is no file that can be replaced"),
+        (("--manifest", "/dev/null"), "is no file that can be replaced"),
+        (("--manifest", "/tmp/m", "--verify", "none"), "so not with --verify none"),
+        (("--sign", "/x"), "--sign says nothing without --manifest"),
+        (("--manifest", "/tmp/m", "--sign", "/no/such/key"), "--sign /no/such/key: No such file"),
+        (("--manifest", "/tmp/m", "-n"), "leave out -n, --check and -t"),
+        (("--manifest", "/tmp/m", "--manifest-format", "md5"), "jsonl, sha256sum, bagit"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything(
+    push: Way, words: tuple[str, ...], message: str
+) -> None:
+    fill(push)
+    ran = push.command("-r", *words, names=["data"])
+    assert ran.code == 2 and message in ran.err
+    assert not list(push.destination.iterdir())
+
+
+def test_sha256sum_reads_its_own_form(push: Way) -> None:
+    fill(push)
+    manifest = made(push, name="SHA256SUMS")
+    check = subprocess.run(
+        ["sha256sum", "--strict", "--quiet", "-c", manifest], cwd=push.destination, check=False
+    )
+    assert check.returncode == 0
+    assert verified(push, manifest).code == 0
+    flip(push.destination / "data" / "large", 5)
+    ran = verified(push, manifest)
+    assert (ran.code, ran.out) == (1, "data/large: has another content\n")
+
+
+def test_pscp_verify_reads_what_sha256sum_writes(push: Way) -> None:
+    data = fill(push)
+    names = sorted(os.fsencode(p.relative_to(data)) for p in data.rglob("*") if p.is_file())
+    written = subprocess.run(["sha256sum", "--", *names], cwd=data, capture_output=True, check=True)
+    manifest = push.source.parent / "sums.sha256"
+    manifest.write_bytes(written.stdout)
+    assert verified(push, manifest, root=data).code == 0
+
+
+def test_a_bag(push: Way) -> None:
+    data = fill(push)
+    for path in data.iterdir():  # names in a bag are UTF-8
+        if "\udcff" in path.name:
+            path.unlink()
+    bag = push.destination / "bag"
+    (bag / "data").mkdir(parents=True)
+    manifest = bag / "manifest-sha256.txt"
+    sources, to = push.locations([f"data/{p.name}" for p in data.iterdir()], "bag/data/")
+    ran = push.typed("-r", "--manifest", str(manifest), "--", *sources, to)
+    assert ran.code == 0, ran.err
+    (bag / "bagit.txt").write_text("BagIt-Version: 1.0\nTag-File-Character-Encoding: UTF-8\n")
+    listed = {line.split("  ", 1)[1] for line in manifest.read_text().splitlines()}
+    assert {"data/new%0Aline", "data/100%25", "data/cr%0Dname", "data/back\\slash"} <= listed
+    assert verified(push, manifest, root=bag).code == 0
+    (bag / "data" / "new\nline").write_text("other")
+    ran = verified(push, manifest, root=bag)
+    assert ran.code == 1 and ran.out.startswith("data/new\\x0aline: ")
+
+
+def test_a_name_that_a_bag_cannot_hold_fails_that_file(push: Way) -> None:
+    fill(push)
+    manifest = push.source.parent / "manifest-sha256.txt"
+    ran = push.command("-r", "--manifest", str(manifest), names=["data"])
+    assert ran.code == 1 and "is not UTF-8, as names in a bag have to be" in ran.err
+    assert (push.destination / "data" / AWKWARD[4]).exists()
+
+
+# --- what pscp-verify finds
+
+
+def test_all_as_listed(side: Way) -> None:
+    fill(side)
+    manifest = made(side, "-p")
+    ran = verified(side, manifest, "--strict", "--times")
+    assert (ran.code, ran.out) == (0, ""), ran
+    assert "41 files below" in ran.err and "as listed" in ran.err and "not signed" in ran.err
+    assert verified(side, manifest, "-q") == Ran(0, "", "")
+
+
+def test_each_way_of_being_different(side: Way) -> None:
+    fill(side)
+    manifest = made(side, "-p")
+    there = side.destination / "data"
+    flip(there / "large", CHUNK_BYTES + 7)
+    flip(there / "sub" / "small 3", 0)
+    (there / "none").write_text("x")
+    (there / "exact").unlink()
+    (there / "-dash").unlink()
+    (there / "-dash").symlink_to("none")
+    os.utime(there / "é", ns=(1, 10**18))
+    (there / "stranger").touch()
+    ran = verified(side, manifest, "--json", "--strict", "--times")
+    found = {each["path"]: each for each in json.loads(ran.out)["differences"]}
+    assert ran.code == 1
+    assert {path: each["what"] for path, each in found.items()} == {
+        "data/large": "content", "data/sub/small 3": "content", "data/none": "size",
+        "data/exact": "missing", "data/-dash": "missing", "data/é": "time",
+        "data/stranger": "not listed",
+    }  # fmt: skip
+    assert found["data/large"]["chunks"] == [1]
+    ran = verified(side, manifest)
+    assert ran.code == 1 and "data/é" not in ran.out and "stranger" not in ran.out
+    assert "data/large: has another content in chunk 1 of 3" in ran.out
+    assert "5 of 41 files" in ran.err
+
+
+def test_what_cannot_be_read_is_told(powerless: Way) -> None:
+    way = powerless
+    fill(way)
+    manifest = made(way)
+    (way.destination / "data" / "large").chmod(0)
+    (way.destination / "data" / "sub").chmod(0)
+    try:
+        ran = verified(way, manifest, "--json")
+    finally:
+        (way.destination / "data" / "sub").chmod(0o700)
+    found = json.loads(ran.out)["differences"]
+    assert ran.code == 1 and len(found) == 31
+    assert {each["what"] for each in found} == {"unreadable"}
+    assert all("ermission denied" in each["message"] for each in found)
+
+
+def test_a_root_that_is_not_there(side: Way) -> None:
+    fill(side)
+    ran = verified(side, made(side), root=side.destination / "nowhere")
+    assert ran.code == 1 and "there is no such folder" in ran.err
+
+
+def test_nothing_outside_of_the_root_is_read(side: Way) -> None:
+    """A folder on the way that is a link now leads nowhere, whatever it leads to."""
+    fill(side)
+    manifest = made(side)
+    sub = side.destination / "data" / "sub"
+    sub.rename(side.destination.parent / "elsewhere")
+    sub.symlink_to(side.destination.parent / "elsewhere")
+    ran = verified(side, manifest, "--json")
+    found = json.loads(ran.out)["differences"]
+    assert ran.code == 1 and len(found) == 30
+    assert {each["path"].rpartition("/")[0] for each in found} == {"data/sub"}
+
+
+def test_the_python_api(push: Way) -> None:
+    fill(push)
+    manifest = push.source.parent / "m.jsonl"
+    sources, to = push.locations(["data"], "")
+    ends = {"config_file": push.server.ssh_config, "batch": True, "connections": 1}
+    result = pscp.copy(sources, to, recursive=True, manifest=manifest, **ends)  # type: ignore[arg-type]
+    assert result.ok and result.root == os.path.realpath(push.destination)
+    found = pscp.verify(manifest, to, **ends)  # type: ignore[arg-type]
+    assert found.ok and (found.files, found.signer) == (41, "")
+    flip(push.destination / "data" / "exact", 0)
+    found = pscp.verify(manifest, to, **ends)  # type: ignore[arg-type]
+    assert [(each.path, each.what) for each in found.differences] == [("data/exact", "content")]
+    with pytest.raises(pscp.BadManifest):
+        pscp.verify(push.source / "data" / "exact", to, **ends)  # type: ignore[arg-type]
+
+
+# --- a bit, and bytes
+
+
+def test_one_flipped_bit_among_many_files_is_found(push: Way) -> None:
+    data = push.source / "data"
+    for number in range(1200):
+        path = data / str(number % 30) / str(number)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"%d" % number * 20)
+    manifest = made(push)
+    flip(push.destination / "data" / "17" / "1007", 33)
+    ran = verified(push, manifest)
+    assert (ran.code, ran.out) == (1, "data/17/1007: has another content\n")
+
+
+def test_a_far_end_sends_only_its_answers(push: Way, tmp_path: Path) -> None:
+    data = push.source / "data"
+    data.mkdir()
+    (data / "large").write_bytes(bytes(1024) * 64 * 1024)
+    manifest = made(push)
+    counted = tmp_path / "counted"
+    counted.mkdir()
+    program = tmp_path / "ssh-that-counts"
+    program.write_text(
+        f'#!/bin/sh\nset -- "$@"\ntee {counted}/to-$$ | ssh "$@" | tee {counted}/from-$$\n'
+    )
+    program.chmod(0o755)
+    ran = verified(push, manifest, "-S", str(program))
+    assert ran.code == 0, ran.err
+    sent = {path.name.split("-")[0]: 0 for path in counted.iterdir()}
+    for path in counted.iterdir():
+        sent[path.name.split("-")[0]] += path.stat().st_size
+    # 64 MiB have 16 chunks; an agent is 32 KiB a lane, and says what it is in one.
+    assert sent["from"] < 16 * 1024 and sent["to"] < 128 * 1024
+
+
+# --- repairs
+
+
+def test_a_repair_sends_what_differs(push: Way) -> None:
+    data = fill(push)
+    manifest = made(push, "-p")
+    there = push.destination / "data"
+    flip(there / "large", 3)
+    flip(there / "sub" / "small 3", 0)
+    (there / "exact").unlink()
+    (there / AWKWARD[0]).unlink()
+    ran = verified(push, manifest, "--repair", str(push.source), "--json")
+    found = json.loads(ran.out)
+    assert (ran.code, found["ok"], found["differences"]) == (0, True, []), ran
+    assert sorted(found["repaired"]) == [
+        "data/exact", "data/large", f"data/{AWKWARD[0]}", "data/sub/small 3",
+    ]  # fmt: skip
+    assert (there / "large").read_bytes() == (data / "large").read_bytes()
+    assert verified(push, manifest, "--times", "--strict").code == 0
+
+
+def test_a_repair_from_a_far_end(push: Way) -> None:
+    pull = dataclasses.replace(push, is_push=False)
+    fill(pull)
+    manifest = made(pull, "-p")
+    flip(pull.destination / "data" / "large", 9 * 1024)
+    ran = verified(pull, manifest, "--repair", f"{pull.server.host}:{pull.source}")
+    assert ran.code == 0, ran
+    assert "data/large: repaired" in ran.out
+
+
+def test_a_source_with_other_bytes_is_refused(side: Way) -> None:
+    data = fill(side)
+    manifest = made(side, "-p")
+    there = side.destination / "data"
+    names = ("large", "sub/small 3", "exact")
+    for name in names:
+        flip(there / name, 0)
+        flip(data / name, 1)
+    (there / "none").write_text("x")
+    before = {name: (there / name).read_bytes() for name in names}
+    ran = verified(side, manifest, "--repair", f"{side.sent_from}{side.source}")
+    assert ran.code == 1
+    for name in names:
+        assert (there / name).read_bytes() == before[name]
+        assert f"data/{name}: {side.sent_from}{side.source} has other bytes" in ran.err
+    assert "data/none: repaired" in ran.out and (there / "none").read_bytes() == b""
+    assert not [path for path in there.rglob(".*")]
+
+
+# --- signatures
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> Path:
+    subprocess.run(
+        ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / "key"], check=True
+    )
+    public = (tmp_path / "key.pub").read_text()
+    (tmp_path / "allowed").write_text(f"ada@example.org {public}")
+    subprocess.run(
+        ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / "other"], check=True
+    )
+    (tmp_path / "others").write_text(f"bob@example.org {(tmp_path / 'other.pub').read_text()}")
+    return tmp_path / "key"
+
+
+def test_a_signature_is_verified_and_told(push: Way, key: Path) -> None:
+    fill(push)
+    manifest = made(push, "--sign", str(key))
+    ran = verified(push, manifest)
+    assert ran.code == 0 and "signed by key ED25519 SHA256:" in ran.err
+    allowed = ("--allowed-signers", str(key.parent / "allowed"))
+    for words in (allowed, (*allowed, "--signer", "ada@example.org")):
+        ran = verified(push, manifest, *words)
+        assert ran.code == 0 and "signed by ada@example.org, key ED25519 SHA256:" in ran.err
+
+
+def test_what_is_not_signed_rightly_is_refused_before_anything_is_read(
+    push: Way, key: Path
+) -> None:
+    fill(push)
+    manifest = made(push, "--sign", str(key))
+    here = key.parent
+    nowhere = push.destination / "nowhere"  # reading it would fail with 1
+
+    def refused(*words: str) -> str:
+        ran = verified(push, manifest, *words, root=nowhere)
+        assert ran.code == 2, ran
+        return ran.err
+
+    assert "does not list the key" in refused("--allowed-signers", str(here / "others"))
+    allowed = ("--allowed-signers", str(here / "allowed"))
+    assert "its signature is not right" in refused(*allowed, "--signer", "bob@example.org")
+    assert "nothing: No such file" in refused("--allowed-signers", str(here / "nothing"))
+    manifest.write_bytes(manifest.read_bytes().replace(b'"size":1,', b'"size":2,', 1))
+    last = manifest.read_text().splitlines()[-1]
+    total = json.loads(last)["bytes"]
+    manifest.write_text(manifest.read_text().replace(f'"bytes":{total}', f'"bytes":{total + 1}'))
+    assert "its signature is not right" in refused()
+    assert "its signature is not right" in refused(*allowed)
+    Path(f"{manifest}.sig").write_text("nonsense")
+    assert "its signature is not right" in refused()
+    Path(f"{manifest}.sig").unlink()
+    assert "is not signed" in refused(*allowed)
+
+
+def test_a_manifest_never_stands_beside_an_earlier_ones_signature(push: Way, key: Path) -> None:
+    fill(push)
+    manifest = made(push, "--sign", str(key))
+    made(push)
+    assert not Path(f"{manifest}.sig").exists()
+    assert verified(push, manifest).code == 0
+
+
+def test_a_key_that_cannot_be_used_leaves_the_manifest(push: Way, tmp_path: Path) -> None:
+    fill(push)
+    key = tmp_path / "locked"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "secret", "-f", key], check=True)
+    manifest = push.source.parent / "m.jsonl"
+    ran = push.command("-r", "--manifest", str(manifest), "--sign", str(key), names=["data"])
+    assert ran.code == 1 and f"{manifest} was written, but not signed: " in ran.err
+    assert "ssh-keygen -Y sign -n pscp-manifest" in ran.err
+    assert verified(push, manifest).code == 0
+
+
+def test_no_room_for_a_manifest(push: Way) -> None:
+    """The copy is done; the earlier manifest stays, and nothing is left of the new one."""
+    fill(push)
+    manifest = made(push)
+    before = manifest.read_bytes()
+    small = dataclasses.replace(push, prefix=("prlimit", "--fsize=3000"))
+    ran = small.command("-r", "--manifest", str(manifest), names=["data"])
+    assert ran.code == 1 and f"{manifest}: the manifest cannot be written: " in ran.err
+    assert manifest.read_bytes() == before
+    assert [p.name for p in manifest.parent.iterdir() if "m.jsonl" in p.name] == ["m.jsonl"]
+
+
+def test_between_two_hosts(push: Way) -> None:
+    fill(push)
+    far = dataclasses.replace(push, source=push.source)
+    manifest = push.source.parent / "m.jsonl"
+    sources, to = [f"{far.server.host}:{push.source}/data"], f"{far.server.host}:{push.destination}"
+    ran = far.typed("-r", "--manifest", str(manifest), "--", *sources, to)
+    assert ran.code == 0, ran.err
+    assert verified(push, manifest, "--strict").code == 0
