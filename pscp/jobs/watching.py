@@ -1,0 +1,33 @@
+"""Who is told of runs while they go on: the screen, pings, metrics.
+
+Not here: what is told of them afterwards (report.py, status.py).
+"""
+
+from __future__ import annotations
+
+from pscp.jobs.job import Job
+from pscp.jobs.outcome import JobRun
+from pscp.progress import Silent
+
+
+class Watcher:
+    """Is told, and does nothing about it. Threads of a run call says(), its own thread the rest."""
+
+    def begins(self, job: Job, run: JobRun) -> None:
+        """A run has its lock and begins; its outcome is not known yet."""
+
+    def ended(self, job: Job, run: JobRun) -> None:
+        """A run has ended, or did not begin since another has the lock."""
+
+    def says(self, job: str, text: str) -> None:
+        """What happens, for who asked to be told (-v)."""
+
+
+class Notes(Silent):
+    """Hands the notes of one destination's copies to a watcher."""
+
+    def __init__(self, watcher: Watcher, job: str, destination: str) -> None:
+        self._watcher, self._job, self._destination = watcher, job, destination
+
+    def note(self, text: str) -> None:
+        self._watcher.says(self._job, f"{self._destination}: {text}")
