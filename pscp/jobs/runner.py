@@ -11,6 +11,7 @@ Read next: attempts.py.
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import stat
 import threading
@@ -26,7 +27,7 @@ from pscp.jobs.commands import run_command
 from pscp.jobs.ending import Ending
 from pscp.jobs.history import History
 from pscp.jobs.job import Job
-from pscp.jobs.lock import locked, state_name, state_path
+from pscp.jobs.lock import locked, state_name
 from pscp.jobs.outcome import CommandRun, DestinationRun, JobRun, Outcome, worst
 from pscp.jobs.settled import Settled
 from pscp.jobs.side_by_side import Delivery, side_by_side
@@ -36,6 +37,7 @@ from pscp.progress import Counters, Result, count, format_duration
 from pscp.transfer.job_terms import JobTerms
 
 Progress = Callable[[Counters], object]
+Look = Callable[[float, float, object], Settled]
 _DONE = (Outcome.DONE, Outcome.NOTHING)  # what a job that depends on one waits for
 
 
@@ -63,18 +65,30 @@ def ordered(jobs: Mapping[str, Job], names: Iterable[str]) -> list[Job]:
 
 
 def run(
-    jobs: Iterable[Job], history: History, config_path: str, watcher: Watcher | None = None
+    jobs: Iterable[Job],
+    history: History,
+    config_path: str,
+    watcher: Watcher | None = None,
+    *,
+    look: Look = Settled,
 ) -> list[JobRun]:
     """Run these jobs one after the other, in this order (see ordered()).
 
     For the main thread. Raises Interrupted and Terminated, once the job that was under way is
     recorded and told to the watcher as CUT; the jobs after it are not run.
+
+    Args:
+        history: where runs are kept.
+        config_path: the file that the jobs are of, which names their state.
+        watcher: is told what happens.
+        look: looks at files that may be too young, or not settled.
     """
     ending, runs = Ending(), dict[str, JobRun]()
     for job in jobs:
-        waits_for = [runs[name] for name in job.depends_on if name in runs]
-        one = _Run(job, history, config_path, watcher or Watcher(), ending)
-        runs[job.name] = one.run(waits_for)
+        name = state_name(config_path, job.name)
+        settled = look(job.min_age_s, job.settled_for_s, state.recall(f"{name}.json"))
+        one = _Run(job, name, settled, history, watcher or Watcher(), ending=ending)
+        runs[job.name] = one.run([runs[each] for each in job.depends_on if each in runs])
         if ending.signal is not None:
             raise ending.signal
     return list(runs.values())
@@ -84,19 +98,25 @@ class _Run:
     """One run of one job."""
 
     def __init__(
-        self, job: Job, history: History, config_path: str, watcher: Watcher, ending: Ending
+        self,
+        job: Job,
+        name: str,
+        settled: Settled,
+        history: History,
+        watcher: Watcher,
+        *,
+        ending: Ending,
     ) -> None:
+        """`name` is that of the job's state."""
         self.job, self.history, self.watcher = job, history, watcher
-        self._config_path, self._ending = config_path, ending
+        self._name, self._settled, self._ending = name, settled, ending
         self._begin_s = time.monotonic()
         now_s = time.time()
         stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now_s))
-        name = f"{stamp}-{os.urandom(3).hex()}"
-        self._begun = JobRun(name, job.name, Outcome.CUT, now_s, 0.0, message="under way")
+        run = f"{stamp}-{os.urandom(3).hex()}"
+        self._begun = JobRun(run, job.name, Outcome.CUT, now_s, 0.0, message="under way")
         self._commands: list[CommandRun] = []
         self._attempts: dict[str, Attempts] = {}
-        self._state_name = f"{state_name(config_path, job.name)}.json"
-        self._settled = Settled(job.min_age_s, job.settled_for_s, state.recall(self._state_name))
         self._lock = threading.Lock()  # one destination's end at a time is counted and told
 
     def run(self, waits_for: Iterable[JobRun]) -> JobRun:
@@ -111,7 +131,7 @@ class _Run:
         with contextlib.ExitStack() as stack:
             try:
                 with self._ending.stoppable():
-                    path = state_path(self._config_path, self.job.name)
+                    path = os.path.join(state.folder(), self._name)
                     stack.enter_context(locked(path, waits=self.job.if_running == "wait"))
             except errors.CopyRunning as error:
                 ended = self._ended(Outcome.LOCKED, error.message)
@@ -191,8 +211,8 @@ class _Run:
             options = self.job.chosen(destination).options
             reporter = Notes(self.watcher, self.job.name, destination)
             return copy(
-                ready, destination, options=options, reporter=reporter, progress=progress,
-                keep_digests=False, terms=terms,
+                ready, self._folder(destination), options=options, reporter=reporter,
+                progress=progress, keep_digests=False, terms=terms,
             )  # fmt: skip
 
         try:
@@ -200,9 +220,26 @@ class _Run:
         finally:
             self._keep_state(is_whole=all(each.has_result for each in self._attempts.values()))
 
+    def _folder(self, destination: str) -> str:
+        """Return the destination of a copy; where the sources may be any number, a folder.
+
+        Else a night with one of them would make a file of the name that the folder was to have.
+        """
+        is_list = not self.job.sources or any(map(glob.has_magic, self.job.sources))
+        ends = destination.endswith(("/", ":"))
+        return f"{destination}/" if is_list and not ends else destination
+
     def _side_by_side(self, deliver: Callable[[str, Progress], Result]) -> None:
         max_hosts = self.job.max_hosts
-        side_by_side(list(self._attempts), deliver, self._again, max_hosts=max_hosts)
+
+        def watched(destination: str, progress: Progress) -> Result:
+            def show(now: Counters) -> None:
+                progress(now)
+                self.watcher.goes_on(self.job, destination, now)
+
+            return deliver(destination, show)
+
+        side_by_side(list(self._attempts), watched, self._again, max_hosts=max_hosts)
 
     def _again(self, delivery: Delivery) -> float | None:
         """Count an attempt that has ended. For its thread."""
@@ -263,7 +300,7 @@ class _Run:
 
     def _keep_state(self, *, is_whole: bool) -> None:
         if self._settled.is_needed:
-            kept = state.remember(self._state_name, self._settled.state(is_whole=is_whole))
+            kept = state.remember(f"{self._name}.json", self._settled.state(is_whole=is_whole))
             if not kept:
                 self._say(f"{state.folder()} cannot be written: what has settled is not known")
 

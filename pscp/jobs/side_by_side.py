@@ -56,10 +56,16 @@ def side_by_side(
             line.stop.stop(error)
 
     with stops.ended_by(end):
-        for line in lines:
-            line.start()
-        for line in lines:
-            line.join()
+        try:
+            for line in lines:
+                line.start()
+        except BaseException as error:  # there are too many threads, for instance
+            end(error)
+            raise
+        finally:
+            for line in lines:
+                if line.ident is not None:
+                    line.join()
     for line in lines:
         if line.raised is not None:
             raise line.raised

@@ -7,17 +7,20 @@ from __future__ import annotations
 
 from pscp.jobs.job import Job
 from pscp.jobs.outcome import JobRun
-from pscp.progress import Silent
+from pscp.progress import Counters, Silent
 
 
 class Watcher:
-    """Is told, and does nothing about it. Threads of a run call says(), its own thread the rest."""
+    """Is told, and does nothing. A run's threads call says() and goes_on(), the main one the rest."""
 
     def begins(self, job: Job, run: JobRun) -> None:
         """A run has its lock and begins; its outcome is not known yet."""
 
     def ended(self, job: Job, run: JobRun) -> None:
         """A run has ended, or did not begin since another has the lock."""
+
+    def goes_on(self, job: Job, destination: str, counters: Counters) -> None:
+        """Some ten times a second: where the copy to a destination stands."""
 
     def says(self, job: str, text: str) -> None:
         """What happens, for who asked to be told (-v)."""
