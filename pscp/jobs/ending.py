@@ -20,6 +20,7 @@ from pscp.signals import raise_on_signals
 
 NAME = "pscp-run"
 _HINT = "the next run goes on from here"
+_PATIENCE_S = 15.0  # several copies and a command end in order meanwhile, on a busy machine too
 
 
 class Ending:
@@ -54,7 +55,7 @@ class Ending:
         thread = threading.Thread(target=wait, name="ending", daemon=True)
         thread.start()
         try:
-            with raise_on_signals(_HINT, stop_by, NAME), stop.here():
+            with raise_on_signals(_HINT, stop_by, NAME, _PATIENCE_S), stop.here():
                 stop.check()
                 yield
         finally:

@@ -11,7 +11,7 @@ from pscp.progress import Counters, Silent
 
 
 class Watcher:
-    """Is told, and does nothing. A run's threads call says() and goes_on(), the main one the rest."""
+    """Is told, and does nothing. Any thread of a run calls says() and goes_on()."""
 
     def begins(self, job: Job, run: JobRun) -> None:
         """A run has its lock and begins; its outcome is not known yet."""
