@@ -35,6 +35,7 @@ from pscp.jobs.watching import Notes, Watcher
 from pscp.locations import Location
 from pscp.progress import Counters, Result, count, format_duration
 from pscp.transfer.job_terms import JobTerms
+from pscp.transfer.moves import Moves
 
 Progress = Callable[[Counters], object]
 Look = Callable[[float, float, object], Settled]
@@ -117,6 +118,7 @@ class _Run:
         self._begun = JobRun(run, job.name, Outcome.CUT, now_s, 0.0, message="under way")
         self._commands: list[CommandRun] = []
         self._attempts: dict[str, Attempts] = {}
+        self._moves: Moves | None = None
         self._lock = threading.Lock()  # one destination's end at a time is counted and told
 
     def run(self, waits_for: Iterable[JobRun]) -> JobRun:
@@ -151,11 +153,7 @@ class _Run:
             why = self._command(name, command, _environment(ended))
             told = "; ".join(filter(None, (ended.message, why)))
             outcome = worst([ended.outcome, Outcome.FAILED] if why else [ended.outcome])
-            ended = replace(
-                self._ended(outcome, told),
-                files_removed=ended.files_removed,
-                destinations=ended.destinations,
-            )
+            ended = self._ended(outcome, told, ended.destinations)
             self.history.record(ended)
         self.history.prune(self.job.name, self.job.keep_history_s)
         return self._tell(ended)
@@ -203,15 +201,18 @@ class _Run:
                 each.nothing()
             self._keep_state(is_whole=True)
             return
-        select = self._settled.is_ready if self._settled.is_needed else None
-        has_limit = self.job.limit or self.job.options.limit_kbit_s
-        terms = JobTerms(select=select, kbit_s=limits.limit_of(self.job) if has_limit else None)
+        terms = self._terms()
+        here = {each for each in ready if not each.is_remote and os.path.lexists(each.path)}
 
         def deliver(destination: str, progress: Progress) -> Result:
             options = self.job.chosen(destination).options
             reporter = Notes(self.watcher, self.job.name, destination)
+            # An attempt before may have been the one after which files were removed.
+            still = [each for each in ready if each not in here or os.path.lexists(each.path)]
+            if not still:
+                return Result()
             return copy(
-                ready, self._folder(destination), options=options, reporter=reporter,
+                still, self._folder(destination), options=options, reporter=reporter,
                 progress=progress, keep_digests=False, terms=terms,
             )  # fmt: skip
 
@@ -219,6 +220,20 @@ class _Run:
             self._side_by_side(deliver)
         finally:
             self._keep_state(is_whole=all(each.has_result for each in self._attempts.values()))
+
+    def _terms(self) -> JobTerms:
+        """Return what the copies to all destinations share."""
+        job = self.job
+        if job.after != "keep":
+            places = [self._folder(each) for each in self._attempts]
+            self._moves = Moves(places, job.move_to if job.after == "move" else None)
+        has_limit = job.limit or job.options.limit_kbit_s
+        return JobTerms(
+            select=self._settled.is_ready if self._settled.is_needed else None,
+            kbit_s=limits.limit_of(job) if has_limit else None,
+            name=self._name,
+            moves=self._moves,
+        )
 
     def _folder(self, destination: str) -> str:
         """Return the destination of a copy; where the sources may be any number, a folder.
@@ -331,6 +346,7 @@ class _Run:
             seconds=time.monotonic() - self._begin_s,
             destinations=parts,
             files_waiting=self._settled.waiting,
+            files_removed=self._moves.moved if self._moves is not None else 0,
             message=message,
             commands=tuple(self._commands),
         )

@@ -6,6 +6,7 @@ Not here: the command line (test_run_jobs.py); order, pauses, locks and the hist
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import os
@@ -13,21 +14,24 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import MakeServer, until
+from conftest import MakeServer, unavailable, until
 
 from pscp import errors
+from pscp.cli import kept
 from pscp.jobs import runner
 from pscp.jobs.history import History, history_of
 from pscp.jobs.job import Job
+from pscp.jobs.lock import locked, state_path
 from pscp.jobs.outcome import JobRun, Outcome
 from pscp.jobs.settled import Settled
 from pscp.jobs.watching import Watcher
 from pscp.options import Options
+from pscp.progress import Counters
 from pscp.selftest.servers import PrivateServer
 
 MIB = 1024 * 1024
@@ -40,9 +44,15 @@ class Told(Watcher):
         self.said: list[str] = []
         self.runs: list[JobRun] = []
         self.when: Callable[[str], object] = lambda text: None
+        self.landed: Callable[[dict[str, int]], object] = lambda bytes_done: None
+        self._bytes_done: dict[str, int] = {}
 
     def ended(self, job: Job, run: JobRun) -> None:
         self.runs.append(run)
+
+    def goes_on(self, job: Job, destination: str, counters: Counters) -> None:
+        self._bytes_done[destination] = counters.bytes_done
+        self.landed(dict(self._bytes_done))
 
     def says(self, job: str, text: str) -> None:
         self.said.append(text)
@@ -271,18 +281,37 @@ def test_a_server_that_stays_down_is_unreachable(place: Place, make_sshd: MakeSe
     assert (run.outcome, run.exit_code) == (Outcome.UNREACHABLE, 3)
 
 
-def test_max_duration_cuts_and_the_next_run_goes_on(place: Place) -> None:
+@pytest.mark.parametrize("before", [None, "exec sleep 1000"])
+def test_max_duration_cuts_what_runs(place: Place, before: str | None) -> None:
+    place.fill("a", size=8 * MIB)
+    slowly = {"limit_kbit_s": 100}
+    run = place.run_one(place.job(ends=2, max_duration_s=1, before=before, options=slowly))
+    assert (run.outcome, run.exit_code) == (Outcome.CUT, 5)
+    assert "max-duration (1.0 s) is over" in run.message and place.arrived() == set()
+    assert [part.outcome for part in run.destinations] == [Outcome.CUT] * 2
+    assert place.run_one(place.job(ends=2)).outcome == Outcome.DONE
+
+
+def test_a_signal_in_the_midst_of_copies_and_the_next_run_goes_on(place: Place) -> None:
     place.fill("a")
     place.fill("b", size=8 * MIB)
-    job = place.job(ends=2, max_duration_s=2, options={"limit_kbit_s": 20_000, "chunk_bytes": MIB})
-    run = place.run_one(job)
-    assert (run.outcome, run.exit_code) == (Outcome.CUT, 5)
-    assert "max-duration" in run.message and place.arrived() == {"a"}
-    assert [part.outcome for part in run.destinations] == [Outcome.CUT] * 2
-    assert all(part.bytes > 1000 for part in run.destinations)  # what had landed is told
+    options = {"limit_kbit_s": 20_000, "chunk_bytes": MIB}
+
+    def end(bytes_done: dict[str, int]) -> None:
+        if len(bytes_done) == 2 and min(bytes_done.values()) >= 2 * MIB:
+            place.told.landed = lambda bytes_done: None
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    place.told.landed = end
+    with pytest.raises(errors.Terminated):
+        place.run(place.job(ends=2, options=options), place.job("never", before="touch never"))
+    [run] = place.told.runs
+    assert (run.outcome, run.exit_code, place.arrived()) == (Outcome.CUT, 5, {"a"})
+    assert all(part.files == 1 and part.bytes >= 2 * MIB for part in run.destinations)
+    assert place.history.last("job") == run
     again = place.run_one(place.job(ends=2, options={"chunk_bytes": MIB}))
     assert again.outcome == Outcome.DONE and place.arrived(0) == place.arrived(1) == {"a", "b"}
-    assert all(part.bytes_sent < 8 * MIB for part in again.destinations)
+    assert all(part.bytes_sent <= 6 * MIB for part in again.destinations)
 
 
 # --- other processes
@@ -290,11 +319,14 @@ def test_max_duration_cuts_and_the_next_run_goes_on(place: Place) -> None:
 PROGRAM = """
 import sys
 from pathlib import Path
+from pscp.cli import kept
 from pscp.jobs import runner
 from pscp.jobs.history import history_of
 from pscp.jobs.job import Job
+from pscp.jobs.lock import locked, state_path
 from pscp.jobs.outcome import exit_code
 from pscp.options import Options
+from pscp.progress import Counters
 from pscp.errors import PscpError
 home, ssh_config = sys.argv[1:3]
 job = eval(sys.argv[3])
@@ -410,3 +442,133 @@ def test_a_night_with_one_file_makes_no_file_of_the_folders_name(place: Place) -
     destination = place.destination().rstrip("/")
     assert place.run_one(place.job(destinations=(destination,))).outcome == Outcome.DONE
     assert place.arrived() == {"a"}
+
+
+# --- what becomes of the sources
+
+
+def test_a_source_is_removed_once_every_destination_has_it(place: Place) -> None:
+    place.fill("a", "b")
+    missing = f"{place.server.host}:{place.home}/no/three/"
+    job = place.job(destinations=(place.destination(), missing), after="remove")
+    run = place.run_one(job)
+    assert (run.outcome, run.files_removed) == (Outcome.FAILED, 0)
+    assert place.arrived() == {"a", "b"} == set(os.listdir(place.home / "here"))
+    (place.home / "no" / "three").mkdir(parents=True)
+    run = place.run_one(job)
+    assert (run.outcome, run.files_removed) == (Outcome.DONE, 2)
+    assert os.listdir(place.home / "here") == []
+    assert set(os.listdir(place.home / "no" / "three")) == {"a", "b"}
+
+
+def test_sources_are_moved_into_a_folder(place: Place) -> None:
+    place.fill("a")
+    run = place.run_one(place.job(ends=2, after="move", move_to=f"{place.home}/done"))
+    assert (run.outcome, run.files_removed) == (Outcome.DONE, 1)
+    assert os.listdir(place.home / "here") == [] and os.listdir(place.home / "done") == ["a"]
+
+
+def test_a_destination_that_comes_later_does_not_miss_what_was_removed(
+    place: Place, make_sshd: MakeServer, quick_retries: None
+) -> None:
+    """After one file of it failed, its next attempt finds the others removed."""
+    place.fill("a", "b")
+    (place.there(1) / "b").mkdir()  # so b cannot be there
+
+    def again(text: str) -> None:
+        if "again in" in text:
+            (place.there(1) / "b").rmdir()
+
+    place.told.when = again
+    run = place.run_one(place.job(ends=2, after="remove", retry_for_s=600))
+    assert run.outcome == Outcome.FAILED  # a folder in the way is not tried again
+    assert os.listdir(place.home / "here") == ["b"]
+    (place.there(1) / "b").rmdir()
+    assert place.run_one(place.job(ends=2, after="remove")).files_removed == 1
+    assert place.arrived(0) == place.arrived(1) == {"a", "b"}
+
+
+def test_a_killed_run_removes_nothing_that_one_destination_lacks(place: Place) -> None:
+    place.fill("a")
+    place.fill("b", size=8 * MIB)
+    options = {"limit_kbit_s": 20_000, "chunk_bytes": MIB}
+    job = place.job(ends=2, options=options, after="remove")
+    with start(place, job) as process:
+        until(lambda: place.arrived(0) == place.arrived(1) == {"a"})
+        until(lambda: journaled_chunks(place.home) >= 2)
+        process.kill()
+        process.communicate()
+    assert set(os.listdir(place.home / "here")) == {"a", "b"}
+    kept = {name: (place.home / "here" / name).read_bytes() for name in ("a", "b")}
+    run = place.run_one(place.job(ends=2, options={"chunk_bytes": MIB}, after="remove"))
+    assert (run.outcome, run.files_removed) == (Outcome.DONE, 2)
+    assert os.listdir(place.home / "here") == []
+    for number in (0, 1):
+        assert {n: (place.there(number) / n).read_bytes() for n in kept} == kept
+        assert set(os.listdir(place.there(number))) == {"a", "b"}  # and no part
+
+
+@pytest.fixture
+def small(place: Place) -> Iterator[Path]:
+    """The second destination's folder has room for 4 MiB."""
+    argv = ["mount", "-t", "tmpfs", "-o", "size=4m", "none", str(place.there(1))]
+    if subprocess.run(argv, capture_output=True, check=False).returncode != 0:
+        unavailable("mounting a small file system takes root's powers")
+    try:
+        yield place.there(1)
+    finally:
+        subprocess.run(["umount", "-l", str(place.there(1))], check=True)
+
+
+def test_a_disk_that_is_full_once(place: Place, small: Path) -> None:
+    place.fill("a")
+    place.fill("b", size=6 * MIB)
+    job = place.job(ends=2, after="remove", retry_for_s=3600)
+    run = place.run_one(job)
+    assert run.outcome == Outcome.FAILED and run.destinations[1].attempts == 1
+    assert [part.outcome for part in run.destinations] == [Outcome.DONE, Outcome.FAILED]
+    assert [failure.path for failure in run.destinations[1].failures] == ["b"]
+    assert os.listdir(place.home / "here") == ["b"]
+    subprocess.run(["mount", "-o", "remount,size=16m", str(small)], check=True)
+    run = place.run_one(job)
+    assert (run.outcome, run.files_removed) == (Outcome.DONE, 1)
+    assert os.listdir(place.home / "here") == []
+    assert {*os.listdir(place.there(0))} == {*os.listdir(small)} == {"a", "b"}
+
+
+def test_a_full_disk_for_history_and_state_stops_no_copy(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = place.home / "state"
+    state.mkdir()
+    argv = ["mount", "-t", "tmpfs", "-o", "size=400k", "none", str(state)]
+    if subprocess.run(argv, capture_output=True, check=False).returncode != 0:
+        unavailable("mounting a small file system takes root's powers")
+    monkeypatch.setenv("XDG_STATE_HOME", str(state))
+    notes: list[str] = []
+    history = history_of(place.config, notes.append)
+    try:
+        place.fill("a", "b")
+        assert runner.run([place.job()], history, place.config)[0].outcome == Outcome.DONE
+        with open(state / "filler", "wb", 0) as filler, contextlib.suppress(OSError):
+            while True:
+                filler.write(bytes(512))
+        place.fill("c")
+        run = runner.run([place.job(settled_for_s=1)], history, place.config)[0]
+        assert run.files_waiting == 3
+        assert runner.run([place.job()], history, place.config)[0].outcome == Outcome.DONE
+        assert place.arrived() == {"a", "b", "c"}
+        assert notes and all("full" in note for note in notes), notes
+    finally:
+        subprocess.run(["umount", "-l", str(state)], check=True)
+
+
+def test_connections_that_persist_do_not_hold_the_lock(place: Place) -> None:
+    place.fill("a")
+    job = place.job(options={"persist": "60"})
+    try:
+        assert place.run_one(job).outcome == Outcome.DONE
+        with locked(state_path(place.config, "job")):
+            pass
+    finally:
+        kept.disconnect(None, job.options)
