@@ -3,8 +3,9 @@
 A job's lock is held from before its first command until after its last. What goes wrong with it is
 its outcome, and never an exception: the next job is run all the same.
 
-Not here: the destinations' attempts (attempts.py, side_by_side.py), how a job is ended early
-(ending.py), how it is told (watching.py, report.py).
+Not here: what is copied (sources.py, settled.py), the destinations' attempts (attempts.py,
+side_by_side.py), the limit (limits.py), how a job is ended early (ending.py), its commands
+(commands.py), where it is kept (lock.py, history.py), who is told (watching.py).
 Read next: attempts.py.
 """
 
@@ -87,8 +88,7 @@ def run(
     ending, runs = Ending(), dict[str, JobRun]()
     for job in jobs:
         name = state_name(config_path, job.name)
-        settled = look(job.min_age_s, job.settled_for_s, state.recall(f"{name}.json"))
-        one = _Run(job, name, settled, history, watcher or Watcher(), ending=ending)
+        one = _Run(job, name, history, watcher or Watcher(), look, ending=ending)
         runs[job.name] = one.run([runs[each] for each in job.depends_on if each in runs])
         if ending.signal is not None:
             raise ending.signal
@@ -102,15 +102,16 @@ class _Run:
         self,
         job: Job,
         name: str,
-        settled: Settled,
         history: History,
         watcher: Watcher,
+        look: Look,
         *,
         ending: Ending,
     ) -> None:
         """`name` is that of the job's state."""
         self.job, self.history, self.watcher = job, history, watcher
-        self._name, self._settled, self._ending = name, settled, ending
+        self._name, self._look, self._ending = name, look, ending
+        self._settled = look(0, 0, None)  # until the state of earlier runs may be read
         self._begin_s = time.monotonic()
         now_s = time.time()
         stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now_s))
@@ -128,21 +129,29 @@ class _Run:
                 is_locked = other.outcome == Outcome.LOCKED
                 outcome = Outcome.LOCKED if is_locked else Outcome.FAILED
                 why = f"not run: {other.job}, which it depends on, is {other.outcome}"
-                ended = self._ended(outcome, why)
-                return self._tell(replace(ended, is_skipped=other.is_skipped))
+                return self._not_run(outcome, why, is_skipped=other.is_skipped)
         with contextlib.ExitStack() as stack:
             try:
                 with self._ending.stoppable():
                     path = os.path.join(state.folder(), self._name)
                     stack.enter_context(locked(path, waits=self.job.if_running == "wait"))
             except errors.CopyRunning as error:
-                ended = self._ended(Outcome.LOCKED, error.message)
-                return self._tell(replace(ended, is_skipped=self.job.if_running == "skip"))
+                is_skipped = self.job.if_running == "skip"
+                return self._not_run(Outcome.LOCKED, error.message, is_skipped=is_skipped)
             except errors.PscpError as error:
-                return self._tell(self._ended(outcome_of(error), error.text))
+                return self._not_run(outcome_of(error), error.text)
             return self._run_locked()
 
+    def _not_run(self, outcome: Outcome, why: str, *, is_skipped: bool = False) -> JobRun:
+        """Tell why the job was not run. One that is locked is in the history by its other run."""
+        ended = replace(self._ended(outcome, why), is_skipped=is_skipped)
+        if outcome != Outcome.LOCKED:
+            self.history.record(ended)
+        return self._tell(ended)
+
     def _run_locked(self) -> JobRun:
+        job, known = self.job, state.recall(f"{self._name}.json")
+        self._settled = self._look(job.min_age_s, job.settled_for_s, known)
         self.history.begin(self._begun)
         self.watcher.begins(self.job, self._begun)
         ended = self._copied()

@@ -235,6 +235,7 @@ def test_what_depends_on_a_job_waits_for_it(place: Place) -> None:
         Outcome.FAILED, Outcome.FAILED, Outcome.NOTHING, Outcome.DONE,
     ]  # fmt: skip
     assert runs[1].message == "not run: bad, which it depends on, is failed"
+    assert place.history.last("after") == runs[1]
 
 
 def test_one_destination_fails_by_itself(place: Place) -> None:
