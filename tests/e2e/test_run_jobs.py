@@ -1,44 +1,47 @@
-"""pscp-run, running jobs: what it says, and its exit codes.
+"""pscp-run, running the jobs of a file: what it says, and its exit codes.
 
-Not here: the runs themselves (test_jobs.py), the file of jobs.
+Not here: the runs themselves (test_jobs.py), the file (test_run_command.py).
 """
 
 from __future__ import annotations
 
-import types
-from typing import Any
+from pathlib import Path
 
 import pytest
 
 from e2e.test_jobs import Place, place
-from pscp.cli.run_jobs import run_jobs
-from pscp.jobs.job import Job
+from pscp.cli.run import main
 
 __all__ = ["place"]
 
 
-def run(place: Place, *jobs: Job, only: tuple[str, ...] = (), **words: Any) -> int:
-    config: Any = types.SimpleNamespace(path=place.config, jobs={job.name: job for job in jobs})
-    given = {"jobs": only or tuple(config.jobs), "if_running": None, "verbose": False}
-    command: Any = types.SimpleNamespace(**{**given, **words})
-    return run_jobs(config, command)
+def run(place: Place, text: str, *words: str) -> int:
+    """Runs jobs of a file, of which `here` and `one` are the folders of the place."""
+    common = f'[defaults]\nconfig = "{place.server.ssh_config}"\nconnections = 1\n'
+    text = text.replace("one/", place.destination()).replace("here/", f"{place.home}/here/")
+    Path(place.config).write_text(common + text)
+    return main(["--config", place.config, *words])
+
+
+GOOD = '[job.good]\nsources = ["here/*"]\ndestinations = ["one/"]\n'
+NOTHING = '[job.nothing]\nsources = ["here/x*"]\ndestinations = ["one/"]\n'
 
 
 def test_it_is_quiet_where_all_went_well(place: Place, capfd: pytest.CaptureFixture[str]) -> None:
     place.fill("a")
-    nothing = place.job("nothing", sources=(f"{place.home}/one/x*",))
-    assert run(place, place.job(), nothing) == 0
-    assert run(place, nothing) == 7
+    assert run(place, GOOD + NOTHING) == 0
+    assert run(place, GOOD + NOTHING, "nothing") == 7
     assert capfd.readouterr() == ("", "")
+    assert place.arrived() == {"a"}
 
 
 def test_it_tells_what_failed_and_not_what_went_well(
     place: Place, capfd: pytest.CaptureFixture[str]
 ) -> None:
     place.fill("a")
-    bad = place.job("bad", before="echo why; exit 3")
-    gone = place.job("gone", sources=(f"{place.home}/here/gone",))
-    assert run(place, bad, place.job("good"), gone) == 1
+    bad = (GOOD + 'before = "echo why; exit 3"\n').replace("good", "bad")
+    gone = GOOD.replace("good", "gone").replace("here/*", "here/gone")
+    assert run(place, bad + GOOD + gone) == 1
     err = capfd.readouterr().err
     assert "bad: failed: before: exit status 3; nothing was copied" in err
     assert "before said: why" in err and "here/gone: " in err and "good" not in err
@@ -48,11 +51,11 @@ def test_it_says_what_happens_where_that_is_asked_for(
     place: Place, capfd: pytest.CaptureFixture[str]
 ) -> None:
     place.fill("a")
-    assert run(place, place.job(), verbose=True) == 0
-    assert f"job: {place.destination()}: done" in capfd.readouterr().err
+    assert run(place, GOOD, "-v") == 0
+    assert f"good: {place.destination()}: done" in capfd.readouterr().err
 
 
 def test_what_a_job_depends_on_is_run_too(place: Place) -> None:
-    first, second = place.job("first"), place.job("second", depends_on=("first",))
-    run(place, second, first, only=("second",))
-    assert [each.job for each in place.history.runs()] == ["second", "first"]
+    second = GOOD.replace("good", "second") + 'depends-on = "good"\n'
+    assert run(place, second + GOOD, "second") == 7
+    assert [each.job for each in place.history.runs()] == ["second", "good"]
