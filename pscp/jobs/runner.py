@@ -17,7 +17,7 @@ import os
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from pscp import errors, state
@@ -174,6 +174,7 @@ class _Run:
         self._attempts = {
             each: Attempts(each, self.job.retry_for_s, self._left) for each in self._destinations()
         }
+        why = ""
         try:
             with self._ending.stoppable(most_s, what):
                 if self.job.before is not None:
@@ -182,18 +183,16 @@ class _Run:
                         raise errors.CopyError(f"{why}; nothing was copied")
                 self._copy()
         except errors.PscpError as error:
+            why = error.text
             for each in self._attempts.values():
                 each.end(error)
-            parts = self._parts()
-            return self._ended(worst([outcome_of(error), *_outcomes(parts)]), error.text, parts)
-        parts = self._parts()
-        return self._ended(worst(_outcomes(parts)), "", parts)
+        parts = tuple(each.run() for each in self._attempts.values())
+        outcome = worst(part.outcome for part in parts)
+        # What ends the job once all is done ends nothing.
+        return self._ended(outcome, "" if outcome in _DONE else why, parts)
 
     def _destinations(self) -> list[str]:
         return list(dict.fromkeys(self.job.destinations))
-
-    def _parts(self) -> tuple[DestinationRun, ...]:
-        return tuple(each.run() for each in self._attempts.values())
 
     # --- copying
 
@@ -280,7 +279,9 @@ class _Run:
         from pscp.zfs.replicate import replicate  # here: few jobs need it
         from pscp.zfs.settings import Settings
 
-        whole = Counters()
+        options, whole = self.job.chosen(destination).options, Counters()
+        if self.job.limit:  # the one that holds when it begins: a stream has no other
+            options = replace(options, limit_kbit_s=limits.limit_of(self.job)())
 
         def show(now: Counters) -> None:
             progress(_added(whole, now))
@@ -289,7 +290,7 @@ class _Run:
         for dataset, to in self.job.replications(destination):
             reached = replicate(
                 dataset, to,
-                options=self.job.chosen(destination).options,
+                options=options,
                 settings=Settings(**self.job.dataset_options),  # type: ignore[arg-type]
                 reporter=Notes(self.watcher, self.job.name, destination),
                 progress=show,
@@ -366,10 +367,6 @@ class _Run:
     def _tell(self, ended: JobRun) -> JobRun:
         self.watcher.ended(self.job, ended)
         return ended
-
-
-def _outcomes(parts: Iterable[DestinationRun]) -> Iterator[Outcome]:
-    return (part.outcome for part in parts)
 
 
 def _environment(ended: JobRun) -> dict[str, str]:

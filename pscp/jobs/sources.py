@@ -82,12 +82,14 @@ def _read(path: str) -> bytes:
 
 def _run(job: Job, keep: Callable[[CommandRun], object]) -> bytes:
     """Return what the command prints. One that fails lists nothing: half a list looks whole."""
-    with tempfile.TemporaryFile() as printed:
-        ran = run_command(
-            "sources-command", job.sources_command, {"PSCP_JOB": job.name}, to=printed
-        )
-        keep(ran)
-        if not ran.ok:
-            raise errors.CopyError(f"sources-command: {ran.how}")
-        printed.seek(0)
-        return printed.read()
+    try:
+        with tempfile.TemporaryFile() as printed:
+            environment = {"PSCP_JOB": job.name}
+            ran = run_command("sources-command", job.sources_command, environment, to=printed)
+            keep(ran)
+            if not ran.ok:
+                raise errors.CopyError(f"sources-command: {ran.how}")
+            printed.seek(0)
+            return printed.read()
+    except OSError as error:
+        raise errors.CopyError(f"sources-command: no room for its list: {error.strerror}") from None
