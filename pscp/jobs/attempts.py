@@ -63,7 +63,7 @@ class Attempts:
     def end(self, error: errors.PscpError) -> None:
         """Note why there was no attempt, if there was none."""
         if not self._ended:
-            self.outcome, self.message = outcome_of(error), error.message
+            self.outcome = outcome_of(error)
 
     def nothing(self) -> None:
         """Note that there is nothing to be delivered."""

@@ -1,6 +1,6 @@
-"""Who is told of runs while they go on: the screen, pings, metrics.
+"""What a run tells while it goes on, and at its end.
 
-Not here: what is told of them afterwards (report.py, status.py).
+Not here: to whom (telling.py), and how (report.py, status.py).
 """
 
 from __future__ import annotations

@@ -470,6 +470,11 @@ def test_a_history_that_cannot_be_written_is_noted(tmp_path: Path, notes: list[s
     assert len(notes) == 2 and "not in the history" in notes[0]
 
 
+def test_to_look_at_a_history_makes_none(history: History) -> None:
+    assert history.runs() == [] and history.last_success("j", "h:") is None
+    assert not Path(history.path).exists()
+
+
 def test_a_history_of_a_later_version_is_left_alone(history: History, notes: list[str]) -> None:
     history.record(job_run(1))
     database = sqlite3.connect(history.path)
