@@ -44,7 +44,7 @@ def test_it_tells_what_failed_and_not_what_went_well(
     assert run(place, bad + GOOD + gone) == 1
     err = capfd.readouterr().err
     assert "bad: failed" in err and "before: exit status 3; nothing was copied" in err
-    assert "before said:" in err and "why" in err and "here/gone: " in err and "good" not in err
+    assert "before said:" in err and "why" in err and "here/gone" in err and "good" not in err
 
 
 def test_it_says_what_happens_where_that_is_asked_for(
