@@ -215,14 +215,19 @@ class _Run:
         def deliver(destination: str, progress: Progress) -> Result:
             options = self.job.chosen(destination).options
             reporter = Notes(self.watcher, self.job.name, destination)
-            # An attempt before may have been the one after which files were removed.
-            still = [each for each in ready if each not in here or os.path.lexists(each.path)]
-            if not still:
-                return Result()
-            return copy(
-                still, self._folder(destination), options=options, reporter=reporter,
-                progress=progress, keep_digests=False, terms=terms,
-            )  # fmt: skip
+            while True:
+                # An attempt before, or another destination, may have been the last one that kept
+                # files from being removed: what is gone by then is at this destination.
+                still, moved = _still(ready, here), self._moved()
+                if not still:
+                    return Result()
+                result = copy(
+                    still, self._folder(destination), options=options, reporter=reporter,
+                    progress=progress, keep_digests=False, terms=terms,
+                )  # fmt: skip
+                is_moved = self._moved() > moved or len(_still(still, here)) < len(still)
+                if result.ok or self._moves is None or not is_moved:
+                    return result
 
         try:
             self._side_by_side(deliver)
@@ -242,6 +247,9 @@ class _Run:
             name=self._name,
             moves=self._moves,
         )
+
+    def _moved(self) -> int:
+        return self._moves.moved if self._moves is not None else 0
 
     def _folder(self, destination: str) -> str:
         """Return the destination of a copy; where the sources may be any number, a folder.
@@ -356,7 +364,7 @@ class _Run:
             seconds=time.monotonic() - self._begin_s,
             destinations=parts,
             files_waiting=self._settled.waiting,
-            files_removed=self._moves.moved if self._moves is not None else 0,
+            files_removed=self._moved(),
             message=message,
             commands=tuple(self._commands),
         )
@@ -367,6 +375,11 @@ class _Run:
     def _tell(self, ended: JobRun) -> JobRun:
         self.watcher.ended(self.job, ended)
         return ended
+
+
+def _still(sources: list[Location], here: set[Location]) -> list[Location]:
+    """Return the sources without those that were here and are gone."""
+    return [each for each in sources if each not in here or os.path.lexists(each.path)]
 
 
 def _environment(ended: JobRun) -> dict[str, str]:
