@@ -37,6 +37,7 @@ from pscp.locations import Location
 from pscp.progress import Counters, Result, count, format_duration
 from pscp.transfer.job_terms import JobTerms
 from pscp.transfer.moves import Moves
+from pscp.transfer.shared_reads import Reader, SharedReads
 
 Progress = Callable[[Counters], object]
 Look = Callable[[float, float, object], Settled]
@@ -210,6 +211,8 @@ class _Run:
             self._keep_state(is_whole=True)
             return
         terms = self._terms()
+        shares = len(self._attempts) > 1 and not any(each.is_remote for each in ready)
+        reads = SharedReads(len(self._attempts))
         here = {each for each in ready if not each.is_remote and os.path.lexists(each.path)}
 
         def deliver(destination: str, progress: Progress) -> Result:
@@ -221,10 +224,11 @@ class _Run:
                 still, moved = _still(ready, here), self._moved()
                 if not still:
                     return Result()
-                result = copy(
-                    still, self._folder(destination), options=options, reporter=reporter,
-                    progress=progress, keep_digests=False, terms=terms,
-                )  # fmt: skip
+                with Reader(reads).here() if shares else contextlib.nullcontext():
+                    result = copy(
+                        still, self._folder(destination), options=options, reporter=reporter,
+                        progress=progress, keep_digests=False, terms=terms,
+                    )  # fmt: skip
                 is_moved = self._moved() > moved or len(_still(still, here)) < len(still)
                 if result.ok or self._moves is None or not is_moved:
                     return result
