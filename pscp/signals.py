@@ -48,7 +48,10 @@ def _ignore(number: int, frame: object) -> None:
 
 @contextlib.contextmanager
 def raise_on_signals(
-    hint: str = "", instead: Callable[[PscpError], bool] = lambda error: False, name: str = "pscp"
+    hint: str = "",
+    instead: Callable[[PscpError], bool] = lambda error: False,
+    name: str = "pscp",
+    patience_s: float = PATIENCE_S,
 ) -> Iterator[None]:
     """End what runs in this block by the first of these signals, as an exception, within seconds.
 
@@ -58,6 +61,7 @@ def raise_on_signals(
         hint: what the user can do about the end, if it is not to run the command again.
         instead: takes the error and sees to the end by itself, or returns False.
         name: the command, for its last line where the end is forced.
+        patience_s: what an orderly end may take.
     """
     words = "interrupted" if hint else "interrupted; what has landed is kept"
     ended: list[PscpError] = []
@@ -74,7 +78,9 @@ def raise_on_signals(
     before = {
         each: action for each in _ERRORS if (action := signal.getsignal(each)) != signal.SIG_IGN
     }
-    guard = _Guard(lambda number: _ERRORS[signal.Signals(number)](words, hint), set(before), name)
+    guard = _Guard(
+        lambda number: _ERRORS[signal.Signals(number)](words, hint), set(before), name, patience_s
+    )
     try:
         for each in before:
             signal.signal(each, end)
@@ -93,11 +99,16 @@ class _Guard:
     """A thread that gets signals by a pipe, even while the main thread is held up."""
 
     def __init__(
-        self, error_of: Callable[[int], PscpError], numbers: set[signal.Signals], name: str
+        self,
+        error_of: Callable[[int], PscpError],
+        numbers: set[signal.Signals],
+        name: str,
+        patience_s: float,
     ) -> None:
         # Loaded here: at the end that could wait for a module that another thread is loading.
         importlib.import_module("pscp.processes")
         self._error_of, self._numbers, self._name = error_of, numbers, name
+        self._patience_s = patience_s
         self._is_over = threading.Event()
         self._read_fd, self._write_fd = os.pipe()
         os.set_blocking(self._write_fd, False)  # as set_wakeup_fd() wants it
@@ -109,7 +120,7 @@ class _Guard:
         number = 0
         while number not in self._numbers and not self._is_over.is_set():
             number = os.read(self._read_fd, 1)[0]
-        if not self._is_over.wait(PATIENCE_S):
+        if not self._is_over.wait(self._patience_s):
             force_end(self._error_of(number), self._name)
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
 """The command pscp-run: which jobs of which file, and what is to be done with them.
 
 Not here: the file (../jobs/config.py), the lines of --explain (../jobs/explain.py), how jobs are
-run, where they stand, and whether their destinations are ready (beside this module).
+run (run_jobs.py), where they stand, and whether their destinations are ready (beside this module).
 Read next: ../jobs/config.py.
 """
 

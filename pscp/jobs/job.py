@@ -53,7 +53,7 @@ class Job:
     max_hosts: int | None = None  # destinations at once; None: all
     depends_on: tuple[str, ...] = ()  # jobs that have to be done, in the same run, first
     if_running: str = "fail"  # or "skip", "wait"
-    # What follows. A text is run by the user's shell, a list as it is.
+    # What follows. A text is run by /bin/sh, a list as it is.
     after: str = "keep"  # or "remove", "move"
     move_to: str | None = None  # the folder of after = "move DIR"
     before: str | tuple[str, ...] | None = None

@@ -21,12 +21,13 @@ from pscp.jobs.job import Job
 from pscp.jobs.outcome import JobRun, Outcome
 from pscp.jobs.ping import Pings
 from pscp.jobs.status import Past
+from pscp.jobs.watching import Watcher
 from pscp.progress import Counters, format_bytes
 
 _STATUS_S = 1.0  # between two of them
 
 
-class Teller:
+class Teller(Watcher):
     """Is told what happens, and tells the others. Any thread may call says() and goes_on().
 
     A context manager: the block has read its configuration, and ends with all of the runs.

@@ -129,11 +129,13 @@ class Run:
         """Return the token, which is the same for the same command, user, machine and state folder.
 
         Machines with one name, and runs with different state folders, do not know of each other, so
-        their copies are not the same.
+        their copies are not the same. A job's name stands for its sources.
         """
         request, is_push = self._request, self._request.is_push
         where = (os.uname().nodename, str(os.getuid()), _machine_id(), state.folder())
         froms = [f.text if f.is_remote else _absolute(f.path) for f in request.froms]
+        if request.job.name:
+            froms = ["job", request.job.name]
         to = request.to.text if is_push else _absolute(request.to.path)
         return token_of(*where, str(is_push), *froms, to)
 

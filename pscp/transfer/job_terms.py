@@ -32,6 +32,8 @@ class JobTerms:
         kbit_s: returns the limit that holds now, in kbit/s, or None for none. All copies with
             this object keep to it together; the option limit_kbit_s then says nothing. It is asked
             some ten times a second and more, by several threads, one at a time.
+        name: of the copy, instead of what it copies: with it, a copy that was cut goes on though
+            its sources are others now, as those that a pattern matches may be.
         moves: what all copies that share it move: a pscp.Moves.
         expected: the SHA-256 in hex that files have to have, by path below the destination. The
             options get strong; a file of these with other bytes fails, and never gets its name.
@@ -42,6 +44,7 @@ class JobTerms:
 
     select: Select | None = None
     kbit_s: KbitS | None = None
+    name: str = ""
     moves: Moves | None = None
     expected: Mapping[str, str] = field(default_factory=dict, hash=False)
     limiter: RateLimiter | None = field(init=False, repr=False, compare=False)

@@ -58,6 +58,7 @@ class Moves:
         self.folder = "" if folder is None else os.path.abspath(folder)
         self._lock = threading.Lock()  # guards what follows
         self._finished: set[str] = set()  # destinations
+        self._moved = 0
         # In a temporary file: there may be millions.
         self._landed = sqlite3.connect("", check_same_thread=False, isolation_level=None)
         self._landed.execute(
@@ -111,6 +112,17 @@ class Moves:
             self._landed.execute("COMMIT")
             self._finished.add(destination)
             return self._finished == self._destinations
+
+    def count_moved(self, files: int) -> None:
+        """Note that so many files have been removed at the source, or renamed."""
+        with self._lock:
+            self._moved += files
+
+    @property
+    def moved(self) -> int:
+        """How many files have been removed at the source so far, or renamed."""
+        with self._lock:
+            return self._moved
 
     def is_everywhere(self, file: bytes) -> bool:
         """Return whether every destination holds this file."""

@@ -171,8 +171,11 @@ class Moving:
 
     def _removal(self, rows: list[list[Any]]) -> Ask:
         def then(answer: object) -> None:
-            for _, failure in answers.places(answer):
+            failed = answers.places(answer)
+            for _, failure in failed:
                 self._results.failed(answers.from_source(failure))
+            if self._moves is not None:
+                self._moves.count_moved(len(rows) - len(failed))
 
         moved = [(kind, source.Known(*known)) for kind, known in rows]
         folder = self._moves.folder if self._moves is not None else ""

@@ -1,0 +1,85 @@
+"""A job's own commands: `before`, `after-success`, `after-failure`, and the one that lists sources.
+
+Not here: when they run (runner.py).
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping
+from typing import IO
+
+from pscp import processes, stops
+from pscp.jobs.outcome import CommandRun
+
+_TOLD_BYTES = 16 * 1024  # the end of what a command wrote: the place where it says why it failed
+
+
+def run_command(
+    name: str,
+    command: str | tuple[str, ...],
+    environment: Mapping[str, str],
+    *,
+    to: IO[bytes] | None = None,
+) -> CommandRun:
+    """Run a command and wait for it, but not for what it leaves behind in the background.
+
+    A text is run by /bin/sh, a list as it is. The environment is added to this one's. A stop of the
+    call (stops.py) ends the command and all below it.
+
+    Args:
+        name: the command's, in the job.
+        to: where its standard output goes, if that is not kept with the rest of what it says.
+    """
+    started_s = time.monotonic()
+    with _output() as said:
+        status = _wait(command, environment, stdout=to or said, stderr=said)
+        output = _end_of(said).decode("utf-8", "backslashreplace")
+    how = status if isinstance(status, str) else _ended(status)
+    return CommandRun(name, status == 0, how, output, time.monotonic() - started_s)
+
+
+def _ended(status: int) -> str:
+    return f"ended by signal {-status}" if status < 0 else f"exit status {status}"
+
+
+def _output() -> IO[bytes]:
+    """Return a file for a command's output: a pipe would be held open by what it leaves behind."""
+    try:
+        return tempfile.TemporaryFile()
+    except OSError:  # no room: the command matters more than what it says
+        return open(os.devnull, "w+b")
+
+
+def _wait(
+    command: str | tuple[str, ...],
+    environment: Mapping[str, str],
+    stdout: IO[bytes],
+    stderr: IO[bytes] | None,
+) -> int | str:
+    """Return the command's exit status, less than 0 for a signal; or why it was not started."""
+    try:
+        process = subprocess.Popen(
+            command,
+            shell=isinstance(command, str),
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+            env={**os.environ, **environment},
+        )
+    except (OSError, ValueError) as error:
+        return f"not started: {getattr(error, 'strerror', None) or error}"
+    try:
+        with stops.ended_by(lambda error: processes.end_tree(process)):
+            return process.wait()
+    finally:
+        processes.end_tree(process)
+
+
+def _end_of(file: IO[bytes]) -> bytes:
+    size_bytes = file.seek(0, os.SEEK_END)
+    file.seek(max(0, size_bytes - _TOLD_BYTES))
+    return file.read()

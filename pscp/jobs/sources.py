@@ -1,0 +1,95 @@
+"""The sources of a job: paths, patterns, HOST:PATHs, and lists from a file or a command.
+
+Not here: which of their files are left for later (settled.py), what a far end makes of a pattern.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import tempfile
+from collections.abc import Callable
+
+from pscp import errors
+from pscp.endpoint import failures, source
+from pscp.jobs.commands import run_command
+from pscp.jobs.job import Job
+from pscp.jobs.outcome import CommandRun
+from pscp.locations import Location, parse_location
+
+
+def find(job: Job, keep: Callable[[CommandRun], object]) -> list[Location]:
+    """Return what a job copies now, each once; nothing is no error.
+
+    A list from a file or a command has names, or HOST:PATHs, and no patterns: "*" is itself. What
+    is named and is not there is found missing by the copy, which then fails for that alone.
+
+    Args:
+        job: which has no datasets.
+        keep: takes what became of the command that lists sources.
+
+    Raises:
+        CopyError: a list cannot be read, or the folder of a pattern.
+        UsageError: what is listed is no location.
+    """
+    if job.sources:
+        found = [each for text in job.sources for each in _expanded(parse_location(text))]
+    else:
+        end = b"\0" if job.options.from0 else b"\n"
+        listed = _read(job.sources_from) if job.sources_from else _run(job, keep)
+        lines = (line.removesuffix(b"\r") if end == b"\n" else line for line in listed.split(end))
+        found = [parse_location(os.fsdecode(line)) for line in lines if line]
+    return list({(each.prefix, each.port, each.path): each for each in found}.values())
+
+
+def _expanded(typed: Location) -> list[Location]:
+    """Return what a source as typed stands for here; a far end knows its own patterns."""
+    if typed.is_remote:
+        return [typed]
+    try:
+        tops = source.expand(typed.path, True)
+    except failures.Refusal:
+        path = os.path.expanduser(typed.path)
+        if not glob.has_magic(path):
+            return [Location(typed.text, path)]
+        _check_folder(path)
+        return []
+    return [Location(typed.text, top.path) for top in tops]
+
+
+def _check_folder(pattern: str) -> None:
+    """Raise CopyError where the folder that a pattern looks into is not there, or is closed.
+
+    Nothing matches there either: a disk that is not mounted would look like a quiet night.
+    """
+    folder = pattern
+    while glob.has_magic(folder):
+        folder = os.path.dirname(folder)
+    try:
+        with os.scandir(folder or "."):
+            pass
+    except OSError as error:
+        raise errors.CopyError(f"{folder}: {error.strerror}") from None
+
+
+def _read(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise errors.CopyError(f"sources-from {path}: {error.strerror}") from None
+
+
+def _run(job: Job, keep: Callable[[CommandRun], object]) -> bytes:
+    """Return what the command prints. One that fails lists nothing: half a list looks whole."""
+    try:
+        with tempfile.TemporaryFile() as printed:
+            environment = {"PSCP_JOB": job.name}
+            ran = run_command("sources-command", job.sources_command, environment, to=printed)
+            keep(ran)
+            if not ran.ok:
+                raise errors.CopyError(f"sources-command: {ran.how}")
+            printed.seek(0)
+            return printed.read()
+    except OSError as error:
+        raise errors.CopyError(f"sources-command: no room for its list: {error.strerror}") from None

@@ -1,0 +1,577 @@
+"""Jobs, run against a real sshd: what is at the destinations, at the source and in the history.
+
+Not here: the command line (test_run_jobs.py); order, pauses, locks and the history by themselves
+(../unit/test_job_runs.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import MakeServer, unavailable, until
+
+import pscp
+from pscp import errors
+from pscp.cli import kept
+from pscp.jobs import runner
+from pscp.jobs.history import History, history_of
+from pscp.jobs.job import Job
+from pscp.jobs.lock import locked, state_path
+from pscp.jobs.outcome import JobRun, Outcome
+from pscp.jobs.settled import Settled
+from pscp.jobs.watching import Watcher
+from pscp.options import Options
+from pscp.progress import Counters, Failure, Result
+from pscp.selftest.servers import PrivateServer
+
+MIB = 1024 * 1024
+
+
+class Told(Watcher):
+    """Keeps what it is told, and calls a function of what is said."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+        self.runs: list[JobRun] = []
+        self.when: Callable[[str], object] = lambda text: None
+        self.landed: Callable[[dict[str, int]], object] = lambda bytes_done: None
+        self._bytes_done: dict[str, int] = {}
+
+    def ended(self, job: Job, run: JobRun) -> None:
+        self.runs.append(run)
+
+    def goes_on(self, job: Job, destination: str, counters: Counters) -> None:
+        self._bytes_done[destination] = counters.bytes_done
+        self.landed(dict(self._bytes_done))
+
+    def says(self, job: str, text: str) -> None:
+        self.said.append(text)
+        self.when(text)
+
+
+@dataclasses.dataclass
+class Place:
+    """Files here, folders `one` and `two` there, and jobs from here to there."""
+
+    home: Path
+    server: PrivateServer
+    told: Told = dataclasses.field(default_factory=Told)
+
+    @property
+    def config(self) -> str:
+        return str(self.home / "jobs.toml")
+
+    @property
+    def history(self) -> History:
+        return history_of(self.config, pytest.fail)
+
+    def there(self, number: int) -> Path:
+        return self.home / ("one", "two")[number]
+
+    def destination(self, number: int = 0) -> str:
+        return f"{self.server.host}:{self.there(number)}/"
+
+    def fill(self, *names: str, size: int = 1000) -> None:
+        for name in names:
+            (self.home / "here" / name).write_bytes(os.urandom(size))
+
+    def job(self, name: str = "job", *, ends: int = 1, **fields: Any) -> Job:
+        options = {
+            "config_file": self.server.ssh_config, "batch": True, "connections": 1,
+            "recursive": True, **fields.pop("options", {}),
+        }  # fmt: skip
+        fields = {
+            "sources": (f"{self.home}/here/*",),
+            "destinations": tuple(self.destination(n) for n in range(ends)), **fields,
+        }  # fmt: skip
+        return Job(name, options=Options(**options), **fields)
+
+    def run(self, *jobs: Job, **more: Any) -> list[JobRun]:
+        return runner.run(jobs, self.history, self.config, self.told, **more)
+
+    def run_one(self, job: Job, **more: Any) -> JobRun:
+        [run] = self.run(job, **more)
+        return run
+
+    def arrived(self, number: int = 0) -> set[str]:
+        """Files that are there as here. Fails for one that is another."""
+        found = set()
+        for path in self.there(number).iterdir():
+            if not path.name.endswith((".pscp-part", ".pscp-run")):
+                here = self.home / "here" / path.name
+                assert not here.exists() or here.read_bytes() == path.read_bytes()
+                found.add(path.name)
+        return found
+
+
+@pytest.fixture
+def place(sshd: PrivateServer, tmp_path: Path, own_state: Path) -> Place:
+    for name in ("here", "one", "two"):
+        (tmp_path / name).mkdir()
+    return Place(tmp_path, sshd)
+
+
+@pytest.fixture
+def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attempts come soon after each other."""
+    monkeypatch.setattr("pscp.jobs.attempts.pauses", lambda: iter(lambda: 0.05, None))
+
+
+def test_files_go_to_all_destinations(place: Place) -> None:
+    place.fill("a", "-b", "c\nd", os.fsdecode(b"\xff"))
+    run = place.run_one(place.job(ends=2))
+    assert (run.outcome, run.exit_code) == (Outcome.DONE, 0)
+    assert place.arrived(0) == place.arrived(1) == set(os.listdir(place.home / "here"))
+    assert [(p.outcome, p.files, p.bytes) for p in run.destinations] == [
+        (Outcome.DONE, 4, 4000)
+    ] * 2
+    again = place.run_one(place.job(ends=2))
+    assert [(p.files, p.files_unchanged) for p in again.destinations] == [(0, 4)] * 2
+    kept = place.history.runs()
+    assert [dataclasses.replace(each, commands=()) for each in (again, run)] == kept
+    assert place.told.runs == [run, again]
+
+
+def test_nothing_to_do_is_no_error_and_asks_nobody(place: Place) -> None:
+    job = place.job(destinations=("no-such-host.invalid:x",))
+    run = place.run_one(job)
+    assert (run.outcome, run.exit_code) == (Outcome.NOTHING, 7)
+    assert place.history.last_success("job", "no-such-host.invalid:x") is not None
+
+
+def test_a_missing_source_fails_for_itself_alone(place: Place) -> None:
+    place.fill("a")
+    sources = (f"{place.home}/here/a", f"{place.home}/here/gone")
+    run = place.run_one(place.job(sources=sources))
+    assert (run.outcome, run.exit_code, place.arrived()) == (Outcome.FAILED, 1, {"a"})
+    [failure] = run.destinations[0].failures
+    assert failure.path.endswith("/gone")
+
+
+def test_young_files_wait_for_the_next_run(place: Place) -> None:
+    place.fill("old", "young", "tree")
+    (place.home / "here" / "folder").mkdir()
+    place.fill("folder/old", "folder/young")
+    for name in ("old", "folder/old", "tree"):
+        os.utime(place.home / "here" / name, (10**9, 10**9))
+    run = place.run_one(place.job(min_age_s=3600))
+    assert (run.outcome, run.files_waiting) == (Outcome.DONE, 2)
+    assert sorted(os.listdir(place.there(0))) == ["folder", "old", "tree"]
+    assert os.listdir(place.there(0) / "folder") == ["old"]
+    alone = place.run_one(place.job(sources=(f"{place.home}/here/young",), min_age_s=3600))
+    assert (alone.outcome, alone.files_waiting) == (Outcome.NOTHING, 1)
+
+
+def test_files_settle_from_run_to_run(place: Place) -> None:
+    """Though the clock is set back meanwhile."""
+    now = [time.time(), 5000.0]
+    look = functools.partial(Settled, wall=lambda: now[0], steady=lambda: now[1])
+    place.fill("a", "grows")
+    job = place.job(settled_for_s=60, min_age_s=60)
+    assert place.run_one(job, look=look).outcome == Outcome.NOTHING
+    now[0] -= 24 * 3600
+    now[1] += 59
+    assert place.run_one(job, look=look).files_waiting == 2
+    place.fill("grows", size=2000)
+    now[1] += 1
+    run = place.run_one(job, look=look)
+    assert (run.outcome, run.files_waiting, place.arrived()) == (Outcome.DONE, 1, {"a"})
+    now[1] += 60
+    assert place.run_one(job, look=look).files_waiting == 0
+    assert place.arrived() == {"a", "grows"}
+
+
+def test_commands_are_run_before_and_after(place: Place) -> None:
+    place.fill("a")
+    said = place.home / "said"
+    tell = f'echo "$PSCP_JOB $PSCP_OUTCOME $PSCP_FILES $PSCP_BYTES" >> {said}'
+    job = place.job(before=f"echo before > {said}", after_success=tell, after_failure="false")
+    run = place.run_one(job)
+    assert run.outcome == Outcome.DONE
+    assert said.read_text() == "before\njob done 1 1000\n"
+    assert [each.name for each in run.commands] == ["before", "after-success"]
+
+
+def test_where_before_fails_nothing_is_copied(place: Place) -> None:
+    place.fill("a")
+    said = place.home / "said"
+    job = place.job(
+        before=("sh", "-c", "echo no disk; exit 3"), after_success="false",
+        after_failure=f'echo "$PSCP_OUTCOME: $PSCP_MESSAGE" > {said}; exit 4',
+    )  # fmt: skip
+    run = place.run_one(job)
+    assert run.outcome == Outcome.FAILED and place.arrived() == set()
+    assert run.message.startswith("before: exit status 3") and "after-failure: exit" in run.message
+    assert [each.output for each in run.commands] == ["no disk\n", ""]
+    assert said.read_text().startswith("failed: before: exit status 3")
+
+
+def test_a_command_that_fails_afterwards_does_not_change_what_was_copied(place: Place) -> None:
+    place.fill("a")
+    run = place.run_one(place.job(after_success="exit 3"))
+    assert (run.outcome, run.message) == (Outcome.FAILED, "after-success: exit status 3")
+    assert run.destinations[0].outcome == Outcome.DONE and place.arrived() == {"a"}
+    assert place.history.last("job") == dataclasses.replace(run, commands=())
+
+
+def test_what_depends_on_a_job_waits_for_it(place: Place) -> None:
+    place.fill("a")
+    bad = place.job("bad", before="false")
+    after_bad = place.job("after", depends_on=("bad",))
+    nothing = place.job("nothing", sources=(f"{place.home}/one/*",))
+    good = place.job("good", depends_on=("nothing",))
+    runs = place.run(bad, after_bad, nothing, good)
+    assert [run.outcome for run in runs] == [
+        Outcome.FAILED, Outcome.FAILED, Outcome.NOTHING, Outcome.DONE,
+    ]  # fmt: skip
+    assert runs[1].message == "not run: bad, which it depends on, is failed"
+    assert place.history.last("after") == runs[1]
+
+
+def test_one_destination_fails_by_itself(place: Place) -> None:
+    place.fill("a")
+    missing = f"{place.server.host}:{place.home}/no/folder/"
+    run = place.run_one(place.job(destinations=(missing, place.destination())))
+    assert run.outcome == Outcome.FAILED and place.arrived() == {"a"}
+    assert [part.outcome for part in run.destinations] == [Outcome.FAILED, Outcome.DONE]
+
+
+def test_a_server_that_is_down_comes_back_within_retry_for(
+    place: Place, make_sshd: MakeServer, quick_retries: None
+) -> None:
+    place.fill("a")
+    other = make_sshd()
+    text = Path(place.server.ssh_config).read_text() + Path(other.ssh_config).read_text().replace(
+        f"Host {other.host}\n", "Host other\n"
+    )
+    (place.home / "both").write_text(text)
+    os.kill(other.pid, signal.SIGSTOP)
+    destinations = (place.destination(0), f"other:{place.there(1)}/")
+    options = {"config_file": str(place.home / "both"), "timeout_s": 1}
+    job = place.job(destinations=destinations, options=options, retry_for_s=600)
+
+    def come_back(text: str) -> None:
+        if "again in" in text:
+            os.kill(other.pid, signal.SIGCONT)
+
+    place.told.when = come_back
+    run = place.run_one(job)
+    assert run.outcome == Outcome.DONE, run
+    assert place.arrived(0) == place.arrived(1) == {"a"}
+    assert run.destinations[0].attempts == 1 and run.destinations[1].attempts > 1
+    said = [text for text in place.told.said if ": done" in text]
+    assert said[0].startswith(destinations[0])
+
+
+def test_a_server_that_stays_down_is_unreachable(place: Place, make_sshd: MakeServer) -> None:
+    place.fill("a")
+    with make_sshd() as other:
+        text = Path(other.ssh_config).read_text()
+    (place.home / "down").write_text(text)
+    run = place.run_one(place.job(options={"config_file": str(place.home / "down")}))
+    assert (run.outcome, run.exit_code) == (Outcome.UNREACHABLE, 3)
+
+
+@pytest.mark.parametrize("before", [None, "exec sleep 1000"])
+def test_max_duration_cuts_what_runs(place: Place, before: str | None) -> None:
+    place.fill("a", size=8 * MIB)
+    slowly = {"limit_kbit_s": 100}
+    run = place.run_one(place.job(ends=2, max_duration_s=1, before=before, options=slowly))
+    assert (run.outcome, run.exit_code) == (Outcome.CUT, 5)
+    assert "max-duration (1.0 s) is over" in run.message and place.arrived() == set()
+    assert [part.outcome for part in run.destinations] == [Outcome.CUT] * 2
+    assert place.run_one(place.job(ends=2)).outcome == Outcome.DONE
+
+
+def test_a_signal_in_the_midst_of_copies_and_the_next_run_goes_on(place: Place) -> None:
+    place.fill("a")
+    place.fill("b", size=8 * MIB)
+    options = {"limit_kbit_s": 20_000, "chunk_bytes": MIB}
+
+    def end(bytes_done: dict[str, int]) -> None:
+        if len(bytes_done) == 2 and min(bytes_done.values()) >= 2 * MIB:
+            place.told.landed = lambda bytes_done: None
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    place.told.landed = end
+    with pytest.raises(errors.Terminated):
+        place.run(place.job(ends=2, options=options), place.job("never", before="touch never"))
+    [run] = place.told.runs
+    assert (run.outcome, run.exit_code, place.arrived()) == (Outcome.CUT, 5, {"a"})
+    assert all(part.files == 1 and part.bytes >= 2 * MIB for part in run.destinations)
+    assert place.history.last("job") == run
+    again = place.run_one(place.job(ends=2, options={"chunk_bytes": MIB}))
+    assert again.outcome == Outcome.DONE and place.arrived(0) == place.arrived(1) == {"a", "b"}
+    assert all(part.bytes_sent <= 6 * MIB for part in again.destinations)
+
+
+# --- other processes
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from pscp.cli import kept
+from pscp.jobs import runner
+from pscp.jobs.history import history_of
+from pscp.jobs.job import Job
+from pscp.jobs.lock import locked, state_path
+from pscp.jobs.outcome import exit_code
+from pscp.options import Options
+from pscp.progress import Counters, Failure, Result
+from pscp.errors import PscpError
+home, ssh_config = sys.argv[1:3]
+job = eval(sys.argv[3])
+config = f"{home}/jobs.toml"
+try:
+    runs = runner.run([job], history_of(config), config)
+except PscpError as error:
+    print(error.message)
+    sys.exit(error.exit_code)
+for run in runs:
+    print(run.message)
+sys.exit(exit_code(runs))
+"""
+
+
+def start(place: Place, job: Job) -> subprocess.Popen[str]:
+    argv = [sys.executable, "-c", PROGRAM, str(place.home), place.server.ssh_config, repr(job)]
+    return subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
+
+
+def waiting(place: Place, **fields: Any) -> tuple[Job, Path]:
+    """A job whose `before` waits until it is ended, and a file that is there then."""
+    begun = place.home / "begun"
+    return place.job(before=f"touch {begun}; exec sleep 1000", **fields), begun
+
+
+@pytest.mark.parametrize(("if_running", "code"), [("fail", 6), ("skip", 0)])
+def test_a_second_run_is_told_of_the_first(place: Place, if_running: str, code: int) -> None:
+    place.fill("a")
+    job, begun = waiting(place)
+    with start(place, job) as first:
+        until(begun.exists)
+        second = place.run_one(place.job(if_running=if_running))
+        after = place.run(dataclasses.replace(place.job("after"), depends_on=("job",)))
+        first.send_signal(signal.SIGTERM)
+        first.communicate()
+    assert (second.outcome, second.exit_code) == (Outcome.LOCKED, code)
+    assert f"(process {first.pid}, since " in second.message
+    assert after[0].outcome == Outcome.DONE  # the other job was not asked for
+    assert [run.job for run in place.history.runs()] == ["after", "job"]
+
+
+@pytest.mark.parametrize(("kind", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_cuts_a_run_and_what_follows_is_run(
+    place: Place, kind: signal.Signals, code: int
+) -> None:
+    place.fill("a")
+    said = place.home / "said"
+    job, begun = waiting(place, after_failure=f"echo $PSCP_OUTCOME > {said}")
+    with start(place, job) as process:
+        until(begun.exists)
+        process.send_signal(kind)
+        process.communicate()
+    assert process.returncode == code
+    assert said.read_text() == "cut\n"
+    last = place.history.last("job")
+    assert last is not None and last.outcome == Outcome.CUT and place.arrived() == set()
+
+
+def test_a_run_that_was_killed_goes_on(place: Place) -> None:
+    place.fill("a")
+    place.fill("b", size=8 * MIB)
+    options = {"limit_kbit_s": 20_000, "chunk_bytes": MIB}
+    with start(place, place.job(ends=2, options=options)) as process:
+        until(lambda: place.arrived(0) == place.arrived(1) == {"a"})
+        until(lambda: journaled_chunks(place.home) >= 4)
+        process.kill()
+        process.communicate()
+    place.fill("c")  # it does not matter that there is another source now
+    run = place.run_one(place.job(ends=2, options={"chunk_bytes": MIB}))
+    assert run.outcome == Outcome.DONE
+    assert place.arrived(0) == place.arrived(1) == {"a", "b", "c"}
+    assert sum(part.bytes_sent for part in run.destinations) <= 13 * MIB
+    assert [each.outcome for each in place.history.runs()] == [Outcome.DONE, Outcome.CUT]
+
+
+def journaled_chunks(home: Path) -> int:
+    journals = (home / "pscp").glob("*.journal")
+    return sum(path.read_text().count('["chunk"') for path in journals)
+
+
+def test_jobs_of_datasets_are_replicated(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What replicate() does is tested elsewhere; here, what a job makes of what it says."""
+    from pscp.zfs.replicate import Replicated
+
+    asked: list[tuple[str, str, bool]] = []
+
+    def replicate(dataset: str, to: str, **given: Any) -> Replicated:
+        asked.append((dataset, to, given["settings"].recursive))
+        if to.startswith("down"):
+            raise errors.Unreachable("down")
+        return Replicated(files=2, bytes=10, bytes_sent=12)
+
+    monkeypatch.setattr("pscp.zfs.replicate.replicate", replicate)
+    job = Job(
+        "zfs", ("up:tank/", "down:tank/"), datasets=("pool/a", "pool/b"),
+        dataset_options={"recursive": True},
+    )  # fmt: skip
+    run = place.run_one(job)
+    assert sorted(asked) == [
+        ("pool/a", "down:tank/a", True), ("pool/a", "up:tank/a", True),
+        ("pool/b", "up:tank/b", True),
+    ]  # fmt: skip
+    assert run.outcome == Outcome.UNREACHABLE
+    assert [(p.outcome, p.files, p.bytes) for p in run.destinations] == [
+        (Outcome.DONE, 4, 20), (Outcome.UNREACHABLE, 0, 0),
+    ]  # fmt: skip
+
+
+def test_a_night_with_one_file_makes_no_file_of_the_folders_name(place: Place) -> None:
+    place.fill("a")
+    place.there(0).rmdir()
+    destination = place.destination().rstrip("/")
+    assert place.run_one(place.job(destinations=(destination,))).outcome == Outcome.DONE
+    assert place.arrived() == {"a"}
+
+
+# --- what becomes of the sources
+
+
+def test_a_source_is_removed_once_every_destination_has_it(place: Place) -> None:
+    place.fill("a", "b")
+    missing = f"{place.server.host}:{place.home}/no/three/"
+    job = place.job(destinations=(place.destination(), missing), after="remove")
+    run = place.run_one(job)
+    assert (run.outcome, run.files_removed) == (Outcome.FAILED, 0)
+    assert place.arrived() == {"a", "b"} == set(os.listdir(place.home / "here"))
+    (place.home / "no" / "three").mkdir(parents=True)
+    run = place.run_one(job)
+    assert (run.outcome, run.files_removed) == (Outcome.DONE, 2)
+    assert os.listdir(place.home / "here") == []
+    assert set(os.listdir(place.home / "no" / "three")) == {"a", "b"}
+
+
+def test_sources_are_moved_into_a_folder(place: Place) -> None:
+    place.fill("a")
+    run = place.run_one(place.job(ends=2, after="move", move_to=f"{place.home}/done"))
+    assert (run.outcome, run.files_removed) == (Outcome.DONE, 1)
+    assert os.listdir(place.home / "here") == [] and os.listdir(place.home / "done") == ["a"]
+
+
+def test_a_later_attempt_does_not_miss_what_was_removed(
+    place: Place, quick_retries: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether they are removed before it, or by another destination's end in its midst."""
+    place.fill("a", "b")
+    copy, failed = pscp.copy, list[str]()
+
+    def copy_and_fail_once(sources: Any, destination: str, **given: Any) -> Result:
+        result = copy(sources, destination, **given)
+        if destination == place.destination(1) and not failed:
+            failed.append(destination)
+            return dataclasses.replace(result, failures=(Failure("a", "SourceChanged", "why"),))
+        return result
+
+    monkeypatch.setattr(runner, "copy", copy_and_fail_once)
+    run = place.run_one(place.job(ends=2, after="remove", retry_for_s=600))
+    assert (run.outcome, run.files_removed) == (Outcome.DONE, 2)
+    assert place.arrived(0) == place.arrived(1) == {"a", "b"}
+    assert failed
+
+
+def test_a_killed_run_removes_nothing_that_one_destination_lacks(place: Place) -> None:
+    place.fill("a")
+    place.fill("b", size=8 * MIB)
+    options = {"limit_kbit_s": 20_000, "chunk_bytes": MIB}
+    job = place.job(ends=2, options=options, after="remove")
+    with start(place, job) as process:
+        until(lambda: place.arrived(0) == place.arrived(1) == {"a"})
+        until(lambda: journaled_chunks(place.home) >= 2)
+        process.kill()
+        process.communicate()
+    assert set(os.listdir(place.home / "here")) == {"a", "b"}
+    kept = {name: (place.home / "here" / name).read_bytes() for name in ("a", "b")}
+    run = place.run_one(place.job(ends=2, options={"chunk_bytes": MIB}, after="remove"))
+    assert (run.outcome, run.files_removed) == (Outcome.DONE, 2)
+    assert os.listdir(place.home / "here") == []
+    for number in (0, 1):
+        assert {n: (place.there(number) / n).read_bytes() for n in kept} == kept
+        assert set(os.listdir(place.there(number))) == {"a", "b"}  # and no part
+
+
+@pytest.fixture
+def small(place: Place) -> Iterator[Path]:
+    """The second destination's folder has room for 4 MiB."""
+    argv = ["mount", "-t", "tmpfs", "-o", "size=4m", "none", str(place.there(1))]
+    if subprocess.run(argv, capture_output=True, check=False).returncode != 0:
+        unavailable("mounting a small file system takes root's powers")
+    try:
+        yield place.there(1)
+    finally:
+        subprocess.run(["umount", "-l", str(place.there(1))], check=True)
+
+
+def test_a_disk_that_is_full_once(place: Place, small: Path) -> None:
+    place.fill("a")
+    place.fill("b", size=6 * MIB)
+    job = place.job(ends=2, after="remove", retry_for_s=3600)
+    run = place.run_one(job)
+    assert run.outcome == Outcome.FAILED and run.destinations[1].attempts == 1
+    assert [part.outcome for part in run.destinations] == [Outcome.DONE, Outcome.FAILED]
+    assert [failure.path for failure in run.destinations[1].failures] == ["b"]
+    assert os.listdir(place.home / "here") == ["b"]
+    subprocess.run(["mount", "-o", "remount,size=16m", str(small)], check=True)
+    run = place.run_one(job)
+    assert (run.outcome, run.files_removed) == (Outcome.DONE, 1)
+    assert os.listdir(place.home / "here") == []
+    assert {*os.listdir(place.there(0))} == {*os.listdir(small)} == {"a", "b"}
+
+
+def test_a_full_disk_for_history_and_state_stops_no_copy(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = place.home / "state"
+    state.mkdir()
+    argv = ["mount", "-t", "tmpfs", "-o", "size=400k", "none", str(state)]
+    if subprocess.run(argv, capture_output=True, check=False).returncode != 0:
+        unavailable("mounting a small file system takes root's powers")
+    monkeypatch.setenv("XDG_STATE_HOME", str(state))
+    notes: list[str] = []
+    history = history_of(place.config, notes.append)
+    try:
+        place.fill("a", "b")
+        assert runner.run([place.job()], history, place.config)[0].outcome == Outcome.DONE
+        with open(state / "filler", "wb", 0) as filler, contextlib.suppress(OSError):
+            while True:
+                filler.write(bytes(512))
+        place.fill("c")
+        run = runner.run([place.job(settled_for_s=1)], history, place.config)[0]
+        assert run.files_waiting == 3
+        assert runner.run([place.job()], history, place.config)[0].outcome == Outcome.DONE
+        assert place.arrived() == {"a", "b", "c"}
+        assert notes and all("full" in note for note in notes), notes
+    finally:
+        subprocess.run(["umount", "-l", str(state)], check=True)
+
+
+def test_connections_that_persist_do_not_hold_the_lock(place: Place) -> None:
+    place.fill("a")
+    job = place.job(options={"persist": "60"})
+    try:
+        assert place.run_one(job).outcome == Outcome.DONE
+        with locked(state_path(place.config, "job")):
+            pass
+    finally:
+        kept.disconnect(None, job.options)

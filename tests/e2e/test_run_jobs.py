@@ -1,0 +1,61 @@
+"""pscp-run, running the jobs of a file: what it says, and its exit codes.
+
+Not here: the runs themselves (test_jobs.py), the file (test_run_command.py).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from e2e.test_jobs import Place, place
+from pscp.cli.run import main
+
+__all__ = ["place"]
+
+
+def run(place: Place, text: str, *words: str) -> int:
+    """Runs jobs of a file, of which `here` and `one` are the folders of the place."""
+    common = f'[defaults]\nconfig = "{place.server.ssh_config}"\nconnections = 1\n'
+    text = text.replace("one/", place.destination()).replace("here/", f"{place.home}/here/")
+    Path(place.config).write_text(common + text)
+    return main(["--config", place.config, *words])
+
+
+GOOD = '[job.good]\nsources = ["here/*"]\ndestinations = ["one/"]\n'
+NOTHING = '[job.nothing]\nsources = ["here/x*"]\ndestinations = ["one/"]\n'
+
+
+def test_it_is_quiet_where_all_went_well(place: Place, capfd: pytest.CaptureFixture[str]) -> None:
+    place.fill("a")
+    assert run(place, GOOD + NOTHING) == 0
+    assert run(place, GOOD + NOTHING, "nothing") == 7
+    assert capfd.readouterr() == ("", "")
+    assert place.arrived() == {"a"}
+
+
+def test_it_tells_what_failed_and_not_what_went_well(
+    place: Place, capfd: pytest.CaptureFixture[str]
+) -> None:
+    place.fill("a")
+    bad = (GOOD + 'before = "echo why; exit 3"\n').replace("good", "bad")
+    gone = GOOD.replace("good", "gone").replace("here/*", "here/gone")
+    assert run(place, bad + GOOD + gone) == 1
+    err = capfd.readouterr().err
+    assert "bad: failed" in err and "before: exit status 3; nothing was copied" in err
+    assert "before said:" in err and "why" in err and "here/gone" in err and "good" not in err
+
+
+def test_it_says_what_happens_where_that_is_asked_for(
+    place: Place, capfd: pytest.CaptureFixture[str]
+) -> None:
+    place.fill("a")
+    assert run(place, GOOD, "-v") == 0
+    assert f"good: {place.destination()}: done" in capfd.readouterr().err
+
+
+def test_what_a_job_depends_on_is_run_too(place: Place) -> None:
+    second = GOOD.replace("good", "second") + 'depends-on = "good"\n'
+    assert run(place, second + GOOD, "second") == 7
+    assert [each.job for each in place.history.runs()] == ["second", "good"]

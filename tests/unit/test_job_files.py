@@ -1,0 +1,302 @@
+"""pscp.jobs: which files a job leaves for the next run, which sources it finds, and its limits.
+
+Not here: a whole run of a job (../e2e/test_jobs.py).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pscp import errors
+from pscp.jobs import sources
+from pscp.jobs.job import Job, Span
+from pscp.jobs.limits import covers, limit_at, limit_of
+from pscp.jobs.outcome import CommandRun
+from pscp.jobs.settled import Settled
+from pscp.options import Options
+
+HOUR_S, DAY_MIN = 3600.0, 24 * 60
+minutes = st.integers(0, DAY_MIN - 1)
+
+
+class Machine:
+    """Clocks: `wall` may be set, `up_s` begins with each boot."""
+
+    def __init__(self) -> None:
+        self.wall_s, self.up_s, self.boots = 1_800_000_000.0, 50_000.0, 0
+        self.kept: object = None
+
+    def passes(self, seconds: float) -> None:
+        self.wall_s += seconds
+        self.up_s += seconds
+
+    def reboots(self, up_s: float) -> None:
+        self.boots += 1
+        self.wall_s += 30.0
+        self.up_s = up_s
+
+    def looks(self, *files: tuple[str, int, float], min_age_s: float = 0.0,
+              settled_for_s: float = 0.0, is_whole: bool = True) -> set[str]:  # fmt: skip
+        """One run's look at files of (name, size, mtime); returns those that are ready."""
+        look = Settled(
+            min_age_s, settled_for_s, self.kept,
+            wall=lambda: self.wall_s, steady=lambda: self.up_s, boot=lambda: str(self.boots),
+        )  # fmt: skip
+        ready = {n for n, size, mtime in files if look.is_ready(n, size, int(mtime * 1e9), 7)}
+        assert look.waiting == len(files) - len(ready)
+        self.kept = json.loads(json.dumps(look.state(is_whole=is_whole)))
+        return ready
+
+
+def test_a_file_is_old_enough_by_its_time() -> None:
+    machine = Machine()
+    new, old = ("new", 1, machine.wall_s - 599), ("old", 1, machine.wall_s - 600)
+    assert machine.looks(new, old, min_age_s=600) == {"old"}
+    machine.passes(1)
+    assert machine.looks(new, old, min_age_s=600) == {"new", "old"}
+
+
+def test_a_file_settles_between_two_looks() -> None:
+    machine = Machine()
+    file = "a", 10, machine.wall_s - HOUR_S
+    assert machine.looks(file, settled_for_s=60) == set()
+    machine.passes(59)
+    assert machine.looks(file, settled_for_s=60) == set()
+    machine.passes(1)
+    assert machine.looks(file, settled_for_s=60) == {"a"}
+    machine.passes(1)
+    assert machine.looks(file, settled_for_s=60) == {"a"}  # still, though it was taken
+    grown = "a", 11, machine.wall_s - HOUR_S
+    assert machine.looks(grown, settled_for_s=60) == set()
+
+
+def test_what_was_not_looked_at_in_a_cut_run_is_still_known() -> None:
+    machine = Machine()
+    file = "a", 10, machine.wall_s
+    machine.looks(file, settled_for_s=60)
+    machine.passes(60)
+    machine.looks(settled_for_s=60, is_whole=False)
+    assert machine.looks(file, settled_for_s=60) == {"a"}
+    machine.looks(settled_for_s=60)
+    assert machine.looks(file, settled_for_s=60) == set()
+
+
+@pytest.mark.parametrize("step_s", [-HOUR_S, HOUR_S, 10 * 365 * 24 * HOUR_S])
+def test_a_clock_that_is_set_settles_nothing(step_s: float) -> None:
+    machine = Machine()
+    file = "a", 10, machine.wall_s
+    machine.looks(file, settled_for_s=60)
+    machine.wall_s += step_s
+    machine.passes(1)
+    assert machine.looks(file, settled_for_s=60) == set()
+    machine.passes(59)
+    assert machine.looks(file, settled_for_s=60) == {"a"}
+
+
+def test_a_clock_that_is_set_forth_makes_no_growing_file_old() -> None:
+    machine = Machine()
+    machine.looks(min_age_s=600)
+    growing = "a", 10, machine.wall_s  # written just before
+    machine.wall_s += HOUR_S
+    machine.passes(1)
+    assert machine.looks(growing, min_age_s=600) == set()
+    machine.passes(300)
+    grown = "a", 11, machine.wall_s
+    assert machine.looks(grown, min_age_s=600) == set()
+    machine.passes(599)
+    assert machine.looks(grown, min_age_s=600) == set()
+    machine.passes(1)
+    assert machine.looks(grown, min_age_s=600) == {"a"}
+
+
+def test_a_clock_that_is_set_back_holds_no_finished_file_for_ever() -> None:
+    machine = Machine()
+    finished = "a", 10, machine.wall_s
+    machine.passes(HOUR_S)
+    machine.wall_s -= 30 * 24 * HOUR_S
+    assert machine.looks(finished, min_age_s=600) == set()
+    machine.passes(599)
+    assert machine.looks(finished, min_age_s=600) == set()
+    machine.passes(1)
+    assert machine.looks(finished, min_age_s=600) == {"a"}
+
+
+def test_a_reboot_counts_for_no_more_than_the_time_since() -> None:
+    machine = Machine()
+    file = "a", 10, machine.wall_s
+    machine.looks(file, settled_for_s=60)
+    machine.reboots(up_s=20)
+    assert machine.looks(file, settled_for_s=60) == set()
+    machine.reboots(up_s=39)
+    assert machine.looks(file, settled_for_s=60) == set()
+    machine.reboots(up_s=1)
+    assert machine.looks(file, settled_for_s=60) == {"a"}
+
+
+def test_another_machine_knows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine()
+    file = "a", 10, machine.wall_s
+    machine.looks(file, settled_for_s=60)
+    assert isinstance(machine.kept, dict)
+    machine.kept["host"] = "another"
+    machine.reboots(up_s=1_000_000)
+    assert machine.looks(file, settled_for_s=60) == set()
+
+
+@pytest.mark.parametrize("known", [None, 7, [], {"at": 1}, {"at": "x", "apart": 0, "stepped": 0}])
+def test_a_state_that_makes_no_sense_is_none(known: object) -> None:
+    machine = Machine()
+    machine.kept = known
+    assert machine.looks(("a", 1, 0.0), min_age_s=60) == {"a"}
+
+
+@given(st.lists(st.tuples(st.sampled_from(["pass", "set", "boot", "grow", "look"]),
+                          st.floats(-1e5, 1e5)), max_size=30))  # fmt: skip
+def test_whatever_clocks_do_a_file_that_settles_was_unchanged_so_long(
+    events: list[tuple[str, float]],
+) -> None:
+    machine, size, same_s = Machine(), 1, 0.0
+    for what, value in events:
+        if what == "pass":
+            machine.passes(abs(value) / 100)
+            same_s += abs(value) / 100
+        elif what == "set":
+            machine.wall_s += value
+        elif what == "boot":
+            machine.reboots(up_s=10.0)
+            same_s += 30.0
+        elif what == "grow":
+            size, same_s = size + 1, 0.0
+        elif machine.looks(("a", size, machine.wall_s - value), settled_for_s=300):
+            assert same_s >= 300
+    looks = ("a", size, machine.wall_s - 1e6)
+    machine.looks(looks, settled_for_s=300)
+    machine.passes(301)
+    assert machine.looks(looks, settled_for_s=300)
+
+
+def test_asked_twice_in_a_run_the_answer_is_the_same() -> None:
+    """Destinations are asked one after the other, and a retry comes later."""
+    machine = Machine()
+    settled = Settled(600, 0, wall=lambda: machine.wall_s, steady=lambda: machine.up_s)
+    assert not settled.is_ready("a", 1, int((machine.wall_s - 500) * 1e9), 7)
+    machine.passes(200)
+    assert not settled.is_ready("a", 1, int((machine.wall_s - 700) * 1e9), 7)
+    settled.left("b")
+    assert settled.waiting == 2
+
+
+# --- limits
+
+
+@given(minutes, minutes, minutes)
+def test_a_span_holds_from_its_begin_until_before_its_end(begin: int, end: int, at: int) -> None:
+    span = Span(begin, end, 1)
+    if begin < end:
+        assert covers(span, at) == (begin <= at < end)
+    elif begin > end:
+        assert covers(span, at) == (at >= begin or at < end)
+    else:
+        assert covers(span, at)
+    assert covers(span, begin)
+
+
+@given(minutes, minutes)
+def test_a_day_may_end_at_24_00(begin: int, at: int) -> None:
+    assert covers(Span(begin, DAY_MIN, 1), at) == (at >= begin)
+
+
+def test_the_first_span_wins_and_outside_the_option_holds() -> None:
+    spans = (Span(60, 120, 10), Span(90, 180, None), Span(0, DAY_MIN // 2, 30))
+    found = [limit_at(minute, spans, 5) for minute in (60, 119, 120, 179, 180, 800)]
+    assert found == [10, 10, None, None, 30, 5]
+
+
+def test_the_local_clock_decides_through_a_change_to_summer_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3")
+    time.tzset()
+    job = Job("j", (), limit=(Span(120, 180, 7),), options=Options(limit_kbit_s=9))
+    try:
+        spring = 1774746000  # 2026-03-29 02:00 CET, which is 03:00 CEST
+        autumn = 1792890000 - HOUR_S  # 2026-10-25 02:00 CEST; an hour later it is 02:00 CET
+        at = [spring - 1, spring, autumn - 1, autumn, autumn + HOUR_S, autumn + 2 * HOUR_S]
+        found = [limit_of(job, lambda s=s: time.localtime(s))() for s in at]  # type: ignore[misc]
+        assert found == [9, 9, 9, 7, 7, 9]
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+# --- sources
+
+
+def found(*given: str, keep: list[CommandRun] | None = None, **fields: object) -> list[str]:
+    job = Job("j", ("h:",), sources=given, **fields)  # type: ignore[arg-type]
+    return [each.text if each.is_remote else each.path for each in
+            sources.find(job, (keep if keep is not None else []).append)]  # fmt: skip
+
+
+def test_patterns_are_sorted_and_each_source_comes_once(tmp_path: Path) -> None:
+    for name in ("b.rec", "a.rec", "c[1].rec", "-x.rec", "new\nline.rec", ".hidden.rec", "d.tmp"):
+        (tmp_path / name).touch()
+    names = ["-x.rec", "a.rec", "b.rec", "c[1].rec", "new\nline.rec"]
+    paths = [str(tmp_path / name) for name in names]
+    assert found(f"{tmp_path}/*.rec", f"{tmp_path}/a.rec") == paths
+    assert found(f"{tmp_path}/c[1].rec") == [f"{tmp_path}/c[1].rec"]
+    assert found("host:*.rec") == ["host:*.rec"]
+
+
+def test_no_match_is_nothing_and_a_missing_name_is_for_the_copy_to_tell(tmp_path: Path) -> None:
+    assert found(f"{tmp_path}/*.rec") == []
+    assert found(f"{tmp_path}/gone") == [f"{tmp_path}/gone"]
+
+
+def test_a_pattern_in_a_folder_that_is_not_there_is_a_failure(tmp_path: Path) -> None:
+    """A disk that is not mounted is no quiet night."""
+    with pytest.raises(errors.CopyError, match=f"^{tmp_path}/disk: No such file"):
+        found(f"{tmp_path}/disk/*/x*.rec")
+
+
+def test_a_list_from_a_file(tmp_path: Path) -> None:
+    lists = tmp_path / "list"
+    lists.write_bytes(b"/a\r\n\n*.rec\nh:/b\n./c:d\n\xff\n")
+    assert found(sources_from=str(lists)) == ["/a", "*.rec", "h:/b", "./c:d", "\udcff"]
+    lists.write_bytes(b"/a\nb\0/c\0")
+    assert found(sources_from=str(lists), options=Options(from0=True)) == ["/a\nb", "/c"]
+    with pytest.raises(errors.CopyError, match="no-list: No such file"):
+        found(sources_from=f"{tmp_path}/no-list")
+
+
+def test_a_list_from_a_command() -> None:
+    kept: list[CommandRun] = []
+    assert found(sources_command=("echo", "$HOME"), keep=kept) == ["$HOME"]  # no shell
+    assert [each.how for each in kept] == ["exit status 0"]
+    assert found(sources_command=("true",)) == []
+
+
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [
+        (("sh", "-c", "echo /a; echo why >&2; exit 3"), "exit status 3"),
+        (("sh", "-c", "echo /a; kill -9 $$"), "ended by signal 9"),
+        (("/no/such",), "not started: No such file or directory"),
+    ],
+)
+def test_a_command_that_fails_lists_nothing(command: tuple[str, ...], why: str) -> None:
+    kept: list[CommandRun] = []
+    with pytest.raises(errors.CopyError, match=f"^sources-command: {why}$"):
+        found(sources_command=command, keep=kept)
+    assert kept[0].output == ("why\n" if "why" in str(command) else "")
+
+
+def test_a_home_folder_is_expanded_as_a_shell_does() -> None:
+    assert found("~/none") == [os.path.expanduser("~/none")]
