@@ -82,8 +82,18 @@ def expand(path: str, pattern: bool) -> List[Top]:
     matching = sorted(glob.glob(as_glob(full))) if pattern else []
     tops = [_top(match) for match in matching if not is_pscps_own(os.path.basename(match))]
     if not tops:
-        raise failures.Refusal(failures.DESTINATION, path, "no such file or folder")
+        raise failures.Refusal(failures.DESTINATION, path, _why_not(full))
     return tops
+
+
+def _why_not(full: bytes) -> str:
+    try:
+        os.lstat(full)
+    except FileNotFoundError:
+        pass
+    except OSError as error:  # such as a folder above it that may not be entered
+        return os.strerror(error.errno or 0)
+    return "no such file or folder"
 
 
 def as_glob(pattern: bytes) -> bytes:

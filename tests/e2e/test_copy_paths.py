@@ -277,3 +277,12 @@ def test_a_pattern_means_no_part(with_parts: Way) -> None:
 def test_a_part_can_be_rescued_by_its_name(with_parts: Way, name: str) -> None:
     assert with_parts.copy(f"tree/{name}", to="rescued").ok
     assert (with_parts.destination / "rescued").read_text() == name
+
+
+def test_a_far_source_that_cannot_be_reached_says_why(pull: Way) -> None:
+    """USERS A5: it is not said to be missing, except by SFTP, which has no word for it."""
+    (pull.source / "file").write_text("no folder")
+    ran = pull.command(names=["file/x"])
+    assert ran.code == 1
+    why = "no such file or folder" if pull.remote == "sftp" else "Not a directory"
+    assert f"pscp: {pull.sent_from}{pull.source}/file/x: {why}\n" in ran.err
