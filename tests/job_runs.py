@@ -5,12 +5,13 @@ Not here: what must be told of them (unit/test_job_reports.py, unit/test_job_sta
 
 from __future__ import annotations
 
-import dataclasses
 import html.parser
 import re
+from collections.abc import Iterable
 from typing import Any
 
-from pscp.jobs.outcome import DestinationRun, JobRun, Outcome, worst
+from pscp.jobs.history import History
+from pscp.jobs.outcome import GOOD, DestinationRun, JobRun, Outcome, worst
 from pscp.progress import Failure
 
 NIGHT_S = 1_763_950_000.0  # an evening of November 2025, in most time zones
@@ -35,20 +36,20 @@ def run_of(*parts: DestinationRun, job: str = "recordings", **fields: Any) -> Jo
     return JobRun(job=job, destinations=parts, **given)
 
 
-@dataclasses.dataclass
-class Remembered:
+class Remembered(History):
     """A history in memory: the newest run first."""
 
-    kept: list[JobRun] = dataclasses.field(default_factory=list)
+    def __init__(self, kept: Iterable[JobRun] = ()) -> None:
+        super().__init__("/nowhere")
+        self.kept = list(kept)
 
     def last(self, job: str) -> JobRun | None:
         return next(iter(self.runs(job)), None)
 
     def last_success(self, job: str, destination: str) -> float | None:
-        good = (Outcome.DONE, Outcome.NOTHING)
         parts = (each for run in self.runs(job) for each in run.destinations)
         mine = (each for each in parts if each.destination == destination)
-        return next((p.started_s + p.seconds for p in mine if p.outcome in good), None)
+        return next((p.started_s + p.seconds for p in mine if p.outcome in GOOD), None)
 
     def runs(self, job: str | None = None, since_s: float = 0) -> list[JobRun]:
         return [r for r in self.kept if job in (None, r.job) and r.started_s >= since_s]

@@ -43,5 +43,5 @@ def run_jobs(config: Config, command: Command) -> int:
                 write_line(sys.stderr, f"{NAME}: {line}")
 
     history = history_of(config.path, note)
-    with Teller(history, config.path, note, is_verbose=command.verbose) as teller:
+    with Teller(history, note, is_verbose=command.verbose) as teller:
         return exit_code(run(jobs, history, config.path, teller))

@@ -6,52 +6,23 @@ age of the last success is the monitor's time() less pscp_job_last_success_times
 age in the file would stand still when pscp-run does not run any more. Prometheus, which has a
 label "job" of its own, shows this one as exported_job.
 
-Not here: how the numbers came to be (outcome.py). Read next: whole_file.py.
+Not here: how the numbers came to be (outcome.py).
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import urllib.parse
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from pscp.jobs.outcome import EXIT_CODES, DestinationRun, JobRun
+from pscp.jobs.outcome import EXIT_CODES, JobRun
 from pscp.jobs.whole_file import write_whole
-from pscp.jobs.words import rate
 from pscp.terminal_text import printable
 
-_BOTH = ("job", "destination")
-
-_Number = Callable[[DestinationRun], float]
-_OF_DESTINATION: tuple[tuple[str, str, _Number], ...] = (
-    ("copied_bytes", "Bytes of the files that the last run copied", lambda part: part.bytes),
-    ("sent_bytes", "Bytes that the last run sent, what was sent again too", lambda p: p.bytes_sent),
-    ("seconds", "How long the last run took", lambda part: part.seconds),
-    ("rate_bytes_per_second", "Bytes that the last run sent in a second", rate),
-    ("lanes", "Connections of the last run, the most at once", lambda part: part.connections),
-    ("retries", "Connections that were lost and made again", lambda part: part.connections_lost),
-    ("attempts", "How often the last run tried", lambda part: part.attempts),
-    ("resent_chunks", "Chunks that were sent again", lambda part: part.chunks_resent),
-    (
-        "destination_exit_code",
-        "How the last run ended for one destination: an exit code of pscp-run",
-        lambda part: EXIT_CODES[part.outcome],
-    ),
-)
-_FILES: tuple[tuple[str, _Number], ...] = (
-    ("copied", lambda part: part.files),
-    ("unchanged", lambda part: part.files_unchanged),
-    ("failed", lambda part: len(part.failures)),
-)
-
-
-def file_of(metrics: str, job: str) -> str:
-    """Return the file for a job, of which `metrics` names the folder or the file."""
-    if metrics.endswith("/") or os.path.isdir(metrics):
-        return os.path.join(
-            metrics, f"pscp_{urllib.parse.quote(job, safe='', errors='replace')}.prom"
-        )
-    return metrics
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
 
 
 def write(metrics: str, run: JobRun, last_success_s: Mapping[str, float | None]) -> None:
@@ -59,38 +30,45 @@ def write(metrics: str, run: JobRun, last_success_s: Mapping[str, float | None])
 
     Raises OSError.
     """
-    write_whole(file_of(metrics, run.job), as_text(run, last_success_s))
+    from prometheus_client import generate_latest
+
+    if metrics.endswith("/") or os.path.isdir(metrics):
+        name = urllib.parse.quote(run.job, safe="", errors="replace")
+        metrics = os.path.join(metrics, f"pscp_{name}.prom")
+    write_whole(metrics, generate_latest(collect(run, last_success_s)).decode())
 
 
-def as_text(run: JobRun, last_success_s: Mapping[str, float | None]) -> str:
-    """Return the numbers in Prometheus' text format."""
-    from prometheus_client import CollectorRegistry, Gauge, generate_latest
+def collect(run: JobRun, last_success_s: Mapping[str, float | None]) -> CollectorRegistry:
+    """Return the numbers as prometheus_client writes them."""
+    from prometheus_client import CollectorRegistry, Gauge
 
-    registry = CollectorRegistry()
+    registry, gauges = CollectorRegistry(), dict[str, Gauge]()
 
-    def gauge(name: str, what: str, labels: tuple[str, ...] = _BOTH) -> Gauge:
-        return Gauge(f"pscp_job_{name}", f"{what}.", labels, registry=registry)
+    def put(name: str, what: str, value: float, **labels: str) -> None:
+        if name not in gauges:
+            names = ("job", *labels)
+            gauges[name] = Gauge(f"pscp_job_{name}", f"{what}.", names, registry=registry)
+        gauges[name].labels(*map(printable, (run.job, *labels.values()))).set(value)
 
-    job = printable(run.job)
-    gauge("last_run_timestamp_seconds", "When the last run began", ("job",)).labels(job).set(
-        run.started_s
-    )
-    gauge("exit_code", "pscp-run's exit code for the last run", ("job",)).labels(job).set(
-        run.exit_code
-    )
-    gauge("waiting_files", "Files left for the next run", ("job",)).labels(job).set(
-        run.files_waiting
-    )
-    success = gauge("last_success_timestamp_seconds", "When a run was last done for a destination")
-    for destination, success_s in last_success_s.items():
+    put("last_run_timestamp_seconds", "When it began", run.started_s)
+    put("exit_code", "pscp-run's exit code", run.exit_code)
+    put("waiting_files", "Files left for the next run", run.files_waiting)
+    for to, success_s in last_success_s.items():
         if success_s is not None:
-            success.labels(job, printable(destination)).set(success_s)
-    for name, what, number in _OF_DESTINATION:
-        made = gauge(name, what)
-        for part in run.destinations:
-            made.labels(job, printable(part.destination)).set(number(part))
-    files = gauge("files", "Files of the last run", (*_BOTH, "outcome"))
+            what = "When a destination last had everything"
+            put("last_success_timestamp_seconds", what, success_s, destination=to)
     for part in run.destinations:
-        for outcome, number in _FILES:
-            files.labels(job, printable(part.destination), outcome).set(number(part))
-    return generate_latest(registry).decode()
+        one = functools.partial(put, destination=part.destination)
+        one("destination_exit_code", "pscp-run's, for one destination", EXIT_CODES[part.outcome])
+        one("copied_bytes", "Bytes of the files that were copied", part.bytes)
+        one("sent_bytes", "Bytes that were sent, with what was sent again", part.bytes_sent)
+        one("seconds", "How long it took", part.seconds)
+        one("rate_bytes_per_second", "Bytes that were sent in a second", part.bytes_per_s)
+        one("lanes", "Connections, the most at once", part.connections)
+        one("retries", "Connections that were lost and made again", part.connections_lost)
+        one("attempts", "How often it was tried", part.attempts)
+        one("resent_chunks", "Chunks that were sent again", part.chunks_resent)
+        one("files", "Files by what became of them", part.files, outcome="copied")
+        one("files", "", part.files_unchanged, outcome="unchanged")
+        one("files", "", len(part.failures), outcome="failed")
+    return registry

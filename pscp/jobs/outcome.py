@@ -25,6 +25,7 @@ class Outcome(enum.StrEnum):
     MISCONFIGURED = "misconfigured"
 
 
+GOOD = (Outcome.DONE, Outcome.NOTHING)  # a destination has all that is to be there
 # What pscp-run exits with; 130 after SIGINT and 143 after SIGTERM or SIGHUP, whatever the outcome.
 EXIT_CODES = {
     Outcome.DONE: 0,
@@ -62,6 +63,11 @@ class DestinationRun:
     verified: bool = True
     failures: tuple[Failure, ...] = ()  # files
     message: str = ""  # why it ended, where it was not done
+
+    @property
+    def bytes_per_s(self) -> float:
+        """How fast it sent."""
+        return self.bytes_sent / self.seconds if self.seconds > 0 else 0.0
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,10 @@
 """When a job runs next: by systemd's timers, or by the lines of crontabs that start pscp-run.
 
-What cannot be read, as on a machine without systemd, counts as not there.
+What cannot be read, as on a machine without systemd, counts as not there. Cron's times are local
+and without a zone: in the hour that a change of the clocks leaves out or repeats, cron itself is
+not exact either.
 
-Not here: what the fields of such a line mean (cron.py), what is behind by it (status.py).
+Not here: what is behind by these times (status.py).
 """
 
 from __future__ import annotations
@@ -17,16 +19,20 @@ import os
 import re
 import shlex
 import subprocess
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from pscp.jobs import cron
+from cronsim import CronSim, CronSimError
 
 SYSTEM_CRONTABS = ("/etc/crontab", "/etc/cron.d/*")  # with a user's name before the command
 _RUNS_NOTHING = {"--check", "--dry-run", "--explain", "--list", "--status", "-n"}
 _COMMAND_S = 5.0
-_ARGV = re.compile(r"argv\[\]=(.*?) ;")
-_MANAGERS: tuple[tuple[str, ...], ...] = ((), ("--user",))
+_ARGV = re.compile(r"argv\[\]=(.*?) ;")  # in what systemctl shows of ExecStart
+_CRON_LINE = re.compile(r"\s*(@\w+|[*\d]\S*(?:\s+\S+){4})\s+(.*pscp-run.*)")
+_NICKNAMES = {
+    "@hourly": "0 * * * *", "@daily": "0 0 * * *", "@midnight": "0 0 * * *",
+    "@weekly": "0 0 * * 0", "@monthly": "0 0 1 * *",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -38,87 +44,59 @@ class Timer:
     name: str  # "cron", or the timer's unit
 
 
-def find(jobs: Iterable[str], config: str, now_s: float) -> dict[str, Timer]:
+def find(jobs: Collection[str], config: str, now_s: float) -> dict[str, Timer]:
     """Return for each job that something starts what does so next, of those that are known."""
-    names, found = list(jobs), dict[str, Timer]()
-    for command, timer in itertools.chain(_of_systemd(), _of_cron(now_s)):
-        for job in started_jobs(command, names, config):
-            if job not in found or timer.next_s < found[job].next_s:
-                found[job] = timer
+    known = [*_of_systemd("systemctl"), *_of_systemd("systemctl", "--user"), *_of_cron(now_s)]
+    found = dict[str, Timer]()
+    for command, timer in sorted(known, key=lambda each: each[1].next_s):
+        for job in started_jobs(command, jobs, config):
+            found.setdefault(job, timer)
     return found
 
 
-def started_jobs(command: str, names: Iterable[str], config: str) -> set[str]:
+def started_jobs(command: str, jobs: Collection[str], config: str) -> set[str]:
     """Return which of these jobs a command starts: without a name, pscp-run starts all."""
-    words = _after_program(command)
-    if words is None or _RUNS_NOTHING & set(words):
+    lexer = shlex.shlex(command, posix=True, punctuation_chars=True)
+    lexer.whitespace_split, lexer.commenters = True, ""
+    try:
+        after = itertools.dropwhile(lambda word: os.path.basename(word) != "pscp-run", lexer)
+        words = list(itertools.takewhile(lambda word: not set(word) <= set("();<>|&"), after))
+    except ValueError:  # a quotation that does not end
+        return set()
+    if not words or _RUNS_NOTHING & set(words):
         return set()
     for word, following in itertools.pairwise([*words, ""]):
         option, equals, value = word.partition("=")
         if option == "--config" and os.path.realpath(value if equals else following) != config:
             return set()
-    known = list(names)
-    return {each for word in words for each in fnmatch.filter(known, word)} or set(known)
+    return {job for word in words for job in fnmatch.filter(jobs, word)} or set(jobs)
 
 
-def _after_program(command: str) -> list[str] | None:
-    """Return the words after pscp-run, up to the end of that command; None: it is not there."""
-    lexer = shlex.shlex(command, posix=True, punctuation_chars=True)
-    lexer.whitespace_split, lexer.commenters = True, ""
-    try:
-        for word in lexer:
-            if os.path.basename(word) == "pscp-run":
-                return list(
-                    itertools.takewhile(lambda each: not set(each) <= set("();<>|&"), lexer)
+def _of_systemd(*systemctl: str) -> Iterator[tuple[str, Timer]]:
+    """Yield the commands that a service manager's timers start."""
+    with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError):  # no such answer
+        for each in json.loads(_output(*systemctl, "list-timers", "--all", "--output=json")):
+            if each["next"]:
+                next_s, last_s = each["next"] / 1e6, (each["last"] or 0) / 1e6
+                timer = Timer(
+                    next_s, next_s - last_s if 0 < last_s < next_s else None, each["unit"]
                 )
-    except ValueError:
-        pass
-    return None
-
-
-def _of_systemd() -> Iterator[tuple[str, Timer]]:
-    for manager in _MANAGERS:
-        with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError):
-            yield from _of_manager(("systemctl", *manager))
-
-
-def _of_manager(systemctl: tuple[str, ...]) -> Iterator[tuple[str, Timer]]:
-    listed = json.loads(_output(*systemctl, "list-timers", "--all", "--output=json") or "[]")
-    timers = {}
-    for each in listed:
-        if each["next"]:
-            next_s, last_s = each["next"] / 1e6, (each["last"] or 0) / 1e6
-            period_s = next_s - last_s if 0 < last_s < next_s else None
-            timers[each["activates"]] = Timer(next_s, period_s, each["unit"])
-    if not timers:
-        return
-    shown = _output(*systemctl, "show", "--property=Id,ExecStart", "--", *timers)
-    for block in shown.split("\n\n"):
-        lines = block.splitlines()
-        unit = next((line[3:] for line in lines if line.startswith("Id=")), "")
-        for argv in _ARGV.findall(block) if unit in timers else ():
-            yield argv, timers[unit]
+                shown = _output(*systemctl, "show", "--property=ExecStart", "--", each["activates"])
+                yield from ((argv, timer) for argv in _ARGV.findall(shown))
 
 
 def _of_cron(now_s: float) -> Iterator[tuple[str, Timer]]:
-    now = datetime.datetime.fromtimestamp(now_s)
-    for line, has_user in _crontab_lines():
-        split = cron.split_line(line, has_user=has_user)
-        if split is None or "pscp-run" not in split[1]:
-            continue
-        with contextlib.suppress(ValueError):
-            following = [
-                each.timestamp() for each in itertools.islice(cron.times(split[0], now), 2)
-            ]
-            if following:
-                yield split[1], Timer(following[0], following[-1] - following[0] or None, "cron")
-
-
-def _crontab_lines() -> Iterator[tuple[str, bool]]:
-    yield from ((line, False) for line in _output("crontab", "-l").splitlines())
+    """Yield the commands of crontabs that have the word pscp-run."""
+    lines = _output("crontab", "-l").splitlines()
     for path in itertools.chain.from_iterable(map(glob.glob, SYSTEM_CRONTABS)):
         with contextlib.suppress(OSError), open(path, errors="surrogateescape") as file:
-            yield from ((line, True) for line in file.read().splitlines())
+            lines += file.read().splitlines()
+    now = datetime.datetime.fromtimestamp(now_s)
+    for match in filter(None, map(_CRON_LINE.match, lines)):
+        with contextlib.suppress(CronSimError, ValueError, StopIteration):  # @reboot, 30 February
+            times = CronSim(_NICKNAMES.get(match[1], match[1]), now)
+            next_s, second_s = next(times).timestamp(), next(times).timestamp()
+            yield match[2], Timer(next_s, second_s - next_s, "cron")
 
 
 def _output(*argv: str) -> str:

@@ -10,7 +10,6 @@ import dataclasses
 import json
 import os
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -21,25 +20,12 @@ import pscp
 from e2e.conftest import POWERLESS, ShellThat
 from e2e.test_copy_sftp import without_python
 from pscp.cli import run_status
+from pscp.cli.run import Command
 from pscp.errors import UsageError
-from pscp.jobs import check, timers
+from pscp.jobs import check, probe, timers
+from pscp.jobs.config import Config
 from pscp.jobs.job import Job
 from pscp.selftest.servers import PrivateServer
-
-
-@dataclasses.dataclass(frozen=True)
-class Asked:
-    """A command line and a config, as run_status sees them."""
-
-    jobs: dict[str, Job]
-    path: str = "/etc/jobs.toml"
-
-
-@dataclasses.dataclass(frozen=True)
-class Words:
-    jobs: Sequence[str] = ()
-    json: bool = False
-    html: str | None = None
 
 
 def job_to(server: PrivateServer, *folders: Path | str, **fields: object) -> Job:
@@ -94,47 +80,25 @@ def test_a_folder_that_may_not_be_written_in(
     (tmp_path / "closed").mkdir(mode=0o555)
     [row], text, code = asked(job_to(server, tmp_path / "closed"))
     assert (code, row.mark, row.writable) == (1, "FAIL", "no")
-    assert f"{tmp_path}/closed: Permission denied" in text
+    assert f"{tmp_path}/closed cannot be written in" in text
 
 
-def test_sources_that_are_removed_are_looked_at(
-    make_sshd: MakeServer, shell_that: ShellThat, tmp_path: Path
-) -> None:
-    """By a pull, whose source is at the end without root's powers."""
-    server = make_sshd(shell=shell_that(f'exec {" ".join(POWERLESS)} /bin/sh "$@"'))
-    (tmp_path / "closed").mkdir(mode=0o555)
+def test_where_a_pull_goes_is_looked_at(sshd: PrivateServer, tmp_path: Path) -> None:
     job = dataclasses.replace(
-        job_to(server), destinations=(str(tmp_path),), after="remove",
-        sources=(f"{server.host}:{tmp_path}/closed/*.rec",),
-    )  # fmt: skip
-    [row], text, code = asked(job)
-    assert (code, row.writable) == (1, "yes") and " of " in row.free
-    assert f"{tmp_path}/closed: Permission denied, so nothing is removed" in text
-    assert asked(dataclasses.replace(job, after="keep"))[2] == 0
-
-
-def test_a_source_here_that_cannot_be_removed_is_told(
-    sshd: PrivateServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    python = tmp_path / "python"
-    python.write_text(f'#!/bin/sh\nexec {" ".join(POWERLESS)} "{sys.executable}" "$@"\n')
-    python.chmod(0o755)
-    (tmp_path / "closed").mkdir(mode=0o555)
-    job = job_to(sshd, tmp_path, sources=(f"{tmp_path}/closed/*",), after="remove")
-    monkeypatch.setattr(sys, "executable", str(python))
-    [row], text, code = asked(job)
-    assert (code, row.writable) == (1, "yes")
-    assert f"{tmp_path}/closed: Permission denied, so nothing is removed" in text
+        job_to(sshd), destinations=(str(tmp_path),), sources=(f"{sshd.host}:/nowhere/*",)
+    )
+    [row], _, code = asked(job)
+    assert (code, row.writable) == (0, "yes") and " of " in row.free and row.clock == "same"
 
 
 def test_a_clock_that_is_off_is_a_warning(
     sshd: PrivateServer, make_sshd: MakeServer, tmp_path: Path
 ) -> None:
     python = tmp_path / "python"
+    back = "import json, sys; a = json.load(sys.stdin); a['time_s'] -= 3600; print(json.dumps(a))"
     python.write_text(
-        f'#!/bin/sh\nfor word do [ "$word" = "{check._CLOCK}" ] &&'
-        f' exec "{sys.executable}" -c "import time; print(time.time() - 3600)"; done\n'
-        f'exec "{sys.executable}" "$@"\n'
+        f'#!/bin/sh\ncase "$3" in *statvfs*) "{sys.executable}" "$@" |'
+        f' exec "{sys.executable}" -c "{back}";; *) exec "{sys.executable}" "$@";; esac\n'
     )
     python.chmod(0o755)
     [row], text, code = asked(job_to(make_sshd(python=str(python)), tmp_path))
@@ -155,7 +119,7 @@ def test_a_far_end_without_python_is_told(
 
 
 def test_a_far_end_that_answers_something_else(make_sshd: MakeServer, tmp_path: Path) -> None:
-    for said in ("[]", '{"folders": []}', '{"folders": [7]}', '{"folders": [{}]}', "no JSON"):
+    for said in ("[]", "{}", '{"python": 7}', "no JSON"):
         python = tmp_path / "python"
         python.write_text(
             f'#!/bin/sh\ncase "$3" in *statvfs*) echo {said!r};;'
@@ -166,19 +130,29 @@ def test_a_far_end_that_answers_something_else(make_sshd: MakeServer, tmp_path: 
         assert code == 1 and "answer" in row.reasons[0]
 
 
-def test_a_full_disk_is_told() -> None:
-    for free_bytes, free_files, mark in ((0, 5, "FAIL"), (9, 0, "FAIL"), (4, 5, "warn")):
-        row = check.Row("night", "store1:/vault/")
-        its = {"folder": "/vault", "why_not_writable": "", "total_bytes": 100}
-        its |= {"free_bytes": free_bytes, "free_files": free_files}
-        check._tell_room(row, check._folder(its))
-        assert row.mark == mark and "/vault" in row.reasons[0]
+@pytest.mark.parametrize(
+    ("there", "mark"),
+    [({"free_bytes": 0}, "FAIL"), ({"has_names_left": False}, "FAIL"), ({"free_bytes": 4}, "warn")],
+)
+def test_a_full_disk_is_told(
+    there: dict[str, object], mark: str, tmp_path: Path, sshd: PrivateServer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    full = {**probe.look(str(tmp_path)), "free_bytes": 99, "total_bytes": 100, **there}
+    monkeypatch.setattr(probe, "look", lambda path: full)
+    job = dataclasses.replace(
+        job_to(sshd), destinations=(str(tmp_path),), sources=(f"{sshd.host}:/nowhere/*",)
+    )
+    [row], _, _ = asked(job)
+    assert row.mark == mark and str(tmp_path) in row.reasons[0]
 
 
 def test_the_probe_runs_wherever_the_agent_does(far_python: str, tmp_path: Path) -> None:
-    _, folders = check._facts(lambda argv: _output(far_python, *argv), [str(tmp_path), "", "~"])
-    assert [each.why_not_writable for each in folders] == [""] * 3
-    assert folders[0].path == str(tmp_path)
+    program = Path(probe.__file__).read_text("ascii")
+    for path in (str(tmp_path), f"{tmp_path}/to/be/made", "", "~"):
+        its = json.loads(_output(far_python, program, path))
+        assert its["is_writable"] and its["has_names_left"] and its["folder"].startswith("/")
+        assert not path or path == "~" or its["folder"] == str(tmp_path)
 
 
 def _output(python: str, *argv: str) -> str:
@@ -195,33 +169,34 @@ def test_check_as_a_command(
     sshd: PrivateServer, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     jobs = {"night": job_to(sshd, tmp_path), "other": Job("other", ("nowhere.invalid:/",))}
-    assert run_status.check_all(Asked(jobs), Words(["night"])) == 0
+    assert run_status.check_all(Config("/etc/jobs.toml", jobs), Command(("night",))) == 0
     heads, line = capfd.readouterr().out.splitlines()
     assert heads.split()[:3] == ["job", "destination", "login"]
     assert line.split()[:3] == ["ok", "night", f"{sshd.host}:{tmp_path}"]
 
 
 @pytest.fixture
-def status_of(monkeypatch: pytest.MonkeyPatch) -> tuple[Asked, Remembered]:
+def config(monkeypatch: pytest.MonkeyPatch) -> Config:
+    """Of two jobs, one of which has run."""
     monkeypatch.setattr(timers, "find", lambda jobs, config, now_s: {})
+    past = Remembered([run_of(part())])
+    monkeypatch.setattr(run_status, "history_of", lambda path, note: past)
     jobs = {name: Job(name, ("store1:/vault/",)) for name in ("recordings", "other")}
-    return Asked(jobs), Remembered([run_of(part())])
+    return Config("/etc/jobs.toml", jobs)
 
 
-def test_status_as_a_command(
-    status_of: tuple[Asked, Remembered], capfd: pytest.CaptureFixture[str]
-) -> None:
-    config, past = status_of
-    assert run_status.show_status(config, Words(["recordings"]), past) == 0
+def test_status_as_a_command(config: Config, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run_status.show_status(config, Command(("recordings",))) == 0
     assert "done" in capfd.readouterr().out.splitlines()[1]
-    assert run_status.show_status(config, Words(json=True), past) == 1, "other never ran"
+    both = ("recordings", "other")
+    assert run_status.show_status(config, Command(both, json=True)) == 1, "other never ran"
     assert [each["job"] for each in json.loads(capfd.readouterr().out)] == ["recordings", "other"]
 
 
-def test_status_as_a_page(status_of: tuple[Asked, Remembered], tmp_path: Path) -> None:
-    config, past = status_of
+def test_status_as_a_page(config: Config, tmp_path: Path) -> None:
     path = tmp_path / "page.html"
-    assert run_status.show_status(config, Words(html=str(path)), past) == 1
+    command = Command(("recordings", "other"), html=str(path))
+    assert run_status.show_status(config, command) == 1
     assert path.read_text().startswith("<!DOCTYPE html>") and os.listdir(tmp_path) == ["page.html"]
     with pytest.raises(UsageError, match="No such file"):
-        run_status.show_status(config, Words(html=f"{tmp_path}/none/page.html"), past)
+        run_status.show_status(config, command._replace(html=f"{tmp_path}/none/page.html"))

@@ -12,7 +12,6 @@ import os
 import socket
 import struct
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from typing import Any
 import pytest
 from job_runs import FULL, HOSTILE, Remembered, part, run_of
 
-from pscp.jobs import ping, systemd, telling, timers
+from pscp.jobs import ping, systemd, telling
 from pscp.jobs.job import Job
 from pscp.jobs.outcome import CommandRun, JobRun, Outcome
 from pscp.progress import Counters
@@ -100,6 +99,7 @@ def test_no_start_comes_after_the_end(monitor: Monitor) -> None:
     monitor.heard.acquire()
     ends = threading.Thread(target=pings.end, args=(0, ""))
     ends.start()
+    assert not monitor.heard.acquire(timeout=TICK_S), "it waits for the answer to the start"
     monitor.answers.set()
     ends.join()
     assert [path for path, _ in monitor.posts] == ["/check/start?rid=1", "/check?rid=1"]
@@ -115,14 +115,14 @@ def test_a_server_that_never_answers_is_not_waited_for(
     assert pings.end(1, "failed") == "no answer in time"
 
 
-def test_a_server_that_answers_too_late_is_asked_no_more(
+def test_a_server_that_answers_too_late_is_told_of(
     monitor: Monitor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ping, "_ANSWER_S", TICK_S)
     monitor.answers.clear()
     pings = ping.Pings(monitor.url)
     assert "timed out" in pings.end(1, "failed")
-    assert len(monitor.posts) == 1
+    assert len(monitor.posts) == 2
 
 
 def test_a_server_that_fails_is_asked_twice_and_then_told_of(monitor: Monitor) -> None:
@@ -142,11 +142,6 @@ def test_no_server_is_told_of() -> None:
 def test_no_answer_leads_elsewhere_than_to_http(monitor: Monitor, location: str) -> None:
     monitor.status, monitor.location = 302, location
     assert ping.Pings(monitor.url).end(0, "") != ""
-
-
-def test_only_http_is_spoken(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    assert ping.Pings((tmp_path / "file").as_uri()).end(0, "") != ""
 
 
 def test_a_long_report_is_cut(monitor: Monitor) -> None:
@@ -182,15 +177,9 @@ def manager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.
 
 
 def test_the_service_manager_is_told(manager: socket.socket) -> None:
-    systemd.notify("READY=1", "STATUS=begins")
+    systemd.notify("READY=1")
     systemd.notify("STOPPING=1")
-    assert heard(manager) == [b"READY=1\nSTATUS=begins", b"STOPPING=1"]
-
-
-def test_no_name_in_the_status_is_a_word_of_its_own(manager: socket.socket) -> None:
-    systemd.show_status("copies a\nWATCHDOG=1\n\udcff" + "x" * 1000)
-    [told] = heard(manager)
-    assert told.startswith(rb"STATUS=copies a\x0aWATCHDOG=1\x0a\xff") and len(told) <= 207
+    assert heard(manager) == [b"READY=1", b"STOPPING=1"]
 
 
 def test_an_abstract_socket_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,9 +256,8 @@ def fields_of(record: bytes) -> dict[str, str]:
 
 @pytest.fixture
 def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
-    """What is written on stderr goes to the journal."""
-    status = os.fstat(2)
-    monkeypatch.setenv("JOURNAL_STREAM", f"{status.st_dev}:{status.st_ino}")
+    """Where systemd starts the program."""
+    monkeypatch.setenv("JOURNAL_STREAM", "1:2")
     monkeypatch.setattr(systemd, "JOURNAL", str(tmp_path / "journal"))
     with listening(systemd.JOURNAL) as receiver:
         yield receiver
@@ -285,14 +273,16 @@ def test_no_value_begins_another_field(journal: socket.socket) -> None:
 
 
 def test_a_record_that_is_too_long_is_cut(journal: socket.socket) -> None:
-    assert systemd.to_journal("x" * 1_000_000, 3, {})
+    systemd.to_journal("x" * 1_000_000, 3, {})
     assert len(fields_of(heard(journal)[0])["MESSAGE"]) == 48 * 1024
 
 
-def test_another_stderr_is_not_the_journal(monkeypatch: pytest.MonkeyPatch) -> None:
-    for value in ("", "1:2", "x"):
-        monkeypatch.setenv("JOURNAL_STREAM", value)
-        assert not systemd.is_journal()
+def test_the_journal_has_nothing_of_what_systemd_did_not_start(
+    journal: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("JOURNAL_STREAM")
+    told(Job("recordings", ("store1:/vault/",)), run_of(part()))
+    assert heard(journal) == []
 
 
 # --- all of it
@@ -300,18 +290,12 @@ def test_another_stderr_is_not_the_journal(monkeypatch: pytest.MonkeyPatch) -> N
 
 def told(job: Job, *runs: JobRun, past: Remembered | None = None, **fields: Any) -> list[str]:
     notes: list[str] = []
-    with telling.Teller(past or Remembered(), "jobs.toml", notes.append, **fields) as teller:
+    with telling.Teller(past or Remembered(), notes.append, **fields) as teller:
         for run in runs:
             if run.outcome is not Outcome.LOCKED:
                 teller.begins(job, run)
             teller.ended(job, run)
     return notes
-
-
-@pytest.fixture(autouse=True)
-def no_timers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("JOURNAL_STREAM", raising=False)
-    monkeypatch.setattr(timers, "find", lambda jobs, config, now_s: {})
 
 
 BAD = run_of(part(outcome=Outcome.FAILED, failures=(FULL,)))
@@ -323,7 +307,7 @@ def test_a_run_is_told_to_all_whom_the_job_names(monitor: Monitor, tmp_path: Pat
         report=(("json", f"{tmp_path}/report.json"), ("html", f"{tmp_path}/report.html")),
     )  # fmt: skip
     notes = told(job, BAD, past=Remembered([BAD, run_of(part(), started_s=1000.0)]))
-    assert "recordings: failed" in notes[0] and "no timer is known" in notes[-1]
+    assert "recordings: failed" in notes[0]
     assert json.loads((tmp_path / "report.json").read_text())["exit_code"] == 1
     assert "No space left" in (tmp_path / "report.html").read_text()
     assert "timestamp_seconds{" in (tmp_path / "pscp_recordings.prom").read_text()
@@ -359,29 +343,22 @@ def test_a_run_that_was_locked_out_leaves_all_to_the_other(
 
 def test_the_journal_has_a_record_for_each_destination(journal: socket.socket) -> None:
     bad = run_of(part(), part("store2:/", outcome=Outcome.CUT, message="enough"))
-    assert told(Job("recordings", ("store1:/vault/", "store2:/")), bad) == []
+    none = run_of(outcome=Outcome.MISCONFIGURED, message="before: no such command")
+    job = Job("recordings", ("store1:/vault/", "store2:/"))
+    assert "enough" in "".join(told(job, bad, none)), "the report is on stderr too"
     records = [fields_of(each) for each in heard(journal)]
     assert [(r.get("PSCP_DESTINATION"), r["PSCP_OUTCOME"], r["PRIORITY"]) for r in records] == [
-        ("store1:/vault/", "done", "6"), ("store2:/", "cut", "6"), (None, "cut", "3"),
+        ("store1:/vault/", "done", "6"), ("store2:/", "cut", "3"), (None, "misconfigured", "3"),
     ]  # fmt: skip
     assert all(record["PSCP_JOB"] == "recordings" for record in records)
-    assert "enough" in records[2]["MESSAGE"]
+    assert "no such command" in records[2]["MESSAGE"]
 
 
-def test_a_journal_that_does_not_listen_leaves_the_report_to_stderr(
-    monkeypatch: pytest.MonkeyPatch,
+def test_a_journal_that_does_not_listen_changes_nothing(
+    journal: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(systemd, "is_journal", lambda: True)
     monkeypatch.setattr(systemd, "JOURNAL", "/nowhere")
     assert "recordings: failed" in told(Job("recordings", ("store1:/vault/",)), BAD)[0]
-
-
-def test_the_next_attempt_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    next_s = time.mktime((2030, 1, 2, 3, 4, 0, 0, 0, -1))
-    timer = timers.Timer(next_s, None, "pscp.timer")
-    monkeypatch.setattr(timers, "find", lambda jobs, config, now_s: {jobs[0]: timer})
-    notes = told(Job("recordings", ("store1:/vault/",)), BAD)
-    assert notes[-1].strip() == "it is tried again at 2030-01-02 03:04 (pscp.timer)"
 
 
 def test_all_runs_together_are_a_report(tmp_path: Path) -> None:
@@ -406,19 +383,16 @@ def test_a_command_that_failed_is_told_with_what_it_said(tmp_path: Path) -> None
     assert "exit status 3" in (tmp_path / "page").read_text()
 
 
-def test_what_happens_is_said_to_who_asked(manager: socket.socket) -> None:
+def test_what_happens_is_said_to_who_asked() -> None:
     notes: list[str] = []
-    teller = telling.Teller(Remembered(), "jobs.toml", notes.append, is_verbose=True)
+    teller = telling.Teller(Remembered(), notes.append, is_verbose=True)
     teller.says("recordings", "again in 5 s")
     assert notes == ["recordings: again in 5 s"]
-    assert heard(manager) == [b"STATUS=recordings: again in 5 s"]
 
 
 def test_systemd_is_told_of_a_run_from_its_begin_to_its_end(manager: socket.socket) -> None:
     told(Job("recordings", ("store1:/vault/",)), run_of(part()))
-    assert heard(manager) == [
-        b"READY=1", b"STATUS=recordings: has begun", b"STATUS=recordings: done", b"STOPPING=1",
-    ]  # fmt: skip
+    assert heard(manager) == [b"READY=1", b"STOPPING=1"]
 
 
 def test_a_copy_that_stands_still_is_told_to_no_watchdog(
@@ -426,7 +400,7 @@ def test_a_copy_that_stands_still_is_told_to_no_watchdog(
 ) -> None:
     monkeypatch.setenv("WATCHDOG_USEC", "2")
     job = Job("recordings", ("store1:/vault/",))
-    teller = telling.Teller(Remembered(), "jobs.toml", lambda text: None)
+    teller = telling.Teller(Remembered(), lambda text: None)
     counters = Counters()
     for moved, expected in ((0, 1), (0, 0), (5, 1), (0, 0)):
         counters.add(bytes_sent=moved)
