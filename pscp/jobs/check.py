@@ -24,6 +24,7 @@ from pscp.jobs.job import Job
 from pscp.locations import Location, parse_location
 from pscp.progress import format_bytes
 from pscp.terminal_text import printable
+from pscp.transports.remote_command import PYTHONS
 from pscp.zfs.replicate import replicate
 from pscp.zfs.settings import Settings
 
@@ -32,11 +33,8 @@ _NO_LOGIN = "failed"
 _AT_ONCE = 8  # sshd's MaxStartups begins to refuse at 10
 _CLOCK_S = 5.0  # from here on --update, min-age and the quick check may be misled
 _LEAST_FREE = 0.05
-# python3 as the agent finds it, whatever the PATH of a session is; it runs a program with paths.
-_PYTHON = (
-    "for p in python3 /usr/bin/python3 /usr/local/bin/python3 /usr/libexec/platform-python; do"
-    ' command -v $p >/dev/null 2>&1 && exec $p -IS -c "$@"; done; exit 127'
-)
+# It runs a program with python3 as the agent finds it, whatever the PATH of a session is.
+_SCRIPT = f'for p in {PYTHONS};do command -v $p >/dev/null 2>&1&&exec $p -IS -c "$@";done;exit 127'
 
 
 @dataclass
@@ -138,7 +136,7 @@ def _ask_far(row: Row, session: Session, to: Location) -> None:
         row.add(WARN, "no python3 there: its clock, its room and who may write are not known")
         return
     asked_s, program = time.time(), Path(probe.__file__).read_text("ascii")
-    ran = session.run(["sh", "-c", _PYTHON, "sh", program, to.path if to.is_remote else ""])
+    ran = session.run(["sh", "-c", _SCRIPT, "sh", program, to.path if to.is_remote else ""])
     if ran.status:
         said = os.fsdecode(ran.err).strip().rpartition("\n")[2]
         raise errors.CopyError(f"python3 there ended with status {ran.status}: {said}")
@@ -151,9 +149,7 @@ def _ask_far(row: Row, session: Session, to: Location) -> None:
     ahead_s = max(answer.time_s - time.time(), 0) + min(answer.time_s - asked_s, 0)
     row.clock = f"{ahead_s:+.0f} s" if ahead_s else "same"
     if abs(ahead_s) > _CLOCK_S:
-        row.add(
-            WARN, f"the clock there is {abs(ahead_s):.0f} s {'ahead' if ahead_s > 0 else 'behind'}"
-        )
+        row.add(WARN, f"the clock there is off by {row.clock}")
     if to.is_remote:
         _tell_folder(row, answer)
 

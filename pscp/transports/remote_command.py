@@ -13,7 +13,7 @@ NO_PYTHON_STATUS = 97  # the command's exit status if there is no python3
 OLD_PYTHON_STATUS = 98  # the command's exit status if python3 is older than 3.6
 
 # The PATH of a non-interactive login may lack FreeBSD's, RHEL's or Homebrew's python3.
-_PYTHONS = "python3 /usr/bin/python3 /usr/local/bin/python3 /usr/libexec/platform-python " + (
+PYTHONS = "python3 /usr/bin/python3 /usr/local/bin/python3 /usr/libexec/platform-python " + (
     " ".join(f"python3.{minor}" for minor in range(14, 5, -1)) + " /opt/homebrew/bin/python3"
 )
 
@@ -26,6 +26,6 @@ def command() -> str:
         "parts=zlib.decompress(r(int(r(8)))).split(bytes(1));exec(parts[0])"
     )
     return (
-        f"exec sh -c 'for p in {_PYTHONS};do command -v $p >/dev/null 2>&1&&"
+        f"exec sh -c 'for p in {PYTHONS};do command -v $p >/dev/null 2>&1&&"
         f'exec $p -IS -c "{stage}";done;exit {NO_PYTHON_STATUS}\''
     )

@@ -103,7 +103,7 @@ def test_a_clock_that_is_off_is_a_warning(
     python.chmod(0o755)
     [row], text, code = asked(job_to(make_sshd(python=str(python)), tmp_path))
     assert (code, row.mark, row.clock) == (0, "warn", "-3600 s")
-    assert "the clock there is 3600 s behind" in text
+    assert "the clock there is off by -3600 s" in text
 
 
 def test_a_far_end_without_python_is_told(

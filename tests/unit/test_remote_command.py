@@ -130,15 +130,15 @@ def test_what_lies_around_at_the_far_end_is_not_imported(
 def test_no_python_is_status_97(
     shell: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    nowhere = " ".join(f"{tmp_path}{p}" for p in remote._PYTHONS.split() if p.startswith("/"))
-    monkeypatch.setattr(remote, "_PYTHONS", f"python3 {nowhere}")
+    nowhere = " ".join(f"{tmp_path}{p}" for p in remote.PYTHONS.split() if p.startswith("/"))
+    monkeypatch.setattr(remote, "PYTHONS", f"python3 {nowhere}")
     (tmp_path / "sh").symlink_to("/bin/sh")
     done = run(shell, remote.command(), {"PATH": str(tmp_path), "HOME": str(tmp_path)}, b"")
     assert (done.returncode, done.stdout) == (remote.NO_PYTHON_STATUS, b"")
 
 
 def test_a_python_beside_the_path_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote, "_PYTHONS", f"python3 {tmp_path}/no/python3 {sys.executable}")
+    monkeypatch.setattr(remote, "PYTHONS", f"python3 {tmp_path}/no/python3 {sys.executable}")
     (tmp_path / "sh").symlink_to("/bin/sh")
     environment = {"PATH": str(tmp_path), "PSCP_TEST_RUN": RUN_TOKEN}
     check_conversation(run("sh", remote.command(), environment, CONVERSATION), "3.")
