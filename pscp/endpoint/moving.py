@@ -126,7 +126,7 @@ def _rename_alone(fd: int, name: bytes, to_fd: int, to_name: bytes) -> None:
 
 
 def _is_same(status: os.stat_result, kind: str, known: Known) -> bool:
-    """Is it the file that was copied? Of links, and of hard links, the entry has no size."""
+    """Is it the file that was copied? Of links the entry has no size."""
     of_kind = stat.S_ISLNK if kind == tree.LINK else stat.S_ISREG
     size = known.size if kind == tree.FILE else status.st_size
     seen = status.st_size, status.st_mtime_ns, status.st_ino

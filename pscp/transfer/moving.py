@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from pscp.endpoint import failures, fence, lookup, moving, placing, requests, source, tree
+from pscp.endpoint.files import Identity
 from pscp.endpoint.paths import part_name, to_text
 from pscp.transfer import answers
 from pscp.transfer.copy_terms import CopyTerms
@@ -42,7 +43,7 @@ class Moving:
         # Paths of the sources in whose folders something was at the destination already.
         self._found = Spool()  # filled by later writes
         self._last_found = (-1, "")  # the folder of the last one
-        self._firsts: set[tuple[int, str]] = set()  # what landed and has other names
+        self._firsts: dict[tuple[int, str], Identity] = {}  # what landed and has other names
         self._why_not = ""  # why nothing is removed
         self._moves = terms.job.moves  # of several copies
         if self._moves is not None:
@@ -60,7 +61,7 @@ class Moving:
         if not self._terms.options.resume:  # nothing has looked whether it was there
             self._note_folder(known)
         if "linked" in known.extra:
-            self._firsts.add((known.top, known.path))
+            self._firsts[known.top, known.path] = source.identity(known)
         row = [known.kind, source.listed(known)]
         self._queue.write_later(lambda: self._spool.add(row))
 
@@ -77,8 +78,10 @@ class Moving:
     def _link_landed(self, entry: tree.Entry) -> None:
         first_top = entry.extra["in"]
         assert isinstance(first_top, int)
-        if (first_top, self._placement.known(first_top, entry.target)) in self._firsts:
-            self._landed(entry._replace(path=self._placement.known(entry.top, entry.path)))
+        first = self._firsts.get((first_top, self._placement.known(first_top, entry.target)))
+        if first is not None:  # what this name has now may be newer than what was read
+            path = self._placement.known(entry.top, entry.path)
+            self._landed(entry._replace(kind=tree.FILE, path=path, **first._asdict()))
 
     # --- the main thread
 

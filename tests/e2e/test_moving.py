@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 from compare import tree_digest
+from conftest import until
 
+import pscp
 from e2e.test_mirror import make
 from e2e.ways import Way
 from pscp.values import MIB
@@ -54,6 +56,24 @@ def test_links_and_hard_links(way: Way) -> None:
     assert way.copy("t", to="new", archive=True, remove_source_files=True).ok
     assert files_of(way.destination) == {"new/one", "new/two", "new/link"}
     assert files_of(way.source) == {"beside"}
+
+
+def test_a_file_that_changes_before_its_other_name_is_walked(push: Way) -> None:
+    """What has landed is what it was under its first name."""
+    make(push.source, "1/", "2/between", "3/")
+    (push.source / "1" / "large").write_bytes(b"old" * MIB)
+    os.link(push.source / "1" / "large", push.source / "3" / "too")
+
+    def select(path: str, *_: int) -> bool:
+        if path.endswith("between"):
+            until((push.destination / "1" / "large").exists)
+            (push.source / "1" / "large").write_bytes(b"new" * MIB)
+        return True
+
+    fields: dict[str, Any] = {"archive": True, "remove_source_files": True, "resume": False}
+    result = push.copy("1", "2", "3", terms=pscp.JobTerms(select), **fields)
+    assert {each.path for each in result.failures} == {"1/large", "3/too"}
+    assert files_of(push.source) == {"1/large", "3/too"}
 
 
 @pytest.mark.needs_agent(reason="SFTP knows no hard links of a source")
