@@ -95,12 +95,13 @@ def make(root: Path, tree: Tree) -> None:
 class Asked(NamedTuple):
     delete: bool
     update: bool
+    checksum: bool
     excluded: list[str]
 
     def fields(self) -> OptionFields:
         filters = tuple(("exclude", name) for name in self.excluded)
         asked: OptionFields = {"delete": self.delete, "update": self.update, "filters": filters}
-        return {"archive": True, **asked}
+        return {"archive": True, "checksum": self.checksum, **asked}
 
     def may_stay(self, line: str) -> bool:
         """With --update metadata and hard links do; -n may list a folder that is not empty."""
@@ -108,16 +109,21 @@ class Asked(NamedTuple):
         return (self.update and line[0] in ".h") or (is_folder and bool(self.excluded))
 
     def words(self) -> list[str]:
-        """The same for rsync. With --update it compares by size and time, as pscp does."""
-        how = "--update" if self.update else "--checksum"
+        """The same for rsync. Without --checksum both take the same size and time for the same."""
+        update = ["--update"] if self.update else []
+        checksum = ["--checksum"] if self.checksum else []
         delete = ["--delete"] if self.delete else []
         patterns = [name.replace("*", "\\*") for name in self.excluded]
-        return [how, *delete, *(f"--exclude={pattern}" for pattern in patterns)]
+        return [*update, *checksum, *delete, *(f"--exclude={pattern}" for pattern in patterns)]
 
 
 PLAIN_NAMES = sorted({*FOLDERS, *FILES} - {"f*"})
 asked = st.builds(
-    Asked, st.booleans(), st.booleans(), st.lists(st.sampled_from(PLAIN_NAMES), max_size=2)
+    Asked,
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+    st.lists(st.sampled_from(PLAIN_NAMES), max_size=2),
 )
 
 
