@@ -174,7 +174,10 @@ class Linker:
                         name = names[place]
                         if self._link_place("%s/%s" % (path, to_text(name)), fd, name):
                             linked.add(place)
-        return linked
+        if not linked or self._is_dry:
+            return linked
+        with self._sink.root.lock:  # a file may have been replaced since it was compared
+            return linked.difference(differing(self._sink.root.folder(path)))
 
     def _link_place(self, path: str, fd: int, name: bytes) -> bool:
         try:

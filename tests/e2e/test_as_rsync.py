@@ -94,35 +94,33 @@ def make(root: Path, tree: Tree) -> None:
 
 class Asked(NamedTuple):
     delete: bool
-    update: bool
-    checksum: bool
+    how: str  # with which files are compared
     excluded: list[str]
 
     def fields(self) -> OptionFields:
         filters = tuple(("exclude", name) for name in self.excluded)
-        asked: OptionFields = {"delete": self.delete, "update": self.update, "filters": filters}
-        return {"archive": True, "checksum": self.checksum, **asked}
+        update, checksum = self.how == "--update", self.how == "--checksum"
+        asked: OptionFields = {"delete": self.delete, "update": update, "checksum": checksum}
+        return {"archive": True, "filters": filters, **asked}
 
     def may_stay(self, line: str) -> bool:
         """With --update metadata and hard links do; -n may list a folder that is not empty."""
         is_folder = line.startswith("*deleting") and line.endswith("/")
-        return (self.update and line[0] in ".h") or (is_folder and bool(self.excluded))
+        return (self.how == "--update" and line[0] in ".h") or (is_folder and bool(self.excluded))
 
     def words(self) -> list[str]:
         """The same for rsync. Without --checksum both take the same size and time for the same."""
-        update = ["--update"] if self.update else []
-        checksum = ["--checksum"] if self.checksum else []
+        how = [self.how] if self.how else []
         delete = ["--delete"] if self.delete else []
         patterns = [name.replace("*", "\\*") for name in self.excluded]
-        return [*update, *checksum, *delete, *(f"--exclude={pattern}" for pattern in patterns)]
+        return [*how, *delete, *(f"--exclude={pattern}" for pattern in patterns)]
 
 
 PLAIN_NAMES = sorted({*FOLDERS, *FILES} - {"f*"})
 asked = st.builds(
     Asked,
     st.booleans(),
-    st.booleans(),
-    st.booleans(),
+    st.sampled_from(["", "--update", "--checksum"]),
     st.lists(st.sampled_from(PLAIN_NAMES), max_size=2),
 )
 

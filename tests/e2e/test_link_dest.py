@@ -5,6 +5,7 @@ Not here: what is killed meanwhile (../faults/test_link_dest_cut_short.py).
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import os
 import shutil
@@ -171,6 +172,27 @@ def test_with_inplace(way: Way) -> None:
     assert way.copy(".", to="2/", archive=True, inplace=True).ok
     assert (way.destination / "1/large").read_bytes() == b"x" * MIB
     assert_same_tree(way.source, way.destination / "2", modes=True, times=True)
+
+
+@pytest.mark.parametrize("delete", [False, True], ids=["listed", "looked up"])
+def test_what_takes_the_place_of_a_file_that_was_compared_is_not_linked(
+    push: Way, delete: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pull = dataclasses.replace(push, is_push=False)  # so that the sink is at this end
+    fill(pull)
+    night(pull, 1)
+    link = os.link
+
+    def then_replaced(name: Any, *given: Any, **fields: Any) -> None:
+        if name == b"a":  # the first of its folder
+            put(pull.destination / "1/new", b"of another night")
+            (pull.destination / "1/new").rename(pull.destination / "1/b")
+        link(name, *given, **fields)
+
+    monkeypatch.setattr(os, "link", then_replaced)
+    night(pull, 2, delete=delete)
+    assert linked(pull) == ALL - {"b"}
+    assert_same_tree(pull.source, pull.destination / "2", modes=True, times=True)
 
 
 # --- which folders
