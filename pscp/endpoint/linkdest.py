@@ -114,8 +114,8 @@ class Linker:
             os.close(fd)
 
     def _name(self, path: str, from_fd: int, name: bytes, status: os.stat_result) -> bool:
-        """Give the file this path as well. Return whether it is that very file, not another that
-        was put in its place meanwhile.
+        """Give the file this path as well. Return whether it is that very file, unchanged, and not
+        another that was put in its place meanwhile.
         """
 
         def make(there: bytes, folder_fd: int) -> None:
@@ -130,7 +130,7 @@ class Linker:
                 self._sink.put(path, make)
                 folder_fd = root.at(path)[0]  # what keeps a backup may have closed it
             found = os.stat(there, dir_fd=folder_fd, follow_symlinks=False)
-            if not os.path.samestat(found, status):
+            if files.identity(found) != files.identity(status):
                 os.unlink(there, dir_fd=folder_fd)
                 return False
         return True

@@ -174,22 +174,25 @@ def test_with_inplace(way: Way) -> None:
     assert_same_tree(way.source, way.destination / "2", modes=True, times=True)
 
 
+@pytest.mark.parametrize("how", ["replaced", "written to"])
 @pytest.mark.parametrize("delete", [False, True], ids=["listed", "looked up"])
-def test_what_takes_the_place_of_a_file_that_was_compared_is_not_linked(
-    push: Way, delete: bool, monkeypatch: pytest.MonkeyPatch
+def test_what_becomes_another_file_once_it_was_compared_is_not_linked(
+    push: Way, delete: bool, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pull = dataclasses.replace(push, is_push=False)  # so that the sink is at this end
     fill(pull)
     night(pull, 1)
     link = os.link
 
-    def then_replaced(name: Any, *given: Any, **fields: Any) -> None:
-        if name == b"a":  # the first of its folder
+    def then_another(name: Any, *given: Any, **fields: Any) -> None:
+        if how == "replaced" and name == b"a":  # the first of its folder
             put(pull.destination / "1/new", b"of another night")
             (pull.destination / "1/new").rename(pull.destination / "1/b")
+        elif how == "written to" and name == b"b":
+            (pull.destination / "1/b").write_bytes(b"B")
         link(name, *given, **fields)
 
-    monkeypatch.setattr(os, "link", then_replaced)
+    monkeypatch.setattr(os, "link", then_another)
     night(pull, 2, delete=delete)
     assert linked(pull) == ALL - {"b"}
     assert_same_tree(pull.source, pull.destination / "2", modes=True, times=True)
