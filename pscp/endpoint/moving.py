@@ -64,6 +64,8 @@ def remove(of: source.Source, into: Optional[Root], moved: Moved) -> None:
             status = os.stat(name, dir_fd=fd, follow_symlinks=False)
         except FileNotFoundError:  # removed already, maybe by a lane that was lost then
             return
+        if kind != tree.LINK and stat.S_ISLNK(status.st_mode):
+            raise through_a_link(known.path)
         if not _is_same(status, kind, known):
             raise Changed()
         if into is None:

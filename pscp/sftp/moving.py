@@ -51,6 +51,8 @@ async def _remove(source: Source, moved: moving.Moved) -> None:
     status = await lookup(source.client, path)
     if status is None:  # removed already, maybe by a lane that was lost then
         return
+    if kind != tree.LINK and status.is_link:
+        raise moving.through_a_link(known.path)
     is_same = status.mtime_ns == known.mtime_ns and (
         status.is_link if kind == tree.LINK else status.is_file and status.size == known.size
     )

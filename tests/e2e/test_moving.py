@@ -97,6 +97,7 @@ def test_what_was_reached_through_a_link_stays(way: Way) -> None:
     (way.source / "t" / "file").symlink_to(way.source / "beside" / "x")
     result = way.copy("t", remove_source_files=True)
     assert {failure.path for failure in result.failures} == {"t/link/x", "t/file"}
+    assert all("through a link" in failure.message for failure in result.failures)
     assert files_of(way.source) == {"beside/x", "t/link", "t/file"}
     assert files_of(way.destination) == {"t/own", "t/link/x", "t/file"}
 
