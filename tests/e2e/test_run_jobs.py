@@ -59,3 +59,17 @@ def test_what_a_job_depends_on_is_run_too(place: Place) -> None:
     second = GOOD.replace("good", "second") + 'depends-on = "good"\n'
     assert run(place, second + GOOD, "second") == 7
     assert [each.job for each in place.history.runs()] == ["second", "good"]
+
+
+def test_a_pattern_of_more_files_than_one_copy_names(
+    place: Place, capfd: pytest.CaptureFixture[str]
+) -> None:
+    names = [f"{number:0200}" for number in range(3000)]
+    for name in names[:2300]:
+        (place.home / "here" / name).touch()
+    assert (run(place, GOOD), run(place, GOOD)) == (0, 0)  # the second finds all there
+    assert len(place.arrived()) == 2300
+    for name in names[2300:]:
+        (place.home / "here" / name).touch()
+    assert run(place, GOOD) == 1
+    assert "3000 sources have more names than one copy takes" in capfd.readouterr().err
