@@ -73,3 +73,14 @@ def test_a_pattern_of_more_files_than_one_copy_names(
         (place.home / "here" / name).touch()
     assert run(place, GOOD) == 1
     assert "3000 sources have more names than one copy takes" in capfd.readouterr().err
+
+
+def test_a_history_that_takes_nothing_is_told_once(
+    place: Place, capfd: pytest.CaptureFixture[str]
+) -> None:
+    place.fill("a")
+    path = Path(place.history.path)
+    path.mkdir(parents=True)  # what is no file
+    assert run(place, GOOD + NOTHING) == 0
+    [told] = capfd.readouterr().err.splitlines()
+    assert told.startswith(f"pscp-run: {path}: this run is not in the history")
