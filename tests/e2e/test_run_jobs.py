@@ -5,6 +5,7 @@ Not here: the runs themselves (test_jobs.py), the file (test_run_command.py).
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -84,3 +85,12 @@ def test_a_history_that_takes_nothing_is_told_once(
     assert run(place, GOOD + NOTHING) == 0
     [told] = capfd.readouterr().err.splitlines()
     assert told.startswith(f"pscp-run: {path}: this run is not in the history")
+
+
+def test_a_run_that_may_take_for_ever_can_be_ended(
+    place: Place, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """No clock of the machine can wait for so long."""
+    end = f'max-duration = "300000d"\nbefore = "kill -TERM {os.getpid()}; exec sleep 1000"\n'
+    assert run(place, GOOD + end) == 143
+    assert "Exception" not in capfd.readouterr().err
