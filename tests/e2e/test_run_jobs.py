@@ -5,6 +5,7 @@ Not here: the runs themselves (test_jobs.py), the file (test_run_command.py).
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -94,3 +95,16 @@ def test_a_run_that_may_take_for_ever_can_be_ended(
     end = f'max-duration = "300000d"\nbefore = "kill -TERM {os.getpid()}; exec sleep 1000"\n'
     assert run(place, GOOD + end) == 143
     assert "Exception" not in capfd.readouterr().err
+
+
+def test_what_was_copied_is_told_though_a_source_has_to_stay(place: Place) -> None:
+    place.fill("a", "b")
+    (place.home / "sent").mkdir()
+    (place.home / "sent" / "a").write_text("another")
+    after = 'after = "move sent"\nreport = { json = "report.json" }\n'
+    assert run(place, GOOD + after) == 1
+    [told] = json.loads((place.home / "report.json").read_text())["runs"]
+    [part] = told["destinations"]
+    assert (part["files"], part["files_unchanged"], part["bytes"]) == (2, 0, 2000)
+    assert [failure["path"] for failure in part["failures"]] == ["a"]
+    assert told["files_removed"] == 1 and os.listdir(place.home / "here") == ["a"]
