@@ -74,14 +74,16 @@ def remember(name: str, value: object) -> bool:
     A folder that cannot be written is no reason to fail.
     """
     path = os.path.join(folder(), name)
+    written = f"{path}.{os.getpid()}"
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True, mode=0o700)
-        written = f"{path}.{os.getpid()}"
         with open(written, "w") as file:
             json.dump(value, file)
         os.replace(written, path)
         return True
     except OSError:
+        with contextlib.suppress(OSError):  # on a full disk, each run would leave one more
+            os.unlink(written)
         return False
 
 

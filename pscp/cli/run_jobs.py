@@ -7,6 +7,7 @@ Read next: ../jobs/runner.py.
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
 from dataclasses import replace
@@ -42,6 +43,6 @@ def run_jobs(config: Config, command: Command) -> int:
             for line in text.split("\n"):
                 write_line(sys.stderr, f"{NAME}: {line}")
 
-    history = history_of(config.path, note)
+    history = history_of(config.path, functools.cache(note))  # each note once, not per write
     with Teller(history, note, is_verbose=command.verbose) as teller:
         return exit_code(run(jobs, history, config.path, teller))

@@ -20,6 +20,7 @@ from pscp.signals import raise_on_signals
 
 NAME = "pscp-run"
 _HINT = "the next run goes on from here"
+_MOST_S = 1e9  # 30 years: a clock that is asked to wait for much longer overflows
 _PATIENCE_S = 15.0  # several copies and a command end in order meanwhile, on a busy machine too
 
 
@@ -40,7 +41,7 @@ class Ending:
 
         def wait() -> None:
             try:
-                error = box.get(timeout=within_s)
+                error = box.get(timeout=None if within_s is None else min(within_s, _MOST_S))
             except queue.Empty:
                 error = Cancelled(f"{what} is over", _HINT)
             if error is not None:

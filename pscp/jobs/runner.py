@@ -218,6 +218,13 @@ class _Run:
         def deliver(destination: str, progress: Progress) -> Result:
             options = self.job.chosen(destination).options
             reporter = Notes(self.watcher, self.job.name, destination)
+            before = last = Counters()
+
+            def show(now: Counters) -> None:
+                nonlocal last
+                last = _once_more(before, now)
+                progress(last)
+
             while True:
                 # An attempt before, or another destination, may have been the last one that kept
                 # files from being removed: what is gone by then is at this destination.
@@ -227,8 +234,9 @@ class _Run:
                 with Reader(reads).here() if shares else contextlib.nullcontext():
                     result = copy(
                         still, self._folder(destination), options=options, reporter=reporter,
-                        progress=progress, keep_digests=False, terms=terms,
+                        progress=show, keep_digests=False, terms=terms,
                     )  # fmt: skip
+                before = last
                 is_moved = self._moved() > moved or len(_still(still, here)) < len(still)
                 if result.ok or self._moves is None or not is_moved:
                     return result
@@ -398,6 +406,21 @@ def _environment(ended: JobRun) -> dict[str, str]:
         "PSCP_FILES_REMOVED": str(ended.files_removed),
         "PSCP_MESSAGE": ended.message,
     }
+
+
+def _once_more(before: Counters, now: Counters) -> Counters:
+    """Return where an attempt stands that copies once more, after what it had copied before."""
+    there = now.files_unchanged + now.files_resumed - before.files_done
+    return replace(
+        now,
+        files_done=before.files_done + now.files_done,
+        files_unchanged=max(0, there),
+        files_resumed=0,
+        bytes_done=before.bytes_done + now.bytes_done,
+        bytes_sent=before.bytes_sent + now.bytes_sent,
+        chunks_resent=before.chunks_resent + now.chunks_resent,
+        connections_lost=before.connections_lost + now.connections_lost,
+    )
 
 
 def _added(whole: Counters, now: Counters) -> Counters:

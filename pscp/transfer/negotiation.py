@@ -20,7 +20,7 @@ from pscp.connect.connections import Connections
 from pscp.endpoint import failures, metadata, placing, requests, source
 from pscp.endpoint.end import End
 from pscp.endpoint.paths import check
-from pscp.endpoint.wire import WireError
+from pscp.endpoint.wire import WireError, to_json
 from pscp.locations import Location
 from pscp.log import Log
 from pscp.options import Options
@@ -36,6 +36,7 @@ from pscp.transfer.results import as_error
 _log = Log("transfer")
 _NONCE = re.compile("[0-9a-f]{8}")
 _EARLIER_MOST = 64  # as endpoint/fence.py keeps
+_NAMES_MOST_BYTES = 1 << 20  # a frame has room for that, and for what else is in it
 _PAUSES_S = (1.0, 2.0, 4.0)  # before a request is made again, whose connection was lost
 
 
@@ -218,6 +219,7 @@ class Negotiation:
         """
         names = self.names
         relative.check_alone(names)
+        _check_room(names, [top.is_folder for top in tops])
         if self._options.transfer_test:
             self._ask_far(agents, requests.Ping())  # for the round trip's time
             return Agreement(placing.Target("", names, []))
@@ -335,6 +337,18 @@ def replace_dead(
             agents.pop(0).close()
     if not agents:
         agents += connections.take(options, note)
+
+
+def _check_room(names: list[str], folders: list[bool]) -> None:
+    """Raise CopyError where the names of the sources do not fit into one request, and its answer.
+
+    Both may have each name twice: what a run before made of them, and what is there already.
+    """
+    if len(to_json([names, names, folders])) > _NAMES_MOST_BYTES:
+        raise errors.CopyError(
+            f"{len(names)} sources have more names than one copy takes (512 KiB)",
+            "name the folder that they are in; --include and --exclude choose in it",
+        )
 
 
 def _checked_claim(answer: object) -> Claimed:

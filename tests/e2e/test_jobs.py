@@ -562,6 +562,7 @@ def test_a_full_disk_for_history_and_state_stops_no_copy(
         assert runner.run([place.job()], history, place.config)[0].outcome == Outcome.DONE
         assert place.arrived() == {"a", "b", "c"}
         assert notes and all("full" in note for note in notes), notes
+        assert not list(state.rglob("*.json.*"))  # what could not be written whole
     finally:
         subprocess.run(["umount", "-l", str(state)], check=True)
 

@@ -5,6 +5,8 @@ Not here: the runs themselves (test_jobs.py), the file (test_run_command.py).
 
 from __future__ import annotations
 
+import json
+import os
 from pathlib import Path
 
 import pytest
@@ -59,3 +61,50 @@ def test_what_a_job_depends_on_is_run_too(place: Place) -> None:
     second = GOOD.replace("good", "second") + 'depends-on = "good"\n'
     assert run(place, second + GOOD, "second") == 7
     assert [each.job for each in place.history.runs()] == ["second", "good"]
+
+
+def test_a_pattern_of_more_files_than_one_copy_names(
+    place: Place, capfd: pytest.CaptureFixture[str]
+) -> None:
+    names = [f"{number:0200}" for number in range(3000)]
+    for name in names[:2300]:
+        (place.home / "here" / name).touch()
+    assert (run(place, GOOD), run(place, GOOD)) == (0, 0)  # the second finds all there
+    assert len(place.arrived()) == 2300
+    for name in names[2300:]:
+        (place.home / "here" / name).touch()
+    assert run(place, GOOD) == 1
+    assert "3000 sources have more names than one copy takes" in capfd.readouterr().err
+
+
+def test_a_history_that_takes_nothing_is_told_once(
+    place: Place, capfd: pytest.CaptureFixture[str]
+) -> None:
+    place.fill("a")
+    path = Path(place.history.path)
+    path.mkdir(parents=True)  # what is no file
+    assert run(place, GOOD + NOTHING) == 0
+    [told] = capfd.readouterr().err.splitlines()
+    assert told.startswith(f"pscp-run: {path}: this run is not in the history")
+
+
+def test_a_run_that_may_take_for_ever_can_be_ended(
+    place: Place, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """No clock of the machine can wait for so long."""
+    end = f'max-duration = "300000d"\nbefore = "kill -TERM {os.getpid()}; exec sleep 1000"\n'
+    assert run(place, GOOD + end) == 143
+    assert "Exception" not in capfd.readouterr().err
+
+
+def test_what_was_copied_is_told_though_a_source_has_to_stay(place: Place) -> None:
+    place.fill("a", "b")
+    (place.home / "sent").mkdir()
+    (place.home / "sent" / "a").write_text("another")
+    after = 'after = "move sent"\nreport = { json = "report.json" }\n'
+    assert run(place, GOOD + after) == 1
+    [told] = json.loads((place.home / "report.json").read_text())["runs"]
+    [part] = told["destinations"]
+    assert (part["files"], part["files_unchanged"], part["bytes"]) == (2, 0, 2000)
+    assert [failure["path"] for failure in part["failures"]] == ["a"]
+    assert told["files_removed"] == 1 and os.listdir(place.home / "here") == ["a"]
