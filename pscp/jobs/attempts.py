@@ -1,6 +1,6 @@
 """The attempts of a run at one destination: what they come to, and whether there is another.
 
-Not here: how they are made (side_by_side.py), what becomes of the whole job (runner.py).
+Not here: how they are made (../deliveries.py), what becomes of the whole job (runner.py).
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Iterator
 
 from pscp import errors
+from pscp.deliveries import Delivery
 from pscp.jobs.outcome import DestinationRun, Outcome
-from pscp.jobs.side_by_side import Delivery
 from pscp.progress import Counters, Failure, Result, count
 
 MAX_PAUSE_S = 300.0

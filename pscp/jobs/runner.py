@@ -4,7 +4,7 @@ A job's lock is held from before its first command until after its last. What go
 its outcome, and never an exception: the next job is run all the same.
 
 Not here: what is copied (sources.py, settled.py), the destinations' attempts (attempts.py,
-side_by_side.py), the limit (limits.py), how a job is ended early (ending.py), its commands
+../deliveries.py), the limit (limits.py), how a job is ended early (ending.py), its commands
 (commands.py), where it is kept (lock.py, history.py), who is told (watching.py).
 Read next: attempts.py.
 """
@@ -22,6 +22,7 @@ from dataclasses import replace
 
 from pscp import errors, state
 from pscp.api import copy
+from pscp.deliveries import Delivery, side_by_side
 from pscp.jobs import limits, sources
 from pscp.jobs.attempts import Attempts, outcome_of
 from pscp.jobs.commands import run_command
@@ -31,13 +32,11 @@ from pscp.jobs.job import Job
 from pscp.jobs.lock import locked, state_name
 from pscp.jobs.outcome import CommandRun, DestinationRun, JobRun, Outcome, worst
 from pscp.jobs.settled import Settled
-from pscp.jobs.side_by_side import Delivery, side_by_side
 from pscp.jobs.watching import Notes, Watcher
 from pscp.locations import Location
 from pscp.progress import Counters, Result, count, format_duration
 from pscp.transfer.job_terms import JobTerms
 from pscp.transfer.moves import Moves
-from pscp.transfer.shared_reads import Reader, SharedReads
 
 Progress = Callable[[Counters], object]
 Look = Callable[[float, float, object], Settled]
@@ -211,8 +210,6 @@ class _Run:
             self._keep_state(is_whole=True)
             return
         terms = self._terms()
-        shares = len(self._attempts) > 1 and not any(each.is_remote for each in ready)
-        reads = SharedReads(len(self._attempts))
         here = {each for each in ready if not each.is_remote and os.path.lexists(each.path)}
 
         def deliver(destination: str, progress: Progress) -> Result:
@@ -224,11 +221,10 @@ class _Run:
                 still, moved = _still(ready, here), self._moved()
                 if not still:
                     return Result()
-                with Reader(reads).here() if shares else contextlib.nullcontext():
-                    result = copy(
-                        still, self._folder(destination), options=options, reporter=reporter,
-                        progress=progress, keep_digests=False, terms=terms,
-                    )  # fmt: skip
+                result = copy(
+                    still, self._folder(destination), options=options, reporter=reporter,
+                    progress=progress, keep_digests=False, terms=terms,
+                )  # fmt: skip
                 is_moved = self._moved() > moved or len(_still(still, here)) < len(still)
                 if result.ok or self._moves is None or not is_moved:
                     return result

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 from pscp import errors, stops
 from pscp.counters import Counters
+from pscp.deliveries import Delivery, side_by_side
 from pscp.jobs.attempts import MAX_PAUSE_S, Attempts, pauses
 from pscp.jobs.commands import run_command
 from pscp.jobs.history import KILLED, VERSION, History
@@ -27,7 +28,6 @@ from pscp.jobs.job import Job
 from pscp.jobs.lock import locked, state_path
 from pscp.jobs.outcome import DestinationRun, JobRun, Outcome, exit_code
 from pscp.jobs.runner import ordered
-from pscp.jobs.side_by_side import Delivery, side_by_side
 from pscp.progress import Failure, Result
 
 # --- order
@@ -246,21 +246,18 @@ def test_a_stop_ends_what_runs_what_waits_and_what_pauses() -> None:
     ]  # fmt: skip
 
 
-def test_a_bug_in_one_line_is_raised_when_the_others_are_done() -> None:
-    done: list[str] = []
+def test_a_bug_in_one_line_ends_all_and_is_raised() -> None:
+    begun = threading.Barrier(2)
 
     def deliver(destination: str, progress: object) -> Result:
+        begun.wait(60)
         if destination == "bug":
             raise ZeroDivisionError
-        return Result()
-
-    def again(delivery: Delivery) -> float | None:
-        done.append(delivery.destination)
-        return None
+        stops.pause(1000)
+        raise AssertionError("not stopped")
 
     with pytest.raises(ZeroDivisionError):
-        side_by_side(["bug", "good"], deliver, again)
-    assert done == ["good"]
+        side_by_side(["bug", "good"], deliver)
 
 
 # --- commands
