@@ -14,13 +14,14 @@ Not here: what a run is (outcome.py), how history is shown (status.py).
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, fields
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pscp.jobs.lock import state_path
 from pscp.jobs.outcome import DestinationRun, JobRun, Outcome
@@ -37,16 +38,21 @@ _FAILURES_MOST = 100  # of a destination's run; its message says how many there 
 _RUN = [each.name for each in fields(JobRun) if each.name not in ("destinations", "commands")]
 _PART = [each.name for each in fields(DestinationRun)]
 _TABLES = f"""
-create table run (id integer primary key autoincrement, is_open integer, {", ".join(_RUN)});
-create unique index run_name on run (run);
-create index run_job on run (job, id);
-create table destination (run_id integer references run (id) on delete cascade,
-    job, {", ".join(_PART)});
-create index destination_run on destination (run_id);
-create index destination_job on destination (job, destination, outcome);
+begin immediate;
+create table if not exists run (
+    id integer primary key autoincrement, is_open integer, {", ".join(_RUN)});
+create unique index if not exists run_name on run (run);
+create index if not exists run_job on run (job, id);
+create table if not exists destination (
+    run_id integer references run (id) on delete cascade, job, {", ".join(_PART)});
+create index if not exists destination_run on destination (run_id);
+create index if not exists destination_job on destination (job, destination, outcome);
 pragma user_version = {VERSION};
+commit;
 """
 _GOOD = (Outcome.DONE.name, Outcome.NOTHING.name)
+_Row = Sequence[Any]
+_Statement = tuple[str, _Row]
 
 
 def history_of(config_path: str, note: Callable[[str], object] = lambda text: None) -> History:
@@ -65,26 +71,19 @@ class History:
 
     def begin(self, run: JobRun) -> None:
         """Note that a run begins, and that those of its job that are open were killed."""
-
-        def change(database: sqlite3.Connection) -> None:
-            database.execute(
-                "update run set is_open = 0, outcome = ?, message = ? where job = ? and is_open",
-                (Outcome.CUT.name, KILLED, _text(run.job)),
-            )
-            _insert(database, run, is_open=True)
-
-        self._change(change)
+        killed = "update run set is_open = 0, outcome = ?, message = ? where job = ? and is_open"
+        values = Outcome.CUT.name, KILLED, _kept(run.job)
+        self._change((killed, values), _put("run", run, True, *_values(run, _RUN)))
 
     def record(self, run: JobRun) -> None:
         """Note how a run ended, in the place of what was known of it."""
-
-        def change(database: sqlite3.Connection) -> None:
-            found = database.execute("select id from run where run = ?", (run.run,)).fetchone()
-            number = found[0] if found else None
-            database.execute("delete from run where id = ?", (number,))
-            _insert(database, run, is_open=False, number=number)
-
-        self._change(change)
+        self._change(
+            _put("run", run, False, *_values(run, _RUN)),
+            *(
+                _put("destination", run, _kept(run.job), *_values(part, _PART))
+                for part in run.destinations
+            ),
+        )
 
     def prune(self, job: str, keep_s: float) -> None:
         """Forget what is older, but the last run and the last success at each destination.
@@ -92,26 +91,24 @@ class History:
         A clock that was set forth makes all seem old; so the run before the last one has to be of
         this time as well.
         """
-        values = {"job": _text(job), "now": time.time(), "keep": keep_s}
         ask = (
-            "delete from run where job = :job and not is_open and started_s < -:keep + min(:now,"
-            " coalesce((select started_s from run where job = :job order by id desc"
-            " limit 1 offset 1), :now))"
-            " and id != (select max(id) from run where job = :job)"
-            " and id not in (select max(run_id) from destination where job = :job"
+            "delete from run where job = ?1 and not is_open and started_s < -?3 + min(?2,"
+            " coalesce((select started_s from run where job = ?1 order by id desc"
+            " limit 1 offset 1), ?2)) and id != (select max(id) from run where job = ?1)"
+            " and id not in (select max(run_id) from destination where job = ?1"
             f" and outcome in {_GOOD} group by destination)"
         )
-        self._change(lambda database: database.execute(ask, values))
+        self._change((ask, (_kept(job), time.time(), keep_s)))
 
     # --- for anyone
 
     def last(self, job: str) -> JobRun | None:
         """Return the job's last run that has ended."""
-        return next(iter(self._runs("not is_open and job = ?", (_text(job),), 1)), None)
+        return next(iter(self._runs("not is_open and job = ?", (_kept(job),), 1)), None)
 
     def under_way(self, job: str) -> JobRun | None:
         """Return the job's run that has begun and not ended; its lock says whether it lives."""
-        return next(iter(self._runs("is_open and job = ?", (_text(job),), 1)), None)
+        return next(iter(self._runs("is_open and job = ?", (_kept(job),), 1)), None)
 
     def last_success(self, job: str, destination: str) -> float | None:
         """Return when the last run ended after which a destination had all (epoch, seconds)."""
@@ -119,68 +116,61 @@ class History:
             "select started_s + seconds from destination where job = ? and destination = ?"
             f" and outcome in {_GOOD} order by run_id desc limit 1"
         )
-        values = _text(job), _text(destination)
-        found = self._read(lambda database: database.execute(ask, values).fetchall())
-        return float(found[0][0]) if found else None
+        values = _kept(job), _kept(destination)
+        return next(iter(self._read(ask, values, lambda rows: [float(rows[0][0])])), None)
 
     def runs(self, job: str | None = None, since_s: float = 0) -> list[JobRun]:
         """Return the runs that have ended and began since then, of one job or all, newest first."""
-        if job is None:
-            return self._runs("not is_open and started_s >= ?", (since_s,))
-        return self._runs("not is_open and started_s >= ? and job = ?", (since_s, _text(job)))
+        where = "not is_open and started_s >= ?1 and (?2 is null or job = ?2)"
+        return self._runs(where, (since_s, job and _kept(job)))
 
-    def _runs(self, where: str, values: tuple[object, ...], most: int = -1) -> list[JobRun]:
-        ask = f"select id, {', '.join(_RUN)} from run where {where} order by id desc limit {most}"
-        of_run = f"select {', '.join(_PART)} from destination where run_id = ? order by rowid"
-
-        def read(database: sqlite3.Connection) -> list[JobRun]:
-            return [
-                _as_run(row, database.execute(of_run, (row[0],)).fetchall())
-                for row in database.execute(ask, values).fetchall()
-            ]
-
-        return self._read(read)
+    def _runs(self, where: str, values: _Row, most: int = -1) -> list[JobRun]:
+        ask = (
+            f"select * from (select * from run where {where} order by id desc limit {most}) as run"
+            " left join destination on run_id = run.id order by run.id desc, destination.rowid"
+        )
+        return self._read(ask, values, _as_runs)
 
     # --- the database
 
-    def _change(self, change: Callable[[sqlite3.Connection], object]) -> None:
-        """Make a change as one transaction. What is amiss is noted."""
+    def _change(self, *statements: _Statement) -> None:
+        """Execute these as one transaction. What is amiss is noted."""
         for moves_aside in (True, False):
             try:
-                with self._opened() as database, database:
+                with self._opened() as database:
                     database.execute("begin immediate")
-                    change(database)
+                    for each in statements:
+                        database.execute(*each)
+                    database.execute("commit")
                 return
             except (sqlite3.Error, OSError) as error:
                 if not (moves_aside and _is_damage(error) and self._moved_aside()):
                     self._note(f"{self.path}: this run is not in the history: {error}")
                     return
 
-    def _read(self, read: Callable[[sqlite3.Connection], list[T]]) -> list[T]:
-        """Return what is read; nothing where that cannot be, which is noted."""
+    def _read(self, ask: str, values: _Row, made: Callable[[list[_Row]], list[T]]) -> list[T]:
+        """Return what is made of the rows, if any; nothing where that cannot be: it is noted."""
         try:
             if not os.path.exists(self.path):
                 return []
             with self._opened() as database:
-                return read(database)
+                rows = database.execute(ask, values).fetchall()
+            return made(rows) if rows else []
         except (sqlite3.Error, OSError, ValueError, LookupError, TypeError) as error:
             self._note(f"{self.path}: the history cannot be read: {error}")
             return []
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[sqlite3.Connection]:
+        """Yield the database, made where it is missing. What is not committed is undone."""
         os.makedirs(os.path.dirname(self.path), mode=0o700, exist_ok=True)
-        with contextlib.closing(
-            sqlite3.connect(self.path, timeout=_BUSY_S, isolation_level=None)
-        ) as database:
+        opened = sqlite3.connect(self.path, timeout=_BUSY_S, isolation_level=None)
+        with contextlib.closing(opened) as database:
             database.execute("pragma foreign_keys = on")
-            if _version(database) == 0:
-                with database:
-                    database.execute("begin immediate")
-                    if _version(database) == 0:  # nobody else has made it meanwhile
-                        for statement in _TABLES.split(";"):
-                            database.execute(statement)
-            if (version := _version(database)) != VERSION:
+            [version] = database.execute("pragma user_version").fetchone()
+            if version == 0:
+                database.executescript(_TABLES)
+            elif version != VERSION:
                 raise OSError(f"it is of version {version}, and this pscp knows {VERSION}")
             yield database
 
@@ -196,58 +186,52 @@ class History:
         return True
 
 
-def _version(database: sqlite3.Connection) -> int:
-    [version] = database.execute("pragma user_version").fetchone()
-    assert isinstance(version, int)
-    return version
-
-
 def _is_damage(error: Exception) -> bool:
     code = getattr(error, "sqlite_errorcode", None)
     return code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
-def _insert(
-    database: sqlite3.Connection, run: JobRun, *, is_open: bool, number: int | None = None
-) -> None:
-    values = [number, is_open, *(_value(getattr(run, name)) for name in _RUN)]
-    number = _insert_row(database, "run", ["id", "is_open", *_RUN], values)
-    for part in run.destinations:
-        values = [number, _text(run.job), *(_value(getattr(part, name)) for name in _PART)]
-        _insert_row(database, "destination", ["run_id", "job", *_PART], values)
+def _put(table: str, run: JobRun, *values: object) -> _Statement:
+    """Return what puts a row with the id of this run, and these values, into a table."""
+    ask = f"insert or replace into {table} values ((select id from run where run = ?)"
+    return f"{ask}{', ?' * len(values)})", (_kept(run.run), *values)
 
 
-def _insert_row(
-    database: sqlite3.Connection, table: str, columns: list[str], values: list[object]
-) -> int | None:
-    marks = ", ".join("?" * len(values))
-    ask = f"insert into {table} ({', '.join(columns)}) values ({marks})"
-    return database.execute(ask, values).lastrowid
+def _values(record: JobRun | DestinationRun, names: Sequence[str]) -> list[object]:
+    return [_kept(getattr(record, name)) for name in names]
 
 
-def _text(text: str) -> str:
-    """Return a text as SQLite keeps it: half surrogates, which are bytes of names, spelled out."""
-    return text.encode("utf-8", "backslashreplace").decode()
-
-
-def _value(value: object) -> object:
+def _kept(value: object) -> object:
+    """Return a value as SQLite keeps it: half surrogates, which are bytes of names, spelled out."""
     if isinstance(value, Outcome):
         return value.name
     if isinstance(value, tuple):
         return json.dumps([asdict(each) for each in value[:_FAILURES_MOST]])
-    return _text(value) if isinstance(value, str) else value
+    return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
 
 
-def _as_run(row: tuple[object, ...], parts: list[tuple[object, ...]]) -> JobRun:
-    values = dict(zip(_RUN, row[1:], strict=True))
-    values["outcome"] = Outcome[str(values["outcome"])]
-    values["is_skipped"] = bool(values["is_skipped"])
-    return JobRun(**values, destinations=tuple(map(_as_part, parts)))  # type: ignore[arg-type]
+_AS_IN_RECORD: dict[str, Callable[[Any], object]] = {
+    "outcome": lambda name: Outcome[name],
+    "is_skipped": bool,
+    "verified": bool,
+    "failures": lambda text: tuple(Failure(**each) for each in json.loads(text)),
+}
 
 
-def _as_part(row: tuple[object, ...]) -> DestinationRun:
-    values = dict(zip(_PART, row, strict=True))
-    values["outcome"] = Outcome[str(values["outcome"])]
-    values["verified"] = bool(values["verified"])
-    values["failures"] = tuple(Failure(**each) for each in json.loads(str(values["failures"])))
-    return DestinationRun(**values)  # type: ignore[arg-type]
+def _as_runs(rows: list[_Row]) -> list[JobRun]:
+    """Return the runs of these rows: "run"'s columns, and "destination"'s, or nothing in those."""
+    found, width = [], 2 + len(_RUN)
+    for _, group in itertools.groupby(rows, lambda row: row[0]):
+        same = list(group)
+        parts = [_record(_PART, row[width + 2 :]) for row in same if row[width] is not None]
+        destinations = tuple(DestinationRun(**each) for each in parts)
+        found.append(JobRun(**_record(_RUN, same[0][2:width]), destinations=destinations))
+    return found
+
+
+def _record(names: Sequence[str], row: _Row) -> dict[str, Any]:
+    values = zip(names, row, strict=True)
+    return {
+        name: _AS_IN_RECORD[name](value) if name in _AS_IN_RECORD else value
+        for name, value in values
+    }

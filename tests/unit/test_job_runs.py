@@ -37,19 +37,13 @@ def jobs_of(**depends_on: list[str]) -> dict[str, Job]:
     return {name: Job(name, ("h:",), depends_on=tuple(on)) for name, on in depends_on.items()}
 
 
-names = st.sampled_from("abcdef")
-
-
-@given(st.dictionaries(names, st.lists(names, max_size=3)), st.lists(names, max_size=4))
+@given(st.data(), st.lists(st.sampled_from("abcdef"), max_size=4))
 def test_each_job_comes_once_after_those_it_depends_on(
-    graph: dict[str, list[str]], asked: list[str]
+    data: st.DataObject, asked: list[str]
 ) -> None:
-    jobs = jobs_of(**graph)
-    try:
-        found = [job.name for job in ordered(jobs, asked)]
-    except errors.UsageError as error:
-        assert "circle" in error.message or "there is no job" in error.message
-        return
+    graph = {name: data.draw(st.lists(st.sampled_from("abcdef"[:at]), max_size=3)) if at else []
+             for at, name in enumerate("abcdef")}  # fmt: skip
+    found = [job.name for job in ordered(jobs_of(**graph), asked)]
     assert len(set(found)) == len(found) and set(asked) <= set(found)
     for place, name in enumerate(found):
         assert set(graph[name]) <= set(found[:place])
@@ -58,13 +52,6 @@ def test_each_job_comes_once_after_those_it_depends_on(
 def test_without_dependencies_the_order_is_the_one_asked_for() -> None:
     jobs = jobs_of(a=[], b=["c"], c=[])
     assert [job.name for job in ordered(jobs, ["b", "a"])] == ["c", "b", "a"]
-
-
-def test_a_circle_and_an_unknown_job_are_refused() -> None:
-    with pytest.raises(errors.UsageError, match="circle: a -> b -> a"):
-        ordered(jobs_of(a=["b"], b=["a"]), ["a"])
-    with pytest.raises(errors.UsageError, match="there is no job 'x'"):
-        ordered(jobs_of(a=["x"]), ["a"])
 
 
 # --- attempts
