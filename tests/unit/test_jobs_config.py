@@ -83,7 +83,7 @@ def test_every_key_is_taken(tmp_path: Path) -> None:
         report = { json = "r.json", html = "/r.html" }
         metrics = "m"
         ping = "https://example.org/ping"
-        manifest = "list.json"
+        manifest = "{destination}.json"
         sign = "~/key"
         keep-history = "30d"
         depends-on = "b"
