@@ -26,9 +26,11 @@ from pscp.jobs.settled import Settled
 from pscp.jobs.watching import Notes, Watcher
 from pscp.locations import Location
 from pscp.options import Options
-from pscp.progress import Counters, Result, count, format_duration
+from pscp.progress import Counters, Failure, Result, count, format_duration
 from pscp.transfer.job_terms import JobTerms
 from pscp.transfer.moves import Moves
+
+_ADDED = ("files_done", "bytes_done", "bytes_sent", "connections_lost")  # for datasets
 
 Show = Callable[[Counters], object]
 Look = Callable[[float, float, object], Settled]
@@ -37,10 +39,10 @@ Look = Callable[[float, float, object], Settled]
 class Copying:
     """The copies of one run. For the main thread, but for what is said to be for others."""
 
-    def __init__(self, job: Job, run: JobRun, name: str, watcher: Watcher, look: Look) -> None:
-        """`name` is that of the job's state, of which the run has the lock."""
-        self._job, self._run, self._name, self._watcher = job, run, name, watcher
-        self.settled = look(job.min_age_s, job.settled_for_s, state.recall(f"{name}.json"))
+    def __init__(self, job: Job, run: JobRun, path: str, watcher: Watcher, look: Look) -> None:
+        """`path` is that of the job's state, of which the run has the lock."""
+        self._job, self._run, self._path, self._watcher = job, run, path, watcher
+        self.settled = look(job.min_age_s, job.settled_for_s, state.recall(f"{path}.json"))
         self._select = self.settled.is_ready if self.settled.is_needed else None
         self._moves: Moves | None = None
         left = self.settled.left if self.settled.is_needed else None
@@ -83,7 +85,7 @@ class Copying:
             places = [self._folder(each) for each in self.attempts]
             self._moves = Moves(places, job.move_to if job.after == "move" else None)
         kbit_s = limits.limit_of(job) if job.limit or job.options.limit_kbit_s else None
-        return JobTerms(self._select, kbit_s, self._name, self._moves)
+        return JobTerms(self._select, kbit_s, self._path, self._moves)
 
     def _folder(self, destination: str) -> str:
         """Return the destination of a copy; where the sources may be any number, a folder.
@@ -108,8 +110,8 @@ class Copying:
 
     def _keep_state(self, *, is_whole: bool) -> None:
         if self._select is not None:
-            kept = state.remember(f"{self._name}.json", self.settled.state(is_whole=is_whole))
-            if not kept:
+            known = self.settled.state(is_whole=is_whole)
+            if not state.remember(f"{self._path}.json", known):
                 self._say(f"{state.folder()} cannot be written: what has settled is not known")
 
     def _to_all(self, deliver: Callable[[str, Show], Result]) -> None:
@@ -163,15 +165,10 @@ class Copying:
         job, options = self._job, self._job.chosen(destination).options
         if job.limit:  # the one that holds when it begins: a stream has no other
             options = replace(options, limit_kbit_s=limits.limit_of(job)())
-        whole, result = Counters(), Result()
+        whole, files, failures = Counters(), 0, list[Failure]()
 
         def added(now: Counters) -> Counters:
-            return Counters(
-                files_done=whole.files_done + now.files_done,
-                bytes_done=whole.bytes_done + now.bytes_done,
-                bytes_sent=whole.bytes_sent + now.bytes_sent,
-                connections_lost=whole.connections_lost + now.connections_lost,
-            )
+            return Counters(**{name: getattr(whole, name) + getattr(now, name) for name in _ADDED})
 
         for dataset, to in job.replications(destination):
             found = replicate(
@@ -180,17 +177,10 @@ class Copying:
                 reporter=Notes(self._watcher, job.name, destination),
                 progress=lambda now: show(added(now)),
             )  # fmt: skip
-            result = replace(
-                result,
-                files=result.files + found.files,
-                failures=(*result.failures, *found.failures),
-            )
-            counters = Counters(
-                files_done=found.files, bytes_done=found.bytes, bytes_sent=found.bytes_sent
-            )
-            whole = added(counters)
-            show(whole)
-        return result
+            files, failures = files + found.files, [*failures, *found.failures]
+            whole.add(files_done=found.files, bytes_done=found.bytes, bytes_sent=found.bytes_sent)
+            show(added(Counters()))
+        return Result(files=files, failures=tuple(failures))
 
     def _say(self, text: str) -> None:
         self._watcher.says(self._job.name, text)

@@ -16,14 +16,14 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from pscp import errors, state
+from pscp import errors
 from pscp.jobs.attempts import outcome_of
 from pscp.jobs.commands import run_command
 from pscp.jobs.copying import Copying, Look
 from pscp.jobs.ending import Ending
 from pscp.jobs.history import History
 from pscp.jobs.job import Job
-from pscp.jobs.lock import locked, state_name
+from pscp.jobs.lock import locked, state_path
 from pscp.jobs.outcome import CommandRun, JobRun, Outcome, worst
 from pscp.jobs.settled import Settled
 from pscp.jobs.watching import Watcher
@@ -67,8 +67,8 @@ def run(
     """
     ending, runs = Ending(), dict[str, JobRun]()
     for job in jobs:
-        name = state_name(config_path, job.name)
-        one = _Run(job, name, history, watcher or Watcher(), ending)
+        path = state_path(config_path, job.name)
+        one = _Run(job, path, history, watcher or Watcher(), ending)
         runs[job.name] = one.run([runs[each] for each in job.depends_on if each in runs], look)
         if ending.signal is not None:
             raise ending.signal
@@ -79,11 +79,11 @@ class _Run:
     """One run of one job."""
 
     def __init__(
-        self, job: Job, name: str, history: History, watcher: Watcher, ending: Ending
+        self, job: Job, path: str, history: History, watcher: Watcher, ending: Ending
     ) -> None:
-        """`name` is that of the job's state."""
+        """`path` is that of the job's state."""
         self.job, self.history, self.watcher = job, history, watcher
-        self._name, self._ending = name, ending
+        self._path, self._ending = path, ending
         self._begin_s, now_s = time.monotonic(), time.time()
         run = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(now_s))}-{os.urandom(3).hex()}"
         self._ended = JobRun(run, job.name, Outcome.CUT, now_s, 0.0, message="under way")
@@ -103,11 +103,10 @@ class _Run:
                 outcome = Outcome.LOCKED if is_locked else Outcome.FAILED
                 self._is_over(outcome, why, is_skipped=other.is_skipped)
                 return
-        path = os.path.join(state.folder(), self._name)
         with contextlib.ExitStack() as held:
             try:
                 with self._ending.stoppable():
-                    held.enter_context(locked(path, waits=self.job.if_running == "wait"))
+                    held.enter_context(locked(self._path, waits=self.job.if_running == "wait"))
             except errors.CopyRunning as error:
                 is_skipped = self.job.if_running == "skip"
                 self._is_over(Outcome.LOCKED, error.message, is_skipped=is_skipped)
@@ -117,7 +116,7 @@ class _Run:
                 return
             self.history.begin(self._ended)
             self.watcher.begins(self.job, self._ended)
-            self._copy(Copying(self.job, self._ended, self._name, self.watcher, look))
+            self._copy(Copying(self.job, self._ended, self._path, self.watcher, look))
             self._follow()
             self.history.prune(self.job.name, self.job.keep_history_s)
 
