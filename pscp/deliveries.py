@@ -15,7 +15,7 @@ import heapq
 import posixpath
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -110,27 +110,22 @@ def fan_out(
     chosen = with_fields(options or Options(), fields)
     places = _checked(sources, destinations, chosen, max_hosts)
     copy = partial(
-        api.copy,
-        sources,
-        options=chosen,
-        exclude=exclude,
-        include=include,
-        keep_digests=keep_digests,
-        terms=_shared(terms or JobTerms(), chosen, places),
-    )
-    told = _telling(copy, places, reporter, progress, on_file)
-    return side_by_side([each.text for each in places], told, max_hosts=max_hosts)
+        api.copy, sources, options=chosen, exclude=exclude, include=include,
+        keep_digests=keep_digests, terms=_shared(terms or JobTerms(), chosen, places),
+    )  # fmt: skip
+    by_name = {each.text: each for each in places}
+    told = _telling(copy, by_name, reporter, progress, on_file)
+    return side_by_side([*by_name], told, max_hosts=max_hosts)
 
 
 def _telling(
     copy: Callable[..., Result],
-    places: Iterable[Location],
+    by_name: Mapping[str, Location],
     reporter: ReporterOf | None,
     progress: Progress | None,
     on_file: OnFile | None,
 ) -> Copy:
     """Return the copy to one of these, whose name the functions get first."""
-    by_name = {each.text: each for each in places}
 
     def copy_to(name: str, show: Callable[[Counters], object]) -> Result:
         def show_both(now: Counters) -> None:

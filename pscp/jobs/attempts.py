@@ -53,7 +53,12 @@ class Attempts:
         self._ended.append(delivery)
         result, error = delivery.result, delivery.error
         self.failures = tuple(filter(self._counts, result.failures)) if result is not None else ()
-        self.end(error)
+        if error is not None:
+            self.end(outcome_of(error), error.text)
+        elif self.failures:
+            self.end(Outcome.FAILED, f"{count(len(self.failures), 'file')} failed")
+        else:
+            self.end(Outcome.DONE)
         may_succeed = error.retry if error is not None else any(f.retry for f in self.failures)
         if not may_succeed:
             return None
@@ -62,14 +67,9 @@ class Attempts:
         left_s = self._failing_s + self._retry_for_s - self._end_s
         return min(next(self._pauses), left_s) if left_s > 0 else None
 
-    def end(self, error: errors.PscpError | None = None, outcome: Outcome = Outcome.DONE) -> None:
-        """Note what ended it, if anything did; else with this outcome, where no file failed."""
-        self.outcome, self.message = outcome, ""
-        if error is not None:
-            self.outcome, self.message = outcome_of(error), error.text
-        elif self.failures:
-            self.outcome = Outcome.FAILED
-            self.message = f"{count(len(self.failures), 'file')} failed"
+    def end(self, outcome: Outcome, message: str = "") -> None:
+        """Note what they have come to, so far, and why."""
+        self.outcome, self.message = outcome, message
 
     @property
     def has_begun(self) -> bool:

@@ -1,7 +1,7 @@
 """The copies of one run of a job, to all its destinations: of its files, or of its datasets.
 
 Not here: what comes before and after them (runner.py), which sources there are (sources.py), which
-files are left for later (settled.py), the next attempt (attempts.py).
+files are left for later (settled.py), the limit (limits.py), the next attempt (attempts.py).
 Read next: ../deliveries.py.
 """
 
@@ -72,7 +72,7 @@ class Copying:
                 self._to_all(partial(self._copy, ready, self._terms()))
             else:
                 for each in self.attempts.values():
-                    each.end(outcome=Outcome.NOTHING)
+                    each.end(Outcome.NOTHING)
         finally:
             self._keep_state(
                 is_whole=not ready or all(each.has_result for each in self.attempts.values())

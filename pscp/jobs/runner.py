@@ -91,34 +91,35 @@ class _Run:
 
     def run(self, waits_for: Iterable[JobRun], look: Look) -> JobRun:
         """Return what became of the job, after those that it depends on."""
-        self._run(waits_for, look)
-        self.watcher.ended(self.job, self._ended)
+        with contextlib.ExitStack() as held:
+            if self._may_begin(waits_for, held):
+                self.history.begin(self._ended)
+                self.watcher.begins(self.job, self._ended)
+                self._copy(Copying(self.job, self._ended, self._path, self.watcher, look))
+                self._follow()
+                self.history.prune(self.job.name, self.job.keep_history_s)
+            self.watcher.ended(self.job, self._ended)
         return self._ended
 
-    def _run(self, waits_for: Iterable[JobRun], look: Look) -> None:
+    def _may_begin(self, waits_for: Iterable[JobRun], held: contextlib.ExitStack) -> bool:
+        """Take the lock; if the job is not to be run, keep why not, and return False."""
         for other in waits_for:
             if other.outcome not in _DONE:
                 why = f"not run: {other.job}, which it depends on, is {other.outcome}"
                 is_locked = other.outcome == Outcome.LOCKED
                 outcome = Outcome.LOCKED if is_locked else Outcome.FAILED
                 self._is_over(outcome, why, is_skipped=other.is_skipped)
-                return
-        with contextlib.ExitStack() as held:
-            try:
-                with self._ending.stoppable():
-                    held.enter_context(locked(self._path, waits=self.job.if_running == "wait"))
-            except errors.CopyRunning as error:
-                is_skipped = self.job.if_running == "skip"
-                self._is_over(Outcome.LOCKED, error.message, is_skipped=is_skipped)
-                return
-            except errors.PscpError as error:
-                self._is_over(outcome_of(error), error.text)
-                return
-            self.history.begin(self._ended)
-            self.watcher.begins(self.job, self._ended)
-            self._copy(Copying(self.job, self._ended, self._path, self.watcher, look))
-            self._follow()
-            self.history.prune(self.job.name, self.job.keep_history_s)
+                return False
+        try:
+            with self._ending.stoppable():
+                held.enter_context(locked(self._path, waits=self.job.if_running == "wait"))
+            return True
+        except errors.CopyRunning as error:
+            is_skipped = self.job.if_running == "skip"
+            self._is_over(Outcome.LOCKED, error.message, is_skipped=is_skipped)
+        except errors.PscpError as error:
+            self._is_over(outcome_of(error), error.text)
+        return False
 
     def _copy(self, copying: Copying) -> None:
         """Run `before` and copy."""
@@ -133,7 +134,7 @@ class _Run:
             why = error.text
             for each in attempts:
                 if not each.has_begun:
-                    each.end(error)
+                    each.end(outcome_of(error), "not begun")
         parts = tuple(each.run() for each in attempts)
         outcome = worst(part.outcome for part in parts)
         # What ends the job once all is done ends nothing.
