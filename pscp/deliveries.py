@@ -16,7 +16,7 @@ import posixpath
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -197,8 +197,9 @@ def side_by_side(
     again: Again = lambda delivery: None,
     *,
     max_hosts: int | None = None,
+    shares: bool = True,
 ) -> tuple[Delivery, ...]:
-    """Copy to each destination, no two of which are the same, at its own pace; share what is read.
+    """Copy to each destination, no two of which are the same, at its own pace.
 
     Return how the last attempt at each went. What is not a PscpError, and a stop of the caller's
     call (stops.py), ends all copies in order, and is raised once they have ended.
@@ -208,15 +209,19 @@ def side_by_side(
         again: is told how each attempt ended, by its thread; it returns the seconds until the
             next one, or None.
         max_hosts: destinations at once; one that waits for its next attempt is none of them.
+        shares: the copies share what they read of the source, and it is counted who read it.
     """
-    return _Copies(destinations, copy, again).run(max_hosts)
+    return _Copies(destinations, copy, again, shares=shares).run(max_hosts)
 
 
 class _Copies:
     """Copies to several destinations: each thread makes one at a time."""
 
-    def __init__(self, destinations: Sequence[str], copy: Copy, again: Again) -> None:
+    def __init__(
+        self, destinations: Sequence[str], copy: Copy, again: Again, *, shares: bool
+    ) -> None:
         self._destinations, self._copy, self._again = destinations, copy, again
+        self._shares = shares
         self._reads = SharedReads(len(destinations))
         self._stops = {each: stops.Stop() for each in destinations}
         self._found: dict[str, Delivery] = {}  # each thread sets its own
@@ -282,16 +287,13 @@ class _Copies:
                 self._changed.wait(wait_s)
             return None
 
-    def _sharing(self, reader: Reader) -> AbstractContextManager[None]:
-        return reader.here() if len(self._destinations) > 1 else nullcontext()
-
     def _attempt(self, destination: str) -> float | None:
         reader, last = Reader(self._reads), [Counters()]
         result: Result | None = None
         failed: errors.PscpError | None = None
         begun_s = time.monotonic()
         try:
-            with self._stops[destination].here(), self._sharing(reader):
+            with self._stops[destination].here(), reader.here() if self._shares else nullcontext():
                 result = self._copy(destination, partial(last.__setitem__, 0))
         except errors.PscpError as error:
             failed = error

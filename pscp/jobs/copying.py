@@ -122,7 +122,8 @@ class Copying:
 
             return deliver(destination, show_both)
 
-        side_by_side(list(self.attempts), watched, self._again, max_hosts=self._job.max_hosts)
+        names, max_hosts = list(self.attempts), self._job.max_hosts
+        side_by_side(names, watched, self._again, max_hosts=max_hosts, shares=len(names) > 1)
 
     # --- for the destinations' threads
 
