@@ -1,19 +1,22 @@
-"""One source to many destinations at once: fan_out().
+"""One source to many destinations at once: fan_out(), and side_by_side(), which tries again too.
 
 Each destination is a copy of its own, in a thread of its own: with its connections, its journal,
 its pace and its outcome. They share what they read of the source (transfer/shared_reads.py), and
 nothing else; so a slow or dead one holds no other up.
 
-Not here: one copy (api.py), the command line (cli/fan_out.py).
+Not here: one copy (api.py), the command line (cli/fan_out.py), whether there is another attempt
+(jobs/attempts.py).
 Read next: transfer/shared_reads.py.
 """
 
 from __future__ import annotations
 
+import heapq
 import posixpath
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -47,8 +50,9 @@ class Delivery:
     result: Result | None  # None: the copy to it ended with the error
     error: errors.PscpError | None
     seconds: float
-    bytes_read: int  # read and hashed here for it: others had not read that yet
-    cpu_s: float  # of this process, to read, hash and send for it; without its ssh
+    counters: Counters  # how far it came, whichever way it ended
+    bytes_read: int = 0  # read and hashed here for it: others had not read that yet
+    cpu_s: float = 0.0  # of this process, to read, hash and send for it; without its ssh
 
     @property
     def ok(self) -> bool:
@@ -59,6 +63,10 @@ class Delivery:
     def exit_code(self) -> int:
         """What pscp would exit with, had it copied to this destination alone."""
         return self.error.exit_code if self.error is not None else int(not self.ok)
+
+
+Copy = Callable[[str, Callable[[Counters], object]], Result]
+Again = Callable[[Delivery], float | None]
 
 
 def fan_out(
@@ -102,31 +110,34 @@ def fan_out(
     chosen = with_fields(options or Options(), fields)
     places = _checked(sources, destinations, chosen, max_hosts)
     copy = partial(
-        api.copy,
-        sources,
-        options=chosen,
-        exclude=exclude,
-        include=include,
-        keep_digests=keep_digests,
-        terms=_shared(terms or JobTerms(), chosen, places),
-    )
-    return _Copies(places, _telling(copy, reporter, progress, on_file)).run(max_hosts)
+        api.copy, sources, options=chosen, exclude=exclude, include=include,
+        keep_digests=keep_digests, terms=_shared(terms or JobTerms(), chosen, places),
+    )  # fmt: skip
+    by_name = {each.text: each for each in places}
+    told = _telling(copy, by_name, reporter, progress, on_file)
+    return side_by_side([*by_name], told, max_hosts=max_hosts)
 
 
 def _telling(
     copy: Callable[..., Result],
+    by_name: Mapping[str, Location],
     reporter: ReporterOf | None,
     progress: Progress | None,
     on_file: OnFile | None,
-) -> Callable[[Location], Result]:
-    """Return the copy to one destination, whose name these functions get first."""
+) -> Copy:
+    """Return the copy to one of these, whose name the functions get first."""
 
-    def copy_to(place: Location) -> Result:
+    def copy_to(name: str, show: Callable[[Counters], object]) -> Result:
+        def show_both(now: Counters) -> None:
+            show(now)
+            if progress is not None:
+                progress(name, now)
+
         return copy(
-            place,
-            reporter=reporter(place.text) if reporter else None,
-            progress=partial(progress, place.text) if progress else None,
-            on_file=partial(on_file, place.text) if on_file else None,
+            by_name[name],
+            reporter=reporter(name) if reporter else None,
+            progress=show_both,
+            on_file=partial(on_file, name) if on_file else None,
         )
 
     return copy_to
@@ -180,23 +191,51 @@ def _check_apart(places: Sequence[Location]) -> None:
         seen.add(key)
 
 
-class _Copies:
-    """The copies of one fan-out. The main thread runs them; each thread makes one at a time."""
+def side_by_side(
+    destinations: Sequence[str],
+    copy: Copy,
+    again: Again = lambda delivery: None,
+    *,
+    max_hosts: int | None = None,
+    shares: bool = True,
+) -> tuple[Delivery, ...]:
+    """Copy to each destination, no two of which are the same, at its own pace.
 
-    def __init__(self, places: list[Location], copy: Callable[[Location], Result]) -> None:
-        self._places, self._copy, self._reads = places, copy, SharedReads(len(places))
-        self._stops = [stops.Stop() for _ in places]
-        self._found: list[Delivery | None] = [None] * len(places)  # each thread sets its own
-        self._lock = threading.Lock()  # guards what follows
-        self._next = iter(range(len(places)))
+    Return how the last attempt at each went. What is not a PscpError, and a stop of the caller's
+    call (stops.py), ends all copies in order, and is raised once they have ended.
+
+    Args:
+        copy: is called with a destination, and a function to show its counters to.
+        again: is told how each attempt ended, by its thread; it returns the seconds until the
+            next one, or None.
+        max_hosts: destinations at once; one that waits for its next attempt is none of them.
+        shares: the copies share what they read of the source, and it is counted who read it.
+    """
+    return _Copies(destinations, copy, again, shares=shares).run(max_hosts)
+
+
+class _Copies:
+    """Copies to several destinations: each thread makes one at a time."""
+
+    def __init__(
+        self, destinations: Sequence[str], copy: Copy, again: Again, *, shares: bool
+    ) -> None:
+        self._destinations, self._copy, self._again = destinations, copy, again
+        self._shares = shares
+        self._reads = SharedReads(len(destinations))
+        self._stops = {each: stops.Stop() for each in destinations}
+        self._found: dict[str, Delivery] = {}  # each thread sets its own
+        self._changed = threading.Condition()  # guards what follows
+        self._left = len(destinations)
+        # A heap: from when on an attempt may be made, the place in the order, the destination.
+        self._due = [(0.0, number, each) for number, each in enumerate(destinations)]
         self._error: BaseException | None = None  # why all are to end
 
     def run(self, most: int | None) -> tuple[Delivery, ...]:
         """Make all copies, so many at a time. Raises what ends them all, once they have ended."""
-        count = min(most or len(self._places), len(self._places))
         threads = [
             threading.Thread(target=self._work, name=f"to {number}", daemon=True)
-            for number in range(1, count + 1)
+            for number in range(1, min(most or self._left, self._left) + 1)
         ]
         with stops.ended_by(self._end):
             try:
@@ -212,37 +251,55 @@ class _Copies:
                 raise
         if self._error is not None:
             raise self._error
-        return tuple(filter(None, self._found))
+        return tuple(self._found[each] for each in self._destinations)
 
     def _end(self, error: BaseException) -> None:
         """End all copies, and begin no other."""
-        with self._lock:
+        with self._changed:
             if self._error is not None:
                 return
             self._error = error
-        for stop in self._stops:
+            self._changed.notify_all()
+        for stop in self._stops.values():
             stop.stop(error)
 
     def _work(self) -> None:
-        while (number := self._take()) is not None:
+        while (turn := self._take()) is not None:
             try:
-                self._found[number] = self._deliver(number)
+                pause_s = self._attempt(turn[1])
             except BaseException as error:
                 self._end(error)
+                return
+            with self._changed:
+                if pause_s is None:
+                    self._left -= 1
+                else:
+                    heapq.heappush(self._due, (time.monotonic() + pause_s, *turn))
+                self._changed.notify_all()
 
-    def _take(self) -> int | None:
-        with self._lock:
-            return None if self._error is not None else next(self._next, None)
+    def _take(self) -> tuple[int, str] | None:
+        """Wait until an attempt may be made, and return at which destination; None: no more."""
+        with self._changed:
+            while self._left and self._error is None:
+                wait_s = self._due[0][0] - time.monotonic() if self._due else None
+                if wait_s is not None and wait_s <= 0:
+                    return heapq.heappop(self._due)[1:]
+                self._changed.wait(wait_s)
+            return None
 
-    def _deliver(self, number: int) -> Delivery:
-        place, reader = self._places[number], Reader(self._reads)
+    def _attempt(self, destination: str) -> float | None:
+        reader, last = Reader(self._reads), [Counters()]
         result: Result | None = None
         failed: errors.PscpError | None = None
         begun_s = time.monotonic()
         try:
-            with self._stops[number].here(), reader.here():
-                result = self._copy(place)
+            with self._stops[destination].here(), reader.here() if self._shares else nullcontext():
+                result = self._copy(destination, partial(last.__setitem__, 0))
         except errors.PscpError as error:
             failed = error
         seconds = time.monotonic() - begun_s
-        return Delivery(place.text, result, failed, seconds, reader.bytes_read, reader.cpu_s)
+        delivery = self._found[destination] = Delivery(
+            destination, result, failed, seconds, last[0], reader.bytes_read, reader.cpu_s
+        )
+        with self._stops[destination].here():
+            return self._again(delivery)

@@ -1,6 +1,6 @@
 """The attempts of a run at one destination: what they come to, and whether there is another.
 
-Not here: how they are made (side_by_side.py), what becomes of the whole job (runner.py).
+Not here: how they are made (../deliveries.py), what becomes of the whole job (runner.py).
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable, Iterator
 
 from pscp import errors
+from pscp.deliveries import Delivery
 from pscp.jobs.outcome import DestinationRun, Outcome
-from pscp.jobs.side_by_side import Delivery
-from pscp.progress import Counters, Failure, Result, count
+from pscp.progress import Counters, Failure, count
 
 MAX_PAUSE_S = 300.0
 _JITTER = 0.25  # of a pause, so that many who lost one server do not come back at one moment
@@ -44,7 +44,6 @@ class Attempts:
         self._failing_s: float | None = None  # since when nothing has come of them
         self._pauses = pauses()
         self._ended: list[Delivery] = []
-        self.has_result = False  # of the last one
         self.outcome, self.message = Outcome.CUT, "not begun"
         self.failures: tuple[Failure, ...] = ()
 
@@ -52,22 +51,34 @@ class Attempts:
         """Count an attempt; return the seconds until the next one, or None if it was the last."""
         self._end_s = self._steady()
         self._ended.append(delivery)
-        self._judge(delivery)
-        if not _may_succeed_later(delivery):
+        result, error = delivery.result, delivery.error
+        self.failures = tuple(filter(self._counts, result.failures)) if result is not None else ()
+        if error is not None:
+            self.end(outcome_of(error), error.text)
+        elif self.failures:
+            self.end(Outcome.FAILED, f"{count(len(self.failures), 'file')} failed")
+        else:
+            self.end(Outcome.DONE)
+        may_succeed = error.retry if error is not None else any(f.retry for f in self.failures)
+        if not may_succeed:
             return None
         if self._failing_s is None or _has_gone_on(delivery):
             self._failing_s, self._pauses = self._end_s, pauses()
         left_s = self._failing_s + self._retry_for_s - self._end_s
         return min(next(self._pauses), left_s) if left_s > 0 else None
 
-    def end(self, error: errors.PscpError) -> None:
-        """Note why there was no attempt, if there was none."""
-        if not self._ended:
-            self.outcome = outcome_of(error)
+    def end(self, outcome: Outcome, message: str = "") -> None:
+        """Note what they have come to, so far, and why."""
+        self.outcome, self.message = outcome, message
 
-    def nothing(self) -> None:
-        """Note that there is nothing to be delivered."""
-        self.outcome, self.message = Outcome.NOTHING, ""
+    @property
+    def has_begun(self) -> bool:
+        return bool(self._ended)
+
+    @property
+    def has_result(self) -> bool:
+        """Whether the last attempt has looked at every file."""
+        return self.has_begun and self._ended[-1].result is not None
 
     def run(self) -> DestinationRun:
         """Return what the attempts came to."""
@@ -94,26 +105,12 @@ class Attempts:
             message=self.message,
         )
 
-    def _judge(self, delivery: Delivery) -> None:
-        result, error = delivery.result, delivery.error
-        self.has_result = result is not None
-        if error is not None:
-            self.failures = ()
-            self.outcome, self.message = outcome_of(error), error.text
-            return
-        assert result is not None
-        self.failures = tuple(self._counting(result))
-        self.outcome, self.message = Outcome.DONE, ""
-        if self.failures:
-            files = count(len(self.failures), "file")
-            self.outcome, self.message = Outcome.FAILED, f"{files} failed"
-
-    def _counting(self, result: Result) -> Iterator[Failure]:
-        for failure in result.failures:
-            if self._left is not None and failure.error == errors.SourceChanged.__name__:
-                self._left(failure.path)
-            else:
-                yield failure
+    def _counts(self, failure: Failure) -> bool:
+        """Return whether this is a failure, and not a file that is left for the next run."""
+        if self._left is None or failure.error != errors.SourceChanged.__name__:
+            return True
+        self._left(failure.path)
+        return False
 
 
 def outcome_of(error: errors.PscpError) -> Outcome:
@@ -123,12 +120,6 @@ def outcome_of(error: errors.PscpError) -> Outcome:
     if isinstance(error, errors.UsageError):
         return Outcome.MISCONFIGURED
     return Outcome.UNREACHABLE if isinstance(error, errors.ConnectError) else Outcome.FAILED
-
-
-def _may_succeed_later(delivery: Delivery) -> bool:
-    if delivery.error is not None:
-        return delivery.error.retry
-    return delivery.result is not None and any(each.retry for each in delivery.result.failures)
 
 
 def _has_gone_on(delivery: Delivery) -> bool:

@@ -6,10 +6,14 @@ Read next: outcome.py.
 
 from __future__ import annotations
 
+import re
+import time
 from dataclasses import dataclass, field
 
 from pscp.locations import parse_location
 from pscp.options import Options
+
+_LABEL_MAX = 100  # characters of a destination in a file's name, which may have 255 bytes
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,8 @@ class Job:
     report: tuple[tuple[str, str], ...] = ()  # ("json" | "text" | "html", file)
     metrics: str | None = None  # a file for node_exporter's textfile collector
     ping: str | None = None  # a URL, in the manner of healthchecks
-    manifest: str | None = None  # a file that lists what was copied
+    # A file that lists what lies at a destination; {destination}, {date} and {run} stand for those.
+    manifest: str | None = None
     sign: str | None = None  # an SSH key to sign the manifest with
     keep_history_s: int = 365 * 24 * 3600
 
@@ -72,6 +77,17 @@ class Job:
         places = map(parse_location, (destination, *(self.sources or self.datasets)[:1]))
         hosts = (place.host for place in places if place.host is not None)
         return self.by_host.get(next(hosts, ""), Chosen(self.options, self.words))
+
+    def manifest_of(self, destination: str, run: str = "", started_s: float = 0.0) -> str | None:
+        """Return where the manifest of this destination goes, if there is to be one."""
+        said = {
+            "destination": re.sub(r"[^A-Za-z0-9@.-]+", "_", destination).strip("_.-")[:_LABEL_MAX],
+            "date": time.strftime("%Y-%m-%d", time.localtime(started_s)),
+            "run": run,
+        }
+        return self.manifest and re.sub(
+            r"\{(destination|date|run)\}", lambda found: said[found[1]], self.manifest
+        )
 
     def replications(self, destination: str) -> tuple[tuple[str, str], ...]:
         """Return each dataset and what it becomes; below a destination with a "/" at its end."""

@@ -14,6 +14,7 @@ import hashlib
 import os
 import re
 from collections.abc import Iterator
+from typing import IO
 
 from pscp import errors, state, stops
 
@@ -21,20 +22,14 @@ _LABEL_MAX = 48  # characters of a file's name, which may have 255 bytes
 _LOOK_S = 1.0  # between two looks whether the other run has ended
 
 
-def state_name(config_path: str, job: str = "") -> str:
-    """Return the name, in the state folder, of what is kept of a config file, or of a job in it.
+def state_path(config_path: str, job: str = "") -> str:
+    """Return where that lies, in the state folder, which is kept of a config file or a job in it.
 
     Jobs of one name in two files are two jobs; one file by two names is one.
     """
     path = os.path.realpath(config_path)
-    return os.path.join(
-        "run", _file_name(os.path.basename(path), path), job and _file_name(job, job)
-    )
-
-
-def state_path(config_path: str, job: str = "") -> str:
-    """Return the path of what state_name() names."""
-    return os.path.join(state.folder(), state_name(config_path, job))
+    names = _file_name(os.path.basename(path), path), job and _file_name(job, job)
+    return os.path.join(state.folder(), "run", *names)
 
 
 @contextlib.contextmanager
@@ -43,37 +38,33 @@ def locked(path: str, *, waits: bool = False) -> Iterator[None]:
 
     Raises CopyRunning where another run holds it, unless `waits`; CopyError where none can be had.
     """
-    fd = _open(f"{path}.lock")
-    try:
-        while not _is_taken(fd):
+    name = f"{path}.lock"
+    with contextlib.ExitStack() as held:
+        with _told(name):
+            os.makedirs(os.path.dirname(name), exist_ok=True, mode=0o700)
+            file = held.enter_context(open(name, "ab"))  # closed in what is started (PEP 446)
+        while not _is_taken(file):
             if not waits:
-                who = state.holder(f"{path}.lock")
+                who = state.holder(name)
                 raise errors.CopyRunning(f"another run of this job is under way{who}")
             stops.pause(_LOOK_S)
         yield
-    finally:
-        os.close(fd)
 
 
-def _open(path: str) -> int:
+def _is_taken(file: IO[bytes]) -> bool:
+    with _told(file.name), contextlib.suppress(BlockingIOError):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    return False
+
+
+@contextlib.contextmanager
+def _told(name: str) -> Iterator[None]:
     try:
-        os.makedirs(os.path.dirname(path), exist_ok=True, mode=0o700)
-        return os.open(path, os.O_RDWR | os.O_CREAT, 0o600)  # closed in what is started (PEP 446)
+        yield
     except OSError as error:
-        raise errors.CopyError(
-            f"{path}: {error.strerror}", "without a lock nothing runs; XDG_STATE_HOME names another"
-        ) from None
-
-
-def _is_taken(fd: int) -> bool:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError as error:
-        why = f"{state.folder()} cannot be locked: {error.strerror}"
-        raise errors.CopyError(why, "XDG_STATE_HOME names another folder") from None
-    return True
+        hint = "without a lock nothing runs; XDG_STATE_HOME names another folder"
+        raise errors.CopyError(f"{name}: {error.strerror}", hint) from None
 
 
 def _file_name(label: str, key: str) -> str:

@@ -144,6 +144,10 @@ class JobReader:
                     raise UsageError(f"several datasets would become {pairs[0][1]}", hint)
         except UsageError as error:
             self._wrong("destinations", in_words(error))
+        if len({job.manifest_of(each) for each in job.destinations}) < len(job.destinations):
+            text = "each destination has a manifest of its own: put {destination} into its name"
+            if job.manifest is not None and not self._has_datasets:
+                self._wrong("manifest", text)
         if job.after != "keep" and any(each.is_remote for each in sources):
             self._wrong("after", f'after = "{job.after}" is for sources on this machine')
 

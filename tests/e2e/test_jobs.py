@@ -24,7 +24,7 @@ from conftest import MakeServer, unavailable, until
 import pscp
 from pscp import errors
 from pscp.cli import kept
-from pscp.jobs import runner
+from pscp.jobs import copying, runner
 from pscp.jobs.history import History, history_of
 from pscp.jobs.job import Job
 from pscp.jobs.lock import locked, state_path
@@ -470,10 +470,10 @@ def test_sources_are_moved_into_a_folder(place: Place) -> None:
     assert os.listdir(place.home / "here") == [] and os.listdir(place.home / "done") == ["a"]
 
 
-def test_a_later_attempt_does_not_miss_what_was_removed(
-    place: Place, quick_retries: None, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("after", "attempts"), [("keep", 2), ("remove", 1)])
+def test_a_file_that_changed_is_tried_again_while_all_sources_are_there(
+    place: Place, quick_retries: None, monkeypatch: pytest.MonkeyPatch, after: str, attempts: int
 ) -> None:
-    """Whether they are removed before it, or by another destination's end in its midst."""
     place.fill("a", "b")
     copy, failed = pscp.copy, list[str]()
 
@@ -484,11 +484,11 @@ def test_a_later_attempt_does_not_miss_what_was_removed(
             return dataclasses.replace(result, failures=(Failure("a", "SourceChanged", "why"),))
         return result
 
-    monkeypatch.setattr(runner, "copy", copy_and_fail_once)
-    run = place.run_one(place.job(ends=2, after="remove", retry_for_s=600))
-    assert (run.outcome, run.files_removed) == (Outcome.DONE, 2)
+    monkeypatch.setattr(copying, "copy", copy_and_fail_once)
+    run = place.run_one(place.job(ends=2, after=after, retry_for_s=600))
+    assert run.destinations[1].attempts == attempts and failed
+    assert run.outcome == (Outcome.FAILED if after == "remove" else Outcome.DONE)
     assert place.arrived(0) == place.arrived(1) == {"a", "b"}
-    assert failed
 
 
 def test_a_killed_run_removes_nothing_that_one_destination_lacks(place: Place) -> None:

@@ -83,7 +83,7 @@ def test_every_key_is_taken(tmp_path: Path) -> None:
         report = { json = "r.json", html = "/r.html" }
         metrics = "m"
         ping = "https://example.org/ping"
-        manifest = "list.json"
+        manifest = "{destination}.json"
         sign = "~/key"
         keep-history = "30d"
         depends-on = "b"
@@ -279,6 +279,8 @@ def test_patterns_come_from_files_at_their_places(tmp_path: Path) -> None:
         (SOUND + "report = { pdf = 'x' }", 4, "'pdf' is none of"),
         (SOUND + "report = { html = 5 }", 4, "html must name a file"),
         (SOUND + "sign = 'k'", 4, "sign goes with manifest"),
+        (SOUND.replace('"h:d"', '["h:d", "i:d"]') + "manifest = 'm'", 4, "put {destination} into"),
+        (SOUND.replace('"h:d"', '["h:d", "h:/d"]') + "manifest = '{destination}'", 4, "of its own"),
         (SOUND + "depends-on = 'b'", 4, "there is no job 'b'"),
         (SOUND + "depends-on = ['a']", 4, "depends-on goes in a circle: a needs a"),
         (SOUND + "datasets = 'tank/a'", 4, "sources and datasets do not go together"),

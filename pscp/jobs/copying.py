@@ -1,0 +1,187 @@
+"""The copies of one run of a job, to all its destinations: of its files, or of its datasets.
+
+Not here: what comes before and after them (runner.py), which sources there are (sources.py), which
+files are left for later (settled.py), the limit (limits.py), the next attempt (attempts.py).
+Read next: ../deliveries.py.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import stat
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+from pscp import errors, state
+from pscp.api import copy
+from pscp.deliveries import Delivery, side_by_side
+from pscp.jobs import limits, sources
+from pscp.jobs.attempts import Attempts
+from pscp.jobs.job import Job
+from pscp.jobs.outcome import CommandRun, JobRun, Outcome
+from pscp.jobs.settled import Settled
+from pscp.jobs.watching import Notes, Watcher
+from pscp.locations import Location
+from pscp.options import Options
+from pscp.progress import Counters, Failure, Result, count, format_duration
+from pscp.transfer.job_terms import JobTerms
+from pscp.transfer.moves import Moves
+
+_ADDED = ("files_done", "bytes_done", "bytes_sent", "connections_lost")  # for datasets
+
+Show = Callable[[Counters], object]
+Look = Callable[[float, float, object], Settled]
+
+
+class Copying:
+    """The copies of one run. For the main thread, but for what is said to be for others."""
+
+    def __init__(self, job: Job, run: JobRun, path: str, watcher: Watcher, look: Look) -> None:
+        """`path` is that of the job's state, of which the run has the lock."""
+        self._job, self._run, self._path, self._watcher = job, run, path, watcher
+        self.settled = look(job.min_age_s, job.settled_for_s, state.recall(f"{path}.json"))
+        self._select = self.settled.is_ready if self.settled.is_needed else None
+        self._moves: Moves | None = None
+        left = self.settled.left if self.settled.is_needed else None
+        self.attempts = {
+            each: Attempts(each, job.retry_for_s, left) for each in dict.fromkeys(job.destinations)
+        }
+        self._lock = threading.Lock()  # one destination's end at a time is counted and told
+
+    @property
+    def moved(self) -> int:
+        """How many files were removed at the source, or moved there."""
+        return self._moves.moved if self._moves is not None else 0
+
+    def copy(self, keep: Callable[[CommandRun], object]) -> None:
+        """Copy to all destinations. Raises what ends the job as a whole.
+
+        `keep` takes what became of the command that lists sources.
+        """
+        if self._job.datasets:
+            self._to_all(self._replicate)
+            return
+        found = sources.find(self._job, keep)
+        ready = [each for each in found if self._is_ready(each)]
+        self._say(f"{count(len(ready), 'source')} of {len(found)}")
+        try:
+            if ready:
+                self._to_all(partial(self._copy, ready, self._terms()))
+            else:
+                for each in self.attempts.values():
+                    each.end(Outcome.NOTHING)
+        finally:
+            self._keep_state(
+                is_whole=not ready or all(each.has_result for each in self.attempts.values())
+            )
+
+    def _terms(self) -> JobTerms:
+        """Return what the copies to all destinations share."""
+        job = self._job
+        if job.after != "keep":
+            places = [self._folder(each) for each in self.attempts]
+            self._moves = Moves(places, job.move_to if job.after == "move" else None)
+        kbit_s = limits.limit_of(job) if job.limit or job.options.limit_kbit_s else None
+        return JobTerms(self._select, kbit_s, self._path, self._moves)
+
+    def _folder(self, destination: str) -> str:
+        """Return the destination of a copy; where the sources may be any number, a folder.
+
+        Else a night with one of them would make a file of the name that the folder was to have.
+        """
+        is_list = not self._job.sources or any(map(glob.has_magic, self._job.sources))
+        ends = destination.endswith(("/", ":"))
+        return f"{destination}/" if is_list and not ends else destination
+
+    def _is_ready(self, found: Location) -> bool:
+        """Return whether a source is to be copied; what is no file here is for the copy to see."""
+        if found.is_remote or self._select is None:
+            return True
+        try:
+            status = os.stat(found.path)
+        except OSError:
+            return True
+        return not stat.S_ISREG(status.st_mode) or self._select(
+            found.path, status.st_size, status.st_mtime_ns, status.st_ino
+        )
+
+    def _keep_state(self, *, is_whole: bool) -> None:
+        if self._select is not None:
+            known = self.settled.state(is_whole=is_whole)
+            if not state.remember(f"{self._path}.json", known):
+                self._say(f"{state.folder()} cannot be written: what has settled is not known")
+
+    def _to_all(self, deliver: Callable[[str, Show], Result]) -> None:
+        def watched(destination: str, show: Show) -> Result:
+            def show_both(now: Counters) -> None:
+                show(now)
+                self._watcher.goes_on(self._job, destination, now)
+
+            return deliver(destination, show_both)
+
+        names, max_hosts = list(self.attempts), self._job.max_hosts
+        side_by_side(names, watched, self._again, max_hosts=max_hosts, shares=len(names) > 1)
+
+    # --- for the destinations' threads
+
+    def _copy(self, ready: list[Location], terms: JobTerms, destination: str, show: Show) -> Result:
+        return copy(
+            ready, self._folder(destination), options=self._options(destination),
+            reporter=Notes(self._watcher, self._job.name, destination), progress=show,
+            keep_digests=False, terms=terms,
+        )  # fmt: skip
+
+    def _options(self, destination: str) -> Options:
+        """Return the options of a copy, with the place of its manifest. Raises CopyError."""
+        job, options = self._job, self._job.chosen(destination).options
+        path = job.manifest_of(destination, self._run.run, self._run.started_s)
+        if path is None:
+            return options
+        try:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+        except OSError as error:
+            raise errors.CopyError(f"manifest {path}: {error.strerror}") from None
+        return replace(options, manifest=path, sign=job.sign)
+
+    def _again(self, delivery: Delivery) -> float | None:
+        """Count an attempt that has ended; return the seconds until the next one, or None."""
+        with self._lock:
+            attempts = self.attempts[delivery.destination]
+            pause_s = attempts.add(delivery)
+            if self._moves is not None and (delivery.result is not None or self.moved):
+                pause_s = None  # another one would miss what was removed at the source
+            then = "" if pause_s is None else f"; again in {format_duration(pause_s)}"
+            why = f" ({attempts.message})" if attempts.message else ""
+            self._say(f"{delivery.destination}: {attempts.outcome}{why}{then}")
+            return pause_s
+
+    def _replicate(self, destination: str, show: Show) -> Result:
+        """Replicate all datasets to a destination, one after the other."""
+        from pscp.zfs.replicate import replicate  # here: few jobs need it
+        from pscp.zfs.settings import Settings
+
+        job, options = self._job, self._job.chosen(destination).options
+        if job.limit:  # the one that holds when it begins: a stream has no other
+            options = replace(options, limit_kbit_s=limits.limit_of(job)())
+        whole, files, failures = Counters(), 0, list[Failure]()
+
+        def added(now: Counters) -> Counters:
+            return Counters(**{name: getattr(whole, name) + getattr(now, name) for name in _ADDED})
+
+        for dataset, to in job.replications(destination):
+            found = replicate(
+                dataset, to, options=options,
+                settings=Settings(**job.dataset_options),  # type: ignore[arg-type]
+                reporter=Notes(self._watcher, job.name, destination),
+                progress=lambda now: show(added(now)),
+            )  # fmt: skip
+            files, failures = files + found.files, [*failures, *found.failures]
+            whole.add(files_done=found.files, bytes_done=found.bytes, bytes_sent=found.bytes_sent)
+            show(added(Counters()))
+        return Result(files=files, failures=tuple(failures))
+
+    def _say(self, text: str) -> None:
+        self._watcher.says(self._job.name, text)
