@@ -181,6 +181,17 @@ def test_what_cannot_be_is_refused_before_anything(
     assert not list(push.destination.iterdir())
 
 
+def test_a_link_is_never_replaced(push: Way) -> None:
+    """/dev/stdout is one, to a file where the output goes to a file."""
+    fill(push)
+    link = push.source.parent / "link"
+    link.with_name("target").write_text("as it was")
+    link.symlink_to("target")
+    ran = push.command("-r", "--manifest", str(link), names=["data"])
+    assert ran.code == 2 and "is no file that can be replaced" in ran.err
+    assert link.is_symlink() and link.read_text() == "as it was"
+
+
 def test_sha256sum_reads_its_own_form(push: Way) -> None:
     fill(push)
     manifest = made(push, name="SHA256SUMS")
