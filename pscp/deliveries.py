@@ -160,6 +160,8 @@ def _checked(
             raise errors.UsageError(f"{each.text}: the source of a fan-out is on this machine")
     if options.manifest is not None:
         raise errors.UsageError("--manifest is of one destination: verify each with its own")
+    if options.direct:
+        raise errors.UsageError("--direct is from host to host: a fan-out is from this machine")
     if options.files_from == "-":
         raise errors.UsageError("standard input is read once: --files-from takes a file here")
     return places

@@ -84,7 +84,10 @@ def told(delivery: Delivery, options: Options) -> list[str]:
         return [f"pscp: {delivery.destination}: {delivery.error.message}", *hint]
     assert delivery.result is not None
     cost = f"{format_bytes(delivery.bytes_read)} read for it, {delivery.cpu_s:.2f} s of CPU"
-    return [f"{closing_line(delivery.result, options, delivery.destination)}; {cost}"]
+    text = f"{closing_line(delivery.result, options, delivery.destination)}; {cost}"
+    if options.check or options.dry_run or options.transfer_test:  # that line names no place
+        return [f"{delivery.destination}: {text}"]
+    return [text]
 
 
 def together(found: Sequence[Delivery]) -> str:

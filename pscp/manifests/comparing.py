@@ -74,7 +74,8 @@ class _Compared:
             what: What = "missing" if is_missing else "unreadable"
             add(self.path, what, "missing" if failure is None else failure["message"])
         elif not is_file(there):
-            add(self.path, "missing", f"is a {there.kind} there, not a file")
+            kind = "special file" if there.kind == "other" else there.kind
+            add(self.path, "missing", f"is a {kind} there, not a file")
         elif record.size_bytes not in (None, there.size_bytes):
             sizes = f"{there.size_bytes} bytes, not {record.size_bytes}"
             add(self.path, "size", f"has another size: {sizes}")

@@ -46,7 +46,9 @@ class Making:
         self._form = formats.format_of(self._path, options.manifest_format)
         self._good = Spool()  # paths, and digests with -s
         folder = os.path.dirname(self._path) or "."
-        if os.path.lexists(self._path) and not os.path.isfile(self._path):
+        # A link would be replaced by the rename: also /dev/stdout, for root.
+        is_file = os.path.isfile(self._path) and not os.path.islink(self._path)
+        if os.path.lexists(self._path) and not is_file:
             raise UsageError(f"--manifest {self._path}: is no file that can be replaced")
         if not os.path.isdir(folder) or not os.access(folder, os.W_OK):
             raise UsageError(f"--manifest {self._path}: {folder} is no folder that can be written")

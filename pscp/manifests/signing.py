@@ -109,14 +109,17 @@ def _check(file: str, name: str, what: list[str]) -> str:
 def _run(
     argv: list[str], stdin: IO[bytes] | int, more: Mapping[str, str] = MappingProxyType({})
 ) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(
-        [_program(), *argv],
-        stdin=stdin,
-        capture_output=True,
-        timeout=_PATIENCE_S,
-        check=False,
-        env={**os.environ, **more},
-    )
+    try:
+        return subprocess.run(
+            [_program(), *argv],
+            stdin=stdin,
+            capture_output=True,
+            timeout=_PATIENCE_S,
+            check=False,
+            env={**os.environ, **more},
+        )
+    except subprocess.TimeoutExpired:
+        return subprocess.CompletedProcess(argv, 1, b"", b"ssh-keygen did not end")
 
 
 def _key_of(said: str) -> str:

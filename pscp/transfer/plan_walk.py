@@ -261,6 +261,7 @@ class PlanWalk(threading.Thread):
         return item
 
     def _check_name(self, item: Placed) -> Placed:
+        self._check_expected(item.entry)
         self._check_backup(item.entry)
         self._check_alone(item.entry)
         return item
@@ -280,6 +281,11 @@ class PlanWalk(threading.Thread):
     def _refuse(self, failure: Failure) -> None:
         self._terms.counters.add(files_total=1)
         self._queue.run_alone(lambda: self._copy.results.failed(answers.from_source(failure)))
+
+    def _check_expected(self, entry: tree.Entry) -> None:
+        """Raise Refusal for what is no file where one with a certain digest is to land."""
+        if entry.path in self._terms.job.expected and entry.kind == tree.FOLDER:
+            raise failures.Refusal(failures.UNSUPPORTED, entry.path, "is a folder, not a file")
 
     def _check_backup(self, entry: tree.Entry) -> None:
         """Raise Refusal for a name that the backup of another file may get in this very copy."""

@@ -192,6 +192,7 @@ def test_what_makes_no_sense_is_refused_before_anybody_is_asked(hosts: Hosts) ->
         ([a, "here"], {}, "is HOST:PATH"),
         ([a, b], {"max_hosts": 0}, "1 or more"),
         ([a, b], {"files_from": "-"}, "read once"),
+        ([a, b], {"direct": True}, "from host to host"),
     ):
         with pytest.raises(pscp.UsageError, match=words):
             fan_out(hosts, *to, **more)
@@ -215,6 +216,17 @@ def test_the_command_tells_each_destination_and_what_it_cost(hosts: Hosts) -> No
     assert last.startswith("2 of 2 destinations complete in ") and "CPU here: " in last
     assert "9.4 MB read" in last
     assert typed(hosts, "--fan-out", "-q", f"{hosts.source}/big", *to) == Ran(0, "", "")
+
+
+@pytest.mark.parametrize("word", ["-n", "--check", "-t"])
+def test_what_would_be_is_told_of_each_destination(hosts: Hosts, word: str) -> None:
+    hosts.fill("file", 100)
+    to = [hosts.good("a"), hosts.good("b")]
+    ran = typed(hosts, "--fan-out", word, f"{hosts.source}/file", *to)
+    lines = ran.err.splitlines()
+    assert [line.startswith(f"{each}: ") for line, each in zip(lines, to, strict=False)] == [
+        True, True,
+    ], ran  # fmt: skip
 
 
 def test_json_names_the_destination_of_each_event(hosts: Hosts) -> None:

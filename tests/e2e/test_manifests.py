@@ -19,6 +19,7 @@ import pytest
 
 import pscp
 from e2e.ways import COMMAND_S, VERIFY, Ran, Way
+from pscp.manifests import signing
 from pscp.values import MIB
 
 CHUNK_BYTES = 4 * MIB
@@ -180,6 +181,17 @@ def test_what_cannot_be_is_refused_before_anything(
     assert not list(push.destination.iterdir())
 
 
+def test_a_link_is_never_replaced(push: Way) -> None:
+    """/dev/stdout is one, to a file where the output goes to a file."""
+    fill(push)
+    link = push.source.parent / "link"
+    link.with_name("target").write_text("as it was")
+    link.symlink_to("target")
+    ran = push.command("-r", "--manifest", str(link), names=["data"])
+    assert ran.code == 2 and "is no file that can be replaced" in ran.err
+    assert link.is_symlink() and link.read_text() == "as it was"
+
+
 def test_sha256sum_reads_its_own_form(push: Way) -> None:
     fill(push)
     manifest = made(push, name="SHA256SUMS")
@@ -267,6 +279,16 @@ def test_each_way_of_being_different(side: Way) -> None:
     assert ran.code == 1 and "data/é" not in ran.out and "stranger" not in ran.out
     assert "data/large: has another content in chunk 1 of 3" in ran.out
     assert "5 of 41 files" in ran.err
+
+
+def test_a_special_file_is_not_opened(push: Way) -> None:
+    fill(push)
+    manifest = made(push)
+    there = push.destination / "data" / "exact"
+    there.unlink()
+    os.mkfifo(there)
+    ran = verified(push, manifest)
+    assert (ran.code, ran.out) == (1, "data/exact: is a special file there, not a file\n")
 
 
 def test_what_cannot_be_read_is_told(powerless: Way) -> None:
@@ -406,6 +428,23 @@ def test_a_source_with_other_bytes_is_refused(side: Way) -> None:
     assert not [path for path in there.rglob(".*")]
 
 
+def test_a_folder_of_the_source_repairs_no_file(push: Way) -> None:
+    """Nor does it come in its place, where it would stand in the way of a good repair."""
+    data = fill(push)
+    manifest = made(push, "-p")
+    there = push.destination / "data" / "exact"
+    there.unlink()
+    (data / "exact").rename(data / "good")
+    (data / "exact").mkdir()
+    words = ("--repair", f"{push.sent_from}{push.source}")
+    ran = verified(push, manifest, *words)
+    assert ran.code == 1 and "data/exact: is a folder, not a file" in ran.err, ran
+    assert "data/exact: missing" in ran.out and not os.path.lexists(there)
+    (data / "exact").rmdir()
+    (data / "good").rename(data / "exact")
+    assert verified(push, manifest, *words).code == 0
+
+
 # --- signatures
 
 
@@ -461,6 +500,20 @@ def test_what_is_not_signed_rightly_is_refused_before_anything_is_read(
     assert "its signature is not right" in refused()
     Path(f"{manifest}.sig").unlink()
     assert "is not signed" in refused(*allowed)
+
+
+def test_a_program_that_does_not_end_is_ended(
+    push: Way, key: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(push)
+    manifest = made(push, "--sign", str(key))
+    program = key.parent / "ssh-keygen"
+    program.write_text("#!/bin/sh\nexec sleep 100\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{key.parent}:{os.environ['PATH']}")
+    monkeypatch.setattr(signing, "_PATIENCE_S", 0.1)
+    with pytest.raises(pscp.errors.BadManifest, match="ssh-keygen did not end"):
+        pscp.verify(manifest, push.destination)
 
 
 def test_a_manifest_never_stands_beside_an_earlier_ones_signature(push: Way, key: Path) -> None:
