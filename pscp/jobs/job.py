@@ -63,8 +63,6 @@ class Job:
     report: tuple[tuple[str, str], ...] = ()  # ("json" | "text" | "html", file)
     metrics: str | None = None  # a file for node_exporter's textfile collector
     ping: str | None = None  # a URL, in the manner of healthchecks
-    manifest: str | None = None  # a file that lists what was copied
-    sign: str | None = None  # an SSH key to sign the manifest with
     keep_history_s: int = 365 * 24 * 3600
 
     def chosen(self, destination: str) -> Chosen:

@@ -178,7 +178,7 @@ def test_wrong_use_is_told_in_a_line(world: World) -> None:
     file = "jobs.toml"
     assert (ran.code, ran.out, ran.err.splitlines()) == (
         2, "", [
-            f"{file}:4: port: 'x' is not a whole number",
+            f"{file}:4: job.records.port: 'x' is not a whole number",
             f"{file}:5: there is no 'confi'; did you mean config?",
             "pscp-run: nothing was run",
         ],
