@@ -3,8 +3,8 @@
 Nothing is contacted and nothing is run. A relative path begins at the file's own folder, so that
 a job does the same from cron, from systemd and by hand.
 
-Not here: where a key stands (positions.py), which keys there are (schema.py), what a value may be
-(kinds.py), what does not go together in a job (one_job.py).
+Not here: where a key stands (positions.py), what a key and its value may be (schema.py), what does not
+go together in a job (one_job.py).
 Read next: one_job.py.
 """
 
@@ -23,7 +23,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from pscp.errors import UsageError
-from pscp.jobs import kinds, schema
+from pscp.jobs import schema
 from pscp.jobs.job import Job
 from pscp.jobs.metrics import file_of
 from pscp.jobs.one_job import JobReader, Table
@@ -38,7 +38,7 @@ _DEPTHS: dict[object, int] = {"job": 3, "host": 3, "defaults": 2}  # of the keys
 _PLAIN = {
     "bool_type": "must be true or false",
     "dict_type": "must be a table",
-    "extra_forbidden": f"has no other keys than {', '.join(kinds.Reports.__annotations__)}",
+    "string_pattern_mismatch": 'must be a time of day, such as "08:00-20:00", or "else"',
     "int_type": "must be a whole number",
     "string_type": "must be a text",
     "too_short": "is empty",
@@ -170,7 +170,7 @@ def _unknown(*place: str) -> str:
         return f"{key} makes no sense in a job: {schema.REFUSED[key]}"
     if tables and key in schema.TABLES["job"].__annotations__:
         return f"{key} cannot be in {'.'.join(tables)}: it belongs to a job"
-    if tables and key in schema.every_option():
+    if tables and key in schema.EVERY:
         return f"{key} makes no sense in a job: it is for the command line"
     known = schema.TABLES[tables[0]].__annotations__ if tables else schema.TABLES
     return f"there is no {key!r}{nearest(key.replace('_', '-'), known)}"

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pscp.locations import parse_location
 from pscp.options import Options
 
+IF_RUNNING = ("skip", "wait", "fail")
+
 
 @dataclass(frozen=True)
 class Span:
@@ -52,7 +54,7 @@ class Job:
     settled_for_s: int = 0  # so is one that was not seen unchanged for so long
     max_hosts: int | None = None  # destinations at once; None: all
     depends_on: tuple[str, ...] = ()  # jobs that have to be done, in the same run, first
-    if_running: str = "fail"  # or "skip", "wait"
+    if_running: str = "fail"  # one of IF_RUNNING
     # What follows. A text is run by /bin/sh, a list as it is.
     after: str = "keep"  # or "remove", "move"
     move_to: str | None = None  # the folder of after = "move DIR"

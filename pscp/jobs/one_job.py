@@ -1,6 +1,6 @@
 """Makes a Job of its table in jobs.toml, and says what in it does not go together.
 
-Not here: values that are wrong alone (kinds.py), other tables and jobs (config.py).
+Not here: values that are wrong alone (schema.py), other tables and jobs (config.py).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from pscp.cli.filter_files import with_files
 from pscp.errors import UsageError
-from pscp.jobs import kinds, schema
+from pscp.jobs import schema
 from pscp.jobs.job import Chosen, Job
 from pscp.jobs.positions import Place
 from pscp.locations import check_direction, parse_location
@@ -26,7 +26,7 @@ _KINDS_OF_SOURCES = ("sources", "sources-from", "sources-command", "datasets")
 _MADE_HERE = ("destinations", "sources", "sources-command", "limit", "after", "report")
 # The other keys are fields of Job; 0 is the field's default.
 _FIELDS = {
-    key: key.replace("-", "_") + ("_s" if each.kind is kinds.Seconds else "")
+    key: key.replace("-", "_") + ("_s" if each.kind is schema.Seconds else "")
     for key, each in schema.OWN.items()
     if key not in _MADE_HERE
 }
@@ -74,7 +74,7 @@ class JobReader:
             options=chosen.options,
             words=chosen.words,
             dataset_options=settings,
-            limit=given["limit"].spans if "limit" in given else (),
+            limit=given.get("limit", ((), None))[0],
             after=after,
             move_to=move_to,
             report=tuple(given.get("report", {}).items()),
@@ -123,7 +123,7 @@ class JobReader:
         return tuple(
             text
             if self._has_datasets or parse_location(text).is_remote
-            else kinds.whole(text, folder)
+            else schema.whole(text, folder)
             for text in self._given().get(key, ())
         )
 
@@ -141,7 +141,7 @@ class JobReader:
                     hint = 'with a "/" behind it they go below it, by their last names'
                     raise UsageError(f"several datasets would become {pairs[0][1]}", hint)
         except UsageError as error:
-            self._wrong("destinations", kinds.in_words(error))
+            self._wrong("destinations", schema.in_words(error))
         if job.after != "keep" and any(each.is_remote for each in sources):
             self._wrong("after", f'after = "{job.after}" is for sources on this machine')
         if job.options.manifest is not None and len(job.destinations) > 1:
@@ -156,8 +156,8 @@ class JobReader:
         """
         given = self._given(*host)
         words: Words = {key: each for key, each in given.items() if key in schema.OPTIONS}
-        if "limit" in given and given["limit"].rest_kbit_s is not None:
-            words["limit"] = (f"--limit={given['limit'].rest_kbit_s}",)
+        if (kbit_s := given.get("limit", ((), None))[1]) is not None:
+            words["limit"] = (f"--limit={kbit_s}",)
         words.setdefault("batch", ("--batch",))
         causes: list[str] = []
         while True:
@@ -170,7 +170,7 @@ class JobReader:
                 cause = self._cause(words, error)
                 tables = (self.own, *host, self.defaults)
                 table = next((each for each in tables if cause in each.values), self.own)
-                self.say((*table.place, cause), f"{table.name}: {kinds.in_words(error)}")
+                self.say((*table.place, cause), f"{table.name}: {schema.in_words(error)}")
                 if not cause:
                     return Chosen(Options()), {}
                 causes.append(cause)
