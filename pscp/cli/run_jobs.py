@@ -43,5 +43,6 @@ def run_jobs(config: Config, command: Command) -> int:
                 write_line(sys.stderr, f"{NAME}: {line}")
 
     history = history_of(config.path, note)
-    with Teller(history, note, is_verbose=command.verbose) as teller:
+    reports, is_verbose = command.reports, command.verbose
+    with Teller(history, note, reports=reports, is_verbose=is_verbose) as teller:
         return exit_code(run(jobs, history, config.path, teller))

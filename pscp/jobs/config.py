@@ -3,8 +3,8 @@
 Nothing is contacted and nothing is run. A relative path begins at the file's own folder, so that
 a job does the same from cron, from systemd and by hand.
 
-Not here: where a key stands (positions.py), what a key and its value may be (schema.py), what does not
-go together in a job (one_job.py).
+Not here: where a key stands (positions.py), which keys and values there are (schema.py), what does
+not go together in a job (one_job.py).
 Read next: one_job.py.
 """
 
@@ -16,7 +16,7 @@ import os
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import ValidationError
@@ -25,7 +25,6 @@ from pydantic_core import ErrorDetails
 from pscp.errors import UsageError
 from pscp.jobs import schema
 from pscp.jobs.job import Job
-from pscp.jobs.metrics import file_of
 from pscp.jobs.one_job import JobReader, Table
 from pscp.jobs.positions import Place, lines_of
 from pscp.terminal_text import printable
@@ -53,37 +52,32 @@ class Config:
     jobs: dict[str, Job]  # in the order of the file
 
 
+@dataclass(frozen=True)
 class Mistakes:
     """What is wrong with a file, line by line."""
 
-    def __init__(self, path: str, lines: Mapping[Place, int]) -> None:
-        self._path = path
-        self._lines = lines
-        self._found: set[tuple[int, str]] = set()
-
-    def __len__(self) -> int:
-        return len(self._found)
+    path: str
+    lines: Mapping[Place, int]
+    found: set[tuple[int, str]] = field(default_factory=set)
 
     def add(self, place: Place, text: str) -> None:
         """Note what is wrong at a place, or in it."""
-        while place not in self._lines:
+        while place not in self.lines:
             place = place[:-1]
-        self._found.add((self._lines[place], printable(text)))
+        self.found.add((self.lines[place], printable(text)))
 
     def raise_any(self) -> None:
-        if self._found:
-            raise UsageError(
-                "\n".join(f"{self._path}:{line}: {text}" for line, text in sorted(self._found)),
-                "nothing was run",
-            )
+        if self.found:
+            lines = (f"{self.path}:{line}: {text}" for line, text in sorted(self.found))
+            raise UsageError("\n".join(lines), "nothing was run")
 
 
 def load(path: str) -> Config:
     """Read and check a file of jobs. Raises UsageError, with a line for each mistake."""
     document, lines = _parsed(path, _read(path))
-    found = Mistakes(path, lines)
+    wrong = Mistakes(path, lines)
     folder = os.path.dirname(os.path.abspath(path))
-    checked = _checked(document, folder, found)
+    checked = _checked(document, folder, wrong)
 
     def table(*place: str) -> Table:
         values, in_order = checked, document
@@ -93,15 +87,14 @@ def load(path: str) -> Config:
 
     hosts = {name: table("host", name) for name in checked.get("host", {})}
     jobs = {
-        name: JobReader(table("job", name), table("defaults"), hosts, folder, found.add).job()
+        name: JobReader(table("job", name), table("defaults"), hosts, folder, wrong.add).job()
         for name in document.get("job", {})
     }
-    _check_names(jobs, found)
-    _check_dependencies(jobs, found)
-    _check_files(jobs, found)
-    if not found:
-        _check_hosts(jobs, hosts, found)
-    found.raise_any()
+    _check_names(jobs, wrong)
+    _check_dependencies(jobs, wrong)
+    _check_files(jobs, wrong)
+    _check_hosts(jobs, hosts, wrong)
+    wrong.raise_any()
     return Config(path, jobs)
 
 
@@ -133,7 +126,7 @@ def _parsed(path: str, text: str) -> tuple[dict[str, Any], dict[Place, int]]:
         raise UsageError(f"{path}:1: is nested too deep", "nothing was run") from None
 
 
-def _checked(document: dict[str, Any], folder: str, found: Mistakes) -> dict[str, Any]:
+def _checked(document: dict[str, Any], folder: str, wrong: Mistakes) -> dict[str, Any]:
     """Return the document as it is read; what is wrong with a key alone is noted and taken out."""
     while True:
         try:
@@ -141,25 +134,24 @@ def _checked(document: dict[str, Any], folder: str, found: Mistakes) -> dict[str
         except ValidationError as errors:
             for error in errors.errors(include_url=False, include_input=False):
                 depth = _DEPTHS.get(error["loc"][0], 1)
-                found.add(*_mistake(error, depth))
+                wrong.add(*_mistake(error, depth))
                 table: Any = document
                 *tables, key = error["loc"][:depth]
                 for name in tables:
                     table = table[name]
                 table.pop(key, None)
-                if len(found) >= MAX_MISTAKES:
-                    found.raise_any()
+                if len(wrong.found) >= MAX_MISTAKES:
+                    wrong.raise_any()
 
 
 def _mistake(error: ErrorDetails, depth: int) -> tuple[Place, str]:
     """Return where pydantic has found a mistake, and what it is."""
     place = error["loc"]
-    if error["type"] == "extra_forbidden" and len(place) == depth:
+    if error["type"] == "extra_forbidden":
         return place, _unknown(*map(str, place))
-    cause = error.get("ctx", {}).get("error")
-    given = cause.args if isinstance(cause, ValueError) else ()
-    plain = _PLAIN.get(error["type"], error["msg"].replace("Input should", "must"))
-    text, *inner = given or (plain,)
+    text, *inner = [_PLAIN.get(error["type"], error["msg"].replace("Input should", "must"))]
+    if error["type"] == "value_error":
+        text, *inner = error["ctx"]["error"].args
     return (*place, *inner), f"{'.'.join(map(str, place[:depth]))}: {text}"
 
 
@@ -181,45 +173,45 @@ def nearest(word: str, words: Iterable[str]) -> str:
     return f"; did you mean {close[0]}?" if close else ""
 
 
-def _check_names(jobs: Mapping[str, Job], found: Mistakes) -> None:
+def _check_names(jobs: Mapping[str, Job], wrong: Mistakes) -> None:
     for name in jobs:
         if not JOB_NAME.fullmatch(name):
-            found.add(("job", name), f"{name!r}: a job's name has letters, digits and _ . + -")
-    if not jobs and not found:
-        found.add(("job",), "there is no job: give it a table such as [job.NAME]")
+            wrong.add(("job", name), f"{name!r}: a job's name has letters, digits and _ . + -")
+    if not jobs and not wrong.found:
+        wrong.add(("job",), "there is no job: give it a table such as [job.NAME]")
 
 
-def _check_dependencies(jobs: Mapping[str, Job], found: Mistakes) -> None:
+def _check_dependencies(jobs: Mapping[str, Job], wrong: Mistakes) -> None:
     for job in jobs.values():
         for number, name in enumerate(job.depends_on):
             if name not in jobs:
                 text = f"depends-on: there is no job {name!r}{nearest(name, jobs)}"
-                found.add(("job", job.name, "depends-on", number), text)
+                wrong.add(("job", job.name, "depends-on", number), text)
     try:
         graphlib.TopologicalSorter({job.name: job.depends_on for job in jobs.values()}).prepare()
     except graphlib.CycleError as error:
         circle = error.args[1]
         text = f"depends-on goes in a circle: {' needs '.join(circle[::-1])}"
-        found.add(("job", min(circle, key=[*jobs].index), "depends-on"), text)
+        wrong.add(("job", min(circle, key=[*jobs].index), "depends-on"), text)
 
 
-def _check_files(jobs: Mapping[str, Job], found: Mistakes) -> None:
+def _check_files(jobs: Mapping[str, Job], wrong: Mistakes) -> None:
     """Note what would be written over: a file that two keys name, of one job or of two."""
     owners: dict[str, str] = {}
     for job in jobs.values():
-        metrics = job.metrics and file_of(job.metrics, job.name)  # in a folder each has its own
-        reports = (("report", file) for _, file in job.report)
-        for key, file in (("manifest", job.options.manifest), ("metrics", metrics), *reports):
-            if file is not None and (path := os.path.realpath(file)) in owners:
+        files = [("manifest", job.options.manifest), ("metrics", job.metrics)]
+        for key, file in (*files, *(("report", file) for _, file in job.report)):
+            if not file or (key == "metrics" and (file.endswith("/") or os.path.isdir(file))):
+                continue  # in a folder of metrics each job has a file of its own
+            if (path := os.path.realpath(file)) in owners:
                 text = f"{key}: {file} is written by {owners[path]} as well"
-                found.add(("job", job.name, key), text)
-            elif file is not None:
-                owners[path] = f"the {key} of job.{job.name}"
+                wrong.add(("job", job.name, key), text)
+            owners[path] = f"the {key} of job.{job.name}"
 
 
-def _check_hosts(jobs: Mapping[str, Job], hosts: Iterable[str], found: Mistakes) -> None:
+def _check_hosts(jobs: Mapping[str, Job], hosts: Iterable[str], wrong: Mistakes) -> None:
     """Note each host that no job knows: what is said for it would never hold."""
     known = {name for job in jobs.values() for name in job.by_host}
     for name in hosts:
-        if name not in known:
-            found.add(("host", name), f"host.{name}: no job sends anything there, or from there")
+        if name not in known and not wrong.found:  # else it may be known to a job that is wrong
+            wrong.add(("host", name), f"host.{name}: no job sends anything there, or from there")

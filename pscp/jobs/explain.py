@@ -12,7 +12,7 @@ import re
 import shlex
 from collections.abc import Sequence
 
-from pscp.jobs.job import Job, Span
+from pscp.jobs.job import Job
 from pscp.locations import parse_location
 
 # What a shell takes as it is, or for a pattern where the job has one too.
@@ -90,18 +90,13 @@ def _shell(command: str | tuple[str, ...]) -> str:
 
 
 def _comments(job: Job) -> list[str]:
-    found = [f"# {_time(each)}: {_rate(each)}" for each in job.limit]
+    found = []
+    for each in job.limit:
+        times = (f"{at // 60:02}:{at % 60:02}" for at in (each.begins_min, each.ends_min))
+        rate = "no --limit" if each.kbit_s is None else f"--limit={each.kbit_s}"
+        found.append(f"# {'-'.join(times)}: {rate}")
     if job.settled_for_s:
         found.append(f"# files not seen unchanged for {job.settled_for_s} s are left for later")
     if job.depends_on:
         found.append(f"# after: {' '.join(job.depends_on)}")
     return found
-
-
-def _time(span: Span) -> str:
-    ends = (divmod(minute, 60) for minute in (span.begins_min, span.ends_min))
-    return "-".join(f"{hour:02}:{minute:02}" for hour, minute in ends)
-
-
-def _rate(span: Span) -> str:
-    return "no --limit" if span.kbit_s is None else f"--limit={span.kbit_s}"
