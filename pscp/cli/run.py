@@ -14,12 +14,12 @@ import os
 import sys
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pscp.cli import copy, zfs
 from pscp.cli.arguments import Parser
 from pscp.errors import Interrupted, UsageError
-from pscp.jobs.job import IF_RUNNING, Job
+from pscp.jobs.job import IF_RUNNING, Command, Job
 from pscp.terminal_text import write_line
 
 if TYPE_CHECKING:
@@ -37,19 +37,7 @@ EPILOG = (
     "another run of the job is under way, 7 nothing to do, 130 and 143 ended by a signal."
 )
 _INSTEAD = ("list", "explain", "dry_run", "check", "status")  # of running the jobs
-_FORMS = ("json", "text", "html")  # of a report
-
-
-class Command(NamedTuple):
-    """A command line that makes sense."""
-
-    jobs: tuple[str, ...]  # names, in the order of the file
-    if_running: str | None = None  # instead of what the jobs say
-    reports: tuple[tuple[str, str], ...] = ()  # of all that is run: forms and files
-    json: bool = False
-    html: str | None = None
-    quiet: bool = False
-    verbose: bool = False
+FORMS = ("json", "text", "html")  # of a report
 
 
 def make_parser() -> Parser:
@@ -104,8 +92,8 @@ def _act(words: list[str]) -> int:
     if {"json", "html"} & values.keys() and instead != ["status"]:
         raise UsageError("--json and --html go with --status")
     for form, _ in values.get("reports", ()):
-        if form not in _FORMS or instead:
-            raise UsageError(f"--report {form}: a run has reports: {', '.join(_FORMS)}")
+        if form not in FORMS or instead:
+            raise UsageError(f"--report {form}: a run has reports: {', '.join(FORMS)}")
     config = read_config(values.pop("config", None))
     if config is None:
         return UsageError.exit_code
@@ -180,8 +168,8 @@ def show_jobs(jobs: Sequence[Job]) -> int:
 
 
 def _row(job: Job) -> tuple[str, str, str, str]:
-    listed = f"lists of {job.sources_from or job.sources_command[-1]}"
-    sources = ", ".join(job.sources or job.datasets) or listed
+    listed = job.sources_from or " ".join(job.sources_command)
+    sources = ", ".join(job.sources or job.datasets) or f"what {listed} lists"
     return job.name, sources, ", ".join(job.destinations), ", ".join(job.depends_on)
 
 

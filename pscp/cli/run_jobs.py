@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 from pscp.endpoint import system
 from pscp.jobs.ending import NAME
 from pscp.jobs.history import history_of
+from pscp.jobs.job import Command
 from pscp.jobs.outcome import exit_code
 from pscp.jobs.runner import ordered, run
 from pscp.jobs.telling import Teller
 from pscp.terminal_text import write_line
 
 if TYPE_CHECKING:
-    from pscp.cli.run import Command
     from pscp.jobs.config import Config
 
 

@@ -7,6 +7,7 @@ Read next: outcome.py.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from pscp.locations import parse_location
 from pscp.options import Options
@@ -81,3 +82,15 @@ class Job:
             (dataset, destination + name if is_below else destination)
             for dataset, name in zip(self.datasets, names, strict=True)
         )
+
+
+class Command(NamedTuple):
+    """What a command line asks for."""
+
+    jobs: tuple[str, ...]  # names, in the order of the file
+    if_running: str | None = None  # instead of what the jobs say
+    reports: tuple[tuple[str, str], ...] = ()  # of all that is run: forms and files
+    json: bool = False
+    html: str | None = None
+    quiet: bool = False
+    verbose: bool = False
