@@ -87,13 +87,15 @@ def _act(words: list[str]) -> int:
     values, names = make_parser().read(words)
     instead = [name for name in _INSTEAD if values.pop(name, False)]
     if len(instead) > 1:
-        both = " and ".join(f"--{name.replace('_', '-')}" for name in instead[:2])
+        both = " and ".join(f"--{name}" for name in instead[:2]).replace("_", "-")
         raise UsageError(f"{both} do not go together")
     if {"json", "html"} & values.keys() and instead != ["status"]:
         raise UsageError("--json and --html go with --status")
+    if instead and "reports" in values:
+        raise UsageError("--report is of jobs that are run")
     for form, _ in values.get("reports", ()):
-        if form not in FORMS or instead:
-            raise UsageError(f"--report {form}: a run has reports: {', '.join(FORMS)}")
+        if form not in FORMS:
+            raise UsageError(f"--report {form}: a report is one of {', '.join(FORMS)}")
     config = read_config(values.pop("config", None))
     if config is None:
         return UsageError.exit_code

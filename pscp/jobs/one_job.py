@@ -159,28 +159,19 @@ class JobReader:
         if (kbit_s := given.get("limit", ((), None))[1]) is not None:
             words["limit"] = (f"--limit={kbit_s}",)
         words.setdefault("batch", ("--batch",))
-        causes: list[str] = []
-        while True:
-            try:
-                return self._options(words)
-            except UsageError as error:
-                # What follows from an option that was taken out is no mistake of the user's.
-                if any(f"--{cause}" in error.message for cause in causes):
-                    return Chosen(Options()), {}
-                cause = self._cause(words, error)
-                tables = (self.own, *host, self.defaults)
-                table = next((each for each in tables if cause in each.values), self.own)
-                self.say((*table.place, cause), f"{table.name}: {schema.in_words(error)}")
-                if not cause:
-                    return Chosen(Options()), {}
-                causes.append(cause)
-                del words[cause]
+        try:
+            return self._options(sum(words.values(), ()))
+        except UsageError as error:
+            cause = next((key for key in schema.named_in(error) if key in words), "")
+            tables = (self.own, *host, self.defaults)
+            table = next((each for each in tables if cause in each.values), self.own)
+            self.say((*table.place, cause), f"{table.name}: {schema.in_words(error)}")
+            return Chosen(Options()), {}
 
-    def _options(self, words: Words) -> tuple[Chosen, dict[str, object]]:
-        flat = sum(words.values(), ())
-        if "--ipv4" in flat and "--ipv6" in flat:
+    def _options(self, words: tuple[str, ...]) -> tuple[Chosen, dict[str, object]]:
+        if "--ipv4" in words and "--ipv6" in words:
             raise UsageError("--ipv4 and --ipv6 contradict each other")
-        given, _ = schema.PARSERS[self._has_datasets].read(flat)
+        given, _ = schema.PARSERS[self._has_datasets].read(words)
         names = _SETTINGS & given.keys() if self._has_datasets else ()
         settings = {name: given.pop(name) for name in names}
         Settings(**settings)
@@ -193,15 +184,4 @@ class JobReader:
         replace(options, min_age_s=of_job.get("min-age") or None)
         if of_job.get("after", ("keep",))[0] != "keep":
             replace(options, remove_source_files=True)
-        return Chosen(options, flat), settings
-
-    def _cause(self, words: Words, error: UsageError) -> str:
-        """Return the first option without which the error is not raised; "" where none is."""
-        for key in sorted(words, key=lambda each: f"--{each}" not in error.message):
-            try:
-                self._options({each: words[each] for each in words if each != key})
-            except UsageError as other:
-                if other.message == error.message:
-                    continue
-            return key
-        return ""
+        return Chosen(options, words), settings

@@ -65,6 +65,11 @@ def in_words(error: UsageError) -> str:
     return f"{text}; {error.hint}" if error.hint not in ("", UsageError.hint) else text
 
 
+def named_in(error: UsageError) -> list[str]:
+    """Return the options that a UsageError names, without their dashes."""
+    return re.findall(r"--([a-z0-9-]+)", error.message)
+
+
 def whole(path: str, folder: str) -> str:
     """Return the path, from this folder on, with a "~" at its begin expanded. Raises UsageError."""
     found = os.path.expanduser(path)
@@ -281,7 +286,13 @@ class Option(NamedTuple):
             return (f"--{self.name}",) if value else ()
         texts = value if isinstance(value, tuple) else (value,)
         found = tuple(f"--{self.name}={text}" for text in texts)
-        PARSERS[f"--{self.name}" not in _ACTIONS[False]].read(found)
+        given, _ = PARSERS[f"--{self.name}" not in _ACTIONS[False]].read(found)
+        given.pop("filters", None)  # files of patterns are read as the whole job has it
+        try:
+            (Options if self.action.dest in _OF_OPTIONS else Settings)(**given)
+        except UsageError as error:
+            if {*named_in(error)} <= {self.name}:  # else it is a matter of others as well
+                raise
         return found
 
 
@@ -292,7 +303,8 @@ def is_for(key: str, *, of_datasets: bool) -> bool:
     return not (of_datasets and key in _OF_FILES)
 
 
-_CHOSEN = {each.name for kind in (Options, Settings) for each in fields(kind)}
+_OF_OPTIONS = {each.name for each in fields(Options)}
+_CHOSEN = {*_OF_OPTIONS, *(each.name for each in fields(Settings))}
 # Those of pscp, and then those that pscp-zfs alone has.
 _BOTH = _ACTIONS[False] | _ACTIONS[True] | _ACTIONS[False]
 EVERY = {name[2:]: Option(name[2:], _BOTH[name]) for name in _BOTH if name.startswith("--")}
