@@ -24,16 +24,13 @@ def lines(job: Job) -> list[str]:
     steps = _steps(job)
     if job.before is not None:
         steps = [_shell(job.before), *steps]
-    needs_all = job.before is not None or job.after != "keep"
-    if job.after_success is not None or job.after_failure is not None:
-        success, failure = (
-            "true" if each is None else _shell(each)
-            for each in (job.after_success, job.after_failure)
-        )
+    ends = (job.after_success, job.after_failure)
+    if any(ends):
+        success, failure = (_shell(each) if each else "true" for each in ends)
         script = [f"if {' && '.join(steps)}", "then", f"    {success}", "else", f"    {failure}"]
         return [*_comments(job), *script, "fi"]
-    joined = [f"{step} &&" if needs_all else step for step in steps[:-1]]
-    return [*_comments(job), *joined, *steps[-1:]]
+    behind = " &&" if job.before is not None or job.after != "keep" else ""
+    return [*_comments(job), *(f"{step}{behind}" for step in steps[:-1]), steps[-1]]
 
 
 def argv(job: Job, destination: str, sources: Sequence[str], *more: str) -> list[list[str]]:
