@@ -16,7 +16,6 @@ from typing import Any
 Place = tuple[str | int, ...]
 
 MAX_DEPTH = 8  # of a place; what lies deeper in is at the line of what it is in
-_HEADER = "\0"  # the key, in a table, of the line of its header
 _TOKEN = re.compile(
     r"""(?P<skipped>[ \t\r]+|\#[^\n]*)
     |(?P<newline>\n)
@@ -32,53 +31,73 @@ def lines_of(text: str) -> dict[Place, int]:
 
     A table that has a header of its own is at that; () is the document, at line 1.
     """
-    return dict(_places((), tomllib.loads(_marked(text))))
+    marked, headers = _marked(text)
+    found = {**headers, **dict(_values((), tomllib.loads(marked)))}
+    lines: dict[Place, int] = {(): 1}
+    for place, line in sorted(found.items(), key=lambda each: each[1]):
+        for length in range(1, len(place) + 1):
+            lines.setdefault(place[:length], line)
+    return {**lines, **headers}
 
 
-def _marked(text: str) -> str:
-    """Return the document with lines for values; they are the first items of arrays as well."""
-    found, line, header_line = ['"\\u0000" = 1\n'], 1, 0
+def _marked(text: str) -> tuple[str, dict[Place, int]]:
+    """Return the document with lines for values, and the lines of the tables' headers.
+
+    The line of an array is its first item; what is in it follows.
+    """
+    found, line, headers = list[str](), 1, dict[Place, int]()
+    begin = 0  # of a header, in what was found
     opened = ""  # the brackets of values around this
-    awaits = "key"  # or "value", or "end": of a value
+    awaits = "key"  # or "header", "value", or "end": of a value
     for match in _TOKEN.finditer(f"{text}\n"):
         token = match[0]
         if match.lastgroup == "newline":
-            found.append(f'\n"\\u0000" = {header_line}\n' if header_line else "\n")
-            header_line, awaits = 0, awaits if opened else "key"
-        elif match.lastgroup == "skipped":
-            pass
+            if awaits == "header":
+                headers[_place("".join(found[begin:]))] = line
+            found.append(token)
+            awaits = awaits if opened else "key"
         elif opened and token in "]}":
             found.append(token)
             opened, awaits = opened[:-1], "end"
         elif opened and token == ",":
             found.append(token)
             awaits = "value" if opened.endswith("[") else "key"
-        elif awaits == "key":
-            header_line = header_line or (line if token == "[" else 0)
-            found.append(token)
-            awaits = "value" if token == "=" else "key"
         elif awaits == "value" and token in "[{":
             found.append(f"[{line}," if token == "[" else "{")
             opened, awaits = opened + token, "value" if token == "[" else "key"
-        elif awaits == "value":
+        elif awaits == "value" and match.lastgroup != "skipped":
             found.append(str(line))
             awaits = "end"
+        elif awaits in ("key", "header") and match.lastgroup != "skipped":
+            if token == "[" and awaits == "key":
+                awaits, begin = "header", len(found)
+            awaits = "value" if token == "=" else awaits
+            found.append(token)
         line += token.count("\n")
-    return "".join(found)
+    return "".join(found), headers
 
 
-def _places(place: Place, value: Any) -> Iterator[tuple[Place, int]]:
-    yield place, _line(value)
-    if len(place) < MAX_DEPTH and not isinstance(value, int):
-        pairs = value.items() if isinstance(value, dict) else enumerate(value[1:])
-        for key, each in pairs:
-            if key != _HEADER:
-                yield from _places((*place, key), each)
+def _place(header: str) -> Place:
+    """Return what a header leads to: [a."b".c] has three parts."""
+    place: Place = ()
+    inner: Any = tomllib.loads(header)
+    while inner and len(place) < MAX_DEPTH:
+        [(key, inner)] = inner.items()
+        place, inner = (*place, key), inner[0] if isinstance(inner, list) else inner
+    return place
 
 
-def _line(value: Any) -> int:
-    """Return the line of a value: of its header, its bracket, or the first of what is in it."""
-    while not isinstance(value, int):
-        inner = value if isinstance(value, list) else [*value.values()]
-        value = value[_HEADER] if _HEADER in value else inner[0]
-    return value
+def _values(place: Place, value: Any) -> Iterator[tuple[Place, int]]:
+    if len(place) == MAX_DEPTH:
+        while value and not isinstance(value, int):
+            value = value[0] if isinstance(value, list) else next(iter(value.values()))
+    if isinstance(value, int):
+        yield place, value
+    elif isinstance(value, list):
+        if isinstance(value[0], int):  # else it is an array of tables, which have headers
+            yield place, value.pop(0)
+        for number, each in enumerate(value):
+            yield from _values((*place, number), each)
+    else:
+        for key, each in value.items():
+            yield from _values((*place, key), each)

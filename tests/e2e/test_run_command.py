@@ -245,4 +245,4 @@ def test_reports_are_of_all_that_was_run(world: World) -> None:
     assert ran.code == 7, ran.err
     runs = json.loads((world.here / "r.json").read_text())["runs"]
     assert [run["job"] for run in runs] == ["a", "b"]
-    assert (world.here / "r.txt").read_text().count("nothing to do") == 2
+    assert (world.here / "r.txt").read_text().count("exit code 7") == 2
