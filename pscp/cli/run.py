@@ -10,21 +10,20 @@ from __future__ import annotations
 import argparse
 import difflib
 import fnmatch
-import importlib
 import os
 import sys
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pscp.cli import copy, zfs
 from pscp.cli.arguments import Parser
 from pscp.errors import Interrupted, UsageError
+from pscp.jobs.job import IF_RUNNING, Command, Job
 from pscp.terminal_text import write_line
 
 if TYPE_CHECKING:
     from pscp.jobs.config import Config
-    from pscp.jobs.job import Job
 
 USAGE = "pscp-run [options] [JOB...]"
 DESCRIPTION = (
@@ -37,19 +36,8 @@ EPILOG = (
     "done, 1 something failed, 2 wrong use or a mistake in the file, 3 no connection, 5 cut, 6 "
     "another run of the job is under way, 7 nothing to do, 130 and 143 ended by a signal."
 )
-IF_RUNNING = ("skip", "wait", "fail")
 _INSTEAD = ("list", "explain", "dry_run", "check", "status")  # of running the jobs
-
-
-class Command(NamedTuple):
-    """A command line that makes sense."""
-
-    jobs: tuple[str, ...]  # names, in the order of the file
-    if_running: str | None = None  # instead of what the jobs say
-    json: bool = False
-    html: str | None = None
-    quiet: bool = False
-    verbose: bool = False
+FORMS = ("json", "text", "html")  # of a report
 
 
 def make_parser() -> Parser:
@@ -61,6 +49,14 @@ def make_parser() -> Parser:
         metavar="HOW",
         choices=IF_RUNNING,
         help="while another run of a job is under way: skip, wait or fail (what the job says)",
+    )
+    group.add_argument(
+        "--report",
+        dest="reports",
+        metavar=("FORM", "FILE"),
+        action="append",
+        nargs=2,
+        help="write a report of all that was run: json, text or html",
     )
     flag = partial(group.add_argument, action="store_true")
     flag("-q", "--quiet", help="errors only")
@@ -91,10 +87,15 @@ def _act(words: list[str]) -> int:
     values, names = make_parser().read(words)
     instead = [name for name in _INSTEAD if values.pop(name, False)]
     if len(instead) > 1:
-        both = " and ".join(f"--{name.replace('_', '-')}" for name in instead[:2])
+        both = " and ".join(f"--{name}" for name in instead[:2]).replace("_", "-")
         raise UsageError(f"{both} do not go together")
     if {"json", "html"} & values.keys() and instead != ["status"]:
         raise UsageError("--json and --html go with --status")
+    if instead and "reports" in values:
+        raise UsageError("--report is of jobs that are run")
+    for form, _ in values.get("reports", ()):
+        if form not in FORMS:
+            raise UsageError(f"--report {form}: a report is one of {', '.join(FORMS)}")
     config = read_config(values.pop("config", None))
     if config is None:
         return UsageError.exit_code
@@ -103,20 +104,16 @@ def _act(words: list[str]) -> int:
 
 
 def _do(what: str, config: Config, command: Command) -> int:
-    jobs = [config.jobs[name] for name in command.jobs]
-    if what == "list":
-        return show_jobs(jobs)
-    if what == "explain":
-        return explain(jobs)
-    if what == "dry_run":
-        return dry_run(jobs)
+    from pscp.cli import run_jobs, run_status  # here: read_config() says what they need
+
     if what == "run":
-        run_jobs = importlib.import_module("pscp.cli.run_jobs")
-        return int(run_jobs.run_jobs(config, command))
-    run_status = importlib.import_module("pscp.cli.run_status")
+        return run_jobs.run_jobs(config, command)
     if what == "check":
-        return int(run_status.check_all(config, command))
-    return int(run_status.show_status(config, command))
+        return run_status.check_all(config, command)
+    if what == "status":
+        return run_status.show_status(config, command)
+    shows = {"list": show_jobs, "explain": explain, "dry_run": dry_run}
+    return shows[what]([config.jobs[name] for name in command.jobs])
 
 
 def read_config(given: str | None) -> Config | None:
@@ -164,18 +161,17 @@ def chosen(patterns: Sequence[str], names: Iterable[str]) -> list[str]:
 
 
 def show_jobs(jobs: Sequence[Job]) -> int:
+    from pscp.jobs.words import columns
+
     rows = [("job", "sources", "destinations", "depends on"), *map(_row, jobs)]
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    for row in rows:
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        write_line(sys.stdout, "  ".join(cells).rstrip())
+    for line in columns(rows):
+        write_line(sys.stdout, line)
     return 0
 
 
 def _row(job: Job) -> tuple[str, str, str, str]:
-    command = f"what {job.sources_command[-1]} prints" if job.sources_command else ""
-    listed = f"what {job.sources_from} lists" if job.sources_from else command
-    sources = ", ".join(job.sources or job.datasets) or listed
+    listed = job.sources_from or " ".join(job.sources_command)
+    sources = ", ".join(job.sources or job.datasets) or f"what {listed} lists"
     return job.name, sources, ", ".join(job.destinations), ", ".join(job.depends_on)
 
 
@@ -192,25 +188,19 @@ def explain(jobs: Sequence[Job]) -> int:
 def dry_run(jobs: Sequence[Job]) -> int:
     """List what the jobs would copy, and return the highest exit code."""
     from pscp.jobs.explain import argv
+    from pscp.jobs.sources import find
 
     highest = 0
     for job in jobs:
-        for destination in job.destinations:
-            sources = _sources(job)
-            if not (sources or job.datasets):
-                continue
+        found = [] if job.datasets else find(job, lambda ran: None)
+        sources = [place.text if place.is_remote else place.path for place in found]
+        for destination in job.destinations if sources or job.datasets else ():
             write_line(sys.stderr, f"pscp-run: {job.name}: to {destination}")
             for name, *words in argv(job, destination, sources, "--dry-run", "--"):
                 main = zfs.main if name == "pscp-zfs" else copy.main
+                # A manifest is of what was copied.
+                words = [word for word in words if not word.startswith(("--manifest", "--sign="))]
                 highest = max(highest, main(words))
                 if highest >= Interrupted.exit_code:
                     return highest
     return highest
-
-
-def _sources(job: Job) -> list[str]:
-    if job.datasets:
-        return []
-    find = importlib.import_module("pscp.jobs.sources").find
-    found = find(job, lambda ran: None)
-    return [place.text if place.is_remote else place.path for place in found]

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING
 from pscp.endpoint import system
 from pscp.jobs.ending import NAME
 from pscp.jobs.history import history_of
+from pscp.jobs.job import Command
 from pscp.jobs.outcome import exit_code
 from pscp.jobs.runner import ordered, run
 from pscp.jobs.telling import Teller
 from pscp.terminal_text import write_line
 
 if TYPE_CHECKING:
-    from pscp.cli.run import Command
     from pscp.jobs.config import Config
 
 
@@ -44,5 +44,6 @@ def run_jobs(config: Config, command: Command) -> int:
                 write_line(sys.stderr, f"{NAME}: {line}")
 
     history = history_of(config.path, functools.cache(note))  # each note once, not per write
-    with Teller(history, note, is_verbose=command.verbose) as teller:
+    reports, is_verbose = command.reports, command.verbose
+    with Teller(history, note, reports=reports, is_verbose=is_verbose) as teller:
         return exit_code(run(jobs, history, config.path, teller))

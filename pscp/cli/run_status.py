@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 from pscp.errors import UsageError
 from pscp.jobs import check, page, status, timers
 from pscp.jobs.history import history_of
+from pscp.jobs.job import Command
 from pscp.jobs.whole_file import write_whole
 from pscp.terminal_text import write_line
 
 if TYPE_CHECKING:
-    from pscp.cli.run import Command
     from pscp.jobs.config import Config
 
 

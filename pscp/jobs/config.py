@@ -3,8 +3,8 @@
 Nothing is contacted and nothing is run. A relative path begins at the file's own folder, so that
 a job does the same from cron, from systemd and by hand.
 
-Not here: where a key stands (positions.py), which keys there are (schema.py), what a value may be
-(kinds.py), what does not go together in a job (one_job.py).
+Not here: where a key stands (positions.py), which keys and values there are (schema.py), what does
+not go together in a job (one_job.py).
 Read next: one_job.py.
 """
 
@@ -16,15 +16,15 @@ import os
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, cast
+from dataclasses import dataclass, field
+from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
 from pscp.errors import UsageError
 from pscp.jobs import schema
 from pscp.jobs.job import Job
-from pscp.jobs.kinds import Wrong, shown
 from pscp.jobs.one_job import JobReader, Table
 from pscp.jobs.positions import Place, lines_of
 from pscp.terminal_text import printable
@@ -32,6 +32,16 @@ from pscp.terminal_text import printable
 MAX_FILE_BYTES = 256 * 1024  # hundreds of jobs; some files of that size take tomllib seconds
 MAX_MISTAKES = 100  # shown at once
 JOB_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,63}", re.ASCII)  # a file's name, a label
+_DEPTHS: dict[object, int] = {"job": 3, "host": 3, "defaults": 2}  # of the keys in these tables
+# What is plainer than pydantic's own words.
+_PLAIN = {
+    "bool_type": "must be true or false",
+    "dict_type": "must be a table",
+    "string_pattern_mismatch": 'must be a time of day, such as "08:00-20:00", or "else"',
+    "int_type": "must be a whole number",
+    "string_type": "must be a text",
+    "too_short": "is empty",
+}
 
 
 @dataclass(frozen=True)
@@ -42,48 +52,49 @@ class Config:
     jobs: dict[str, Job]  # in the order of the file
 
 
+@dataclass(frozen=True)
 class Mistakes:
     """What is wrong with a file, line by line."""
 
-    def __init__(self, path: str, lines: Mapping[Place, int]) -> None:
-        self._path = path
-        self._lines = lines
-        self._found: set[tuple[int, str]] = set()
-
-    def __len__(self) -> int:
-        return len(self._found)
+    path: str
+    lines: Mapping[Place, int]
+    found: set[tuple[int, str]] = field(default_factory=set)
 
     def add(self, place: Place, text: str) -> None:
         """Note what is wrong at a place, or in it."""
-        while place not in self._lines:
+        while place not in self.lines:
             place = place[:-1]
-        self._found.add((self._lines[place], printable(text)))
+        self.found.add((self.lines[place], printable(text)))
 
     def raise_any(self) -> None:
-        if self._found:
-            raise UsageError(
-                "\n".join(f"{self._path}:{line}: {text}" for line, text in sorted(self._found)),
-                "nothing was run",
-            )
+        if self.found:
+            lines = (f"{self.path}:{line}: {text}" for line, text in sorted(self.found))
+            raise UsageError("\n".join(lines), "nothing was run")
 
 
 def load(path: str) -> Config:
     """Read and check a file of jobs. Raises UsageError, with a line for each mistake."""
     document, lines = _parsed(path, _read(path))
-    found = Mistakes(path, lines)
-    said = {name: set(table) for name, table in _tables(document, "job").items()}
+    wrong = Mistakes(path, lines)
     folder = os.path.dirname(os.path.abspath(path))
-    checked = _checked(document, folder, found)
-    defaults = _table(("defaults",), checked.defaults, document)
-    hosts = {name: _table(("host", name), host, document) for name, host in checked.host.items()}
-    jobs = {}
-    for name, model in checked.job.items():
-        own = _table(("job", name), model, document, said[name])
-        jobs[name] = JobReader(own, defaults, hosts, folder, found.add).job()
-    _check_names(said, found)
-    _check_dependencies(jobs, said, found)
-    _check_files(jobs, found)
-    found.raise_any()
+    checked = _checked(document, folder, wrong)
+
+    def table(*place: str) -> Table:
+        values, in_order = checked, document
+        for key in place:
+            values, in_order = values.get(key, {}), in_order.get(key, {})
+        return Table(place, {key: values[key] for key in in_order}, lines)
+
+    hosts = {name: table("host", name) for name in checked.get("host", {})}
+    jobs = {
+        name: JobReader(table("job", name), table("defaults"), hosts, folder, wrong.add).job()
+        for name in document.get("job", {})
+    }
+    _check_names(jobs, wrong)
+    _check_dependencies(jobs, wrong)
+    _check_files(jobs, wrong)
+    _check_hosts(jobs, hosts, wrong)
+    wrong.raise_any()
     return Config(path, jobs)
 
 
@@ -115,52 +126,46 @@ def _parsed(path: str, text: str) -> tuple[dict[str, Any], dict[Place, int]]:
         raise UsageError(f"{path}:1: is nested too deep", "nothing was run") from None
 
 
-def _tables(document: Mapping[str, Any], name: str) -> dict[str, dict[str, Any]]:
-    """Return the tables in this one, as far as they are tables."""
-    outer = document.get(name)
-    tables = outer.items() if isinstance(outer, dict) else ()
-    return {name: table for name, table in tables if isinstance(table, dict)}
-
-
-def _checked(document: dict[str, Any], folder: str, found: Mistakes) -> Any:
-    """Note what is wrong with any key alone, take it out, and return the rest as a model."""
+def _checked(document: dict[str, Any], folder: str, wrong: Mistakes) -> dict[str, Any]:
+    """Return the document as it is read; what is wrong with a key alone is noted and taken out."""
     while True:
         try:
-            return schema.Document.model_validate(document, context={"folder": folder})
+            return schema.DOCUMENT.validate_python(document, context={"folder": folder})
         except ValidationError as errors:
             for error in errors.errors(include_url=False, include_input=False):
-                place, value = error["loc"], cast(Any, document)
-                for key in place:
-                    inner, value = value, value[key]
-                cause = error.get("ctx", {}).get("error")
-                if isinstance(cause, Wrong):
-                    found.add((*place, *cause.place), f"{place[-1]}: {cause}")
-                elif error["type"] == "extra_forbidden":
-                    found.add(place, _unknown(place))
-                else:
-                    found.add(place, f"{_spelled(place)}: must be a table, not {shown(value)}")
-                del inner[key]
-                if len(found) >= MAX_MISTAKES:
-                    found.raise_any()
+                depth = _DEPTHS.get(error["loc"][0], 1)
+                wrong.add(*_mistake(error, depth))
+                table: Any = document
+                *tables, key = error["loc"][:depth]
+                for name in tables:
+                    table = table[name]
+                table.pop(key, None)
+                if len(wrong.found) >= MAX_MISTAKES:
+                    wrong.raise_any()
 
 
-def _unknown(place: Place) -> str:
+def _mistake(error: ErrorDetails, depth: int) -> tuple[Place, str]:
+    """Return where pydantic has found a mistake, and what it is."""
+    place = error["loc"]
+    if error["type"] == "extra_forbidden":
+        return place, _unknown(*map(str, place))
+    text, *inner = [_PLAIN.get(error["type"], error["msg"].replace("Input should", "must"))]
+    if error["type"] == "value_error":
+        text, *inner = error["ctx"]["error"].args
+    return (*place, *inner), f"{'.'.join(map(str, place[:depth]))}: {text}"
+
+
+def _unknown(*place: str) -> str:
     """Say what is wrong with a key that there is not."""
-    *tables, key = map(str, place)
-    model: type[BaseModel] = (
-        {"job": schema.Job, "host": schema.Host, "defaults": schema.Defaults}[tables[0]]
-        if tables
-        else schema.Document
-    )
+    *tables, key = place
     if key in schema.REFUSED:
         return f"{key} makes no sense in a job: {schema.REFUSED[key]}"
-    names = [each.alias or name for name, each in model.model_fields.items()]
-    elsewhere = {str(each.alias) for each in schema.Job.model_fields.values()}
-    if tables and key in elsewhere:
-        return f"{key} cannot be in {_spelled(tuple(tables))}: it belongs to a job"
-    if tables and key in {name for name, _, _ in schema.every_option()}:
+    if tables and key in schema.TABLES["job"].__annotations__:
+        return f"{key} cannot be in {'.'.join(tables)}: it belongs to a job"
+    if tables and key in schema.EVERY:
         return f"{key} makes no sense in a job: it is for the command line"
-    return f"there is no {key!r}{nearest(key.replace('_', '-'), names)}"
+    known = schema.TABLES[tables[0]].__annotations__ if tables else schema.TABLES
+    return f"there is no {key!r}{nearest(key.replace('_', '-'), known)}"
 
 
 def nearest(word: str, words: Iterable[str]) -> str:
@@ -168,49 +173,47 @@ def nearest(word: str, words: Iterable[str]) -> str:
     return f"; did you mean {close[0]}?" if close else ""
 
 
-def _spelled(place: Place) -> str:
-    return ".".join(map(str, place))
-
-
-def _table(
-    place: Place, model: BaseModel, document: Mapping[str, Any], said: Iterable[str] = ()
-) -> Table:
-    """Return the table at this place: its sound values in the order of the file, and all keys."""
-    keys: Any = document
-    for key in place:
-        keys = keys.get(key, {})
-    values = {key: getattr(model, f"{key}_") for key in keys}
-    return Table(place, values, frozenset([*said, *values]))
-
-
-def _check_names(names: Iterable[str], found: Mistakes) -> None:
-    for name in names:
+def _check_names(jobs: Mapping[str, Job], wrong: Mistakes) -> None:
+    for name in jobs:
         if not JOB_NAME.fullmatch(name):
-            found.add(("job", name), f"{name!r}: a job's name has letters, digits and _ . + -")
-    if not names and not found:
-        found.add(("job",), "there is no job: give it a table such as [job.NAME]")
+            wrong.add(("job", name), f"{name!r}: a job's name has letters, digits and _ . + -")
+    if not jobs and not wrong.found:
+        wrong.add(("job",), "there is no job: give it a table such as [job.NAME]")
 
 
-def _check_dependencies(jobs: Mapping[str, Job], names: Iterable[str], found: Mistakes) -> None:
+def _check_dependencies(jobs: Mapping[str, Job], wrong: Mistakes) -> None:
     for job in jobs.values():
         for number, name in enumerate(job.depends_on):
-            if name not in names:
-                text = f"depends-on: there is no job {name!r}{nearest(name, names)}"
-                found.add(("job", job.name, "depends-on", number), text)
+            if name not in jobs:
+                text = f"depends-on: there is no job {name!r}{nearest(name, jobs)}"
+                wrong.add(("job", job.name, "depends-on", number), text)
     try:
         graphlib.TopologicalSorter({job.name: job.depends_on for job in jobs.values()}).prepare()
     except graphlib.CycleError as error:
         circle = error.args[1]
         text = f"depends-on goes in a circle: {' needs '.join(circle[::-1])}"
-        found.add(("job", min(circle, key=[*jobs].index), "depends-on"), text)
+        wrong.add(("job", min(circle, key=[*jobs].index), "depends-on"), text)
 
 
-def _check_files(jobs: Mapping[str, Job], found: Mistakes) -> None:
-    """Note where a job would write over what another one has written."""
+def _check_files(jobs: Mapping[str, Job], wrong: Mistakes) -> None:
+    """Note what would be written over: a file that two keys name, of one job or of two."""
     owners: dict[str, str] = {}
     for job in jobs.values():
-        files = [("manifest", job.manifest), *(("report", file) for _, file in job.report)]
-        for key, file in files:
-            if file is not None and owners.setdefault(file, job.name) != job.name:
-                text = f"{key}: {file} is written by job.{owners[file]} as well"
-                found.add(("job", job.name, key), text)
+        files = [("manifest", job.options.manifest), ("metrics", job.metrics)]
+        for key, file in (*files, *(("report", file) for _, file in job.report)):
+            if not file or (key == "metrics" and (file.endswith("/") or os.path.isdir(file))):
+                continue  # in a folder of metrics each job has a file of its own
+            if key == "manifest" and "{run}" in file:
+                continue
+            if (path := os.path.realpath(file)) in owners:
+                text = f"{key}: {file} is written by {owners[path]} as well"
+                wrong.add(("job", job.name, key), text)
+            owners[path] = f"the {key} of job.{job.name}"
+
+
+def _check_hosts(jobs: Mapping[str, Job], hosts: Iterable[str], wrong: Mistakes) -> None:
+    """Note each host that no job knows: what is said for it would never hold."""
+    known = {name for job in jobs.values() for name in job.by_host}
+    for name in hosts:
+        if name not in known and not wrong.found:  # else it may be known to a job that is wrong
+            wrong.add(("host", name), f"host.{name}: no job sends anything there, or from there")

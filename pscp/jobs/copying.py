@@ -144,7 +144,7 @@ class Copying:
             os.makedirs(os.path.dirname(path), exist_ok=True)
         except OSError as error:
             raise errors.CopyError(f"manifest {path}: {error.strerror}") from None
-        return replace(options, manifest=path, sign=job.sign)
+        return replace(options, manifest=path)
 
     def _again(self, delivery: Delivery) -> float | None:
         """Count an attempt that has ended; return the seconds until the next one, or None."""

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import re
 import shlex
+import time
 from collections.abc import Sequence
 
-from pscp.jobs.job import Job, Span
+from pscp.jobs.job import Job
 from pscp.locations import parse_location
 
 # What a shell takes as it is, or for a pattern where the job has one too.
@@ -24,21 +25,20 @@ def lines(job: Job) -> list[str]:
     steps = _steps(job)
     if job.before is not None:
         steps = [_shell(job.before), *steps]
-    needs_all = job.before is not None or job.after != "keep"
-    if job.after_success is not None or job.after_failure is not None:
-        success, failure = (
-            "true" if each is None else _shell(each)
-            for each in (job.after_success, job.after_failure)
-        )
+    ends = (job.after_success, job.after_failure)
+    if any(ends):
+        success, failure = (_shell(each) if each else "true" for each in ends)
         script = [f"if {' && '.join(steps)}", "then", f"    {success}", "else", f"    {failure}"]
         return [*_comments(job), *script, "fi"]
-    joined = [f"{step} &&" if needs_all else step for step in steps[:-1]]
-    return [*_comments(job), *joined, *steps[-1:]]
+    behind = " &&" if job.before is not None or job.after != "keep" else ""
+    return [*_comments(job), *(f"{step}{behind}" for step in steps[:-1]), steps[-1]]
 
 
 def argv(job: Job, destination: str, sources: Sequence[str], *more: str) -> list[list[str]]:
     """Return the words of each command that sends these sources, or the datasets, there."""
+    manifest = f"--manifest={job.manifest_of(destination, 'RUN', time.time())}"
     words = job.chosen(destination).words
+    words = tuple(manifest if each.startswith("--manifest=") else each for each in words)
     if job.datasets:
         return [["pscp-zfs", *words, *more, *each] for each in job.replications(destination)]
     age = (f"--min-age={job.min_age_s}",) if job.min_age_s else ()
@@ -90,18 +90,13 @@ def _shell(command: str | tuple[str, ...]) -> str:
 
 
 def _comments(job: Job) -> list[str]:
-    found = [f"# {_time(each)}: {_rate(each)}" for each in job.limit]
+    found = []
+    for each in job.limit:
+        times = (f"{at // 60:02}:{at % 60:02}" for at in (each.begins_min, each.ends_min))
+        rate = "no --limit" if each.kbit_s is None else f"--limit={each.kbit_s}"
+        found.append(f"# {'-'.join(times)}: {rate}")
     if job.settled_for_s:
         found.append(f"# files not seen unchanged for {job.settled_for_s} s are left for later")
     if job.depends_on:
         found.append(f"# after: {' '.join(job.depends_on)}")
     return found
-
-
-def _time(span: Span) -> str:
-    ends = (divmod(minute, 60) for minute in (span.begins_min, span.ends_min))
-    return "-".join(f"{hour:02}:{minute:02}" for hour, minute in ends)
-
-
-def _rate(span: Span) -> str:
-    return "no --limit" if span.kbit_s is None else f"--limit={span.kbit_s}"

@@ -9,10 +9,12 @@ from __future__ import annotations
 import re
 import time
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from pscp.locations import parse_location
 from pscp.options import Options
 
+IF_RUNNING = ("skip", "wait", "fail")
 _LABEL_MAX = 100  # characters of a destination in a file's name, which may have 255 bytes
 
 
@@ -56,7 +58,7 @@ class Job:
     settled_for_s: int = 0  # so is one that was not seen unchanged for so long
     max_hosts: int | None = None  # destinations at once; None: all
     depends_on: tuple[str, ...] = ()  # jobs that have to be done, in the same run, first
-    if_running: str = "fail"  # or "skip", "wait"
+    if_running: str = "fail"  # one of IF_RUNNING
     # What follows. A text is run by /bin/sh, a list as it is.
     after: str = "keep"  # or "remove", "move"
     move_to: str | None = None  # the folder of after = "move DIR"
@@ -67,9 +69,6 @@ class Job:
     report: tuple[tuple[str, str], ...] = ()  # ("json" | "text" | "html", file)
     metrics: str | None = None  # a file for node_exporter's textfile collector
     ping: str | None = None  # a URL, in the manner of healthchecks
-    # A file that lists what lies at a destination; {destination}, {date} and {run} stand for those.
-    manifest: str | None = None
-    sign: str | None = None  # an SSH key to sign the manifest with
     keep_history_s: int = 365 * 24 * 3600
 
     def chosen(self, destination: str) -> Chosen:
@@ -79,14 +78,17 @@ class Job:
         return self.by_host.get(next(hosts, ""), Chosen(self.options, self.words))
 
     def manifest_of(self, destination: str, run: str = "", started_s: float = 0.0) -> str | None:
-        """Return where the manifest of this destination goes, if there is to be one."""
+        """Return where the manifest of this destination goes, if there is to be one.
+
+        In its name {destination}, {date} and {run} stand for those.
+        """
         said = {
             "destination": re.sub(r"[^A-Za-z0-9@.-]+", "_", destination).strip("_.-")[:_LABEL_MAX],
             "date": time.strftime("%Y-%m-%d", time.localtime(started_s)),
             "run": run,
         }
-        return self.manifest and re.sub(
-            r"\{(destination|date|run)\}", lambda found: said[found[1]], self.manifest
+        return self.options.manifest and re.sub(
+            r"\{(destination|date|run)\}", lambda found: said[found[1]], self.options.manifest
         )
 
     def replications(self, destination: str) -> tuple[tuple[str, str], ...]:
@@ -97,3 +99,15 @@ class Job:
             (dataset, destination + name if is_below else destination)
             for dataset, name in zip(self.datasets, names, strict=True)
         )
+
+
+class Command(NamedTuple):
+    """What a command line asks for."""
+
+    jobs: tuple[str, ...]  # names, in the order of the file
+    if_running: str | None = None  # instead of what the jobs say
+    reports: tuple[tuple[str, str], ...] = ()  # of all that is run: forms and files
+    json: bool = False
+    html: str | None = None
+    quiet: bool = False
+    verbose: bool = False

@@ -4,7 +4,7 @@ URL/start at the begin, URL at a success, URL/EXITCODE at a failure, each with t
 body. A server that is slow, silent or broken delays a run's end by PATIENCE_S at most, and never
 makes it fail.
 
-Not here: what the report says (report.py), which URLs may be given (kinds.py).
+Not here: what the report says (report.py), which URLs may be given (schema.py).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The line of each key and item of a TOML document, which tomllib does not tell.
 
-It reads only what tomllib has read without an error, so it looks at the shape of the text and
-judges nothing. A place is the way to a value: ("job", "a", "sources", 2).
+It takes a text that tomllib has read without an error, puts the number of its line in the place of
+each value, and has tomllib read that. A place is the way to a value: ("job", "a", "sources", 2).
 
 Not here: what the values mean (schema.py, config.py).
 """
@@ -10,26 +10,20 @@ from __future__ import annotations
 
 import re
 import tomllib
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import Any
 
 Place = tuple[str | int, ...]
 
 MAX_DEPTH = 8  # of a place; what lies deeper in is at the line of what it is in
-
 _TOKEN = re.compile(
     r"""(?P<skipped>[ \t\r]+|\#[^\n]*)
     |(?P<newline>\n)
-    |(?P<text>\"{3}(?:\\.|[^\\])*?\"{3,5}|'{3}.*?'{3,5}|"(?:\\.|[^"\\])*"|'[^']*')
+    |(?P<text>\{[ \t]*\}|\"{3}(?:\\.|[^\\])*?\"{3,5}|'{3}.*?'{3,5}|"(?:\\.|[^"\\])*"|'[^']*')
     |(?P<sign>[][{},=.])
     |(?P<bare>[^][{},=.\s#"']+)""",
     re.VERBOSE | re.DOTALL,
 )
-
-
-class _Token(NamedTuple):
-    kind: str
-    text: str
-    line: int
 
 
 def lines_of(text: str) -> dict[Place, int]:
@@ -37,84 +31,73 @@ def lines_of(text: str) -> dict[Place, int]:
 
     A table that has a header of its own is at that; () is the document, at line 1.
     """
-    scan = _Scan(text)
-    while scan.token.kind != "end":
-        scan.statement()
-    return scan.lines
+    marked, headers = _marked(text)
+    found = {**headers, **dict(_values((), tomllib.loads(marked)))}
+    lines: dict[Place, int] = {(): 1}
+    for place, line in sorted(found.items(), key=lambda each: each[1]):
+        for length in range(1, len(place) + 1):
+            lines.setdefault(place[:length], line)
+    return {**lines, **headers}
 
 
-class _Scan:
-    def __init__(self, text: str) -> None:
-        self.lines: dict[Place, int] = {(): 1}
-        self._table: Place = ()
-        self._tokens, line = [], 1
-        for match in _TOKEN.finditer(text):
-            if match.lastgroup != "skipped":
-                self._tokens.append(_Token(str(match.lastgroup), match[0], line))
-            line += match[0].count("\n")
-        self._tokens = [*self._tokens, _Token("end", "", line)][::-1]
+def _marked(text: str) -> tuple[str, dict[Place, int]]:
+    """Return the document with lines for values, and the lines of the tables' headers.
 
-    @property
-    def token(self) -> _Token:
-        """The next token, which is not taken yet."""
-        return self._tokens[-1]
-
-    def statement(self) -> None:
-        if self.token.kind == "newline":
-            self._take()
-        elif self.token.text == "[":
-            self._header()
-        else:
-            self._pair(self._table)
-
-    def _header(self) -> None:
-        line = self.token.line
-        while self.token.text == "[":  # [[...]] is an array, whose tables count as one here
-            self._take()
-        place = self._named((), line)
-        while self.token.text == "]":
-            self._take()
-        self.lines[place] = line
-        self._table = place
-
-    def _pair(self, table: Place) -> None:
-        place = self._named(table, self.token.line)
-        self._take()  # =
-        self._value(place)
-
-    def _value(self, place: Place) -> None:
-        self.lines.setdefault(place, self.token.line)
-        opened = self.token.text
-        if opened not in ("[", "{"):
-            while self.token.text not in (",", "]", "}") and self.token.kind not in _ENDS:
-                self._take()
-            return
-        self._take()
-        closing = {"[": "]", "{": "}"}[opened]
-        number = 0
-        while self.token.text != closing:
-            if self.token.kind == "newline" or self.token.text == ",":
-                self._take()
-            elif opened == "{":
-                self._pair(place)
-            else:
-                self._value((*place, number)[:MAX_DEPTH])
-                number += 1
-        self._take()
-
-    def _named(self, place: Place, line: int) -> Place:
-        """Take a key, and return what it leads to from this place: a."b".c has three parts."""
-        while self.token.text not in ("=", "]"):
-            token = self._take()
-            if token.text != "." and len(place) < MAX_DEPTH:
-                is_quoted = token.kind == "text"
-                [part] = tomllib.loads(f"{token.text} = 0") if is_quoted else [token.text]
-                place = (*place, part)
-                self.lines.setdefault(place, line)
-        return place
-
-    def _take(self) -> _Token:
-        return self._tokens.pop()
+    The line of an array is its first item; what is in it follows.
+    """
+    found, line, headers = list[str](), 1, dict[Place, int]()
+    begin = 0  # of a header, in what was found
+    opened = ""  # the brackets of values around this
+    awaits = "key"  # or "header", "value", or "end": of a value
+    for match in _TOKEN.finditer(f"{text}\n"):
+        token = match[0]
+        if match.lastgroup == "newline":
+            if awaits == "header":
+                headers[_place("".join(found[begin:]))] = line
+            found.append(token)
+            awaits = awaits if opened else "key"
+        elif opened and token in "]}":
+            found.append(token)
+            opened, awaits = opened[:-1], "end"
+        elif opened and token == ",":
+            found.append(token)
+            awaits = "value" if opened.endswith("[") else "key"
+        elif awaits == "value" and token in "[{":
+            found.append(f"[{line}," if token == "[" else "{")
+            opened, awaits = opened + token, "value" if token == "[" else "key"
+        elif awaits == "value" and match.lastgroup != "skipped":
+            found.append(str(line))
+            awaits = "end"
+        elif awaits in ("key", "header") and match.lastgroup != "skipped":
+            if token == "[" and awaits == "key":
+                awaits, begin = "header", len(found)
+            awaits = "value" if token == "=" else awaits
+            found.append(token)
+        line += token.count("\n")
+    return "".join(found), headers
 
 
-_ENDS = ("newline", "end")
+def _place(header: str) -> Place:
+    """Return what a header leads to: [a."b".c] has three parts."""
+    place: Place = ()
+    inner: Any = tomllib.loads(header)
+    while inner and len(place) < MAX_DEPTH:
+        [(key, inner)] = inner.items()
+        place, inner = (*place, key), inner[0] if isinstance(inner, list) else inner
+    return place
+
+
+def _values(place: Place, value: Any) -> Iterator[tuple[Place, int]]:
+    if len(place) == MAX_DEPTH:
+        while value and not isinstance(value, int):
+            value = value[0] if isinstance(value, list) else next(iter(value.values()))
+    if isinstance(value, int):
+        yield place, value
+    elif isinstance(value, list):
+        if isinstance(value[0], int):  # else it is an array of tables, which have headers
+            yield place, value.pop(0)
+        for number, each in enumerate(value):
+            yield from _values((*place, number), each)
+    else:
+        for key, each in value.items():
+            yield from _values((*place, key), each)

@@ -1,244 +1,343 @@
-"""What jobs.toml may say: its keys as pydantic models, which also make the schema for editors.
+"""What jobs.toml may say: its keys and the types of their values, as pydantic checks them.
 
-The options of pscp and pscp-zfs are those of their parsers, by their long names; a model has each
-as the words of a command line.
+A value becomes what a job takes: times are in seconds, files have whole paths, and what may be a
+text or a list of them is a tuple. The options are those of the parsers of pscp and pscp-zfs, by
+their long names; each becomes the words of a command line. What is wrong is a ValueError with a
+text, and where in the value, if it is not all of it.
 
-Not here: how a value is read (kinds.py), what goes together, and where a mistake is (config.py).
-Read next: kinds.py, config.py.
+Not here: what does not go together (one_job.py), where a mistake is (config.py).
+Read next: config.py.
 """
 
 from __future__ import annotations
 
 import argparse
-import functools
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
+import os
+import re
+from collections.abc import Callable
+from dataclasses import fields
 from types import GenericAlias
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import (
-    BaseModel,
+    AfterValidator,
+    BeforeValidator,
     ConfigDict,
     Field,
-    PlainValidator,
+    HttpUrl,
+    TypeAdapter,
     ValidationInfo,
+    ValidatorFunctionWrapHandler,
     WithJsonSchema,
-    create_model,
+    WrapValidator,
+    with_config,
 )
+from typing_extensions import TypedDict  # typing's, for pydantic, from Python 3.12 on
 
 from pscp.cli import arguments, zfs_arguments
-from pscp.jobs import kinds
-from pscp.option_bounds import CHOICES
+from pscp.errors import UsageError
+from pscp.jobs.job import IF_RUNNING, Span
+from pscp.locations import check_path, parse_location
+from pscp.option_bounds import CHOICES, MAX_AGE_S, MAX_CONNECTIONS, MAX_LIMIT_KBIT_S
 from pscp.options import Options
+from pscp.values import parse_kbit_s, parse_seconds
 from pscp.zfs.settings import Settings
 
-_SHOWS = "it tries or shows something, and is for the command line"
-_TOLD = "what a job did is told by its report, by metrics and the history; pscp-run has -q and -v"
+_TIME = "([01][0-9]|2[0-3]):[0-5][0-9]"
+_DAY_MIN = 24 * 60
+
+
+def after(read: Callable[[Any, str], Any]) -> AfterValidator:
+    """Return a validator of what `read` makes of a value, from the folder of the file on."""
+
+    def validate(value: Any, info: ValidationInfo) -> Any:
+        try:
+            return read(value, info.context["folder"])  # type: ignore[index]  # load() gives it
+        except UsageError as error:
+            raise ValueError(in_words(error)) from None
+
+    return AfterValidator(validate)
+
+
+def in_words(error: UsageError) -> str:
+    """Return what a UsageError says, without the option that it begins with, and its hint."""
+    text = re.sub(r"^(-\w/)?(--[a-z-]+)?: ", "", error.message)
+    return f"{text}; {error.hint}" if error.hint not in ("", UsageError.hint) else text
+
+
+def named_in(error: UsageError) -> list[str]:
+    """Return the options that a UsageError names, without their dashes."""
+    return re.findall(r"--([a-z0-9-]+)", error.message)
+
+
+def whole(path: str, folder: str) -> str:
+    """Return the path, from this folder on, with a "~" at its begin expanded. Raises UsageError."""
+    found = os.path.expanduser(path)
+    if path == "-":
+        raise UsageError("there is no standard input: name a file")
+    if found.startswith("~"):
+        raise UsageError(f"{path!r}: there is no such user here", "a name with a ~ is ./~NAME")
+    return os.path.join(folder, found)
+
+
+def several(one: Any) -> Any:
+    """Return the type of a value, or of a list of them: a tuple."""
+    typed = one | Annotated[list[one], Field(min_length=1)]
+    return Annotated[tuple[one, ...], BeforeValidator(_listed, json_schema_input_type=typed)]
+
+
+def _listed(value: Any) -> tuple[Any, ...]:
+    if value == []:
+        raise ValueError("is empty")
+    return tuple(value) if isinstance(value, list) else (value,)
+
+
+def _path(text: str, folder: str) -> str:
+    check_path(text)
+    return text
+
+
+_Word = Annotated[str, after(_path)]
+Text = Annotated[_Word, Field(min_length=1)]
+
+
+def _place(text: str, folder: str) -> str:
+    """Check a location, and return it as it was typed."""
+    if not parse_location(text).is_remote:
+        whole(text, folder)
+    return text
+
+
+def _each_once(texts: tuple[str, ...], folder: str) -> tuple[str, ...]:
+    for number, text in enumerate(texts):
+        if text in texts[:number]:
+            raise ValueError(f"{text} is named twice", number)
+    return texts
+
+
+def _command(value: Any, read: ValidatorFunctionWrapHandler) -> Any:
+    """Return a text, or words, of which all but the first may be empty."""
+    words = read(value)
+    if not words[0]:
+        raise ValueError("is empty", 0)
+    return words if isinstance(value, list) else words[0]
+
+
+def _typed(value: Any) -> str:
+    """Return a number as it would be typed; a text is typed already."""
+    if type(value) not in (str, int):
+        raise ValueError("must be a text or a whole number")
+    return str(value)
+
+
+Number = Annotated[Text, BeforeValidator(_typed, json_schema_input_type=str | int)]
+
+
+def _number(parse: Callable[[str], int], most: int) -> Any:
+    """Return the type of what may have a unit."""
+
+    def read(text: str, folder: str) -> int:
+        if (found := parse(text)) > most:
+            raise UsageError(f"{text!r} is too much")
+        return found
+
+    return Annotated[Number, after(read)]
+
+
+def _limit(rates: dict[str, int], folder: str) -> tuple[tuple[Span, ...], int | None]:
+    """Return the rates by the time of day, and that of the rest; None, as a rate 0, is no limit."""
+    spans = []
+    minutes: dict[int, str] = {}  # of the day, and the span that each is in
+    for text in (each for each in rates if each != "else"):
+        begin, end = (int(time[:2]) * 60 + int(time[3:]) for time in text.split("-"))
+        if begin == end:
+            raise ValueError(f"{text} ends when it begins; a whole day is 00:00-24:00", text)
+        for minute in range(begin, end if begin < end else end + _DAY_MIN):
+            if (other := minutes.setdefault(minute % _DAY_MIN, text)) != text:
+                raise ValueError(f"{other} and {text} overlap", text)
+        spans.append(Span(begin, end, rates[text] or None))
+    return tuple(spans), rates.get("else") or None
+
+
+def _after(text: str, folder: str) -> tuple[str, str | None]:
+    """Return the word, and the folder of "move"."""
+    word, _, moved_to = text.partition(" ")
+    if word == "move" and moved_to.strip():
+        return word, whole(moved_to.strip(), folder)
+    if text not in ("keep", "remove"):
+        raise UsageError('must be "keep", "remove" or "move DIR"')
+    return text, None
+
+
+Texts = several(Text)
+File = Annotated[Text, after(whole)]
+# An ssh_config, of which "none" is none; a program, which $PATH has if it is a name alone.
+ConfigFile = Annotated[Text, after(lambda text, at: text if text == "none" else whole(text, at))]
+Program = Annotated[Text, after(lambda text, at: whole(text, at) if "/" in text else text)]
+Places: Any = Annotated[several(Annotated[Text, after(_place)]), after(_each_once)]
+Command: Any = Annotated[several(_Word), WrapValidator(_command)]
+Reports = dict[Literal["json", "text", "html"], File]
+Url = Annotated[HttpUrl, AfterValidator(str)]
+Hosts = Annotated[int, Field(ge=1, le=MAX_CONNECTIONS)]
+Seconds = _number(lambda text: parse_seconds(text, ""), MAX_AGE_S)
+_Rate: Any = _number(lambda text: 0 if text == "none" else parse_kbit_s(text), MAX_LIMIT_KBIT_S)
+_Rates: Any = dict[Annotated[str, Field(pattern=f"^({_TIME}-({_TIME}|24:00)|else)$")], _Rate]
+Limit = Annotated[
+    _Rates,
+    BeforeValidator(
+        lambda value: value if isinstance(value, dict) else {"else": value},
+        json_schema_input_type=_Rate | _Rates,
+    ),
+    after(_limit),
+]
+_AFTER = {"type": "string", "pattern": "^(keep|remove|move .+)$"}
+After = Annotated[Text, after(_after), WithJsonSchema(_AFTER)]
+
+# --- the keys
+
+PARSERS = {False: arguments.make_parser(), True: zfs_arguments.make_parser()}  # True: of datasets
+_ACTIONS = {of: parser._option_string_actions for of, parser in PARSERS.items()}
+
+_TOLD = "what a job did is told by its report, its metrics and the history; pscp-run has -q and -v"
 # What makes no sense in a job, with the reason. So does whatever is no field of Options.
 REFUSED = {
-    **dict.fromkeys(("check", "transfer-test"), _SHOWS),
-    **dict.fromkeys(("quiet", "verbose", "itemize", "debug", "progress", "stats"), _TOLD),
-    **dict.fromkeys(("log-file", "syslog"), _TOLD),
+    "check": "it shows something, and is for the command line",
+    "transfer-test": "it tries something, and is for the command line",
     "dry-run": "pscp-run --dry-run shows what would be copied",
     "remove-source-files": 'after = "remove" does it, once every destination has the file',
+    **dict.fromkeys(("quiet", "verbose", "itemize", "debug", "progress", "stats"), _TOLD),
+    **dict.fromkeys(("log-file", "syslog"), _TOLD),
 }
-# What may differ between the destinations of a job: these groups of options.
-_OF_HOSTS = ("how it is sent", "how ssh is run")
+_OF_HOSTS = ("how it is sent", "how ssh is run")  # options that may differ between destinations
+_OF_FILES = ("min-age", "settled-for", "after")  # not of datasets; so are some options
 
 
 class Key(NamedTuple):
     """A key that is no option."""
 
-    kind: kinds.Kind
+    kind: Any
     meaning: str
     example: object
 
 
-_SHARED = {
-    "destinations": Key(
-        kinds.PLACES, "where it goes, each as a DEST of pscp", ["store1:/vault/", "store2:/vault/"]
-    ),
+SHARED = {
+    "destinations": Key(Places, "where it goes, each a DEST of pscp", ["a:/vault/", "b:/vault/"]),
     "limit": Key(
-        kinds.LIMIT,
-        "the most to send, as --limit; or a table of it by the time of day (local), with `else` "
-        'for the rest, and "none" for no limit',
+        Limit,
+        'the most to send, as --limit, or "none"; or a table of it by the time of day (local), '
+        "with `else` for the rest",
         {"08:00-20:00": "20M"},
     ),
-    "max-duration": Key(kinds.SECONDS, "end a run after so long; the next one goes on", "6h"),
-    "retry-for": Key(
-        kinds.SECONDS, "for so long, with growing pauses, try again what may succeed later", "2h"
-    ),
-    "min-age": Key(kinds.SECONDS, "leave files that are younger for the next run", "10min"),
-    "settled-for": Key(
-        kinds.SECONDS, "leave files that were not seen unchanged for so long", "5min"
-    ),
-    "after": Key(
-        kinds.AFTER,
-        "what becomes of a source file that every destination has, verified: keep, remove, or "
-        "move DIR",
-        "remove",
-    ),
-    "before": Key(
-        kinds.COMMAND,
-        "run this first, and nothing else if it fails; a text by the shell, a list as it is",
-        "mountpoint -q /srv",
-    ),
-    "after-success": Key(kinds.COMMAND, "run this when all was done", ["touch", "/run/sent"]),
-    "after-failure": Key(kinds.COMMAND, "run this when it was not", "logger -p cron.err not sent"),
+    "max-duration": Key(Seconds, "end a run after so long; the next one goes on", "6h"),
+    "retry-for": Key(Seconds, "try again what may succeed later, for so long", "2h"),
+    "min-age": Key(Seconds, "leave files that are younger for the next run", "10min"),
+    "settled-for": Key(Seconds, "leave files that were not seen unchanged for so long", "5min"),
+    "after": Key(After, "once every destination has a file: keep, remove or move DIR", "remove"),
+    "before": Key(Command, "run this first, and nothing else if it fails", "mountpoint -q /srv"),
+    "after-success": Key(Command, "run this when all was done", ["touch", "/run/sent"]),
+    "after-failure": Key(Command, "run this when it was not", "logger -p cron.err not sent"),
     "if-running": Key(
-        kinds.IF_RUNNING, "while another run of the job is under way: skip, wait or fail", "skip"
+        Literal[IF_RUNNING], "while another run of the job is under way: skip, wait, fail", "skip"
     ),
-    "max-hosts": Key(kinds.HOSTS, "send to so many destinations at once (all)", 4),
-    "report": Key(
-        kinds.REPORT, "write a report of the run: json, text, html", {"html": "/var/www/sent.html"}
-    ),
-    "metrics": Key(
-        kinds.FILE, "write metrics for node_exporter's textfile collector", "/run/pscp.prom"
-    ),
-    "ping": Key(
-        kinds.URL,
-        "ask this URL at start, success and failure, as healthchecks has it",
-        "https://hc-ping.com/UUID",
-    ),
-    "manifest": Key(kinds.FILE, "write a manifest of what was copied", "/srv/sent.manifest"),
-    "sign": Key(kinds.FILE, "sign the manifest with this SSH key", "~/.ssh/id_ed25519"),
-    "keep-history": Key(kinds.SECONDS, "keep what is known of runs for so long (365d)", "90d"),
+    "max-hosts": Key(Hosts, "send to so many destinations at once (all)", 4),
+    "report": Key(Reports, "write a report of the run: json, text, html", {"html": "sent.html"}),
+    "metrics": Key(File, "write metrics: node_exporter's textfile folder, or a file", "metrics/"),
+    "ping": Key(Url, "ask this at start, success and failure", "https://hc-ping.com/UUID"),
+    "keep-history": Key(Seconds, "keep what is known of runs for so long (365d)", "90d"),
 }
 OWN = {
-    "sources": Key(
-        kinds.PLACES,
-        "what is copied: files, folders and patterns here, or each a HOST:PATH",
-        ["/srv/recordings/*.rec"],
-    ),
-    "sources-from": Key(kinds.FILE, "a file that lists sources, one in each line", "list.txt"),
-    "sources-command": Key(
-        kinds.COMMAND,
-        "a command that prints sources, one in each line; a text is run by the shell",
-        ["find", "/srv", "-name", "*.rec"],
-    ),
-    "datasets": Key(kinds.TEXTS, "ZFS datasets, each as a SOURCE of pscp-zfs", "tank/data"),
-    **_SHARED,
-    "depends-on": Key(kinds.TEXTS, "jobs to do first, in the same run", "database"),
+    "sources": Key(Places, "files, folders and patterns here, or each a HOST:PATH", "/srv/*.rec"),
+    "sources-from": Key(File, "a file that lists sources, one in each line", "list.txt"),
+    "sources-command": Key(Command, "a command that prints them", ["find", "/srv", "-type", "f"]),
+    "datasets": Key(Texts, "ZFS datasets, each as a SOURCE of pscp-zfs", "tank/data"),
+    **SHARED,
+    "depends-on": Key(Texts, "jobs to do first, in the same run", "database"),
 }
+# Options that name a file, by their names or what stands for their values.
+_KINDS = {
+    "FILE": File, "config": ConfigFile, "program": Program, "sign": File,
+}  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Option:
+class Option(NamedTuple):
     """An option that a job may have."""
 
     name: str  # without dashes
     action: argparse.Action
-    group: str
-    of_files: bool  # pscp has it
-    of_datasets: bool  # pscp-zfs has it
 
     @property
     def repeats(self) -> bool:
         return isinstance(self.action, argparse._AppendAction) or self.name.endswith("clude-from")
 
     @property
-    def kind(self) -> kinds.Kind:
+    def kind(self) -> Any:
         if self.action.nargs == 0:
-            return kinds.FLAG
+            return bool
+        if self.action.dest in CHOICES:
+            return Literal[CHOICES[self.action.dest]]
+        one = _KINDS.get(self.name) or _KINDS.get(str(self.action.metavar), Text)
         if self.repeats:
-            return kinds.TEXTS
-        return kinds.NUMBER if self.action.type else kinds.TEXT
+            return several(one)
+        return Number if self.action.type else one
 
-    @property
-    def schema(self) -> dict[str, Any]:
-        choices = CHOICES.get(self.action.dest)
-        return {"enum": list(choices)} if choices else self.kind.schema
-
-    def words(self, value: object, folder: str) -> tuple[str, ...]:
+    def words(self, value: Any, folder: str) -> tuple[str, ...]:
         """Return the option as words of a command line, none of which is its value alone."""
-        given = self.kind.read(value, folder)
-        if isinstance(given, bool):
-            return (f"--{self.name}",) if given else ()
-        texts = (given,) if isinstance(given, str) else given
-        found = tuple(f"--{self.name}={self._whole(text, folder)}" for text in texts)
-        for word in found:
-            with kinds.told():
-                parser(not self.of_files).read([word])
+        if isinstance(value, bool):
+            return (f"--{self.name}",) if value else ()
+        texts = value if isinstance(value, tuple) else (value,)
+        found = tuple(f"--{self.name}={text}" for text in texts)
+        given, _ = PARSERS[f"--{self.name}" not in _ACTIONS[False]].read(found)
+        given.pop("filters", None)  # files of patterns are read as the whole job has it
+        try:
+            (Options if self.action.dest in _OF_OPTIONS else Settings)(**given)
+        except UsageError as error:
+            if {*named_in(error)} <= {self.name}:  # else it is a matter of others as well
+                raise
         return found
 
-    def _whole(self, text: str, folder: str) -> str:
-        """Return a file with its whole path, and any other value as it is."""
-        is_file = self.action.metavar == "FILE" and (self.name, text) != ("config", "none")
-        if is_file and text == "-":
-            raise kinds.Wrong("there is no standard input: name a file")
-        is_program = self.action.metavar == "PROGRAM" and "/" in text
-        return kinds.whole(text, folder) if is_file or is_program else text
+
+def is_for(key: str, *, of_datasets: bool) -> bool:
+    """Return whether a key makes sense in a job that has datasets, or in one that has files."""
+    if key in OPTIONS:
+        return f"--{key}" in _ACTIONS[of_datasets]
+    return not (of_datasets and key in _OF_FILES)
 
 
-@functools.cache
-def parser(is_for_datasets: bool) -> arguments.Parser:
-    return zfs_arguments.make_parser() if is_for_datasets else arguments.make_parser()
-
-
-def every_option() -> Iterator[tuple[str, str, argparse.Action]]:
-    """Yield the long name, the group and the action of each option that pscp or pscp-zfs has."""
-    for is_for_datasets in (False, True):
-        for group in parser(is_for_datasets)._action_groups:
-            for action in group._group_actions:
-                for name in action.option_strings:
-                    if name.startswith("--"):
-                        yield name[2:], str(group.title), action
-
-
-def _options() -> dict[str, Option]:
-    """Return the options of a job by their names; none has the name of another key."""
-    chosen = {each.name for kind in (Options, Settings) for each in fields(kind)}
-    found: dict[str, Option] = {}
-    for name, group, action in every_option():
-        if action.dest in chosen and name not in REFUSED and name not in OWN:
-            has = [f"--{name}" in parser(zfs)._option_string_actions for zfs in (False, True)]
-            found.setdefault(name, Option(name, action, group, *has))
-    return found
-
-
-OPTIONS = _options()
-
-
-class _Table(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-
-def _model(name: str, keys: Mapping[str, Key], options: Iterable[Option]) -> Any:
-    """Return the model of a table; each of its fields is the key with an "_" behind it."""
-    given: dict[str, Any] = {}
-    for key, own in keys.items():
-        given[f"{key}_"] = _field(key, own.kind.schema, own.kind.read, own.meaning, own.example)
-    for option in options:
-        text = str(option.action.help)
-        given[f"{option.name}_"] = _field(option.name, option.schema, option.words, text)
-    return create_model(name, __base__=_Table, **given)
-
-
-def _field(key: str, schema: Any, read: Any, meaning: str, *examples: Any) -> tuple[Any, Any]:
-    def validate(value: Any, info: ValidationInfo) -> Any:
-        return read(value, info.context["folder"])  # type: ignore[index]  # load() gives one
-
-    kind = Annotated[Any, PlainValidator(validate), WithJsonSchema(schema)]
-    return kind, Field(
-        default_factory=lambda: None,  # with a default the schema would say that null is one
-        alias=key,
-        description=meaning,
-        examples=[*examples] or None,
-    )
-
-
-Defaults = _model("Defaults", _SHARED, OPTIONS.values())
-Host = _model("Host", {}, [each for each in OPTIONS.values() if each.group in _OF_HOSTS])
-Job = _model("Job", OWN, OPTIONS.values())
-_TABLES: dict[str, Any] = {
-    "defaults": (Defaults, Field(Defaults(), description="for every job that does not say else")),
-    "host": (
-        GenericAlias(dict, (str, Host)),
-        Field({}, description="for what is copied to or from this host"),
-    ),
-    "job": (
-        GenericAlias(dict, (str, Job)),
-        Field({}, description="what is copied where, and when"),
-    ),
+_OF_OPTIONS = {each.name for each in fields(Options)}
+_CHOSEN = {*_OF_OPTIONS, *(each.name for each in fields(Settings))}
+# Those of pscp, and then those that pscp-zfs alone has.
+_BOTH = _ACTIONS[False] | _ACTIONS[True] | _ACTIONS[False]
+EVERY = {name[2:]: Option(name[2:], _BOTH[name]) for name in _BOTH if name.startswith("--")}
+OPTIONS = {
+    name: option
+    for name, option in EVERY.items()
+    if option.action.dest in _CHOSEN and name not in REFUSED and name not in OWN
 }
-Document = create_model("jobs.toml", __base__=_Table, **_TABLES)
+
+
+def _table(name: str, own: dict[str, Key], groups: tuple[str, ...] = ()) -> Any:
+    """Return the type of a table with these keys and the options, all or of these groups."""
+    keys = {
+        key: Annotated[each.kind, Field(description=each.meaning, examples=[each.example])]
+        for key, each in own.items()
+    }
+    for key, option in OPTIONS.items():
+        if not groups or option.action.container.title in groups:  # type: ignore[attr-defined]
+            words = after(option.words)
+            keys[key] = Annotated[option.kind, words, Field(description=option.action.help)]
+    return _closed(name, keys)
+
+
+def _closed(name: str, keys: dict[str, Any]) -> Any:
+    make: Any = TypedDict
+    # 1 is no true here.
+    return with_config(ConfigDict(extra="forbid", strict=True))(make(name, keys, total=False))
+
+
+TABLES = {
+    "defaults": _table("Defaults", SHARED),
+    "host": _table("Host", {}, _OF_HOSTS),
+    "job": _table("Job", OWN),
+}
+_NAMED = {name: GenericAlias(dict, (str, TABLES[name])) for name in ("host", "job")}
+DOCUMENT: TypeAdapter[dict[str, Any]] = TypeAdapter(_closed("jobs.toml", {**TABLES, **_NAMED}))

@@ -11,12 +11,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pscp.cli import arguments, pipe, run, verify, zfs_arguments
+from pscp.jobs.job import IF_RUNNING
 from pscp.option_bounds import CHOICES
 from pscp.selftest import main as selftest
 from pscp.zfs.settings import PRUNABLE
 
 # What the value of an option may be, by the name of its field.
-VALUES = {**CHOICES, "if_running": run.IF_RUNNING, "prune": PRUNABLE}
+VALUES = {**CHOICES, "if_running": IF_RUNNING, "prune": PRUNABLE, "reports": run.FORMS}
 # What else it is, by its metavar (or its field, where the metavar says little): files, hosts,
 # programs, ciphers. Others are for the user to know.
 KINDS = {"FILE": "file", "KEY": "file", "HOST": "host", "PROGRAM": "program", "cipher": "cipher"}
@@ -103,9 +104,17 @@ def options(parser: argparse.ArgumentParser) -> list[Option]:
     return [as_option(each) for each in actions]
 
 
+def value_of(action: argparse.Action) -> str:
+    """What stands for the option's value, or values; empty for a flag."""
+    if action.nargs == 0:
+        return ""
+    named = action.metavar or action.dest.upper()
+    return " ".join(named) if isinstance(named, tuple) else named
+
+
 def as_option(action: argparse.Action) -> Option:
     takes_value = action.nargs != 0
-    metavar = str(action.metavar or action.dest.upper()) if takes_value else ""
+    metavar = value_of(action)
     return Option(
         shorts=tuple(name for name in action.option_strings if not name.startswith("--")),
         longs=tuple(name for name in action.option_strings if name.startswith("--")),

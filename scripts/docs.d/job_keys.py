@@ -14,16 +14,14 @@ from pscp.jobs import schema
 def json_schema() -> str:
     """JSON Schema, as Even Better TOML and taplo take it."""
     found = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
-    return json.dumps(found | schema.Document.model_json_schema(), indent=1) + "\n"
+    return json.dumps(found | schema.DOCUMENT.json_schema(), indent=1) + "\n"
 
 
 def tables() -> str:
     """A table of a job's own keys, and one of options."""
-    fields = schema.Job.model_fields
-    own = {each.alias: each for each in fields.values() if each.alias not in schema.OPTIONS}
     lines = ["| key | meaning | such as |", "|---|---|---|"]
-    for key, each in own.items():
-        lines.append(f"| `{key}` | {each.description} | `{toml((each.examples or [''])[0])}` |")
+    for key, each in schema.OWN.items():
+        lines.append(f"| `{key}` | {each.meaning} | `{toml(each.example)}` |")
     lines += ["", "Every option of pscp and pscp-zfs, but these:", ""]
     lines += ["| option | why not |", "|---|---|"]
     lines += [f"| `{key}` | {why} |" for key, why in schema.REFUSED.items()]
@@ -34,7 +32,8 @@ def tables() -> str:
 def option(each: schema.Option) -> str:
     value = each.action.metavar if each.action.nargs != 0 else "true or false"
     shown = f"`{value}`, or a list of them" if each.repeats else f"`{value}`"
-    of = "both" if each.of_files and each.of_datasets else "files" if each.of_files else "datasets"
+    files, datasets = (schema.is_for(each.name, of_datasets=of) for of in (False, True))
+    of = "both" if files and datasets else "files" if files else "datasets"
     return f"| `{each.name}` | {shown.replace('`true or false`', 'true or false')} | {of} |"
 
 

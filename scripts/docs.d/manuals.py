@@ -12,7 +12,7 @@ import re
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from commands import Command, commands, groups
+from commands import Command, commands, groups, value_of
 
 # Of pscp and pscp-zfs; the others say in their last sentence what they exit with.
 WITH_EXIT_CODES = ("pscp", "pscp-zfs")
@@ -92,7 +92,7 @@ def description(parser: argparse.ArgumentParser) -> Iterator[str]:
 
 def spelled(action: argparse.Action) -> str:
     """How the option is written, in bold, with its value in italics; or an argument's name."""
-    value = f"\\fI{escaped(str(action.metavar or action.dest))}\\fR" if action.nargs != 0 else ""
+    value = f"\\fI{escaped(value_of(action))}\\fR" if action.nargs != 0 else ""
     if not action.option_strings:
         return value
     names = [f"\\fB{escaped(name)}\\fR" for name in action.option_strings]

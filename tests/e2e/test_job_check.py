@@ -20,11 +20,10 @@ import pscp
 from e2e.conftest import POWERLESS, ShellThat
 from e2e.test_copy_sftp import without_python
 from pscp.cli import run_status
-from pscp.cli.run import Command
 from pscp.errors import UsageError
 from pscp.jobs import check, probe, timers
 from pscp.jobs.config import Config
-from pscp.jobs.job import Job
+from pscp.jobs.job import Command, Job
 from pscp.selftest.servers import PrivateServer
 
 

@@ -36,7 +36,7 @@ def verified(place: Place, manifest: Path, number: int, *words: str) -> int:
 def test_each_destination_has_a_signed_manifest_of_its_own(place: Place, key: Path) -> None:
     place.fill("a", "b", "c\nd")
     form = f"{place.home}/sent/{{date}}/{{destination}}-{{run}}.jsonl"
-    job = place.job(ends=2, manifest=form, sign=str(key), after="remove")
+    job = place.job(ends=2, options={"manifest": form, "sign": str(key)}, after="remove")
     run = place.run_one(job)
     assert run.outcome == Outcome.DONE and os.listdir(place.home / "here") == []
     manifests = sorted((place.home / "sent").glob(f"????-??-??/*-{run.run}.jsonl"))
@@ -58,7 +58,9 @@ def test_each_destination_has_a_signed_manifest_of_its_own(place: Place, key: Pa
 def test_no_copy_is_made_whose_manifest_has_no_place(place: Place) -> None:
     place.fill("a")
     (place.home / "sent").touch()
-    run = place.run_one(place.job(manifest=f"{place.home}/sent/m.jsonl", after="remove"))
+    run = place.run_one(
+        place.job(options={"manifest": f"{place.home}/sent/m.jsonl"}, after="remove")
+    )
     assert run.outcome == Outcome.FAILED and place.arrived() == set()
     assert "/sent/m.jsonl: " in run.destinations[0].message
     assert os.listdir(place.home / "here") == ["a"]
@@ -72,7 +74,7 @@ def test_a_manifest_that_cannot_be_written_in_the_end_fails_the_run(
 
     place.fill("a")
     monkeypatch.setattr("pscp.manifests.making.os.fsync", no_room)
-    run = place.run_one(place.job(manifest=f"{place.home}/m.jsonl"))
+    run = place.run_one(place.job(options={"manifest": f"{place.home}/m.jsonl"}))
     assert run.outcome == Outcome.FAILED and place.arrived() == {"a"}
     assert "manifest cannot be written: No space left" in run.destinations[0].message
     assert not (place.home / "m.jsonl").exists()

@@ -5,6 +5,7 @@ Not here: what may stand in the file (../unit/test_jobs_config.py).
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Iterator
@@ -171,6 +172,8 @@ def test_wrong_use_is_told_in_a_line(world: World) -> None:
         (("--list", "--dry-run"), "pscp-run: --list and --dry-run do not go together\n"),
         (("--json",), "pscp-run: --json and --html go with --status\n"),
         (("--if-running", "x"), "pscp-run: --if-running: invalid choice"),
+        (("--report", "pdf", "x"), "pscp-run: --report pdf: a report is one of json, text, html\n"),
+        (("--report", "text", "x", "--list"), "pscp-run: --report is of jobs that are run\n"),
     ):
         ran = told(world, text, *words)
         assert (ran.code, ran.out) == (2, "") and ran.err.startswith(said), ran.err
@@ -178,7 +181,7 @@ def test_wrong_use_is_told_in_a_line(world: World) -> None:
     file = "jobs.toml"
     assert (ran.code, ran.out, ran.err.splitlines()) == (
         2, "", [
-            f"{file}:4: port: 'x' is not a whole number",
+            f"{file}:4: job.records.port: 'x' is not a whole number",
             f"{file}:5: there is no 'confi'; did you mean config?",
             "pscp-run: nothing was run",
         ],
@@ -225,3 +228,21 @@ def test_a_dry_run_lists_and_copies_nothing(world: World) -> None:
     ran = told(world, text, "--dry-run")
     assert (ran.code, sorted(ran.out.splitlines())) == (0, sorted(NAMES * 2)), ran.err
     assert names_in(world.there / "one") == names_in(world.there / "two words") == []
+
+
+def test_a_dry_run_writes_no_manifest(world: World) -> None:
+    text = '[job.a]\nsources = "a.txt"\ndestinations = "host:one/"\nmanifest = "m"\n'
+    ran = told(world, text, "--dry-run")
+    assert (ran.code, ran.out, (world.here / "m").exists()) == (0, "a.txt\n", False), ran.err
+    ran = run_lines(world, text)
+    assert ran.code == 0 and "a.txt" in (world.here / "m").read_text(), ran.err
+
+
+def test_reports_are_of_all_that_was_run(world: World) -> None:
+    job = 'sources = "none*"\ndestinations = "host:one/"\n'
+    reports = ("--report", "json", "r.json", "--report", "text", "r.txt")
+    ran = told(world, f"[job.a]\n{job}[job.b]\n{job}", *reports)
+    assert ran.code == 7, ran.err
+    runs = json.loads((world.here / "r.json").read_text())["runs"]
+    assert [run["job"] for run in runs] == ["a", "b"]
+    assert (world.here / "r.txt").read_text().count("exit code 7") == 2
