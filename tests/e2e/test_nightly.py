@@ -1,0 +1,375 @@
+"""What examples/ has for every night, and docs/cron.md: run as cron and systemd run it.
+
+The files are taken as they are; but what they name below /etc, /srv and /var/lib lies below a
+folder of the test, their hosts are one sshd with a home for each of them, and hours are seconds.
+That sshd lets the key in as docs/cron.md has it, with "restrict".
+
+Not here: the programs in examples/ (test_examples.py), pscp-run itself (test_jobs.py).
+"""
+
+from __future__ import annotations
+
+import configparser
+import contextlib
+import dataclasses
+import http.server
+import os
+import re
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from compare import assert_same_tree
+from conftest import MakeServer, unavailable, until
+
+from e2e.conftest import ShellThat
+from e2e.test_docs import script
+from e2e.ways import COMMAND_S, Ran
+from e2e.world import ROOT, put_program
+from pscp.jobs import cron, outcome
+from pscp.selftest.servers import ADDRESS, PrivateServer
+
+EXAMPLES = ROOT / "examples"
+PAGE = "cron.md"
+RUN = script.run_in("tests/e2e/test_nightly.py")
+PSCP_RUN = (sys.executable, "-c", "import sys; from pscp.cli.run import main; sys.exit(main())")
+HOSTS = ("upstream", "store1", "store2", *(f"site{number:02}" for number in range(1, 21)))
+DAY_S = 24 * 3600
+# For the line of a crontab, crontab(5); and for a service, systemd.exec(5).
+OF_CRON = {"SHELL": "/bin/sh", "PATH": "/usr/bin:/bin"}
+OF_SYSTEMD = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin", "LANG": "C.UTF-8"}
+
+
+class Monitor(http.server.ThreadingHTTPServer):
+    """What is pinged."""
+
+    def __init__(self) -> None:
+        super().__init__((ADDRESS, 0), Pings)
+        self.paths: list[str] = []
+
+
+class Pings(http.server.BaseHTTPRequestHandler):
+    server: Monitor
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.paths.append(self.path)
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@dataclasses.dataclass
+class Machine:
+    """A machine with the examples on it, and the homes at its hosts."""
+
+    root: Path  # what /etc, /srv and /var/lib lie in
+    homes: Path
+    programs: Path  # what is in /usr/local/bin
+    server: PrivateServer
+    monitor: Monitor
+
+    @property
+    def home(self) -> Path:
+        return self.root / "var/lib/pscp"
+
+    @property
+    def etc(self) -> Path:
+        return self.root / "etc/pscp"
+
+    def put(self, name: str, to: str, *changes: tuple[str, str]) -> None:
+        """Installs an example; what is changed in it must be there."""
+        text = self.moved((EXAMPLES / name).read_text())
+        for old, new in changes:
+            assert old in text, old
+            text = text.replace(old, new)
+        (self.root / to).write_text(text)
+
+    def moved(self, text: str) -> str:
+        text = re.sub(r"(?<![\w./])/(?=(etc|srv|var/lib)/)", f"{self.root}/", text)
+        text = text.replace("/usr/local/bin", str(self.programs))
+        return text.replace("https://hc-ping.com", f"http://{ADDRESS}:{self.monitor.server_port}")
+
+    def reach(self, hosts: Sequence[str]) -> None:
+        """Has ssh reach these hosts; nothing listens where the others are."""
+        with_site = "".join(
+            f"Host {name}\n    Port {self.server.port if name in hosts else 1}\n"
+            f"    SetEnv SITE={name}\n" for name in HOSTS
+        )  # fmt: skip
+        common = f"Host *\n    HostName {ADDRESS}\n    User {self.server.user}\n"
+        self.put("ssh_config", "etc/pscp/ssh_config")
+        config = self.etc / "ssh_config"
+        config.write_text(f"{with_site}{common}{config.read_text()}")
+
+    def run(self, argv: Sequence[str], environment: Mapping[str, str]) -> Ran:
+        """Runs a program with this environment alone."""
+        its = {"HOME": str(self.home), "LOGNAME": "pscp", "USER": "pscp", **environment}
+        done = subprocess.run(
+            argv, env=its, cwd=self.home, stdin=subprocess.DEVNULL, capture_output=True,
+            timeout=COMMAND_S, check=False,
+        )  # fmt: skip
+        return Ran(done.returncode, *(os.fsdecode(said) for said in (done.stdout, done.stderr)))
+
+    def cron(self, number: int) -> Ran:
+        """Does what cron does with a line of the crontab."""
+        lines = self.moved((EXAMPLES / "crontab").read_text()).splitlines()
+        found = [cron.split_line(line, has_user=False) for line in lines]
+        commands = [each[1] for each in found if each is not None]
+        assigned = dict(re.findall(r"^(\w+)=(.*)$", "\n".join(lines), re.MULTILINE))
+        return self.run(["/bin/sh", "-c", commands[number]], {**OF_CRON, **assigned})
+
+    def told(self) -> str:
+        """Returns the metrics."""
+        files = (self.root / "var/lib/prometheus/node-exporter").glob("*.prom")
+        return "".join(path.read_text() for path in files)
+
+
+@pytest.fixture
+def monitor() -> Iterator[Monitor]:
+    with Monitor() as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.fixture
+def machine(
+    tmp_path: Path, make_sshd: MakeServer, shell_that: ShellThat, monitor: Monitor
+) -> Machine:
+    homes, root, programs = (tmp_path / name for name in ("homes", "root", "programs"))
+    shell = shell_that(f'cd "{homes}/$SITE" || exit 1; export HOME="$PWD"')
+    server = make_sshd(["AcceptEnv SITE"], shell=shell)
+    for folder in (
+        *(homes / name for name in HOSTS), programs,
+        *(root / name for name in (
+            "etc/pscp", "srv/recordings", "srv/mirror", "var/lib/pscp",
+            "var/lib/prometheus/node-exporter",
+        )),
+    ):  # fmt: skip
+        folder.mkdir(parents=True)
+    put_program(programs / "pscp-run", PSCP_RUN)
+    put_program(programs / "mountpoint", ["sh", "-c", '[ "$1" = -q ] && [ -d "$2" ]', "mountpoint"])
+    made = Machine(root, homes, programs, server, monitor)
+    authorized = server.folder / "authorized_keys"
+    authorized.write_text(f"restrict {authorized.read_text()}")
+    key = (server.folder / "host_key.pub").read_text()
+    (made.etc / "known_hosts").write_text(f"[{ADDRESS}]:{server.port} {key}")
+    shutil.copy(server.folder / "user_key", made.etc / "id_ed25519")
+    made.reach(HOSTS)
+    return made
+
+
+# --- recordings, from cron and from systemd
+
+IN_SECONDS = (('settled-for = "5min"', 'settled-for = "1s"'), ('retry-for = "2h"', "retry-for = 0"))
+SUCCESS = "pscp_job_last_success_timestamp_seconds"
+
+
+def record(machine: Machine) -> dict[str, bytes]:
+    """Makes two recordings that are finished, and one that grows; returns the finished ones."""
+    folder = machine.root / "srv/recordings"
+    made = {"-one 1.rec": os.urandom(200_000), "two\n.rec": b"two"}
+    for name, content in {**made, "growing.rec": b"grows"}.items():
+        (folder / name).write_bytes(content)
+    for name in made:
+        os.utime(folder / name, (1e9, 1e9))
+    return made
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_recordings_from_cron(machine: Machine) -> None:
+    finished = record(machine)
+    machine.put("recordings.toml", "etc/pscp/jobs.toml", *IN_SECONDS)
+    ran = machine.cron(0)
+    assert (ran.code, ran.out, ran.err) == (7, "", ""), "nothing was seen unchanged yet"
+    assert len(contents(machine.root / "srv/recordings")) == 3
+    runs = [ran]
+
+    def is_done() -> bool:
+        runs.append(machine.cron(0))
+        return runs[-1].code == 0
+
+    until(is_done)
+    assert {(each.out, each.err) for each in runs} == {("", "")}  # or cron would send mail
+    for store in ("store1", "store2"):
+        assert contents(machine.homes / store / "recordings") == finished
+    assert list(contents(machine.root / "srv/recordings")) == ["growing.rec"]
+    assert f'{SUCCESS}{{destination="store2:recordings/",job="recordings"}}' in machine.told()
+    assert "recordings" in (machine.home / "recordings.html").read_text()
+    assert machine.monitor.paths == ["/UUID/start", "/UUID"] * len(runs)
+    morning = machine.cron(1)
+    assert (morning.code, morning.out, morning.err) == (0, "", "")
+    assert "recordings" in (machine.home / "status.html").read_text()
+
+
+def test_cron_sends_mail_where_a_store_is_away(machine: Machine) -> None:
+    finished = record(machine)
+    changes = (('settled-for = "5min"\n', ""), IN_SECONDS[1])
+    machine.put("recordings.toml", "etc/pscp/jobs.toml", *changes)
+    machine.reach([name for name in HOSTS if name != "store2"])
+    ran = machine.cron(0)
+    assert (ran.code, ran.out) == (3, "") and "store2:recordings/" in ran.err
+    assert "Traceback" not in ran.err
+    assert contents(machine.homes / "store1/recordings") == finished
+    assert len(contents(machine.root / "srv/recordings")) == 3, "it is not at both places"
+    assert machine.monitor.paths == ["/UUID/start", "/UUID/3"]
+    morning = machine.cron(1)
+    assert morning.code == 1 and "store2:recordings/" in morning.out
+    machine.reach(HOSTS)
+    ran = machine.cron(0)
+    assert (ran.code, ran.out, ran.err) == (0, "", "")
+    assert contents(machine.homes / "store2/recordings") == finished
+    assert list(contents(machine.root / "srv/recordings")) == ["growing.rec"]
+
+
+def test_a_disk_that_is_not_mounted_is_told(machine: Machine) -> None:
+    machine.put("recordings.toml", "etc/pscp/jobs.toml", *IN_SECONDS)
+    put_program(machine.programs / "mountpoint", ["false"])
+    ran = machine.cron(0)
+    assert ran.code == 1 and "before: exit status 1" in ran.err
+    assert list(machine.homes.glob("store*/*")) == []
+
+
+def unit(name: str, machine: Machine | None = None) -> Any:
+    """Returns an example as systemd reads it: a key that is given twice must not be."""
+    parser = configparser.ConfigParser(interpolation=None, strict=True)
+    parser.optionxform = str  # type: ignore[assignment,method-assign]
+    text = (EXAMPLES / name).read_text()
+    parser.read_string(machine.moved(text) if machine else text)
+    return parser
+
+
+def files_below(folder: Path) -> set[Path]:
+    return {path for path in folder.rglob("*") if not path.is_dir()}
+
+
+@contextlib.contextmanager
+def notified(path: Path) -> Iterator[list[str]]:
+    """A service manager's socket; yields what is told there, complete once the block has ended."""
+    told: list[str] = []
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(path))
+
+        def listen() -> None:
+            while text := manager.recv(4096).decode():
+                told.append(text)
+
+        thread = threading.Thread(target=listen)
+        thread.start()
+        try:
+            yield told
+        finally:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as last:
+                last.sendto(b"", str(path))
+            thread.join()
+
+
+def test_recordings_from_systemd(machine: Machine) -> None:
+    """But for what only systemd itself can do: an account, and a sandbox around it."""
+    finished = record(machine)
+    changes = (('settled-for = "5min"\n', ""), IN_SECONDS[1])
+    machine.put("recordings.toml", "etc/pscp/jobs.toml", *changes)
+    service = unit("pscp-run.service", machine)["Service"]
+    name, _, key = service["LoadCredential"].partition(":")
+    credentials = machine.root / "credentials"
+    credentials.mkdir()
+    Path(key).rename(credentials / name)
+    variable, _, value = service["Environment"].partition("=")
+    environment = {
+        **OF_SYSTEMD,
+        "PATH": f"{machine.programs}:{OF_SYSTEMD['PATH']}",
+        "NOTIFY_SOCKET": str(machine.root / "notify"),
+        "WATCHDOG_USEC": str(15 * 60 * 1_000_000),
+        "CREDENTIALS_DIRECTORY": str(credentials),
+        variable: value.replace("%S", str(machine.root / "var/lib")),
+    }
+    before = files_below(machine.root)
+    with notified(machine.root / "notify") as told:
+        codes = [machine.run(shlex.split(service["ExecStart"]), environment).code for _ in "12"]
+    assert codes == [0, int(service["SuccessExitStatus"])]
+    assert told[0] == "READY=1" and told[-1] == "STOPPING=1"
+    assert "STATUS=recordings: has begun" in told
+    assert contents(machine.homes / "store2/recordings") == finished
+    writable = [Path(each.removeprefix("-")) for each in service["ReadWritePaths"].split()]
+    writable.append(machine.root / "var/lib" / service["StateDirectory"])
+    made = files_below(machine.root) - before - {machine.root / "notify"}
+    assert made
+    for path in made:
+        assert any(path.is_relative_to(each) for each in writable), path
+
+
+def test_the_units_are_sound(tmp_path: Path) -> None:
+    timer, service = unit("pscp-run.timer"), unit("pscp-run.service")
+    assert service["Service"]["Type"] == "notify"  # which pscp-run speaks
+    assert service["Service"]["WatchdogSec"] == "15min"  # more than attempts.MAX_PAUSE_S
+    assert (service["Service"]["SuccessExitStatus"], service["Service"]["Restart"]) == ("7", "no")
+    if shutil.which("systemd-analyze") is None:
+        unavailable("systemd-analyze is not installed")
+    for name in ("pscp-run.service", "pscp-run.timer"):
+        text = (EXAMPLES / name).read_text().replace("/usr/local/bin/pscp-run", "/bin/true")
+        (tmp_path / name).write_text(text)
+    for argv in (
+        ["verify", "--man=no", *(str(path) for path in tmp_path.glob("pscp-run.*"))],
+        ["security", "--offline=true", "--threshold=20", str(tmp_path / "pscp-run.service")],
+        ["calendar", timer["Timer"]["OnCalendar"]],
+    ):
+        done = subprocess.run(
+            ["systemd-analyze", "--no-pager", *argv], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert argv[0] != "verify" or done.stderr == ""
+
+
+# --- the mirror
+
+
+def publish(folder: Path) -> None:
+    (folder / "dists").mkdir(parents=True)
+    (folder / "dists/Release").write_text("of today")
+    (folder / "pool").mkdir()
+    (folder / "pool/a_2.deb").write_bytes(os.urandom(100_000))
+    (folder / "latest").symlink_to("pool/a_2.deb")
+
+
+def mirror(machine: Machine) -> Ran:
+    machine.put("mirror.toml", "etc/pscp/jobs.toml", ('retry-for = "1h"', "retry-for = 0"))
+    return machine.cron(0)
+
+
+def test_a_mirror_for_twenty_sites(machine: Machine) -> None:
+    upstream = machine.homes / "upstream/mirror"
+    publish(upstream)
+    for site in ("site01", "site20"):  # others have it for the first time
+        (machine.homes / site / "mirror").mkdir()
+        (machine.homes / site / "mirror/a_1.deb").write_text("of yesterday")
+    ran = mirror(machine)
+    assert (ran.code, ran.out, ran.err) == (0, "", "")
+    for place in (machine.root / "srv/mirror", *machine.homes.glob("site*/mirror")):
+        assert_same_tree(upstream, place, modes=True, times=True)
+    assert len(list(machine.homes.glob("site*/mirror"))) == 20
+    assert machine.told().count(f"\n{SUCCESS}{{") == 21
+    assert (machine.home / "sites.html").exists() and (machine.home / "sites.json").exists()
+
+
+def test_half_a_mirror_is_pushed_to_no_site(machine: Machine) -> None:
+    publish(machine.root / "srv/mirror")
+    machine.reach([name for name in HOSTS if name != "upstream"])
+    ran = mirror(machine)
+    assert ran.code == 1 and "sites: failed" in ran.err and "fetch" in ran.err
+    assert list(machine.homes.glob("site*/*")) == []
