@@ -33,7 +33,9 @@ from e2e.conftest import ShellThat
 from e2e.test_docs import script
 from e2e.ways import COMMAND_S, Ran
 from e2e.world import ROOT, put_program
-from pscp.jobs import cron, outcome
+from pscp.jobs import cron
+from pscp.jobs.config import load
+from pscp.jobs.outcome import EXIT_CODES
 from pscp.selftest.servers import ADDRESS, PrivateServer
 
 EXAMPLES = ROOT / "examples"
@@ -41,7 +43,6 @@ PAGE = "cron.md"
 RUN = script.run_in("tests/e2e/test_nightly.py")
 PSCP_RUN = (sys.executable, "-c", "import sys; from pscp.cli.run import main; sys.exit(main())")
 HOSTS = ("upstream", "store1", "store2", *(f"site{number:02}" for number in range(1, 21)))
-DAY_S = 24 * 3600
 # For the line of a crontab, crontab(5); and for a service, systemd.exec(5).
 OF_CRON = {"SHELL": "/bin/sh", "PATH": "/usr/bin:/bin"}
 OF_SYSTEMD = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin", "LANG": "C.UTF-8"}
@@ -119,13 +120,18 @@ class Machine:
         )  # fmt: skip
         return Ran(done.returncode, *(os.fsdecode(said) for said in (done.stdout, done.stderr)))
 
-    def cron(self, number: int) -> Ran:
-        """Does what cron does with a line of the crontab."""
-        lines = self.moved((EXAMPLES / "crontab").read_text()).splitlines()
+    def cron(self, number: int, text: str = "") -> Ran:
+        """Does what cron does with a line of this crontab, or of the example."""
+        lines = self.moved(text or (EXAMPLES / "crontab").read_text()).splitlines()
         found = [cron.split_line(line, has_user=False) for line in lines]
         commands = [each[1] for each in found if each is not None]
         assigned = dict(re.findall(r"^(\w+)=(.*)$", "\n".join(lines), re.MULTILINE))
         return self.run(["/bin/sh", "-c", commands[number]], {**OF_CRON, **assigned})
+
+    def shell(self, text: str) -> Ran:
+        """Does what its user does, in a checkout."""
+        path = f"{self.programs}:{OF_CRON['PATH']}"
+        return self.run(["bash", "-euc", f"cd {ROOT}\n{self.moved(text)}"], {"PATH": path})
 
     def told(self) -> str:
         """Returns the metrics."""
@@ -155,7 +161,7 @@ def machine(
     for folder in (
         *(homes / name for name in HOSTS), programs,
         *(root / name for name in (
-            "etc/pscp", "srv/recordings", "srv/mirror", "var/lib/pscp",
+            "etc/pscp", "etc/systemd/system", "srv/recordings", "srv/mirror", "var/lib/pscp",
             "var/lib/prometheus/node-exporter",
         )),
     ):  # fmt: skip
@@ -164,16 +170,19 @@ def machine(
     put_program(programs / "mountpoint", ["sh", "-c", '[ "$1" = -q ] && [ -d "$2" ]', "mountpoint"])
     made = Machine(root, homes, programs, server, monitor)
     authorized = server.folder / "authorized_keys"
-    authorized.write_text(f"restrict {authorized.read_text()}")
+    authorized.write_text(f'restrict,from="{ADDRESS}" {authorized.read_text()}')
     key = (server.folder / "host_key.pub").read_text()
     (made.etc / "known_hosts").write_text(f"[{ADDRESS}]:{server.port} {key}")
     shutil.copy(server.folder / "user_key", made.etc / "id_ed25519")
     made.reach(HOSTS)
+    (made.home / ".config").mkdir()  # pscp-run looks there before it looks into the real /etc
+    (made.home / ".config/pscp").symlink_to(made.etc)
     return made
 
 
 # --- recordings, from cron and from systemd
 
+AT_ONCE = (('settled-for = "5min"\n', ""), ('retry-for = "2h"', "retry-for = 0"))
 IN_SECONDS = (('settled-for = "5min"', 'settled-for = "1s"'), ('retry-for = "2h"', "retry-for = 0"))
 SUCCESS = "pscp_job_last_success_timestamp_seconds"
 
@@ -220,8 +229,7 @@ def test_recordings_from_cron(machine: Machine) -> None:
 
 def test_cron_sends_mail_where_a_store_is_away(machine: Machine) -> None:
     finished = record(machine)
-    changes = (('settled-for = "5min"\n', ""), IN_SECONDS[1])
-    machine.put("recordings.toml", "etc/pscp/jobs.toml", *changes)
+    machine.put("recordings.toml", "etc/pscp/jobs.toml", *AT_ONCE)
     machine.reach([name for name in HOSTS if name != "store2"])
     ran = machine.cron(0)
     assert (ran.code, ran.out) == (3, "") and "store2:recordings/" in ran.err
@@ -249,7 +257,7 @@ def test_a_disk_that_is_not_mounted_is_told(machine: Machine) -> None:
 def unit(name: str, machine: Machine | None = None) -> Any:
     """Returns an example as systemd reads it: a key that is given twice must not be."""
     parser = configparser.ConfigParser(interpolation=None, strict=True)
-    parser.optionxform = str  # type: ignore[assignment,method-assign]
+    parser.optionxform = str  # type: ignore[assignment]
     text = (EXAMPLES / name).read_text()
     parser.read_string(machine.moved(text) if machine else text)
     return parser
@@ -283,8 +291,7 @@ def notified(path: Path) -> Iterator[list[str]]:
 def test_recordings_from_systemd(machine: Machine) -> None:
     """But for what only systemd itself can do: an account, and a sandbox around it."""
     finished = record(machine)
-    changes = (('settled-for = "5min"\n', ""), IN_SECONDS[1])
-    machine.put("recordings.toml", "etc/pscp/jobs.toml", *changes)
+    machine.put("recordings.toml", "etc/pscp/jobs.toml", *AT_ONCE)
     service = unit("pscp-run.service", machine)["Service"]
     name, _, key = service["LoadCredential"].partition(":")
     credentials = machine.root / "credentials"
@@ -373,3 +380,90 @@ def test_half_a_mirror_is_pushed_to_no_site(machine: Machine) -> None:
     ran = mirror(machine)
     assert ran.code == 1 and "sites: failed" in ran.err and "fetch" in ran.err
     assert list(machine.homes.glob("site*/*")) == []
+
+
+# --- docs/cron.md
+
+
+@pytest.mark.parametrize("block", RUN, ids=[block.name for block in RUN])
+def test_a_block_does_what_it_says(block: Any, machine: Machine) -> None:
+    finished = record(machine)
+    machine.put("recordings.toml", "etc/pscp/jobs.toml", *AT_ONCE)
+    put_program(machine.programs / "sudo", ["env"])
+    for name in ("useradd", "chown", "systemctl"):  # what would change this machine is noted
+        note = f'echo "$0 $*" >> {machine.root}/noted'
+        put_program(machine.programs / name, ["sh", "-c", note, name])
+    globals()[f"check_{block.name}"](machine, block.text, finished)
+
+
+def check_cron_account(machine: Machine, text: str, finished: dict[str, bytes]) -> None:
+    for path in machine.etc.glob("[!k]*"):
+        path.unlink()
+    assert machine.shell(text).code == 0
+    for example, name in (("recordings.toml", "jobs.toml"), ("ssh_config", "ssh_config")):
+        assert (machine.etc / name).read_bytes() == (EXAMPLES / example).read_bytes()
+    assert (machine.etc / "id_ed25519").stat().st_mode & 0o777 == 0o600
+    key = (machine.etc / "id_ed25519.pub").read_text()
+    with open(machine.server.folder / "authorized_keys", "w") as authorized:
+        authorized.write(f'restrict,from="{ADDRESS}" {key}')
+    machine.put("recordings.toml", "etc/pscp/jobs.toml", *AT_ONCE)
+    machine.reach(HOSTS)
+    assert machine.cron(0).code == 0
+
+
+def check_cron_first(machine: Machine, text: str, finished: dict[str, bytes]) -> None:
+    checks, lists, runs = text.splitlines(keepends=True)
+    ran = machine.shell(checks)
+    assert ran.code == 0
+    assert [line.split()[0] for line in ran.out.splitlines()] == ["job", "ok", "ok"]
+    ran = machine.shell(lists)
+    assert ran.code == 0 and ran.out.count("one 1.rec") == 2
+    assert not list(machine.homes.glob("store*/*"))
+    ran = machine.shell(runs)
+    assert ran.code == 0 and "store2:recordings/: done" in ran.err
+    assert contents(machine.homes / "store2/recordings") == finished
+
+
+def check_cron_line(machine: Machine, text: str, finished: dict[str, bytes]) -> None:
+    example = (EXAMPLES / "crontab").read_text()
+    assert all(f"{line}\n" in example for line in text.splitlines())
+    ran = machine.cron(0, text)
+    assert (ran.code, ran.out, ran.err) == (0, "", "")
+    assert contents(machine.homes / "store2/recordings") == finished
+
+
+def check_cron_systemd(machine: Machine, text: str, finished: dict[str, bytes]) -> None:
+    assert machine.shell(text).code == 0
+    units = machine.root / "etc/systemd/system"
+    assert sorted(path.name for path in units.iterdir()) == ["pscp-run.service", "pscp-run.timer"]
+    noted = (machine.root / "noted").read_text().splitlines()
+    assert noted == ["systemctl daemon-reload", "systemctl enable --now pscp-run.timer"]
+    assert unit("pscp-run.timer")["Install"]["WantedBy"] == "timers.target"
+
+
+def check_cron_morning(machine: Machine, text: str, finished: dict[str, bytes]) -> None:
+    ran = machine.shell(text)
+    assert ran.code == 1 and ran.out.count("never run") == 2
+    assert machine.cron(0).code == 0
+    ran = machine.shell(text)
+    assert ran.code == 0 and ran.out.count("recordings  store") == 2
+    assert "store2:recordings/" in (machine.home / "status.html").read_text()
+    shown = (ROOT / "docs" / PAGE).read_text()
+    metrics = set(re.findall(r"\bpscp_job_\w+", shown))
+    assert metrics and all(f"\n{name}{{" in machine.told() for name in metrics)
+
+
+def test_the_table_of_exit_codes_has_each() -> None:
+    shown = (ROOT / "docs" / PAGE).read_text()
+    codes = [int(code) for code in re.findall(r"^\| (\d) \|", shown, re.MULTILINE)]
+    assert sorted(codes) == sorted(EXIT_CODES.values())
+
+
+def test_the_jobs_that_pages_show_are_sound(tmp_path: Path) -> None:
+    found = 0
+    for page in script.pages():
+        for text in re.findall(r"^```toml\n(.*?)^```$", page.read_text(), re.M | re.S):
+            (tmp_path / "jobs.toml").write_text(text)
+            assert load(str(tmp_path / "jobs.toml")).jobs, page
+            found += 1
+    assert found
