@@ -315,6 +315,7 @@ def test_recordings_from_systemd(machine: Machine) -> None:
     assert contents(machine.homes / "store2/recordings") == finished
     writable = [Path(each.removeprefix("-")) for each in service["ReadWritePaths"].split()]
     writable.append(machine.root / "var/lib" / service["StateDirectory"])
+    assert Path(environment["HOME"]) == writable[-1]
     made = files_below(machine.root) - before - {machine.root / "notify"}
     assert made
     for path in made:
