@@ -8,6 +8,7 @@ Read next: ../jobs/config.py.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import difflib
 import fnmatch
 import os
@@ -180,8 +181,8 @@ def explain(jobs: Sequence[Job]) -> int:
 
     for job in jobs:
         texts = [f"# {job.name}", *lines(job)] if len(jobs) > 1 else lines(job)
-        for text in texts:
-            sys.stdout.write(f"{text}\n")  # as a shell is to read it
+        with contextlib.suppress(OSError):  # `head` has seen enough
+            print(*texts, sep="\n", flush=True)  # as a shell is to read it
     return 0
 
 

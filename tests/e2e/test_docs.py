@@ -182,6 +182,12 @@ def check_mirror(world: World, ran: Ran) -> None:
     assert [path.name for path in left] == ["photos"]
 
 
+def check_snapshots(world: World, ran: Ran) -> None:
+    monday, tuesday = (world.there / "backup" / day / "data" for day in ("monday", "tuesday"))
+    assert_same_tree(world.here / "data", tuesday, modes=True, times=True)
+    assert os.path.samefile(monday / "report.txt", tuesday / "report.txt")
+
+
 def check_moves(world: World, ran: Ran) -> None:
     sent = {"data", "data/report.txt", "data/half-done.tmp", "data/photos", "data/photos/1.jpg"}
     for folder in (world.here / "sent", world.there / "vault", world.there / "clean"):

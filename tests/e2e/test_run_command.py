@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -162,6 +163,20 @@ def test_the_jobs_are_listed(world: World) -> None:
     assert [line.split()[0] for line in chosen] == ["job", "tank"]
     explained = told(world, text, "--explain", "tank")
     assert explained.out == "# after: records\npscp-zfs --batch tank/a store1:pool/a\n"
+
+
+def test_who_reads_no_further_is_no_error(world: World) -> None:
+    (world.here / "jobs.toml").write_text(
+        '[job.a]\nsources = "a.txt"\ndestinations = "host:one/"\n'
+    )
+    reads, writes = os.pipe()
+    os.close(reads)
+    with open(writes, "wb") as nobody:
+        argv = [str(world.programs / "pscp-run"), "--config", "jobs.toml", "--explain"]
+        done = subprocess.run(
+            argv, cwd=world.here, stdout=nobody, stderr=subprocess.PIPE, check=False
+        )
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_wrong_use_is_told_in_a_line(world: World) -> None:
