@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from pscp import errors
 from pscp.endpoint import failures, source
+from pscp.endpoint.paths import is_pscps_own, to_bytes, to_text
 from pscp.jobs.commands import run_command
 from pscp.jobs.job import Job
 from pscp.jobs.outcome import CommandRun
@@ -46,15 +47,19 @@ def _expanded(typed: Location) -> list[Location]:
     """Return what a source as typed stands for here; a far end knows its own patterns."""
     if typed.is_remote:
         return [typed]
+    path = os.path.expanduser(typed.path)
     try:
-        tops = source.expand(typed.path, True)
+        found = [top.path for top in source.expand(typed.path, True)]
     except failures.Refusal:
-        path = os.path.expanduser(typed.path)
         if not glob.has_magic(path):
             return [Location(typed.text, path)]
         _check_folder(path)
         return []
-    return [Location(typed.text, top.path) for top in tops]
+    # A file named "*" is one of those that the pattern means, and would hide the others for ever.
+    matching = [to_text(each) for each in sorted(glob.glob(source.as_glob(to_bytes(path))))]
+    if path in matching:
+        found = [each for each in matching if not is_pscps_own(to_bytes(os.path.basename(each)))]
+    return [Location(typed.text, each) for each in found]
 
 
 def _check_folder(pattern: str) -> None:

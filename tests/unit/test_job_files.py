@@ -255,6 +255,14 @@ def test_patterns_are_sorted_and_each_source_comes_once(tmp_path: Path) -> None:
     assert found("host:*.rec") == ["host:*.rec"]
 
 
+def test_a_file_that_is_named_as_a_pattern_hides_no_others(tmp_path: Path) -> None:
+    for name in ("*.rec", "a.rec", "c[1].rec", "c1.rec"):
+        (tmp_path / name).touch()
+    names = ["*.rec", "a.rec", "c1.rec", "c[1].rec"]
+    assert found(f"{tmp_path}/*.rec") == [str(tmp_path / name) for name in names]
+    assert found(f"{tmp_path}/c[1].rec") == [f"{tmp_path}/c[1].rec"]
+
+
 def test_no_match_is_nothing_and_a_missing_name_is_for_the_copy_to_tell(tmp_path: Path) -> None:
     assert found(f"{tmp_path}/*.rec") == []
     assert found(f"{tmp_path}/gone") == [f"{tmp_path}/gone"]
