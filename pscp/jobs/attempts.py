@@ -56,7 +56,9 @@ class Attempts:
         if error is not None:
             self.end(outcome_of(error), error.text)
         elif self.failures:
-            self.end(Outcome.FAILED, f"{count(len(self.failures), 'file')} failed")
+            failed = self._files_failed
+            why = f"{count(failed, 'file')} failed" if failed else self.failures[0].message
+            self.end(Outcome.FAILED, why)
         else:
             self.end(Outcome.DONE)
         may_succeed = error.retry if error is not None else any(f.retry for f in self.failures)
@@ -101,9 +103,14 @@ class Attempts:
             connections_lost=sum(each.connections_lost for each in counted),
             attempts=len(self._ended),
             verified=all(each.verified for each in counted),
+            files_failed=self._files_failed,
             failures=self.failures,
             message=self.message,
         )
+
+    @property
+    def _files_failed(self) -> int:
+        return sum(1 for each in self.failures if each.path)
 
     def _counts(self, failure: Failure) -> bool:
         """Return whether this is a failure, and not a file that is left for the next run."""

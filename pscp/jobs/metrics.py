@@ -70,5 +70,5 @@ def collect(run: JobRun, last_success_s: Mapping[str, float | None]) -> Collecto
         one("resent_chunks", "Chunks that were sent again", part.chunks_resent)
         one("files", "Files by what became of them", part.files, outcome="copied")
         one("files", "", part.files_unchanged, outcome="unchanged")
-        one("files", "", len(part.failures), outcome="failed")
+        one("files", "", part.files_failed, outcome="failed")
     return registry

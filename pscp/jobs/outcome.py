@@ -61,7 +61,8 @@ class DestinationRun:
     connections_lost: int = 0
     attempts: int = 1
     verified: bool = True
-    failures: tuple[Failure, ...] = ()  # files
+    files_failed: int = 0
+    failures: tuple[Failure, ...] = ()  # of files, and with path "" of no file
     message: str = ""  # why it ended, where it was not done
 
     @property

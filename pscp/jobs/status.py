@@ -72,7 +72,7 @@ def standings(
 def _what_failed(run: JobRun, part: DestinationRun | None) -> str:
     """Return what failed of a run for a destination, which had this part in it; "" for nothing."""
     if part and part.outcome not in GOOD:
-        failed = f"{count(len(part.failures), 'file')} failed" if part.failures else ""
+        failed = f"{count(part.files_failed, 'file')} failed" if part.files_failed else ""
         return part.message.partition("\n")[0] or failed or part.outcome
     if run.outcome in GOOD or any(each.outcome == run.outcome for each in run.destinations):
         return ""  # it is another's

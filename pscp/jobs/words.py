@@ -34,7 +34,7 @@ def copied(part: DestinationRun) -> str:
     texts = [
         f"{part.files} copied",
         f"{part.files_unchanged} there already" if part.files_unchanged else "",
-        f"{len(part.failures)} failed" if part.failures else "",
+        f"{part.files_failed} failed" if part.files_failed else "",
         f"{format_bytes(part.bytes)} in {format_duration(part.seconds)}{rate}",
         f"connected again {count(part.connections_lost, 'time')}" if part.connections_lost else "",
         f"{count(part.chunks_resent, 'chunk')} sent again" if part.chunks_resent else "",

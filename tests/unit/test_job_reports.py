@@ -34,7 +34,7 @@ def test_a_failure_is_told_by_kind_with_counts_first_names_and_what_to_do() -> N
     )
     bad = part(
         "store2:/vault/", outcome=Outcome.FAILED, files=3, bytes=2_000_000, bytes_sent=4_000_000,
-        failures=failures, connections_lost=2, chunks_resent=1, attempts=2,
+        failures=failures, files_failed=8, connections_lost=2, chunks_resent=1, attempts=2,
     )  # fmt: skip
     text = report.as_text([run_of(part(files=11), bad, files_waiting=4)])
     assert text.splitlines()[0].startswith("recordings: failed (20")
@@ -205,7 +205,7 @@ def test_metrics_have_the_numbers_of_each_destination() -> None:
         files=3, files_unchanged=4, bytes=5000, bytes_sent=6000, connections=7,
         connections_lost=8, chunks_resent=9, attempts=2,
     )  # fmt: skip
-    bad = part("store2:/", outcome=Outcome.FAILED, failures=(FULL, FULL))
+    bad = part("store2:/", outcome=Outcome.FAILED, failures=(FULL, FULL), files_failed=2)
     run = run_of(good, bad, files_waiting=6)
     text = metrics_of(run, {"store1:/vault/": NIGHT_S + 10, "store2:/": None})
     of_job, of_good = {"job": "recordings"}, {"destination": "store1:/vault/"}

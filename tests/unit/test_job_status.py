@@ -173,7 +173,7 @@ def test_what_went_well_is_not_behind() -> None:
 
 
 def test_what_failed_is_behind_and_says_why() -> None:
-    bad = part(outcome=Outcome.FAILED, failures=(FULL,))
+    bad = part(outcome=Outcome.FAILED, failures=(FULL,), files_failed=1)
     run = run_of(bad, part("store2:/vault/", outcome=Outcome.UNREACHABLE, message="no route"))
     earlier = run_of(part(), part("store2:/vault/"), started_s=NIGHT_S - DAY_S)
     assert behind(Remembered([run, earlier])) == ["1 file failed", "no route"]
