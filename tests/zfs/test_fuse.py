@@ -125,7 +125,7 @@ def test_a_clone_of_what_is_not_there_arrives_whole_and_that_is_said(push: Ends)
     result = push.replicate(recursive=True)
     assert result.ok and push.received("/clone") == ["t"] and origin(push, "/clone") == "-"
     assert [note for note in push.told.notes if f"a clone of {base}@s" in note and "whole" in note]
-    push.sender.do("destroy", "-r", push.source)
+    push.sender.destroy("-r", push.source)
     push.source = base
 
 
