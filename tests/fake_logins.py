@@ -11,12 +11,11 @@ from typing import Any
 # Loaded before a test replaces RemoteAgent, of which the agent of a direct lane is a subclass.
 import pscp.connect.direct_agent  # noqa: F401
 from pscp.connect.authenticator import Authenticator
-from pscp.connect.control_master import Master
-from pscp.connect.ssh_opener import DirectPath
+from pscp.connect.ssh_opener import DirectPath, Opener
 from pscp.errors import PscpError
 from pscp.locations import Location
 from pscp.options import Options
-from pscp.transports import Channel, Control
+from pscp.transports import Control
 
 WAIT_S = 10.0  # for what has to come
 
@@ -78,7 +77,7 @@ class FakeRemoteAgent:
         self.channel.close()
 
 
-class BareOpener:
+class BareOpener(Opener):
     """What an opener says where nothing is configured (pscp.connect.ssh_opener.Opener)."""
 
     logs_in = True
@@ -86,12 +85,6 @@ class BareOpener:
     def __init__(self, host: Location) -> None:
         self.authenticator = Authenticator(host)
         self.changes = 0  # how often the configuration will have changed
-
-    def check(self, options: Options, is_push: bool) -> list[str]:
-        return []
-
-    def has_bbr(self, options: Options) -> bool:
-        return False
 
     def has_changed(self, options: Options) -> bool:
         self.changes -= 1
@@ -102,18 +95,6 @@ class BareOpener:
 
     def direct_path(self, options: Options) -> DirectPath:
         return DirectPath("localhost")
-
-    def learn_aes(self, has_aes: object) -> None:
-        pass
-
-    def open_kept(self, options: Options, *, is_sftp: bool) -> FakeChannel | None:
-        return None
-
-    def is_live(self, channel: Channel, options: Options) -> bool:
-        return True
-
-    def open_master(self, options: Options) -> Master | None:
-        return None
 
     def close(self) -> None:
         self.authenticator.close()

@@ -7,8 +7,7 @@ Not here: the channels themselves (transports/external.py), connections that psc
 from __future__ import annotations
 
 from pscp.connect.authenticator import Authenticator
-from pscp.connect.control_master import Master
-from pscp.connect.ssh_opener import DirectPath
+from pscp.connect.ssh_opener import DirectPath, Opener
 from pscp.locations import Location
 from pscp.options import Options
 from pscp.transports import Channel, Control, Request
@@ -16,7 +15,7 @@ from pscp.transports.external import LentChannel, check
 from pscp.transports.remote_command import command
 
 
-class ExternalOpener:
+class ExternalOpener(Opener):
     """Makes all lanes channels of one connection, which stays open."""
 
     logs_in = False  # the next connection to this address may be of another kind
@@ -31,20 +30,11 @@ class ExternalOpener:
         check(self._client, options)
         return []
 
-    def has_bbr(self, options: Options) -> bool:
-        return False
-
-    def has_changed(self, options: Options) -> bool:
-        return False
-
     def timeout_s(self, options: Options) -> str:
         return "none"  # there is no login
 
     def direct_path(self, options: Options) -> DirectPath:
         return DirectPath("", why_not="the connection is the program's own")
-
-    def learn_aes(self, has_aes: object) -> None:
-        """Do nothing: the connection has a cipher already."""
 
     def open(
         self, options: Options, *, is_sftp: bool, may_prompt: bool, shared: Control | None = None
@@ -55,15 +45,6 @@ class ExternalOpener:
 
         below = LentChannel(self._client, Request(SUBSYSTEM, True))
         return SftpChannel(below, options.verify, [])
-
-    def open_kept(self, options: Options, *, is_sftp: bool) -> Channel | None:
-        return None
-
-    def is_live(self, channel: Channel, options: Options) -> bool:
-        return True
-
-    def open_master(self, options: Options) -> Master | None:
-        return None
 
     def close(self) -> None:
         """Do nothing: the connection belongs to the user's program."""

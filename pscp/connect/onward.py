@@ -20,8 +20,7 @@ from collections.abc import Callable
 from pscp import errors
 from pscp.connect.authenticator import Authenticator, Patience
 from pscp.connect.bootstrap import RemoteAgent, bundle, copy_modules
-from pscp.connect.control_master import Master
-from pscp.connect.ssh_opener import DirectPath
+from pscp.connect.ssh_opener import DirectPath, Opener
 from pscp.endpoint import failures, onward, requests, system, wire
 from pscp.locations import Location
 from pscp.log import Log
@@ -270,7 +269,7 @@ class _Unasked(Authenticator):
         return Patience(limit_s, lambda: 0.0)
 
 
-class OnwardOpener:
+class OnwardOpener(Opener):
     """Opens the channels of the connections to the sink's host."""
 
     logs_in = False  # what is remembered of that host is of the path from here
@@ -279,37 +278,16 @@ class OnwardOpener:
         self.authenticator: Authenticator = _Unasked(sink)
         self._connect, self._way = connect, (source, sink)
 
-    def check(self, options: Options, is_push: bool) -> list[str]:
-        return []
-
-    def has_bbr(self, options: Options) -> bool:
-        return False
-
-    def has_changed(self, options: Options) -> bool:
-        return False
-
     def timeout_s(self, options: Options) -> str:
         return str(options.timeout_s or TIMEOUT_S)
 
     def direct_path(self, options: Options) -> DirectPath:
         return DirectPath("", why_not="the lanes are the source's host's")
 
-    def learn_aes(self, has_aes: object) -> None:
-        """Do nothing: ciphers are the source's host's affair."""
-
     def open(
         self, options: Options, *, is_sftp: bool, may_prompt: bool, shared: Control | None = None
     ) -> Channel:
         return OnwardChannel(self._connect, self._way, options)
-
-    def open_kept(self, options: Options, *, is_sftp: bool) -> Channel | None:
-        return None
-
-    def is_live(self, channel: Channel, options: Options) -> bool:
-        return True
-
-    def open_master(self, options: Options) -> Master | None:
-        return None
 
     def close(self) -> None:
         self.authenticator.close()

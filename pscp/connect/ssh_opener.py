@@ -55,22 +55,25 @@ def _is_plain(options: Options) -> bool:
 
 
 class Opener(Protocol):
-    """What a session opens its channels with. Any thread may use it."""
+    """What a session opens its channels with. Any thread may use it.
+
+    What it does by itself is right where nothing is configured, and no connection outlives a run.
+    """
 
     authenticator: Authenticator
     logs_in: bool  # whether there are logins; if not, nothing of them is remembered
 
     def check(self, options: Options, is_push: bool) -> list[str]:
         """Refuse what cannot be, before anybody is contacted; return what -v says."""
-        ...
+        return []
 
     def has_bbr(self, options: Options) -> bool:
         """Return whether connections from here may use BBR."""
-        ...
+        return False
 
     def has_changed(self, options: Options) -> bool:
         """Return whether ssh's configuration has changed since the first channel was opened."""
-        ...
+        return False
 
     def timeout_s(self, options: Options) -> str:
         """Return the seconds that the host has to answer, or "none"."""
@@ -82,6 +85,7 @@ class Opener(Protocol):
 
     def learn_aes(self, has_aes: object) -> None:
         """Keep whether the far end's processor has AES instructions, if `has_aes` is a bool."""
+        return
 
     def open(
         self, options: Options, *, is_sftp: bool, may_prompt: bool, shared: Control | None = None
@@ -91,17 +95,18 @@ class Opener(Protocol):
 
     def open_kept(self, options: Options, *, is_sftp: bool) -> Channel | None:
         """Open a channel of a connection that an earlier run left open; None if there is none."""
-        ...
+        return None
 
     def is_live(self, channel: Channel, options: Options) -> bool:
         """Return whether a channel may be waited for; else it is closed.
 
         False where its connection was kept open and does not answer, or takes no more channels.
         """
-        ...
+        return True
 
     def open_master(self, options: Options) -> Master | None:
         """Begin the one login for all channels; None if none is wanted, or possible."""
+        return None
 
     def close(self) -> None:
         """Forget the answers to prompts, and remove sockets that are left."""

@@ -19,7 +19,6 @@ from pscp.transfer.copy_terms import CopyTerms
 from pscp.transfer.ending import Ending
 from pscp.transfer.file_job import FileJob
 from pscp.transfer.journal import Landed
-from pscp.transfer.linking import Linking
 from pscp.transfer.plan import Ask, Placed, goes_in_pack, groups
 from pscp.transfer.plan_walk import PlanWalk
 from pscp.transfer.quick_check import MISSING
@@ -28,6 +27,7 @@ from pscp.transfer.resume import Look
 from pscp.transfer.small_files import SmallFiles
 
 if TYPE_CHECKING:
+    from pscp.transfer.linking import Linking
     from pscp.transfer.mirror import Mirror
     from pscp.transfer.moving import Moving
 
@@ -48,8 +48,11 @@ class Coordinator:
         self.results = Results(terms)
         self._small = SmallFiles(terms, self.results)
         self.ending = Ending(terms, self.results)
-        links = self._options.link_dest and not self._options.transfer_test
-        self.linking = Linking(self) if links else None
+        self.linking: Linking | None = None
+        if self._options.link_dest and not self._options.transfer_test:
+            from pscp.transfer.linking import Linking  # here: few copies need it
+
+            self.linking = Linking(self)
         self._looks = Look(self)
         self.mirror: Mirror | None = None
 

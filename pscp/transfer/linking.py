@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from pscp.endpoint import hashes, requests, source, tree
+from pscp.endpoint import hashes, requests, source
 from pscp.endpoint.hardlinks import LinkFolders, LinkSame
 from pscp.transfer import answers
 from pscp.transfer.copy_terms import CopyTerms
@@ -27,7 +27,7 @@ from pscp.transfer.plan import (
     grouped,
     weight_bytes,
 )
-from pscp.transfer.quick_check import There, Verdict, is_hashed
+from pscp.transfer.quick_check import There, is_hashed
 from pscp.transfer.results import Results
 
 Pair = tuple[Placed, There]
@@ -125,12 +125,6 @@ class Linking:
         files = [(source.listed(item.known), [(0, item.entry.size)]) for item, _ in group]
         request = requests.Digests(files, self._algorithm)
         self._queue.add(Ask(True, request, then, self._bug, cost_bytes=len(group) * MEMORY_BYTES))
-
-
-def may_be_linked(entry: tree.Entry, outcome: Verdict) -> bool:
-    """Return whether the entry is a file or link that would be sent, or hashed to find out."""
-    is_wanted = outcome in (Verdict.SENT, Verdict.HASHED)
-    return is_wanted and entry.kind in (tree.FILE, tree.LINK)
 
 
 def _weight_bytes(pair: Pair) -> int:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from pscp.endpoint import failures, hashes, inplace, lookup, requests, source, tree, wire
 from pscp.endpoint.files import Extent
@@ -22,7 +22,6 @@ from pscp.transfer.copy_terms import CopyTerms
 from pscp.transfer.ending import Ending
 from pscp.transfer.file_job import CHECK_BYTES
 from pscp.transfer.journal import Landed
-from pscp.transfer.linking import Linking, Pair, may_be_linked
 from pscp.transfer.plan import (
     MEMORY_BYTES,
     Ask,
@@ -45,6 +44,9 @@ from pscp.transfer.quick_check import (
     verdict,
 )
 from pscp.transfer.results import Results
+
+if TYPE_CHECKING:
+    from pscp.transfer.linking import Linking, Pair
 
 
 class Copy(Protocol):
@@ -112,7 +114,8 @@ class Look:
     def _may_be_linked(self, item: Placed, there: There) -> bool:
         outcome = verdict(item.entry, there, self._terms.options)
         in_the_way = _in_the_way(item.entry, there, outcome)
-        return in_the_way is None and may_be_linked(item.entry, outcome)
+        is_wanted = outcome in (Verdict.SENT, Verdict.HASHED)  # it would be sent, or hashed
+        return in_the_way is None and is_wanted and item.entry.kind in (tree.FILE, tree.LINK)
 
     def _decide(self, pairs: list[Pair]) -> None:
         options = self._terms.options
