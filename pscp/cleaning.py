@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from pscp import errors
 from pscp.api import Session
-from pscp.connect.bootstrap import clean_modules
+from pscp.connect.agent_program import clean_modules
 from pscp.endpoint import failures, leftovers, requests
 from pscp.endpoint.end import End
 from pscp.endpoint.wire import WireError

@@ -20,7 +20,7 @@ from pathlib import Path
 from conftest import unavailable
 
 import pscp
-from pscp.connect import bootstrap
+from pscp.connect import agent_program
 
 PACKAGE = Path(pscp.__file__).parent
 ENDPOINT = PACKAGE / "endpoint"
@@ -202,15 +202,15 @@ def test_the_endpoint_imports_only_itself_and_the_standard_library() -> None:
 
 
 def test_the_modules_of_a_copy_import_no_others() -> None:
-    for name in bootstrap.MODULES:
+    for name in agent_program.MODULES:
         ours = {f for f in imported(f"endpoint/{name}.py") if f.startswith("pscp.")}
-        there = {*bootstrap.MODULES, *LATER.get(name, ())}
+        there = {*agent_program.MODULES, *LATER.get(name, ())}
         assert {full.split(".")[2] for full in ours} <= there, name
 
 
 def test_every_shipped_module_is_sent_once() -> None:
-    later = bootstrap.STREAM_MODULES + bootstrap.CLEAN_MODULES + bootstrap.PLANE_MODULES
-    assert sorted(bootstrap.MODULES + bootstrap.COPY_MODULES + later) == SHIPPED
+    later = agent_program.STREAM_MODULES + agent_program.CLEAN_MODULES + agent_program.PLANE_MODULES
+    assert sorted(agent_program.MODULES + agent_program.COPY_MODULES + later) == SHIPPED
 
 
 def test_the_endpoint_is_ascii() -> None:
@@ -239,7 +239,7 @@ def test_the_endpoint_compiles_and_loads(far_python: str) -> None:
 
 
 def test_the_bundle_is_small() -> None:
-    assert len(bootstrap.bundle()) < MAX_BUNDLE_BYTES
+    assert len(agent_program.bundle()) < MAX_BUNDLE_BYTES
 
 
 # --- docstrings and sizes

@@ -1,31 +1,25 @@
 """Sends the agent over a fresh channel, reads its HELLO, and exchanges frames with it.
 
-What is sent is the endpoint folder, compressed. A random marker separates what a login prints from
-the agent's output.
+A random marker separates what a login prints from the agent's output.
 
-Not here: what comes on standard error (messages.py), the way there (transports/), the remote
-command (transports/remote_command.py), which frames a lane exchanges after the HELLO
-(transfer/lane.py).
+Not here: what is sent (agent_program.py), what comes on standard error (messages.py), the way
+there (transports/), the remote command (transports/remote_command.py), which frames a lane
+exchanges after the HELLO (transfer/lane.py).
 Read next: ../endpoint/agent.py.
 """
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import functools
-import json
 import math
 import os
-import pkgutil
-import re
 import select
 import threading
 import time
-import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 from pscp import errors
+from pscp.connect.agent_program import MARKER_BYTES, bundle
 from pscp.connect.authenticator import Patience
 from pscp.connect.messages import READS_MAX, Messages
 from pscp.endpoint import requests, session, system, wire
@@ -33,24 +27,6 @@ from pscp.stops import ended_by
 from pscp.transports import Channel
 from pscp.transports.openssh import last_line
 
-MODULES = (
-    "system", "wire", "session", "hashes", "files", "failures", "paths", "fence", "parts",
-    "metadata", "tree", "entries", "source", "fields", "requests", "commit", "placing", "sink",
-    "null_ends", "end", "frame_server", "agent",
-)  # fmt: skip
-# Sent with a stream's first question.
-STREAM_MODULES = ("machine", "stream_states", "stream", "stream_process", "stream_server")
-CLEAN_MODULES = ("leftovers",)  # sent with the first question of --clean
-# Sent when a copy begins that needs them. Each adds its requests where it is imported.
-COPY_MODULES: tuple[str, ...] = (
-    "xattrs", "alike", "lookup", "hardlinks", "linkdest", "reuse", "backup", "inplace", "mirror",
-    "moving", "listings", "owners", "chosen", "made_up", "onward",
-)  # fmt: skip
-# Sent where the agent is to take direct lanes.
-PLANE_MODULES = ("link", "gate", "tcp_socket", "congestion", "direct")
-
-_PACKAGE = "pscp_agent"
-_MARKER_BYTES = 16
 _BANNER_MAX_BYTES = 64 * 1024  # what a login may print before the agent speaks
 _SHOW_AFTER_S = 0.2  # standard error is shown so long after it came, unless an error repeats it
 _STOP_S = 3.0  # for the answer to what has begun at the far end, once a call is to end
@@ -58,111 +34,13 @@ _SHOWN_MAX = 200  # characters of a login's output in an error
 _RTT_MAX_S = 60.0  # a longer round trip in the HELLO of a program for SFTP is refused
 SILENCE_S = 60.0  # an agent ticks every 10 s, so after this the agent or the path is dead
 
-# The program that the remote command runs; it finds itself and the modules in `parts`. The modules
-# for a stream or for --clean are added to `texts` when they come.
-_LOADER = """
-import _frozen_importlib, gc, sys, types
-gc.disable()
-texts = dict(zip({names!r}, parts[1:]))
-class Finder:
-    def find_spec(self, full, path=None, target=None):
-        package, _, name = full.rpartition(".")
-        if package == {package!r} and name in texts:
-            return _frozen_importlib.ModuleSpec(full, self)
-    def create_module(self, spec):
-        return None
-    def exec_module(self, module):
-        name = module.__name__.rpartition(".")[2]
-        exec(compile(texts[name], "pscp/endpoint/" + name + ".py", "exec"), module.__dict__)
-sys.meta_path.insert(0, Finder())
-package = types.ModuleType({package!r})
-package.__path__ = []
-package.texts = texts
-sys.modules[{package!r}] = package
-from {package}.agent import main
-gc.enable()
-main({marker_bytes})
-"""
-_COMPRESSION = 6  # 9 takes twice the time, for 200 bytes
-
-_QUOTES = b'"""'
-_ATTRIBUTE_TYPE = re.compile(rb"^( +self\.\w+): [^=]+(?= =)")
-
-
-@functools.cache
-def bundle() -> bytes:
-    """Return the endpoint folder as one compressed program: loader and modules, NUL between."""
-    loader = _LOADER.format(package=_PACKAGE, names=MODULES, marker_bytes=_MARKER_BYTES)
-    texts = [_text(name).decode("ascii") for name in MODULES]
-    return zlib.compress("\0".join([loader, *texts]).encode("ascii"), _COMPRESSION)
-
-
-@functools.cache
-def stream_modules() -> str:
-    """Return the further modules that an agent needs for a stream, as agent.py reads them."""
-    return _packed(STREAM_MODULES)
-
-
-@functools.cache
-def clean_modules() -> str:
-    """Return the further modules that an agent needs for --clean."""
-    return _packed(CLEAN_MODULES)
-
-
-@functools.cache
-def plane_modules() -> str:
-    """Return the further modules that an agent needs for the direct plane."""
-    return _packed(PLANE_MODULES)
-
-
-def copy_modules(names: Sequence[str]) -> str:
-    """Return these of COPY_MODULES, as agent.py reads them; "" for none."""
-    return _packed(names) if names else ""
-
-
-def _packed(names: Sequence[str]) -> str:
-    texts = {name: _text(name).decode("ascii") for name in names}
-    return base64.b64encode(zlib.compress(json.dumps(texts).encode("ascii"), 9)).decode("ascii")
-
-
-def _text(module: str) -> bytes:
-    """Return the module's text without comments, docstrings and types; lines keep their numbers.
-
-    Nearly half of the bytes need not be sent and parsed so. No string in endpoint/ looks like a
-    docstring, a comment or a type. Line by line it takes 4 ms, with a regular expression 10.
-    """
-    kept: list[bytes] = []
-    is_docstring = is_for_mypy = False
-    for line in (pkgutil.get_data("pscp.endpoint", f"{module}.py") or b"").split(b"\n"):
-        words = line.lstrip()
-        if is_docstring:
-            is_docstring = not words.endswith(_QUOTES)
-            kept.append(b"")
-        elif is_for_mypy and line[:1] in (b"", b" "):
-            kept.append(b"")
-        elif words.startswith(_QUOTES):
-            is_docstring = words == _QUOTES or not words.endswith(_QUOTES)
-            kept.append(line[: -len(words)] + b'""')
-        elif words.startswith(b"#"):
-            kept.append(b"")
-        elif line.startswith(b"if TYPE_CHECKING:"):
-            is_for_mypy = True
-            kept.append(b"if 0:0")
-        else:
-            is_for_mypy = False
-            code, returns, _ = line.partition(b"  # ")[0].partition(b") -> ")
-            if words.startswith(b"self."):
-                code = _ATTRIBUTE_TYPE.sub(rb"\1", code)
-            kept.append(code + b"):" if returns else code)
-    return b"\n".join(kept)
-
 
 def send_agent(channel: Channel) -> bytes:
     """Send the agent, if the channel needs one. Returns the marker that its output begins with.
 
     A command that ended already is no error here: its messages will tell more than a broken pipe.
     """
-    marker = os.urandom(_MARKER_BYTES)
+    marker = os.urandom(MARKER_BYTES)
     program = bundle() if channel.needs_agent else b""
     size = b"%08d" % len(program) if program else b""
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):

@@ -22,7 +22,8 @@ from typing import NamedTuple
 
 from pscp import errors
 from pscp.connect import direct_sockets
-from pscp.connect.bootstrap import RemoteAgent, plane_modules
+from pscp.connect.agent_program import plane_modules
+from pscp.connect.bootstrap import RemoteAgent
 from pscp.connect.direct_agent import DirectAgent, PlainAgent
 from pscp.connect.direct_sockets import Refused as Refused
 from pscp.connect.plane_keys import Identity, Keys

@@ -18,8 +18,9 @@ import threading
 from collections.abc import Callable
 
 from pscp import errors
+from pscp.connect.agent_program import bundle, copy_modules
 from pscp.connect.authenticator import Authenticator, Patience
-from pscp.connect.bootstrap import RemoteAgent, bundle, copy_modules
+from pscp.connect.bootstrap import RemoteAgent
 from pscp.connect.ssh_opener import DirectPath, Opener
 from pscp.endpoint import failures, onward, requests, system, wire
 from pscp.locations import Location

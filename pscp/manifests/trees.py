@@ -18,7 +18,8 @@ from dataclasses import replace
 from typing import Protocol
 
 from pscp import errors, stops
-from pscp.connect.bootstrap import RemoteAgent, copy_modules
+from pscp.connect.agent_program import copy_modules
+from pscp.connect.bootstrap import RemoteAgent
 from pscp.connect.connections import Connections
 from pscp.endpoint import failures, requests, source, tree
 from pscp.endpoint.end import End

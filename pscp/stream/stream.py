@@ -19,7 +19,7 @@ from typing import IO, TYPE_CHECKING
 
 from pscp import errors, stops
 from pscp.callbacks import log_notes
-from pscp.connect.bootstrap import stream_modules
+from pscp.connect.agent_program import stream_modules
 from pscp.connect.connections import Connections
 from pscp.endpoint import failures, requests, system
 from pscp.endpoint.stream import SLOT_BYTES, Cutter, Reorder

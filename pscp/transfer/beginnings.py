@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pscp import errors, filters
-from pscp.connect.bootstrap import RemoteAgent, copy_modules
+from pscp.connect.agent_program import copy_modules
+from pscp.connect.bootstrap import RemoteAgent
 from pscp.endpoint import hashes, requests, source, tree
 from pscp.options import Options
 from pscp.transfer.negotiation import NO_CLAIM, Claimed

@@ -1,6 +1,6 @@
 """Ways to the far end: OpenSSH, and the libraries asyncssh and paramiko. Each makes a Channel.
 
-Not here: what is sent over a channel (../connect/bootstrap.py, ../transfer/lane.py).
+Not here: what is sent over a channel (../connect/agent_program.py, ../transfer/lane.py).
 Read next: openssh.py, ssh_settings.py.
 """
 

@@ -4,7 +4,7 @@ It looks for python3, which then runs the program on standard input: its length 
 the program, compressed, in parts with a NUL between. The first part runs the others. The command
 holds no path and no text of the user's.
 
-Not here: the program (../connect/bootstrap.py).
+Not here: the program (../connect/agent_program.py).
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ import pscp
 from e2e.ways import Ran
 from e2e.world import ROOT, World, change, make_world
 from pscp.cli import arguments
-from pscp.connect import bootstrap
+from pscp.connect import agent_program
 from pscp.endpoint import end, failures, mirror, moving, wire
 from pscp.selftest.servers import PrivateServer
 
@@ -286,7 +286,7 @@ def first_cells(page: str, heading: str) -> list[str]:
 
 def test_the_protocol_lists_every_request() -> None:
     listed = set(first_cells("protocol.md", "Requests")) - {"request"}
-    for name in bootstrap.COPY_MODULES:
+    for name in agent_program.COPY_MODULES:
         importlib.import_module(f"pscp.endpoint.{name}")
     assert mirror.Extras in end.ANSWERS and moving.RemoveSources in end.ANSWERS
     assert listed == {kind.__name__ for kind in end.ANSWERS} | {"Pack", "OpenPlane"}

@@ -19,7 +19,7 @@ import pytest
 from conftest import far_environment
 
 from faults.conftest import PATIENCE_S
-from pscp.connect.bootstrap import bundle
+from pscp.connect.agent_program import bundle
 from pscp.endpoint import fence, requests, tree, wire
 from pscp.transports.remote_command import command
 

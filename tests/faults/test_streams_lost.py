@@ -23,7 +23,7 @@ from core.link import asking
 
 import pscp
 from faults.conftest import MIB, PATIENCE_S, Breaking, Way, until
-from pscp.connect import bootstrap
+from pscp.connect import agent_program, bootstrap
 from pscp.endpoint import requests, wire
 from pscp.errors import ConnectError, ProtocolError, PscpError
 from pscp.processes import descendants
@@ -42,20 +42,20 @@ def content(size: int = BIG_BYTES) -> bytes:
 
 def with_short_grace() -> str:
     """What is sent to the far end for a stream, with less patience."""
-    text = bootstrap._text
-    bootstrap._text = lambda module: text(module).replace(*SHORT)
+    text = agent_program._text
+    agent_program._text = lambda module: text(module).replace(*SHORT)
     try:
-        return bootstrap.stream_modules.__wrapped__()
+        return agent_program.stream_modules.__wrapped__()
     finally:
-        bootstrap._text = text
+        agent_program._text = text
 
 
 # The command, with less patience at the far end as well.
 PROGRAM = f"""
 import sys
-from pscp.connect import bootstrap
-text = bootstrap._text
-bootstrap._text = lambda module: text(module).replace({SHORT[0]!r}, {SHORT[1]!r})
+from pscp.connect import agent_program
+text = agent_program._text
+agent_program._text = lambda module: text(module).replace({SHORT[0]!r}, {SHORT[1]!r})
 from pscp.cli.pipe import main
 sys.exit(main())
 """
@@ -64,7 +64,7 @@ sys.exit(main())
 @pytest.fixture
 def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
     short = with_short_grace()
-    assert short != bootstrap.stream_modules()
+    assert short != agent_program.stream_modules()
     monkeypatch.setattr(stream, "stream_modules", lambda: short)
 
 

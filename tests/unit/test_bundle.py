@@ -7,7 +7,7 @@ import pkgutil
 
 import pytest
 
-from pscp.connect import bootstrap
+from pscp.connect import agent_program
 
 
 def meaning(text: bytes) -> str:
@@ -26,11 +26,11 @@ def meaning(text: bytes) -> str:
     return ast.dump(tree)
 
 
-@pytest.mark.parametrize("name", [*bootstrap.MODULES, *bootstrap.STREAM_MODULES])
+@pytest.mark.parametrize("name", [*agent_program.MODULES, *agent_program.STREAM_MODULES])
 def test_a_module_means_the_same_without_comments_and_docstrings(name: str) -> None:
     text = pkgutil.get_data("pscp.endpoint", f"{name}.py")
     assert text is not None
-    sent = bootstrap._text(name)
+    sent = agent_program._text(name)
     assert meaning(sent) == meaning(text)
     assert sent.count(b"\n") == text.count(b"\n")  # a traceback names the right line
     assert b'"""' not in sent and len(sent) < len(text)

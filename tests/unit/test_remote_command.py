@@ -26,7 +26,7 @@ from conftest import (
     unavailable,
 )
 
-from pscp.connect import bootstrap
+from pscp.connect import agent_program
 from pscp.endpoint import requests, wire
 from pscp.transports import remote_command as remote
 
@@ -35,7 +35,7 @@ ROLE = requests.BeginSink("", "", "", [], "sha256", False, False, False, True, {
 
 
 def agent_input(*frames: bytes) -> bytes:
-    program = bootstrap.bundle()
+    program = agent_program.bundle()
     return b"".join([b"%08d" % len(program), program, MARKER, *frames])
 
 
