@@ -228,16 +228,17 @@ class _Copies:
         self._stops = {each: stops.Stop() for each in destinations}
         self._found: dict[str, Delivery] = {}  # each thread sets its own
         self._changed = threading.Condition()  # guards what follows
-        self._left = len(destinations)
+        self._left = self._at_once = len(destinations)
         # A heap: from when on an attempt may be made, the place in the order, the destination.
         self._due = [(0.0, number, each) for number, each in enumerate(destinations)]
         self._error: BaseException | None = None  # why all are to end
 
     def run(self, most: int | None) -> tuple[Delivery, ...]:
         """Make all copies, so many at a time. Raises what ends them all, once they have ended."""
+        self._at_once = min(most or self._left, self._left)
         threads = [
             threading.Thread(target=self._work, name=f"to {number}", daemon=True)
-            for number in range(1, min(most or self._left, self._left) + 1)
+            for number in range(1, self._at_once + 1)
         ]
         with stops.ended_by(self._end):
             try:
@@ -290,7 +291,7 @@ class _Copies:
             return None
 
     def _attempt(self, destination: str) -> float | None:
-        reader, last = Reader(self._reads), [Counters()]
+        reader, last = Reader(self._reads, self._at_once), [Counters()]
         result: Result | None = None
         failed: errors.PscpError | None = None
         begun_s = time.monotonic()

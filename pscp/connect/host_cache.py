@@ -92,9 +92,11 @@ class Known(NamedTuple):
         return self.found_bytes_s if self.lanes == self.found_lanes else 0.0
 
 
-def kind_of(options: Options, *, is_stream: bool) -> str:
+def kind_of(options: Options, *, is_stream: bool, copies: int = 1) -> str:
     """Return the kind of a copy: "" for files over ssh. What one teaches says little of another."""
-    return ("stream " if is_stream else "") + (options.plane if options.has_plane else "")
+    of_several = f"1 of {copies} " if copies > 1 else ""
+    carrier = options.plane if options.has_plane else ""
+    return of_several + ("stream " if is_stream else "") + carrier
 
 
 def _key(host: Location, options: Options) -> state.Key:

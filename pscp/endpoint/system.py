@@ -23,7 +23,7 @@ _SETTINGS = {
 
 def write_all(fd: int, parts: Sequence[Union[bytes, memoryview]]) -> None:
     """Write every byte of the parts, in one system call where the pipe has room."""
-    left = sum(len(part) for part in parts)
+    left = sum(map(len, parts))
     while True:
         count = os.writev(fd, parts)
         left -= count

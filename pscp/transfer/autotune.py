@@ -53,6 +53,7 @@ class Path(NamedTuple):
     login_s: float  # from the start of the first ssh to the agent's HELLO
     cpus: int  # of the end that has fewer
     has_bbr: bool = False  # this end sends, and may choose BBR for its connections
+    copies: int = 1  # that begin at once, and share this end's processors and its network
 
 
 class Seen(NamedTuple):
@@ -80,12 +81,23 @@ def start(path: Path) -> Start:
 
     A far path needs as many channel windows as fill it in a round trip; a near one as many
     connections as there are processors to encrypt them, at the end that has fewer. A login that
-    took long on a near path means slow processors, of which there usually are many.
+    took long on a near path means slow processors, of which there usually are many. Copies that
+    begin at once have together what one would begin with.
     """
+    found = _start(path)
+    if path.copies == 1:
+        return found
+    return found._replace(
+        lanes=max(found.lanes // path.copies, 1), why=f"{found.why}; {path.copies} copies at once"
+    )
+
+
+def _start(path: Path) -> Start:
     rtt_s = min(path.rtt_s, 1.0)
     of_path = math.ceil(_PATH_BYTES_S * rtt_s / CHANNEL_BYTES)
-    of_cpus = _of_cpus(path)
-    slow_s = path.login_s - LOGIN_TRIPS * rtt_s
+    of_cpus = _of_cpus(path._replace(copies=1))
+    # The logins of several copies compute side by side, and hold up each other's round trips.
+    slow_s = path.login_s / path.copies - LOGIN_TRIPS * rtt_s
     trip = f"a round trip takes {rtt_s * 1000:.1f} ms"
     if of_path > _START_MOST:
         why = f"{trip}: {_START_PAIRS} connections of two channels, to fill 1 Gbit/s"
@@ -101,7 +113,7 @@ def start(path: Path) -> Start:
 
 
 def _of_cpus(path: Path) -> int:
-    return min(max(path.cpus, 2), _START_MANY)
+    return max(min(max(path.cpus, 2), _START_MANY) // path.copies, 1)
 
 
 def is_far_and_unattended(path: Path) -> bool:

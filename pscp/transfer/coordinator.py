@@ -212,10 +212,11 @@ class Coordinator:
         """Return the length of the next chunk.
 
         It is smaller at the start, so that it is soon known how fast lanes are, and toward the end,
-        so that all of them end at about the same time.
+        so that all of them end at about the same time. Copies that share their reads have the same
+        chunks.
         """
         counters, most_bytes = self._counters, self.terms.chunk_bytes
-        if self._options.chunk_bytes is not None:
+        if self._options.chunk_bytes is not None or self.terms.context.shares_reads:
             return most_bytes
         in_flight_bytes = self._queue.in_flight_bytes()
         left_bytes = counters.left_bytes - in_flight_bytes

@@ -381,9 +381,11 @@ def make_pool(
     login_s = connections.login_s
     if connections.is_kept:  # a session took a quarter of that; a login is what more lanes may cost
         login_s = max(login_s, LOGIN_TRIPS * min(rtt_s, 1.0))
-    path = Path(rtt_s, login_s, shared_cpus(far), has_bbr)
+    reader = reader_here()
+    copies = reader.at_once if reader is not None else 1
+    path = Path(rtt_s, login_s, shared_cpus(far), has_bbr, copies)
     known = host_cache.recall(connections.host, options, is_push)
-    kind = host_cache.kind_of(options, is_stream=stream is not None)
+    kind = host_cache.kind_of(options, is_stream=stream is not None, copies=copies)
     known = known.over(path.rtt_s, path.cpus, kind)
     known = known.believed(usual_lanes(path))
     known = known._replace(lanes=host_cache.advice(connections.host, options)[0] or known.lanes)
@@ -399,7 +401,7 @@ def make_pool(
         stream=stream,
         make_near=far_source.near_end if far_source is not None else None,
         far_host=connections.host if far_source is not None else None,
-        reader=reader_here(),
+        reader=reader,
     )
     return LanePool(PoolTerms(context, connections, options, counters, path, known, note))
 

@@ -110,6 +110,11 @@ class LaneContext:
     def is_stream(self) -> bool:
         return self._stream is not None
 
+    @property
+    def shares_reads(self) -> bool:
+        """Whether the copy shares what it reads and hashes here with others."""
+        return self._reader is not None
+
     def set_ends(self, of_source: requests.Begin, of_sink: requests.Begin) -> None:
         """Set the requests that make one end of a lane the source and the other the sink."""
         both = (of_source, of_sink) if self.is_push else (of_sink, of_source)

@@ -98,6 +98,8 @@ class LaneEnds:
 
         What goes wrong with the limit is no fault of the lane's: it stops the copy.
         """
+        if not self.context.limiter.has_limit:
+            return
         try:
             with self.share.on_hold():
                 self.context.limiter.wait(size_bytes, is_over)

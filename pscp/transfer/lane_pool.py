@@ -114,7 +114,7 @@ class LanePool:
             logins = 1
         elif not (self._has_noted or self._logins.has_failed):
             logins = max(logins, known.logins, _LOGINS_LIKELY * is_far_and_unattended(path))
-        kind = kind_of(self._terms.options, is_stream=self.context.is_stream)
+        kind = kind_of(self._terms.options, is_stream=self.context.is_stream, copies=path.copies)
         known = known._replace(logins=logins, rtt_s=path.rtt_s, cpus=path.cpus, kind=kind)
         return self._scaler.lesson(known)
 

@@ -29,6 +29,11 @@ class RateLimiter:
         self._turns = condition or threading.Condition()  # guards what follows; nobody notifies
         self._free_at_s = 0.0
 
+    @property
+    def has_limit(self) -> bool:
+        """Whether there is a limit, or may be one later."""
+        return self._kbit_s is not None
+
     def wait(self, size_bytes: int, is_over: Callable[[], bool]) -> None:
         """Wait until so many more bytes may go, or until `is_over()`, called every 0.1 s.
 

@@ -101,8 +101,9 @@ class SharedReads:
 class Reader:
     """One copy of those that share their reads, and what it has cost here. Its lanes use it."""
 
-    def __init__(self, shared: SharedReads) -> None:
-        self._shared = shared
+    def __init__(self, shared: SharedReads, at_once: int) -> None:
+        """`at_once` is how many of the copies are under way at a time."""
+        self._shared, self.at_once = shared, at_once
         self._lock = threading.Lock()  # guards what follows
         self.bytes_read = 0  # read and hashed for this copy
         self.cpu_s = 0.0  # of the threads that read, hashed and sent for it

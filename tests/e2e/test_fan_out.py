@@ -21,6 +21,7 @@ from fan_out_world import MIB, Hosts
 import pscp
 from e2e.terminal import terminal
 from e2e.ways import COMMAND_S, PSCP, Ran
+from pscp.option_bounds import CHUNK_BYTES
 from pscp.progress import Silent
 from pscp.selftest.servers import PrivateServer
 
@@ -51,12 +52,15 @@ def test_a_tree_to_three_is_read_once(hosts: Hosts) -> None:
     (hosts.source / "folder").mkdir()
     hosts.fill("folder/small", 5000)
     names = ("a", "b", "c")
-    found = fan_out(hosts, *map(hosts.good, names), chunk_bytes=MIB)
+    found = fan_out(hosts, *map(hosts.good, names))
     assert [each.destination.partition(":")[0] for each in found] == [*names]
     assert all(each.ok and each.error is None and each.exit_code == 0 for each in found)
     for name in names:
         assert_same_tree(hosts.source, hosts.at(name))
     assert sum(each.bytes_read for each in found) == BIG_BYTES  # chunks; a pack is read by each
+    # All have the same chunks, however fast they are.
+    chunks = {each.result.chunks_verified for each in found if each.result}
+    assert chunks == {-(-BIG_BYTES // CHUNK_BYTES) + 1}  # and the small file
     assert all(each.cpu_s > 0 and each.seconds > 0 for each in found)
 
 

@@ -225,6 +225,24 @@ def test_what_it_begins_with(rtt_s: float, cpus: int, lanes: int, channels: int)
 
 
 @pytest.mark.parametrize(
+    ("rtt_s", "login_s", "cpus", "copies", "lanes"),
+    [
+        (0.0001, 0.2, 16, 4, 2),
+        (0.0001, 0.2, 2, 4, 1),
+        (0.0001, 2.5, 2, 4, 1),  # four logins on two processors: these are not slow
+        (0.0001, 9.0, 2, 4, 2),
+        (0.1, 1.4, 16, 4, 2),
+        (0.1, 1.4, 16, 20, 1),
+        (0.24, 3.0, 16, 4, 6),
+    ],
+)
+def test_copies_at_once_begin_with_what_one_would(
+    rtt_s: float, login_s: float, cpus: int, copies: int, lanes: int
+) -> None:
+    assert start(Path(rtt_s, login_s, cpus, copies=copies)).lanes == lanes
+
+
+@pytest.mark.parametrize(
     ("rtt_s", "login_s", "lanes", "left_bytes", "passed_s", "worth"),
     [
         (0.05, 0.7, 1, 42e6, 0.0, True),  # 5,000 small files at 50 ms: a second lane,
