@@ -146,7 +146,7 @@ def test_what_auto_came_to_is_remembered(
     # On a busy machine a round trip takes so long that it seems to be another path's.
     monkeypatch.setattr(host_cache, "_NEAR_S", 10.0)
     notes = Notes()
-    filled.copy(".", to="again", connections=None, verbose=True, reporter=notes)
+    filled.own.copy(".", to="again", connections=None, verbose=True, reporter=notes)
     if known.believed(
         2
     ).lanes:  # else a busy machine had more than usual, which one copy alone says

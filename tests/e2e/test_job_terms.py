@@ -7,7 +7,6 @@ bounds of --min-age and the like (test_copy_options.py).
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import os
 import threading
 from pathlib import Path
@@ -89,7 +88,7 @@ def test_an_unchanged_folder_is_asked_about_too(way: Way) -> None:
 
 @pytest.mark.parametrize("error", [ValueError("mine"), LookupError("mine"), OSError("mine")])
 def test_what_it_raises_ends_the_copy(way: Way, error: Exception) -> None:
-    way = alone(way)
+    way = way.own  # those of a copy that fails are closed
     make(way.source, "t/a", "t/b")
 
     def select(path: str, size: int, mtime_ns: int, inode: int) -> bool:
@@ -99,11 +98,6 @@ def test_what_it_raises_ends_the_copy(way: Way, error: Exception) -> None:
         way.copy("t", terms=pscp.JobTerms(select))
     assert files_below(way.destination) == set()
     assert way.copy("t").files == 2
-
-
-def alone(way: Way) -> Way:
-    """The same with connections of its own: those of a copy that fails are closed."""
-    return dataclasses.replace(way, session=None)
 
 
 def files_below(folder: Path) -> set[str]:
@@ -167,7 +161,7 @@ def test_no_other_lane_does_what_one_waits_with(push: Way) -> None:
     ("value", "error"), [(0, pscp.UsageError), (-1, pscp.UsageError), (ValueError("mine"), None)]
 )
 def test_a_limit_that_is_none(way: Way, value: int | ValueError, error: type[Exception]) -> None:
-    way = alone(way)
+    way = way.own  # those of a copy that fails are closed
     (way.source / "big").write_bytes(os.urandom(MIB))
     asked = iter(range(1000))
 

@@ -53,6 +53,11 @@ class Way:
     plane: str = "auto"
 
     @property
+    def own(self) -> Way:
+        """The same way over connections of its own, which end with each copy."""
+        return dataclasses.replace(self, session=None)
+
+    @property
     def sent_from(self) -> str:
         """What goes before a source's path; far names are typed, near ones need nothing."""
         return "" if self.is_push else f"{self.server.host}:"
@@ -71,11 +76,16 @@ class Way:
         reporter: Reporter | None = None, progress: Progress | None = None,
         terms: pscp.JobTerms | None = None, **fields: Unpack[OptionFields],
     ) -> pscp.Result:  # fmt: skip
-        """Through the API, with -r unless said otherwise."""
+        """Through the API, with -r unless said otherwise.
+
+        Tests share the session that is open already, so none may have it open, and keep, more
+        connections: `own` has one of its own for each copy.
+        """
         fields = {"recursive": True, "remote": self.remote, "plane": self.plane, **fields}
         sources, destination = self.locations(names, to)
         if self.session is not None:
             assert options is None, "a session has options of its own"
+            assert not fields.keys() & {"connections", "channels"}, "it would keep what it opens"
             return self.session.copy(
                 sources, destination, reporter=reporter, progress=progress, terms=terms, **fields
             )
