@@ -91,8 +91,8 @@ class RemoteAgent:
                 self._greet(marker, patience or Patience(SILENCE_S, lambda: 0.0))
             self._messages.show()
         except BaseException as error:
-            self._messages.show(str(error))
             channel.close()
+            self._messages.show(str(error))
             raise
         self._messages.notice = None
         self.cipher = self._messages.cipher  # of the connection; "": not known

@@ -118,7 +118,7 @@ class Worker(threading.Thread):
             while self._queue.wait_to_begin(self._may_begin) and not self.gave_up:
                 lane: Lane | None = None
                 try:
-                    far = self._far or self._connect()
+                    far = self._far = self._far or self._connect()
                     lane = Lane(self.name, self._pool.context, far, lambda: self.is_parked)
                     self._serve(lane, far)
                 except PscpError as error:
@@ -137,7 +137,7 @@ class Worker(threading.Thread):
             self.give_up_unused()
 
     def give_up_unused(self) -> None:
-        """Give back the connection that it was made with, if no lane has used it."""
+        """Give back the connection that it has, if no lane has used it."""
         unused, self._far = self._far, None
         if unused is not None:
             self._pool.kept.keep(unused)
@@ -182,8 +182,8 @@ class Worker(threading.Thread):
         """Run a lane over this connection until the queue is closed. Raises why it was lost."""
         self._far, self._lane, self.channel = None, lane, far.channel
         _log.debug("works over process %d", far.channel.pid)
-        self._pool.lane_up(self)
         try:
+            self._pool.lane_up(self)
             lane.run()
         finally:
             self._lane = self.channel = None

@@ -185,6 +185,18 @@ def test_a_command_that_ends_at_once_tells_why(open_channel: Open) -> None:
 
 
 @ONE_WAY
+def test_what_cannot_be_shown_ends_the_channel(open_channel: Open) -> None:
+    def notice(text: str) -> None:
+        raise LookupError(text)
+
+    channel = open_channel("echo before >&2; echo why >&2; exit 3")
+    with pytest.raises(LookupError, match="before"):
+        RemoteAgent(channel, notice)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(channel.read_fd)
+
+
+@ONE_WAY
 def test_each_status_has_its_meaning(open_channel: Open) -> None:
     assert error_instead(open_channel, "exit 98") is NoPython
     for instead in ("exit 0", "exit 1", "/no/such/shell"):

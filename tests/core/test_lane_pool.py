@@ -71,6 +71,40 @@ def test_no_connection_can_be_opened_any_more(trees: Trees, is_push: bool, lanes
     trees.assert_copied()
 
 
+class FailingNotes(list[str]):
+    """Notes of which one cannot be shown."""
+
+    def __init__(self, failing: int) -> None:
+        super().__init__()
+        self.failing = failing
+
+    def append(self, text: str) -> None:
+        super().append(text)
+        if len(self) == self.failing:
+            raise LookupError(text)
+
+
+def test_whichever_note_cannot_be_shown_every_connection_is_closed(
+    trees: Trees, is_push: bool
+) -> None:
+    """Bench.close() looks: also those that are connecting, or have, when the reporter fails."""
+    trees.file("large", LARGE_BYTES)
+    again = Fault(0, FROM, 1, KILL, 0, done(is_push)), Fault(1, FROM, 0, KILL)
+    for number in itertools.count(1):
+        trees.clear()
+        trees.bench = bench = Bench(*again)
+        bench.notes = notes = FailingNotes(number)
+        try:
+            bench.copy(trees.source, trees.to, is_push, connections=1, verbose=True)
+        except LookupError as error:
+            assert error.args == (notes[number - 1],)
+        finally:
+            bench.close()
+        if len(notes) < number:
+            break
+    assert "connected again" in notes
+
+
 @pytest.mark.parametrize("lanes", [2, 4])
 def test_a_lane_that_misbehaves_leaves_its_work_to_others(
     trees: Trees, is_push: bool, lanes: int
