@@ -66,11 +66,11 @@ class FarSource:
         Never prompts. It waits while too many log in, unless `is_over()`. Raises ConnectError.
         """
         with self._changed:
-            far = self.agents.pop() if self.agents else None
-            while far is None and self._opening >= _LOGINS_MAX and not is_over():
+            while not self.agents and self._opening >= _LOGINS_MAX and not is_over():
                 self._changed.wait(_LOOK_S)
             if is_over():
                 raise ConnectionLost("the lane was over before it had connected")
+            far = self.agents.pop() if self.agents else None
             self._opening += far is None
         if far is not None:
             opened(far.channel)
@@ -90,7 +90,9 @@ class FarSource:
 
     def close(self, *, is_cut: bool) -> None:
         """End all its connections."""
-        for agent in self.agents:
+        with self._changed:
+            agents, self.agents = self.agents, []
+        for agent in agents:
             agent.close()
         self.connections.close(is_cut=is_cut)
 

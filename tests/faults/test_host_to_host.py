@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 from compare import assert_same_tree
@@ -238,3 +239,15 @@ def test_eight_lanes_log_in_at_the_source_at_once() -> None:
     for thread in threads:
         thread.join()
     assert all(opening.acquire(timeout=0) for _ in range(4))
+
+
+def test_a_lane_that_is_over_leaves_the_connection_that_is_there() -> None:
+    """An interrupt may come before the lane has asked for it; then nobody else would close it."""
+    connections, first = Mock(), Mock()
+    connections.take.return_value = [first]
+    far = relay.FarSource(connections, pscp.Options())
+    far.take(print)
+    with pytest.raises(pscp.errors.ConnectionLost):
+        far.connect(print, lambda: True)
+    far.close(is_cut=True)
+    first.close.assert_called_once_with()
