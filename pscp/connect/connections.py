@@ -119,12 +119,15 @@ class Connections:
         return len(self._early) > 0
 
     def close(self, *, is_cut: bool = False) -> None:
-        """End every connection; with `is_cut` end logins at once instead of when they are done."""
+        """End every connection; with `is_cut` end logins at once instead of when they are done.
+
+        A lane that comes to connect only afterwards is refused.
+        """
         self._first.close()
         self._early.end(is_cut=is_cut)
         with self._lock:
             idle, self._idle = self._idle, []
-            late, self._late = self._late, Latecomers()
+            late = self._late
             plane, self._plane = self._plane, None
         if plane is not None:
             plane.close()
@@ -150,6 +153,8 @@ class Connections:
         with self._my_turn():
             if self._opener.has_changed(options):
                 self.close()
+                with self._lock:
+                    self._late = Latecomers()
                 self._start(options, is_push, is_small=is_small)
             from pscp.connect.bootstrap import send_agent  # here: it is loaded while ssh logs in
 
@@ -211,21 +216,23 @@ class Connections:
         from pscp.connect.direct_plane import Refused  # here: few copies need it
 
         plane = self._direct_plane(options)
-        try:
-            if why_not := self._why_not_direct(options, far):
-                raise Refused(why_not)
-            lanes = plane.first(options, far, count, note)
-        except Refused as error:
-            if not (plane.path.why_not or far.is_sftp):
+        why_not = self._why_not_direct(options, far)
+        if not why_not:
+            agents.remove(far)  # it is the plane's from now on, which may close it
+            try:
+                lanes = plane.first(options, far, count, note)
+                for other in agents:
+                    other.close()
+                agents[:] = lanes
+            except Refused as error:
+                why_not = str(error)
                 host_cache.remember_no_direct(self.host, options)
-            agents[0] = plane.take_control() or far
-            if not self._has_said_ssh:
-                note(f"--plane {options.plane}: {error}; going over SSH")
+                if (control := plane.take_control()) is None:
+                    raise errors.ConnectionLost("the connection closed") from None
+                agents.insert(0, control)
+        if why_not and not self._has_said_ssh:
+            note(f"--plane {options.plane}: {why_not}; going over SSH")
             self._has_said_ssh = True
-            return
-        for other in agents[1:]:
-            other.close()
-        agents[:] = lanes
 
     def _direct_plane(self, options: Options) -> DirectPlane:
         from pscp.connect.direct_plane import DirectPlane

@@ -12,12 +12,14 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from fake_logins import WAIT_S, FakeChannel, FakeOpener, FakePrompts, FakeRemoteAgent, failing, held
 
 from pscp.connect import authenticator, bootstrap, host_cache
 from pscp.connect.connections import Connections, Wanted
+from pscp.connect.direct_sockets import Refused
 from pscp.connect.host_cache import Known
 from pscp.errors import AuthenticationError, ConnectionLost, HostKeyError, Unreachable, UsageError
 from pscp.locations import parse_location
@@ -149,6 +151,24 @@ def test_a_login_that_ends_after_the_session_is_closed() -> None:
     late.no_longer_expect()
     assert far.channel.is_closed  # type: ignore[attr-defined]
     assert take(session)[0] is not far
+
+
+def test_a_lane_whose_turn_comes_after_the_end_logs_in_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It waited for the second login, which goes alone; nobody would close what it begins."""
+    second = held()
+    session, opener = made(second)
+    prompted(opener, monkeypatch, FakePrompts())
+    with ThreadPoolExecutor() as pool:
+        lanes = [pool.submit(session.connect, OPTIONS, wanted()) for _ in range(3)]
+        assert second.greeted.wait(WAIT_S)
+        session.close()
+        assert second.gate is not None
+        second.gate.set()
+        ends = [lane.exception(WAIT_S) for lane in lanes]
+    assert [type(end) for end in ends if end is not None] == [ConnectionLost] * 2
+    assert opener.opened == [second]
 
 
 def test_a_lane_has_the_connection_that_came_late() -> None:
@@ -283,6 +303,18 @@ def test_direct_lanes_that_were_refused_are_not_tried_again() -> None:
     session.expect_lanes(options, agents[0])
     session.spread(options, agents, 4, said.append)
     assert [far.plane for far in agents] == ["ssh"] and said == []
+
+
+@pytest.mark.parametrize("refusal", [Refused("no"), ConnectionLost("lost")], ids=repr)
+def test_a_connection_that_direct_lanes_have_cost_is_nobodys(refusal: Exception) -> None:
+    """The far end asks for direct lanes over it; where that fails, the plane has closed it."""
+    session, opener = made()
+    agents = take(session)
+    plane = Mock(refused="", **{"first.side_effect": refusal, "take_control.return_value": None})
+    session._plane = plane
+    with pytest.raises(ConnectionLost):
+        session.spread(Options(batch=True, plane="tls"), agents, 4, lambda text: None)
+    assert agents == [] and plane.first.call_args[0][1].channel is opener.opened[0]
 
 
 def test_without_the_package_for_keys_nobody_is_contacted(monkeypatch: pytest.MonkeyPatch) -> None:
