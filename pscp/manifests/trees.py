@@ -99,9 +99,9 @@ def far_tree(
             connections, terms, counters, agents[0], is_push=True, note=reporter.note
         )  # fmt: skip
         try:
+            algorithm = choose_hash(agents[0])
             connections.spread(terms, agents, pool.layout.count, reporter.note)
             first = [agents.pop(0) for _ in range(min(len(agents), pool.layout.count))]
-            algorithm = choose_hash(first[0])
             with stops.ended_by(pool.queue.stop):
                 pool.begin(_of_source([], algorithm), _of_sink(root, algorithm), first)
                 yield _FarTree(pool.queue)

@@ -42,16 +42,23 @@ class SftpChannel:
     needs_agent = False
 
     def __init__(self, below: Channel, verify: str, program: Sequence[str]) -> None:
-        """`program` is the command that runs hash programs at the far end; it may be empty."""
+        """Close `below` with this channel, or if the program cannot be started.
+
+        `program` is the command that runs hash programs at the far end; it may be empty.
+        """
         self._below = below
         fds = (below.read_fd, below.write_fd)
         settings = {"fds": fds, "verify": verify, "program": list(program)}
         package = str(Path(__file__).parent.parent.parent)
         argv = [sys.executable or "python3", "-I", "-c", _MAIN, package, json.dumps(settings)]
         pipe = subprocess.PIPE
-        self._child = subprocess.Popen(
-            argv, 0, stdin=pipe, stdout=pipe, stderr=pipe, pass_fds=fds, start_new_session=True
-        )
+        try:
+            self._child = subprocess.Popen(
+                argv, 0, stdin=pipe, stdout=pipe, stderr=pipe, pass_fds=fds, start_new_session=True
+            )
+        except BaseException:
+            below.close()
+            raise
         below.lent()
         assert self._child.stdin and self._child.stdout and self._child.stderr
         self._files = (self._child.stdin, self._child.stdout, self._child.stderr)
@@ -151,8 +158,4 @@ def open_sftp(
         control=control,
         asks=asks,
     )
-    try:
-        return SftpChannel(below, options.verify, program)
-    except BaseException:
-        below.close()
-        raise
+    return SftpChannel(below, options.verify, program)

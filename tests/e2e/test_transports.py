@@ -12,6 +12,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -312,6 +313,16 @@ def test_a_session_goes_over_a_connection_that_is_there(
     assert (tmp_path / "back").read_bytes() == (tmp_path / "file").read_bytes()
     assert sshd.log.count(LOGIN) == logins
     assert is_open(client)
+
+
+def test_no_channel_is_left_where_the_program_for_sftp_cannot_be_started(
+    client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "none"))
+    with pscp.Session(transport=client, remote="sftp") as session:
+        for _ in range(2):
+            with pytest.raises(FileNotFoundError):
+                session.copy(f"there:{tmp_path}", str(tmp_path))
 
 
 def test_a_channel_that_was_closed_touches_no_descriptor_any_more(
