@@ -50,7 +50,9 @@ hypothesis.settings.load_profile("pscp")
 # Every process that a test starts, here or through a private server, inherits this: so it is
 # found again even where its parent died before it and it is nobody's descendant any more.
 RUN_TOKEN = secrets.token_hex(16)
-ENDING_S = 5.0  # sshd notices a connection's end, and its agent an end of stdin, a moment later
+# A login that nobody needs any more has 4 s, and its ssh 2 to end (pscp/connect/spare_logins.py);
+# sshd notices a connection's end, and its agent an end of stdin, a moment later.
+ENDING_S = 8.0
 OLDEST_MINOR, NEWEST_MINOR = 6, 14
 PYENV_VERSIONS = Path("~/.pyenv/versions").expanduser()  # before HOME is changed
 SHELLS = ("sh", "bash", "csh", "fish")
