@@ -26,7 +26,7 @@ from pscp.errors import ProtocolError
 from pscp.locations import Location
 from pscp.progress import Silent
 from pscp.selftest.servers import PrivateServer
-from pscp.transfer import copy, relay
+from pscp.transfer import copy, lane_context, relay
 from pscp.transports import Channel, open_channel
 
 pytestmark = pytest.mark.needs_ssh(reason="direct lanes lead to the sink alone")
@@ -129,6 +129,8 @@ def test_a_finished_copy_does_not_wait_for_a_login_at_the_source(
     push: Way, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bootstrap, "SILENCE_S", 1000.0)
+    # Or the first lane may have all the work in its window, and then no other one connects.
+    monkeypatch.setattr(lane_context, "WINDOW_BYTES", 4 * MIB)
     fill_all(push)
     breaking = push.breaking().rule("block", way="to", gate="work")
     breaking.rule("block", way="from", connections=[3], type=wire.HELLO, gate="login")
