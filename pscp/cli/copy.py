@@ -97,8 +97,6 @@ def run_command(
     except KeyboardInterrupt:  # before the command listens for signals, or after
         complain(Interrupted("interrupted"), name)
         return Interrupted.exit_code
-    finally:
-        flush_stdout()
 
 
 def answer_help(name: str, make: Callable[[], Parser], argv: Sequence[str]) -> bool:
@@ -300,15 +298,3 @@ def run_copy(command: Command, words: Sequence[str]) -> int:
         conclude(result, options, command.destination.text, kept)
     differs = options.check and result.files > 0
     return 0 if result.ok and not differs else 1
-
-
-def flush_stdout() -> None:
-    """Flush stdout; a reader that went away (pscp -n ... | head) is ignored then and at exit."""
-    if sys.stdout is None:
-        return
-    try:
-        sys.stdout.flush()
-    except OSError:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)

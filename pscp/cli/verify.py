@@ -35,8 +35,9 @@ DESCRIPTION = (
 )
 EPILOG = (
     "A signature MANIFEST.sig is verified before anything is read. Exit codes: 0 all is as listed, "
-    "1 something differs, 2 wrong use, or a manifest or a signature that is not right, 3 no "
-    "connection, 4 broken protocol, 130 and 143 ended by a signal."
+    "1 something differs, or the answer could not be written, 2 wrong use, or a manifest or a "
+    "signature that is not right, 3 no connection, 4 broken protocol, 130 and 143 ended by a "
+    "signal."
 )
 OWN_GROUP = "what is verified"
 _OWN = ("strict", "times", "allowed_signers", "signer", "repair")
