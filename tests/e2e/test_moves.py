@@ -211,6 +211,18 @@ def test_a_copy_to_the_source_itself_removes_nothing(push: Way, begin: Begin) ->
     assert files_of(push.source) == {"t/a"}
 
 
+def test_two_names_of_one_destination_remove_nothing(push: Way, begin: Begin) -> None:
+    """Who names two wants two copies. So it is with two names of one host."""
+    make(push.source, "t/a")
+    (push.destination / "one").mkdir()
+    (push.destination / "two").symlink_to(push.destination / "one")
+    night = begin()
+    assert night.copy("one").ok
+    [failure] = night.copy("two").failures
+    assert "are one place" in failure.message
+    assert files_of(push.source) == night.there("one") == {"t/a"}
+
+
 def test_links_and_hard_links(push: Way, begin: Begin) -> None:
     """Also where a run was cut after they had landed."""
     make(push.source, "t/a")
