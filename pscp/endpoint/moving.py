@@ -138,14 +138,15 @@ def _rename(fd: int, name: bytes, into: Root, path: str) -> None:
     except FileExistsError:
         one, other = os.stat(name, dir_fd=fd, follow_symlinks=False), _look(to_fd, to_name)
         if not os.path.samestat(one, other) or os.path.samestat(os.fstat(fd), os.fstat(to_fd)):
-            message = "stays at the source: where it is to be moved, there is one of this name"
-            raise failures.Refusal(failures.UNSUPPORTED, path, message)
+            message = "stays at the source: the folder to move it to has another file of this name;"
+            message += " rename or remove that one"
+            raise failures.Refusal(failures.DESTINATION, path, message)
         os.unlink(name, dir_fd=fd)  # a run was killed when it had both names
     except OSError as error:
         if error.errno != errno.EXDEV:
             raise
         message = "stays at the source: where it is to be moved is another file system"
-        raise failures.Refusal(failures.UNSUPPORTED, path, message)
+        raise failures.Refusal(failures.DESTINATION, path, message)
 
 
 def _look(fd: int, name: bytes) -> os.stat_result:

@@ -279,6 +279,9 @@ def test_nothing_in_the_folder_is_replaced(
     (push.source / "done" / "t" / "a").write_text("of yesterday")
     result = begin(push.source / "done", "one").copy("one")
     assert {each.path for each in result.failures} == {"t/a", "t/sub/c", "t/through/d"}
+    told = {each.path: (each.message.partition(": ")[2], each.hint) for each in result.failures}
+    name_taken = "the folder to move it to has another file of this name; rename or remove that one"
+    assert told["t/a"] == (name_taken, "")
     assert files_of(push.source) == {
         "t/a", "t/sub/c", "t/through/d", "done/t/a", "done/t/b", "done/t/sub", "done/t/through"
     }  # fmt: skip
