@@ -10,6 +10,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -411,8 +412,14 @@ def test_a_repair_from_a_far_end(push: Way) -> None:
 
 def test_a_source_with_other_bytes_is_refused(side: Way) -> None:
     data = fill(side)
+    (data / "new" / "deep").mkdir(parents=True)
+    (data / "new" / "deep" / "small").write_text("right")
+    (data / "new" / "large").write_bytes(os.urandom(CHUNK_BYTES))
     manifest = made(side, "-p")
     there = side.destination / "data"
+    shutil.rmtree(there / "new")
+    flip(data / "new" / "deep" / "small", 0)
+    flip(data / "new" / "large", 0)
     names = ("large", "sub/small 3", "exact")
     for name in names:
         flip(there / name, 0)
@@ -426,6 +433,7 @@ def test_a_source_with_other_bytes_is_refused(side: Way) -> None:
         assert f"data/{name}: {side.sent_from}{side.source} has other bytes" in ran.err
     assert "data/none: repaired" in ran.out and (there / "none").read_bytes() == b""
     assert not [path for path in there.rglob(".*")]
+    assert not (there / "new").exists()  # no folder is left for what was refused
 
 
 def test_a_folder_of_the_source_repairs_no_file(push: Way) -> None:
