@@ -198,7 +198,8 @@ def as_fan_out(texts: list[str], options: Options, max_hosts: int | None) -> Fan
         raise UsageError(f"{missing} is missing", usage)
     for each in destinations:
         if not each.is_remote:
-            raise UsageError(f"{each.text}: a source stands before the destinations", usage)
+            what = f"{each.text}: a destination is HOST:PATH, and a source stands before them all"
+            raise UsageError(what, usage)
     check_folders(sources, options)
     return FanOut(sources, destinations, options, max_hosts)
 

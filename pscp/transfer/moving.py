@@ -176,7 +176,7 @@ class Moving:
             yield from held
         elif moves.finish(self._terms.to, self._place, map(self._digest, held)):
             if twins := moves.twins():
-                self._why_not = f"{twins[0]} and {twins[1]} are one place"
+                self._why_not = f"{twins[0]} and {twins[1]} are names of one place: name it once"
                 return
             yield from (row for row in self._spool.take() if moves.is_everywhere(self._digest(row)))
 

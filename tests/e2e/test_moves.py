@@ -219,7 +219,7 @@ def test_two_names_of_one_destination_remove_nothing(push: Way, begin: Begin) ->
     night = begin()
     assert night.copy("one").ok
     [failure] = night.copy("two").failures
-    assert "are one place" in failure.message
+    assert "are names of one place" in failure.message
     assert files_of(push.source) == night.there("one") == {"t/a"}
 
 
