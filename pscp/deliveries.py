@@ -189,7 +189,7 @@ def _check_apart(places: Sequence[Location]) -> None:
             raise errors.UsageError(f"{place.text}: a destination of a fan-out is HOST:PATH")
         key = place.user, place.host, place.port, posixpath.normpath(place.path or ".")
         if key in seen:
-            raise errors.UsageError(f"{place.text} is there twice")
+            raise errors.UsageError(f"{place.text} is named twice", "name each destination once")
         seen.add(key)
 
 

@@ -119,6 +119,8 @@ def check_direction(sources: Sequence[Location], destination: Location) -> None:
     hosts = {(source.user, source.host, source.port) for source in sources}
     if len(hosts) > 1:
         hint = "name the host before each path (h:a h:b, not h:a :b); run pscp once for each host"
+        if destination.is_remote and not sources[0].is_remote:
+            hint = "to copy from here to several hosts at once: --fan-out"
         raise UsageError("the sources are on different hosts", hint)
     if not sources[0].is_remote and not destination.is_remote:
         raise UsageError(

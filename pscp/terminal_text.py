@@ -125,15 +125,44 @@ def _spelled(code: int) -> str:
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
 
+_lost: OSError | None = None  # why something is missing on stdout; set by whichever thread writes
+
+
 def write_line(stream: TextIO | None, text: str) -> None:
-    """Write one line, made printable. An error of the stream is ignored, so it ends no copy."""
+    """Write one line, made printable. An error of the stream ends no copy: see all_is_written()."""
     if stream is None:  # sys.stderr is None where the shell closed it
         return
     encoding = getattr(stream, "encoding", None) or "utf-8"
     line = printable(text).encode(encoding, "backslashreplace").decode(encoding)
-    with contextlib.suppress(OSError, ValueError):
+    with contextlib.suppress(ValueError), _noticed(stream):
         stream.write(line + "\n")
         stream.flush()
+
+
+@contextlib.contextmanager
+def _noticed(stream: TextIO) -> Iterator[None]:
+    """Ignore an error of the stream in this block, but remember it of stdout."""
+    global _lost
+    try:
+        yield
+    except BrokenPipeError:  # its reader has seen enough: `| head`
+        pass
+    except OSError as error:
+        if stream is sys.stdout:
+            _lost = error
+
+
+def all_is_written(name: str) -> bool:
+    """Flush stdout at a command's end; return False, and say so, where something is lost."""
+    if sys.stdout is None:
+        return True
+    with _noticed(sys.stdout):
+        sys.stdout.flush()
+    if _lost is None:
+        return True
+    why = _lost.strerror or _lost
+    complain(PscpError(f"not everything could be written to standard output: {why}"), name)
+    return False
 
 
 def complain(error: PscpError, name: str = "pscp") -> None:

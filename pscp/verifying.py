@@ -93,7 +93,8 @@ def verify(
         times: so does a file with another time.
         allowed_signers: a file as ssh-keygen(1) describes it; who signed must be in it.
         signer: the one of these who must have signed.
-        repair: a tree that has the right bytes: what differs is copied from it.
+        repair: a tree that has the right bytes: what differs is copied from it. Where that cannot
+            be, the reporter is told why, and what differs is in the result.
         reporter: shows where it stands.
 
     Returns:
@@ -208,7 +209,10 @@ class _Verification:
         paths = {each.path for each in found if each.what in _REPAIRABLE}
         if not paths:
             return found, ()
-        self._copy(root, paths)
+        try:
+            self._copy(root, paths)
+        except (errors.ConnectError, errors.CopyError, errors.ProtocolError) as error:
+            self._reporter.note(f"the repair has failed: {error.message}")
         with self._connections() as connections:
             left, _ = self._compare(connections, root, paths)
         still = {each.path for each in left}

@@ -97,8 +97,6 @@ def run_command(
     except KeyboardInterrupt:  # before the command listens for signals, or after
         complain(Interrupted("interrupted"), name)
         return Interrupted.exit_code
-    finally:
-        flush_stdout()
 
 
 def answer_help(name: str, make: Callable[[], Parser], argv: Sequence[str]) -> bool:
@@ -200,7 +198,8 @@ def as_fan_out(texts: list[str], options: Options, max_hosts: int | None) -> Fan
         raise UsageError(f"{missing} is missing", usage)
     for each in destinations:
         if not each.is_remote:
-            raise UsageError(f"{each.text}: a source stands before the destinations", usage)
+            what = f"{each.text}: a destination is HOST:PATH, and a source stands before them all"
+            raise UsageError(what, usage)
     check_folders(sources, options)
     return FanOut(sources, destinations, options, max_hosts)
 
@@ -300,15 +299,3 @@ def run_copy(command: Command, words: Sequence[str]) -> int:
         conclude(result, options, command.destination.text, kept)
     differs = options.check and result.files > 0
     return 0 if result.ok and not differs else 1
-
-
-def flush_stdout() -> None:
-    """Flush stdout; a reader that went away (pscp -n ... | head) is ignored then and at exit."""
-    if sys.stdout is None:
-        return
-    try:
-        sys.stdout.flush()
-    except OSError:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)

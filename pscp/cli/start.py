@@ -68,10 +68,11 @@ def run(name: str, module: str) -> NoReturn:
     import importlib
 
     gc.set_threshold(_GARBAGE_OBJECTS)
-    status = importlib.import_module(module).main()
+    status: int = importlib.import_module(module).main()
     from pscp.signals import leave
+    from pscp.terminal_text import all_is_written
 
-    leave(status)
+    leave(status if all_is_written(name) else status or 1)
 
 
 def listen(name: str) -> None:

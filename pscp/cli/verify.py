@@ -31,12 +31,14 @@ from pscp.verifying import Verified, verify
 USAGE = "pscp-verify [options] MANIFEST [HOST:]ROOT"
 DESCRIPTION = (
     "Read the files below ROOT again, where they lie, over several SSH connections at once, and "
-    "list what differs from MANIFEST, a file here that pscp --manifest or sha256sum has written."
+    "list what differs from MANIFEST, a file here, or - for standard input, that pscp "
+    "--manifest or sha256sum has written."
 )
 EPILOG = (
     "A signature MANIFEST.sig is verified before anything is read. Exit codes: 0 all is as listed, "
-    "1 something differs, 2 wrong use, or a manifest or a signature that is not right, 3 no "
-    "connection, 4 broken protocol, 130 and 143 ended by a signal."
+    "1 something differs, or the answer could not be written, 2 wrong use, or a manifest or a "
+    "signature that is not right, 3 no connection, 4 broken protocol, 130 and 143 ended by a "
+    "signal."
 )
 OWN_GROUP = "what is verified"
 _OWN = ("strict", "times", "allowed_signers", "signer", "repair")
@@ -98,7 +100,8 @@ def parse(argv: Sequence[str]) -> Command:
         raise UsageError("--signer says nothing without --allowed-signers")
     if "repair" in wanted:
         wanted["repair"] = parse_location(wanted["repair"])
-    return Command(texts[0], parse_location(texts[1]), wanted, Options(**values), as_json)
+    manifest = "/dev/stdin" if texts[0] == "-" else texts[0]
+    return Command(manifest, parse_location(texts[1]), wanted, Options(**values), as_json)
 
 
 def run(command: Command, words: Sequence[str]) -> int:

@@ -87,6 +87,11 @@ class Connections:
         return self._first.login_s
 
     @property
+    def was_crowded(self) -> bool:
+        """Whether that login waited for this machine's processors, busy with whatever."""
+        return self._first.was_crowded
+
+    @property
     def is_kept(self) -> bool:
         """Whether the first connection was left open by an earlier run: nobody has logged in."""
         return self._first.is_kept

@@ -7,6 +7,8 @@ Read next: greeter.py.
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
 import threading
 import time
@@ -29,6 +31,9 @@ if TYPE_CHECKING:
 
 Note = Callable[[str], None]  # shows people a line
 
+# Of this machine's processors, idle during a login: with less it has waited for its turn.
+_SPARE = 0.15
+
 
 class FirstLogin:
     """The first connection, from the start of its ssh to the agent's HELLO.
@@ -49,11 +54,12 @@ class FirstLogin:
         self.host = host
         self._opener, self._kind, self._shared, self._early = opener, kind, shared, early
         self.greeter = Greeter(host, opener)
-        self._started_s = 0.0  # when its ssh was started; used by start() and finish() only
+        # When its ssh was started, and idle_s() then; used by start() and finish() only.
+        self._started_s, self._started_idle_s = 0.0, 0.0
         self._lock = threading.Lock()  # guards what follows
         self._channel: Channel | None = None  # ssh is logging in, and no thread waits for it yet
         self._marker = b""  # of the agent, where it was sent to this channel already
-        self._login_s = 0.0
+        self._login_s, self._was_crowded = 0.0, False
         self._is_kept = False  # the connection is one that an earlier run left open
         self._is_only = False  # of such a connection: --login-once
 
@@ -65,6 +71,14 @@ class FirstLogin:
         """
         with self._lock:
             return self._login_s
+
+    @property
+    def was_crowded(self) -> bool:
+        """Whether this machine's processors were busy during the latest login, so that how long it
+        took does not tell how fast they are.
+        """
+        with self._lock:
+            return self._was_crowded
 
     @property
     def is_started(self) -> bool:
@@ -87,7 +101,7 @@ class FirstLogin:
 
     def start(self, options: Options) -> bool:
         """Have ssh begin to log in. Return whether others may log in at the same time."""
-        self._started_s = time.monotonic()
+        self._started_s, self._started_idle_s = time.monotonic(), idle_s()
         channel, marker = self._open_kept(options), b""
         if channel is not None:
             marker = _send_agent(channel)
@@ -103,7 +117,7 @@ class FirstLogin:
     def finish(self, options: Options, note: Note) -> RemoteAgent:
         """Wait for the connection, starting it if it was not started. Raises ConnectError."""
         if not self.is_started:
-            self._started_s = time.monotonic()
+            self._started_s, self._started_idle_s = time.monotonic(), idle_s()
         try:
             far = self._greeted(options, note)
         except errors.ConnectError as error:
@@ -117,8 +131,11 @@ class FirstLogin:
             host_cache.remember_sftp(self.host, options, False)
         share = max(1.0, (1 + len(self._early)) / (os.cpu_count() or 1))
         waited_s = self._opener.authenticator.waited_s
+        taken_s = time.monotonic() - self._started_s
+        idle = idle_s() - self._started_idle_s  # not a number where the system does not tell
         with self._lock:
-            self._login_s = (time.monotonic() - self._started_s - waited_s) / share
+            self._login_s = (taken_s - waited_s) / share
+            self._was_crowded = idle < _SPARE * taken_s
         self._shared.share(far.channel.control)
         if self._opener.authenticator.was_asked or self.has_one_login:
             self._early.end(is_cut=True)  # nobody answers the prompts of these logins
@@ -216,3 +233,12 @@ def _send_agent(channel: Channel) -> bytes:
 def is_kept(channel: Channel) -> bool:
     """Return whether the channel is one of a connection that an earlier run left open."""
     return channel.control is not None and channel.control.is_kept
+
+
+def idle_s() -> float:
+    """Return the seconds that a processor was idle since it was started, on average; or inf."""
+    with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/stat") as stat:
+        # "cpu  user nice system idle iowait ...", in ticks, of all processors
+        ticks = int(stat.readline().split()[4])
+        return ticks / os.sysconf("SC_CLK_TCK") / (os.cpu_count() or 1)
+    return math.inf

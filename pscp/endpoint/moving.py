@@ -10,6 +10,7 @@ Sent with BeginSource where it is needed. Not here: what has landed (../transfer
 import errno
 import functools
 import os
+import re
 import stat
 from typing import Callable, Dict, List, NamedTuple, Optional, Tuple
 
@@ -21,6 +22,7 @@ from .source import Known
 Moved = Tuple[str, Known]
 Beside = Tuple[int, str, str]
 _NOREPLACE = 1  # RENAME_NOREPLACE of renameat2(2)
+_BOOT_ID, _MOUNTS = "/proc/sys/kernel/random/boot_id", "/proc/self/mountinfo"  # of Linux
 
 
 class SamePlace(NamedTuple):
@@ -29,6 +31,12 @@ class SamePlace(NamedTuple):
     """
 
     sources: List[Beside]  # (`[number of the source, path, or "" for its contents, name]`)
+
+
+class Destination(NamedTuple):
+    """What tells the destination from any other. Answer: `[a text that no other folder has, or "",
+    [paths below it of what is mounted there from elsewhere]]`.
+    """
 
 
 class RemoveSources(NamedTuple):
@@ -50,6 +58,38 @@ def folder_beside(root: bytes, rest: str, path: str) -> bytes:
     if not path:
         return root
     return os.path.dirname(os.path.join(root, to_bytes(rest)) if rest else root.rstrip(b"/"))
+
+
+def folder_identity(status: os.stat_result) -> str:
+    """Return what tells a folder from all of all machines; "" where the system cannot tell.
+
+    By whatever name the machine is reached: containers of one kernel may share a folder.
+    """
+    boot_id = _read(_BOOT_ID).decode("ascii").strip()
+    return "%s %d %d" % (boot_id, status.st_dev, status.st_ino) if boot_id else ""
+
+
+def bind_mounts(root: bytes) -> List[bytes]:
+    """Return paths below a folder where a file, or a folder, of elsewhere is mounted (proc(5)).
+
+    A file mounted so may be the source itself; then what is removed there is lost here as well.
+    """
+    above = root.rstrip(b"/") + b"/"
+    found = []
+    for line in _read(_MOUNTS).splitlines():
+        words = line.split(b" ")
+        place = re.sub(rb"\\([0-7]{3})", lambda match: bytes([int(match.group(1), 8)]), words[4])
+        if words[3] != b"/" and place.startswith(above):
+            found.append(place[len(above) :])
+    return found
+
+
+def _read(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError:
+        return b""
 
 
 def remove(of: source.Source, into: Optional[Root], moved: Moved) -> None:
@@ -98,14 +138,15 @@ def _rename(fd: int, name: bytes, into: Root, path: str) -> None:
     except FileExistsError:
         one, other = os.stat(name, dir_fd=fd, follow_symlinks=False), _look(to_fd, to_name)
         if not os.path.samestat(one, other) or os.path.samestat(os.fstat(fd), os.fstat(to_fd)):
-            message = "stays at the source: where it is to be moved, there is one of this name"
-            raise failures.Refusal(failures.UNSUPPORTED, path, message)
+            message = "stays at the source: the folder to move it to has another file of this name;"
+            message += " rename or remove that one"
+            raise failures.Refusal(failures.DESTINATION, path, message)
         os.unlink(name, dir_fd=fd)  # a run was killed when it had both names
     except OSError as error:
         if error.errno != errno.EXDEV:
             raise
         message = "stays at the source: where it is to be moved is another file system"
-        raise failures.Refusal(failures.UNSUPPORTED, path, message)
+        raise failures.Refusal(failures.DESTINATION, path, message)
 
 
 def _look(fd: int, name: bytes) -> os.stat_result:
@@ -163,6 +204,15 @@ def _same_place(of: end.End, request: SamePlace) -> List[bool]:
     return [same_place(of.file_source(), *each) for each in request.sources]
 
 
+def _destination(of: end.End, request: Destination) -> Tuple[str, List[str]]:
+    fd = of.writing_sink().root.fd
+    try:
+        root = os.readlink(b"/proc/self/fd/%d" % fd)
+    except OSError:  # no Linux
+        return "", []
+    return folder_identity(os.fstat(fd)), list(map(to_text, bind_mounts(root)))
+
+
 def _remove_sources(of: end.End, request: RemoveSources) -> List[object]:
     into = None
     if request.folder:
@@ -182,9 +232,10 @@ _READERS: Dict[object, fields.Reader] = {
     List[Beside]: fields.list_of(fields.row(_number, _text, _text)),
     List[Moved]: fields.list_of(fields.row(_text, requests.known)),
 }
-requests.add([SamePlace, RemoveSources], _READERS)
+requests.add([SamePlace, Destination, RemoveSources], _READERS)
 _ANSWERS: Dict[type, Callable[..., object]] = {
     SamePlace: _same_place,
+    Destination: _destination,
     RemoveSources: _remove_sources,
 }
 end.ANSWERS.update(_ANSWERS)

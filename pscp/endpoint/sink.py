@@ -30,7 +30,7 @@ from . import commit, failures, fence, files, metadata, tree, wire
 from .failures import Done
 from .null_ends import NullSink
 from .parts import Parts
-from .paths import Root, to_bytes
+from .paths import Root, is_unfinished, to_bytes
 
 if TYPE_CHECKING:
     from typing import Protocol
@@ -282,6 +282,11 @@ class Sink(NullSink):
     def finish_folder(self, value: tree.Entry) -> None:
         with self._fence.held(), self.root.lock:
             fd = self.root.folder(value.path)
+            if "filled" in value.extra and is_unfinished(os.fstat(fd).st_mode):
+                folder_fd, name = self.root.at(value.path)
+                with contextlib.suppress(OSError):  # something is in it
+                    os.rmdir(name, dir_fd=folder_fd)
+                    return
             # Before the metadata changes: so the first folder's fsync commits all, and the next
             # ones wait for nothing.
             os.fsync(fd)

@@ -28,6 +28,7 @@ _SUM = re.compile(rb"(\\?)([0-9a-fA-F]{64}) [ *](.*)", re.DOTALL)
 _BAG = re.compile(rb"()([0-9a-fA-F]{64})[ \t]+\*?(.*)", re.DOTALL)
 _ESCAPE = re.compile(rb"\\(.?)", re.DOTALL)
 _ESCAPED = {b"\\": b"\\", b"n": b"\n", b"r": b"\r"}
+_CUT = "it was not written, or not copied, to its end: take a whole one"  # a hint
 
 
 class Manifest:
@@ -66,7 +67,8 @@ class Manifest:
                 shutil.copyfileobj(file, self.file)
             self.file.flush()
         except OSError as error:
-            raise BadManifest(f"{self.name}: {error.strerror}") from None
+            hint = "MANIFEST is a file on this machine, and stands before ROOT"
+            raise BadManifest(f"{self.name}: {error.strerror}", hint) from None
 
     def _seen(self) -> str:
         """Return the form: only JSON begins with a brace, and a bag's manifest has its name."""
@@ -78,8 +80,8 @@ class Manifest:
             return JSONL
         return BAGIT if format_of(self.name, None) == BAGIT else SHA256SUM
 
-    def _bad(self, what: str) -> BadManifest:
-        return BadManifest(f"{self.name}:{self._number}: {what}")
+    def _bad(self, what: str, hint: str = "") -> BadManifest:
+        return BadManifest(f"{self.name}:{self._number}: {what}", hint)
 
     # --- records
 
@@ -94,7 +96,7 @@ class Manifest:
         while line := self.file.readline(_LINE_MOST):
             self._number += 1
             if not line.endswith(b"\n"):
-                raise self._bad("the line is cut short")
+                raise self._bad("the line is cut short", _CUT)
             yield line[:-1]
 
     def _of_sums(self, lines: Iterator[bytes]) -> Iterator[Record]:
@@ -151,7 +153,7 @@ class Manifest:
             files, size_bytes = files + 1, size_bytes + (record.size_bytes or 0)
             yield record
         self._number += 1
-        raise self._bad("the manifest is cut short: its last line is missing")
+        raise self._bad("the manifest is cut short: its last line is missing", _CUT)
 
     def _object(self, line: bytes) -> dict[str, Any]:
         try:
@@ -166,7 +168,8 @@ class Manifest:
         if values.get("format") != NAME:
             raise self._bad(f'does not begin a manifest: "format" is not "{NAME}"')
         if values.get("version") != VERSION:
-            raise self._bad(f"has version {values.get('version')!r:.40}; this pscp knows {VERSION}")
+            what = f"has version {values.get('version')!r:.40}; this pscp knows {VERSION}"
+            raise self._bad(what, "another version of pscp wrote it: verify with that one")
         if values.get("algorithm") != "sha256":
             raise self._bad(f"has digests of {values.get('algorithm')!r:.40}, not of sha256")
         self.chunk_bytes = self._number_of(values, "chunk_bytes", _CHUNK_LEAST, _CHUNK_MOST)

@@ -288,6 +288,7 @@ def asker(connections: Connections | None, options: Options, reporter: Reporter)
 
 def resolved(where: Location, ask: Asker) -> str:
     """Return the path of a folder as its end spells it. Raises DestinationError for no folder."""
+    why = "there is no such folder"
     path = where.path if where.is_remote else where.literal_path
     try:
         answer, is_failed = ask(requests.Expand([path], False))
@@ -296,9 +297,10 @@ def resolved(where: Location, ask: Asker) -> str:
             _, full, is_folder = answers.items(answers.items(found)[0])
             if is_folder:
                 return answers.text(full)
+            why = "is a file, not a folder: ROOT is where the manifest's paths begin"
     except MISSHAPEN as error:
         raise misshapen(error) from None
-    raise errors.DestinationError(f"{where.text}: there is no such folder")
+    raise errors.DestinationError(f"{where.text}: {why}")
 
 
 def listed(root: str, ask: Asker) -> Iterator[str]:

@@ -134,7 +134,26 @@ class Destination:
             await outcomes(self._client.remove(part))  # rename does nothing when both are the same
 
     async def folders(self, request: requests.Folders) -> list[tuple[int, failures.Data]]:
-        return await self._each(request.entries, self._finish_folder)
+        gone = set()
+        for value in request.entries:  # the deepest first, so that one may empty the next
+            if "filled" in value.extra and await self._is_dropped(value.path):
+                gone.add(value.path)
+
+        async def finish(value: tree.Entry) -> None:
+            if value.path not in gone:
+                await self._finish_folder(value)
+
+        return await self._each(request.entries, finish)
+
+    async def _is_dropped(self, folder: str) -> bool:
+        """Remove a folder that this copy has made and that is empty. Return whether it was so."""
+        path = self.root.full(folder)
+        with contextlib.suppress(SftpError):  # it is not there, or something is in it
+            found = await self._client.lstat(path)
+            if found.mode is not None and is_unfinished(found.mode):
+                await self._client.rmdir(path)
+                return True
+        return False
 
     async def _finish_folder(self, value: tree.Entry) -> None:
         await self.root.folder(value.path, value.path)

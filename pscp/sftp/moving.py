@@ -27,6 +27,10 @@ async def _same_place(of: end.End, request: moving.SamePlace) -> list[bool]:
     return [found is not None for found in await gather(*looking)]
 
 
+async def _destination(of: end.End, request: moving.Destination) -> tuple[str, list[str]]:
+    return "", []  # SFTP cannot tell
+
+
 async def _remove_sources(of: end.End, request: moving.RemoveSources) -> list[object]:
     source = of.the_source()
     if request.folder:
@@ -63,6 +67,7 @@ async def _remove(source: Source, moved: moving.Moved) -> None:
 
 _ANSWERS: dict[type, end.Answer] = {
     moving.SamePlace: _same_place,
+    moving.Destination: _destination,
     moving.RemoveSources: _remove_sources,
 }
 end.ANSWERS.update(_ANSWERS)

@@ -9,7 +9,6 @@ Not here: the decisions (autotune.py, ../endpoint/congestion.py), opening and pa
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import threading
@@ -17,6 +16,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+from pscp.connect.first_login import idle_s
 from pscp.connect.host_cache import Known
 from pscp.endpoint import system
 from pscp.transfer.autotune import Seen, Tuner, usual_lanes
@@ -143,18 +143,9 @@ class Autoscaler:
             done_bytes=done_bytes,
             done_pieces=done_pieces,
             left_bytes=counters.sending_bytes if counters.plan_complete else math.inf,
-            idle_s=_idle_s(),
+            idle_s=idle_s(),
             used_s=_used_s(each.pid for each in self._channels()),
         )
-
-
-def _idle_s() -> float:
-    """Return the seconds that a processor was idle since it was started, on average; or inf."""
-    with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/stat") as stat:
-        # "cpu  user nice system idle iowait ...", in ticks, of all processors
-        ticks = int(stat.readline().split()[4])
-        return ticks / os.sysconf("SC_CLK_TCK") / (os.cpu_count() or 1)
-    return math.inf
 
 
 def _used_s(pids: Iterable[int]) -> float:

@@ -54,6 +54,7 @@ class Path(NamedTuple):
     cpus: int  # of the end that has fewer
     has_bbr: bool = False  # this end sends, and may choose BBR for its connections
     copies: int = 1  # that begin at once, and share this end's processors and its network
+    was_crowded: bool = False  # processors here were busy during the login: its time tells nothing
 
 
 class Seen(NamedTuple):
@@ -81,8 +82,9 @@ def start(path: Path) -> Start:
 
     A far path needs as many channel windows as fill it in a round trip; a near one as many
     connections as there are processors to encrypt them, at the end that has fewer. A login that
-    took long on a near path means slow processors, of which there usually are many. Copies that
-    begin at once have together what one would begin with.
+    took long on a near path means slow processors, of which there usually are many; but not where
+    it had to wait for its turn on those here. Copies that begin at once have together what one
+    would begin with.
     """
     found = _start(path)
     if path.copies == 1:
@@ -102,7 +104,7 @@ def _start(path: Path) -> Start:
     if of_path > _START_MOST:
         why = f"{trip}: {_START_PAIRS} connections of two channels, to fill 1 Gbit/s"
         return Start(2 * _START_PAIRS, 2, why)
-    if slow_s > _SLOW_LOGIN_S and of_path < _START_MANY:
+    if slow_s > _SLOW_LOGIN_S and of_path < _START_MANY and not path.was_crowded:
         why = f"logging in took {path.login_s:.1f} s, as on slow processors"
         return Start(_START_MANY, 1, why)
     if rtt_s > FAR_S:

@@ -134,6 +134,8 @@ class Coordinator:
             self._would_copy(entry, why)
             return
         if entry.kind == tree.FOLDER and (self._options.preserve or "new" in entry.extra):
+            if entry.path and self.terms.job.expected:  # it goes if its only file was refused
+                entry = entry._replace(extra={**entry.extra, "filled": 1})
             self._queue.write_later(lambda: self.ending.folders.add(entry))
         if goes_in_pack(entry):
             self._small.add(item)

@@ -383,7 +383,8 @@ def make_pool(
         login_s = max(login_s, LOGIN_TRIPS * min(rtt_s, 1.0))
     reader = reader_here()
     copies = reader.at_once if reader is not None else 1
-    path = Path(rtt_s, login_s, shared_cpus(far), has_bbr, copies)
+    is_crowded = connections.was_crowded
+    path = Path(rtt_s, login_s, shared_cpus(far), has_bbr, copies, is_crowded)
     known = host_cache.recall(connections.host, options, is_push)
     kind = host_cache.kind_of(options, is_stream=stream is not None, copies=copies)
     known = known.over(path.rtt_s, path.cpus, kind)

@@ -57,7 +57,7 @@ class Moves:
             raise UsageError("moves: the folder has no name")
         self.folder = "" if folder is None else os.path.abspath(folder)
         self._lock = threading.Lock()  # guards what follows
-        self._finished: set[str] = set()  # destinations
+        self._finished: dict[str, str] = {}  # destinations, and where each is; "": not known
         self._moved = 0
         # In a temporary file: there may be millions.
         self._landed = sqlite3.connect("", check_same_thread=False, isolation_level=None)
@@ -100,18 +100,31 @@ class Moves:
     def begin(self, destination: str) -> None:
         """A copy to this destination begins, perhaps once more: nothing has landed there yet."""
         with self._lock, _room():
-            self._finished.discard(destination)
+            self._finished.pop(destination, None)
             self._landed.execute("DELETE FROM landed WHERE destination = ?", (destination,))
 
-    def finish(self, destination: str, files: Iterable[bytes]) -> bool:
-        """Note what has landed at this destination. Return whether it was the last one."""
+    def finish(self, destination: str, place: str, files: Iterable[bytes]) -> bool:
+        """Note what has landed at this destination. Return whether it was the last one.
+
+        Args:
+            place: what tells where it is, however it is called; "": not known.
+        """
         with self._lock, _room():
             self._landed.execute("BEGIN")
             rows = ((file, destination) for file in files)
             self._landed.executemany("INSERT OR IGNORE INTO landed VALUES (?, ?)", rows)
             self._landed.execute("COMMIT")
-            self._finished.add(destination)
-            return self._finished == self._destinations
+            self._finished[destination] = place
+            return self._finished.keys() == self._destinations
+
+    def twins(self) -> tuple[str, str] | None:
+        """Return two destinations that are names of one place: one copy in the stead of two."""
+        with self._lock:
+            known = {place: name for name, place in self._finished.items() if place}
+            for name, place in self._finished.items():
+                if place and known[place] != name:
+                    return name, known[place]
+        return None
 
     def count_moved(self, files: int) -> None:
         """Note that so many files have been removed at the source, or renamed."""

@@ -8,6 +8,7 @@ several copies have landed (moves.py).
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import unicodedata
@@ -45,6 +46,8 @@ class Moving:
         self._last_found = (-1, "")  # the folder of the last one
         self._firsts: dict[tuple[int, str], Identity] = {}  # what landed and has other names
         self._why_not = ""  # why nothing is removed
+        self._place = ""  # what tells where the destination is; "": not known
+        self._mounted: frozenset[str] = frozenset()  # paths there: mounted from elsewhere
         self._moves = terms.job.moves  # of several copies
         if self._moves is not None:
             self._moves.begin(terms.to)
@@ -109,6 +112,7 @@ class Moving:
             else:
                 self._why_not = "the destination has no fence to tell it from the source"
 
+        self._wait(Ask(False, moving.Destination(), self._learn, self._cannot))
         self._wait(Ask(False, lookup.Look([name]), then_sink, self._cannot))
         self._queue.finish_writing()
         for top, path in self._found.take():
@@ -118,14 +122,19 @@ class Moving:
         self._queue.wait_until(self._queue.is_idle)
         self._queue.check()
 
+    def _learn(self, answer: object) -> None:
+        place, mounted = answers.items(answer)
+        if told := answers.text(place):
+            self._place = json.dumps([told, self._target.names])
+        self._mounted = frozenset(answers.texts(mounted))
+
     def _is_same(self, answer: object) -> None:
         if any(answers.items(answer)):
             self._why_not = "the source is what lies at the destination"
 
     def _mark(self, top: int, path: str) -> Ask:
         """Return the request that puts a part beside where a path landed; then it is looked for."""
-        there = self._placement.place(tree.Entry(tree.FILE, top, path, 0, 0, 0, 0, {})).entry.path
-        folder = there.rpartition("/")[0]
+        folder = self._place_of(top, path).rpartition("/")[0]
         mark = tree.Entry(tree.FILE, top, f"{folder}/{_MARK}" if folder else _MARK, 0, 0, 0, 0, {})
         name = to_text(part_name(_MARK.encode(), self._terms.token + self._terms.nonce))
 
@@ -149,21 +158,37 @@ class Moving:
     def finish(self) -> None:
         """Remove at the source what has landed."""
         self._queue.finish_writing()
+        if not self._why_not:
+            for group in grouped_rows(self._to_remove()):
+                self._wait(self._removal(group))
         if self._why_not:
             why = f"no source was removed: {self._why_not}"
-            failure = failures.data(failures.DESTINATION, "", why)  # "": the destination itself
-            self._queue.run_alone(lambda: self._results.failed(failure))
-            return
-        for group in grouped_rows(self._to_remove()):
-            self._wait(self._removal(group))
+            self._fail(failures.data(failures.DESTINATION, "", why))  # "": the destination itself
 
     def _to_remove(self) -> Iterator[list[Any]]:
         """Yield what this copy has landed; of several copies, the last one what all have landed."""
+        for row in itertools.filterfalse(self._is_held, self._spool.take()):
+            why = "stays at the source: its copy is a mount, maybe of the source itself"
+            self._fail(failures.data(failures.DESTINATION, self._place_of(*row[1][:2]), why))
+        held = filter(self._is_held, self._spool.take())
         moves = self._moves
         if moves is None:
-            yield from self._spool.take()
-        elif moves.finish(self._terms.to, map(self._digest, self._spool.take())):
+            yield from held
+        elif moves.finish(self._terms.to, self._place, map(self._digest, held)):
+            if twins := moves.twins():
+                self._why_not = f"{twins[0]} and {twins[1]} are names of one place: name it once"
+                return
             yield from (row for row in self._spool.take() if moves.is_everywhere(self._digest(row)))
+
+    def _is_held(self, row: list[Any]) -> bool:
+        """Return whether the destination holds this itself, and does not only show it."""
+        return not self._mounted or self._place_of(*row[1][:2]) not in self._mounted
+
+    def _place_of(self, top: int, path: str) -> str:
+        return self._placement.place(tree.Entry(tree.FILE, top, path, 0, 0, 0, 0, {})).entry.path
+
+    def _fail(self, failure: Failure) -> None:
+        self._queue.run_alone(lambda: self._results.failed(failure))
 
     def _digest(self, row: list[Any]) -> bytes:
         """Return a digest of what tells a file, in this very state, from all others."""

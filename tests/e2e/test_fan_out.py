@@ -270,8 +270,11 @@ def test_a_terminal_shows_all_of_them(hosts: Hosts) -> None:
     [
         (["--fan-out", "file"], "a destination is missing"),
         (["--fan-out", "a:x", "b:y"], "a source on this machine is missing"),
-        (["--fan-out", "file", "a:x", "other"], "other: a source stands before the destinations"),
-        (["--fan-out", "file", "a:x", "a:x"], "a:x is there twice"),
+        (
+            ["--fan-out", "file", "a:x", "other"],
+            "other: a destination is HOST:PATH, and a source stands before",
+        ),
+        (["--fan-out", "file", "a:x", "a:x"], "a:x is named twice"),
         (["--max-hosts", "2", "file", "a:x"], "--max-hosts goes with --fan-out"),
         (["--fan-out", "--measure", "a"], "--max-hosts goes with --fan-out, and that with a copy"),
         (["--fan-out", "--max-hosts", "0", "file", "a:x"], "1 or more, not 0"),

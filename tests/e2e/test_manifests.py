@@ -10,6 +10,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ import pytest
 import pscp
 from e2e.ways import COMMAND_S, VERIFY, Ran, Way
 from pscp.manifests import signing
+from pscp.selftest.servers import ADDRESS
 from pscp.values import MIB
 
 CHUNK_BYTES = 4 * MIB
@@ -311,6 +313,8 @@ def test_a_root_that_is_not_there(side: Way) -> None:
     fill(side)
     ran = verified(side, made(side), root=side.destination / "nowhere")
     assert ran.code == 1 and "there is no such folder" in ran.err
+    ran = verified(side, made(side), root=side.destination / "data" / "exact")
+    assert ran.code == 1 and "is a file, not a folder" in ran.err
 
 
 def test_nothing_outside_of_the_root_is_read(side: Way) -> None:
@@ -409,10 +413,29 @@ def test_a_repair_from_a_far_end(push: Way) -> None:
     assert "data/large: repaired" in ran.out
 
 
+def test_a_repair_that_cannot_be_leaves_the_answer(push: Way) -> None:
+    """It took hours to find out what differs; a source that is away does not hide it."""
+    fill(push)
+    manifest = made(push)
+    (push.destination / "data" / "exact").unlink()
+    ran = verified(push, manifest, "--repair", str(push.source / "nowhere"))
+    assert (ran.code, ran.out) == (1, "data/exact: missing\n"), ran
+    here = dataclasses.replace(push, is_push=False)
+    ran = verified(here, manifest, "--repair", f"ssh://{ADDRESS}:1/x")
+    assert (ran.code, ran.out) == (1, "data/exact: missing\n"), ran
+    assert f"pscp-verify: the repair has failed: ssh: connect to host {ADDRESS}" in ran.err
+
+
 def test_a_source_with_other_bytes_is_refused(side: Way) -> None:
     data = fill(side)
+    (data / "new" / "deep").mkdir(parents=True)
+    (data / "new" / "deep" / "small").write_text("right")
+    (data / "new" / "large").write_bytes(os.urandom(CHUNK_BYTES))
     manifest = made(side, "-p")
     there = side.destination / "data"
+    shutil.rmtree(there / "new")
+    flip(data / "new" / "deep" / "small", 0)
+    flip(data / "new" / "large", 0)
     names = ("large", "sub/small 3", "exact")
     for name in names:
         flip(there / name, 0)
@@ -426,6 +449,7 @@ def test_a_source_with_other_bytes_is_refused(side: Way) -> None:
         assert f"data/{name}: {side.sent_from}{side.source} has other bytes" in ran.err
     assert "data/none: repaired" in ran.out and (there / "none").read_bytes() == b""
     assert not [path for path in there.rglob(".*")]
+    assert not (there / "new").exists()  # no folder is left for what was refused
 
 
 def test_a_folder_of_the_source_repairs_no_file(push: Way) -> None:

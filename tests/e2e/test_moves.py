@@ -211,6 +211,18 @@ def test_a_copy_to_the_source_itself_removes_nothing(push: Way, begin: Begin) ->
     assert files_of(push.source) == {"t/a"}
 
 
+def test_two_names_of_one_destination_remove_nothing(push: Way, begin: Begin) -> None:
+    """Who names two wants two copies. So it is with two names of one host."""
+    make(push.source, "t/a")
+    (push.destination / "one").mkdir()
+    (push.destination / "two").symlink_to(push.destination / "one")
+    night = begin()
+    assert night.copy("one").ok
+    [failure] = night.copy("two").failures
+    assert "are names of one place" in failure.message
+    assert files_of(push.source) == night.there("one") == {"t/a"}
+
+
 def test_links_and_hard_links(push: Way, begin: Begin) -> None:
     """Also where a run was cut after they had landed."""
     make(push.source, "t/a")
@@ -267,6 +279,9 @@ def test_nothing_in_the_folder_is_replaced(
     (push.source / "done" / "t" / "a").write_text("of yesterday")
     result = begin(push.source / "done", "one").copy("one")
     assert {each.path for each in result.failures} == {"t/a", "t/sub/c", "t/through/d"}
+    told = {each.path: (each.message.partition(": ")[2], each.hint) for each in result.failures}
+    name_taken = "the folder to move it to has another file of this name; rename or remove that one"
+    assert told["t/a"] == (name_taken, "")
     assert files_of(push.source) == {
         "t/a", "t/sub/c", "t/through/d", "done/t/a", "done/t/b", "done/t/sub", "done/t/through"
     }  # fmt: skip

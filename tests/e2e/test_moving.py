@@ -5,14 +5,18 @@ Not here: --delete (test_mirror.py), a source that changes meanwhile (../faults/
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
+import shutil
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from compare import tree_digest
-from conftest import until
+from conftest import unavailable, until
 
 import pscp
 from e2e.test_mirror import make
@@ -154,6 +158,32 @@ def test_the_source_is_a_link_into_the_destination(way: Way, resume: bool) -> No
     result = way.copy("t", preserve=True, remove_source_files=True, resume=resume)
     assert not result.ok
     assert files_of(way.destination) == {"t/a", "t/sub/b"}
+
+
+@pytest.mark.needs_agent(reason="SFTP cannot tell what is mounted")
+def test_a_file_that_is_mounted_at_the_destination_stays(way: Way) -> None:
+    """It may be the only one. A hard link is a file of its own: what it names is not lost."""
+    make(way.source, "t/a b", "t/linked", "t/other")
+    make(way.destination, "t/a b")
+    (way.destination / "t" / "linked").hardlink_to(way.source / "t" / "linked")
+    with mounted(way.source / "t" / "a b", way.destination / "t" / "a b"):
+        result = way.copy("t", preserve=True, remove_source_files=True)
+    assert [failure.path for failure in result.failures] == ["t/a b"]
+    assert "its copy is a mount" in result.failures[0].message
+    assert files_of(way.source) == {"t/a b"}
+    assert files_of(way.destination) == {"t/a b", "t/linked", "t/other"}
+
+
+@contextlib.contextmanager
+def mounted(what: Path, place: Path) -> Iterator[None]:
+    """Show a file, or a folder, in another place too."""
+    if shutil.which("mount") is None or os.getuid() != 0:
+        unavailable("mounting takes root's powers")
+    subprocess.run(["mount", "--bind", what, place], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", place], check=True)
 
 
 def test_no_mirror_moves(push: Way) -> None:

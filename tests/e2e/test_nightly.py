@@ -83,6 +83,10 @@ class Machine:
         return self.root / "var/lib/pscp"
 
     @property
+    def reports(self) -> Path:
+        return self.root / "srv/reports"
+
+    @property
     def etc(self) -> Path:
         return self.root / "etc/pscp"
 
@@ -159,8 +163,8 @@ def machine(
     for folder in (
         *(homes / name for name in HOSTS), programs,
         *(root / name for name in (
-            "etc/pscp", "etc/systemd/system", "srv/recordings", "srv/mirror", "var/lib/pscp",
-            "var/lib/prometheus/node-exporter",
+            "etc/pscp", "etc/systemd/system", "srv/recordings", "srv/mirror", "srv/reports",
+            "var/lib/pscp", "var/lib/prometheus/node-exporter",
         )),
     ):  # fmt: skip
         folder.mkdir(parents=True)
@@ -218,11 +222,11 @@ def test_recordings_from_cron(machine: Machine) -> None:
         assert contents(machine.homes / store / "recordings") == finished
     assert list(contents(machine.root / "srv/recordings")) == ["growing.rec"]
     assert f'{SUCCESS}{{destination="store2:recordings/",job="recordings"}}' in machine.told()
-    assert "recordings" in (machine.home / "recordings.html").read_text()
+    assert "recordings" in (machine.reports / "recordings.html").read_text()
     assert machine.monitor.paths == ["/UUID/start", "/UUID"] * len(runs)
     morning = machine.cron(1)
     assert (morning.code, morning.out, morning.err) == (0, "", "")
-    assert "recordings" in (machine.home / "status.html").read_text()
+    assert "recordings" in (machine.reports / "status.html").read_text()
 
 
 def test_cron_sends_mail_where_a_store_is_away(machine: Machine) -> None:
@@ -309,6 +313,9 @@ def test_recordings_from_systemd(machine: Machine) -> None:
         codes = [machine.run(shlex.split(service["ExecStart"]), environment).code for _ in "12"]
     assert codes == [0, int(service["SuccessExitStatus"])]
     assert told == ["READY=1", "STOPPING=1"] * len(codes)
+    after = shlex.split(service["ExecStopPost"].removeprefix("-"))
+    assert machine.run(after, environment).code == 0
+    assert "store2:recordings/" in (machine.reports / "status.html").read_text()
     assert contents(machine.homes / "store2/recordings") == finished
     writable = [Path(each.removeprefix("-")) for each in service["ReadWritePaths"].split()]
     writable.append(machine.root / "var/lib" / service["StateDirectory"])
@@ -369,7 +376,7 @@ def test_a_mirror_for_twenty_sites(machine: Machine) -> None:
         assert_same_tree(upstream, place, modes=True, times=True)
     assert len(list(machine.homes.glob("site*/mirror"))) == 20
     assert machine.told().count(f"\n{SUCCESS}{{") == 21
-    assert (machine.home / "sites.html").exists() and (machine.home / "sites.json").exists()
+    assert (machine.reports / "sites.html").exists() and (machine.reports / "sites.json").exists()
 
 
 def test_half_a_mirror_is_pushed_to_no_site(machine: Machine) -> None:
@@ -388,13 +395,21 @@ def test_a_block_does_what_it_says(block: Any, machine: Machine) -> None:
     finished = record(machine)
     machine.put("recordings.toml", "etc/pscp/jobs.toml", *AT_ONCE)
     put_program(machine.programs / "sudo", ["env"])
-    for name in ("useradd", "chown", "systemctl"):  # what would change this machine is noted
+    # What would change this machine is noted.
+    for name in ("groupadd", "useradd", "chown", "chgrp", "systemctl"):
         note = f'echo "$0 $*" >> {machine.root}/noted'
         put_program(machine.programs / name, ["sh", "-c", note, name])
     globals()[f"check_{block.name}"](machine, block.text, finished)
 
 
 def check_cron_account(machine: Machine, text: str, finished: dict[str, bytes]) -> None:
+    assert machine.shell(text).code == 0
+    noted = (machine.root / "noted").read_text().splitlines()
+    assert [line.split()[0] for line in noted] == ["useradd", "chown"]
+    assert "--groups recordings" in noted[0] and f"--home-dir {machine.home}" in noted[0]
+
+
+def check_cron_group(machine: Machine, text: str, finished: dict[str, bytes]) -> None:
     for path in machine.etc.glob("[!k]*"):
         path.unlink()
     assert machine.shell(text).code == 0
@@ -445,7 +460,7 @@ def check_cron_morning(machine: Machine, text: str, finished: dict[str, bytes]) 
     assert machine.cron(0).code == 0
     ran = machine.shell(text)
     assert ran.code == 0 and ran.out.count("recordings  store") == 2
-    assert "store2:recordings/" in (machine.home / "status.html").read_text()
+    assert "store2:recordings/" in (machine.reports / "status.html").read_text()
     shown = (ROOT / "docs" / PAGE).read_text()
     metrics = set(re.findall(r"\bpscp_job_\w+", shown))
     assert metrics and all(f"\n{name}{{" in machine.told() for name in metrics)

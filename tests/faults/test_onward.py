@@ -15,6 +15,7 @@ import signal
 import struct
 import subprocess
 import sys
+import tempfile
 import termios
 import threading
 from collections.abc import Iterator
@@ -31,7 +32,7 @@ from faults.conftest import MIB, PROGRAM, Breaking, Way, fill, until
 from faults.hostile_channel import HostileChannel
 from faults.interposed import relay_argv
 from faults.test_host_to_host import Told, fill_all
-from pscp.connect import bootstrap, onward, ssh_opener
+from pscp.connect import bootstrap, onward, persisted, ssh_opener
 from pscp.endpoint import wire
 from pscp.errors import ConnectError, ProtocolError, UsageError
 from pscp.processes import descendants
@@ -134,6 +135,32 @@ def test_several_lanes_and_a_limit(
     assert_done(push, result)
     assert result.bytes <= sum(waited) < 1.1 * result.bytes + MIB
     assert max(waited) < MIB // 2, "each goes at once: larger ones would be a row of bursts"
+
+
+def test_connections_from_here_are_kept_and_those_onward_end(
+    push: Way, hosts: PrivateServer, ssh_there: SshThere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """--persist is about this machine's own; nothing of the two hosts' is left behind there."""
+    fill(push.source / "file", MIB)
+    with tempfile.TemporaryDirectory(prefix="pk") as folder:  # for sockets: its name is short
+        monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
+        try:
+            logins = []
+            for name in ("one", "two"):
+                before = hosts.log.count("Accepted publickey")
+                fill(push.source / name, MIB)
+                assert_done(push, direct(push, hosts, persist="60"))
+                logins.append(hosts.log.count("Accepted publickey") - before)
+                until(lambda: not ssh_of_agents(hosts), "no ssh is left at the source's host")
+            assert logins == [2, 1], "here and onward, and then onward alone"
+        finally:
+            persisted.disconnect(None)
+
+
+def ssh_of_agents(hosts: PrivateServer) -> list[int]:
+    """The processes of ssh that agents on this server run."""
+    script = str(hosts.folder / "ssh_config")
+    return [each.pid for each in descendants(hosts.pid) if script in command_line(each.pid)]
 
 
 @pytest.mark.parametrize("do", ["kill", "flip"])

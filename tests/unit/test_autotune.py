@@ -185,7 +185,9 @@ def test_busy_processors_get_no_more_lanes() -> None:
 
 def test_a_login_that_was_slow_by_chance() -> None:
     busy = replace(NEAR, login_s=1.5, harm=0.1)
-    assert start(Path(busy.rtt_s, busy.login_s, busy.cpus)).lanes == 8
+    path = Path(busy.rtt_s, busy.login_s, busy.cpus)
+    assert start(path).lanes == 8
+    assert start(path._replace(was_crowded=True)).lanes == 2, "it had to wait: not slow processors"
     found = ran(busy, 8 * GIB)
     assert found.lanes == 2 and found.lesson[0] == 2
     assert found.said[0].endswith("going on with 2")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import json
 import os
 import subprocess
@@ -455,12 +456,31 @@ def test_import_is_light() -> None:
     assert done.returncode == 0
 
 
-def test_a_reader_that_went_away_is_no_traceback() -> None:
+@pytest.mark.parametrize(
+    ("command", "unbuffered"),
+    [("pscp --version", ""), ("pscp-verify --json -q - {folder}", "1")],
+    ids=["version", "verify"],
+)
+def test_an_answer_that_cannot_be_written(command: str, unbuffered: str, tmp_path: Path) -> None:
+    """To a full disk it is a failure; a reader that went away (`| head`) has seen enough."""
+    (tmp_path / "tree").mkdir()
+    (tmp_path / "tree" / "file").touch()
+    sums = tmp_path / "SHA256SUMS"
+    sums.write_text(f"{hashlib.sha256().hexdigest()}  file\n")
+    name, *words = command.format(folder=tmp_path / "tree").split()
+    entry = name.replace("-", "_")
+    code = f"import sys; sys.argv[1:] = {words}; from pscp.cli.start import {entry} as run; run()"
+    full = f"{name}: not everything could be written to standard output: No space left on device\n"
+    with open("/dev/full", "wb") as out, open(sums) as listed:
+        done = run_python(
+            code, stdin=listed, stdout=out, env={**os.environ, "PYTHONUNBUFFERED": unbuffered}
+        )
+    assert (done.returncode, done.stderr.decode()) == (1, full)
     read_end, write_end = os.pipe()
     os.close(read_end)
     try:
-        code = "import sys; from pscp.cli.copy import main; sys.exit(main(['--help']))"
-        done = run_python(code, stdout=write_end)
+        with open(sums) as listed:
+            done = run_python(code, stdin=listed, stdout=write_end)
     finally:
         os.close(write_end)
     assert (done.returncode, done.stderr) == (0, b"")

@@ -5,13 +5,14 @@ Not here: what goes on beside it (test_connections.py).
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fake_logins import FakeChannel, FakeOpener, FakeRemoteAgent, failing
 
-from pscp.connect import bootstrap, host_cache
+from pscp.connect import bootstrap, first_login, host_cache
 from pscp.connect.control_master import Master, SharedLogin
 from pscp.connect.first_login import FirstLogin
 from pscp.connect.greeter import RemoteKind
@@ -72,6 +73,20 @@ def made(opener: FakeOpener) -> FirstLogin:
 def finish(login: FirstLogin, options: Options = OPTIONS) -> tuple[Any, list[str]]:
     said: list[str] = []
     return login.finish(options, said.append), said
+
+
+@pytest.mark.parametrize(
+    ("idle_s", "crowded"), [((5.0, 5.0), True), ((5.0, 1e9), False), ((math.inf, math.inf), False)]
+)
+def test_whether_processors_were_busy_meanwhile(
+    idle_s: tuple[float, float], crowded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where they were, a login that took long says nothing of how fast they are."""
+    told = iter(idle_s)
+    monkeypatch.setattr(first_login, "idle_s", lambda: next(told))
+    login = made(FakeOpener(HOST))
+    finish(login)
+    assert login.was_crowded is crowded
 
 
 def test_what_was_started_is_waited_for() -> None:
