@@ -454,6 +454,21 @@ def check_cron_systemd(machine: Machine, text: str, finished: dict[str, bytes]) 
     assert unit("pscp-run.timer")["Install"]["WantedBy"] == "timers.target"
 
 
+def check_cron_as_service(machine: Machine, text: str, finished: dict[str, bytes]) -> None:
+    given = f'echo "$*" >> {machine.root}/noted; while [ "$1" != -- ]; do shift; done; shift'
+    script = f'{given}; CREDENTIALS_DIRECTORY={machine.etc} exec "$@"'
+    put_program(machine.programs / "systemd-run", ["sh", "-c", script, "systemd-run"])
+    ran = machine.shell(f"{text.strip()} || :")  # nothing was run yet: --status exits with 1
+    said = [line.split()[0] for line in ran.out.splitlines()]
+    assert ran.code == 0 and said[:3] == ["job", "ok", "ok"] and ran.out.count("never run") == 2
+    assert ran.out.count("one 1.rec") == 2 and not list(machine.homes.glob("store*/*"))
+    service = unit("pscp-run.service", machine)["Service"]
+    [given, *_] = (machine.root / "noted").read_text().splitlines()
+    for setting in re.findall(r"-p (\S+)", given):
+        key, _, value = setting.partition("=")
+        assert service[key] == value, "as the service has it"
+
+
 def check_cron_morning(machine: Machine, text: str, finished: dict[str, bytes]) -> None:
     ran = machine.shell(text)
     assert ran.code == 1 and ran.out.count("never run") == 2
