@@ -78,7 +78,7 @@ def remember(name: str, value: object) -> bool:
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True, mode=0o700)
         with open(written, "w") as file:
-            json.dump(value, file)
+            file.write(json.dumps(value))  # in one piece, which is much faster
         os.replace(written, path)
         return True
     except OSError:

@@ -142,7 +142,7 @@ class _Run:
             outcome,
             "" if outcome in _DONE else why,
             destinations=parts,
-            files_waiting=copying.waiting,
+            files_waiting=copying.settled.waiting,
             files_removed=copying.moved,
         )
 

@@ -150,7 +150,9 @@ def test_another_machine_knows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert machine.looks(file, settled_for_s=60) == set()
 
 
-@pytest.mark.parametrize("known", [None, 7, [], {"at": 1}, {"at": "x", "apart": 0, "stepped": 0}])
+@pytest.mark.parametrize(
+    "known", [None, 7, [], {"at_s": 1}, {"host": "a", "boot": "0", "at_s": "x"}]
+)
 def test_a_state_that_makes_no_sense_is_none(known: object) -> None:
     machine = Machine()
     machine.kept = known
