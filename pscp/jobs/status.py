@@ -1,7 +1,7 @@
 """Where the jobs stand: for each destination its last run, its last success, and what is behind.
 
 Not here: who starts jobs (timers.py), the page of all nights (page.py), one run (report.py), the
-options (../cli/run_status.py).
+options (../cli/run_jobs.py).
 Read next: timers.py.
 """
 
