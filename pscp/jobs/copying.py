@@ -1,7 +1,7 @@
 """The copies of one run of a job, to all its destinations: of its files, or of its datasets.
 
 Not here: what comes before and after them (runner.py), which sources there are (sources.py), which
-files are left for later (settled.py), the limit (limits.py), the next attempt (attempts.py).
+files are left for later (../transfer/settled.py), the next attempt (attempts.py).
 Read next: ../deliveries.py.
 """
 
@@ -18,17 +18,17 @@ from functools import partial
 from pscp import errors, state
 from pscp.api import copy
 from pscp.deliveries import Delivery, side_by_side
-from pscp.jobs import limits, sources
+from pscp.jobs import sources
 from pscp.jobs.attempts import Attempts
 from pscp.jobs.job import Job
 from pscp.jobs.outcome import CommandRun, JobRun, Outcome
-from pscp.jobs.settled import Settled
 from pscp.jobs.watching import Notes, Watcher
 from pscp.locations import Location
 from pscp.options import Options
 from pscp.progress import Counters, Failure, Result, count, format_duration
 from pscp.transfer.job_terms import JobTerms
 from pscp.transfer.moves import Moves
+from pscp.transfer.settled import Settled
 
 _ADDED = ("files_done", "bytes_done", "bytes_sent", "connections_lost")  # for datasets
 
@@ -84,7 +84,7 @@ class Copying:
         if job.after != "keep":
             places = [self._folder(each) for each in self.attempts]
             self._moves = Moves(places, job.move_to if job.after == "move" else None)
-        kbit_s = limits.limit_of(job) if job.limit or job.options.limit_kbit_s else None
+        kbit_s = job.limit_now if job.limit or job.options.limit_kbit_s else None
         return JobTerms(self._select, kbit_s, self._path, self._moves)
 
     def _folder(self, destination: str) -> str:
@@ -165,7 +165,7 @@ class Copying:
 
         job, options = self._job, self._job.chosen(destination).options
         if job.limit:  # the one that holds when it begins: a stream has no other
-            options = replace(options, limit_kbit_s=limits.limit_of(job)())
+            options = replace(options, limit_kbit_s=job.limit_now())
         whole, failures = Counters(), list[Failure]()
         for dataset, to in job.replications(destination):
             found = replicate(

@@ -25,9 +25,9 @@ from pscp.jobs.history import History
 from pscp.jobs.job import Job
 from pscp.jobs.lock import locked, state_path
 from pscp.jobs.outcome import CommandRun, JobRun, Outcome, worst
-from pscp.jobs.settled import Settled
 from pscp.jobs.watching import Watcher
 from pscp.progress import format_duration
+from pscp.transfer.settled import Settled
 
 _DONE = (Outcome.DONE, Outcome.NOTHING)  # what a job that depends on one waits for
 

@@ -29,11 +29,11 @@ from pscp.jobs.history import History, history_of
 from pscp.jobs.job import Job
 from pscp.jobs.lock import locked, state_path
 from pscp.jobs.outcome import JobRun, Outcome
-from pscp.jobs.settled import Settled
 from pscp.jobs.watching import Watcher
 from pscp.options import Options
 from pscp.progress import Counters, Failure, Result
 from pscp.selftest.servers import PrivateServer
+from pscp.transfer.settled import Settled
 
 MIB = 1024 * 1024
 

@@ -1,4 +1,4 @@
-"""Which files are left for the next run: those that are too young (min-age) or have not settled.
+"""What leaves out files that are too young, or still being written: a `select` of pscp.JobTerms.
 
 A clock may be set while nobody is watching, so it is never believed alone. How long a file has been
 the same (size, time and inode) is measured from one look to the next by a clock that nobody sets
@@ -6,20 +6,19 @@ and that begins with the boot: across a boot it shows less than has passed, and 
 age by its own time counts only while the clock on the wall has gone along with that one; for a file
 that was seen to be the same for so long it does not matter what its time says.
 
-Not here: sizes and ages that a user asks for with --min-age and the like (transfer/selection.py).
+Not here: sizes and ages that a user asks for with --min-age and the like (selection.py), where the
+state is kept (../jobs/copying.py).
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-
-import pydantic
+from typing import Any
 
 _STEP_S = 2.0  # two clocks that drift apart by more than that were not both left alone
 
@@ -37,7 +36,7 @@ def this_boot() -> str:
 
 
 Identity = tuple[int, int, int]  # size, mtime_ns, inode
-Seen = tuple[Identity, float]  # what a file looked like, and since when, by Known's clock
+Seen = tuple[int, int, int, float]  # those, and since when, by Known's clock
 
 
 @dataclass
@@ -53,31 +52,31 @@ class Known:
     files: dict[str, Seen] = field(default_factory=dict)
 
 
-_KNOWN = pydantic.TypeAdapter(Known)
-
-
 class Settled:
-    """What a job's files looked like when they were seen first. Any thread may ask."""
+    """Leaves out files that are too young, or were not seen unchanged for long enough.
+
+    Its is_ready() is a `select` of pscp.JobTerms. Make one for each run, of what state() returned
+    at the end of the run before. Any thread may ask.
+
+    Args:
+        min_age_s: how long ago a file has to have changed; 0: no matter.
+        settled_for_s: how long it has to have been seen unchanged; 0: no matter.
+        known: what state() has returned in an earlier run; what makes no sense is ignored.
+        wall: the time of day, seconds since the epoch.
+        steady: seconds since the boot.
+        boot: names the boot.
+    """
 
     def __init__(
         self,
-        min_age_s: float,
-        settled_for_s: float,
+        min_age_s: float = 0.0,
+        settled_for_s: float = 0.0,
         known: object = None,
         *,
         wall: Callable[[], float] = time.time,
         steady: Callable[[], float] = since_boot,
         boot: Callable[[], str] = this_boot,
     ) -> None:
-        """Begin with what state() has returned in an earlier run; what makes no sense is ignored.
-
-        Args:
-            min_age_s: how long ago a file has to have changed; 0: no matter.
-            settled_for_s: how long it has to have been seen unchanged; 0: no matter.
-            wall: the time of day, seconds since the epoch.
-            steady: seconds since the boot.
-            boot: names the boot.
-        """
         self._min_age_s, self._settled_for_s = min_age_s, settled_for_s
         self._wall, self._steady = wall, steady
         self._lock = threading.Lock()  # guards what follows
@@ -86,12 +85,16 @@ class Settled:
         self._changed: set[str] = set()
         now_s = steady()
         self._now = Known(os.uname().nodename, boot(), now_s, apart_s=wall() - now_s)
-        with contextlib.suppress(ValueError):
-            self._take(_KNOWN.validate_python(known))
+        with contextlib.suppress(LookupError, TypeError, ValueError, AttributeError):
+            self._take(known)
 
-    def _take(self, known: Known) -> None:
+    def _take(self, state: Any) -> None:
         """Take over what an earlier run has seen, on this machine."""
-        now = self._now
+        known, now = Known(**state), self._now
+        files = {
+            path: (int(size), int(mtime_ns), int(inode), float(since_s))
+            for path, (size, mtime_ns, inode, since_s) in known.files.items()
+        }
         if known.boot == now.boot and known.at_s <= now.at_s:
             now.before_s, now.stepped_s = known.before_s, known.stepped_s
             if abs(now.apart_s - known.apart_s) > _STEP_S:
@@ -100,7 +103,7 @@ class Settled:
             now.before_s = known.before_s + known.at_s
         else:
             return  # another machine's clock says nothing
-        now.files = known.files
+        now.files = files
 
     @property
     def is_needed(self) -> bool:
@@ -123,9 +126,9 @@ class Settled:
             self._watch_clocks(now_s)
             clock_s = self._now.before_s + now_s
             seen = self._found.get(path) or self._now.files.get(path)
-            if seen is None or seen[0] != identity:
-                seen = identity, clock_s
-            same_s = clock_s - seen[1]
+            if seen is None or seen[:3] != identity:
+                seen = (*identity, clock_s)
+            same_s = clock_s - seen[3]
             is_old = same_s >= self._min_age_s or self._age_s(mtime_ns, now_s) >= self._min_age_s
             is_ready = is_old and same_s >= self._settled_for_s
             if is_ready:
@@ -148,7 +151,7 @@ class Settled:
         """
         with self._lock:
             files = self._found if is_whole else {**self._now.files, **self._found}
-            return vars(dataclasses.replace(self._now, at_s=self._steady(), files=files))
+            return {**vars(self._now), "at_s": self._steady(), "files": files}
 
     def _watch_clocks(self, now_s: float) -> None:
         apart_s = self._wall() - now_s
