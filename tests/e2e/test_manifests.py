@@ -165,6 +165,7 @@ def test_a_copy_that_cannot_go_on_leaves_the_earlier_manifest(push: Way) -> None
         (("--manifest", "/no/such/folder/m"), "is no folder that can be written"),
         (("--manifest", "/tmp"), "is no file that can be replaced"),
         (("--manifest", "/dev/null"), "is no file that can be replaced"),
+        (("--manifest", "m" * 256), "File name too long"),
         (("--manifest", "/tmp/m", "--verify", "none"), "so not with --verify none"),
         (("--sign", "/x"), "--sign says nothing without --manifest"),
         (("--manifest", "/tmp/m", "--sign", "/no/such/key"), "--sign /no/such/key: No such file"),
