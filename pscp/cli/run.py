@@ -160,7 +160,7 @@ def chosen(patterns: Sequence[str], names: Iterable[str]) -> list[str]:
 
 
 def show_jobs(jobs: Sequence[Job]) -> int:
-    from pscp.jobs.words import columns
+    from pscp.jobs.report import columns
 
     rows = [("job", "sources", "destinations", "depends on"), *map(_row, jobs)]
     for line in columns(rows):

@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from pscp.jobs import words
+from pscp.jobs import report
 from pscp.jobs.history import History
 from pscp.jobs.job import Job
 from pscp.jobs.outcome import GOOD, DestinationRun, JobRun, Outcome
@@ -54,7 +54,7 @@ def standings(
             if run and success_s is None:
                 reasons.append("never done")
             elif success_s is not None and now_s - success_s > late_s:
-                reasons.append(f"not done since {words.date(success_s)}")
+                reasons.append(f"not done since {report.date(success_s)}")
             standing = Standing(
                 job=job.name,
                 destination=destination,
@@ -83,11 +83,11 @@ def table(found: Sequence[Standing]) -> list[str]:
     """Return the lines of --status."""
     heads = ("job", "destination", "last run", "outcome", "last success", "next", "behind")
     rows = [
-        (each.job, each.destination, words.date(each.last_run_s), each.outcome or "-",
-         words.date(each.last_success_s), f"{words.date(each.next_s)} {each.next_by}", each.behind)
+        (each.job, each.destination, report.date(each.last_run_s), each.outcome or "-",
+         report.date(each.last_success_s), f"{report.date(each.next_s)} {each.next_by}", each.behind)
         for each in found
     ]  # fmt: skip
-    return words.columns([heads, *rows])
+    return report.columns([heads, *rows])
 
 
 def as_json(found: Sequence[Standing]) -> str:

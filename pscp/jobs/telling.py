@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from pscp.jobs import metrics, report, systemd, words
+from pscp.jobs import metrics, report, systemd
 from pscp.jobs.history import History
 from pscp.jobs.job import Job
 from pscp.jobs.outcome import GOOD, JobRun, Outcome
@@ -100,7 +100,7 @@ class Teller(Watcher):
 
 def _to_journal(run: JobRun) -> None:
     """Write a record for each destination, or of the run where it came to none."""
-    of_parts = [(part.destination, part.outcome, words.copied(part)) for part in run.destinations]
+    of_parts = [(part.destination, part.outcome, report.copied(part)) for part in run.destinations]
     for destination, outcome, text in of_parts or [("", run.outcome, run.message)]:
         fields = {"PSCP_JOB": run.job, "PSCP_RUN": run.run, "PSCP_OUTCOME": str(outcome)}
         if destination:
