@@ -22,6 +22,7 @@ from pscp.jobs import check, page, status, timers
 from pscp.jobs.ending import NAME
 from pscp.jobs.history import history_of
 from pscp.jobs.job import Command
+from pscp.jobs.lock import running, state_path
 from pscp.jobs.outcome import exit_code
 from pscp.jobs.runner import ordered, run
 from pscp.jobs.telling import Teller
@@ -63,7 +64,10 @@ def show_status(config: Config, command: Command) -> int:
     now_s = time.time()
     history = history_of(config.path, lambda text: write_line(sys.stderr, f"pscp-run: {text}"))
     known = timers.find(config.jobs, os.path.realpath(config.path), now_s)
-    found = status.standings((config.jobs[name] for name in command.jobs), history, known, now_s)
+    jobs = [config.jobs[name] for name in command.jobs]
+    found = status.standings(
+        jobs, history, known, now_s, lambda job: running(state_path(config.path, job))
+    )
     if command.html:
         try:
             write_whole(command.html, page.make(found, history, now_s))

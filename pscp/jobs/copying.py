@@ -45,6 +45,7 @@ class Copying:
         self.settled = look(job.min_age_s, job.settled_for_s, state.recall(f"{path}.json"))
         self._select = self.settled.is_ready if self.settled.is_needed else None
         self._moves: Moves | None = None
+        self.note = ""  # for the run's report, also where all went well
         left = self.settled.left if self.settled.is_needed else None
         self.attempts = {
             each: Attempts(each, job.retry_for_s, left) for each in dict.fromkeys(job.destinations)
@@ -112,7 +113,7 @@ class Copying:
         if self._select is not None:
             known = self.settled.state(is_whole=is_whole)
             if not state.remember(f"{self._path}.json", known):
-                self._say(f"{state.folder()} cannot be written: what has settled is not known")
+                self.note = f"{state.folder()} cannot be written: what has settled is not kept"
 
     def _to_all(self, deliver: Callable[[str, Show], Result]) -> None:
         def watched(destination: str, show: Show) -> Result:

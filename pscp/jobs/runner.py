@@ -140,7 +140,7 @@ class _Run:
         # What ends the job once all is done ends nothing.
         self._is_over(
             outcome,
-            "" if outcome in _DONE else why,
+            "; ".join(filter(None, ("" if outcome in _DONE else why, copying.note))),
             destinations=parts,
             files_waiting=copying.settled.waiting,
             files_removed=copying.moved,

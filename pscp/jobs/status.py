@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pscp.jobs import report
@@ -35,12 +35,20 @@ class Standing:
     next_s: float | None  # None: not known
     next_by: str  # "cron", or a timer's unit
     behind: str  # why it is not where it should be; "": it is
+    running: str  # " (process 123, since 02:15)", if a run is under way
 
 
 def standings(
-    jobs: Iterable[Job], history: History, timers: Mapping[str, Timer], now_s: float
+    jobs: Iterable[Job],
+    history: History,
+    timers: Mapping[str, Timer],
+    now_s: float,
+    running: Callable[[str], str] = lambda job: "",
 ) -> list[Standing]:
-    """Return where each job stands for each of its destinations, in the order of jobs.toml."""
+    """Return where each job stands for each of its destinations, in the order of jobs.toml.
+
+    `running` returns which process runs the job of a name.
+    """
     found = []
     for job in jobs:
         run, timer = history.last(job.name), timers.get(job.name)
@@ -64,6 +72,7 @@ def standings(
                 next_s=timer.next_s if timer else None,
                 next_by=timer.name if timer else "",
                 behind="; ".join(filter(None, reasons)),
+                running=running(job.name),
             )
             found.append(standing)
     return found
@@ -83,10 +92,17 @@ def table(found: Sequence[Standing]) -> list[str]:
     """Return the lines of --status."""
     heads = ("job", "destination", "last run", "outcome", "last success", "next", "behind")
     rows = [
-        (each.job, each.destination, report.date(each.last_run_s), each.outcome or "-",
-         report.date(each.last_success_s), f"{report.date(each.next_s)} {each.next_by}", each.behind)
+        (
+            each.job,
+            each.destination,
+            report.date(each.last_run_s),
+            f"running{each.running}" if each.running else each.outcome or "-",
+            report.date(each.last_success_s),
+            f"{report.date(each.next_s)} {each.next_by}",
+            each.behind,
+        )
         for each in found
-    ]  # fmt: skip
+    ]
     return report.columns([heads, *rows])
 
 

@@ -69,9 +69,9 @@ class Teller(Watcher):
     def ended(self, job: Job, run: JobRun) -> None:
         self._watchdog.see(job.name, "ended")
         self._runs.append(run)
-        is_good = run.outcome in GOOD or run.is_skipped
+        is_quiet = run.is_skipped or (run.outcome in GOOD and not run.message)
         _to_journal(run)
-        if self._is_verbose or not is_good:
+        if self._is_verbose or not is_quiet:
             for line in report.lines(run):
                 self._note(line)
         for form, path in self._reports:

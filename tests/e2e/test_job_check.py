@@ -24,6 +24,7 @@ from pscp.errors import UsageError
 from pscp.jobs import check, probe, timers
 from pscp.jobs.config import Config
 from pscp.jobs.job import Command, Job
+from pscp.jobs.lock import locked, state_path
 from pscp.selftest.servers import PrivateServer
 
 
@@ -184,7 +185,16 @@ def config(monkeypatch: pytest.MonkeyPatch) -> Config:
     return Config("/etc/jobs.toml", jobs)
 
 
-def test_status_as_a_command(config: Config, capfd: pytest.CaptureFixture[str]) -> None:
+def test_status_as_a_command(
+    config: Config,
+    capfd: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    with locked(state_path(config.path, "recordings")):
+        run_jobs.show_status(config, Command(("recordings",)))
+    assert f"running (process {os.getpid()}, since " in capfd.readouterr().out
     assert run_jobs.show_status(config, Command(("recordings",))) == 0
     assert "done" in capfd.readouterr().out.splitlines()[1]
     both = ("recordings", "other")

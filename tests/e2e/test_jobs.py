@@ -559,6 +559,7 @@ def test_a_full_disk_for_history_and_state_stops_no_copy(
         place.fill("c")
         run = runner.run([place.job(settled_for_s=1)], history, place.config)[0]
         assert run.files_waiting == 3
+        assert run.message.endswith("cannot be written: what has settled is not kept")
         assert runner.run([place.job()], history, place.config)[0].outcome == Outcome.DONE
         assert place.arrived() == {"a", "b", "c"}
         assert notes and all("full" in note for note in notes), notes
