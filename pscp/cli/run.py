@@ -38,7 +38,6 @@ EPILOG = (
     "done, 1 something failed, 2 wrong use or a mistake in the file, 3 no connection, 5 cut, 6 "
     "another run of the job is under way, 7 nothing to do, 130 and 143 ended by a signal."
 )
-_INSTEAD = ("list", "explain", "dry_run", "check", "status")  # of running the jobs
 _PACKAGES = ("cronsim", "jinja2", "prometheus_client", "pydantic", "pygal")  # of pscp[jobs]
 FORMS = ("json", "text", "html")  # of a report
 
@@ -69,12 +68,16 @@ def make_parser() -> Parser:
 
 
 def add_what_is_no_run(group: argparse._ArgumentGroup) -> None:
+    alone = group.add_mutually_exclusive_group().add_argument
+    for letters, what, help in (
+        ((), "list", "list the jobs: what is copied where, and what has to be done before"),
+        ((), "explain", "show the lines of pscp, for a shell, that a job amounts to"),
+        (("-n",), "dry-run", "list what would be copied, and copy nothing"),
+        ((), "check", "ask every destination whether it is ready, and copy nothing"),
+        ((), "status", "show how the last runs went, and what is behind"),
+    ):
+        alone(*letters, f"--{what}", dest="what", action="store_const", const=what, help=help)
     flag = partial(group.add_argument, action="store_true")
-    flag("--list", help="list the jobs: what is copied where, and what has to be done before")
-    flag("--explain", help="show the lines of pscp, for a shell, that a job amounts to")
-    flag("-n", "--dry-run", help="list what would be copied, and copy nothing")
-    flag("--check", help="ask every destination whether it is ready, and copy nothing")
-    flag("--status", help="show how the last runs went, and what is behind")
     flag("--json", help="with --status: as JSON")
     group.add_argument("--html", metavar="FILE", help="with --status: write it as a page")
     flag("-h", "--help", help="show this and exit")
@@ -88,13 +91,10 @@ def main(argv: list[str] | None = None) -> int:
 
 def _act(words: list[str]) -> int:
     values, names = make_parser().read(words)
-    instead = [name for name in _INSTEAD if values.pop(name, False)]
-    if len(instead) > 1:
-        both = " and ".join(f"--{name}" for name in instead[:2]).replace("_", "-")
-        raise UsageError(f"{both} do not go together")
-    if {"json", "html"} & values.keys() and instead != ["status"]:
+    what = values.pop("what", "run")
+    if {"json", "html"} & values.keys() and what != "status":
         raise UsageError("--json and --html go with --status")
-    if instead and "reports" in values:
+    if what != "run" and "reports" in values:
         raise UsageError("--report is of jobs that are run")
     for form, _ in values.get("reports", ()):
         if form not in FORMS:
@@ -103,7 +103,7 @@ def _act(words: list[str]) -> int:
     if config is None:
         return UsageError.exit_code
     command = Command(tuple(chosen(names, config.jobs)), **values)
-    return _do(instead[0] if instead else "run", config, command)
+    return _do(what, config, command)
 
 
 def _do(what: str, config: Config, command: Command) -> int:
@@ -112,7 +112,7 @@ def _do(what: str, config: Config, command: Command) -> int:
     acts = {"run": run_jobs.run_jobs, "check": run_jobs.check_all, "status": run_jobs.show_status}
     if what in acts:
         return acts[what](config, command)
-    shows = {"list": show_jobs, "explain": explain, "dry_run": dry_run}
+    shows = {"list": show_jobs, "explain": explain, "dry-run": dry_run}
     return shows[what]([config.jobs[name] for name in command.jobs])
 
 

@@ -33,16 +33,16 @@ from pscp.transfer.settled import Settled
 _ADDED = ("files_done", "bytes_done", "bytes_sent", "connections_lost")  # for datasets
 
 Show = Callable[[Counters], object]
-Look = Callable[[float, float, object], Settled]
 
 
 class Copying:
     """The copies of one run. For the main thread, but for what is said to be for others."""
 
-    def __init__(self, job: Job, run: JobRun, path: str, watcher: Watcher, look: Look) -> None:
+    def __init__(self, job: Job, run: JobRun, path: str, watcher: Watcher) -> None:
         """`path` is that of the job's state, of which the run has the lock."""
         self._job, self._run, self._path, self._watcher = job, run, path, watcher
-        self.settled = look(job.min_age_s, job.settled_for_s, state.recall(f"{path}.json"))
+        known = state.recall(f"{path}.json")
+        self.settled = Settled(job.min_age_s, job.settled_for_s, known)
         self._select = self.settled.is_ready if self.settled.is_needed else None
         self._moves: Moves | None = None
         self.note = ""  # for the run's report, also where all went well

@@ -41,13 +41,13 @@ class Night:
     def outcome(self) -> Outcome | None:
         """That of the last run which found something to do, if any did."""
         found = [part.outcome for part in self.parts]
-        busy = (each for each in found if report.SIGNS[each][1] != "idle")
+        busy = (each for each in found if each.kind != "idle")
         return next(busy, found[0] if found else None)
 
     @property
     def failed(self) -> int:
         """How many of the runs failed."""
-        return sum(report.SIGNS[part.outcome][1] in ("bad", "cut") for part in self.parts)
+        return sum(part.outcome.kind in ("bad", "cut") for part in self.parts)
 
     @property
     def text(self) -> str:

@@ -36,18 +36,6 @@ _NEXT_STEP = {
 }
 
 
-# Each outcome's sign and, for its colour, class. The signs differ, so that no colour is needed.
-SIGNS = {
-    Outcome.DONE: ("\N{CHECK MARK}", "good"),
-    Outcome.NOTHING: ("\N{MIDDLE DOT}", "idle"),
-    Outcome.LOCKED: ("=", "idle"),
-    Outcome.CUT: ("\N{BLACK SCISSORS}\N{VARIATION SELECTOR-15}", "cut"),
-    Outcome.UNREACHABLE: ("?", "bad"),
-    Outcome.FAILED: ("\N{MULTIPLICATION X}", "bad"),
-    Outcome.MISCONFIGURED: ("!", "bad"),
-}
-
-
 def copied(part: DestinationRun) -> str:
     """Return, for example: 298 copied, 12 there already, 2 failed, 4.1 GB in 10 min 2 s (6.8 MB/s).
 
@@ -150,7 +138,7 @@ def _templates() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.globals.update(SIGNS=SIGNS, date=date, lines=lines)
+    made.globals.update(Outcome=Outcome, date=date, lines=lines)
     return made
 
 

@@ -184,7 +184,7 @@ def test_wrong_use_is_told_in_a_line(world: World) -> None:
     for words, said in (
         (("record",), "pscp-run: there is no job 'record'\n          did you mean records?\n"),
         (("x*",), "pscp-run: there is no job 'x*'\n          jobs: records\n"),
-        (("--list", "--dry-run"), "pscp-run: --list and --dry-run do not go together\n"),
+        (("--list", "-n"), "pscp-run: -n/--dry-run: not allowed with argument --list\n"),
         (("--json",), "pscp-run: --json and --html go with --status\n"),
         (("--if-running", "x"), "pscp-run: --if-running: invalid choice"),
         (("--report", "pdf", "x"), "pscp-run: --report pdf: a report is one of json, text, html\n"),

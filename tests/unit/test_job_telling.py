@@ -322,7 +322,7 @@ def test_a_success_is_quiet(monitor: Monitor, tmp_path: Path) -> None:
     job = Job("recordings", ("store1:/vault/",), ping=monitor.url, metrics=f"{tmp_path}/m")
     assert told(job, run_of(part()), run_of()) == []
     assert [path for path, _ in monitor.posts] == ["/check/start?rid=1", "/check?rid=1"] * 2
-    assert told(job, run_of(part(), message="its state is not kept"))[1] == "  its state is not kept"
+    assert told(job, run_of(part(), message="state is not kept"))[1] == "  state is not kept"
 
 
 def test_nothing_that_cannot_be_told_changes_the_run(tmp_path: Path) -> None:
