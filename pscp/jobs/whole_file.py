@@ -1,6 +1,6 @@
 """Writes a file that a reader finds whole: as it was before, or as it is now.
 
-Not here: what is written (report.py, metrics.py, page.py).
+Not here: what is written (report.py, metrics.py, page.py), the one step (../replacing.py).
 """
 
 from __future__ import annotations
