@@ -82,6 +82,7 @@ if TYPE_CHECKING:
     from pscp.stream.stream import Ran as Ran
     from pscp.transfer.job_terms import JobTerms as JobTerms
     from pscp.transfer.moves import Moves as Moves
+    from pscp.transfer.settled import Settled as Settled
     from pscp.verifying import Verified as Verified
     from pscp.verifying import verify as verify
     from pscp.zfs.replicate import Replicated as Replicated
@@ -115,8 +116,8 @@ _HOMES = {  # where what is in __all__ comes from; all else is in errors.py
     "Measurement": "measuring.advice", "replicate": "zfs.replicate",
     "Replicated": "zfs.replicate", "Ran": "stream.stream", "clean": "cleaning",
     "Cleaned": "cleaning", "JobTerms": "transfer.job_terms",
-    "Moves": "transfer.moves", "verify": "verifying", "Verified": "verifying",
-    "fan_out": "deliveries", "Delivery": "deliveries",
+    "Moves": "transfer.moves", "Settled": "transfer.settled", "verify": "verifying",
+    "Verified": "verifying", "fan_out": "deliveries", "Delivery": "deliveries",
 }  # fmt: skip
 __all__ = [
     "AuthenticationError", "BadManifest", "Cancelled", "Cleaned", "CommandFailed", "ConnectError",
@@ -125,10 +126,10 @@ __all__ = [
     "FileError", "FileEvent", "HostKeyError", "Interrupted", "ItemError", "JobTerms", "Location",
     "Measurement", "Moves", "NoAgent", "NoCommonSnapshot", "NoPython", "NoSftp", "NoSnapshot",
     "NoSpace", "NoSuchDataset", "NoZfs", "Options", "ProtocolError", "PscpError", "Ran",
-    "Replicated", "Result", "ResumeRefused", "Session", "SnapshotExists", "SourceChanged",
-    "StreamCut", "StreamRejected", "SystemFailure", "Terminated", "Unreachable", "UnsafeName",
-    "UnsupportedFile", "UsageError", "Verified", "VerifyError", "ZfsDenied", "clean", "copy",
-    "fan_out", "measure", "parse_location", "replicate", "verify",
+    "Replicated", "Result", "ResumeRefused", "Session", "Settled", "SnapshotExists",
+    "SourceChanged", "StreamCut", "StreamRejected", "SystemFailure", "Terminated", "Unreachable",
+    "UnsafeName", "UnsupportedFile", "UsageError", "Verified", "VerifyError", "ZfsDenied", "clean",
+    "copy", "fan_out", "measure", "parse_location", "replicate", "verify",
 ]  # fmt: skip
 
 

@@ -46,7 +46,7 @@ LADDER = (
     ("filters", "progress_words", "attributes", "option_bounds"),
     ("values",),
     ("locations",),
-    ("state", "terminal_text", "counters", "stops"),
+    ("state", "replacing", "terminal_text", "counters", "stops"),
     ("errors", "log"),
     ("endpoint",),
 )

@@ -1,7 +1,7 @@
 """The command pscp-run: which jobs of which file, and what is to be done with them.
 
 Not here: the file (../jobs/config.py), the lines of --explain (../jobs/explain.py), how jobs are
-run (run_jobs.py), where they stand, and whether their destinations are ready (beside this module).
+run, where they stand, and whether their destinations are ready (run_jobs.py).
 Read next: ../jobs/config.py.
 """
 
@@ -11,6 +11,7 @@ import argparse
 import contextlib
 import difflib
 import fnmatch
+import importlib.util
 import os
 import sys
 from collections.abc import Iterable, Sequence
@@ -19,9 +20,9 @@ from typing import TYPE_CHECKING
 
 from pscp.cli import copy, zfs
 from pscp.cli.arguments import Parser
-from pscp.errors import Interrupted, UsageError
+from pscp.errors import Interrupted, PscpError, UsageError
 from pscp.jobs.job import IF_RUNNING, Command, Job
-from pscp.terminal_text import write_line
+from pscp.terminal_text import complain, write_line
 
 if TYPE_CHECKING:
     from pscp.jobs.config import Config
@@ -37,7 +38,7 @@ EPILOG = (
     "done, 1 something failed, 2 wrong use or a mistake in the file, 3 no connection, 5 cut, 6 "
     "another run of the job is under way, 7 nothing to do, 130 and 143 ended by a signal."
 )
-_INSTEAD = ("list", "explain", "dry_run", "check", "status")  # of running the jobs
+_PACKAGES = ("cronsim", "jinja2", "prometheus_client", "pydantic", "pygal")  # of pscp[jobs]
 FORMS = ("json", "text", "html")  # of a report
 
 
@@ -67,12 +68,16 @@ def make_parser() -> Parser:
 
 
 def add_what_is_no_run(group: argparse._ArgumentGroup) -> None:
+    alone = group.add_mutually_exclusive_group().add_argument
+    for letters, what, help in (
+        ((), "list", "list the jobs: what is copied where, and what has to be done before"),
+        ((), "explain", "show the lines of pscp, for a shell, that a job amounts to"),
+        (("-n",), "dry-run", "list what would be copied, and copy nothing"),
+        ((), "check", "ask every destination whether it is ready, and copy nothing"),
+        ((), "status", "show how the last runs went, and what is behind"),
+    ):
+        alone(*letters, f"--{what}", dest="what", action="store_const", const=what, help=help)
     flag = partial(group.add_argument, action="store_true")
-    flag("--list", help="list the jobs: what is copied where, and what has to be done before")
-    flag("--explain", help="show the lines of pscp, for a shell, that a job amounts to")
-    flag("-n", "--dry-run", help="list what would be copied, and copy nothing")
-    flag("--check", help="ask every destination whether it is ready, and copy nothing")
-    flag("--status", help="show how the last runs went, and what is behind")
     flag("--json", help="with --status: as JSON")
     group.add_argument("--html", metavar="FILE", help="with --status: write it as a page")
     flag("-h", "--help", help="show this and exit")
@@ -86,13 +91,10 @@ def main(argv: list[str] | None = None) -> int:
 
 def _act(words: list[str]) -> int:
     values, names = make_parser().read(words)
-    instead = [name for name in _INSTEAD if values.pop(name, False)]
-    if len(instead) > 1:
-        both = " and ".join(f"--{name}" for name in instead[:2]).replace("_", "-")
-        raise UsageError(f"{both} do not go together")
-    if {"json", "html"} & values.keys() and instead != ["status"]:
+    what = values.pop("what", "run")
+    if {"json", "html"} & values.keys() and what != "status":
         raise UsageError("--json and --html go with --status")
-    if instead and "reports" in values:
+    if what != "run" and "reports" in values:
         raise UsageError("--report is of jobs that are run")
     for form, _ in values.get("reports", ()):
         if form not in FORMS:
@@ -101,32 +103,28 @@ def _act(words: list[str]) -> int:
     if config is None:
         return UsageError.exit_code
     command = Command(tuple(chosen(names, config.jobs)), **values)
-    return _do(instead[0] if instead else "run", config, command)
+    return _do(what, config, command)
 
 
 def _do(what: str, config: Config, command: Command) -> int:
-    from pscp.cli import run_jobs, run_status  # here: read_config() says what they need
+    from pscp.cli import run_jobs  # here: read_config() says what it needs
 
-    if what == "run":
-        return run_jobs.run_jobs(config, command)
-    if what == "check":
-        return run_status.check_all(config, command)
-    if what == "status":
-        return run_status.show_status(config, command)
-    shows = {"list": show_jobs, "explain": explain, "dry_run": dry_run}
+    acts = {"run": run_jobs.run_jobs, "check": run_jobs.check_all, "status": run_jobs.show_status}
+    if what in acts:
+        return acts[what](config, command)
+    shows = {"list": show_jobs, "explain": explain, "dry-run": dry_run}
     return shows[what]([config.jobs[name] for name in command.jobs])
 
 
 def read_config(given: str | None) -> Config | None:
     """Read the file of jobs; print its mistakes, a line each, and return None if it has any."""
-    try:
-        from pscp.jobs.config import load
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] == "pscp":
-            raise
-        hint = "pip install 'pscp[jobs]' brings what jobs need"
-        raise UsageError(f"{error.name} is not installed", hint) from None
-    path = given if given is not None else find_config()
+    for name in _PACKAGES:  # now: some of them are loaded late in the night
+        if importlib.util.find_spec(name) is None:
+            hint = "pip install 'pscp[jobs]' brings what jobs need"
+            raise UsageError(f"{name} is not installed", hint)
+    from pscp.jobs.config import load
+
+    path = find_config() if given is None else given
     try:
         return load(path)
     except UsageError as error:
@@ -162,7 +160,7 @@ def chosen(patterns: Sequence[str], names: Iterable[str]) -> list[str]:
 
 
 def show_jobs(jobs: Sequence[Job]) -> int:
-    from pscp.jobs.words import columns
+    from pscp.jobs.report import columns
 
     rows = [("job", "sources", "destinations", "depends on"), *map(_row, jobs)]
     for line in columns(rows):
@@ -188,20 +186,32 @@ def explain(jobs: Sequence[Job]) -> int:
 
 def dry_run(jobs: Sequence[Job]) -> int:
     """List what the jobs would copy, and return the highest exit code."""
+    highest = 0
+    for job in jobs:
+        try:
+            highest = max(highest, _dry_run(job))
+        except PscpError as error:
+            complain(error, "pscp-run")
+            highest = max(highest, error.exit_code)
+        if highest >= Interrupted.exit_code:
+            break
+    return highest
+
+
+def _dry_run(job: Job) -> int:
     from pscp.jobs.explain import argv
     from pscp.jobs.sources import find
 
     highest = 0
-    for job in jobs:
-        found = [] if job.datasets else find(job, lambda ran: None)
-        sources = [place.text if place.is_remote else place.path for place in found]
-        for destination in job.destinations if sources or job.datasets else ():
-            write_line(sys.stderr, f"pscp-run: {job.name}: to {destination}")
-            for name, *words in argv(job, destination, sources, "--dry-run", "--"):
-                main = zfs.main if name == "pscp-zfs" else copy.main
-                # A manifest is of what was copied.
-                words = [word for word in words if not word.startswith(("--manifest", "--sign="))]
-                highest = max(highest, main(words))
-                if highest >= Interrupted.exit_code:
-                    return highest
+    found = [] if job.datasets else find(job, lambda ran: None)
+    sources = [place.text if place.is_remote else place.path for place in found]
+    for destination in job.destinations if sources or job.datasets else ():
+        write_line(sys.stderr, f"pscp-run: {job.name}: to {destination}")
+        for name, *words in argv(job, destination, sources, "--dry-run", "--"):
+            main = zfs.main if name == "pscp-zfs" else copy.main
+            # A manifest is of what was copied.
+            words = [word for word in words if not word.startswith(("--manifest", "--sign="))]
+            highest = max(highest, main(words))
+            if highest >= Interrupted.exit_code:
+                return highest
     return highest

@@ -19,7 +19,7 @@ import pydantic
 
 from pscp import errors
 from pscp.api import Session
-from pscp.jobs import probe, words
+from pscp.jobs import probe, report
 from pscp.jobs.job import Job
 from pscp.locations import Location, parse_location
 from pscp.progress import format_bytes
@@ -88,7 +88,7 @@ def table(rows: Sequence[Row]) -> list[str]:
     """Return the lines of --check: a line for each row, and below them what is wrong."""
     heads = ("mark", "job", "destination", "login", "python", "clock", "free", "writable")
     cells = [[getattr(row, head) for head in heads] for row in rows]
-    first, *lines = words.columns([("", *heads[1:]), *cells])
+    first, *lines = report.columns([("", *heads[1:]), *cells])
     told = [first]
     for row, line in zip(rows, lines, strict=True):
         told += [line, *(f"      {printable(reason)}" for reason in row.reasons)]

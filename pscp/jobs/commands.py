@@ -15,6 +15,7 @@ from typing import IO
 from pscp import processes, stops
 from pscp.jobs.outcome import CommandRun
 
+_WELL = "exit status 0"
 _TOLD_BYTES = 16 * 1024  # the end of what a command wrote: the place where it says why it failed
 
 
@@ -36,14 +37,9 @@ def run_command(
     """
     started_s = time.monotonic()
     with _output() as said:
-        status = _wait(command, environment, stdout=to or said, stderr=said)
+        how = _wait(command, environment, stdout=to or said, stderr=said)
         output = _end_of(said).decode("utf-8", "backslashreplace")
-    how = status if isinstance(status, str) else _ended(status)
-    return CommandRun(name, status == 0, how, output, time.monotonic() - started_s)
-
-
-def _ended(status: int) -> str:
-    return f"ended by signal {-status}" if status < 0 else f"exit status {status}"
+    return CommandRun(name, how == _WELL, how, output, time.monotonic() - started_s)
 
 
 def _output() -> IO[bytes]:
@@ -58,9 +54,9 @@ def _wait(
     command: str | tuple[str, ...],
     environment: Mapping[str, str],
     stdout: IO[bytes],
-    stderr: IO[bytes] | None,
-) -> int | str:
-    """Return the command's exit status, less than 0 for a signal; or why it was not started."""
+    stderr: IO[bytes],
+) -> str:
+    """Return how the command ended, or why it was not started."""
     try:
         process = subprocess.Popen(
             command,
@@ -74,7 +70,8 @@ def _wait(
         return f"not started: {getattr(error, 'strerror', None) or error}"
     try:
         with stops.ended_by(lambda error: processes.end_tree(process)):
-            return process.wait()
+            status = process.wait()
+        return f"ended by signal {-status}" if status < 0 else f"exit status {status}"
     finally:
         processes.end_tree(process)
 

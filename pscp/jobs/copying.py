@@ -1,16 +1,13 @@
 """The copies of one run of a job, to all its destinations: of its files, or of its datasets.
 
 Not here: what comes before and after them (runner.py), which sources there are (sources.py), which
-files are left for later (settled.py), the limit (limits.py), the next attempt (attempts.py).
+files are left for later (../transfer/settled.py), the next attempt (attempts.py).
 Read next: ../deliveries.py.
 """
 
 from __future__ import annotations
 
 import glob
-import itertools
-import json
-import operator
 import os
 import stat
 import threading
@@ -21,40 +18,34 @@ from functools import partial
 from pscp import errors, state
 from pscp.api import copy
 from pscp.deliveries import Delivery, side_by_side
-from pscp.jobs import limits, sources
+from pscp.jobs import sources
 from pscp.jobs.attempts import Attempts
 from pscp.jobs.job import Job
 from pscp.jobs.outcome import CommandRun, JobRun, Outcome
-from pscp.jobs.settled import Settled
 from pscp.jobs.watching import Notes, Watcher
 from pscp.locations import Location
 from pscp.options import Options
 from pscp.progress import Counters, Failure, Result, count, format_duration
 from pscp.transfer.job_terms import JobTerms
 from pscp.transfer.moves import Moves
+from pscp.transfer.settled import Settled
 
-# Of copies one after the other.
-_ADDED = (
-    "files_done", "files_resumed", "files_unchanged", "bytes_done", "bytes_sent", "chunks_resent",
-    "connections_lost",
-)  # fmt: skip
-_NAMES_BYTES = 800 * 1024  # of a copy's sources in a request, which has each name twice, in 1 MiB
-_BESIDE_BYTES = 12  # what such a request has for each source beside its names
+_ADDED = ("files_done", "bytes_done", "bytes_sent", "connections_lost")  # for datasets
 
 Show = Callable[[Counters], object]
-Look = Callable[[float, float, object], Settled]
 
 
 class Copying:
     """The copies of one run. For the main thread, but for what is said to be for others."""
 
-    def __init__(self, job: Job, run: JobRun, path: str, watcher: Watcher, look: Look) -> None:
+    def __init__(self, job: Job, run: JobRun, path: str, watcher: Watcher) -> None:
         """`path` is that of the job's state, of which the run has the lock."""
         self._job, self._run, self._path, self._watcher = job, run, path, watcher
-        self.settled = look(job.min_age_s, job.settled_for_s, state.recall(f"{path}.json"))
+        known = state.recall(f"{path}.json")
+        self.settled = Settled(job.min_age_s, job.settled_for_s, known)
         self._select = self.settled.is_ready if self.settled.is_needed else None
         self._moves: Moves | None = None
-        self._later = 0  # sources that are too many for this run
+        self.note = ""  # for the run's report, also where all went well
         left = self.settled.left if self.settled.is_needed else None
         self.attempts = {
             each: Attempts(each, job.retry_for_s, left) for each in dict.fromkeys(job.destinations)
@@ -65,11 +56,6 @@ class Copying:
     def moved(self) -> int:
         """How many files were removed at the source, or moved there."""
         return self._moves.moved if self._moves is not None else 0
-
-    @property
-    def waiting(self) -> int:
-        """How many files were left for the next run."""
-        return self.settled.waiting + self._later
 
     def copy(self, keep: Callable[[CommandRun], object]) -> None:
         """Copy to all destinations. Raises what ends the job as a whole.
@@ -82,13 +68,9 @@ class Copying:
         found = sources.find(self._job, keep)
         ready = [each for each in found if self._is_ready(each)]
         self._say(f"{count(len(ready), 'source')} of {len(found)}")
-        parts = [ready] if self._job.options.manifest else in_parts(ready)
-        if self._job.after != "keep" and len(parts) > 1:  # a Moves is of one copy at each place
-            self._later, parts = len(ready) - len(parts[0]), parts[:1]
-            self._say(f"{count(self._later, 'source')} more than one copy takes: the next run's")
         try:
             if ready:
-                self._to_all(partial(self._copy, parts, self._terms()))
+                self._to_all(partial(self._copy, ready, self._terms()))
             else:
                 for each in self.attempts.values():
                     each.end(Outcome.NOTHING)
@@ -103,7 +85,7 @@ class Copying:
         if job.after != "keep":
             places = [self._folder(each) for each in self.attempts]
             self._moves = Moves(places, job.move_to if job.after == "move" else None)
-        kbit_s = limits.limit_of(job) if job.limit or job.options.limit_kbit_s else None
+        kbit_s = job.limit_now if job.limit or job.options.limit_kbit_s else None
         return JobTerms(self._select, kbit_s, self._path, self._moves)
 
     def _folder(self, destination: str) -> str:
@@ -131,7 +113,7 @@ class Copying:
         if self._select is not None:
             known = self.settled.state(is_whole=is_whole)
             if not state.remember(f"{self._path}.json", known):
-                self._say(f"{state.folder()} cannot be written: what has settled is not known")
+                self.note = f"{state.folder()} cannot be written: what has settled is not kept"
 
     def _to_all(self, deliver: Callable[[str, Show], Result]) -> None:
         def watched(destination: str, show: Show) -> Result:
@@ -146,27 +128,12 @@ class Copying:
 
     # --- for the destinations' threads
 
-    def _copy(
-        self, parts: list[list[Location]], terms: JobTerms, destination: str, show: Show
-    ) -> Result:
-        options, results, whole = self._options(destination), list[Result](), Counters()
-        for part in parts:
-            last = Counters()
-
-            def show_all(now: Counters) -> None:
-                nonlocal last
-                last = now
-                show(_added(whole, now))  # noqa: B023 - called while this part is copied
-
-            results.append(copy(
-                part, self._folder(destination), options=options,
-                reporter=Notes(self._watcher, self._job.name, destination), progress=show_all,
-                keep_digests=False, terms=terms,
-            ))  # fmt: skip
-            whole = _added(whole, last)
-        failures = tuple(failure for result in results for failure in result.failures)
-        most = max(result.connections for result in results)
-        return replace(results[-1], failures=failures, connections=most)
+    def _copy(self, ready: list[Location], terms: JobTerms, destination: str, show: Show) -> Result:
+        return copy(
+            ready, self._folder(destination), options=self._options(destination),
+            reporter=Notes(self._watcher, self._job.name, destination), progress=show,
+            keep_digests=False, terms=terms,
+        )  # fmt: skip
 
     def _options(self, destination: str) -> Options:
         """Return the options of a copy, with the place of its manifest. Raises CopyError."""
@@ -199,8 +166,8 @@ class Copying:
 
         job, options = self._job, self._job.chosen(destination).options
         if job.limit:  # the one that holds when it begins: a stream has no other
-            options = replace(options, limit_kbit_s=limits.limit_of(job)())
-        whole, files, failures = Counters(), 0, list[Failure]()
+            options = replace(options, limit_kbit_s=job.limit_now())
+        whole, failures = Counters(), list[Failure]()
         for dataset, to in job.replications(destination):
             found = replicate(
                 dataset, to, options=options,
@@ -208,30 +175,15 @@ class Copying:
                 reporter=Notes(self._watcher, job.name, destination),
                 progress=lambda now: show(_added(whole, now)),
             )  # fmt: skip
-            files, failures = files + found.files, [*failures, *found.failures]
+            failures += found.failures
             whole.add(files_done=found.files, bytes_done=found.bytes, bytes_sent=found.bytes_sent)
-            show(_added(whole, Counters()))
-        return Result(files=files, failures=tuple(failures))
+            show(whole.snapshot())
+        return Result(failures=tuple(failures))
 
     def _say(self, text: str) -> None:
         self._watcher.says(self._job.name, text)
 
 
-def in_parts(sources: list[Location]) -> list[list[Location]]:
-    """Return the sources in as few parts as have room for their names, each part for a copy.
-
-    Sources of one name stay together, since one would replace the other: a copy refuses them.
-    """
-    if len({os.path.basename(each.path) for each in sources}) < len(sources):
-        return [sources]
-    costs = (2 * len(json.dumps(each.path)) + _BESIDE_BYTES for each in sources)
-    sizes = itertools.accumulate(costs)
-    numbered = zip((size // _NAMES_BYTES for size in sizes), sources, strict=True)
-    grouped = itertools.groupby(numbered, key=operator.itemgetter(0))
-    return [[each for _, each in group] for _, group in grouped]
-
-
 def _added(whole: Counters, now: Counters) -> Counters:
-    """Return what was counted for the copies before, and for this one."""
-    counted = {name: getattr(whole, name) + getattr(now, name) for name in _ADDED}
-    return Counters(**counted, verified=whole.verified and now.verified)
+    """Return what was counted for the datasets before, and for this one."""
+    return Counters(**{name: getattr(whole, name) + getattr(now, name) for name in _ADDED})

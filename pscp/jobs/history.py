@@ -25,33 +25,34 @@ from typing import TypeVar
 from pydantic import TypeAdapter
 
 from pscp.jobs.lock import state_path
-from pscp.jobs.outcome import JobRun, Outcome
+from pscp.jobs.outcome import GOOD, JobRun, Outcome
 
 T = TypeVar("T")
 
-VERSION = 1
+VERSION = 2
 KILLED = "killed, or the machine went down: it left no word"
 _BUSY_S = 10.0  # for another process that writes
 _FAILURES_MOST = 100  # of a destination's run; its message says how many there were
 
+_GOOD = tuple(each.value for each in GOOD)
 # `told` is all of a run as JSON; the other columns are what is asked for.
 _TABLES = f"""
 begin immediate;
 create table if not exists run (id integer primary key autoincrement,
     run text unique, job text, outcome text, started_s real, is_open integer, told text);
 create index if not exists run_job on run (job, id);
-create table if not exists destination (run_id integer references run (id) on delete cascade,
-    job text, destination text, outcome text, started_s real, seconds real, bytes integer);
-create index if not exists destination_run on destination (run_id);
-create index if not exists destination_job on destination (job, destination, outcome);
+create view if not exists destination as select run.id as run_id, job,
+    json_extract(value, '$.destination') as destination,
+    json_extract(value, '$.outcome') as outcome,
+    json_extract(value, '$.started_s') as started_s,
+    json_extract(value, '$.seconds') as seconds,
+    json_extract(value, '$.bytes') as bytes
+    from run, json_each(told, '$.destinations');
 pragma user_version = {VERSION};
 commit;
 """
-_PUT_RUN = """
+_PUT = """
 insert or replace into run values ((select id from run where run = ?1), ?1, ?2, ?3, ?4, ?5, ?6)
-"""
-_PUT_DESTINATION = """
-insert into destination values ((select id from run where run = ?), ?, ?, ?, ?, ?, ?)
 """
 _KILL = """
 update run set is_open = 0, outcome = ?1, told = json_set(told, '$.outcome', ?1, '$.message', ?2)
@@ -62,12 +63,13 @@ delete from run where job = ?1 and not is_open
 and started_s < -?3 + min(?2, coalesce(
     (select started_s from run where job = ?1 order by id desc limit 1 offset 1), ?2))
 and id != (select max(id) from run where job = ?1)
-and id not in (select max(run_id) from destination where job = ?1
-    and outcome in {(Outcome.DONE.value, Outcome.NOTHING.value)} group by destination)
+and not exists (select 1 from destination its where run_id = run.id and outcome in {_GOOD}
+    and not exists (select 1 from destination where job = ?1 and run_id > run.id
+        and destination = its.destination and outcome in {_GOOD}))
 """
 _LAST_SUCCESS = f"""
 select started_s + seconds from destination where job = ? and destination = ?
-and outcome in {(Outcome.DONE.value, Outcome.NOTHING.value)} order by run_id desc limit 1
+and outcome in {_GOOD} order by run_id desc limit 1
 """
 _JSON = TypeAdapter(JobRun)
 _Values = Sequence[object]
@@ -90,21 +92,11 @@ class History:
     def begin(self, run: JobRun) -> None:
         """Note that a run begins, and that those of its job that are open were killed."""
         killed = _KILL, (Outcome.CUT.value, KILLED, run.job)
-        self._change(killed, (_PUT_RUN, _row(run, is_open=True)))
+        self._change(killed, (_PUT, _row(run, is_open=True)))
 
     def record(self, run: JobRun) -> None:
         """Note how a run ended, in the place of what was known of it."""
-        self._change(
-            (_PUT_RUN, _row(run, is_open=False)),
-            *(
-                (
-                    _PUT_DESTINATION,
-                    (run.run, run.job, _text(part.destination), part.outcome.value,
-                     part.started_s, part.seconds, part.bytes),
-                )
-                for part in run.destinations
-            ),
-        )  # fmt: skip
+        self._change((_PUT, _row(run, is_open=False)))
 
     def prune(self, job: str, keep_s: float) -> None:
         """Forget what is older, but the last run and the last success at each destination.
@@ -166,7 +158,6 @@ class History:
         os.makedirs(os.path.dirname(self.path), mode=0o700, exist_ok=True)
         opened = sqlite3.connect(self.path, timeout=_BUSY_S, isolation_level=None)
         with contextlib.closing(opened) as database:
-            database.execute("pragma foreign_keys = on")
             [version] = database.execute("pragma user_version").fetchone()
             if version == 0:
                 database.executescript(_TABLES)

@@ -15,6 +15,7 @@ from pscp.locations import parse_location
 from pscp.options import Options
 
 IF_RUNNING = ("skip", "wait", "fail")
+_DAY_MIN = 24 * 60
 _LABEL_MAX = 100  # characters of a destination in a file's name, which may have 255 bytes
 
 
@@ -25,6 +26,11 @@ class Span:
     begins_min: int  # minutes after midnight, local time
     ends_min: int  # less than begins_min: over midnight
     kbit_s: int | None  # None: no limit
+
+    def covers(self, minute: int) -> bool:
+        """Return whether it holds in this minute of the day; from a time to the same: all day."""
+        length_min = (self.ends_min - self.begins_min) % _DAY_MIN or _DAY_MIN
+        return (minute - self.begins_min) % _DAY_MIN < length_min
 
 
 @dataclass(frozen=True)
@@ -76,6 +82,17 @@ class Job:
         places = map(parse_location, (destination, *(self.sources or self.datasets)[:1]))
         hosts = (place.host for place in places if place.host is not None)
         return self.by_host.get(next(hosts, ""), Chosen(self.options, self.words))
+
+    def limit_now(self) -> int | None:
+        """Return the kbit/s that hold now; None: no limit. The first span wins.
+
+        The local clock's hands decide: in the night in which they are set back an hour, the minutes
+        between come twice, and in the one in which they are set forth, not at all.
+        """
+        at = time.localtime()
+        minute = at.tm_hour * 60 + at.tm_min
+        found = (span.kbit_s for span in self.limit if span.covers(minute))
+        return next(found, self.options.limit_kbit_s)
 
     def manifest_of(self, destination: str, run: str = "", started_s: float = 0.0) -> str | None:
         """Return where the manifest of this destination goes, if there is to be one.

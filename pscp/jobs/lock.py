@@ -1,19 +1,16 @@
 """One run of a job at a time, and where a job's state is kept.
 
 A run holds flock(2) on a file of the state folder, which is never removed: so a crash leaves no
-lock behind, and no two runs lock two files of one name. What the run starts does not inherit it.
+lock behind, and no two runs lock two files of one name.
 
 Not here: what becomes of a job that is locked (runner.py).
 """
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import hashlib
 import os
 import re
-from collections.abc import Iterator
 from typing import IO
 
 from pscp import errors, state, stops
@@ -32,39 +29,27 @@ def state_path(config_path: str, job: str = "") -> str:
     return os.path.join(state.folder(), "run", *names)
 
 
-@contextlib.contextmanager
-def locked(path: str, *, waits: bool = False) -> Iterator[None]:
-    """Hold the lock of this path, with ".lock" at its end, in a block.
+def locked(path: str, *, waits: bool = False) -> IO[bytes]:
+    """Return the lock of this path, with ".lock" at its end: a context manager, which lets go.
 
     Raises CopyRunning where another run holds it, unless `waits`; CopyError where none can be had.
     """
-    name = f"{path}.lock"
-    with contextlib.ExitStack() as held:
-        with _told(name):
-            os.makedirs(os.path.dirname(name), exist_ok=True, mode=0o700)
-            file = held.enter_context(open(name, "ab"))  # closed in what is started (PEP 446)
-        while not _is_taken(file):
+    while True:
+        try:
+            return state.lock(f"{path}.lock")
+        except BlockingIOError:
             if not waits:
-                who = state.holder(name)
-                raise errors.CopyRunning(f"another run of this job is under way{who}")
-            stops.pause(_LOOK_S)
-        yield
+                what = f"another run of this job is under way{running(path)}"
+                raise errors.CopyRunning(what) from None
+        except OSError as error:
+            hint = "without a lock nothing runs; XDG_STATE_HOME names another folder"
+            raise errors.CopyError(f"{path}.lock: {error.strerror}", hint) from None
+        stops.pause(_LOOK_S)
 
 
-def _is_taken(file: IO[bytes]) -> bool:
-    with _told(file.name), contextlib.suppress(BlockingIOError):
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return True
-    return False
-
-
-@contextlib.contextmanager
-def _told(name: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        hint = "without a lock nothing runs; XDG_STATE_HOME names another folder"
-        raise errors.CopyError(f"{name}: {error.strerror}", hint) from None
+def running(path: str) -> str:
+    """Return which process holds the lock, as " (process 123, since 02:15)"; "" if none does."""
+    return state.holder(f"{path}.lock")
 
 
 def _file_name(label: str, key: str) -> str:

@@ -17,7 +17,7 @@ import urllib.parse
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from pscp.jobs.outcome import EXIT_CODES, JobRun
+from pscp.jobs.outcome import JobRun
 from pscp.jobs.whole_file import write_whole
 from pscp.terminal_text import printable
 
@@ -59,7 +59,7 @@ def collect(run: JobRun, last_success_s: Mapping[str, float | None]) -> Collecto
             put("last_success_timestamp_seconds", what, success_s, destination=to)
     for part in run.destinations:
         one = functools.partial(put, destination=part.destination)
-        one("destination_exit_code", "pscp-run's, for one destination", EXIT_CODES[part.outcome])
+        one("destination_exit_code", "pscp-run's, for one destination", part.outcome.exit_code)
         one("copied_bytes", "Bytes of the files that were copied", part.bytes)
         one("sent_bytes", "Bytes that were sent, with what was sent again", part.bytes_sent)
         one("seconds", "How long it took", part.seconds)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Self
 
 from pscp.progress import Failure
 
@@ -16,26 +17,27 @@ from pscp.progress import Failure
 class Outcome(enum.StrEnum):
     """How a job, or its part for one destination, ended; the worst last."""
 
-    NOTHING = "nothing to do"
-    DONE = "done"
-    LOCKED = "locked"  # another run of the job was under way
-    CUT = "cut"  # ended early, by max-duration, a signal or a crash; the next run goes on
-    UNREACHABLE = "unreachable"
-    FAILED = "failed"  # some files were not copied, or a command failed
-    MISCONFIGURED = "misconfigured"
+    exit_code: int  # pscp-run's; 130 after SIGINT, 143 after SIGTERM or SIGHUP, whatever it was
+    sign: str  # no two are the same, so that no colour is needed
+    kind: str  # names its colour
+
+    def __new__(cls, text: str, exit_code: int, sign: str, kind: str) -> Self:
+        made = str.__new__(cls, text)
+        made._value_, made.exit_code, made.sign, made.kind = text, exit_code, sign, kind
+        return made
+
+    NOTHING = "nothing to do", 7, "\N{MIDDLE DOT}", "idle"
+    DONE = "done", 0, "\N{CHECK MARK}", "good"
+    LOCKED = "locked", 6, "=", "idle"  # another run of the job was under way
+    # Ended early, by max-duration, a signal or a crash; the next run goes on.
+    CUT = "cut", 5, "\N{BLACK SCISSORS}\N{VARIATION SELECTOR-15}", "cut"
+    UNREACHABLE = "unreachable", 3, "?", "bad"
+    # Some files were not copied, or a command failed.
+    FAILED = "failed", 1, "\N{MULTIPLICATION X}", "bad"
+    MISCONFIGURED = "misconfigured", 2, "!", "bad"
 
 
 GOOD = (Outcome.DONE, Outcome.NOTHING)  # a destination has all that is to be there
-# What pscp-run exits with; 130 after SIGINT and 143 after SIGTERM or SIGHUP, whatever the outcome.
-EXIT_CODES = {
-    Outcome.DONE: 0,
-    Outcome.FAILED: 1,
-    Outcome.MISCONFIGURED: 2,
-    Outcome.UNREACHABLE: 3,
-    Outcome.CUT: 5,
-    Outcome.LOCKED: 6,
-    Outcome.NOTHING: 7,
-}
 
 
 def worst(outcomes: Iterable[Outcome]) -> Outcome:
@@ -110,4 +112,4 @@ def exit_code(runs: Iterable[JobRun]) -> int:
     A run that was skipped as it was asked for counts as none; where all were, that is well: 0.
     """
     told = [run.outcome for run in runs if not run.is_skipped]
-    return EXIT_CODES[worst(told)] if told else 0
+    return worst(told).exit_code if told else 0

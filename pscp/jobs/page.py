@@ -16,10 +16,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pscp.jobs import words
+from pscp.jobs import report
 from pscp.jobs.history import History
 from pscp.jobs.outcome import GOOD, DestinationRun, JobRun, Outcome
-from pscp.jobs.report import render
 from pscp.jobs.status import Standing
 from pscp.progress import format_bytes
 
@@ -42,13 +41,13 @@ class Night:
     def outcome(self) -> Outcome | None:
         """That of the last run which found something to do, if any did."""
         found = [part.outcome for part in self.parts]
-        busy = (each for each in found if words.SIGNS[each][1] != "idle")
+        busy = (each for each in found if each.kind != "idle")
         return next(busy, found[0] if found else None)
 
     @property
     def failed(self) -> int:
         """How many of the runs failed."""
-        return sum(words.SIGNS[part.outcome][1] in ("bad", "cut") for part in self.parts)
+        return sum(part.outcome.kind in ("bad", "cut") for part in self.parts)
 
     @property
     def text(self) -> str:
@@ -63,7 +62,7 @@ def make(found: Sequence[Standing], history: History, now_s: float) -> str:
     runs = history.runs(since_s=now_s - (NIGHTS + 1) * 24 * 3600)
     of_job = {each.job: [run for run in runs if run.job == each.job] for each in found}
     by_job = {job: nights_of(its, tonight) for job, its in of_job.items()}
-    return render(
+    return report.render(
         "page.html",
         standings=found,
         nights=[nights_of(of_job[each.job], tonight, each.destination) for each in found],

@@ -10,10 +10,10 @@ Not here: what the report says (report.py), which URLs may be given (schema.py).
 from __future__ import annotations
 
 import http.client
-import threading
 import urllib.error
 import urllib.parse
 import urllib.request
+from concurrent.futures import Future, ThreadPoolExecutor
 
 PATIENCE_S = 10.0  # for all pings of a run that are still under way at its end
 _ANSWER_S = 4.0  # for one answer: two attempts fit
@@ -25,8 +25,8 @@ class Pings:
 
     def __init__(self, url: str) -> None:
         self._url = urllib.parse.urlsplit(url)
-        self._last: threading.Thread | None = None
-        self._why = ""  # the last one failed; written by its thread
+        # One after the other: a start that came after the end would stand for a run under way.
+        self._sender = ThreadPoolExecutor(1, "ping")
 
     def start(self) -> None:
         self._send("/start", "")
@@ -34,21 +34,16 @@ class Pings:
     def end(self, exit_code: int, body: str) -> str:
         """Tell how the run ended; return "", or why nobody heard it."""
         last = self._send(f"/{exit_code}" if exit_code else "", body)
-        last.join(PATIENCE_S)
-        return "no answer in time" if last.is_alive() else self._why
+        self._sender.shutdown(wait=False)
+        try:
+            return last.result(PATIENCE_S)
+        except TimeoutError:
+            return "no answer in time"
 
-    def _send(self, suffix: str, body: str) -> threading.Thread:
+    def _send(self, suffix: str, body: str) -> Future[str]:
         path = self._url.path.rstrip("/") + suffix if suffix else self._url.path
-        url, before = self._url._replace(path=path).geturl(), self._last
-
-        def run() -> None:
-            if before is not None:
-                before.join()  # a start that came after the end would stand for a run under way
-            self._why = _post(url, body) and _post(url, body)
-
-        self._last = threading.Thread(target=run, name="ping", daemon=True)
-        self._last.start()
-        return self._last
+        url = self._url._replace(path=path).geturl()
+        return self._sender.submit(lambda: _post(url, body) and _post(url, body))
 
 
 def _post(url: str, body: str) -> str:
@@ -61,6 +56,7 @@ def _post(url: str, body: str) -> str:
             return ""
     except urllib.error.HTTPError as error:
         error.close()
-        return f"{error.code} {error.reason}"
+        return f"{error.code} {error.reason}".partition("\n")[0]
     except (OSError, ValueError, http.client.HTTPException) as error:
-        return str(getattr(error, "reason", error)) or type(error).__name__
+        why = str(getattr(error, "reason", error)) or type(error).__name__
+        return " ".join(why.split())

@@ -1,25 +1,25 @@
-"""What became of runs, told at their end: as JSON, as text, as a page of HTML.
+"""What became of runs, in words: as JSON, as text, as a page of HTML; columns of text.
 
 JSON has every field of JobRun and DestinationRun (docs/reports.md), and names as they are. In text
 and HTML what could act on a terminal or a browser is spelled out.
 
 Not here: all runs so far (status.py, page.py), numbers for a monitor (metrics.py), who
 gets it (telling.py), how a file is replaced (whole_file.py).
-Read next: words.py.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import json
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from pscp.jobs import words
-from pscp.jobs.outcome import JobRun, Outcome, exit_code
+from pscp.jobs.outcome import DestinationRun, JobRun, Outcome, exit_code
 from pscp.jobs.whole_file import write_whole
-from pscp.progress import Failure, count, format_duration
+from pscp.progress import Failure, count, format_bytes, format_duration
 from pscp.terminal_text import printable
 
 if TYPE_CHECKING:
@@ -34,6 +34,40 @@ _NEXT_STEP = {
     Outcome.CUT: "nothing is lost: the next run goes on from where this one ended",
     Outcome.LOCKED: "another run is under way: wait for it, or end it",
 }
+
+
+def copied(part: DestinationRun) -> str:
+    """Return, for example: 298 copied, 12 there already, 2 failed, 4.1 GB in 10 min 2 s (6.8 MB/s).
+
+    The rate is of what was sent.
+    """
+    rate = f" ({format_bytes(part.bytes_per_s)}/s)" if part.bytes_sent else ""
+    texts = [
+        f"{part.files} copied",
+        f"{part.files_unchanged} there already" if part.files_unchanged else "",
+        f"{part.files_failed} failed" if part.files_failed else "",
+        f"{format_bytes(part.bytes)} in {format_duration(part.seconds)}{rate}",
+        f"connected again {count(part.connections_lost, 'time')}" if part.connections_lost else "",
+        f"{count(part.chunks_resent, 'chunk')} sent again" if part.chunks_resent else "",
+        f"{part.attempts} attempts" if part.attempts > 1 else "",
+        "" if part.verified else "not verified",
+    ]
+    return ", ".join(filter(None, texts))
+
+
+def date(epoch_s: float | None) -> str:
+    """Return local time, for example: 2026-11-23 02:00; "-" for none that a clock shows."""
+    if epoch_s is not None:
+        with contextlib.suppress(OverflowError, ValueError, OSError):
+            return time.strftime("%Y-%m-%d %H:%M", time.localtime(epoch_s))
+    return "-"
+
+
+def columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return rows as lines with columns, made printable."""
+    shown = [[printable(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in shown]
 
 
 def write(form: str, path: str, runs: Sequence[JobRun]) -> None:
@@ -59,13 +93,13 @@ FORMS = {"json": as_json, "text": as_text, "html": as_html}
 
 def lines(run: JobRun) -> list[str]:
     """Return a few printable lines on a run: what failed, why, and what to do about it."""
-    taken = f"{words.date(run.started_s)}, {format_duration(run.seconds)}"
+    taken = f"{date(run.started_s)}, {format_duration(run.seconds)}"
     found = [f"{run.job}: {run.outcome} ({taken}, exit code {run.exit_code})"]
     found += [f"  {line}" for line in run.message.splitlines()]
     for part in run.destinations:
         why, *more = part.message.splitlines() or [""]
         found.append(f"  {part.destination}: {part.outcome}{why and ': '}{why}")
-        more += [words.copied(part), *_reasons(part.failures)]
+        more += [copied(part), *_reasons(part.failures)]
         found += [f"    {line}" for line in more]
     for ran in run.commands:
         if ran.output and not ran.ok:
@@ -104,7 +138,7 @@ def _templates() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.globals.update(words=words, lines=lines)
+    made.globals.update(Outcome=Outcome, date=date, lines=lines)
     return made
 
 

@@ -19,17 +19,14 @@ from dataclasses import replace
 from pscp import errors
 from pscp.jobs.attempts import outcome_of
 from pscp.jobs.commands import run_command
-from pscp.jobs.copying import Copying, Look
+from pscp.jobs.copying import Copying
 from pscp.jobs.ending import Ending
 from pscp.jobs.history import History
 from pscp.jobs.job import Job
 from pscp.jobs.lock import locked, state_path
-from pscp.jobs.outcome import CommandRun, JobRun, Outcome, worst
-from pscp.jobs.settled import Settled
+from pscp.jobs.outcome import GOOD, CommandRun, JobRun, Outcome, worst
 from pscp.jobs.watching import Watcher
 from pscp.progress import format_duration
-
-_DONE = (Outcome.DONE, Outcome.NOTHING)  # what a job that depends on one waits for
 
 
 def ordered(jobs: Mapping[str, Job], names: Iterable[str]) -> list[Job]:
@@ -51,8 +48,6 @@ def run(
     history: History,
     config_path: str,
     watcher: Watcher | None = None,
-    *,
-    look: Look = Settled,
 ) -> list[JobRun]:
     """Run these jobs one after the other, in this order (see ordered()).
 
@@ -63,13 +58,12 @@ def run(
         history: where runs are kept.
         config_path: the file that the jobs are of, which names their state.
         watcher: is told what happens.
-        look: looks at files that may be too young, or not settled.
     """
     ending, runs = Ending(), dict[str, JobRun]()
     for job in jobs:
         path = state_path(config_path, job.name)
         one = _Run(job, path, history, watcher or Watcher(), ending)
-        runs[job.name] = one.run([runs[each] for each in job.depends_on if each in runs], look)
+        runs[job.name] = one.run([runs[each] for each in job.depends_on if each in runs])
         if ending.signal is not None:
             raise ending.signal
     return list(runs.values())
@@ -89,13 +83,13 @@ class _Run:
         self._ended = JobRun(run, job.name, Outcome.CUT, now_s, 0.0, message="under way")
         self._commands: list[CommandRun] = []
 
-    def run(self, waits_for: Iterable[JobRun], look: Look) -> JobRun:
+    def run(self, waits_for: Iterable[JobRun]) -> JobRun:
         """Return what became of the job, after those that it depends on."""
         with contextlib.ExitStack() as held:
             if self._may_begin(waits_for, held):
                 self.history.begin(self._ended)
                 self.watcher.begins(self.job, self._ended)
-                self._copy(Copying(self.job, self._ended, self._path, self.watcher, look))
+                self._copy(Copying(self.job, self._ended, self._path, self.watcher))
                 self._follow()
                 self.history.prune(self.job.name, self.job.keep_history_s)
             self.watcher.ended(self.job, self._ended)
@@ -104,7 +98,7 @@ class _Run:
     def _may_begin(self, waits_for: Iterable[JobRun], held: contextlib.ExitStack) -> bool:
         """Take the lock; if the job is not to be run, keep why not, and return False."""
         for other in waits_for:
-            if other.outcome not in _DONE:
+            if other.outcome not in GOOD:
                 why = f"not run: {other.job}, which it depends on, is {other.outcome}"
                 is_locked = other.outcome == Outcome.LOCKED
                 outcome = Outcome.LOCKED if is_locked else Outcome.FAILED
@@ -140,16 +134,16 @@ class _Run:
         # What ends the job once all is done ends nothing.
         self._is_over(
             outcome,
-            "" if outcome in _DONE else why,
+            "; ".join(filter(None, ("" if outcome in GOOD else why, copying.note))),
             destinations=parts,
-            files_waiting=copying.waiting,
+            files_waiting=copying.settled.waiting,
             files_removed=copying.moved,
         )
 
     def _follow(self) -> None:
         """Run `after-success` or `after-failure`. What is over is recorded: this may be killed."""
         ended, why = self._ended, ""
-        name = "after-success" if ended.outcome in _DONE else "after-failure"
+        name = "after-success" if ended.outcome in GOOD else "after-failure"
         if getattr(self.job, name.replace("-", "_")) is None:
             return
         try:

@@ -82,14 +82,12 @@ def whole(path: str, folder: str) -> str:
 
 def several(one: Any) -> Any:
     """Return the type of a value, or of a list of them: a tuple."""
-    typed = one | Annotated[list[one], Field(min_length=1)]
-    return Annotated[tuple[one, ...], BeforeValidator(_listed, json_schema_input_type=typed)]
-
-
-def _listed(value: Any) -> tuple[Any, ...]:
-    if value == []:
-        raise ValueError("is empty")
-    return tuple(value) if isinstance(value, list) else (value,)
+    listed = Annotated[list[one], Field(min_length=1)]
+    made = BeforeValidator(
+        lambda value: tuple(value) if isinstance(value, list) else (value,),
+        json_schema_input_type=one | listed,
+    )
+    return Annotated[tuple[one, ...], Field(min_length=1), made]
 
 
 def _path(text: str, folder: str) -> str:

@@ -1,6 +1,7 @@
 """The sources of a job: paths, patterns, HOST:PATHs, and lists from a file or a command.
 
-Not here: which of their files are left for later (settled.py), what a far end makes of a pattern.
+Not here: which of their files are left for later (../transfer/settled.py), what a far end makes of
+a pattern.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import tempfile
 from collections.abc import Callable
 
 from pscp import errors
-from pscp.endpoint import failures, source
+from pscp.endpoint import source
 from pscp.endpoint.paths import is_pscps_own, to_bytes, to_text
 from pscp.jobs.commands import run_command
 from pscp.jobs.job import Job
@@ -48,18 +49,17 @@ def _expanded(typed: Location) -> list[Location]:
     if typed.is_remote:
         return [typed]
     path = os.path.expanduser(typed.path)
-    try:
-        found = [top.path for top in source.expand(typed.path, True)]
-    except failures.Refusal:
-        if not glob.has_magic(path):
-            return [Location(typed.text, path)]
-        _check_folder(path)
-        return []
+    found = [to_text(each) for each in sorted(glob.glob(source.as_glob(to_bytes(path))))]
     # A file named "*" is one of those that the pattern means, and would hide the others for ever.
-    matching = [to_text(each) for each in sorted(glob.glob(source.as_glob(to_bytes(path))))]
-    if path in matching:
-        found = [each for each in matching if not is_pscps_own(to_bytes(os.path.basename(each)))]
-    return [Location(typed.text, each) for each in found]
+    if path not in found and (os.path.lexists(path) or not glob.has_magic(path)):
+        return [Location(typed.text, path)]
+    if not found:
+        _check_folder(path)
+    return [
+        Location(typed.text, each)
+        for each in found
+        if not is_pscps_own(to_bytes(os.path.basename(each)))
+    ]
 
 
 def _check_folder(pattern: str) -> None:

@@ -1,7 +1,7 @@
 """Where the jobs stand: for each destination its last run, its last success, and what is behind.
 
 Not here: who starts jobs (timers.py), the page of all nights (page.py), one run (report.py), the
-options (../cli/run_status.py).
+options (../cli/run_jobs.py).
 Read next: timers.py.
 """
 
@@ -10,10 +10,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from pscp.jobs import words
+from pscp.jobs import report
 from pscp.jobs.history import History
 from pscp.jobs.job import Job
 from pscp.jobs.outcome import GOOD, DestinationRun, JobRun, Outcome
@@ -35,12 +35,20 @@ class Standing:
     next_s: float | None  # None: not known
     next_by: str  # "cron", or a timer's unit
     behind: str  # why it is not where it should be; "": it is
+    running: str  # " (process 123, since 02:15)", if a run is under way
 
 
 def standings(
-    jobs: Iterable[Job], history: History, timers: Mapping[str, Timer], now_s: float
+    jobs: Iterable[Job],
+    history: History,
+    timers: Mapping[str, Timer],
+    now_s: float,
+    running: Callable[[str], str] = lambda job: "",
 ) -> list[Standing]:
-    """Return where each job stands for each of its destinations, in the order of jobs.toml."""
+    """Return where each job stands for each of its destinations, in the order of jobs.toml.
+
+    `running` returns which process runs the job of a name.
+    """
     found = []
     for job in jobs:
         run, timer = history.last(job.name), timers.get(job.name)
@@ -54,7 +62,7 @@ def standings(
             if run and success_s is None:
                 reasons.append("never done")
             elif success_s is not None and now_s - success_s > late_s:
-                reasons.append(f"not done since {words.date(success_s)}")
+                reasons.append(f"not done since {report.date(success_s)}")
             standing = Standing(
                 job=job.name,
                 destination=destination,
@@ -64,6 +72,7 @@ def standings(
                 next_s=timer.next_s if timer else None,
                 next_by=timer.name if timer else "",
                 behind="; ".join(filter(None, reasons)),
+                running=running(job.name),
             )
             found.append(standing)
     return found
@@ -83,11 +92,18 @@ def table(found: Sequence[Standing]) -> list[str]:
     """Return the lines of --status."""
     heads = ("job", "destination", "last run", "outcome", "last success", "next", "behind")
     rows = [
-        (each.job, each.destination, words.date(each.last_run_s), each.outcome or "-",
-         words.date(each.last_success_s), f"{words.date(each.next_s)} {each.next_by}", each.behind)
+        (
+            each.job,
+            each.destination,
+            report.date(each.last_run_s),
+            f"running{each.running}" if each.running else each.outcome or "-",
+            report.date(each.last_success_s),
+            f"{report.date(each.next_s)} {each.next_by}",
+            each.behind,
+        )
         for each in found
-    ]  # fmt: skip
-    return words.columns([heads, *rows])
+    ]
+    return report.columns([heads, *rows])
 
 
 def as_json(found: Sequence[Standing]) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from pscp.jobs import metrics, report, systemd, words
+from pscp.jobs import metrics, report, systemd
 from pscp.jobs.history import History
 from pscp.jobs.job import Job
 from pscp.jobs.outcome import GOOD, JobRun, Outcome
@@ -69,9 +69,9 @@ class Teller(Watcher):
     def ended(self, job: Job, run: JobRun) -> None:
         self._watchdog.see(job.name, "ended")
         self._runs.append(run)
-        is_good = run.outcome in GOOD or run.is_skipped
+        is_quiet = run.is_skipped or (run.outcome in GOOD and not run.message)
         _to_journal(run)
-        if self._is_verbose or not is_good:
+        if self._is_verbose or not is_quiet:
             for line in report.lines(run):
                 self._note(line)
         for form, path in self._reports:
@@ -100,7 +100,7 @@ class Teller(Watcher):
 
 def _to_journal(run: JobRun) -> None:
     """Write a record for each destination, or of the run where it came to none."""
-    of_parts = [(part.destination, part.outcome, words.copied(part)) for part in run.destinations]
+    of_parts = [(part.destination, part.outcome, report.copied(part)) for part in run.destinations]
     for destination, outcome, text in of_parts or [("", run.outcome, run.message)]:
         fields = {"PSCP_JOB": run.job, "PSCP_RUN": run.run, "PSCP_OUTCOME": str(outcome)}
         if destination:

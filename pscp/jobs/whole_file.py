@@ -1,12 +1,13 @@
 """Writes a file that a reader finds whole: as it was before, or as it is now.
 
-Not here: what is written (report.py, metrics.py, page.py).
+Not here: what is written (report.py, metrics.py, page.py), the one step (../replacing.py).
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
+
+from pscp.replacing import replacing
 
 _DEVICES = ("/dev/", "/proc/")  # /dev/stdout leads to a file where a shell has redirected it
 
@@ -21,15 +22,5 @@ def write_whole(path: str, text: str) -> None:
         with open(os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY), "wb") as file:
             file.write(data)
         return
-    path = os.path.realpath(path)
-    new = os.path.join(os.path.dirname(path), f".pscp-run-{os.urandom(6).hex()}")
-    try:
-        with open(new, "xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(new, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(new)
-        raise
+    with replacing(os.path.realpath(path)) as file:
+        file.write(data)

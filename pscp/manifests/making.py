@@ -28,6 +28,7 @@ from pscp.manifests.trees import opened
 from pscp.options import Options
 from pscp.progress import Counters, Reporter, Result
 from pscp.progress import Failure as Reported
+from pscp.replacing import replacing
 from pscp.transfer.plan import Failure, cut
 from pscp.transfer.quick_check import There
 from pscp.transfer.spool import Spool
@@ -54,6 +55,12 @@ class Making:
             raise UsageError(f"--manifest {self._path}: {folder} is no folder that can be written")
         if options.sign is not None:
             signing.check_can_sign(options.sign)
+        try:
+            os.lstat(f"{self._path}.sig" if options.sign is not None else self._path)
+        except FileNotFoundError:
+            pass
+        except OSError as error:  # such as a name that is too long
+            raise UsageError(f"--manifest {self._path}: {error.strerror}") from None
 
     def close(self) -> None:
         self._good.close()
@@ -81,11 +88,8 @@ class Making:
         Raises CopyError where it cannot be written or signed.
         """
         begun = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        temporary = os.path.join(
-            os.path.dirname(self._path), f".{os.path.basename(self._path)}.{os.urandom(4).hex()}"
-        )
         try:
-            with open(temporary, "xb") as file:
+            with replacing(self._path) as file:
                 writing = _Writing(file, self._form, reporter, counters)
                 if self._form == formats.JSONL:
                     sources = [each.text for each in self._froms]
@@ -96,35 +100,20 @@ class Making:
                         Hashing(tree, looks_again=True).run(self._items(writing))
                 failed = len(result.failures) + len(writing.failures)
                 file.write(formats.end_line(self._form, writing.files, writing.bytes, failed))
-                file.flush()
-                os.fsync(file.fileno())
-            self._name(temporary)
+                with contextlib.suppress(FileNotFoundError):  # never one beside an earlier one's
+                    os.unlink(f"{self._path}.sig")
         except OSError as error:
             raise CopyError(
                 f"{self._path}: the manifest cannot be written: {error.strerror}",
                 "the files were copied; the same command again makes the manifest",
             ) from None
-        finally:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
+        if self._options.sign is not None:
+            signing.sign(self._options.sign, self._path, batch=self._options.batch)
         return dataclasses.replace(result, failures=(*result.failures, *writing.failures))
 
     def _items(self, writing: _Writing) -> Iterator[_Hashed]:
         for path, digest in self._good.take():
             yield _Hashed(path, digest, writing)
-
-    def _name(self, temporary: str) -> None:
-        """Give the manifest its name, and then its signature: never one beside an earlier one's."""
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(f"{self._path}.sig")
-        os.rename(temporary, self._path)
-        folder_fd = os.open(os.path.dirname(self._path) or ".", os.O_RDONLY)
-        try:
-            os.fsync(folder_fd)
-        finally:
-            os.close(folder_fd)
-        if self._options.sign is not None:
-            signing.sign(self._options.sign, self._path, batch=self._options.batch)
 
 
 class _Writing:

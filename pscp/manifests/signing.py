@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import IO
 
 from pscp.errors import BadManifest, CopyError, UsageError
+from pscp.replacing import replacing
 
 NAMESPACE = "pscp-manifest"  # so that no signature for something else passes for one of these
 _PATIENCE_S = 600.0  # a person types a passphrase, or touches a key
@@ -55,12 +56,8 @@ def sign(key: str, path: str, *, batch: bool) -> None:
             f"{path} was written, but not signed: {_last_line(done.stderr)}",
             f"ssh-keygen -Y sign -n {NAMESPACE} -f {key} {path} signs it",
         )
-    temporary = f"{path}.sig.{os.urandom(4).hex()}"
-    with open(temporary, "xb") as file:
+    with replacing(f"{path}.sig") as file:
         file.write(done.stdout)
-        file.flush()
-        os.fsync(file.fileno())
-    os.rename(temporary, f"{path}.sig")
 
 
 def verify(file: str, name: str, allowed: str | None, signer: str | None) -> str:

@@ -9,6 +9,7 @@ answers (endpoint/end.py), how DEST is read (endpoint/placing.py), who owns a co
 from __future__ import annotations
 
 import glob
+import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -36,7 +37,8 @@ from pscp.transfer.results import as_error
 _log = Log("transfer")
 _NONCE = re.compile("[0-9a-f]{8}")
 _EARLIER_MOST = 64  # as endpoint/fence.py keeps
-_NAMES_MOST_BYTES = 1 << 20  # a frame has room for that, and for what else is in it
+_NAMES_MOST_BYTES = 800 * 1024  # in a request; one that is longer by a name has room in a frame
+_BESIDE_NAME_BYTES = 12  # what a request has for each source beside its names
 _PAUSES_S = (1.0, 2.0, 4.0)  # before a request is made again, whose connection was lost
 
 
@@ -162,6 +164,11 @@ class Negotiation:
         self, agents: list[RemoteAgent], connections: Connections, paths: list[str]
     ) -> list[list[source.Top] | dict[str, object]]:
         """Return for each path the far end's sources, or its failure. Raises ProtocolError."""
+        if len(in_pieces(paths)) > 1:
+            raise errors.CopyError(
+                f"{len(paths)} sources at the far end have more names than a request (400 KiB)",
+                "name the folder that they are in; --include and --exclude choose in it",
+            )
         answer = self._ask(False, agents, requests.Expand(paths, glob=True), connections)
         try:
             return [
@@ -219,7 +226,6 @@ class Negotiation:
         """
         names = self.names
         relative.check_alone(names)
-        _check_room(names, [top.is_folder for top in tops])
         if self._options.transfer_test:
             self._ask_far(agents, requests.Ping())  # for the round trip's time
             return Agreement(placing.Target("", names, []))
@@ -233,12 +239,8 @@ class Negotiation:
             known=journal.runs,
             mkpath=self._options.mkpath,
         )
-        answer = self._ask(not self._request.is_push, agents, request)
         try:
-            root, there, existing, claim = answers.items(answer)
-            target = placing.Target(
-                answers.text(root), answers.texts(there), answers.texts(existing)
-            )
+            target, claim = self._target(agents, request)
             if len(target.names) != len(names):
                 raise ValueError("names")
             if claim is None:
@@ -252,6 +254,35 @@ class Negotiation:
         if claimed.earlier:  # a source that an earlier run was about to copy may have only a part
             target = target._replace(existing=target.names)
         return Agreement(target, nonce, claimed)
+
+    def _target(
+        self, agents: list[RemoteAgent], request: requests.Target
+    ) -> tuple[placing.Target, object]:
+        """Ask where the sources land, so many at once as a request has room for.
+
+        The first request claims that, and makes the folder. Raises what an answer of another shape
+        does: TypeError, ValueError.
+        """
+        found = list[Sequence[object]]()
+        pieces = in_pieces(request.names)
+        if len(pieces) > 1 and request.path and not request.path.endswith("/"):
+            request = request._replace(path=f"{request.path}/")  # a piece may have one name only
+        for piece in pieces:
+            its = request._replace(names=request.names[piece], folders=request.folders[piece])
+            if request.again is not None:
+                its = its._replace(again=(request.again[0], request.again[1][piece]))
+            if found:
+                its = its._replace(nonce="")
+            found.append(answers.items(self._ask(not self._request.is_push, agents, its)))
+        roots, names, existing, claims = zip(*found, strict=True)
+        if len(set(map(answers.text, roots))) > 1:
+            raise errors.DestinationError(f"{request.path} was replaced while the copy began")
+        target = placing.Target(
+            answers.text(roots[0]),
+            [name for each in names for name in answers.texts(each)],
+            [name for each in existing for name in answers.texts(each)],
+        )
+        return target, claims[0]
 
     def _claim(
         self, agents: list[RemoteAgent], request: requests.Claim, claimed: Claimed
@@ -339,16 +370,16 @@ def replace_dead(
         agents += connections.take(options, note)
 
 
-def _check_room(names: list[str], folders: list[bool]) -> None:
-    """Raise CopyError where the names of the sources do not fit into one request, and its answer.
+def in_pieces(names: list[str]) -> list[slice]:
+    """Return the pieces of the list that have room in one request each.
 
-    Both may have each name twice: what a run before made of them, and what is there already.
+    The request, and its answer, may have each name twice: what a run before made of it, and what
+    is there already.
     """
-    if len(to_json([names, names, folders])) > _NAMES_MOST_BYTES:
-        raise errors.CopyError(
-            f"{len(names)} sources have more names than one copy takes (512 KiB)",
-            "name the folder that they are in; --include and --exclude choose in it",
-        )
+    sizes = itertools.accumulate(2 * len(to_json(name)) + _BESIDE_NAME_BYTES for name in names)
+    grouped = itertools.groupby(size // _NAMES_MOST_BYTES for size in sizes)
+    ends = itertools.accumulate((len(list(group)) for _, group in grouped), initial=0)
+    return [slice(*each) for each in itertools.pairwise(ends)]
 
 
 def _checked_claim(answer: object) -> Claimed:

@@ -4,7 +4,8 @@ symbolic links it takes.
 What is left out is neither a failure nor skipped: as what --exclude leaves out, it is not
 counted. It is in the source all the same, so nothing may delete it at the destination.
 
-Not here: patterns (../filters.py), what the destination says about a file (resume.py).
+Not here: patterns (../filters.py), what the destination says about a file (resume.py), what
+has not settled (settled.py).
 """
 
 from __future__ import annotations

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import fcntl
 import hashlib
 import os
 import shlex
@@ -15,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from pscp import errors, state, stops
 from pscp.callbacks import log_notes
@@ -365,19 +364,14 @@ def _mark(source: Place, dest: Place) -> str:
 @contextlib.contextmanager
 def _alone(mark: str) -> Iterator[None]:
     """Raise CopyRunning if the same replication runs; not noticed without a state folder."""
-    folder = os.path.join(state.folder(), "zfs")
+    path = os.path.join(state.folder(), "zfs", f"{mark}.lock")
+    lock: IO[bytes] | None = None
     try:
-        os.makedirs(folder, exist_ok=True, mode=0o700)
-        lock = os.open(os.path.join(folder, f"{mark}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
+        lock = state.lock(path)
+    except BlockingIOError:
+        what = f"the same replication is already running{state.holder(path)}"
+        raise errors.CopyRunning(what) from None
     except OSError:
+        pass
+    with lock or contextlib.nullcontext():
         yield
-        return
-    try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            who = state.holder(os.path.join(folder, f"{mark}.lock"))
-            raise errors.CopyRunning(f"the same replication is already running{who}") from None
-        yield
-    finally:
-        os.close(lock)

@@ -63,8 +63,8 @@ A record's `threadName` is the lane. `logging.basicConfig(level=logging.INFO)` s
 `debug=True` adds ssh's `-v`. Their words may change; they are for people.
 """
 CALLS = (
-    pscp.copy, pscp.fan_out, pscp.JobTerms, pscp.Moves, pscp.verify, pscp.measure, pscp.clean,
-    pscp.replicate,
+    pscp.copy, pscp.fan_out, pscp.JobTerms, pscp.Moves, pscp.Settled, pscp.verify, pscp.measure,
+    pscp.clean, pscp.replicate,
     pscp.parse_location,
 )  # fmt: skip
 # The classes, with the heading that each group stands under.

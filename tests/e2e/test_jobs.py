@@ -29,11 +29,11 @@ from pscp.jobs.history import History, history_of
 from pscp.jobs.job import Job
 from pscp.jobs.lock import locked, state_path
 from pscp.jobs.outcome import JobRun, Outcome
-from pscp.jobs.settled import Settled
 from pscp.jobs.watching import Watcher
 from pscp.options import Options
 from pscp.progress import Counters, Failure, Result
 from pscp.selftest.servers import PrivateServer
+from pscp.transfer.settled import Settled
 
 MIB = 1024 * 1024
 
@@ -173,22 +173,23 @@ def test_young_files_wait_for_the_next_run(place: Place) -> None:
     assert (alone.outcome, alone.files_waiting) == (Outcome.NOTHING, 1)
 
 
-def test_files_settle_from_run_to_run(place: Place) -> None:
+def test_files_settle_from_run_to_run(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Though the clock is set back meanwhile."""
     now = [time.time(), 5000.0]
     look = functools.partial(Settled, wall=lambda: now[0], steady=lambda: now[1])
+    monkeypatch.setattr(copying, "Settled", look)
     place.fill("a", "grows")
     job = place.job(settled_for_s=60, min_age_s=60)
-    assert place.run_one(job, look=look).outcome == Outcome.NOTHING
+    assert place.run_one(job).outcome == Outcome.NOTHING
     now[0] -= 24 * 3600
     now[1] += 59
-    assert place.run_one(job, look=look).files_waiting == 2
+    assert place.run_one(job).files_waiting == 2
     place.fill("grows", size=2000)
     now[1] += 1
-    run = place.run_one(job, look=look)
+    run = place.run_one(job)
     assert (run.outcome, run.files_waiting, place.arrived()) == (Outcome.DONE, 1, {"a"})
     now[1] += 60
-    assert place.run_one(job, look=look).files_waiting == 0
+    assert place.run_one(job).files_waiting == 0
     assert place.arrived() == {"a", "grows"}
 
 
@@ -559,6 +560,7 @@ def test_a_full_disk_for_history_and_state_stops_no_copy(
         place.fill("c")
         run = runner.run([place.job(settled_for_s=1)], history, place.config)[0]
         assert run.files_waiting == 3
+        assert run.message.endswith("cannot be written: what has settled is not kept")
         assert runner.run([place.job()], history, place.config)[0].outcome == Outcome.DONE
         assert place.arrived() == {"a", "b", "c"}
         assert notes and all("full" in note for note in notes), notes

@@ -34,7 +34,7 @@ from e2e.test_docs import script
 from e2e.ways import COMMAND_S, Ran
 from e2e.world import ROOT, put_program
 from pscp.jobs.config import load
-from pscp.jobs.outcome import EXIT_CODES
+from pscp.jobs.outcome import Outcome
 from pscp.selftest.servers import ADDRESS, PrivateServer
 
 EXAMPLES = ROOT / "examples"
@@ -484,7 +484,7 @@ def check_cron_morning(machine: Machine, text: str, finished: dict[str, bytes]) 
 def test_the_table_of_exit_codes_has_each() -> None:
     shown = (ROOT / "docs" / PAGE).read_text()
     codes = [int(code) for code in re.findall(r"^\| (\d) \|", shown, re.MULTILINE)]
-    assert sorted(codes) == sorted(EXIT_CODES.values())
+    assert sorted(codes) == sorted(each.exit_code for each in Outcome)
 
 
 def test_the_jobs_that_pages_show_are_sound(tmp_path: Path) -> None:

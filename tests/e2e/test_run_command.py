@@ -184,7 +184,7 @@ def test_wrong_use_is_told_in_a_line(world: World) -> None:
     for words, said in (
         (("record",), "pscp-run: there is no job 'record'\n          did you mean records?\n"),
         (("x*",), "pscp-run: there is no job 'x*'\n          jobs: records\n"),
-        (("--list", "--dry-run"), "pscp-run: --list and --dry-run do not go together\n"),
+        (("--list", "-n"), "pscp-run: -n/--dry-run: not allowed with argument --list\n"),
         (("--json",), "pscp-run: --json and --html go with --status\n"),
         (("--if-running", "x"), "pscp-run: --if-running: invalid choice"),
         (("--report", "pdf", "x"), "pscp-run: --report pdf: a report is one of json, text, html\n"),
@@ -218,14 +218,15 @@ def test_where_the_file_is_found(world: World, monkeypatch: pytest.MonkeyPatch) 
     assert "xdg  h:x" in world.run("pscp-run", "--list").out
 
 
-def test_without_pydantic_it_says_what_to_install(world: World) -> None:
+@pytest.mark.parametrize("package", ["pydantic", "jinja2"])
+def test_without_a_package_it_says_what_to_install(world: World, package: str) -> None:
     folder = world.here / "hidden"
     folder.mkdir()
-    (folder / "pydantic.py").write_text("raise ModuleNotFoundError(name='pydantic')")
+    (folder / "sitecustomize.py").write_text(f"import sys; sys.modules['{package}'] = None")
     ran = world.shell(f"PYTHONPATH={folder} pscp-run --list")
     assert (ran.code, ran.out) == (2, "")
     assert ran.err == (
-        "pscp-run: pydantic is not installed\n"
+        f"pscp-run: {package} is not installed\n"
         "          pip install 'pscp[jobs]' brings what jobs need\n"
     )
     assert world.shell(f"PYTHONPATH={folder} pscp-run --help; pscp --version").code == 0
@@ -242,6 +243,11 @@ def test_a_dry_run_lists_and_copies_nothing(world: World) -> None:
     """
     ran = told(world, text, "--dry-run")
     assert (ran.code, sorted(ran.out.splitlines())) == (0, sorted(NAMES * 2)), ran.err
+    gone = text.replace("job.a", "job.c").replace("job.b", "job.d")
+    gone = gone.replace("records [[]1]", "gone")
+    ran = told(world, gone + text, "--dry-run")  # what one job lacks ends no other's list
+    assert (ran.code, sorted(ran.out.splitlines())) == (1, sorted(NAMES * 2)), ran.err
+    assert ran.err.count(f"{world.here}/gone: No such file or directory") == 1
     assert names_in(world.there / "one") == names_in(world.there / "two words") == []
 
 

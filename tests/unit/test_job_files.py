@@ -17,10 +17,9 @@ from hypothesis import strategies as st
 from pscp import errors
 from pscp.jobs import sources
 from pscp.jobs.job import Job, Span
-from pscp.jobs.limits import covers, limit_at, limit_of
 from pscp.jobs.outcome import CommandRun
-from pscp.jobs.settled import Settled
 from pscp.options import Options
+from pscp.transfer.settled import Settled
 
 HOUR_S, DAY_MIN = 3600.0, 24 * 60
 minutes = st.integers(0, DAY_MIN - 1)
@@ -150,7 +149,9 @@ def test_another_machine_knows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert machine.looks(file, settled_for_s=60) == set()
 
 
-@pytest.mark.parametrize("known", [None, 7, [], {"at": 1}, {"at": "x", "apart": 0, "stepped": 0}])
+@pytest.mark.parametrize(
+    "known", [None, 7, [], {"at_s": 1}, {"host": "a", "boot": "0", "at_s": "x"}]
+)
 def test_a_state_that_makes_no_sense_is_none(known: object) -> None:
     machine = Machine()
     machine.kept = known
@@ -196,27 +197,35 @@ def test_asked_twice_in_a_run_the_answer_is_the_same() -> None:
 # --- limits
 
 
+def limit_of(job: Job, at: time.struct_time) -> int | None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(time, "localtime", lambda: at)
+        return job.limit_now()
+
+
 @given(minutes, minutes, minutes)
 def test_a_span_holds_from_its_begin_until_before_its_end(begin: int, end: int, at: int) -> None:
     span = Span(begin, end, 1)
     if begin < end:
-        assert covers(span, at) == (begin <= at < end)
+        assert span.covers(at) == (begin <= at < end)
     elif begin > end:
-        assert covers(span, at) == (at >= begin or at < end)
+        assert span.covers(at) == (at >= begin or at < end)
     else:
-        assert covers(span, at)
-    assert covers(span, begin)
+        assert span.covers(at)
+    assert span.covers(begin)
 
 
 @given(minutes, minutes)
 def test_a_day_may_end_at_24_00(begin: int, at: int) -> None:
-    assert covers(Span(begin, DAY_MIN, 1), at) == (at >= begin)
+    assert Span(begin, DAY_MIN, 1).covers(at) == (at >= begin)
 
 
 def test_the_first_span_wins_and_outside_the_option_holds() -> None:
     spans = (Span(60, 120, 10), Span(90, 180, None), Span(0, DAY_MIN // 2, 30))
-    found = [limit_at(minute, spans, 5) for minute in (60, 119, 120, 179, 180, 800)]
-    assert found == [10, 10, None, None, 30, 5]
+    job = Job("j", (), limit=spans, options=Options(limit_kbit_s=5))
+    times = (time.struct_time((2026, 1, 1, *divmod(minute, 60), 0, 0, 0, 0))
+             for minute in (60, 119, 120, 179, 180, 800))  # fmt: skip
+    assert [limit_of(job, each) for each in times] == [10, 10, None, None, 30, 5]
 
 
 def test_the_local_clock_decides_through_a_change_to_summer_time(
@@ -229,7 +238,7 @@ def test_the_local_clock_decides_through_a_change_to_summer_time(
         spring = 1774746000  # 2026-03-29 02:00 CET, which is 03:00 CEST
         autumn = 1792890000 - HOUR_S  # 2026-10-25 02:00 CEST; an hour later it is 02:00 CET
         at = [spring - 1, spring, autumn - 1, autumn, autumn + HOUR_S, autumn + 2 * HOUR_S]
-        found = [limit_of(job, lambda s=s: time.localtime(s))() for s in at]  # type: ignore[misc]
+        found = [limit_of(job, time.localtime(each)) for each in at]
         assert found == [9, 9, 9, 7, 7, 9]
     finally:
         monkeypatch.undo()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
 import os
 import sqlite3
 import subprocess
@@ -24,13 +23,11 @@ from pscp.counters import Counters
 from pscp.deliveries import Delivery, side_by_side
 from pscp.jobs.attempts import MAX_PAUSE_S, Attempts, pauses
 from pscp.jobs.commands import run_command
-from pscp.jobs.copying import in_parts
 from pscp.jobs.history import KILLED, VERSION, History
 from pscp.jobs.job import Job
 from pscp.jobs.lock import locked, state_path
 from pscp.jobs.outcome import DestinationRun, JobRun, Outcome, exit_code
 from pscp.jobs.runner import ordered
-from pscp.locations import Location
 from pscp.progress import Failure, Result
 
 # --- order
@@ -521,17 +518,3 @@ def test_the_exit_code_is_that_of_the_worst(outcomes: list[Outcome], code: int) 
     skipped = job_run(9, outcome=Outcome.LOCKED, is_skipped=True)
     assert exit_code([*runs, skipped]) == code
     assert skipped.exit_code == 0
-
-
-@given(st.lists(st.tuples(st.sampled_from(["a", "é", "\n", "a/"]), st.integers(1, 4000))))
-def test_too_many_sources_are_copied_in_parts(made: list[tuple[str, int]]) -> None:
-    """Each part has room for its names, whatever they are; all are there once, in their order."""
-    paths = [f"{text * times}{number}"[-4096:] for number, (text, times) in enumerate(made)]
-    sources = [Location(path, path) for path in paths]
-    parts = in_parts(sources)
-    assert [each for part in parts for each in part] == sources
-    for part in parts:
-        names = [each.path for each in part]
-        assert len(json.dumps([names, names, [False] * len(part)])) < 1 << 20
-    twice = [Location("x/0", "x/0"), *sources, Location("y/0", "y/0")]
-    assert in_parts(twice) == [twice]

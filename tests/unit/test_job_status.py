@@ -266,7 +266,7 @@ def luminance(colour: str) -> float:
 
 
 def test_texts_have_contrast_in_light_and_dark() -> None:
-    base = (Path(pscp.jobs.__file__).parent / "templates" / "base.html").read_text()
+    base = (Path(pscp.jobs.__file__).parent / "templates" / "report.html").read_text()
     themes = [
         dict(re.findall(r"--([\w-]+): (#\w+)", block))
         for block in re.findall(r":root \{(.*?)\}", base, re.DOTALL)

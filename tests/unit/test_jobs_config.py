@@ -344,13 +344,14 @@ depends-on = ["c", "d"]
 sources = [
     "/s",   # a comment with " in it
     '''
-/t''', 5,
+/t''',
+    5,
 ]
 destinations = "h:c"
 depends-on = "b"
 """
     found = mistakes(tmp_path, text)
-    assert [line for line, _ in found] == [2, 3, 8, 10, 14, 15, 15, 21], found
+    assert [line for line, _ in found] == [2, 3, 8, 10, 14, 15, 15, 22], found
     assert "defaults.port: the port must be 1 to 65535, not 70000" in [what for _, what in found]
 
 
@@ -436,9 +437,9 @@ v = 'x'
     lines = lines_of(text)
     document = tomllib.loads(text)
     assert {place: line for place, line in lines.items() if place[:1] == ("t",)} == {
-        ("t",): 2, ("t", "list"): 3, ("t", "list", 0): 4, ("t", "list", 1): 4, ("t", "list", 2): 6,
-        ("t", "list", 2, "x"): 6, ("t", "list", 2, "x", 0): 6, ("t", "list", 2, "x", 1): 7,
-        ("t", "list", 3): 7, ("t", "list", 3, 0): 7, ("t", "date"): 9, ("t", 'é"'): 10,
+        ("t",): 2, ("t", "list"): 3, ("t", "list", 0): 4, ("t", "list", 1): 4, ("t", "list", 2): 4,
+        ("t", "list", 2, "x"): 4, ("t", "list", 2, "x", 0): 4, ("t", "list", 2, "x", 1): 4,
+        ("t", "list", 3): 4, ("t", "list", 3, 0): 4, ("t", "date"): 9, ("t", 'é"'): 10,
         ("t", "u"): 13, ("t", "u", "v"): 14, ("t", "w"): 15,
     }  # fmt: skip
     assert lines["a", "b c", "d"] == lines["a",] == 1

@@ -28,9 +28,11 @@ from pscp.endpoint import (
     wire,
 )
 from pscp.endpoint.requests import Pieces, Words
+from pscp.endpoint.wire import to_json
 from pscp.sftp import end as sftp_end
 from pscp.sftp import mirror as sftp_mirror  # noqa: F401 - adds its answers
 from pscp.sftp import moving as sftp_moving  # noqa: F401
+from pscp.transfer.negotiation import in_pieces
 
 # What only some copies ask: of modules that the agent gets when such a copy begins.
 OF_A_COPY = [*listings.OF_SOURCE, *listings.OF_SINK]
@@ -190,3 +192,14 @@ def test_either_end_answers_every_request() -> None:
     agents_alone |= {*OF_MODULES[2].REQUESTS}
     without_sftp = agents_alone | {*requests.OF_STREAM, *OF_A_COPY}
     assert sftp_end.ANSWERS.keys() | {requests.Pack} == set(KINDS) - without_sftp
+
+
+@given(st.lists(st.tuples(st.sampled_from(["a", "é", "\n", "\udcff"]), st.integers(1, 255))))
+def test_any_number_of_names_goes_in_pieces(made: list[tuple[str, int]]) -> None:
+    """Each piece has room for its names, whatever they are; all are there once, in their order."""
+    names = [f"{text * times}{number}" for number, (text, times) in enumerate(made)] * 40
+    pieces = [names[piece] for piece in in_pieces(names)]
+    assert [name for piece in pieces for name in piece] == names
+    for piece in pieces:
+        assert piece
+        assert len(to_json([piece, piece, [False] * len(piece)])) < 1 << 20
