@@ -8,7 +8,8 @@ from __future__ import annotations
 import contextlib
 import os
 
-_DEVICES = ("/dev/", "/proc/")  # /dev/stdout leads to a file where a shell has redirected it
+# These may lead to a file, where a shell has redirected them; other devices are seen to be none.
+_DEVICES = ("/dev/std", "/dev/fd/", "/proc/")
 
 
 def write_whole(path: str, text: str) -> None:
