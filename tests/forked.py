@@ -187,6 +187,8 @@ def serve(fd: int) -> None:
     from pscp.connect import bootstrap
 
     bootstrap.bundle()
+    for name in bootstrap.COPY_MODULES:
+        bootstrap._text(name)
     gc.freeze()
     assert threading.active_count() == 1
     asking = socket.socket(fileno=fd)
