@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import os
 import re
 import secrets
@@ -20,7 +21,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
@@ -43,7 +44,7 @@ from pscp.selftest.servers import EmbeddedServer, PrivateServer, SshdServer, fin
 
 # An example may take long on a busy machine; that says nothing about what is tested. They are
 # others in every run, so that fewer than hypothesis' 100 find as much.
-EXAMPLES = int(os.environ.get("PSCP_CORE_EXAMPLES", 40))
+EXAMPLES = int(os.environ.get("PSCP_CORE_EXAMPLES", 20))
 hypothesis.settings.register_profile("pscp", deadline=None, max_examples=EXAMPLES)
 hypothesis.settings.load_profile("pscp")
 
@@ -118,6 +119,17 @@ def pytest_configure(config: pytest.Config) -> None:
     # What a test starts would ignore what we were started to ignore (nohup, &), and tests send it.
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keep Python's collector from looking again and again at ten thousand tests, which stay."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -4,6 +4,8 @@ Those of a folder that took longest in the last run come first, and the quick fo
 the workers end together. There are more workers than processors, since many tests wait for logins.
 What fails is tried once more, alone; twice is a failure. What passes then is named in the last
 lines: it has a cause, in the test or in pscp. Before them come the tests that took longest.
+Where memory has room for it, what the tests write is kept there: a third of what the kernel did
+for them was to make and to sync files.
 
 Not here: what scripts/test checks besides. Read next: conftest.py.
 """
@@ -28,6 +30,8 @@ CACHE = HERE.parent / ".pytest_cache" / "workers"
 SECONDS = HERE.parent / ".pytest_cache" / "seconds.json"  # of each file, in the last run
 WORKERS = 2 + (os.cpu_count() or 1)
 SHOWN = 20
+MEMORY = "/dev/shm"
+ROOM_BYTES = 4 << 30  # workers take a tenth of it, each test's folder being removed when it passes
 # In this order, so that a worker keeps what is shared in a folder; first those of few long files.
 FOLDERS = ("zfs", "conformance", "model", "faults", "e2e")
 
@@ -154,13 +158,25 @@ def tell_seconds(folder: Path) -> None:
         print(f"{seconds:7.1f} s  {name}", file=sys.stderr)
 
 
+def is_roomy(folder: str) -> bool:
+    """Tell whether the tests' files have room there, of which some are programs."""
+    try:
+        now = os.statvfs(folder)
+    except OSError:
+        return False
+    has_room = now.f_bavail * now.f_frsize >= ROOM_BYTES
+    return has_room and not now.f_flag & os.ST_NOEXEC and os.access(folder, os.W_OK)
+
+
 def main() -> int:
     os.chdir(HERE.parent)
     shutil.rmtree(CACHE, ignore_errors=True)
     CACHE.mkdir(parents=True)
     again: list[str] = []
     has_failed = False
-    with tempfile.TemporaryDirectory(prefix="pscp-tests-") as folder:
+    where = MEMORY if is_roomy(MEMORY) else None
+    with tempfile.TemporaryDirectory(prefix="pscp-", dir=where) as folder:
+        os.environ["TMPDIR"] = folder
         queue = Queue(Path(folder))
         queue.fill(ordered())
         for number in run_all(queue):

@@ -109,6 +109,7 @@ def _packed(names: Sequence[str]) -> str:
     return base64.b64encode(zlib.compress(json.dumps(texts).encode("ascii"), 9)).decode("ascii")
 
 
+@functools.cache
 def _text(module: str) -> bytes:
     """Return the module's text without comments, docstrings and types; lines keep their numbers.
 

@@ -9,7 +9,8 @@ import os
 
 from pscp.replacing import replacing
 
-_DEVICES = ("/dev/", "/proc/")  # /dev/stdout leads to a file where a shell has redirected it
+# These may lead to a file, where a shell has redirected them; other devices are seen to be none.
+_DEVICES = ("/dev/std", "/dev/fd/", "/proc/")
 
 
 def write_whole(path: str, text: str) -> None:

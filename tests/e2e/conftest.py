@@ -116,3 +116,16 @@ def powerless(way: Way, make_sshd: MakeServer, shell_that: ShellThat) -> Way:
     prefix = " ".join(POWERLESS)
     server = make_sshd(shell=shell_that(f'exec {prefix} /bin/sh "$@"'))
     return dataclasses.replace(way, server=server, session=None, prefix=POWERLESS)
+
+
+@pytest.fixture
+def other_disk(tmp_path: Path) -> Iterator[Path]:
+    """An empty folder on another file system than the tests'."""
+    for disk in ("/dev/shm", "/var/tmp", "/run"):
+        if os.access(disk, os.W_OK) and os.stat(disk).st_dev != tmp_path.stat().st_dev:
+            folder = Path(disk, f"pscp-test-{os.getpid()}")
+            folder.mkdir()
+            yield folder
+            shutil.rmtree(folder)
+            return
+    pytest.fail("there is no other file system to write to")

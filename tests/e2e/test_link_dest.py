@@ -226,15 +226,13 @@ def test_a_source_with_a_name_of_its_own(way: Way) -> None:
     assert linked(way) == {"data/sub/f"}
 
 
-def test_no_such_folder_and_another_file_system(way: Way) -> None:
+def test_no_such_folder_and_another_file_system(way: Way, other_disk: Path) -> None:
     fill(way)
     night(way, 1)
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as far:
-        if os.stat(far).st_dev == way.destination.stat().st_dev:
-            unavailable("/dev/shm is no file system of its own")
-        shutil.copytree(way.destination / "1", far, dirs_exist_ok=True, symlinks=True)
-        words = ("-a", "--link-dest=../gone", f"--link-dest={far}")
-        ended = way.command(*words, names=["."], to="2/")
+    far = other_disk / "1"
+    shutil.copytree(way.destination / "1", far, symlinks=True)
+    words = ("-a", "--link-dest=../gone", f"--link-dest={far}")
+    ended = way.command(*words, names=["."], to="2/")
     assert ended.code == 0, ended.err
     assert "pscp: --link-dest ../gone: No such file or directory, so" in ended.err
     assert f"pscp: --link-dest {far}: Invalid cross-device link, so" in ended.err

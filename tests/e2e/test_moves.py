@@ -333,19 +333,6 @@ def test_another_file_system_is_refused(push: Way, begin: Begin, other_disk: Pat
     assert files_of(push.source) == set() and files_of(other_disk) == {"d"}
 
 
-@pytest.fixture
-def other_disk(tmp_path: Path) -> Iterator[Path]:
-    """An empty folder on another file system than the tests'."""
-    for disk in ("/dev/shm", "/var/tmp", "/run"):
-        if os.access(disk, os.W_OK) and os.stat(disk).st_dev != tmp_path.stat().st_dev:
-            folder = Path(disk, f"pscp-test-{os.getpid()}")
-            folder.mkdir()
-            yield folder
-            shutil.rmtree(folder)
-            return
-    pytest.fail("there is no other file system to write to")
-
-
 # --- what makes no sense
 
 

@@ -6,6 +6,7 @@ Not here: the fixtures (../conftest.py). Read next: paramiko_server.py, logins.p
 from __future__ import annotations
 
 import atexit
+import fcntl
 import functools
 import os
 import re
@@ -191,5 +192,9 @@ def built_go_server() -> Path:
         "GOCACHE": str(GO_CACHE), "GOTOOLCHAIN": "local", "CGO_ENABLED": "0",
     }  # fmt: skip
     argv = ["go", "build", "-o", str(program), str(HERE / "go" / "main.go")]
-    subprocess.run(argv, env=environment, stdin=subprocess.DEVNULL, check=True)
+    GO_CACHE.mkdir(parents=True, exist_ok=True)
+    # The first compiles Go's own packages, for 40 CPU-s; other workers wait, and have them then.
+    with open(GO_CACHE / "pscp-lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        subprocess.run(argv, env=environment, stdin=subprocess.DEVNULL, check=True)
     return program

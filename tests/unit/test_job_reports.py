@@ -9,6 +9,7 @@ import dataclasses
 import json
 import os
 import re
+import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -180,6 +181,12 @@ def test_a_device_stays_one(tmp_path: Path) -> None:
     (tmp_path / "null").symlink_to("/dev/null")
     whole_file.write_whole(str(tmp_path / "null"), "x")
     assert Path("/dev/null").is_char_device() and (tmp_path / "null").is_char_device()
+
+
+def test_a_file_in_memory_is_a_file() -> None:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        whole_file.write_whole(f"{folder}/page.html", "x")
+        assert Path(folder, "page.html").read_text() == "x"
 
 
 # --- metrics
