@@ -184,11 +184,11 @@ def serve(fd: int) -> None:
     for found in pkgutil.walk_packages(pscp.__path__, "pscp."):
         if not found.name.endswith("__main__"):
             importlib.import_module(found.name)
-    from pscp.connect import bootstrap
+    from pscp.connect import agent_program
 
-    bootstrap.bundle()
-    for name in bootstrap.COPY_MODULES:
-        bootstrap._text(name)
+    agent_program.bundle()
+    for name in agent_program.COPY_MODULES:
+        agent_program._text(name)
     gc.freeze()
     assert threading.active_count() == 1
     asking = socket.socket(fileno=fd)

@@ -42,12 +42,10 @@ def content(size: int = BIG_BYTES) -> bytes:
 
 def with_short_grace() -> str:
     """What is sent to the far end for a stream, with less patience."""
-    text = agent_program._text
-    agent_program._text = lambda module: text(module).replace(*SHORT)
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        text = agent_program._text
+        patch.setattr(agent_program, "_text", lambda module: text(module).replace(*SHORT))
         return agent_program.stream_modules.__wrapped__()
-    finally:
-        agent_program._text = text
 
 
 # The command, with less patience at the far end as well.
