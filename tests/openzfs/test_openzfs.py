@@ -20,8 +20,8 @@ from zfs.test_over_ssh import amidst
 from openzfs.machine import HOST, Machine, VmPool
 from pscp.option_fields import ReplicateFields
 
-LARGE = 12_000_000
-CUT = 5_000_000
+LARGE = 4_000_000
+CUT = 2_000_000
 
 
 def get(ends: Ends, name: str, *properties: str) -> list[str]:
