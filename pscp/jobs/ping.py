@@ -10,10 +10,10 @@ Not here: what the report says (report.py), which URLs may be given (schema.py).
 from __future__ import annotations
 
 import http.client
+import threading
 import urllib.error
 import urllib.parse
 import urllib.request
-from concurrent.futures import Future, ThreadPoolExecutor
 
 PATIENCE_S = 10.0  # for all pings of a run that are still under way at its end
 _ANSWER_S = 4.0  # for one answer: two attempts fit
@@ -25,8 +25,8 @@ class Pings:
 
     def __init__(self, url: str) -> None:
         self._url = urllib.parse.urlsplit(url)
-        # One after the other: a start that came after the end would stand for a run under way.
-        self._sender = ThreadPoolExecutor(1, "ping")
+        self._last: threading.Thread | None = None
+        self._why = ""  # the last one failed; written by its thread
 
     def start(self) -> None:
         self._send("/start", "")
@@ -34,16 +34,22 @@ class Pings:
     def end(self, exit_code: int, body: str) -> str:
         """Tell how the run ended; return "", or why nobody heard it."""
         last = self._send(f"/{exit_code}" if exit_code else "", body)
-        self._sender.shutdown(wait=False)
-        try:
-            return last.result(PATIENCE_S)
-        except TimeoutError:
-            return "no answer in time"
+        last.join(PATIENCE_S)
+        return "no answer in time" if last.is_alive() else self._why
 
-    def _send(self, suffix: str, body: str) -> Future[str]:
+    def _send(self, suffix: str, body: str) -> threading.Thread:
         path = self._url.path.rstrip("/") + suffix if suffix else self._url.path
-        url = self._url._replace(path=path).geturl()
-        return self._sender.submit(lambda: _post(url, body) and _post(url, body))
+        url, before = self._url._replace(path=path).geturl(), self._last
+
+        def run() -> None:
+            if before is not None:
+                before.join()  # a start that came after the end would stand for a run under way
+            self._why = _post(url, body) and _post(url, body)
+
+        # A daemon: a server that answers a byte at a time keeps no run from ending.
+        self._last = threading.Thread(target=run, name="ping", daemon=True)
+        self._last.start()
+        return self._last
 
 
 def _post(url: str, body: str) -> str:

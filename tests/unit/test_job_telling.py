@@ -11,6 +11,8 @@ import json
 import os
 import socket
 import struct
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -107,14 +109,20 @@ def test_no_start_comes_after_the_end(monitor: Monitor) -> None:
     assert [path for path, _ in monitor.posts] == ["/check/start?rid=1", "/check?rid=1"]
 
 
-def test_a_server_that_never_answers_is_not_waited_for(
-    monitor: Monitor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ping, "PATIENCE_S", TICK_S)
+NEVER_ANSWERED = f"""
+import sys
+from pscp.jobs import ping
+ping.PATIENCE_S, ping._ANSWER_S = {TICK_S}, 1e6
+pings = ping.Pings(sys.argv[1])
+pings.start()
+print(pings.end(1, "failed"))
+"""
+
+
+def test_a_server_that_never_answers_keeps_no_run_from_ending(monitor: Monitor) -> None:
     monitor.answers.clear()
-    pings = ping.Pings(monitor.url)
-    pings.start()
-    assert pings.end(1, "failed") == "no answer in time"
+    command = [sys.executable, "-c", NEVER_ANSWERED, monitor.url]
+    assert subprocess.run(command, capture_output=True).stdout == b"no answer in time\n"
 
 
 def test_a_server_that_answers_too_late_is_told_of(
