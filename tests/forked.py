@@ -29,6 +29,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import traceback
 from collections.abc import Mapping, Sequence
@@ -240,6 +241,7 @@ def _be(asked: dict[str, Any], fds: list[int]) -> NoReturn:
         sys.stdin, sys.stdout, sys.stderr = _files()
         os.environ.clear()
         os.environ.update(asked["env"])
+        tempfile.tempdir = None  # it may be that of a test long ago
         status = _status(*_program(asked["argv"][1:]))
         threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()
