@@ -138,6 +138,12 @@ class Counters:
         with self._lock:
             return replace(self, large={n: replace(each) for n, each in self.large.items()})
 
+    def __add__(self, other: Counters) -> Counters:
+        """Return what two copies have done together; `other` is the one that goes on."""
+        counted = (name for name in Deltas.__annotations__ if not name.startswith("lanes_"))
+        summed = {name: getattr(self, name) + getattr(other, name) for name in counted}
+        return replace(other.snapshot(), **summed, verified=self.verified and other.verified)
+
     def as_dict(self) -> dict[str, object]:
         counted = [each.name for each in fields(self) if each.init and each.name not in _NO_NUMBERS]
         return {name: getattr(self, name) for name in counted}

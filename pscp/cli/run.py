@@ -1,14 +1,12 @@
 """The command pscp-run: which jobs of which file, and what is to be done with them.
 
-Not here: the file (../jobs/config.py), the lines of --explain (../jobs/explain.py), how jobs are
-run, where they stand, and whether their destinations are ready (run_jobs.py).
+Not here: the file (../jobs/config.py), what is done with its jobs (run_jobs.py).
 Read next: ../jobs/config.py.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import difflib
 import fnmatch
 import importlib.util
@@ -18,11 +16,11 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pscp.cli import copy, zfs
+from pscp.cli import copy
 from pscp.cli.arguments import Parser
-from pscp.errors import Interrupted, PscpError, UsageError
-from pscp.jobs.job import IF_RUNNING, Command, Job
-from pscp.terminal_text import complain, write_line
+from pscp.errors import UsageError
+from pscp.jobs.job import IF_RUNNING
+from pscp.terminal_text import write_line
 
 if TYPE_CHECKING:
     from pscp.jobs.config import Config
@@ -90,30 +88,21 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _act(words: list[str]) -> int:
-    values, names = make_parser().read(words)
-    what = values.pop("what", "run")
-    if {"json", "html"} & values.keys() and what != "status":
+    given, patterns = make_parser().read(words)
+    what = given.pop("what", "run")
+    if {"json", "html"} & given.keys() and what != "status":
         raise UsageError("--json and --html go with --status")
-    if what != "run" and "reports" in values:
+    if what != "run" and "reports" in given:
         raise UsageError("--report is of jobs that are run")
-    for form, _ in values.get("reports", ()):
+    for form, _ in given.get("reports", ()):
         if form not in FORMS:
             raise UsageError(f"--report {form}: a report is one of {', '.join(FORMS)}")
-    config = read_config(values.pop("config", None))
+    config = read_config(given.get("config"))
     if config is None:
         return UsageError.exit_code
-    command = Command(tuple(chosen(names, config.jobs)), **values)
-    return _do(what, config, command)
+    from pscp.cli.run_jobs import act  # here: read_config() says what it needs
 
-
-def _do(what: str, config: Config, command: Command) -> int:
-    from pscp.cli import run_jobs  # here: read_config() says what it needs
-
-    acts = {"run": run_jobs.run_jobs, "check": run_jobs.check_all, "status": run_jobs.show_status}
-    if what in acts:
-        return acts[what](config, command)
-    shows = {"list": show_jobs, "explain": explain, "dry-run": dry_run}
-    return shows[what]([config.jobs[name] for name in command.jobs])
+    return act(what, config, chosen(patterns, config.jobs), given)
 
 
 def read_config(given: str | None) -> Config | None:
@@ -157,61 +146,3 @@ def chosen(patterns: Sequence[str], names: Iterable[str]) -> list[str]:
             raise UsageError(f"there is no job {pattern!r}", hint)
         found.update(matching)
     return [name for name in known if name in found]
-
-
-def show_jobs(jobs: Sequence[Job]) -> int:
-    from pscp.jobs.report import columns
-
-    rows = [("job", "sources", "destinations", "depends on"), *map(_row, jobs)]
-    for line in columns(rows):
-        write_line(sys.stdout, line)
-    return 0
-
-
-def _row(job: Job) -> tuple[str, str, str, str]:
-    listed = job.sources_from or " ".join(job.sources_command)
-    sources = ", ".join(job.sources or job.datasets) or f"what {listed} lists"
-    return job.name, sources, ", ".join(job.destinations), ", ".join(job.depends_on)
-
-
-def explain(jobs: Sequence[Job]) -> int:
-    from pscp.jobs.explain import lines
-
-    for job in jobs:
-        texts = [f"# {job.name}", *lines(job)] if len(jobs) > 1 else lines(job)
-        with contextlib.suppress(OSError):  # `head` has seen enough
-            print(*texts, sep="\n", flush=True)  # as a shell is to read it
-    return 0
-
-
-def dry_run(jobs: Sequence[Job]) -> int:
-    """List what the jobs would copy, and return the highest exit code."""
-    highest = 0
-    for job in jobs:
-        try:
-            highest = max(highest, _dry_run(job))
-        except PscpError as error:
-            complain(error, "pscp-run")
-            highest = max(highest, error.exit_code)
-        if highest >= Interrupted.exit_code:
-            break
-    return highest
-
-
-def _dry_run(job: Job) -> int:
-    from pscp.jobs.explain import argv
-    from pscp.jobs.sources import find
-
-    highest = 0
-    found = [] if job.datasets else find(job, lambda ran: None)
-    sources = [place.text if place.is_remote else place.path for place in found]
-    for destination in job.destinations if sources or job.datasets else ():
-        write_line(sys.stderr, f"pscp-run: {job.name}: to {destination}")
-        for name, *words in argv(job, destination, sources, "--dry-run", "--"):
-            main = zfs.main if name == "pscp-zfs" else copy.main
-            # A manifest is of what was copied.
-            words = [word for word in words if not word.startswith(("--manifest", "--sign="))]
-            highest = max(highest, main(words))
-            if highest >= Interrupted.exit_code:
-                return highest
-    return highest

@@ -1,47 +1,62 @@
-"""What pscp-run does with the jobs of a sound file: runs them, --status, --check.
+"""What pscp-run does with the jobs of a sound file: it runs them, or shows something of them.
 
 Not here: the command line (run.py), the runs themselves (../jobs/runner.py), what is told of them
-(../jobs/telling.py), where they stand (../jobs/status.py), what is asked (../jobs/check.py).
+(../jobs/telling.py), where they stand (../jobs/status.py), the lines of --explain
+(../jobs/explain.py), what --check asks (../jobs/check.py).
 Read next: ../jobs/runner.py.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from pscp.cli import copy, zfs
 from pscp.endpoint import system
-from pscp.errors import UsageError
-from pscp.jobs import check, page, status, timers
+from pscp.errors import Interrupted, PscpError, UsageError
+from pscp.jobs import check, explain, page, report, sources, status, timers
 from pscp.jobs.ending import NAME
 from pscp.jobs.history import history_of
-from pscp.jobs.job import Command
+from pscp.jobs.job import Job
 from pscp.jobs.lock import running, state_path
 from pscp.jobs.outcome import exit_code
 from pscp.jobs.runner import ordered, run
 from pscp.jobs.telling import Teller
-from pscp.jobs.whole_file import write_whole
-from pscp.terminal_text import write_line
+from pscp.terminal_text import complain, write_line
 
 if TYPE_CHECKING:
     from pscp.jobs.config import Config
 
+Given = Mapping[str, Any]  # the options of the command line that were given
 
-def run_jobs(config: Config, command: Command) -> int:
+
+def act(what: str, config: Config, names: Sequence[str], given: Given) -> int:
+    """Do what a command line asks for with the jobs of these names; return the exit code."""
+    if what == "run":
+        return run_jobs(config, names, given)
+    jobs = [config.jobs[name] for name in names]
+    if what == "status":
+        return show_status(config, jobs, given)
+    shows = {"list": show_jobs, "explain": show_lines, "dry-run": dry_run, "check": check_all}
+    return shows[what](jobs)
+
+
+def run_jobs(config: Config, names: Sequence[str], given: Given) -> int:
     """Run jobs, and those that they depend on. Return the exit code of the worst outcome.
 
     Raises UsageError, and Interrupted or Terminated once what was under way is recorded.
     """
     system.raise_descriptor_limit()
     jobs = [
-        replace(job, if_running=command.if_running or job.if_running)
-        for job in ordered(config.jobs, command.jobs)
+        replace(job, if_running=given.get("if_running", job.if_running))
+        for job in ordered(config.jobs, names)
     ]
     lock = threading.Lock()  # one line at a time
 
@@ -51,38 +66,82 @@ def run_jobs(config: Config, command: Command) -> int:
                 write_line(sys.stderr, f"{NAME}: {line}")
 
     history = history_of(config.path, functools.cache(note))  # each note once, not per write
-    reports, is_verbose = command.reports, command.verbose
+    reports, is_verbose = given.get("reports", ()), "verbose" in given
     with Teller(history, note, reports=reports, is_verbose=is_verbose) as teller:
         return exit_code(run(jobs, history, config.path, teller))
 
 
-def show_status(config: Config, command: Command) -> int:
+def show_status(config: Config, jobs: Sequence[Job], given: Given) -> int:
     """Print where the jobs stand, or write the page; return 1 where something is behind.
 
     Raises UsageError where the page cannot be written.
     """
     now_s = time.time()
-    history = history_of(config.path, lambda text: write_line(sys.stderr, f"pscp-run: {text}"))
+    history = history_of(config.path, lambda text: write_line(sys.stderr, f"{NAME}: {text}"))
     known = timers.find(config.jobs, os.path.realpath(config.path), now_s)
-    jobs = [config.jobs[name] for name in command.jobs]
     found = status.standings(
         jobs, history, known, now_s, lambda job: running(state_path(config.path, job))
     )
-    if command.html:
+    if (path := given.get("html")) is not None:
         try:
-            write_whole(command.html, page.make(found, history, now_s))
+            report.write_whole(path, page.make(found, history, now_s))
         except OSError as error:
-            raise UsageError(f"--html {command.html}: {error.strerror or error}") from None
+            raise UsageError(f"--html {path}: {error.strerror or error}") from None
     else:
-        _print(status.as_json(found).splitlines() if command.json else status.table(found))
+        _print(status.as_json(found).splitlines() if "json" in given else status.table(found))
     return int(any(each.behind for each in found))
 
 
-def check_all(config: Config, command: Command) -> int:
+def check_all(jobs: Sequence[Job]) -> int:
     """Ask every destination, print one table, and return the exit code."""
-    rows = check.check(config.jobs[name] for name in command.jobs)
+    rows = check.check(jobs)
     _print(check.table(rows))
     return check.exit_code(rows)
+
+
+def show_jobs(jobs: Sequence[Job]) -> int:
+    rows = [("job", "sources", "destinations", "depends on")]
+    for job in jobs:
+        listed = job.sources_from or " ".join(job.sources_command)
+        froms = ", ".join(job.sources or job.datasets) or f"what {listed} lists"
+        rows.append((job.name, froms, ", ".join(job.destinations), ", ".join(job.depends_on)))
+    _print(report.columns(rows))
+    return 0
+
+
+def show_lines(jobs: Sequence[Job]) -> int:
+    for job in jobs:
+        heads = [f"# {job.name}"] if len(jobs) > 1 else []
+        with contextlib.suppress(OSError):  # `head` has seen enough
+            print(*heads, *explain.lines(job), sep="\n", flush=True)  # as a shell is to read it
+    return 0
+
+
+def dry_run(jobs: Sequence[Job]) -> int:
+    """List what the jobs would copy, and return the highest exit code."""
+    highest = 0
+    for job in jobs:
+        try:
+            for code in _dry_runs(job):
+                highest = max(highest, code)
+                if code >= Interrupted.exit_code:
+                    return code
+        except PscpError as error:
+            complain(error, NAME)
+            highest = max(highest, error.exit_code)
+    return highest
+
+
+def _dry_runs(job: Job) -> Iterator[int]:
+    """Make each copy of a job as a dry run, and yield its exit code."""
+    found = [] if job.datasets else sources.find(job, lambda ran: None)
+    texts = [place.text if place.is_remote else place.path for place in found]
+    for destination in job.destinations if texts or job.datasets else ():
+        write_line(sys.stderr, f"{NAME}: {job.name}: to {destination}")
+        for name, *words in explain.argv(job, destination, texts, "--dry-run", "--"):
+            main = zfs.main if name == "pscp-zfs" else copy.main
+            # A manifest is of what was copied.
+            yield main([word for word in words if not word.startswith(("--manifest", "--sign="))])
 
 
 def _print(lines: Iterable[str]) -> None:

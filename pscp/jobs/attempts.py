@@ -9,11 +9,12 @@ import itertools
 import random
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from pscp import errors
 from pscp.deliveries import Delivery
 from pscp.jobs.outcome import DestinationRun, Outcome
-from pscp.progress import Counters, Failure, count
+from pscp.progress import Failure, count
 
 MAX_PAUSE_S = 300.0
 _JITTER = 0.25  # of a pause, so that many who lost one server do not come back at one moment
@@ -37,80 +38,58 @@ class Attempts:
         steady: Callable[[], float] = time.monotonic,
     ) -> None:
         """`left` takes each file that changed while it was copied, where that is no failure."""
-        self.destination = destination
+        self.run = DestinationRun(  # what they have come to, so far
+            destination, Outcome.CUT, time.time(), 0.0, attempts=0, message="not begun"
+        )
+        self.has_result = False  # the last attempt has looked at every file
         self._retry_for_s, self._left, self._steady = retry_for_s, left, steady
-        self._started_s, self._begin_s = time.time(), steady()
-        self._end_s = self._begin_s
+        self._begin_s = steady()
         self._failing_s: float | None = None  # since when nothing has come of them
         self._pauses = pauses()
-        self._ended: list[Delivery] = []
-        self.outcome, self.message = Outcome.CUT, "not begun"
-        self.failures: tuple[Failure, ...] = ()
 
     def add(self, delivery: Delivery) -> float | None:
         """Count an attempt; return the seconds until the next one, or None if it was the last."""
-        self._end_s = self._steady()
-        self._ended.append(delivery)
-        result, error = delivery.result, delivery.error
-        self.failures = tuple(filter(self._counts, result.failures)) if result is not None else ()
+        now_s, error, result = self._steady(), delivery.error, delivery.result
+        failures = tuple(filter(self._counts, result.failures)) if result is not None else ()
+        self._count(delivery, failures, now_s - self._begin_s)
         if error is not None:
             self.end(outcome_of(error), error.text)
-        elif self.failures:
-            failed = self._files_failed
-            why = f"{count(failed, 'file')} failed" if failed else self.failures[0].message
+        elif failures:
+            failed = self.run.files_failed
+            why = f"{count(failed, 'file')} failed" if failed else failures[0].message
             self.end(Outcome.FAILED, why)
         else:
             self.end(Outcome.DONE)
-        may_succeed = error.retry if error is not None else any(f.retry for f in self.failures)
+        may_succeed = error.retry if error is not None else any(f.retry for f in failures)
         if not may_succeed:
             return None
         if self._failing_s is None or _has_gone_on(delivery):
-            self._failing_s, self._pauses = self._end_s, pauses()
-        left_s = self._failing_s + self._retry_for_s - self._end_s
+            self._failing_s, self._pauses = now_s, pauses()
+        left_s = self._failing_s + self._retry_for_s - now_s
         return min(next(self._pauses), left_s) if left_s > 0 else None
 
     def end(self, outcome: Outcome, message: str = "") -> None:
         """Note what they have come to, so far, and why."""
-        self.outcome, self.message = outcome, message
+        self.run = replace(self.run, outcome=outcome, message=message)
 
-    @property
-    def has_begun(self) -> bool:
-        return bool(self._ended)
-
-    @property
-    def has_result(self) -> bool:
-        """Whether the last attempt has looked at every file."""
-        return self.has_begun and self._ended[-1].result is not None
-
-    def run(self) -> DestinationRun:
-        """Return what the attempts came to."""
-        counted = [each.counters for each in self._ended]
-        results = [each.result for each in self._ended if each.result is not None]
-        files = sum(each.files_done for each in counted)
-        last = counted[-1] if counted else Counters()
-        there = last.files_unchanged + last.files_resumed - (files - last.files_done)
-        return DestinationRun(
-            self.destination,
-            self.outcome,
-            self._started_s,
-            self._end_s - self._begin_s,
-            files=files,
-            files_unchanged=max(0, there),
-            bytes=sum(each.bytes_done for each in counted),
-            bytes_sent=sum(each.bytes_sent for each in counted),
-            chunks_resent=sum(each.chunks_resent for each in counted),
-            connections=max((each.connections for each in results), default=0),
-            connections_lost=sum(each.connections_lost for each in counted),
-            attempts=len(self._ended),
-            verified=all(each.verified for each in counted),
-            files_failed=self._files_failed,
-            failures=self.failures,
-            message=self.message,
+    def _count(self, delivery: Delivery, failures: tuple[Failure, ...], seconds: float) -> None:
+        run, its, result = self.run, delivery.counters, delivery.result
+        self.has_result = result is not None
+        self.run = replace(
+            run,
+            seconds=seconds,
+            files=run.files + its.files_done,
+            files_unchanged=max(0, its.files_unchanged + its.files_resumed - run.files),
+            bytes=run.bytes + its.bytes_done,
+            bytes_sent=run.bytes_sent + its.bytes_sent,
+            chunks_resent=run.chunks_resent + its.chunks_resent,
+            connections=max(run.connections, result.connections if result is not None else 0),
+            connections_lost=run.connections_lost + its.connections_lost,
+            attempts=run.attempts + 1,
+            verified=run.verified and its.verified,
+            files_failed=sum(1 for each in failures if each.path),
+            failures=failures,
         )
-
-    @property
-    def _files_failed(self) -> int:
-        return sum(1 for each in self.failures if each.path)
 
     def _counts(self, failure: Failure) -> bool:
         """Return whether this is a failure, and not a file that is left for the next run."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import glob
 import os
-import stat
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,16 +20,13 @@ from pscp.deliveries import Delivery, side_by_side
 from pscp.jobs import sources
 from pscp.jobs.attempts import Attempts
 from pscp.jobs.job import Job
-from pscp.jobs.outcome import CommandRun, JobRun, Outcome
-from pscp.jobs.watching import Notes, Watcher
+from pscp.jobs.outcome import CommandRun, JobRun, Outcome, Watcher
 from pscp.locations import Location
 from pscp.options import Options
-from pscp.progress import Counters, Failure, Result, count, format_duration
+from pscp.progress import Counters, Failure, Result, Silent, count, format_duration
 from pscp.transfer.job_terms import JobTerms
 from pscp.transfer.moves import Moves
 from pscp.transfer.settled import Settled
-
-_ADDED = ("files_done", "bytes_done", "bytes_sent", "connections_lost")  # for datasets
 
 Show = Callable[[Counters], object]
 
@@ -47,9 +43,7 @@ class Copying:
         self._moves: Moves | None = None
         self.note = ""  # for the run's report, also where all went well
         left = self.settled.left if self.settled.is_needed else None
-        self.attempts = {
-            each: Attempts(each, job.retry_for_s, left) for each in dict.fromkeys(job.destinations)
-        }
+        self.attempts = {each: Attempts(each, job.retry_for_s, left) for each in job.destinations}
         self._lock = threading.Lock()  # one destination's end at a time is counted and told
 
     @property
@@ -66,8 +60,9 @@ class Copying:
             self._to_all(self._replicate)
             return
         found = sources.find(self._job, keep)
-        ready = [each for each in found if self._is_ready(each)]
-        self._say(f"{count(len(ready), 'source')} of {len(found)}")
+        is_ready = self.settled.is_ready_at if self._select else lambda path: True
+        ready = [each for each in found if each.is_remote or is_ready(each.path)]
+        self._watcher.says(self._job.name, f"{count(len(ready), 'source')} of {len(found)}")
         try:
             if ready:
                 self._to_all(partial(self._copy, ready, self._terms()))
@@ -97,18 +92,6 @@ class Copying:
         ends = destination.endswith(("/", ":"))
         return f"{destination}/" if is_list and not ends else destination
 
-    def _is_ready(self, found: Location) -> bool:
-        """Return whether a source is to be copied; what is no file here is for the copy to see."""
-        if found.is_remote or self._select is None:
-            return True
-        try:
-            status = os.stat(found.path)
-        except OSError:
-            return True
-        return not stat.S_ISREG(status.st_mode) or self._select(
-            found.path, status.st_size, status.st_mtime_ns, status.st_ino
-        )
-
     def _keep_state(self, *, is_whole: bool) -> None:
         if self._select is not None:
             known = self.settled.state(is_whole=is_whole)
@@ -131,7 +114,7 @@ class Copying:
     def _copy(self, ready: list[Location], terms: JobTerms, destination: str, show: Show) -> Result:
         return copy(
             ready, self._folder(destination), options=self._options(destination),
-            reporter=Notes(self._watcher, self._job.name, destination), progress=show,
+            reporter=_Notes(partial(self._say, destination)), progress=show,
             keep_digests=False, terms=terms,
         )  # fmt: skip
 
@@ -155,8 +138,8 @@ class Copying:
             if self._moves is not None and (delivery.result is not None or self.moved):
                 pause_s = None  # another one would miss what was removed at the source
             then = "" if pause_s is None else f"; again in {format_duration(pause_s)}"
-            why = f" ({attempts.message})" if attempts.message else ""
-            self._say(f"{delivery.destination}: {attempts.outcome}{why}{then}")
+            why = f" ({attempts.run.message})" if attempts.run.message else ""
+            self._say(delivery.destination, f"{attempts.run.outcome}{why}{then}")
             return pause_s
 
     def _replicate(self, destination: str, show: Show) -> Result:
@@ -172,18 +155,23 @@ class Copying:
             found = replicate(
                 dataset, to, options=options,
                 settings=Settings(**job.dataset_options),  # type: ignore[arg-type]
-                reporter=Notes(self._watcher, job.name, destination),
-                progress=lambda now: show(_added(whole, now)),
+                reporter=_Notes(partial(self._say, destination)),
+                progress=lambda now: show(whole + now),
             )  # fmt: skip
             failures += found.failures
             whole.add(files_done=found.files, bytes_done=found.bytes, bytes_sent=found.bytes_sent)
             show(whole.snapshot())
         return Result(failures=tuple(failures))
 
-    def _say(self, text: str) -> None:
-        self._watcher.says(self._job.name, text)
+    def _say(self, destination: str, text: str) -> None:
+        self._watcher.says(self._job.name, f"{destination}: {text}")
 
 
-def _added(whole: Counters, now: Counters) -> Counters:
-    """Return what was counted for the datasets before, and for this one."""
-    return Counters(**{name: getattr(whole, name) + getattr(now, name) for name in _ADDED})
+class _Notes(Silent):
+    """Hands notes of a copy on."""
+
+    def __init__(self, say: Callable[[str], object]) -> None:
+        self._say = say
+
+    def note(self, text: str) -> None:
+        self._say(text)

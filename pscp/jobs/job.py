@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 import time
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from pscp.locations import parse_location
 from pscp.options import Options
@@ -116,15 +115,3 @@ class Job:
             (dataset, destination + name if is_below else destination)
             for dataset, name in zip(self.datasets, names, strict=True)
         )
-
-
-class Command(NamedTuple):
-    """What a command line asks for."""
-
-    jobs: tuple[str, ...]  # names, in the order of the file
-    if_running: str | None = None  # instead of what the jobs say
-    reports: tuple[tuple[str, str], ...] = ()  # of all that is run: forms and files
-    json: bool = False
-    html: str | None = None
-    quiet: bool = False
-    verbose: bool = False

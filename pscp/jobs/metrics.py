@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pscp.jobs.outcome import JobRun
-from pscp.jobs.whole_file import write_whole
+from pscp.jobs.report import write_whole
 from pscp.terminal_text import printable
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """What became of a job, and of each of its destinations: what history, reports and metrics tell.
 
-Not here: what a job is (job.py), where outcomes are kept (history.py), how they are told
-(report.py, metrics.py, status.py).
+Not here: what a job is (job.py), where outcomes are kept (history.py), to whom they are told
+(telling.py), and how (report.py, metrics.py, status.py).
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Self
 
-from pscp.progress import Failure
+from pscp.jobs.job import Job
+from pscp.progress import Counters, Failure
 
 
 class Outcome(enum.StrEnum):
@@ -113,3 +114,19 @@ def exit_code(runs: Iterable[JobRun]) -> int:
     """
     told = [run.outcome for run in runs if not run.is_skipped]
     return worst(told).exit_code if told else 0
+
+
+class Watcher:
+    """Is told what a run does, and does nothing. Any thread of it calls says() and goes_on()."""
+
+    def begins(self, job: Job, run: JobRun) -> None:
+        """A run has its lock and begins; its outcome is not known yet."""
+
+    def ended(self, job: Job, run: JobRun) -> None:
+        """A run has ended, or did not begin since another has the lock."""
+
+    def goes_on(self, job: Job, destination: str, counters: Counters) -> None:
+        """Some ten times a second: where the copy to a destination stands."""
+
+    def says(self, job: str, text: str) -> None:
+        """What happens, for who asked to be told (-v)."""

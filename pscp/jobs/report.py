@@ -4,7 +4,7 @@ JSON has every field of JobRun and DestinationRun (docs/reports.md), and names a
 and HTML what could act on a terminal or a browser is spelled out.
 
 Not here: all runs so far (status.py, page.py), numbers for a monitor (metrics.py), who
-gets it (telling.py), how a file is replaced (whole_file.py).
+gets it (telling.py), how a file is replaced in one step (../replacing.py).
 """
 
 from __future__ import annotations
@@ -13,18 +13,21 @@ import contextlib
 import dataclasses
 import functools
 import json
+import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from pscp.jobs.outcome import DestinationRun, JobRun, Outcome, exit_code
-from pscp.jobs.whole_file import write_whole
 from pscp.progress import Failure, count, format_bytes, format_duration
+from pscp.replacing import replacing
 from pscp.terminal_text import printable
 
 if TYPE_CHECKING:
     import jinja2
 
+# These may lead to a file, where a shell has redirected them; other devices are seen to be none.
+_DEVICES = ("/dev/std", "/dev/fd/", "/proc/")
 _LINES_SHOWN = 10  # of what a command wrote
 _NAMES_SHOWN = 3  # of the files that failed for one reason
 # What to do about an outcome that nothing else explains.
@@ -73,6 +76,20 @@ def columns(rows: Sequence[Sequence[str]]) -> list[str]:
 def write(form: str, path: str, runs: Sequence[JobRun]) -> None:
     """Write a report, of a form of FORMS, in one step. Raises OSError."""
     write_whole(path, FORMS[form](runs))
+
+
+def write_whole(path: str, text: str) -> None:
+    """Replace what a file holds in one step, also at a power loss; its links stay.
+
+    A device or a pipe is written to as it is, without waiting for a reader. Raises OSError.
+    """
+    data = text.encode("utf-8", "backslashreplace")
+    if path.startswith(_DEVICES) or (os.path.exists(path) and not os.path.isfile(path)):
+        with open(os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY), "wb") as file:
+            file.write(data)
+        return
+    with replacing(os.path.realpath(path)) as file:
+        file.write(data)
 
 
 def as_json(runs: Sequence[JobRun]) -> str:

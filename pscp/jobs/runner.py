@@ -4,7 +4,7 @@ A job's lock is held from before its first command until after its last. What go
 its outcome, and never an exception: the next job is run all the same.
 
 Not here: the copies (copying.py), how a job is ended early (ending.py), its commands (commands.py),
-where it is kept (lock.py, history.py), who is told (watching.py).
+where it is kept (lock.py, history.py), who is told (telling.py).
 Read next: copying.py.
 """
 
@@ -24,8 +24,7 @@ from pscp.jobs.ending import Ending
 from pscp.jobs.history import History
 from pscp.jobs.job import Job
 from pscp.jobs.lock import locked, state_path
-from pscp.jobs.outcome import GOOD, CommandRun, JobRun, Outcome, worst
-from pscp.jobs.watching import Watcher
+from pscp.jobs.outcome import GOOD, CommandRun, JobRun, Outcome, Watcher, worst
 from pscp.progress import format_duration
 
 
@@ -127,9 +126,9 @@ class _Run:
         except errors.PscpError as error:
             why = error.text
             for each in attempts:
-                if not each.has_begun:
+                if not each.run.attempts:
                     each.end(outcome_of(error), "not begun")
-        parts = tuple(each.run() for each in attempts)
+        parts = tuple(each.run for each in attempts)
         outcome = worst(part.outcome for part in parts)
         # What ends the job once all is done ends nothing.
         self._is_over(

@@ -14,9 +14,8 @@ from collections.abc import Callable, Sequence
 from pscp.jobs import metrics, report, systemd
 from pscp.jobs.history import History
 from pscp.jobs.job import Job
-from pscp.jobs.outcome import GOOD, JobRun, Outcome
+from pscp.jobs.outcome import GOOD, JobRun, Outcome, Watcher
 from pscp.jobs.ping import Pings
-from pscp.jobs.watching import Watcher
 from pscp.progress import Counters
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 import threading
 import time
 from collections.abc import Callable
@@ -138,6 +139,15 @@ class Settled:
             if self._settled_for_s or not is_ready:
                 self._found[path] = seen
             return is_ready
+
+    def is_ready_at(self, path: str) -> bool:
+        """As is_ready(), of a path of this machine. What is no file, or not there, is ready."""
+        try:
+            found = os.stat(path)
+        except OSError:
+            return True
+        identity = found.st_size, found.st_mtime_ns, found.st_ino
+        return not stat.S_ISREG(found.st_mode) or self.is_ready(path, *identity)
 
     def left(self, path: str) -> None:
         """Count a file that changed while it was copied as one that is left."""

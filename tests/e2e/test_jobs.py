@@ -28,8 +28,7 @@ from pscp.jobs import copying, runner
 from pscp.jobs.history import History, history_of
 from pscp.jobs.job import Job
 from pscp.jobs.lock import locked, state_path
-from pscp.jobs.outcome import JobRun, Outcome
-from pscp.jobs.watching import Watcher
+from pscp.jobs.outcome import JobRun, Outcome, Watcher
 from pscp.options import Options
 from pscp.progress import Counters, Failure, Result
 from pscp.selftest.servers import PrivateServer

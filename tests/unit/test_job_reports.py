@@ -18,7 +18,7 @@ from job_runs import FULL, HOSTILE, NIGHT_S, UNPRINTABLE, Tags, part, run_of
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from pscp.jobs import metrics, report, whole_file
+from pscp.jobs import metrics, report
 from pscp.jobs.outcome import DestinationRun, JobRun, Outcome
 from pscp.progress import Failure
 
@@ -133,9 +133,9 @@ def test_a_report_is_written_whole_or_not_at_all(form: str, tmp_path: Path) -> N
 def test_nothing_is_left_where_a_file_cannot_be_replaced(tmp_path: Path) -> None:
     (tmp_path / "report").mkdir()
     with pytest.raises(IsADirectoryError):
-        whole_file.write_whole(str(tmp_path / "report"), "x")
+        report.write_whole(str(tmp_path / "report"), "x")
     with pytest.raises(FileNotFoundError):
-        whole_file.write_whole(str(tmp_path / "none" / "report"), "x")
+        report.write_whole(str(tmp_path / "none" / "report"), "x")
     assert os.listdir(tmp_path) == ["report"] and os.listdir(tmp_path / "report") == []
 
 
@@ -150,20 +150,20 @@ def test_a_full_disk_leaves_the_file_as_it_was(
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space"):
-        whole_file.write_whole(str(path), "new")
+        report.write_whole(str(path), "new")
     assert path.read_text() == "whole" and os.listdir(tmp_path) == ["report"]
 
 
 def test_a_link_stays_and_what_it_leads_to_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("file")
-    whole_file.write_whole(str(tmp_path / "link"), "new")
+    report.write_whole(str(tmp_path / "link"), "new")
     assert (tmp_path / "link").is_symlink() and (tmp_path / "file").read_text() == "new"
 
 
 def test_the_mode_is_the_users(tmp_path: Path) -> None:
     before = os.umask(0o027)
     try:
-        whole_file.write_whole(str(tmp_path / "file"), "new")
+        report.write_whole(str(tmp_path / "file"), "new")
     finally:
         os.umask(before)
     assert (tmp_path / "file").stat().st_mode & 0o777 == 0o640
@@ -172,20 +172,20 @@ def test_the_mode_is_the_users(tmp_path: Path) -> None:
 def test_a_fifo_without_a_reader_is_waited_for_by_nobody(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     with pytest.raises(OSError, match="No such device"):
-        whole_file.write_whole(str(tmp_path / "fifo"), "x")
+        report.write_whole(str(tmp_path / "fifo"), "x")
     assert (tmp_path / "fifo").is_fifo()
 
 
 def test_a_device_stays_one(tmp_path: Path) -> None:
-    whole_file.write_whole("/dev/null", "x")
+    report.write_whole("/dev/null", "x")
     (tmp_path / "null").symlink_to("/dev/null")
-    whole_file.write_whole(str(tmp_path / "null"), "x")
+    report.write_whole(str(tmp_path / "null"), "x")
     assert Path("/dev/null").is_char_device() and (tmp_path / "null").is_char_device()
 
 
 def test_a_file_in_memory_is_a_file() -> None:
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
-        whole_file.write_whole(f"{folder}/page.html", "x")
+        report.write_whole(f"{folder}/page.html", "x")
         assert Path(folder, "page.html").read_text() == "x"
 
 

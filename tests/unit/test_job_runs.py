@@ -88,8 +88,8 @@ def test_what_may_succeed_later_is_tried_for_so_long() -> None:
         waited_s += pause_s
         clock.now_s += pause_s
     assert waited_s == pytest.approx(60)  # the last attempt is made when the time is over
-    assert attempts.run().attempts > 5
-    assert attempts.run().outcome == Outcome.UNREACHABLE
+    assert attempts.run.attempts > 5
+    assert attempts.run.outcome == Outcome.UNREACHABLE
 
 
 def test_what_brings_the_copy_on_begins_the_time_anew() -> None:
@@ -111,7 +111,7 @@ def test_a_file_that_keeps_growing_does_not_begin_the_time_anew() -> None:
     assert attempts.add(ended(None, grows, bytes_done=1000)) is not None
     clock.now_s += 61
     assert attempts.add(ended(None, grows, bytes_done=1000)) is None
-    assert attempts.run().failures == (grows,) and attempts.outcome == Outcome.FAILED
+    assert attempts.run.failures == (grows,) and attempts.run.outcome == Outcome.FAILED
 
 
 def test_what_is_about_no_file_is_not_counted_as_one() -> None:
@@ -122,7 +122,7 @@ def test_what_is_about_no_file_is_not_counted_as_one() -> None:
     ):
         attempts = Attempts("h:", 0)
         attempts.add(ended(None, *failures))
-        run = attempts.run()
+        run = attempts.run
         assert (run.outcome, run.files_failed, run.message) == (Outcome.FAILED, failed, message)
 
 
@@ -140,7 +140,7 @@ def test_what_cannot_succeed_later_is_not_tried_again(
 ) -> None:
     attempts = Attempts("h:", 60)
     assert attempts.add(ended(error)) is None
-    assert (attempts.outcome, attempts.message) == (outcome, error.text)
+    assert (attempts.run.outcome, attempts.run.message) == (outcome, error.text)
     assert Attempts("h:", 0).add(ended(LOST)) is None
 
 
@@ -148,7 +148,7 @@ def test_attempts_are_added_up() -> None:
     attempts = Attempts("h:", 60)
     attempts.add(ended(LOST, files_done=3, bytes_done=30, bytes_sent=40, connections_lost=1))
     attempts.add(ended(None, files_done=2, bytes_done=20, bytes_sent=20, files_resumed=4))
-    run = attempts.run()
+    run = attempts.run
     assert (run.outcome, run.files, run.files_unchanged) == (Outcome.DONE, 5, 1)
     assert (run.bytes, run.bytes_sent, run.connections_lost, run.attempts) == (50, 60, 1, 2)
 
@@ -158,10 +158,10 @@ def test_a_file_that_changed_may_be_left_for_the_next_run() -> None:
     attempts = Attempts("h:", 0, left.append)
     changed, other = (Failure(n, e, "why") for n, e in (("f", "SourceChanged"), ("g", "FileError")))
     attempts.add(ended(None, changed, other))
-    run = attempts.run()
+    run = attempts.run
     assert (run.failures, run.outcome) == ((other,), Outcome.FAILED)
     attempts.add(ended(None, changed))
-    run = attempts.run()
+    run = attempts.run
     assert (run.failures, run.outcome) == ((), Outcome.DONE)
     assert left == ["f", "f"]
 
