@@ -92,9 +92,8 @@ def _shell(command: str | tuple[str, ...]) -> str:
 def _comments(job: Job) -> list[str]:
     found = []
     for each in job.limit:
-        times = (f"{at // 60:02}:{at % 60:02}" for at in (each.begins_min, each.ends_min))
         rate = "no --limit" if each.kbit_s is None else f"--limit={each.kbit_s}"
-        found.append(f"# {'-'.join(times)}: {rate}")
+        found.append(f"# {each.begins}-{each.ends}: {rate}")
     if job.settled_for_s:
         found.append(f"# files not seen unchanged for {job.settled_for_s} s are left for later")
     if job.depends_on:

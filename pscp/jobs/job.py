@@ -14,7 +14,6 @@ from pscp.locations import parse_location
 from pscp.options import Options
 
 IF_RUNNING = ("skip", "wait", "fail")
-_DAY_MIN = 24 * 60
 _LABEL_MAX = 100  # characters of a destination in a file's name, which may have 255 bytes
 
 
@@ -22,14 +21,14 @@ _LABEL_MAX = 100  # characters of a destination in a file's name, which may have
 class Span:
     """A time of day, every day, with the rate that holds from its begin until before its end."""
 
-    begins_min: int  # minutes after midnight, local time
-    ends_min: int  # less than begins_min: over midnight
+    begins: str  # local time, such as "22:00"
+    ends: str  # "24:00" at most; less than `begins`: over midnight
     kbit_s: int | None  # None: no limit
 
-    def covers(self, minute: int) -> bool:
-        """Return whether it holds in this minute of the day; from a time to the same: all day."""
-        length_min = (self.ends_min - self.begins_min) % _DAY_MIN or _DAY_MIN
-        return (minute - self.begins_min) % _DAY_MIN < length_min
+    def covers(self, time_of_day: str) -> bool:
+        """Return whether it holds at a time such as "22:00"."""
+        is_begun, is_over = self.begins <= time_of_day, self.ends <= time_of_day
+        return is_begun and not is_over if self.begins < self.ends else is_begun or not is_over
 
 
 @dataclass(frozen=True)
@@ -88,9 +87,8 @@ class Job:
         The local clock's hands decide: in the night in which they are set back an hour, the minutes
         between come twice, and in the one in which they are set forth, not at all.
         """
-        at = time.localtime()
-        minute = at.tm_hour * 60 + at.tm_min
-        found = (span.kbit_s for span in self.limit if span.covers(minute))
+        now = time.strftime("%H:%M")
+        found = (span.kbit_s for span in self.limit if span.covers(now))
         return next(found, self.options.limit_kbit_s)
 
     def manifest_of(self, destination: str, run: str = "", started_s: float = 0.0) -> str | None:

@@ -44,7 +44,6 @@ from pscp.values import parse_kbit_s, parse_seconds
 from pscp.zfs.settings import Settings
 
 _TIME = "([01][0-9]|2[0-3]):[0-5][0-9]"
-_DAY_MIN = 24 * 60
 
 
 def after(read: Callable[[Any, str], Any]) -> AfterValidator:
@@ -144,17 +143,17 @@ def _number(parse: Callable[[str], int], most: int) -> Any:
 
 def _limit(rates: dict[str, int], folder: str) -> tuple[tuple[Span, ...], int | None]:
     """Return the rates by the time of day, and that of the rest; None, as a rate 0, is no limit."""
-    spans = []
-    minutes: dict[int, str] = {}  # of the day, and the span that each is in
+    spans = dict[str, Span]()
     for text in (each for each in rates if each != "else"):
-        begin, end = (int(time[:2]) * 60 + int(time[3:]) for time in text.split("-"))
-        if begin == end:
+        begins, ends = text.split("-")
+        if begins == ends:
             raise ValueError(f"{text} ends when it begins; a whole day is 00:00-24:00", text)
-        for minute in range(begin, end if begin < end else end + _DAY_MIN):
-            if (other := minutes.setdefault(minute % _DAY_MIN, text)) != text:
-                raise ValueError(f"{other} and {text} overlap", text)
-        spans.append(Span(begin, end, rates[text] or None))
-    return tuple(spans), rates.get("else") or None
+        span = Span(begins, ends, rates[text] or None)
+        for name, other in spans.items():
+            if span.covers(other.begins) or other.covers(span.begins):
+                raise ValueError(f"{name} and {text} overlap", text)
+        spans[text] = span
+    return tuple(spans.values()), rates.get("else") or None
 
 
 def _after(text: str, folder: str) -> tuple[str, str | None]:

@@ -22,7 +22,7 @@ from pscp.options import Options
 from pscp.transfer.settled import Settled
 
 HOUR_S, DAY_MIN = 3600.0, 24 * 60
-minutes = st.integers(0, DAY_MIN - 1)
+times = st.times().map("{:%H:%M}".format)
 
 
 class Machine:
@@ -199,29 +199,20 @@ def test_asked_twice_in_a_run_the_answer_is_the_same() -> None:
 
 def limit_of(job: Job, at: time.struct_time) -> int | None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(time, "localtime", lambda: at)
+        patch.setattr(time, "strftime", lambda form, format=time.strftime: format(form, at))
         return job.limit_now()
 
 
-@given(minutes, minutes, minutes)
-def test_a_span_holds_from_its_begin_until_before_its_end(begin: int, end: int, at: int) -> None:
-    span = Span(begin, end, 1)
-    if begin < end:
-        assert span.covers(at) == (begin <= at < end)
-    elif begin > end:
-        assert span.covers(at) == (at >= begin or at < end)
-    else:
-        assert span.covers(at)
-    assert span.covers(begin)
-
-
-@given(minutes, minutes)
-def test_a_day_may_end_at_24_00(begin: int, at: int) -> None:
-    assert Span(begin, DAY_MIN, 1).covers(at) == (at >= begin)
+@given(times, times | st.just("24:00"), times)
+def test_a_span_holds_from_its_begin_until_before_its_end(begin: str, end: str, at: str) -> None:
+    """By minutes on a clock's face; from a time to the same it holds all day."""
+    first, last, now = (int(text[:2]) * 60 + int(text[3:]) for text in (begin, end, at))
+    length_min = (last - first) % DAY_MIN or DAY_MIN
+    assert Span(begin, end, 1).covers(at) == ((now - first) % DAY_MIN < length_min)
 
 
 def test_the_first_span_wins_and_outside_the_option_holds() -> None:
-    spans = (Span(60, 120, 10), Span(90, 180, None), Span(0, DAY_MIN // 2, 30))
+    spans = (Span("01:00", "02:00", 10), Span("01:30", "03:00", None), Span("00:00", "12:00", 30))
     job = Job("j", (), limit=spans, options=Options(limit_kbit_s=5))
     times = (time.struct_time((2026, 1, 1, *divmod(minute, 60), 0, 0, 0, 0))
              for minute in (60, 119, 120, 179, 180, 800))  # fmt: skip
@@ -233,7 +224,7 @@ def test_the_local_clock_decides_through_a_change_to_summer_time(
 ) -> None:
     monkeypatch.setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3")
     time.tzset()
-    job = Job("j", (), limit=(Span(120, 180, 7),), options=Options(limit_kbit_s=9))
+    job = Job("j", (), limit=(Span("02:00", "03:00", 7),), options=Options(limit_kbit_s=9))
     try:
         spring = 1774746000  # 2026-03-29 02:00 CET, which is 03:00 CEST
         autumn = 1792890000 - HOUR_S  # 2026-10-25 02:00 CEST; an hour later it is 02:00 CET

@@ -57,7 +57,7 @@ def test_the_example_of_the_docs(tmp_path: Path) -> None:
     assert (job.name, job.sources) == ("recordings", ("/srv/recordings/*.rec",))
     assert job.destinations == ("store1:/vault/", "store2:/vault/")
     assert job.options.config_file == "/etc/pscp/ssh_config"
-    assert job.limit == (Span(8 * 60, 20 * 60, 20_000),)
+    assert job.limit == (Span("08:00", "20:00", 20_000),)
     assert (job.min_age_s, job.after, job.options.batch) == (600, "remove", True)
 
 
@@ -93,7 +93,7 @@ def test_every_key_is_taken(tmp_path: Path) -> None:
         sign = "~/key"
     """
     first, second = jobs_of(tmp_path, text).values()
-    assert first.limit == (Span(1320, 360, None), Span(480, 1200, 500))
+    assert first.limit == (Span("22:00", "06:00", None), Span("08:00", "20:00", 500))
     assert first.options.limit_kbit_s == 1_000_000
     assert (first.max_duration_s, first.retry_for_s, first.settled_for_s) == (21600, 7200, 300)
     assert first.sources_from == str(tmp_path / "list")
