@@ -26,7 +26,6 @@ from pscp.progress import format_bytes
 from pscp.terminal_text import printable
 from pscp.transports.remote_command import PYTHONS
 from pscp.zfs.replicate import replicate
-from pscp.zfs.settings import Settings
 
 GOOD, WARN, BAD = "ok", "warn", "FAIL"
 _NO_LOGIN = "failed"
@@ -170,10 +169,9 @@ def _ask_zfs(job: Job, destination: str, row: Row) -> None:
     """Plan the replications, for which zfs is asked at both ends; nothing is changed."""
     its = job.chosen(destination).options
     options = dataclasses.replace(its, batch=True, dry_run=True, retry_for_s=None)
-    settings = Settings(**job.dataset_options)  # type: ignore[arg-type]  # checked by config.py
     begun_s = time.monotonic()
     for dataset, to in job.replications(destination):
-        result = replicate(dataset, to, options=options, settings=settings)
+        result = replicate(dataset, to, options=options, settings=job.settings)
         row.login = f"{time.monotonic() - begun_s:.1f} s"
         for failure in result.failures:
             row.add(BAD, f"{failure.path}: {failure.message}; {failure.hint}")

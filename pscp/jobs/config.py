@@ -16,7 +16,7 @@ import os
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
@@ -25,11 +25,10 @@ from pydantic_core import ErrorDetails
 from pscp.errors import UsageError
 from pscp.jobs import schema
 from pscp.jobs.job import Job
-from pscp.jobs.one_job import JobReader, Table
+from pscp.jobs.one_job import JobReader, Mistakes, Table
 from pscp.jobs.positions import Place, lines_of
 from pscp.terminal_text import printable
 
-MAX_FILE_BYTES = 256 * 1024  # hundreds of jobs; some files of that size take tomllib seconds
 MAX_MISTAKES = 100  # shown at once
 JOB_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,63}", re.ASCII)  # a file's name, a label
 _DEPTHS: dict[object, int] = {"job": 3, "host": 3, "defaults": 2}  # of the keys in these tables
@@ -52,30 +51,9 @@ class Config:
     jobs: dict[str, Job]  # in the order of the file
 
 
-@dataclass(frozen=True)
-class Mistakes:
-    """What is wrong with a file, line by line."""
-
-    path: str
-    lines: Mapping[Place, int]
-    found: set[tuple[int, str]] = field(default_factory=set)
-
-    def add(self, place: Place, text: str) -> None:
-        """Note what is wrong at a place, or in it."""
-        while place not in self.lines:
-            place = place[:-1]
-        self.found.add((self.lines[place], printable(text)))
-
-    def raise_any(self) -> None:
-        if self.found:
-            lines = (f"{self.path}:{line}: {text}" for line, text in sorted(self.found))
-            raise UsageError("\n".join(lines), "nothing was run")
-
-
 def load(path: str) -> Config:
     """Read and check a file of jobs. Raises UsageError, with a line for each mistake."""
-    document, lines = _parsed(path, _read(path))
-    wrong = Mistakes(path, lines)
+    document, wrong = _parsed(path)
     folder = os.path.dirname(os.path.abspath(path))
     checked = _checked(document, folder, wrong)
 
@@ -83,11 +61,11 @@ def load(path: str) -> Config:
         values, in_order = checked, document
         for key in place:
             values, in_order = values.get(key, {}), in_order.get(key, {})
-        return Table(place, {key: values[key] for key in in_order}, lines)
+        return Table(place, {key: values[key] for key in in_order})
 
     hosts = {name: table("host", name) for name in checked.get("host", {})}
     jobs = {
-        name: JobReader(table("job", name), table("defaults"), hosts, folder, wrong.add).job()
+        name: JobReader(table("job", name), table("defaults"), hosts, folder, wrong).job()
         for name in document.get("job", {})
     }
     _check_names(jobs, wrong)
@@ -98,32 +76,25 @@ def load(path: str) -> Config:
     return Config(path, jobs)
 
 
-def _read(path: str) -> str:
+def _parsed(path: str) -> tuple[dict[str, Any], Mistakes]:
+    """Return the document, and what takes its mistakes. Raises UsageError where there is none."""
+    text, line = "", 1
     try:
         with open(path, "rb") as file:
-            content = file.read(MAX_FILE_BYTES + 1)
-    except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else str(error)
-        raise UsageError(f"{path}: {why}", "--config names another file of jobs") from None
-    if len(content) > MAX_FILE_BYTES:
-        raise UsageError(f"{path}: is larger than 256 KiB: this is no file of jobs")
-    try:
-        return content.decode("utf-8-sig").replace("\r\n", "\n")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise UsageError(f"{path}:{line}: is not UTF-8", "nothing was run") from None
-
-
-def _parsed(path: str, text: str) -> tuple[dict[str, Any], dict[Place, int]]:
-    try:
-        return tomllib.loads(text), lines_of(text)
-    except ValueError as error:  # a TOMLDecodeError, or a number with too many digits
-        said = re.fullmatch(r"(.*) \(at (?:line ([0-9]+), .*|end of document)\)", str(error), re.S)
-        line = int((said and said[2]) or text.count("\n") + 1) if said else 1
-        why = printable(said[1] if said else str(error))
-        raise UsageError(f"{path}:{line}: {why}", "nothing was run") from None
+            text = file.read().decode("utf-8-sig").replace("\r\n", "\n")
+        return tomllib.loads(text), Mistakes(path, lines_of(text))
+    except OSError as error:
+        hint = "--config names another file of jobs"
+        raise UsageError(f"{path}: {error.strerror}", hint) from None
     except RecursionError:
-        raise UsageError(f"{path}:1: is nested too deep", "nothing was run") from None
+        why = "is nested too deep"
+    except UnicodeDecodeError as error:
+        line, why = error.object.count(b"\n", 0, error.start) + 1, "is not UTF-8"
+    except ValueError as error:  # also a number with too many digits, or a NUL in the path
+        found = re.fullmatch(r"(.*) \(at (?:line ([0-9]+), .*|end of document)\)", str(error), re.S)
+        why = found[1] if found else str(error)
+        line = int(found[2] or text.count("\n") + 1) if found else 1
+    raise UsageError(f"{path}:{line}: {printable(why)}", "nothing was run")
 
 
 def _checked(document: dict[str, Any], folder: str, wrong: Mistakes) -> dict[str, Any]:
@@ -213,7 +184,6 @@ def _check_files(jobs: Mapping[str, Job], wrong: Mistakes) -> None:
 
 def _check_hosts(jobs: Mapping[str, Job], hosts: Iterable[str], wrong: Mistakes) -> None:
     """Note each host that no job knows: what is said for it would never hold."""
-    known = {name for job in jobs.values() for name in job.by_host}
-    for name in hosts:
-        if name not in known and not wrong.found:  # else it may be known to a job that is wrong
+    if not wrong.found:  # else one may be known to a job that is wrong
+        for name in {*hosts}.difference(*(job.by_host for job in jobs.values())):
             wrong.add(("host", name), f"host.{name}: no job sends anything there, or from there")

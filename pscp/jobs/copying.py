@@ -145,7 +145,6 @@ class Copying:
     def _replicate(self, destination: str, show: Show) -> Result:
         """Replicate all datasets to a destination, one after the other."""
         from pscp.zfs.replicate import replicate  # here: few jobs need it
-        from pscp.zfs.settings import Settings
 
         job, options = self._job, self._job.chosen(destination).options
         if job.limit:  # the one that holds when it begins: a stream has no other
@@ -154,8 +153,7 @@ class Copying:
         for dataset, to in job.replications(destination):
             found = replicate(
                 dataset, to, options=options,
-                settings=Settings(**job.dataset_options),  # type: ignore[arg-type]
-                reporter=_Notes(partial(self._say, destination)),
+                settings=job.settings, reporter=_Notes(partial(self._say, destination)),
                 progress=lambda now: show(whole + now),
             )  # fmt: skip
             failures += found.failures

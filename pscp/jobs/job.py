@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from pscp.locations import parse_location
 from pscp.options import Options
+from pscp.zfs.settings import Settings
 
 IF_RUNNING = ("skip", "wait", "fail")
 _LABEL_MAX = 100  # characters of a destination in a file's name, which may have 255 bytes
@@ -53,7 +54,7 @@ class Job:
     options: Options = field(default_factory=Options)  # of a copy whose host has none of its own
     words: tuple[str, ...] = ()  # as those of Chosen
     by_host: dict[str, Chosen] = field(default_factory=dict)  # hosts that jobs.toml has a table of
-    dataset_options: dict[str, object] = field(default_factory=dict)  # pscp.zfs.Settings' fields
+    settings: Settings = field(default_factory=Settings)  # of replications
     # When, and for how long.
     limit: tuple[Span, ...] = ()  # outside of them options.limit_kbit_s holds
     max_duration_s: int | None = None

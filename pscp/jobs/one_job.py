@@ -6,8 +6,8 @@ Not here: values that are wrong alone (schema.py), other tables and jobs (config
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Container, Mapping
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
 from pscp.cli.filter_files import with_files
@@ -17,13 +17,14 @@ from pscp.jobs.job import Chosen, Job
 from pscp.jobs.positions import Place
 from pscp.locations import check_direction, parse_location
 from pscp.options import Options
+from pscp.terminal_text import printable
 from pscp.zfs.names import check_ends, parse_place
 from pscp.zfs.settings import Settings
 
 Words = dict[str, tuple[str, ...]]  # of options, by their names
 
 _KINDS_OF_SOURCES = ("sources", "sources-from", "sources-command", "datasets")
-_MADE_HERE = ("destinations", "sources", "sources-command", "limit", "after", "report")
+_MADE_HERE = ("destinations", "sources", "sources-command", "limit", "after")
 # The other keys are fields of Job; 0 is the field's default.
 _FIELDS = {
     key: key.replace("-", "_") + ("_s" if each.kind is schema.Seconds else "")
@@ -33,19 +34,31 @@ _FIELDS = {
 _SETTINGS = {each.name for each in fields(Settings)}
 
 
+@dataclass(frozen=True)
+class Mistakes:
+    """What is wrong with a file, line by line."""
+
+    path: str
+    lines: Mapping[Place, int]  # of everything in the file
+    found: set[tuple[int, str]] = field(default_factory=set)
+
+    def add(self, place: Place, text: str) -> None:
+        """Note what is wrong at a place, or in it."""
+        while place not in self.lines:
+            place = place[:-1]
+        self.found.add((self.lines[place], printable(text)))
+
+    def raise_any(self) -> None:
+        if self.found:
+            lines = (f"{self.path}:{line}: {text}" for line, text in sorted(self.found))
+            raise UsageError("\n".join(lines), "nothing was run")
+
+
 class Table(NamedTuple):
     """A table of the file."""
 
     place: Place
     values: Mapping[str, Any]  # those that are sound, in the order of the file
-    places: Container[Place]  # every key of the file
-
-    @property
-    def name(self) -> str:
-        return ".".join(map(str, self.place))
-
-    def says(self, key: str) -> bool:
-        return (*self.place, key) in self.places
 
 
 @dataclass(frozen=True)
@@ -56,10 +69,10 @@ class JobReader:
     defaults: Table
     hosts: Mapping[str, Table]
     folder: str  # of the file
-    say: Callable[[Place, str], None]  # is told each mistake, with its place
+    wrong: Mistakes
 
     def job(self) -> Job:
-        """Return the job; where something was said to be wrong, it is not to be used."""
+        """Return the job; where a mistake was noted, it is not to be used."""
         self._check_keys()
         given = self._given()
         chosen, settings = self._chosen()
@@ -73,11 +86,10 @@ class JobReader:
             sources_command=("/bin/sh", "-c", command) if isinstance(command, str) else command,
             options=chosen.options,
             words=chosen.words,
-            dataset_options=settings,
+            settings=settings,
             limit=given.get("limit", ((), None))[0],
             after=after,
             move_to=move_to,
-            report=tuple(given.get("report", {}).items()),
             **{field: given[key] for key, field in _FIELDS.items() if given.get(key)},
         )
         self._check_ends(job)
@@ -89,7 +101,11 @@ class JobReader:
 
     @property
     def _has_datasets(self) -> bool:
-        return self.own.says("datasets")
+        return self._says("datasets")
+
+    def _says(self, key: str, *table: str) -> bool:
+        """Return whether the job's table, or this one, has a key, be it sound or not."""
+        return (*(table or self.own.place), key) in self.wrong.lines
 
     def _given(self, *host: Table) -> dict[str, Any]:
         """Return what holds for the job, at a host or where no host has said anything."""
@@ -100,16 +116,17 @@ class JobReader:
                     found.setdefault(key, value)
         return found
 
-    def _wrong(self, key: str, text: str) -> None:
-        self.say((*self.own.place, key), f"{self.own.name}: {text}")
+    def _wrong(self, key: str, text: str, table: Table | None = None) -> None:
+        place = (table or self.own).place
+        self.wrong.add((*place, key), f"{'.'.join(map(str, place))}: {text}")
 
     def _check_keys(self) -> None:
-        said = [key for key in _KINDS_OF_SOURCES if self.own.says(key)]
+        said = [key for key in _KINDS_OF_SOURCES if self._says(key)]
         if not said:
             self._wrong("", f"has nothing to copy: one of {', '.join(_KINDS_OF_SOURCES)} says what")
         for key in said[1:]:
             self._wrong(key, f"{said[0]} and {key} do not go together: make two jobs")
-        if not (self.own.says("destinations") or self.defaults.says("destinations")):
+        if not (self._says("destinations") or self._says("destinations", "defaults")):
             self._wrong("", "has no destinations")
         one, other = ("datasets", "files") if self._has_datasets else ("files", "datasets")
         for key in self.own.values:
@@ -151,7 +168,7 @@ class JobReader:
 
     # --- options
 
-    def _chosen(self, *host: Table) -> tuple[Chosen, dict[str, object]]:
+    def _chosen(self, *host: Table) -> tuple[Chosen, Settings]:
         """Return the options at a host, with the settings of replications; say what is wrong.
 
         What the job says holds before what is said for the host, and that before [defaults].
@@ -167,16 +184,15 @@ class JobReader:
             cause = next((key for key in schema.named_in(error) if key in words), "")
             tables = (self.own, *host, self.defaults)
             table = next((each for each in tables if cause in each.values), self.own)
-            self.say((*table.place, cause), f"{table.name}: {schema.in_words(error)}")
-            return Chosen(Options()), {}
+            self._wrong(cause, schema.in_words(error), table)
+            return Chosen(Options()), Settings()
 
-    def _options(self, words: tuple[str, ...]) -> tuple[Chosen, dict[str, object]]:
+    def _options(self, words: tuple[str, ...]) -> tuple[Chosen, Settings]:
         if "--ipv4" in words and "--ipv6" in words:
             raise UsageError("--ipv4 and --ipv6 contradict each other")
         given, _ = schema.PARSERS[self._has_datasets].read(words)
         names = _SETTINGS & given.keys() if self._has_datasets else ()
-        settings = {name: given.pop(name) for name in names}
-        Settings(**settings)
+        settings = Settings(**{name: given.pop(name) for name in names})
         if "filters" in given:
             from0 = given.get("from0", False)
             given["filters"] = with_files(given["filters"], from0=from0, stdin_is_taken=True)

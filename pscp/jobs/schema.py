@@ -173,7 +173,9 @@ ConfigFile = Annotated[Text, after(lambda text, at: text if text == "none" else 
 Program = Annotated[Text, after(lambda text, at: whole(text, at) if "/" in text else text)]
 Places: Any = Annotated[several(Annotated[Text, after(_place)]), after(_each_once)]
 Command: Any = Annotated[several(_Word), WrapValidator(_command)]
-Reports = dict[Literal["json", "text", "html"], File]
+Reports = Annotated[
+    dict[Literal["json", "text", "html"], File], AfterValidator(lambda value: (*value.items(),))
+]
 Url = Annotated[HttpUrl, AfterValidator(str)]
 Hosts = Annotated[int, Field(ge=1, le=MAX_CONNECTIONS)]
 Seconds = _number(lambda text: parse_seconds(text, ""), MAX_AGE_S)

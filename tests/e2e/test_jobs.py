@@ -33,6 +33,7 @@ from pscp.options import Options
 from pscp.progress import Counters, Failure, Result
 from pscp.selftest.servers import PrivateServer
 from pscp.transfer.settled import Settled
+from pscp.zfs.settings import Settings
 
 MIB = 1024 * 1024
 
@@ -425,7 +426,7 @@ def test_jobs_of_datasets_are_replicated(place: Place, monkeypatch: pytest.Monke
     monkeypatch.setattr("pscp.zfs.replicate.replicate", replicate)
     job = Job(
         "zfs", ("up:tank/", "down:tank/"), datasets=("pool/a", "pool/b"),
-        dataset_options={"recursive": True},
+        settings=Settings(recursive=True),
     )  # fmt: skip
     run = place.run_one(job)
     assert sorted(asked) == [

@@ -15,9 +15,10 @@ import pytest
 from pscp import UsageError
 from pscp.cli.arguments import make_parser
 from pscp.jobs import schema
-from pscp.jobs.config import MAX_FILE_BYTES, load
+from pscp.jobs.config import load
 from pscp.jobs.job import Job, Span
 from pscp.jobs.positions import lines_of
+from pscp.zfs.settings import Settings
 
 DOCS = Path(__file__).parents[2] / "docs"
 SOUND = '[job.a]\nsources = "/s"\ndestinations = "h:d"\n'
@@ -173,10 +174,9 @@ def test_datasets(tmp_path: Path) -> None:
     """
     job = job_of(tmp_path, text)
     assert job.replications("h:pool/") == (("tank/a", "h:pool/a"), ("tank/b/c", "h:pool/c"))
-    assert job.dataset_options == {
-        "recursive": True, "snapshot_name": "n-{time}", "keep_last": 3,
-        "set_properties": ("compression=lz4",),
-    }  # fmt: skip
+    assert job.settings == Settings(
+        recursive=True, snapshot_name="n-{time}", keep_last=3, set_properties=("compression=lz4",)
+    )
     assert not job.options.recursive
 
 
@@ -386,7 +386,6 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     file = tmp_path / "jobs.toml"
     for content, said in (
         (b"[job.a]\n\xff", f"{file}:2: is not UTF-8"),
-        (b"#" * (MAX_FILE_BYTES + 1), f"{file}: is larger than 256 KiB: this is no file of jobs"),
         (b"x = " + b"[" * 100_000, f"{file}:1: is nested too deep"),
     ):
         file.write_bytes(content)

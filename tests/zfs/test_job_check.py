@@ -6,12 +6,14 @@ Not here: other jobs (../e2e/test_job_check.py), what a replication does (test_o
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 
 import pytest
 
 import pscp
 from pscp.jobs import check
 from pscp.jobs.job import Job
+from pscp.zfs.settings import Settings
 from zfs.conftest import Ends
 
 PUSH = pytest.mark.parametrize("far", ["push"], indirect=True)
@@ -20,11 +22,11 @@ PUSH = pytest.mark.parametrize("far", ["push"], indirect=True)
 def job_of(far: Ends) -> Job:
     assert far.over_ssh is not None
     options = pscp.Options(config_file=str(far.over_ssh["config_file"]))
-    settings: dict[str, object] = {
-        "zfs_command": shlex.join(far.sender.zfs), "far_zfs_command": shlex.join(far.receiver.zfs),
-    }  # fmt: skip
+    settings = Settings(
+        zfs_command=shlex.join(far.sender.zfs), far_zfs_command=shlex.join(far.receiver.zfs)
+    )
     source, dest = far.places
-    return Job("night", (dest,), datasets=(source,), options=options, dataset_options=settings)
+    return Job("night", (dest,), datasets=(source,), options=options, settings=settings)
 
 
 @PUSH
@@ -45,6 +47,6 @@ def test_a_dataset_that_is_not_there_is_told(far: Ends) -> None:
 @PUSH
 def test_a_far_end_without_zfs_is_told(far: Ends) -> None:
     job = job_of(far)
-    job.dataset_options["far_zfs_command"] = "/nowhere/zfs"
-    rows = check.check([job])
+    settings = replace(job.settings, far_zfs_command="/nowhere/zfs")
+    rows = check.check([replace(job, settings=settings)])
     assert check.exit_code(rows) == 1 and "zfs" in rows[0].reasons[0]
