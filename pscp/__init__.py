@@ -11,9 +11,9 @@ was not copied is a Failure in the result's `failures`.
 
 Everything is imported on first use, so that the command line starts quickly: copy() and Session
 from api.py, fan_out() from deliveries.py, the errors from errors.py, Options from options.py,
-Location from locations.py, Result and Counters from progress.py, clean() from cleaning.py, verify()
-from verifying.py, measure() from measuring/measure.py, replicate() from zfs/replicate.py. The types
-of the keywords are in option_fields.py.
+Location from locations.py, Result and Counters from progress.py, clean() from cleaning.py, look()
+from looking.py, verify() from verifying.py, measure() from measuring/measure.py, replicate() from
+zfs/replicate.py. The types of the keywords are in option_fields.py.
 Read next: api.py.
 """
 
@@ -73,6 +73,8 @@ if TYPE_CHECKING:
     from pscp.errors import ZfsDenied as ZfsDenied
     from pscp.locations import Location as Location
     from pscp.locations import parse_location as parse_location
+    from pscp.looking import Look as Look
+    from pscp.looking import look as look
     from pscp.measuring.advice import Measurement as Measurement
     from pscp.measuring.measure import measure as measure
     from pscp.options import Options as Options
@@ -118,18 +120,19 @@ _HOMES = {  # where what is in __all__ comes from; all else is in errors.py
     "Cleaned": "cleaning", "JobTerms": "transfer.job_terms",
     "Moves": "transfer.moves", "Settled": "transfer.settled", "verify": "verifying",
     "Verified": "verifying", "fan_out": "deliveries", "Delivery": "deliveries",
+    "look": "looking", "Look": "looking",
 }  # fmt: skip
 __all__ = [
     "AuthenticationError", "BadManifest", "Cancelled", "Cleaned", "CommandFailed", "ConnectError",
     "ConnectionFull", "ConnectionLost", "CopyError", "CopyRunning", "Counters", "DatasetBusy",
     "DatasetError", "Delivery", "DestinationError", "DestinationExists", "Diverged", "Failure",
     "FileError", "FileEvent", "HostKeyError", "Interrupted", "ItemError", "JobTerms", "Location",
-    "Measurement", "Moves", "NoAgent", "NoCommonSnapshot", "NoPython", "NoSftp", "NoSnapshot",
-    "NoSpace", "NoSuchDataset", "NoZfs", "Options", "ProtocolError", "PscpError", "Ran",
-    "Replicated", "Result", "ResumeRefused", "Session", "Settled", "SnapshotExists",
+    "Look", "Measurement", "Moves", "NoAgent", "NoCommonSnapshot", "NoPython", "NoSftp",
+    "NoSnapshot", "NoSpace", "NoSuchDataset", "NoZfs", "Options", "ProtocolError", "PscpError",
+    "Ran", "Replicated", "Result", "ResumeRefused", "Session", "Settled", "SnapshotExists",
     "SourceChanged", "StreamCut", "StreamRejected", "SystemFailure", "Terminated", "Unreachable",
     "UnsafeName", "UnsupportedFile", "UsageError", "Verified", "VerifyError", "ZfsDenied", "clean",
-    "copy", "fan_out", "measure", "parse_location", "replicate", "verify",
+    "copy", "fan_out", "look", "measure", "parse_location", "replicate", "verify",
 ]  # fmt: skip
 
 

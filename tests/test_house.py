@@ -31,7 +31,7 @@ LADDER = (
     ("cli",),
     ("jobs",),
     ("words",),
-    ("zfs", "measuring", "selftest", "cleaning", "aio", "verifying"),
+    ("zfs", "measuring", "selftest", "cleaning", "looking", "aio", "verifying"),
     ("deliveries",),
     ("api",),
     ("stream", "manifests"),

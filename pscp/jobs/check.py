@@ -2,29 +2,24 @@
 
 It logs in as the job would with nobody there to answer, and changes nothing.
 
-Not here: what is asked of an end (probe.py). Read next: probe.py.
+Not here: what is asked of an end (../looking.py). Read next: ../looking.py.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import os
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
-
-import pydantic
 
 from pscp import errors
-from pscp.api import Session
-from pscp.jobs import probe, report
+from pscp.jobs import report
 from pscp.jobs.job import Job
-from pscp.locations import Location, parse_location
+from pscp.locations import parse_location
+from pscp.looking import Look, look
 from pscp.progress import format_bytes
 from pscp.terminal_text import printable
-from pscp.transports.remote_command import PYTHONS
 from pscp.zfs.replicate import replicate
 
 GOOD, WARN, BAD = "ok", "warn", "FAIL"
@@ -32,8 +27,6 @@ _NO_LOGIN = "failed"
 _AT_ONCE = 8  # sshd's MaxStartups begins to refuse at 10
 _CLOCK_S = 5.0  # from here on --update, min-age and the quick check may be misled
 _LEAST_FREE = 0.05
-# It runs a program with python3 as the agent finds it, whatever the PATH of a session is.
-_SCRIPT = f'for p in {PYTHONS};do command -v $p >/dev/null 2>&1&&exec $p -IS -c "$@";done;exit 127'
 
 
 @dataclass
@@ -54,18 +47,6 @@ class Row:
         """Note what is wrong."""
         self.mark = BAD if BAD in (mark, self.mark) else WARN
         self.reasons.append(reason)
-
-
-class Answer(pydantic.BaseModel):
-    """What probe.py tells of an end, and of the folder that a path is or would be in."""
-
-    python: str
-    time_s: float
-    folder: str
-    free_bytes: float
-    total_bytes: float
-    has_names_left: bool
-    is_writable: bool
 
 
 def check(jobs: Iterable[Job]) -> list[Row]:
@@ -112,48 +93,33 @@ def _ask(job: Job, destination: str, row: Row) -> None:
     """Log in to the far end, wherever that is, and look at the destination."""
     to = parse_location(destination)
     ends = (to, *(parse_location(source) for source in job.sources))
-    if far := next((each for each in ends if each.is_remote), None):
-        its = job.chosen(destination).options
-        options = dataclasses.replace(its, batch=True, connections=1, channels=1, retry_for_s=None)
-        with Session(far, options) as session:
-            _ask_far(row, session, to)
-    else:
+    far = next((each for each in ends if each.is_remote), None)
+    if far is None:
         row.add(WARN, "where it comes from is listed when it runs")
-    if not to.is_remote:
-        _tell_folder(row, Answer.model_validate(probe.look(to.path)))
+    else:
+        its = job.chosen(destination).options
+        options = dataclasses.replace(its, batch=True, retry_for_s=None)
+        place = dataclasses.replace(far, path=to.path if far is to else "")
+        seen = look(place, options, is_source=far is not to)
+        _tell_login(row, seen)
+    if far is not to:
+        seen = look(to)
+    if seen.folder:
+        _tell_folder(row, seen)
 
 
-def _ask_far(row: Row, session: Session, to: Location) -> None:
-    """Log in, and ask the far end. Raises ConnectError, CopyError."""
-    begun_s, options = time.monotonic(), session.options
-    session.connections.check(options, to.is_remote)
-    agents = session.connections.take(options, lambda text: None)
-    is_sftp = agents[0].is_sftp
-    session.connections.give(agents)
-    row.login = f"{time.monotonic() - begun_s:.1f} s{', SFTP' * is_sftp}"
-    if is_sftp:
+def _tell_login(row: Row, seen: Look) -> None:
+    row.login = f"{seen.login_s:.1f} s{', SFTP' * seen.is_sftp}"
+    if seen.is_sftp:
         row.add(WARN, "no python3 there: its clock, its room and who may write are not known")
         return
-    asked_s, program = time.time(), Path(probe.__file__).read_text("ascii")
-    ran = session.run(["sh", "-c", _SCRIPT, "sh", program, to.path if to.is_remote else ""])
-    if ran.status:
-        said = os.fsdecode(ran.err).strip().rpartition("\n")[2]
-        raise errors.CopyError(f"python3 there ended with status {ran.status}: {said}")
-    try:
-        answer = Answer.model_validate_json(ran.out)
-    except ValueError:
-        raise errors.CopyError("the far end's answer to the check is none") from None
-    row.python = answer.python
-    # What the answer's way took is no difference between the clocks.
-    ahead_s = max(answer.time_s - time.time(), 0) + min(answer.time_s - asked_s, 0)
-    row.clock = f"{ahead_s:+.0f} s" if ahead_s else "same"
-    if abs(ahead_s) > _CLOCK_S:
+    row.python = seen.python
+    row.clock = f"{seen.clock_ahead_s:+.0f} s" if seen.clock_ahead_s else "same"
+    if abs(seen.clock_ahead_s) > _CLOCK_S:
         row.add(WARN, f"the clock there is off by {row.clock}")
-    if to.is_remote:
-        _tell_folder(row, answer)
 
 
-def _tell_folder(row: Row, its: Answer) -> None:
+def _tell_folder(row: Row, its: Look) -> None:
     """Tell whether the destination can be written, and what room it has."""
     row.writable = "yes" if its.is_writable else "no"
     row.free = f"{format_bytes(its.free_bytes)} of {format_bytes(its.total_bytes)}"

@@ -64,7 +64,7 @@ A record's `threadName` is the lane. `logging.basicConfig(level=logging.INFO)` s
 """
 CALLS = (
     pscp.copy, pscp.fan_out, pscp.JobTerms, pscp.Moves, pscp.Settled, pscp.verify, pscp.measure,
-    pscp.clean, pscp.replicate,
+    pscp.look, pscp.clean, pscp.replicate,
     pscp.parse_location,
 )  # fmt: skip
 # The classes, with the heading that each group stands under.
@@ -74,8 +74,8 @@ CLASSES: dict[str, tuple[type, ...]] = {
         pscp.Result, pscp.Failure, pscp.Counters, FileEvent, Ran, pscp.Delivery,
     ),
     "What the others give back": (
-        pscp.Verified, Difference, pscp.Cleaned, Leftover, Replicated, Sent, pscp.Measurement,
-        advice.Advice, advice.Setting,
+        pscp.Verified, Difference, pscp.Look, pscp.Cleaned, Leftover, Replicated, Sent,
+        pscp.Measurement, advice.Advice, advice.Setting,
         advice.Point, advice.Moved, advice.Windows, advice.Kernel,
     ),
 }  # fmt: skip

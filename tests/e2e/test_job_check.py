@@ -19,9 +19,10 @@ from job_runs import HOSTILE, Remembered, part, run_of
 import pscp
 from e2e.conftest import POWERLESS, ShellThat
 from e2e.test_copy_sftp import without_python
+from pscp import looking
 from pscp.cli import run_jobs
 from pscp.errors import UsageError
-from pscp.jobs import check, probe, timers
+from pscp.jobs import check, timers
 from pscp.jobs.config import Config
 from pscp.jobs.job import Command, Job
 from pscp.jobs.lock import locked, state_path
@@ -95,7 +96,7 @@ def test_a_clock_that_is_off_is_a_warning(
     sshd: PrivateServer, make_sshd: MakeServer, tmp_path: Path
 ) -> None:
     python = tmp_path / "python"
-    back = "import json, sys; a = json.load(sys.stdin); a['time_s'] -= 3600; print(json.dumps(a))"
+    back = "import json, sys; a = json.load(sys.stdin); a[0] -= 3600; print(json.dumps(a))"
     python.write_text(
         f'#!/bin/sh\ncase "$3" in *statvfs*) "{sys.executable}" "$@" |'
         f' exec "{sys.executable}" -c "{back}";; *) exec "{sys.executable}" "$@";; esac\n'
@@ -119,7 +120,7 @@ def test_a_far_end_without_python_is_told(
 
 
 def test_a_far_end_that_answers_something_else(make_sshd: MakeServer, tmp_path: Path) -> None:
-    for said in ("[]", "{}", '{"python": 7}', "no JSON"):
+    for said in ("[]", "{}", '[1, {"shell": 7}]', '["1", {}]', "no JSON"):
         python = tmp_path / "python"
         python.write_text(
             f'#!/bin/sh\ncase "$3" in *statvfs*) echo {said!r};;'
@@ -138,8 +139,8 @@ def test_a_full_disk_is_told(
     there: dict[str, object], mark: str, tmp_path: Path, sshd: PrivateServer,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    full = {**probe.look(str(tmp_path)), "free_bytes": 99, "total_bytes": 100, **there}
-    monkeypatch.setattr(probe, "look", lambda path: full)
+    full = {**looking._seen(str(tmp_path)), "free_bytes": 99, "total_bytes": 100, **there}
+    monkeypatch.setattr(looking, "_seen", lambda path: full)
     job = dataclasses.replace(
         job_to(sshd), destinations=(str(tmp_path),), sources=(f"{sshd.host}:/nowhere/*",)
     )
@@ -147,10 +148,9 @@ def test_a_full_disk_is_told(
     assert row.mark == mark and str(tmp_path) in row.reasons[0]
 
 
-def test_the_probe_runs_wherever_the_agent_does(far_python: str, tmp_path: Path) -> None:
-    program = Path(probe.__file__).read_text("ascii")
+def test_a_look_is_had_wherever_the_agent_runs(far_python: str, tmp_path: Path) -> None:
     for path in (str(tmp_path), f"{tmp_path}/to/be/made", "", "~"):
-        its = json.loads(_output(far_python, program, path))
+        _, its = json.loads(_output(far_python, looking._PROGRAM, path))
         assert its["is_writable"] and its["has_names_left"] and its["folder"].startswith("/")
         assert not path or path == "~" or its["folder"] == str(tmp_path)
 
