@@ -43,16 +43,14 @@ class Remembered(History):
         super().__init__("/nowhere")
         self.kept = list(kept)
 
-    def last(self, job: str) -> JobRun | None:
-        return next(iter(self.runs(job)), None)
-
     def last_success(self, job: str, destination: str) -> float | None:
         parts = (each for run in self.runs(job) for each in run.destinations)
         mine = (each for each in parts if each.destination == destination)
         return next((p.started_s + p.seconds for p in mine if p.outcome in GOOD), None)
 
-    def runs(self, job: str | None = None, since_s: float = 0) -> list[JobRun]:
-        return [r for r in self.kept if job in (None, r.job) and r.started_s >= since_s]
+    def runs(self, job: str | None = None, since_s: float = 0, most: int = -1) -> list[JobRun]:
+        found = [r for r in self.kept if job in (None, r.job) and r.started_s >= since_s]
+        return found if most < 0 else found[:most]
 
 
 class Tags(html.parser.HTMLParser):

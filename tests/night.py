@@ -289,7 +289,7 @@ class Night:
             for name in ENDS:
                 self.uncounted[name] += len(landed[name])
             return None
-        run = self.history.last("night")
+        run = next(iter(self.history.runs("night", most=1)), None)
         assert run is not None and code == run.exit_code, (code, run, running.said())
         assert "Traceback" not in running.said(), running.said()
         assert run.files_waiting >= growing or run.outcome not in GOOD, (run, growing)

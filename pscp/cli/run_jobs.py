@@ -18,14 +18,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from pscp import state
 from pscp.cli import copy, zfs
 from pscp.endpoint import system
 from pscp.errors import Interrupted, PscpError, UsageError
-from pscp.jobs import check, explain, page, report, sources, status, timers
+from pscp.jobs import check, explain, page, report, sources, status, systemd, timers
 from pscp.jobs.ending import NAME
 from pscp.jobs.history import history_of
 from pscp.jobs.job import Job
-from pscp.jobs.lock import running, state_path
+from pscp.jobs.lock import state_path
 from pscp.jobs.outcome import exit_code
 from pscp.jobs.runner import ordered, run
 from pscp.jobs.telling import Teller
@@ -67,8 +68,9 @@ def run_jobs(config: Config, names: Sequence[str], given: Given) -> int:
 
     history = history_of(config.path, functools.cache(note))  # each note once, not per write
     reports, is_verbose = given.get("reports", ()), "verbose" in given
-    with Teller(history, note, reports=reports, is_verbose=is_verbose) as teller:
-        return exit_code(run(jobs, history, config.path, teller))
+    teller = Teller(history, note, reports=reports, is_verbose=is_verbose)
+    systemd.notify("READY=1")
+    return exit_code(run(jobs, history, config.path, teller))
 
 
 def show_status(config: Config, jobs: Sequence[Job], given: Given) -> int:
@@ -80,7 +82,11 @@ def show_status(config: Config, jobs: Sequence[Job], given: Given) -> int:
     history = history_of(config.path, lambda text: write_line(sys.stderr, f"{NAME}: {text}"))
     known = timers.find(config.jobs, os.path.realpath(config.path), now_s)
     found = status.standings(
-        jobs, history, known, now_s, lambda job: running(state_path(config.path, job))
+        jobs,
+        history,
+        known,
+        now_s,
+        lambda job: state.holder(f"{state_path(config.path, job)}.lock"),
     )
     if (path := given.get("html")) is not None:
         try:

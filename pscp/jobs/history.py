@@ -71,6 +71,10 @@ _LAST_SUCCESS = f"""
 select started_s + seconds from destination where job = ? and destination = ?
 and outcome in {_GOOD} order by run_id desc limit 1
 """
+_RUNS = """
+select told from run where not is_open and job is coalesce(?, job) and started_s >= ?
+order by id desc limit ?
+"""
 _JSON = TypeAdapter(JobRun)
 _Values = Sequence[object]
 
@@ -108,21 +112,16 @@ class History:
 
     # --- for anyone
 
-    def last(self, job: str) -> JobRun | None:
-        """Return the job's last run that has ended."""
-        return next(iter(self._runs("not is_open and job = ? order by id desc limit 1", job)), None)
-
     def last_success(self, job: str, destination: str) -> float | None:
         """Return when the last run ended after which a destination had all (epoch, seconds)."""
         return next(iter(self._read(float, _LAST_SUCCESS, (job, _text(destination)))), None)
 
-    def runs(self, job: str | None = None, since_s: float = 0) -> list[JobRun]:
-        """Return the runs that have ended and began since then, of one job or all, newest first."""
-        where = "not is_open and job is coalesce(?, job) and started_s >= ? order by id desc"
-        return self._runs(where, job, since_s)
+    def runs(self, job: str | None = None, since_s: float = 0, most: int = -1) -> list[JobRun]:
+        """Return the newest runs, newest first, of those that have ended and began since then.
 
-    def _runs(self, where: str, *values: object) -> list[JobRun]:
-        return self._read(_run_of, f"select told from run where {where}", values)
+        They are of one job or all; -1: not only so many.
+        """
+        return self._read(_run_of, _RUNS, (job, since_s, most))
 
     # --- the database
 
@@ -195,4 +194,4 @@ def _row(run: JobRun, *, is_open: bool) -> _Values:
 
 
 def _run_of(told: str) -> JobRun:
-    return _JSON.validate_python(json.loads(told))
+    return _JSON.validate_python(json.loads(told))  # whose texts may have half surrogates

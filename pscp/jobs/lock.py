@@ -39,17 +39,12 @@ def locked(path: str, *, waits: bool = False) -> IO[bytes]:
             return state.lock(f"{path}.lock")
         except BlockingIOError:
             if not waits:
-                what = f"another run of this job is under way{running(path)}"
+                what = f"another run of this job is under way{state.holder(f'{path}.lock')}"
                 raise errors.CopyRunning(what) from None
         except OSError as error:
             hint = "without a lock nothing runs; XDG_STATE_HOME names another folder"
             raise errors.CopyError(f"{path}.lock: {error.strerror}", hint) from None
         stops.pause(_LOOK_S)
-
-
-def running(path: str) -> str:
-    """Return which process holds the lock, as " (process 123, since 02:15)"; "" if none does."""
-    return state.holder(f"{path}.lock")
 
 
 def _file_name(label: str, key: str) -> str:

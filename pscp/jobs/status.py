@@ -51,7 +51,7 @@ def standings(
     """
     found = []
     for job in jobs:
-        run, timer = history.last(job.name), timers.get(job.name)
+        run, timer = next(iter(history.runs(job.name, most=1)), None), timers.get(job.name)
         for destination in job.destinations:
             # A run may have ended before it came to a destination.
             parts = run.destinations if run else ()

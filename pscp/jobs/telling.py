@@ -20,10 +20,7 @@ from pscp.progress import Counters
 
 
 class Teller(Watcher):
-    """Is told what happens, and tells the others. Any thread may call says() and goes_on().
-
-    A context manager: the block has read its configuration, and ends with all of the runs.
-    """
+    """Is told what happens, and tells the others. Any thread may call says() and goes_on()."""
 
     def __init__(
         self,
@@ -43,13 +40,6 @@ class Teller(Watcher):
         self._runs: list[JobRun] = []
         self._pings: dict[str, Pings] = {}
         self._watchdog = systemd.Watchdog()
-
-    def __enter__(self) -> Teller:
-        systemd.notify("READY=1")
-        return self
-
-    def __exit__(self, *why: object) -> None:
-        systemd.notify("STOPPING=1")
 
     def begins(self, job: Job, run: JobRun) -> None:
         self._watchdog.see(job.name, "begins")

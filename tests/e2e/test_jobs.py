@@ -223,7 +223,7 @@ def test_a_command_that_fails_afterwards_does_not_change_what_was_copied(place: 
     run = place.run_one(place.job(after_success="exit 3"))
     assert (run.outcome, run.message) == (Outcome.FAILED, "after-success: exit status 3")
     assert run.destinations[0].outcome == Outcome.DONE and place.arrived() == {"a"}
-    assert place.history.last("job") == dataclasses.replace(run, commands=())
+    assert place.history.runs("job", most=1) == [dataclasses.replace(run, commands=())]
 
 
 def test_what_depends_on_a_job_waits_for_it(place: Place) -> None:
@@ -237,7 +237,7 @@ def test_what_depends_on_a_job_waits_for_it(place: Place) -> None:
         Outcome.FAILED, Outcome.FAILED, Outcome.NOTHING, Outcome.DONE,
     ]  # fmt: skip
     assert runs[1].message == "not run: bad, which it depends on, is failed"
-    assert place.history.last("after") == runs[1]
+    assert place.history.runs("after", most=1) == [runs[1]]
 
 
 def test_one_destination_fails_by_itself(place: Place) -> None:
@@ -311,7 +311,7 @@ def test_a_signal_in_the_midst_of_copies_and_the_next_run_goes_on(place: Place) 
     [run] = place.told.runs
     assert (run.outcome, run.exit_code, place.arrived()) == (Outcome.CUT, 5, {"a"})
     assert all(part.files == 1 and part.bytes >= 2 * MIB for part in run.destinations)
-    assert place.history.last("job") == run
+    assert place.history.runs("job", most=1) == [run]
     again = place.run_one(place.job(ends=2, options={"chunk_bytes": MIB}))
     assert again.outcome == Outcome.DONE and place.arrived(0) == place.arrived(1) == {"a", "b"}
     assert all(part.bytes_sent <= 6 * MIB for part in again.destinations)
@@ -385,7 +385,7 @@ def test_a_signal_cuts_a_run_and_what_follows_is_run(
         process.communicate()
     assert process.returncode == code
     assert said.read_text() == "cut\n"
-    last = place.history.last("job")
+    [last] = place.history.runs("job", most=1)
     assert last is not None and last.outcome == Outcome.CUT and place.arrived() == set()
 
 
