@@ -81,13 +81,9 @@ def show_status(config: Config, jobs: Sequence[Job], given: Given) -> int:
     now_s = time.time()
     history = history_of(config.path, lambda text: write_line(sys.stderr, f"{NAME}: {text}"))
     known = timers.find(config.jobs, os.path.realpath(config.path), now_s)
-    found = status.standings(
-        jobs,
-        history,
-        known,
-        now_s,
-        lambda job: state.holder(f"{state_path(config.path, job)}.lock"),
-    )
+    locks = {job.name: f"{state_path(config.path, job.name)}.lock" for job in jobs}
+    running = {name: state.holder(lock) for name, lock in locks.items()}
+    found = status.standings(jobs, history, known, now_s, running)
     if (path := given.get("html")) is not None:
         try:
             report.write_whole(path, page.make(found, history, now_s))

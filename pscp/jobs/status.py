@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pscp.jobs import report
@@ -43,11 +43,11 @@ def standings(
     history: History,
     timers: Mapping[str, Timer],
     now_s: float,
-    running: Callable[[str], str] = lambda job: "",
+    running: Mapping[str, str],
 ) -> list[Standing]:
     """Return where each job stands for each of its destinations, in the order of jobs.toml.
 
-    `running` returns which process runs the job of a name.
+    `running` says of jobs that run now by which process.
     """
     found = []
     for job in jobs:
@@ -72,7 +72,7 @@ def standings(
                 next_s=timer.next_s if timer else None,
                 next_by=timer.name if timer else "",
                 behind="; ".join(filter(None, reasons)),
-                running=running(job.name),
+                running=running.get(job.name, ""),
             )
             found.append(standing)
     return found

@@ -157,7 +157,7 @@ NOW_S = NIGHT_S + 3600
 
 def behind(past: Remembered, timer: Timer | None = None) -> list[str]:
     known = {} if timer is None else {"recordings": timer}
-    return [each.behind for each in status.standings([JOB], past, known, NOW_S)]
+    return [each.behind for each in status.standings([JOB], past, known, NOW_S, {})]
 
 
 def test_a_job_that_never_ran_is_behind() -> None:
@@ -168,7 +168,7 @@ def test_what_went_well_is_not_behind() -> None:
     run = run_of(part(), part("store2:/vault/", outcome=Outcome.NOTHING))
     past = Remembered([run])
     assert behind(past, Timer(NOW_S + 5, DAY_S, "cron")) == ["", ""]
-    [first, _] = status.standings([JOB], past, {}, NOW_S)
+    [first, _] = status.standings([JOB], past, {}, NOW_S, {})
     assert first.last_success_s == NIGHT_S + 10
 
 
@@ -198,7 +198,9 @@ def test_two_periods_without_a_success_are_behind(periods: float, expected: str)
 def test_the_table_has_a_line_for_each_destination_and_no_name_breaks_it() -> None:
     job = Job(HOSTILE, (HOSTILE, "store1:/vault/"))
     run = run_of(part(HOSTILE, outcome=Outcome.CUT, message=HOSTILE), job=HOSTILE, message=HOSTILE)
-    found = status.standings([job], Remembered([run]), {HOSTILE: Timer(1.0, None, HOSTILE)}, NOW_S)
+    found = status.standings(
+        [job], Remembered([run]), {HOSTILE: Timer(1.0, None, HOSTILE)}, NOW_S, {}
+    )
     lines = status.table(found)
     assert len(lines) == 3 and not UNPRINTABLE.search("".join(lines))
     assert json.loads(status.as_json(found))[0]["job"] == HOSTILE
@@ -208,7 +210,7 @@ def test_the_table_has_a_line_for_each_destination_and_no_name_breaks_it() -> No
 
 
 def page_of(past: Remembered, *jobs: Job) -> str:
-    return page.make(status.standings(jobs, past, {}, NOW_S), past, NOW_S)
+    return page.make(status.standings(jobs, past, {}, NOW_S, {}), past, NOW_S)
 
 
 def cells(text: str) -> list[tuple[str, str]]:
