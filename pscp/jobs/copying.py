@@ -20,7 +20,8 @@ from pscp.deliveries import Delivery, side_by_side
 from pscp.jobs import sources
 from pscp.jobs.attempts import Attempts
 from pscp.jobs.job import Job
-from pscp.jobs.outcome import CommandRun, JobRun, Outcome, Watcher
+from pscp.jobs.outcome import CommandRun, JobRun, Outcome
+from pscp.jobs.telling import Teller
 from pscp.locations import Location
 from pscp.options import Options
 from pscp.progress import Counters, Failure, Result, Silent, count, format_duration
@@ -34,9 +35,9 @@ Show = Callable[[Counters], object]
 class Copying:
     """The copies of one run. For the main thread, but for what is said to be for others."""
 
-    def __init__(self, job: Job, run: JobRun, path: str, watcher: Watcher) -> None:
+    def __init__(self, job: Job, run: JobRun, path: str, teller: Teller) -> None:
         """`path` is that of the job's state, of which the run has the lock."""
-        self._job, self._run, self._path, self._watcher = job, run, path, watcher
+        self._job, self._run, self._path, self._teller = job, run, path, teller
         known = state.recall(f"{path}.json")
         self.settled = Settled(job.min_age_s, job.settled_for_s, known)
         self._select = self.settled.is_ready if self.settled.is_needed else None
@@ -62,7 +63,7 @@ class Copying:
         found = sources.find(self._job, keep)
         is_ready = self.settled.is_ready_at if self._select else lambda path: True
         ready = [each for each in found if each.is_remote or is_ready(each.path)]
-        self._watcher.says(self._job.name, f"{count(len(ready), 'source')} of {len(found)}")
+        self._teller.says(self._job.name, f"{count(len(ready), 'source')} of {len(found)}")
         try:
             if ready:
                 self._to_all(partial(self._copy, ready, self._terms()))
@@ -102,7 +103,7 @@ class Copying:
         def watched(destination: str, show: Show) -> Result:
             def show_both(now: Counters) -> None:
                 show(now)
-                self._watcher.goes_on(self._job, destination, now)
+                self._teller.goes_on(self._job, destination, now)
 
             return deliver(destination, show_both)
 
@@ -162,7 +163,7 @@ class Copying:
         return Result(failures=tuple(failures))
 
     def _say(self, destination: str, text: str) -> None:
-        self._watcher.says(self._job.name, f"{destination}: {text}")
+        self._teller.says(self._job.name, f"{destination}: {text}")
 
 
 class _Notes(Silent):

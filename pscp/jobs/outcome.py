@@ -11,8 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Self
 
-from pscp.jobs.job import Job
-from pscp.progress import Counters, Failure
+from pscp.progress import Failure
 
 
 class Outcome(enum.StrEnum):
@@ -114,19 +113,3 @@ def exit_code(runs: Iterable[JobRun]) -> int:
     """
     told = [run.outcome for run in runs if not run.is_skipped]
     return worst(told).exit_code if told else 0
-
-
-class Watcher:
-    """Is told what a run does, and does nothing. Any thread of it calls says() and goes_on()."""
-
-    def begins(self, job: Job, run: JobRun) -> None:
-        """A run has its lock and begins; its outcome is not known yet."""
-
-    def ended(self, job: Job, run: JobRun) -> None:
-        """A run has ended, or did not begin since another has the lock."""
-
-    def goes_on(self, job: Job, destination: str, counters: Counters) -> None:
-        """Some ten times a second: where the copy to a destination stands."""
-
-    def says(self, job: str, text: str) -> None:
-        """What happens, for who asked to be told (-v)."""

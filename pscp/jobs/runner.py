@@ -24,7 +24,8 @@ from pscp.jobs.ending import Ending
 from pscp.jobs.history import History
 from pscp.jobs.job import Job
 from pscp.jobs.lock import locked, state_path
-from pscp.jobs.outcome import GOOD, CommandRun, JobRun, Outcome, Watcher, worst
+from pscp.jobs.outcome import GOOD, CommandRun, JobRun, Outcome, worst
+from pscp.jobs.telling import Teller
 from pscp.progress import format_duration
 
 
@@ -46,22 +47,22 @@ def run(
     jobs: Iterable[Job],
     history: History,
     config_path: str,
-    watcher: Watcher | None = None,
+    teller: Teller,
 ) -> list[JobRun]:
     """Run these jobs one after the other, in this order (see ordered()).
 
     For the main thread. Raises Interrupted and Terminated, once the job that was under way is
-    recorded and told to the watcher as CUT; the jobs after it are not run.
+    recorded and told to the teller as CUT; the jobs after it are not run.
 
     Args:
         history: where runs are kept.
         config_path: the file that the jobs are of, which names their state.
-        watcher: is told what happens.
+        teller: is told what happens.
     """
     ending, runs = Ending(), dict[str, JobRun]()
     for job in jobs:
         path = state_path(config_path, job.name)
-        one = _Run(job, path, history, watcher or Watcher(), ending)
+        one = _Run(job, path, history, teller, ending)
         runs[job.name] = one.run([runs[each] for each in job.depends_on if each in runs])
         if ending.signal is not None:
             raise ending.signal
@@ -72,10 +73,10 @@ class _Run:
     """One run of one job."""
 
     def __init__(
-        self, job: Job, path: str, history: History, watcher: Watcher, ending: Ending
+        self, job: Job, path: str, history: History, teller: Teller, ending: Ending
     ) -> None:
         """`path` is that of the job's state."""
-        self.job, self.history, self.watcher = job, history, watcher
+        self.job, self.history, self.teller = job, history, teller
         self._path, self._ending = path, ending
         self._begin_s, now_s = time.monotonic(), time.time()
         run = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(now_s))}-{os.urandom(3).hex()}"
@@ -87,11 +88,11 @@ class _Run:
         with contextlib.ExitStack() as held:
             if self._may_begin(waits_for, held):
                 self.history.begin(self._ended)
-                self.watcher.begins(self.job, self._ended)
-                self._copy(Copying(self.job, self._ended, self._path, self.watcher))
+                self.teller.begins(self.job)
+                self._copy(Copying(self.job, self._ended, self._path, self.teller))
                 self._follow()
                 self.history.prune(self.job.name, self.job.keep_history_s)
-            self.watcher.ended(self.job, self._ended)
+            self.teller.ended(self.job, self._ended)
         return self._ended
 
     def _may_begin(self, waits_for: Iterable[JobRun], held: contextlib.ExitStack) -> bool:
@@ -158,7 +159,7 @@ class _Run:
         command = getattr(self.job, name.replace("-", "_"))
         ran = run_command(name, command, _environment(self._ended, is_over=name != "before"))
         self._commands.append(ran)
-        self.watcher.says(self.job.name, f"{name}: {ran.how}")
+        self.teller.says(self.job.name, f"{name}: {ran.how}")
         return "" if ran.ok else f"{name}: {ran.how}"
 
     def _is_over(self, outcome: Outcome, message: str, **more: object) -> None:

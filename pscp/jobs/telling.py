@@ -14,12 +14,12 @@ from collections.abc import Callable, Sequence
 from pscp.jobs import metrics, report, systemd
 from pscp.jobs.history import History
 from pscp.jobs.job import Job
-from pscp.jobs.outcome import GOOD, JobRun, Outcome, Watcher
+from pscp.jobs.outcome import GOOD, JobRun, Outcome
 from pscp.jobs.ping import Pings
 from pscp.progress import Counters
 
 
-class Teller(Watcher):
+class Teller:
     """Is told what happens, and tells the others. Any thread may call says() and goes_on()."""
 
     def __init__(
@@ -41,21 +41,25 @@ class Teller(Watcher):
         self._pings: dict[str, Pings] = {}
         self._watchdog = systemd.Watchdog()
 
-    def begins(self, job: Job, run: JobRun) -> None:
+    def begins(self, job: Job) -> None:
+        """A run has its lock and begins."""
         self._watchdog.see(job.name, "begins")
         if job.ping:
             self._pings[job.name] = Pings(job.ping)
             self._pings[job.name].start()
 
     def goes_on(self, job: Job, destination: str, counters: Counters) -> None:
+        """Some ten times a second: where the copy to a destination stands."""
         self._watchdog.see(f"{job.name} {destination}", counters.as_dict())
 
     def says(self, job: str, text: str) -> None:
+        """What happens, for who asked to be told (-v)."""
         self._watchdog.see(job, object())  # whatever it is, it goes on
         if self._is_verbose:
             self._note(f"{job}: {text}")
 
     def ended(self, job: Job, run: JobRun) -> None:
+        """A run has ended, or did not begin since another has the lock."""
         self._watchdog.see(job.name, "ended")
         self._runs.append(run)
         is_quiet = run.is_skipped or (run.outcome in GOOD and not run.message)

@@ -28,7 +28,8 @@ from pscp.jobs import copying, runner
 from pscp.jobs.history import History, history_of
 from pscp.jobs.job import Job
 from pscp.jobs.lock import locked, state_path
-from pscp.jobs.outcome import JobRun, Outcome, Watcher
+from pscp.jobs.outcome import JobRun, Outcome
+from pscp.jobs.telling import Teller
 from pscp.options import Options
 from pscp.progress import Counters, Failure, Result
 from pscp.selftest.servers import PrivateServer
@@ -38,7 +39,7 @@ from pscp.zfs.settings import Settings
 MIB = 1024 * 1024
 
 
-class Told(Watcher):
+class Told(Teller):
     """Keeps what it is told, and calls a function of what is said."""
 
     def __init__(self) -> None:
@@ -47,6 +48,9 @@ class Told(Watcher):
         self.when: Callable[[str], object] = lambda text: None
         self.landed: Callable[[dict[str, int]], object] = lambda bytes_done: None
         self._bytes_done: dict[str, int] = {}
+
+    def begins(self, job: Job) -> None:
+        pass
 
     def ended(self, job: Job, run: JobRun) -> None:
         self.runs.append(run)
@@ -328,14 +332,17 @@ from pscp.jobs.history import history_of
 from pscp.jobs.job import Job
 from pscp.jobs.lock import locked, state_path
 from pscp.jobs.outcome import exit_code
+from pscp.jobs.telling import Teller
 from pscp.options import Options
 from pscp.progress import Counters, Failure, Result
 from pscp.errors import PscpError
+from pscp.zfs.settings import Settings
 home, ssh_config = sys.argv[1:3]
 job = eval(sys.argv[3])
 config = f"{home}/jobs.toml"
+history = history_of(config)
 try:
-    runs = runner.run([job], history_of(config), config)
+    runs = runner.run([job], history, config, Teller(history, lambda text: None))
 except PscpError as error:
     print(error.message)
     sys.exit(error.exit_code)

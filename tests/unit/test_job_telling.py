@@ -304,7 +304,7 @@ def told(job: Job, *runs: JobRun, past: Remembered | None = None, **fields: Any)
     teller = telling.Teller(past or Remembered(), notes.append, **fields)
     for run in runs:
         if run.outcome is not Outcome.LOCKED:
-            teller.begins(job, run)
+            teller.begins(job)
         teller.ended(job, run)
     return notes
 
