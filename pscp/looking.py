@@ -79,8 +79,8 @@ def _far_look(session: Session, path: str, login_s: float) -> Look:
         time_s, seen = json.loads(ran.out)
         # What the answer's way took is no difference between the clocks.
         ahead_s = max(time_s - time.time(), 0) + min(time_s - asked_s, 0)
-        kinds = {each.name: type(each.default) for each in dataclasses.fields(Look)}
-        its = {name: kinds[name](value) for name, value in seen.items()}
+        defaults = vars(Look())
+        its = {name: type(defaults[name])(value) for name, value in seen.items()}
         return Look(**its, login_s=login_s, clock_ahead_s=ahead_s)
     except (ValueError, TypeError, LookupError, AttributeError):
         raise errors.CopyError("the far end's answer to the look is none") from None

@@ -43,12 +43,7 @@ def ordered(jobs: Mapping[str, Job], names: Iterable[str]) -> list[Job]:
     return list(found.values())
 
 
-def run(
-    jobs: Iterable[Job],
-    history: History,
-    config_path: str,
-    teller: Teller,
-) -> list[JobRun]:
+def run(jobs: Iterable[Job], history: History, config_path: str, teller: Teller) -> list[JobRun]:
     """Run these jobs one after the other, in this order (see ordered()).
 
     For the main thread. Raises Interrupted and Terminated, once the job that was under way is

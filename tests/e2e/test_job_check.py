@@ -24,7 +24,7 @@ from pscp.cli import run_jobs
 from pscp.errors import UsageError
 from pscp.jobs import check, timers
 from pscp.jobs.config import Config
-from pscp.jobs.job import Command, Job
+from pscp.jobs.job import Job
 from pscp.jobs.lock import locked, state_path
 from pscp.selftest.servers import PrivateServer
 
@@ -169,7 +169,7 @@ def test_check_as_a_command(
     sshd: PrivateServer, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     jobs = {"night": job_to(sshd, tmp_path), "other": Job("other", ("nowhere.invalid:/",))}
-    assert run_jobs.check_all(Config("/etc/jobs.toml", jobs), Command(("night",))) == 0
+    assert run_jobs.act("check", Config("/etc/jobs.toml", jobs), ["night"], {}) == 0
     heads, line = capfd.readouterr().out.splitlines()
     assert heads.split()[:3] == ["job", "destination", "login"]
     assert line.split()[:3] == ["ok", "night", f"{sshd.host}:{tmp_path}"]
@@ -193,19 +193,19 @@ def test_status_as_a_command(
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     with locked(state_path(config.path, "recordings")):
-        run_jobs.show_status(config, Command(("recordings",)))
+        run_jobs.act("status", config, ["recordings"], {})
     assert f"running (process {os.getpid()}, since " in capfd.readouterr().out
-    assert run_jobs.show_status(config, Command(("recordings",))) == 0
+    assert run_jobs.act("status", config, ["recordings"], {}) == 0
     assert "done" in capfd.readouterr().out.splitlines()[1]
     both = ("recordings", "other")
-    assert run_jobs.show_status(config, Command(both, json=True)) == 1, "other never ran"
+    assert run_jobs.act("status", config, both, {"json": True}) == 1, "other never ran"
     assert [each["job"] for each in json.loads(capfd.readouterr().out)] == ["recordings", "other"]
 
 
 def test_status_as_a_page(config: Config, tmp_path: Path) -> None:
     path = tmp_path / "page.html"
-    command = Command(("recordings", "other"), html=str(path))
-    assert run_jobs.show_status(config, command) == 1
+    both = ("recordings", "other")
+    assert run_jobs.act("status", config, both, {"html": str(path)}) == 1
     assert path.read_text().startswith("<!DOCTYPE html>") and os.listdir(tmp_path) == ["page.html"]
     with pytest.raises(UsageError, match="No such file"):
-        run_jobs.show_status(config, command._replace(html=f"{tmp_path}/none/page.html"))
+        run_jobs.act("status", config, both, {"html": f"{tmp_path}/none/page.html"})

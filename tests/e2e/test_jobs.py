@@ -560,15 +560,19 @@ def test_a_full_disk_for_history_and_state_stops_no_copy(
     history = history_of(place.config, notes.append)
     try:
         place.fill("a", "b")
-        assert runner.run([place.job()], history, place.config)[0].outcome == Outcome.DONE
+        assert (
+            runner.run([place.job()], history, place.config, place.told)[0].outcome == Outcome.DONE
+        )
         with open(state / "filler", "wb", 0) as filler, contextlib.suppress(OSError):
             while True:
                 filler.write(bytes(512))
         place.fill("c")
-        run = runner.run([place.job(settled_for_s=1)], history, place.config)[0]
+        run = runner.run([place.job(settled_for_s=1)], history, place.config, place.told)[0]
         assert run.files_waiting == 3
         assert run.message.endswith("cannot be written: what has settled is not kept")
-        assert runner.run([place.job()], history, place.config)[0].outcome == Outcome.DONE
+        assert (
+            runner.run([place.job()], history, place.config, place.told)[0].outcome == Outcome.DONE
+        )
         assert place.arrived() == {"a", "b", "c"}
         assert notes and all("full" in note for note in notes), notes
         assert not list(state.rglob("*.json.*"))  # what could not be written whole
