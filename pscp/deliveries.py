@@ -114,29 +114,23 @@ def fan_out(
         keep_digests=keep_digests, terms=_shared(terms or JobTerms(), chosen, places),
     )  # fmt: skip
     by_name = {each.text: each for each in places}
-    told = _telling(copy, by_name, reporter, progress, on_file)
-    return side_by_side([*by_name], told, max_hosts=max_hosts)
+    told = _telling(copy, by_name, reporter, on_file)
+    return side_by_side([*by_name], told, progress=progress or _unseen, max_hosts=max_hosts)
 
 
 def _telling(
     copy: Callable[..., Result],
     by_name: Mapping[str, Location],
     reporter: ReporterOf | None,
-    progress: Progress | None,
     on_file: OnFile | None,
 ) -> Copy:
     """Return the copy to one of these, whose name the functions get first."""
 
     def copy_to(name: str, show: Callable[[Counters], object]) -> Result:
-        def show_both(now: Counters) -> None:
-            show(now)
-            if progress is not None:
-                progress(name, now)
-
         return copy(
             by_name[name],
             reporter=reporter(name) if reporter else None,
-            progress=show_both,
+            progress=show,
             on_file=partial(on_file, name) if on_file else None,
         )
 
@@ -193,11 +187,16 @@ def _check_apart(places: Sequence[Location]) -> None:
         seen.add(key)
 
 
+def _unseen(destination: str, counters: Counters) -> None:
+    """Show nobody where a copy stands."""
+
+
 def side_by_side(
     destinations: Sequence[str],
     copy: Copy,
     again: Again = lambda delivery: None,
     *,
+    progress: Progress = _unseen,
     max_hosts: int | None = None,
     shares: bool = True,
 ) -> tuple[Delivery, ...]:
@@ -210,20 +209,27 @@ def side_by_side(
         copy: is called with a destination, and a function to show its counters to.
         again: is told how each attempt ended, by its thread; it returns the seconds until the
             next one, or None.
+        progress: is called with the destination and its Counters, as often as the copy shows them.
         max_hosts: destinations at once; one that waits for its next attempt is none of them.
         shares: the copies share what they read of the source, and it is counted who read it.
     """
-    return _Copies(destinations, copy, again, shares=shares).run(max_hosts)
+    return _Copies(destinations, copy, again, progress, shares=shares).run(max_hosts)
 
 
 class _Copies:
     """Copies to several destinations: each thread makes one at a time."""
 
     def __init__(
-        self, destinations: Sequence[str], copy: Copy, again: Again, *, shares: bool
+        self,
+        destinations: Sequence[str],
+        copy: Copy,
+        again: Again,
+        progress: Progress,
+        *,
+        shares: bool,
     ) -> None:
         self._destinations, self._copy, self._again = destinations, copy, again
-        self._shares = shares
+        self._progress, self._shares = progress, shares
         self._reads = SharedReads(len(destinations))
         self._stops = {each: stops.Stop() for each in destinations}
         self._found: dict[str, Delivery] = {}  # each thread sets its own
@@ -294,10 +300,15 @@ class _Copies:
         reader, last = Reader(self._reads, self._at_once), [Counters()]
         result: Result | None = None
         failed: errors.PscpError | None = None
+
+        def show(now: Counters) -> None:
+            last[0] = now
+            self._progress(destination, now)
+
         begun_s = time.monotonic()
         try:
             with self._stops[destination].here(), reader.here() if self._shares else nullcontext():
-                result = self._copy(destination, partial(last.__setitem__, 0))
+                result = self._copy(destination, show)
         except errors.PscpError as error:
             failed = error
         seconds = time.monotonic() - begun_s

@@ -5,11 +5,12 @@ Not here: when they run (runner.py).
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import IO
 
 from pscp import processes, stops
@@ -37,8 +38,14 @@ def run_command(
     """
     started_s = time.monotonic()
     with _output() as said:
-        how = _wait(command, environment, stdout=to or said, stderr=said)
-        output = _end_of(said).decode("utf-8", "backslashreplace")
+        start = functools.partial(
+            subprocess.Popen, command, shell=isinstance(command, str),
+            stdin=subprocess.DEVNULL, stdout=to or said, stderr=said,
+            env={**os.environ, **environment},
+        )  # fmt: skip
+        how = _wait(start)
+        said.seek(max(0, said.seek(0, os.SEEK_END) - _TOLD_BYTES))
+        output = said.read().decode("utf-8", "backslashreplace")
     return CommandRun(name, how == _WELL, how, output, time.monotonic() - started_s)
 
 
@@ -50,22 +57,10 @@ def _output() -> IO[bytes]:
         return open(os.devnull, "w+b")
 
 
-def _wait(
-    command: str | tuple[str, ...],
-    environment: Mapping[str, str],
-    stdout: IO[bytes],
-    stderr: IO[bytes],
-) -> str:
-    """Return how the command ended, or why it was not started."""
+def _wait(start: Callable[[], subprocess.Popen[bytes]]) -> str:
+    """Return how a command ended, or why it was not started."""
     try:
-        process = subprocess.Popen(
-            command,
-            shell=isinstance(command, str),
-            stdin=subprocess.DEVNULL,
-            stdout=stdout,
-            stderr=stderr,
-            env={**os.environ, **environment},
-        )
+        process = start()
     except (OSError, ValueError) as error:
         return f"not started: {getattr(error, 'strerror', None) or error}"
     try:
@@ -74,9 +69,3 @@ def _wait(
         return f"ended by signal {-status}" if status < 0 else f"exit status {status}"
     finally:
         processes.end_tree(process)
-
-
-def _end_of(file: IO[bytes]) -> bytes:
-    size_bytes = file.seek(0, os.SEEK_END)
-    file.seek(max(0, size_bytes - _TOLD_BYTES))
-    return file.read()

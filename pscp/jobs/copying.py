@@ -100,15 +100,11 @@ class Copying:
                 self.note = f"{state.folder()} cannot be written: what has settled is not kept"
 
     def _to_all(self, deliver: Callable[[str, Show], Result]) -> None:
-        def watched(destination: str, show: Show) -> Result:
-            def show_both(now: Counters) -> None:
-                show(now)
-                self._teller.goes_on(self._job, destination, now)
-
-            return deliver(destination, show_both)
-
-        names, max_hosts = list(self.attempts), self._job.max_hosts
-        side_by_side(names, watched, self._again, max_hosts=max_hosts, shares=len(names) > 1)
+        side_by_side(
+            [*self.attempts], deliver, self._again,
+            progress=partial(self._teller.goes_on, self._job.name),
+            max_hosts=self._job.max_hosts, shares=len(self.attempts) > 1,
+        )  # fmt: skip
 
     # --- for the destinations' threads
 

@@ -1,4 +1,4 @@
-"""The lines of pscp, or pscp-zfs, that a job amounts to, quoted for a shell.
+"""The lines of pscp, or pscp-zfs, that a job amounts to, quoted for bash.
 
 They do what one attempt of the job does. What has no like on a command line stands in a comment:
 rates by the time of day, and what waits until it has settled.
@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from pscp.jobs.job import Job
 from pscp.locations import parse_location
 
+_ALL = '"$@"'  # the sources
 # What a shell takes as it is, or for a pattern where the job has one too.
 _QUOTED_IN_PATTERNS = re.compile(r"[^\w@%+=:,./*?!\[\]-]+", re.ASCII)
 
@@ -46,36 +47,31 @@ def argv(job: Job, destination: str, sources: Sequence[str], *more: str) -> list
 
 
 def _steps(job: Job) -> list[str]:
-    """Return a line for each destination, and what removes or moves the sources once all are."""
-    found = []
+    """Return a line for the sources, one for each destination, and what follows once all are."""
+    found = [] if job.datasets else [_sources(job)]
+    limit = [] if job.max_duration_s is None else ["timeout", str(job.max_duration_s)]
     more = (f"--retry-for={job.retry_for_s}",) if job.retry_for_s else ()
     for destination in job.destinations:
         is_last = destination == job.destinations[-1]
         removes = ("--remove-source-files",) if job.after == "remove" and is_last else ()
-        for words in argv(job, destination, (), *more, *removes):
-            found.append(_limited(job, words, destination))
+        for words in argv(job, destination, ("--", _ALL), *more, *removes):
+            quoted = (each if each is _ALL else shlex.quote(each) for each in (*limit, *words))
+            found.append(" ".join(quoted))
     if job.after == "move" and job.move_to is not None:
         folder = shlex.quote(job.move_to)
-        found += [f"mkdir -p {folder}", _with_sources(job, f"mv -t {folder}", "")]
+        found += [f"mkdir -p {folder}", f"mv -t {folder} -- {_ALL}"]
     return found
 
 
-def _limited(job: Job, words: list[str], destination: str) -> str:
-    limit = [] if job.max_duration_s is None else ["timeout", str(job.max_duration_s)]
-    if job.datasets:
-        return shlex.join([*limit, *words])
-    return _with_sources(job, shlex.join([*limit, *words[:-1]]), f" {shlex.quote(destination)}")
-
-
-def _with_sources(job: Job, before: str, behind: str) -> str:
-    """Return a line with the sources between these: patterns for the shell, or a list."""
+def _sources(job: Job) -> str:
+    """Return a line that makes the sources what the lines below it have as "$@"."""
     if job.sources:
-        return f"{before} {' '.join(map(_pattern, job.sources))}{behind}"
-    ends = "-0" if job.options.from0 else "-d '\\n'"
-    called = shlex.quote(f'{before} -- "$@"{behind}')
+        return f"set -- {' '.join(map(_pattern, job.sources))}"
+    listed = f"<({shlex.join(job.sources_command)})"
     if job.sources_from is not None:
-        return f"xargs -a {shlex.quote(job.sources_from)} {ends} sh -c {called} sh"
-    return f"{shlex.join(job.sources_command)} | xargs {ends} sh -c {called} sh"
+        listed = shlex.quote(job.sources_from)
+    ends = " -d ''" if job.options.from0 else ""
+    return f'mapfile -t{ends} sources < {listed} && set -- "${{sources[@]}}"'
 
 
 def _pattern(source: str) -> str:

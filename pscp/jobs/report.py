@@ -73,11 +73,6 @@ def columns(rows: Sequence[Sequence[str]]) -> list[str]:
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in shown]
 
 
-def write(form: str, path: str, runs: Sequence[JobRun]) -> None:
-    """Write a report, of a form of FORMS, in one step. Raises OSError."""
-    write_whole(path, FORMS[form](runs))
-
-
 def write_whole(path: str, text: str) -> None:
     """Replace what a file holds in one step, also at a power loss; its links stay.
 

@@ -10,6 +10,7 @@ import glob
 import os
 import tempfile
 from collections.abc import Callable
+from pathlib import Path
 
 from pscp import errors
 from pscp.endpoint import source
@@ -38,7 +39,7 @@ def find(job: Job, keep: Callable[[CommandRun], object]) -> list[Location]:
         found = [each for text in job.sources for each in _expanded(parse_location(text))]
     else:
         end = b"\0" if job.options.from0 else b"\n"
-        listed = _read(job.sources_from) if job.sources_from else _run(job, keep)
+        listed = _listed(job, keep)
         lines = (line.removesuffix(b"\r") if end == b"\n" else line for line in listed.split(end))
         found = [parse_location(os.fsdecode(line)) for line in lines if line]
     return list({(each.prefix, each.port, each.path): each for each in found}.values())
@@ -77,24 +78,19 @@ def _check_folder(pattern: str) -> None:
         raise errors.CopyError(f"{folder}: {error.strerror}") from None
 
 
-def _read(path: str) -> bytes:
+def _listed(job: Job, keep: Callable[[CommandRun], object]) -> bytes:
+    """Return the job's list. A command that fails lists nothing: half a list looks whole."""
+    what = f"sources-from {job.sources_from}" if job.sources_from else "sources-command"
     try:
-        with open(path, "rb") as file:
-            return file.read()
-    except OSError as error:
-        raise errors.CopyError(f"sources-from {path}: {error.strerror}") from None
-
-
-def _run(job: Job, keep: Callable[[CommandRun], object]) -> bytes:
-    """Return what the command prints. One that fails lists nothing: half a list looks whole."""
-    try:
+        if job.sources_from:
+            return Path(job.sources_from).read_bytes()
         with tempfile.TemporaryFile() as printed:
             environment = {"PSCP_JOB": job.name}
-            ran = run_command("sources-command", job.sources_command, environment, to=printed)
+            ran = run_command(what, job.sources_command, environment, to=printed)
             keep(ran)
             if not ran.ok:
-                raise errors.CopyError(f"sources-command: {ran.how}")
+                raise errors.CopyError(f"{what}: {ran.how}")
             printed.seek(0)
             return printed.read()
     except OSError as error:
-        raise errors.CopyError(f"sources-command: no room for its list: {error.strerror}") from None
+        raise errors.CopyError(f"{what}: {error.strerror}") from None

@@ -16,6 +16,7 @@ from pscp.jobs.history import History
 from pscp.jobs.job import Job
 from pscp.jobs.outcome import GOOD, JobRun, Outcome
 from pscp.jobs.ping import Pings
+from pscp.jobs.report import FORMS, write_whole
 from pscp.progress import Counters
 
 
@@ -48,9 +49,9 @@ class Teller:
             self._pings[job.name] = Pings(job.ping)
             self._pings[job.name].start()
 
-    def goes_on(self, job: Job, destination: str, counters: Counters) -> None:
+    def goes_on(self, job: str, destination: str, counters: Counters) -> None:
         """Some ten times a second: where the copy to a destination stands."""
-        self._watchdog.see(f"{job.name} {destination}", counters.as_dict())
+        self._watchdog.see(f"{job} {destination}", counters.as_dict())
 
     def says(self, job: str, text: str) -> None:
         """What happens, for who asked to be told (-v)."""
@@ -68,13 +69,13 @@ class Teller:
             for line in report.lines(run):
                 self._note(line)
         for form, path in self._reports:
-            self._try(f"--report {path}", report.write, form, path, self._runs)
+            self._try(f"--report {path}", write_whole, path, FORMS[form](self._runs))
         if run.outcome is not Outcome.LOCKED:  # the run that has the lock tells the others
             self._tell_others(job, run)
 
     def _tell_others(self, job: Job, run: JobRun) -> None:
         for form, path in job.report:
-            self._try(f"{run.job}: report {path}", report.write, form, path, [run])
+            self._try(f"{run.job}: report {path}", write_whole, path, FORMS[form]([run]))
         if job.metrics:
             success_s = {to: self._history.last_success(run.job, to) for to in job.destinations}
             what = f"{run.job}: metrics {job.metrics}"

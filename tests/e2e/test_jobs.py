@@ -55,7 +55,7 @@ class Told(Teller):
     def ended(self, job: Job, run: JobRun) -> None:
         self.runs.append(run)
 
-    def goes_on(self, job: Job, destination: str, counters: Counters) -> None:
+    def goes_on(self, job: str, destination: str, counters: Counters) -> None:
         self._bytes_done[destination] = counters.bytes_done
         self.landed(dict(self._bytes_done))
 

@@ -120,7 +120,7 @@ def test_a_report_is_written_whole_or_not_at_all(form: str, tmp_path: Path) -> N
     path.write_text("the last one")
     before = os.open(path, os.O_RDONLY)
     try:
-        report.write(form, str(path), [run_of(part(files=5))])
+        report.write_whole(str(path), report.FORMS[form]([run_of(part(files=5))]))
         assert os.read(before, 100) == b"the last one", "a reader keeps what it has opened"
     finally:
         os.close(before)

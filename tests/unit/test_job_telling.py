@@ -406,12 +406,11 @@ def test_a_copy_that_stands_still_is_told_to_no_watchdog(
     manager: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WATCHDOG_USEC", "2")
-    job = Job("recordings", ("store1:/vault/",))
     teller = telling.Teller(Remembered(), lambda text: None)
     counters = Counters()
     for moved, expected in ((0, 1), (0, 0), (5, 1), (0, 0)):
         counters.add(bytes_sent=moved)
-        teller.goes_on(job, "store1:/vault/", counters)
+        teller.goes_on("recordings", "store1:/vault/", counters)
         assert heard(manager).count(b"WATCHDOG=1") == expected
     teller.says("recordings", "tried again")
     assert b"WATCHDOG=1" in heard(manager)
