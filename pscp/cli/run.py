@@ -59,7 +59,6 @@ def make_parser() -> Parser:
         help="write a report of all that was run: json, text or html",
     )
     flag = partial(group.add_argument, action="store_true")
-    flag("-q", "--quiet", help="errors only")
     flag("-v", "--verbose", help="say what is done, and how each destination fares")
     add_what_is_no_run(parser.add_argument_group("instead of running them"))
     return parser

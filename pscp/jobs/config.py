@@ -172,9 +172,8 @@ def _check_files(jobs: Mapping[str, Job], wrong: Mistakes) -> None:
     for job in jobs.values():
         files = [("manifest", job.options.manifest), ("metrics", job.metrics)]
         for key, file in (*files, *(("report", file) for _, file in job.report)):
-            if not file or (key == "metrics" and (file.endswith("/") or os.path.isdir(file))):
-                continue  # in a folder of metrics each job has a file of its own
-            if key == "manifest" and "{run}" in file:
+            # In a folder of metrics each job has a file of its own.
+            if not file or "{run}" in file or file.endswith("/") or os.path.isdir(file):
                 continue
             if (path := os.path.realpath(file)) in owners:
                 text = f"{key}: {file} is written by {owners[path]} as well"

@@ -10,6 +10,7 @@ Not here: what the report says (report.py), which URLs may be given (schema.py).
 from __future__ import annotations
 
 import http.client
+import queue
 import threading
 import urllib.error
 import urllib.parse
@@ -21,35 +22,31 @@ _BODY_MAX_BYTES = 10_000  # what healthchecks keeps
 
 
 class Pings:
-    """The pings of one run of a job, which go out one after the other. One thread calls."""
+    """The pings of one run of a job, the first of which goes out at once. One thread calls."""
 
     def __init__(self, url: str) -> None:
         self._url = urllib.parse.urlsplit(url)
-        self._last: threading.Thread | None = None
-        self._why = ""  # the last one failed; written by its thread
-
-    def start(self) -> None:
-        self._send("/start", "")
+        self._end = queue.SimpleQueue[tuple[str, str]]()
+        self._why = ""  # the last one failed; written by the thread
+        # A daemon: a server that answers a byte at a time keeps no run from ending.
+        self._thread = threading.Thread(target=self._run, name="ping", daemon=True)
+        self._thread.start()
 
     def end(self, exit_code: int, body: str) -> str:
         """Tell how the run ended; return "", or why nobody heard it."""
-        last = self._send(f"/{exit_code}" if exit_code else "", body)
-        last.join(PATIENCE_S)
-        return "no answer in time" if last.is_alive() else self._why
+        self._end.put((f"/{exit_code}" if exit_code else "", body))
+        self._thread.join(PATIENCE_S)
+        return "no answer in time" if self._thread.is_alive() else self._why
 
-    def _send(self, suffix: str, body: str) -> threading.Thread:
+    def _run(self) -> None:
+        """Send one after the other: a start after the end would stand for a run under way."""
+        self._send("/start", "")
+        self._why = self._send(*self._end.get())
+
+    def _send(self, suffix: str, body: str) -> str:
         path = self._url.path.rstrip("/") + suffix if suffix else self._url.path
-        url, before = self._url._replace(path=path).geturl(), self._last
-
-        def run() -> None:
-            if before is not None:
-                before.join()  # a start that came after the end would stand for a run under way
-            self._why = _post(url, body) and _post(url, body)
-
-        # A daemon: a server that answers a byte at a time keeps no run from ending.
-        self._last = threading.Thread(target=run, name="ping", daemon=True)
-        self._last.start()
-        return self._last
+        url = self._url._replace(path=path).geturl()
+        return _post(url, body) and _post(url, body)
 
 
 def _post(url: str, body: str) -> str:

@@ -197,7 +197,7 @@ After = Annotated[Text, after(_after), WithJsonSchema(_AFTER)]
 PARSERS = {False: arguments.make_parser(), True: zfs_arguments.make_parser()}  # True: of datasets
 _ACTIONS = {of: parser._option_string_actions for of, parser in PARSERS.items()}
 
-_TOLD = "what a job did is told by its report, its metrics and the history; pscp-run has -q and -v"
+_TOLD = "what a job did is told by its report, its metrics and the history; pscp-run has -v"
 # What makes no sense in a job, with the reason. So does whatever is no field of Options.
 REFUSED = {
     "check": "it shows something, and is for the command line",

@@ -39,15 +39,13 @@ class Teller:
         self._history, self._note = history, note
         self._reports, self._is_verbose = reports, is_verbose
         self._runs: list[JobRun] = []
-        self._pings: dict[str, Pings] = {}
+        self._pings: Pings | None = None  # of the job that runs
         self._watchdog = systemd.Watchdog()
 
     def begins(self, job: Job) -> None:
         """A run has its lock and begins."""
         self._watchdog.see(job.name, "begins")
-        if job.ping:
-            self._pings[job.name] = Pings(job.ping)
-            self._pings[job.name].start()
+        self._pings = Pings(job.ping) if job.ping else None
 
     def goes_on(self, job: str, destination: str, counters: Counters) -> None:
         """Some ten times a second: where the copy to a destination stands."""
@@ -80,8 +78,8 @@ class Teller:
             success_s = {to: self._history.last_success(run.job, to) for to in job.destinations}
             what = f"{run.job}: metrics {job.metrics}"
             self._try(what, metrics.write, job.metrics, run, success_s)
-        pings = self._pings.pop(run.job, None)
         code = 0 if run.outcome in GOOD else run.exit_code
+        pings, self._pings = self._pings, None
         if pings and (why := pings.end(code, report.as_text([run]))):
             self._note(f"{run.job}: ping: {why}")
 

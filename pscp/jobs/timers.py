@@ -78,9 +78,8 @@ def _of_systemd(*systemctl: str) -> Iterator[tuple[str, Timer]]:
         for each in json.loads(_output(*systemctl, "list-timers", "--all", "--output=json")):
             if each["next"]:
                 next_s, last_s = each["next"] / 1e6, (each["last"] or 0) / 1e6
-                timer = Timer(
-                    next_s, next_s - last_s if 0 < last_s < next_s else None, each["unit"]
-                )
+                period_s = next_s - last_s if 0 < last_s < next_s else None
+                timer = Timer(next_s, period_s, each["unit"])
                 shown = _output(*systemctl, "show", "--property=ExecStart", "--", each["activates"])
                 yield from ((argv, timer) for argv in _ARGV.findall(shown))
 

@@ -88,7 +88,6 @@ def monitor() -> Iterator[Monitor]:
 def test_a_ping_at_the_start_and_one_at_each_end(monitor: Monitor) -> None:
     for code, suffix in ((0, ""), (5, "/5")):
         pings = ping.Pings(monitor.url)
-        pings.start()
         assert pings.end(code, f"ended with {code}: \udcff") == ""
         assert monitor.posts[-2:] == [
             ("/check/start?rid=1", ""),
@@ -99,7 +98,6 @@ def test_a_ping_at_the_start_and_one_at_each_end(monitor: Monitor) -> None:
 def test_no_start_comes_after_the_end(monitor: Monitor) -> None:
     monitor.answers.clear()
     pings = ping.Pings(monitor.url)
-    pings.start()
     monitor.heard.acquire()
     ends = threading.Thread(target=pings.end, args=(0, ""))
     ends.start()
@@ -114,7 +112,6 @@ import sys
 from pscp.jobs import ping
 ping.PATIENCE_S, ping._ANSWER_S = {TICK_S}, 1e6
 pings = ping.Pings(sys.argv[1])
-pings.start()
 print(pings.end(1, "failed"))
 """
 
@@ -132,13 +129,13 @@ def test_a_server_that_answers_too_late_is_told_of(
     monitor.answers.clear()
     pings = ping.Pings(monitor.url)
     assert "timed out" in pings.end(1, "failed")
-    assert len(monitor.posts) == 2
+    assert len(monitor.posts) == 4
 
 
 def test_a_server_that_fails_is_asked_twice_and_then_told_of(monitor: Monitor) -> None:
     monitor.status = 500
     assert "Internal Server Error" in ping.Pings(monitor.url).end(0, "")
-    assert len(monitor.posts) == 2
+    assert len(monitor.posts) == 4
 
 
 def test_no_server_is_told_of() -> None:
@@ -157,7 +154,7 @@ def test_no_answer_leads_elsewhere_than_to_http(monitor: Monitor, location: str)
 
 def test_a_long_report_is_cut(monitor: Monitor) -> None:
     ping.Pings(monitor.url).end(1, "x" * 100_000)
-    assert len(monitor.posts[0][1]) == 10_000
+    assert len(monitor.posts[1][1]) == 10_000
 
 
 # --- the service manager
