@@ -5,7 +5,6 @@ Not here: when they run (runner.py).
 
 from __future__ import annotations
 
-import functools
 import os
 import subprocess
 import tempfile
@@ -38,12 +37,12 @@ def run_command(
     """
     started_s = time.monotonic()
     with _output() as said:
-        start = functools.partial(
-            subprocess.Popen, command, shell=isinstance(command, str),
-            stdin=subprocess.DEVNULL, stdout=to or said, stderr=said,
-            env={**os.environ, **environment},
+        how = _wait(
+            lambda: subprocess.Popen(
+                command, shell=isinstance(command, str), env={**os.environ, **environment},
+                stdin=subprocess.DEVNULL, stdout=to or said, stderr=said,
+            )
         )  # fmt: skip
-        how = _wait(start)
         said.seek(max(0, said.seek(0, os.SEEK_END) - _TOLD_BYTES))
         output = said.read().decode("utf-8", "backslashreplace")
     return CommandRun(name, how == _WELL, how, output, time.monotonic() - started_s)

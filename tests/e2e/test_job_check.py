@@ -162,6 +162,18 @@ def _output(python: str, *argv: str) -> str:
     return subprocess.run(words, capture_output=True, text=True, check=True).stdout
 
 
+def test_a_program_looks_before_it_copies(sshd: PrivateServer, tmp_path: Path) -> None:
+    config = sshd.ssh_config
+    seen = pscp.look(f"{sshd.host}:{tmp_path}/to/be/made", config_file=config)
+    assert (seen.folder, seen.is_writable, seen.is_sftp) == (str(tmp_path), True, False)
+    assert 0 < seen.free_bytes < seen.total_bytes and seen.login_s > 0 and seen.python
+    here = pscp.look(tmp_path)
+    assert (here.folder, here.total_bytes, here.login_s) == (seen.folder, seen.total_bytes, 0)
+    with pytest.raises(pscp.Unreachable):
+        pscp.look(f"{sshd.host}:", config_file=config, port=1)
+    assert os.listdir(tmp_path) == []
+
+
 # --- the commands
 
 

@@ -194,6 +194,15 @@ def test_asked_twice_in_a_run_the_answer_is_the_same() -> None:
     assert settled.waiting == 2
 
 
+def test_a_path_of_this_machine_is_looked_at(tmp_path: Path) -> None:
+    (tmp_path / "young").touch()
+    (tmp_path / "old").touch()
+    os.utime(tmp_path / "old", (1, 1))
+    settled = Settled(600)
+    ready = {n for n in ("young", "old", "none", ".") if settled.is_ready_at(f"{tmp_path}/{n}")}
+    assert (ready, settled.waiting) == ({"old", "none", "."}, 1)
+
+
 # --- limits
 
 

@@ -160,6 +160,15 @@ def test_a_snapshot_stays_as_it_is() -> None:
     assert "_lock" not in before.as_dict()
 
 
+def test_counters_of_copies_that_follow_each_other_are_added() -> None:
+    first = Counters(files_done=3, bytes_sent=10, lanes_alive=4, verified=False)
+    now = Counters(files_done=2, bytes_sent=5, lanes_alive=8, host="h", started_s=7.0)
+    both = first + now
+    assert (both.files_done, both.bytes_sent, both.verified) == (5, 15, False)
+    assert (both.lanes_alive, both.host, both.started_s) == (8, "h", 7.0)
+    assert (first.files_done, now.files_done) == (3, 2)
+
+
 def test_result_is_ok_without_failures() -> None:
     assert Result().ok
     assert not Result(failures=(Failure("a", "FileError", "gone"),)).ok
