@@ -103,8 +103,9 @@ def test_a_clock_that_is_off_is_a_warning(
     )
     python.chmod(0o755)
     [row], text, code = asked(job_to(make_sshd(python=str(python)), tmp_path))
-    assert (code, row.mark, row.clock) == (0, "warn", "-3600 s")
-    assert "the clock there is off by -3600 s" in text
+    # What the question took on its way is no part of it: on a busy machine, seconds.
+    assert (code, row.mark) == (0, "warn") and -3600 <= int(row.clock.removesuffix(" s")) < -3000
+    assert f"the clock there is off by {row.clock}" in text
 
 
 def test_a_far_end_without_python_is_told(
