@@ -20,7 +20,6 @@ from pscp.locations import parse_location
 from pscp.looking import Look, look
 from pscp.progress import format_bytes
 from pscp.terminal_text import printable
-from pscp.zfs.replicate import replicate
 
 GOOD, WARN, BAD = "ok", "warn", "FAIL"
 _NO_LOGIN = "failed"
@@ -133,6 +132,8 @@ def _tell_folder(row: Row, its: Look) -> None:
 
 def _ask_zfs(job: Job, destination: str, row: Row) -> None:
     """Plan the replications, for which zfs is asked at both ends; nothing is changed."""
+    from pscp.zfs.replicate import replicate  # here: few jobs need it
+
     its = job.chosen(destination).options
     options = dataclasses.replace(its, batch=True, dry_run=True, retry_for_s=None)
     begun_s = time.monotonic()

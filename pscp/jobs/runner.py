@@ -92,13 +92,11 @@ class _Run:
 
     def _may_begin(self, waits_for: Iterable[JobRun], held: contextlib.ExitStack) -> bool:
         """Take the lock; if the job is not to be run, keep why not, and return False."""
-        for other in waits_for:
-            if other.outcome not in GOOD:
-                why = f"not run: {other.job}, which it depends on, is {other.outcome}"
-                is_locked = other.outcome == Outcome.LOCKED
-                outcome = Outcome.LOCKED if is_locked else Outcome.FAILED
-                self._is_over(outcome, why, is_skipped=other.is_skipped)
-                return False
+        if other := next((each for each in waits_for if each.outcome not in GOOD), None):
+            why = f"not run: {other.job}, which it depends on, is {other.outcome}"
+            outcome = Outcome.LOCKED if other.outcome == Outcome.LOCKED else Outcome.FAILED
+            self._is_over(outcome, why, is_skipped=other.is_skipped)
+            return False
         try:
             with self._ending.stoppable():
                 held.enter_context(locked(self._path, waits=self.job.if_running == "wait"))
