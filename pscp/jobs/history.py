@@ -129,11 +129,9 @@ class History:
         """Execute these as one transaction. What is amiss is noted."""
         for moves_aside in (True, False):
             try:
-                with self._opened() as database:
-                    database.execute("begin immediate")
+                with self._opened() as database, database:
                     for each in statements:
                         database.execute(*each)
-                    database.execute("commit")
                 return
             except (sqlite3.Error, OSError) as error:
                 if not (moves_aside and _is_damage(error) and self._moved_aside()):
@@ -155,7 +153,7 @@ class History:
     def _opened(self) -> Iterator[sqlite3.Connection]:
         """Yield the database, made where it is missing. What is not committed is undone."""
         os.makedirs(os.path.dirname(self.path), mode=0o700, exist_ok=True)
-        opened = sqlite3.connect(self.path, timeout=_BUSY_S, isolation_level=None)
+        opened = sqlite3.connect(self.path, timeout=_BUSY_S, isolation_level="IMMEDIATE")
         with contextlib.closing(opened) as database:
             [version] = database.execute("pragma user_version").fetchone()
             if version == 0:
