@@ -56,7 +56,7 @@ class Known:
 class Settled:
     """Leaves out files that are too young, or were not seen unchanged for long enough.
 
-    Its is_ready() is a `select` of pscp.JobTerms. Make one for each run, of what state() returned
+    Its is_ready() is a `select` of pscp.JobTerms; is_ready_at() takes a path alone. Make one for each run, of what state() returned
     at the end of the run before. Any thread may ask.
 
     Args:
