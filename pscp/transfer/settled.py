@@ -56,8 +56,8 @@ class Known:
 class Settled:
     """Leaves out files that are too young, or were not seen unchanged for long enough.
 
-    Its is_ready() is a `select` of pscp.JobTerms; is_ready_at() takes a path alone. Make one for each run, of what state() returned
-    at the end of the run before. Any thread may ask.
+    Its is_ready() is a `select` of pscp.JobTerms; is_ready_at() takes a path alone. Make one
+    for each run, of what state() returned at the end of the run before. Any thread may ask.
 
     Args:
         min_age_s: how long ago a file has to have changed; 0: no matter.
