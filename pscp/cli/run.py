@@ -68,7 +68,7 @@ def add_what_is_no_run(group: argparse._ArgumentGroup) -> None:
     alone = group.add_mutually_exclusive_group().add_argument
     for letters, what, help in (
         ((), "list", "list the jobs: what is copied where, and what has to be done before"),
-        ((), "explain", "show the lines of pscp, for a shell, that a job amounts to"),
+        ((), "explain", "show the lines of pscp, for bash, that a job amounts to"),
         (("-n",), "dry-run", "list what would be copied, and copy nothing"),
         ((), "check", "ask every destination whether it is ready, and copy nothing"),
         ((), "status", "show how the last runs went, and what is behind"),
