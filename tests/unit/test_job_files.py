@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pscp import errors
@@ -213,6 +213,8 @@ def limit_of(job: Job, at: time.struct_time) -> int | None:
 
 
 @given(times, times | st.just("24:00"), times)
+@example("22:00", "06:00", "03:00")
+@example("08:00", "24:00", "23:59")
 def test_a_span_holds_from_its_begin_until_before_its_end(begin: str, end: str, at: str) -> None:
     """By minutes on a clock's face; from a time to the same it holds all day."""
     first, last, now = (int(text[:2]) * 60 + int(text[3:]) for text in (begin, end, at))
