@@ -7,6 +7,7 @@ through a link, and never a folder. Nothing in the folder is replaced.
 Sent with BeginSource where it is needed. Not here: what has landed (../transfer/moving.py).
 """
 
+import contextlib
 import errno
 import functools
 import os
@@ -34,9 +35,11 @@ class SamePlace(NamedTuple):
 
 
 class Destination(NamedTuple):
-    """What tells the destination from any other. Answer: `[a text that no other folder has, or "",
-    [paths below it of what is mounted there from elsewhere]]`.
+    """What tells a folder of the destination from any other. Answer: `[a text that no other folder
+    has, or "", [paths below the root of what is mounted there from elsewhere]]`.
     """
+
+    folder: str  # below the root; "" is the root
 
 
 class RemoveSources(NamedTuple):
@@ -205,12 +208,14 @@ def _same_place(of: end.End, request: SamePlace) -> List[bool]:
 
 
 def _destination(of: end.End, request: Destination) -> Tuple[str, List[str]]:
-    fd = of.writing_sink().root.fd
+    root, identity = of.writing_sink().root, ""
     try:
-        root = os.readlink(b"/proc/self/fd/%d" % fd)
+        path = os.readlink(b"/proc/self/fd/%d" % root.fd)
     except OSError:  # no Linux
         return "", []
-    return folder_identity(os.fstat(fd)), list(map(to_text, bind_mounts(root)))
+    with contextlib.suppress(OSError, failures.Refusal), root.lock:  # nothing has landed in it
+        identity = folder_identity(os.fstat(root.folder(request.folder)))
+    return identity, list(map(to_text, bind_mounts(path)))
 
 
 def _remove_sources(of: end.End, request: RemoveSources) -> List[object]:

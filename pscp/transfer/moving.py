@@ -112,7 +112,17 @@ class Moving:
             else:
                 self._why_not = "the destination has no fence to tell it from the source"
 
-        self._wait(Ask(False, moving.Destination(), self._learn, self._cannot))
+        # One folder may be given its name here, and be there already for the next copy.
+        is_one = len(self._tops) == 1 and self._tops[0].is_folder
+        folder, names = (self._target.names[0], [""]) if is_one else ("", self._target.names)
+
+        def learn(answer: object) -> None:
+            place, mounted = answers.items(answer)
+            if told := answers.text(place):
+                self._place = json.dumps([told, names])
+            self._mounted = frozenset(answers.texts(mounted))
+
+        self._wait(Ask(False, moving.Destination(folder), learn, self._cannot))
         self._wait(Ask(False, lookup.Look([name]), then_sink, self._cannot))
         self._queue.finish_writing()
         for top, path in self._found.take():
@@ -121,12 +131,6 @@ class Moving:
             self._queue.put(self._mark(top, path))
         self._queue.wait_until(self._queue.is_idle)
         self._queue.check()
-
-    def _learn(self, answer: object) -> None:
-        place, mounted = answers.items(answer)
-        if told := answers.text(place):
-            self._place = json.dumps([told, self._target.names])
-        self._mounted = frozenset(answers.texts(mounted))
 
     def _is_same(self, answer: object) -> None:
         if any(answers.items(answer)):

@@ -147,6 +147,18 @@ def test_a_file_is_removed_only_once_all_have_it(hosts: Hosts) -> None:
     assert [each.name for each in hosts.source.iterdir()] == ["small"]
 
 
+def test_two_names_of_one_folder_remove_nothing(hosts: Hosts) -> None:
+    """Which the first copy makes, so that the second finds it there."""
+    hosts.fill("small", 1000)
+    hosts.good("a")
+    hosts.good("b")
+    to = [f"{name}:{hosts.at('a')}/new" for name in "ab"]
+    first, second = fan_out(hosts, *to, max_hosts=1, remove_source_files=True)
+    assert first.ok and second.result is not None
+    assert "are names of one place" in second.result.failures[0].message
+    assert_same_tree(hosts.source, hosts.at("a") / "new")
+
+
 def test_the_terms_of_a_job_hold_for_all(hosts: Hosts) -> None:
     for name in ("kept", "left"):
         hosts.fill(name, 200_000)
