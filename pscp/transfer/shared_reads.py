@@ -251,7 +251,8 @@ class _Pages:
         if begin >= end_:
             return _NOTHING
         view = memoryview(bytearray(end_ - begin))
-        files.read_at(self._fd, view, self._offset + begin)
+        with contextlib.suppress(OSError):  # zeros end the frame; they do not match, and are resent
+            files.read_at(self._fd, view, self._offset + begin)
         return view
 
 

@@ -6,6 +6,7 @@ Not here: destinations that are all well (../e2e/test_fan_out.py).
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import signal
@@ -22,6 +23,7 @@ from fan_out_world import MIB, Hosts
 
 import pscp
 from faults.conftest import PEAK, PROGRAM, until
+from pscp.endpoint import files
 from pscp.selftest.servers import PrivateServer
 
 BIG_BYTES = 40 * MIB
@@ -166,6 +168,27 @@ def test_a_file_that_cannot_be_read_fails_everywhere(hosts: Hosts) -> None:
     for each in Running(hosts, hosts.good("a"), hosts.good("b")).ended():
         assert failure(each) == "UnsupportedFile"
         assert each.result and each.result.files == 1
+
+
+def test_a_disk_that_fails_once_its_file_was_hashed(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its pages are read while a frame is under way."""
+
+    def fail(*given: Any, **named: Any) -> int:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    hosts.fill("big", BIG_BYTES)
+    held, a = hosts.still("held", HELD_BYTES), hosts.good("a")
+    running = Running(hosts, held, a)
+    hosts.wait_until_stands("held")
+    until(lambda: a in running.copied, "one has it")
+    monkeypatch.setattr(os, "splice", fail)
+    monkeypatch.setattr(files, "read_at", fail)
+    hosts.go("held")
+    late, other = running.ended()
+    assert failure(late) == "SystemFailure" and other.ok
+    assert late.result is not None and late.result.connections_lost == 0
 
 
 # --- the command
