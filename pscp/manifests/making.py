@@ -19,6 +19,7 @@ from typing import IO
 
 from pscp.callbacks import FileEvent
 from pscp.connect.connections import Connections
+from pscp.endpoint import tree
 from pscp.endpoint.files import Extent
 from pscp.errors import CopyError, FileError, UsageError
 from pscp.locations import Location
@@ -159,6 +160,8 @@ class _Hashed:
         if not is_file(there):
             if there.kind == "":
                 self._writing.fail(self.path, "it is gone already")
+            elif there.kind != tree.LINK or self._digest:
+                self._writing.fail(self.path, f"a {there.kind} has its name by now")
             return
         if failure is not None:
             self._writing.fail(self.path, failure["message"])

@@ -138,6 +138,26 @@ def test_a_link_is_not_listed(push: Way) -> None:
     assert verified(push, push.source.parent / "m.jsonl").code == 0
 
 
+def test_what_is_another_thing_by_now_is_told(push: Way) -> None:
+    data = fill(push)
+    (data / "link").symlink_to("none")
+
+    def replace(event: pscp.FileEvent) -> None:
+        landed = push.destination / event.path
+        if landed.name in ("exact", "none"):
+            landed.unlink()
+            landed.mkdir() if landed.name == "exact" else landed.symlink_to("large")
+
+    manifest = push.source.parent / "m.jsonl"
+    ends, config = push.locations(["data"], ""), push.server.ssh_config
+    result = pscp.copy(
+        *ends, archive=True, strong=True, manifest=manifest, on_file=replace,
+        config_file=config, batch=True, connections=1,
+    )  # fmt: skip
+    assert {each.path for each in result.failures} == {"data/exact", "data/none"}
+    assert json.loads(manifest.read_text().splitlines()[-1])["whole"] is False
+
+
 def test_a_copy_with_failures_lists_what_is_good(push: Way) -> None:
     data = fill(push)
     (push.destination / "data" / "exact").mkdir(parents=True)  # in the way
