@@ -182,9 +182,9 @@ def _check_apart(places: Sequence[Location]) -> None:
         if not place.is_remote:
             raise errors.UsageError(f"{place.text}: a destination of a fan-out is HOST:PATH")
         key = place.user, place.host, place.port, posixpath.normpath(place.path or ".")
-        if key in seen:
+        if seen & {key, place.text}:  # by its text everybody knows it
             raise errors.UsageError(f"{place.text} is named twice", "name each destination once")
-        seen.add(key)
+        seen |= {key, place.text}
 
 
 def _unseen(destination: str, counters: Counters) -> None:

@@ -214,6 +214,8 @@ def test_what_makes_no_sense_is_refused_before_anybody_is_asked(hosts: Hosts) ->
             fan_out(hosts, *to, **more)
     with pytest.raises(pscp.UsageError, match="on this machine"):
         pscp.fan_out("host:file", [a, b])
+    with pytest.raises(pscp.UsageError, match="twice"):
+        pscp.fan_out(hosts.source, [pscp.Location("there", "there", host) for host in "ab"])
     with pytest.raises(pscp.UsageError, match="are several"):
         pscp.fan_out(hosts.source, a)
 
