@@ -21,6 +21,7 @@ from pscp.manifests.formats import BAGIT, JSONL, NAME, SHA256SUM, VERSION, Recor
 from pscp.terminal_text import printable
 
 _LINE_MOST = 512 * 1024 * 1024  # bytes: the chunks' digests of 32 TiB
+_PATH_MOST = 128 * 1024  # bytes: each may become six in a request, which has 1 MiB
 _SIZE_MOST = 1 << 63
 _CHUNK_LEAST, _CHUNK_MOST = 64 * 1024, 1 << 30
 _HEX = re.compile(r"[0-9a-f]{64}")
@@ -131,6 +132,8 @@ class Manifest:
         """Return a path that stays below the root."""
         path = to_text(name)
         try:
+            if len(name) > _PATH_MOST:
+                raise failures.Refusal(failures.UNSAFE, path, "a path that is too long")
             paths.check(path)
         except failures.Refusal:
             raise self._bad(f"{_shown(path)} is not the path of a file below the root") from None

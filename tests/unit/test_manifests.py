@@ -170,6 +170,7 @@ END = formats.end_line(JSONL, 1, 1, 0)
         (HEADER + record(path="a//b"), "2: "),
         (HEADER + record(path=""), "2: "),
         (HEADER + record(path="a\0b"), "2: "),
+        (HEADER + record(path="a" * 2_000_000), '2: "aaaa'),
         (HEADER + record(path="\ud800"), '2: has neither a "path" nor'),
         (HEADER + record(path=None), '2: has neither a "path" nor'),
         (HEADER + record(path_base64="YQ=="), '2: has neither a "path" nor'),
