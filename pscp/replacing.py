@@ -27,8 +27,9 @@ def replacing(path: str) -> Iterator[IO[bytes]]:
         with contextlib.suppress(OSError):
             os.unlink(new)
         raise
-    folder_fd = os.open(folder or ".", os.O_RDONLY)
-    try:
-        os.fsync(folder_fd)
-    finally:
-        os.close(folder_fd)
+    with contextlib.suppress(OSError):  # a folder may not be read, or its filesystem not sync it
+        folder_fd = os.open(folder or ".", os.O_RDONLY)
+        try:
+            os.fsync(folder_fd)
+        finally:
+            os.close(folder_fd)

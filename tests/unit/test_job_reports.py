@@ -9,6 +9,7 @@ import dataclasses
 import json
 import os
 import re
+import stat
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -152,6 +153,18 @@ def test_a_full_disk_leaves_the_file_as_it_was(
     with pytest.raises(OSError, match="No space"):
         report.write_whole(str(path), "new")
     assert path.read_text() == "whole" and os.listdir(tmp_path) == ["report"]
+
+
+def test_a_folder_that_cannot_be_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on some network file systems: the file has its name by then."""
+
+    def sync(fd: int) -> None:
+        if stat.S_ISDIR(os.fstat(fd).st_mode):
+            raise OSError(22, "Invalid argument")
+
+    monkeypatch.setattr(os, "fsync", sync)
+    report.write_whole(str(tmp_path / "report"), "new")
+    assert (tmp_path / "report").read_text() == "new"
 
 
 def test_a_link_stays_and_what_it_leads_to_is_replaced(tmp_path: Path) -> None:
