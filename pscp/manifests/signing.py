@@ -49,15 +49,20 @@ def sign(key: str, path: str, *, batch: bool) -> None:
     """
     argv = ["-q", "-Y", "sign", "-n", NAMESPACE, "-f", key]
     never = {"SSH_ASKPASS": "false", "SSH_ASKPASS_REQUIRE": "force"} if batch else {}
-    with open(path, "rb") as content:
-        done = _run(argv, content, never)
-    if done.returncode != 0:
+    try:
+        with open(path, "rb") as content:
+            done = _run(argv, content, never)
+        why = _last_line(done.stderr) if done.returncode != 0 else ""
+        if not why:
+            with replacing(f"{path}.sig") as file:
+                file.write(done.stdout)
+    except OSError as error:
+        why = error.strerror or str(error)
+    if why:
         raise CopyError(
-            f"{path} was written, but not signed: {_last_line(done.stderr)}",
+            f"{path} was written, but not signed: {why}",
             f"ssh-keygen -Y sign -n {NAMESPACE} -f {key} {path} signs it",
         )
-    with replacing(f"{path}.sig") as file:
-        file.write(done.stdout)
 
 
 def verify(file: str, name: str, allowed: str | None, signer: str | None) -> str:

@@ -580,6 +580,15 @@ def test_a_key_that_cannot_be_used_leaves_the_manifest(push: Way, tmp_path: Path
     assert verified(push, manifest).code == 0
 
 
+def test_no_room_for_a_signature(key: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: str) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(signing, "replacing", full)
+    with pytest.raises(pscp.CopyError, match="was written, but not signed: No space"):
+        signing.sign(str(key), str(key.parent / "allowed"), batch=True)
+
+
 def test_no_room_for_a_manifest(push: Way) -> None:
     """The copy is done; the earlier manifest stays, and nothing is left of the new one."""
     fill(push)
