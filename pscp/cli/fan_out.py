@@ -80,8 +80,9 @@ def conclude(
 def told(delivery: Delivery, options: Options) -> list[str]:
     """Return the line, or the lines, about one destination."""
     if delivery.error is not None:
+        where, what = delivery.destination, delivery.error.message
         hint = [f"      {delivery.error.hint}"] if delivery.error.hint else []
-        return [f"pscp: {delivery.destination}: {delivery.error.message}", *hint]
+        return [f"pscp: {what}" if what.startswith(where) else f"pscp: {where}: {what}", *hint]
     assert delivery.result is not None
     cost = f"{format_bytes(delivery.bytes_read)} read for it, {delivery.cpu_s:.2f} s of CPU"
     text = f"{closing_line(delivery.result, options, delivery.destination)}; {cost}"

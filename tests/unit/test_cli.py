@@ -22,10 +22,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pscp.cli import arguments, closing
+from pscp.cli import arguments, closing, fan_out
 from pscp.cli import copy as cli
 from pscp.cli.pipe import Piped
-from pscp.errors import ConnectError, Interrupted, PscpError, SourceChanged, Terminated, UsageError
+from pscp.deliveries import Delivery
+from pscp.errors import (
+    ConnectError,
+    CopyError,
+    Interrupted,
+    PscpError,
+    SourceChanged,
+    Terminated,
+    UsageError,
+)
 from pscp.locations import Location
 from pscp.options import Options
 from pscp.progress import Counters, Failure, Reporter, Result
@@ -522,3 +531,9 @@ def test_a_name_with_a_colon_that_is_there(
     assert "./a:b is the file" in refused.value.hint
     assert isinstance(cli.parse(["./a:b", "host:"]), cli.Command)
     assert isinstance(cli.parse(["a:b", "."]), cli.Command)
+
+
+def test_an_error_of_a_fan_out_names_its_destination_once() -> None:
+    for message in ("h:x/: no such folder", "no such folder"):
+        failed = Delivery("h:x/", None, CopyError(message), 0.0, Counters())
+        assert fan_out.told(failed, Options()) == ["pscp: h:x/: no such folder"]
