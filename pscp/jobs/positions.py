@@ -30,7 +30,7 @@ def lines_of(text: str) -> dict[Place, int]:
     begin, part, items = 1, "", 0  # what is read, and how many items the array had before
     for number, row in enumerate(text.split("\n"), 1):
         part += f"{row}\n"
-        known = f"x = [{part.lstrip(' ,')}" if array else part
+        known = "x = [" + part.lstrip(" \t,") if array else part
         whole = _read(known)
         found = whole if whole is not None else _read(f"{known}]")
         if found is None:

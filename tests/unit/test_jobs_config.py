@@ -443,3 +443,4 @@ v = 'x'
     }  # fmt: skip
     assert lines["a", "b c", "d"] == lines["a",] == 1
     assert document["t"]['é"'] == 'a""'
+    assert lines_of("x = [\n1\n\t, 2\n]\ny = 3\n")["y",] == 5
