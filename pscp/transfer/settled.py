@@ -13,6 +13,7 @@ state is kept (../jobs/copying.py).
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import stat
 import threading
@@ -92,6 +93,9 @@ class Settled:
     def _take(self, state: Any) -> None:
         """Take over what an earlier run has seen, on this machine."""
         known, now = Known(**state), self._now
+        numbers = known.at_s, known.before_s, known.apart_s, known.stepped_s or 0.0
+        if not all(map(math.isfinite, numbers)):
+            return
         files = {
             path: (int(size), int(mtime_ns), int(inode), float(since_s))
             for path, (size, mtime_ns, inode, since_s) in known.files.items()

@@ -6,6 +6,7 @@ Not here: a whole run of a job (../e2e/test_jobs.py).
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from pathlib import Path
@@ -150,12 +151,20 @@ def test_another_machine_knows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    "known", [None, 7, [], {"at_s": 1}, {"host": "a", "boot": "0", "at_s": "x"}]
-)
+    "known",
+    [
+        None, 7, [], {"at_s": 1}, {"host": "a", "boot": "0", "at_s": "x"},
+        {"host": "a", "boot": "0", "at_s": 1.0, "before_s": None},
+        {"host": os.uname().nodename, "boot": "an earlier one", "at_s": math.nan},
+    ],
+)  # fmt: skip
 def test_a_state_that_makes_no_sense_is_none(known: object) -> None:
     machine = Machine()
     machine.kept = known
     assert machine.looks(("a", 1, 0.0), min_age_s=60) == {"a"}
+    machine.looks(("a", 1, 0.0), settled_for_s=60)
+    machine.passes(60)
+    assert machine.looks(("a", 1, 0.0), settled_for_s=60) == {"a"}
 
 
 @given(st.lists(st.tuples(st.sampled_from(["pass", "set", "boot", "grow", "look"]),
