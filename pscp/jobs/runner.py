@@ -100,6 +100,8 @@ class _Run:
         try:
             with self._ending.stoppable():
                 held.enter_context(locked(self._path, waits=self.job.if_running == "wait"))
+            if self._ending.signal is not None:  # it came when there was nothing to wait for
+                raise self._ending.signal
             return True
         except errors.CopyRunning as error:
             is_skipped = self.job.if_running == "skip"

@@ -396,6 +396,21 @@ def test_a_signal_cuts_a_run_and_what_follows_is_run(
     assert last is not None and last.outcome == Outcome.CUT and place.arrived() == set()
 
 
+def test_a_signal_that_comes_with_the_lock_begins_no_copy(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def locked_late(*args: Any, **more: Any) -> object:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return locked(*args, **more)
+
+    place.fill("a")
+    monkeypatch.setattr(runner, "locked", locked_late)
+    with pytest.raises(errors.Terminated):
+        place.run(place.job())
+    [run] = place.told.runs
+    assert run.outcome == Outcome.CUT and place.arrived() == set()
+
+
 def test_a_run_that_was_killed_goes_on(place: Place) -> None:
     place.fill("a")
     place.fill("b", size=8 * MIB)
