@@ -66,8 +66,6 @@ class Teller:
         if self._is_verbose or not is_quiet:
             for line in report.lines(run):
                 self._note(line)
-        for form, path in self._reports:
-            self._try(f"--report {path}", write_whole, path, FORMS[form](self._runs))
         if run.outcome is not Outcome.LOCKED:  # the run that has the lock tells the others
             self._tell_others(job, run)
 

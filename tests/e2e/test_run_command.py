@@ -267,3 +267,9 @@ def test_reports_are_of_all_that_was_run(world: World) -> None:
     runs = json.loads((world.here / "r.json").read_text())["runs"]
     assert [run["job"] for run in runs] == ["a", "b"]
     assert (world.here / "r.txt").read_text().count("exit code 7") == 2
+    (world.here / "log").write_text("before\n")
+    run = "pscp-run --config jobs.toml --report json"
+    world.run("sh", "-c", f"{run} /dev/stdout >>log; {run} /dev/stderr 2>&1 | cat >piped")
+    piped, logged = ((world.here / name).read_text() for name in ("piped", "log"))
+    assert len(json.loads(piped)["runs"]) == 2
+    assert logged.startswith("before\n{") and len(json.loads(logged[7:])["runs"]) == 2
