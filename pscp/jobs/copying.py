@@ -7,7 +7,6 @@ Read next: ../deliveries.py.
 
 from __future__ import annotations
 
-import glob
 import os
 import threading
 from collections.abc import Callable
@@ -79,19 +78,10 @@ class Copying:
         """Return what the copies to all destinations share."""
         job = self._job
         if job.after != "keep":
-            places = [self._folder(each) for each in self.attempts]
+            places = [job.place(each) for each in self.attempts]
             self._moves = Moves(places, job.move_to if job.after == "move" else None)
         kbit_s = job.limit_now if job.limit or job.options.limit_kbit_s else None
         return JobTerms(self._select, kbit_s, self._path, self._moves)
-
-    def _folder(self, destination: str) -> str:
-        """Return the destination of a copy; where the sources may be any number, a folder.
-
-        Else a night with one of them would make a file of the name that the folder was to have.
-        """
-        is_list = not self._job.sources or any(map(glob.has_magic, self._job.sources))
-        ends = destination.endswith(("/", ":"))
-        return f"{destination}/" if is_list and not ends else destination
 
     def _keep_state(self, *, is_whole: bool) -> None:
         if self._select is not None:
@@ -110,7 +100,7 @@ class Copying:
 
     def _copy(self, ready: list[Location], terms: JobTerms, destination: str, show: Show) -> Result:
         return copy(
-            ready, self._folder(destination), options=self._options(destination),
+            ready, self._job.place(destination), options=self._options(destination),
             reporter=_Notes(partial(self._say, destination)), progress=show,
             keep_digests=False, terms=terms,
         )  # fmt: skip

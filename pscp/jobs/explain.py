@@ -43,7 +43,7 @@ def argv(job: Job, destination: str, sources: Sequence[str], *more: str) -> list
     if job.datasets:
         return [["pscp-zfs", *words, *more, *each] for each in job.replications(destination)]
     age = (f"--min-age={job.min_age_s}",) if job.min_age_s else ()
-    return [["pscp", *words, *age, *more, *sources, destination]]
+    return [["pscp", *words, *age, *more, *sources, job.place(destination)]]
 
 
 def _steps(job: Job) -> list[str]:

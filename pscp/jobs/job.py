@@ -6,6 +6,7 @@ Read next: outcome.py.
 
 from __future__ import annotations
 
+import glob
 import re
 import time
 from dataclasses import dataclass, field
@@ -75,6 +76,15 @@ class Job:
     metrics: str | None = None  # a file for node_exporter's textfile collector
     ping: str | None = None  # a URL, in the manner of healthchecks
     keep_history_s: int = 365 * 24 * 3600
+
+    def place(self, destination: str) -> str:
+        """Return the destination of a copy; where the sources may be any number, a folder.
+
+        Else a night with one of them would make a file of the name that the folder was to have.
+        """
+        is_list = not self.sources or any(map(glob.has_magic, self.sources))
+        ends = destination.endswith(("/", ":"))
+        return f"{destination}/" if is_list and not ends else destination
 
     def chosen(self, destination: str) -> Chosen:
         """Return the options of the copy to this destination, one of the job's."""

@@ -259,6 +259,13 @@ def test_a_dry_run_writes_no_manifest(world: World) -> None:
     assert ran.code == 0 and "a.txt" in (world.here / "m").read_text(), ran.err
 
 
+def test_a_pattern_that_matches_one_file_makes_a_folder(world: World) -> None:
+    text = '[job.a]\nsources = "a.tx*"\ndestinations = "host:new"\n'
+    ran = told(world, text, "--dry-run")
+    assert (ran.code, ran.out.splitlines()) == (0, ["new/a.txt"]), ran.err
+    assert run_lines(world, text).code == 0 and names_in(world.there / "new") == ["a.txt"]
+
+
 def test_reports_are_of_all_that_was_run(world: World) -> None:
     job = 'sources = "none*"\ndestinations = "host:one/"\n'
     reports = ("--report", "json", "r.json", "--report", "text", "r.txt")
