@@ -25,6 +25,7 @@ def run_command(
     environment: Mapping[str, str],
     *,
     to: IO[bytes] | None = None,
+    folder: str | None = None,
 ) -> CommandRun:
     """Run a command and wait for it, but not for what it leaves behind in the background.
 
@@ -34,13 +35,14 @@ def run_command(
     Args:
         name: the command's, in the job.
         to: where its standard output goes, if that is not kept with the rest of what it says.
+        folder: where it is run, if not where this program is.
     """
     started_s = time.monotonic()
     with _output() as said:
         how = _wait(
             lambda: subprocess.Popen(
                 command, shell=isinstance(command, str), env={**os.environ, **environment},
-                stdin=subprocess.DEVNULL, stdout=to or said, stderr=said,
+                stdin=subprocess.DEVNULL, stdout=to or said, stderr=said, cwd=folder,
             )
         )  # fmt: skip
         said.seek(max(0, said.seek(0, os.SEEK_END) - _TOLD_BYTES))

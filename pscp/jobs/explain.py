@@ -71,7 +71,8 @@ def _sources(job: Job) -> str:
     if job.sources_from is not None:
         listed = shlex.quote(job.sources_from)
     ends = " -d ''" if job.options.from0 else ""
-    return f'mapfile -t{ends} sources < {listed} && set -- "${{sources[@]}}"'
+    begin = f"cd {shlex.quote(job.folder)} && "
+    return f'{begin}mapfile -t{ends} sources < {listed} && set -- "${{sources[@]}}"'
 
 
 def _pattern(source: str) -> str:

@@ -51,6 +51,7 @@ class Job:
     sources: tuple[str, ...] = ()  # paths and patterns here, or HOST:PATHs
     sources_from: str | None = None  # a file that lists sources, a line each
     sources_command: tuple[str, ...] = ()  # a command that prints them; run without a shell
+    folder: str = ""  # where the names that are listed begin, and where the command is run
     datasets: tuple[str, ...] = ()  # ZFS, for pscp-zfs
     options: Options = field(default_factory=Options)  # of a copy whose host has none of its own
     words: tuple[str, ...] = ()  # as those of Chosen

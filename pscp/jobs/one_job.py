@@ -84,6 +84,7 @@ class JobReader:
             destinations=self._whole("destinations", self.folder),
             sources=self._whole("sources", inside),  # -R keeps what is typed, and not all before it
             sources_command=("/bin/sh", "-c", command) if isinstance(command, str) else command,
+            folder=inside,
             options=chosen.options,
             words=chosen.words,
             settings=settings,

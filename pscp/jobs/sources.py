@@ -10,6 +10,7 @@ import glob
 import os
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from pscp import errors
@@ -41,7 +42,11 @@ def find(job: Job, keep: Callable[[CommandRun], object]) -> list[Location]:
         end = b"\0" if job.options.from0 else b"\n"
         listed = _listed(job, keep)
         lines = (line.removesuffix(b"\r") if end == b"\n" else line for line in listed.split(end))
-        found = [parse_location(os.fsdecode(line)) for line in lines if line]
+        typed = [parse_location(os.fsdecode(line)) for line in lines if line]
+        found = [
+            each if each.is_remote else replace(each, path=os.path.join(job.folder, each.path))
+            for each in typed
+        ]
     return list({(each.prefix, each.port, each.path): each for each in found}.values())
 
 
@@ -86,7 +91,8 @@ def _listed(job: Job, keep: Callable[[CommandRun], object]) -> bytes:
             return Path(job.sources_from).read_bytes()
         with tempfile.TemporaryFile() as printed:
             environment = {"PSCP_JOB": job.name}
-            ran = run_command(what, job.sources_command, environment, to=printed)
+            command, folder = job.sources_command, job.folder or None
+            ran = run_command(what, command, environment, to=printed, folder=folder)
             keep(ran)
             if not ran.ok:
                 raise errors.CopyError(f"{what}: {ran.how}")

@@ -110,11 +110,16 @@ def test_a_job_that_moves_its_sources(world: World) -> None:
 )
 def test_lists_of_sources(world: World, key: str) -> None:
     folder = world.here / "records [1]"
-    (world.here / "list").write_text("".join(f"{folder}/{name}\n" for name in NAMES))
+    (world.here / "list").write_text("".join(f"{folder.name}/{name}\n" for name in NAMES))
     text = f'[job.a]\n{key}\ndestinations = ["host:one/", "host:two words/"]\n'
-    ran = run_lines(world, text)
-    assert ran.code == 0, ran.err
-    assert names_in(world.there / "one") == names_in(world.there / "two words") == sorted(NAMES)
+    lines = told(world, text, "--explain").out
+    for script in ("pscp-run --config ../jobs.toml", lines):  # from another folder
+        ran = world.run("sh", "-c", f"cd '{folder}'\n{script}")
+        assert ran.code == 0, ran.err
+        for far in ("one", "two words"):
+            assert names_in(world.there / far) == sorted(NAMES)
+            for name in NAMES:
+                (world.there / far / name).unlink()
 
 
 @pytest.mark.parametrize(
