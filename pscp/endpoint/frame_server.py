@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Dict, List, Optional, Sequence
 
 from . import entries, failures, requests, session, source, tree, wire
 
+_TOO_LONG = "more names than an answer has room for (1 MiB): copy the folder that they are in"
+
 if TYPE_CHECKING:
     from typing import Protocol
 
@@ -129,9 +131,13 @@ class FrameServer:
         self.session.advance(session.HELLO)
 
     def reply(self, id_: int, answer: object, failed: bool = False) -> None:
+        payload = wire.to_json(answer)
+        if len(payload) > 1 << 20:  # what a pattern matches
+            failed, answer = True, failures.data(failures.DESTINATION, "", _TOO_LONG)
+            payload = wire.to_json(answer)
         if failed:
             self._trace("failed: %s" % answer)
-        self._send(wire.REPLY, id_, 0, wire.to_json(answer), wire.FAILED if failed else 0)
+        self._send(wire.REPLY, id_, 0, payload, wire.FAILED if failed else 0)
 
     def reply_with_pack(self, id_: int, rows: Sequence[object], bodies: List[bytes]) -> None:
         self._send(wire.PACK, id_, 0, wire.pack_payload(rows, bodies))

@@ -348,8 +348,9 @@ class Negotiation:
             if message.startswith(placing.NO_FOLDER) and not self._options.mkpath:
                 hint = "--mkpath makes the folders above DEST that are missing"
             of_source = isinstance(request, requests.Expand)
-            where = (self._request.froms[0] if of_source else self._request.to).prefix
-            raise errors.DestinationError(f"{where}{failure['path']}: {message}", hint)
+            end = self._request.froms[0] if of_source else self._request.to
+            path = failure["path"] or end.path
+            raise errors.DestinationError(f"{end.prefix}{path}: {message}", hint)
         return answer
 
 

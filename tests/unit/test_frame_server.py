@@ -137,6 +137,14 @@ def test_the_session_follows_the_end(role: str) -> None:
     assert (channel.server.session.state, channel.server.decoder.place) == ("ready", None)
 
 
+def test_an_answer_that_no_frame_has_room_for_is_a_failure() -> None:
+    channel = Channel("source")
+    channel.server.reply(7, ["x" * wire.MAX_PAYLOAD_BYTES])
+    [sent] = channel.sent
+    assert (sent.type, sent.id, sent.flags) == (wire.REPLY, 7, wire.FAILED)
+    assert b"more names than an answer has room for" in bytes(sent.payload)
+
+
 def test_no_frame_may_come_before_the_hello() -> None:
     server = FrameServer(session.AGENT, Recorder([], ()), lambda *frame: None)
     server.decoder.feed(wire.frame(wire.ASK, requests.to_json(requests.Ping())))
