@@ -99,16 +99,18 @@ class Moving:
             self._why_not = "nothing has verified what landed"
             return
         name = to_text(fence.fence_name(self._terms.token))
-        beside = [
-            (number, top.name, name)
+        beside = (
+            [number, top.name, name]
             for number, (top, to) in enumerate(zip(self._tops, self._target.names, strict=True))
             if not top.name or _folded(top.name) == _folded(to.rpartition("/")[2])
-        ]
+        )
 
         def then_sink(answer: object) -> None:
             [row] = answers.items(answer)
             if answers.items(row)[0] == tree.FILE:
-                self._queue.add(Ask(True, moving.SamePlace(beside), self._is_same, self._cannot))
+                for group in grouped_rows(beside):
+                    look = moving.SamePlace([(top, path, mark) for top, path, mark in group])
+                    self._queue.add(Ask(True, look, self._is_same, self._cannot))
             else:
                 self._why_not = "the destination has no fence to tell it from the source"
 
