@@ -54,7 +54,7 @@ class Attempts:
         self._count(delivery, failures, now_s - self._begin_s)
         if error is not None:
             self.end(outcome_of(error), error.text)
-        elif failures:
+        elif failures or self.run.files_failed:
             failed = self.run.files_failed
             why = f"{count(failed, 'file')} failed" if failed else failures[0].message
             self.end(Outcome.FAILED, why)
@@ -75,6 +75,8 @@ class Attempts:
     def _count(self, delivery: Delivery, failures: tuple[Failure, ...], seconds: float) -> None:
         run, its, result = self.run, delivery.counters, delivery.result
         self.has_result = result is not None
+        # A Result has room for some ten thousand failures.
+        unlisted = max(0, its.files_failed - len(result.failures)) if result is not None else 0
         self.run = replace(
             run,
             seconds=seconds,
@@ -87,7 +89,7 @@ class Attempts:
             connections_lost=run.connections_lost + its.connections_lost,
             attempts=run.attempts + 1,
             verified=run.verified and its.verified,
-            files_failed=sum(1 for each in failures if each.path),
+            files_failed=unlisted + sum(1 for each in failures if each.path),
             failures=failures,
         )
 

@@ -126,6 +126,12 @@ def test_what_is_about_no_file_is_not_counted_as_one() -> None:
         assert (run.outcome, run.files_failed, run.message) == (Outcome.FAILED, failed, message)
 
 
+def test_files_that_a_result_has_no_room_for_are_counted() -> None:
+    attempts = Attempts("h:", 0, left=lambda path: None)
+    attempts.add(ended(None, Failure("f", "SourceChanged", "it changed"), files_failed=70_000))
+    assert (attempts.run.outcome, attempts.run.message) == (Outcome.FAILED, "69999 files failed")
+
+
 @pytest.mark.parametrize(
     ("error", "outcome"),
     [
