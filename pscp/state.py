@@ -137,12 +137,12 @@ def lock(path: str) -> IO[bytes]:
 
 
 def holder(path: str) -> str:
-    """Return who holds the flock(2) of a file, as " (process 123, since 02:15)"; "" if unknown."""
+    """Return which other process has a flock(2): " (process 123, since 02:15)"; "" if unknown."""
+    from pscp.endpoint import system  # here: few commands need it
+
     with contextlib.suppress(OSError, ValueError, IndexError):
-        inode = os.stat(path).st_ino
-        with open("/proc/locks") as locks:
-            held = [line.split() for line in locks]
-        [pid] = {row[4] for row in held if row[1] == "FLOCK" and row[5].endswith(f":{inode}")}
+        with open(path) as file:
+            [pid] = system.holders(file.fileno())
         with open(f"/proc/{pid}/stat") as status, open("/proc/uptime") as uptime:
             ticks = int(status.read().rpartition(")")[2].split()[19])  # proc(5): starttime
             age_s = float(uptime.read().split()[0]) - ticks / os.sysconf("SC_CLK_TCK")

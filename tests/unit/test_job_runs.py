@@ -25,7 +25,7 @@ from pscp.jobs.attempts import MAX_PAUSE_S, Attempts, pauses
 from pscp.jobs.commands import run_command
 from pscp.jobs.history import KILLED, VERSION, History
 from pscp.jobs.job import Job
-from pscp.jobs.lock import locked, state_path
+from pscp.jobs.lock import locked, running, state_path
 from pscp.jobs.outcome import DestinationRun, JobRun, Outcome, exit_code
 from pscp.jobs.runner import ordered
 from pscp.progress import Failure, Result
@@ -317,7 +317,9 @@ def held_elsewhere(path: str) -> subprocess.Popen[str]:
     return process
 
 
-def test_a_second_run_is_told_who_has_the_lock_and_a_crash_leaves_none(own_state: Path) -> None:
+def test_a_second_run_is_told_who_has_the_lock_and_a_crash_leaves_none(
+    own_state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = state_path("/etc/jobs.toml", "job")
     with held_elsewhere(path) as process:
         with (
@@ -325,6 +327,16 @@ def test_a_second_run_is_told_who_has_the_lock_and_a_crash_leaves_none(own_state
             locked(path),
         ):
             raise AssertionError("locked twice")
+        assert running(path)
+        real = os.fstat
+
+        def of_another_disk(fd: int) -> os.stat_result:
+            mode, inode, device, *rest = real(fd)
+            return os.stat_result((mode, inode, device + 1, *rest))
+
+        monkeypatch.setattr(os, "fstat", of_another_disk)
+        assert running(path) == "", "another file of the same inode number"
+        monkeypatch.undo()
         process.kill()
     with locked(path):
         pass

@@ -155,7 +155,7 @@ def test_numbers_go_on_after_those_of_the_run_before() -> None:
 def test_the_same_copy_cannot_run_twice_at_once() -> None:
     with state():
         journal = Journal("key")
-        with pytest.raises(CopyRunning, match=rf"process {os.getpid()}, since \d\d:\d\d"):
+        with pytest.raises(CopyRunning, match=r"the same copy is already running$"):
             Journal("key")
         Journal("another").close(complete=True)
         journal.close(complete=False)
