@@ -133,7 +133,8 @@ def _reasons(failures: Iterable[Failure]) -> Iterator[str]:
     for (message, hint), paths in sorted(found.items(), key=lambda item: -len(item[1])):
         left = len(paths) - _NAMES_SHOWN
         more = [f"and {left} more"] if left > 0 else []
-        yield f"{message} ({len(paths)}): {', '.join(paths[:_NAMES_SHOWN] + more)}"
+        names = ", ".join(paths[:_NAMES_SHOWN] + more)
+        yield f"{message} ({len(paths)}): {names}" if names else message
         if hint:
             yield f"  {hint}"
 

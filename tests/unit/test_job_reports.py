@@ -32,6 +32,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 def test_a_failure_is_told_by_kind_with_counts_first_names_and_what_to_do() -> None:
     failures = (
         Failure("other", "SourceChanged", "it changed while it was copied"),
+        Failure("", "FileError", "nothing was deleted"),
         *(dataclasses.replace(FULL, path=f"cam/{number}.rec") for number in range(7)),
     )
     bad = part(
@@ -48,6 +49,7 @@ def test_a_failure_is_told_by_kind_with_counts_first_names_and_what_to_do() -> N
     assert f"    {told}\n      make room there\n" in text
     assert text.count("make room there") == 1
     assert text.index("it changed while it was copied (1): other") > text.index(told)
+    assert "    nothing was deleted\n" in text  # which is about no file
     assert "  4 files left for the next run" in text
 
 
