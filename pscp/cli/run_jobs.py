@@ -70,7 +70,10 @@ def run_jobs(config: Config, names: Sequence[str], given: Given) -> int:
     reports, is_verbose = given.get("reports", ()), "verbose" in given
     teller = Teller(history, note, reports=reports, is_verbose=is_verbose)
     systemd.notify("READY=1")
-    return exit_code(run(jobs, history, config.path, teller))
+    try:
+        return exit_code(run(jobs, history, config.path, teller))
+    finally:
+        teller.all_ended()
 
 
 def show_status(config: Config, jobs: Sequence[Job], given: Given) -> int:

@@ -27,7 +27,10 @@ if TYPE_CHECKING:
     import jinja2
 
 # These may lead to a file, where a shell has redirected them; other devices are seen to be none.
-_DEVICES = ("/dev/std", "/dev/fd/", "/proc/")
+_DEVICES = ("/dev/fd/", "/proc/")
+# Nor are these opened anew: a file is then written from its begin on, and a pipe takes no more than
+# it holds.
+_STANDARD = {"/dev/stdout": 1, "/dev/stderr": 2}
 _LINES_SHOWN = 10  # of what a command wrote
 _NAMES_SHOWN = 3  # of the files that failed for one reason
 # What to do about an outcome that nothing else explains.
@@ -79,6 +82,10 @@ def write_whole(path: str, text: str) -> None:
     A device or a pipe is written to as it is, without waiting for a reader. Raises OSError.
     """
     data = text.encode("utf-8", "backslashreplace")
+    if path in _STANDARD:
+        with open(os.dup(_STANDARD[path]), "wb") as file:
+            file.write(data)
+        return
     if path.startswith(_DEVICES) or (os.path.exists(path) and not os.path.isfile(path)):
         with open(os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY), "wb") as file:
             file.write(data)

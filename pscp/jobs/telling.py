@@ -69,6 +69,11 @@ class Teller:
         if run.outcome is not Outcome.LOCKED:  # the run that has the lock tells the others
             self._tell_others(job, run)
 
+    def all_ended(self) -> None:
+        """All runs have ended, or a signal has ended them."""
+        for form, path in self._reports if self._runs else ():
+            self._try(f"--report {path}", write_whole, path, FORMS[form](self._runs))
+
     def _tell_others(self, job: Job, run: JobRun) -> None:
         for form, path in job.report:
             self._try(f"{run.job}: report {path}", write_whole, path, FORMS[form]([run]))

@@ -18,14 +18,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pscp import errors, stops
+from pscp import errors, state, stops
 from pscp.counters import Counters
 from pscp.deliveries import Delivery, side_by_side
 from pscp.jobs.attempts import MAX_PAUSE_S, Attempts, pauses
 from pscp.jobs.commands import run_command
 from pscp.jobs.history import KILLED, VERSION, History
 from pscp.jobs.job import Job
-from pscp.jobs.lock import locked, running, state_path
+from pscp.jobs.lock import locked, state_path
 from pscp.jobs.outcome import DestinationRun, JobRun, Outcome, exit_code
 from pscp.jobs.runner import ordered
 from pscp.progress import Failure, Result
@@ -327,7 +327,7 @@ def test_a_second_run_is_told_who_has_the_lock_and_a_crash_leaves_none(
             locked(path),
         ):
             raise AssertionError("locked twice")
-        assert running(path)
+        assert state.holder(f"{path}.lock")
         real = os.fstat
 
         def of_another_disk(fd: int) -> os.stat_result:
@@ -335,7 +335,7 @@ def test_a_second_run_is_told_who_has_the_lock_and_a_crash_leaves_none(
             return os.stat_result((mode, inode, device + 1, *rest))
 
         monkeypatch.setattr(os, "fstat", of_another_disk)
-        assert running(path) == "", "another file of the same inode number"
+        assert state.holder(f"{path}.lock") == "", "another file of the same inode number"
         monkeypatch.undo()
         process.kill()
     with locked(path):

@@ -303,6 +303,7 @@ def told(job: Job, *runs: JobRun, past: Remembered | None = None, **fields: Any)
         if run.outcome is not Outcome.LOCKED:
             teller.begins(job)
         teller.ended(job, run)
+    teller.all_ended()
     return notes
 
 
