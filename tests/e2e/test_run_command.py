@@ -114,7 +114,7 @@ def test_lists_of_sources(world: World, key: str) -> None:
     text = f'[job.a]\n{key}\ndestinations = ["host:one/", "host:two words/"]\n'
     lines = told(world, text, "--explain").out
     for script in ("pscp-run --config ../jobs.toml", lines):  # from another folder
-        ran = world.run("sh", "-c", f"cd '{folder}'\n{script}")
+        ran = world.run("bash", "-c", f"cd '{folder}'\n{script}")
         assert ran.code == 0, ran.err
         for far in ("one", "two words"):
             assert names_in(world.there / far) == sorted(NAMES)
