@@ -82,6 +82,8 @@ class Teller:
             what = f"{run.job}: metrics {job.metrics}"
             self._try(what, metrics.write, job.metrics, run, success_s)
         code = 0 if run.outcome in GOOD else run.exit_code
+        if job.ping and self._pings is None:  # a run that did not begin has failed as well
+            self._pings = Pings(job.ping)
         pings, self._pings = self._pings, None
         if pings and (why := pings.end(code, report.as_text([run]))):
             self._note(f"{run.job}: ping: {why}")

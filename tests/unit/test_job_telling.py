@@ -351,6 +351,13 @@ def test_a_run_that_was_locked_out_leaves_all_to_the_other(
     assert monitor.posts == [] and os.listdir(tmp_path) == []
 
 
+def test_a_run_that_did_not_begin_is_told_of_too(monitor: Monitor) -> None:
+    job = Job("recordings", ("store1:/vault/",), ping=monitor.url)
+    teller = telling.Teller(Remembered(), lambda text: None)
+    teller.ended(job, run_of(outcome=Outcome.FAILED, message="not run: what it depends on failed"))
+    assert [path for path, _ in monitor.posts] == ["/check/start?rid=1", "/check/1?rid=1"]
+
+
 def test_the_journal_has_a_record_for_each_destination(journal: socket.socket) -> None:
     bad = run_of(part(), part("store2:/", outcome=Outcome.CUT, message="enough"))
     none = run_of(outcome=Outcome.MISCONFIGURED, message="before: no such command")
