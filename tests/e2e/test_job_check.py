@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from pscp.errors import UsageError
 from pscp.jobs import check, timers
 from pscp.jobs.config import Config
 from pscp.jobs.job import Job
-from pscp.jobs.lock import locked, state_path
+from pscp.jobs.lock import state_path
 from pscp.selftest.servers import PrivateServer
 
 
@@ -198,6 +199,16 @@ def config(monkeypatch: pytest.MonkeyPatch) -> Config:
     return Config("/etc/jobs.toml", jobs)
 
 
+LOCKS = """
+import subprocess
+import sys
+from pscp.jobs.lock import locked
+with locked(sys.argv[1]):
+    print("locked", flush=True)
+    sys.stdin.read()
+"""
+
+
 def test_status_as_a_command(
     config: Config,
     capfd: pytest.CaptureFixture[str],
@@ -205,9 +216,12 @@ def test_status_as_a_command(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    with locked(state_path(config.path, "recordings")):
+    argv = [sys.executable, "-c", LOCKS, state_path(config.path, "recordings")]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None and other.stdout.readline()
         run_jobs.act("status", config, ["recordings"], {})
-    assert f"running (process {os.getpid()}, since " in capfd.readouterr().out
+        other.terminate()
+    assert f"running (process {other.pid}, since " in capfd.readouterr().out
     assert run_jobs.act("status", config, ["recordings"], {}) == 0
     assert "done" in capfd.readouterr().out.splitlines()[1]
     both = ("recordings", "other")
