@@ -57,6 +57,7 @@ class Gathering:
             self._program = self._open_program(request, umask)
         except BaseException:
             self._listening.close()
+            self._listening.accept()
             raise
         if request.is_sink:
             self._reorder = stream.Reorder(self._program.fd, self._window)
@@ -284,22 +285,23 @@ class _Listening:
         self._is_closed = False
 
     def accept(self) -> Optional[socket.socket]:
-        """Wait for the next agent that hands a lane over; None after close()."""
-        try:
+        """Wait for the next agent that hands a lane over; None after close().
+
+        The socket is closed here, and not by who calls close(): its number could be another's
+        before accept(2) begins.
+        """
+        with contextlib.suppress(OSError):
             handed, _ = self._socket.accept()
-        except OSError:
-            return None
-        if not self._is_closed:
-            return handed
-        handed.close()
+            if not self._is_closed:
+                return handed
+            handed.close()
+        self._socket.close()
         return None
 
     def close(self) -> None:
         self._is_closed = True
-        last = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        with contextlib.suppress(OSError), last:
-            last.connect(self.path)  # close() alone would not wake accept()
-        self._socket.close()
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as last:
+            last.connect(self.path)  # wakes accept()
         self.remove()
 
     def remove(self) -> None:
