@@ -56,8 +56,7 @@ class Gathering:
         try:
             self._program = self._open_program(request, umask)
         except BaseException:
-            self._listening.close()
-            self._listening.accept()
+            self._listening.abandon()
             raise
         if request.is_sink:
             self._reorder = stream.Reorder(self._program.fd, self._window)
@@ -299,9 +298,15 @@ class _Listening:
         return None
 
     def close(self) -> None:
+        """Have the thread in accept() close the socket."""
         self._is_closed = True
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as last:
             last.connect(self.path)  # wakes accept()
+        self.remove()
+
+    def abandon(self) -> None:
+        """Close the socket where no thread is in accept()."""
+        self._socket.close()
         self.remove()
 
     def remove(self) -> None:

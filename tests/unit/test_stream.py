@@ -6,17 +6,20 @@ Read next: pscp/endpoint/stream.py. Not here: the command at the far end (../e2e
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import random
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pscp.endpoint import failures, hashes, requests, stream, system, wire
+from pscp.endpoint import failures, hashes, requests, stream, stream_server, system, wire
 from pscp.endpoint.stream import SLOT_BYTES, AskedSource, Cutter, PipeSink, PipeSource, Reorder
 from pscp.progress import Counters
 from pscp.stream.pipe import Pull
@@ -547,3 +550,20 @@ def test_buffers_are_used_again(pipe: Pipe) -> None:
             written.wait(number + 1)
         reorder.stop()
     assert len(reorder.room._free) <= 3
+
+
+def test_a_stream_that_cannot_begin_leaves_no_socket(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Also where nothing can connect to it any more."""
+
+    def fail(self: stream_server.Gathering, *given: object) -> None:
+        os.unlink(self.path)
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(stream_server.Gathering, "_open_program", fail)
+    request = requests.Gather(True, 8, "true", None, "")
+    with pytest.raises(OSError, match="Too many"):
+        stream_server.Gathering(request, 0o022, lambda *given: None)
+    assert os.listdir(tmp_path) == []
