@@ -5,11 +5,12 @@ Not here: real logins (../e2e/test_login.py), the first one's kinds (test_first_
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -57,6 +58,20 @@ def prompted(session: FakeOpener, monkeypatch: pytest.MonkeyPatch, prompts: Fake
     """Have the session's logins answered by these prompts."""
     monkeypatch.setattr(authenticator, "_prompts", lambda host, options: prompts)
     session.authenticator.log_in(Options(), True, lambda asks: FakeChannel())
+
+
+@contextlib.contextmanager
+def three_lanes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[tuple[Connections, FakeOpener, FakeChannel, list[Future[Any]]]]:
+    """Have three lanes connect: the second login of the session stands still, two wait for it."""
+    second = held()
+    session, opener = made(second)
+    prompted(opener, monkeypatch, FakePrompts())
+    with ThreadPoolExecutor() as pool:
+        lanes = [pool.submit(session.connect, OPTIONS, wanted()) for _ in range(3)]
+        assert second.greeted.wait(WAIT_S)
+        yield session, opener, second, lanes
 
 
 def remembered(logins: int) -> None:
@@ -157,12 +172,7 @@ def test_a_lane_whose_turn_comes_after_the_end_logs_in_no_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It waited for the second login, which goes alone; nobody would close what it begins."""
-    second = held()
-    session, opener = made(second)
-    prompted(opener, monkeypatch, FakePrompts())
-    with ThreadPoolExecutor() as pool:
-        lanes = [pool.submit(session.connect, OPTIONS, wanted()) for _ in range(3)]
-        assert second.greeted.wait(WAIT_S)
+    with three_lanes(monkeypatch) as (session, opener, second, lanes):
         session.close()
         assert second.gate is not None
         second.gate.set()
@@ -201,12 +211,7 @@ def test_a_refusal_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_second_login_goes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    second = held()
-    session, opener = made(second)
-    prompted(opener, monkeypatch, FakePrompts())
-    with ThreadPoolExecutor() as pool:
-        lanes = [pool.submit(session.connect, OPTIONS, wanted()) for _ in range(3)]
-        assert second.greeted.wait(WAIT_S)
+    with three_lanes(monkeypatch) as (_, opener, second, lanes):
         assert len(opener.opened) == 1
         assert second.gate is not None
         second.gate.set()
