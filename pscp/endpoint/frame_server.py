@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Dict, List, Optional, Sequence
 
 from . import entries, failures, requests, session, source, tree, wire
 
-_TOO_LONG = "more names than an answer has room for (1 MiB): copy the folder that they are in"
-
 if TYPE_CHECKING:
     from typing import Protocol
 
@@ -54,6 +52,9 @@ if TYPE_CHECKING:
         def land_pack(
             self, id_: int, listed: List[tree.Entry], rows: List[object], bodies: memoryview
         ) -> None: ...
+
+
+_TOO_LONG = "more names than an answer has room for (1 MiB): copy the folder that they are in"
 
 
 class FrameServer:
