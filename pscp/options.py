@@ -3,9 +3,9 @@
 An Options is sound: whatever is wrong is refused with a UsageError while it is made, so nothing
 below this module checks it again.
 
-Not here: their bounds (option_bounds.py), locations (locations.py), how values are read
-(values.py), the letters of the command line (cli/arguments.py), and anything that opens a file or
-a connection.
+Not here: their bounds (option_bounds.py), which of them go together (option_pairs.py), locations
+(locations.py), how values are read (values.py), the letters of the command line
+(cli/arguments.py), and anything that opens a file or a connection.
 Read next: progress.py.
 """
 
@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from pscp import option_bounds as bounds
+from pscp import option_pairs
 from pscp.errors import UsageError
 from pscp.locations import MAX_PORT, check_path
 from pscp.values import (
@@ -138,8 +139,6 @@ class Options:
         _check_sizes(self)
         _check_choices(self)
         _check_pairs(self)
-        _check_deleting(self)
-        _check_link_dest(self)
         _check_texts(self)
         _check_attributes(self)
         _check_filters(self)
@@ -280,71 +279,22 @@ def _check_choices(options: Options) -> None:
         if value not in allowed:
             names = ", ".join(filter(None, allowed))
             raise UsageError(f"{what} must be one of {names}, not {value!r}")
-    if options.strong and options.verify == "none":
-        raise UsageError("-s does not go with --verify none: it reads back what was written")
-    if options.has_plane and options.remote == "sftp":
-        raise UsageError(f"--plane {options.plane} needs the agent", "leave out --remote sftp")
-    if options.direct and options.manifest is not None:
-        raise UsageError("--manifest does not go with --direct: it asks the destination from here")
-    if options.direct and options.has_plane:
-        raise UsageError(
-            "--direct does not go with --plane: its lanes are ssh's, between the hosts"
-        )
 
 
 def _check_pairs(options: Options) -> None:
-    """Refuse options that contradict each other, or say nothing without another one."""
-    apart = (("size_only", "checksum"), ("existing", "ignore_existing"), ("inplace", "backup"))
-    for one, other in apart:
-        if getattr(options, one) and getattr(options, other):
-            raise UsageError(f"{_long(one)} and {_long(other)} contradict each other")
+    """Refuse options that do not go together, and bounds that no file keeps."""
+    for message, hint in option_pairs.problems(options):
+        raise UsageError(message, hint)
     for what, unit in (("size", "bytes"), ("age", "s")):
         least, most = (getattr(options, f"{end}_{what}_{unit}") for end in ("min", "max"))
         if least is not None and most is not None and least > most:
             raise UsageError(f"--min-{what} is more than --max-{what}: no file could be both")
-    needs = {"max_delete": "delete", "backup_dir": "backup", "suffix": "backup"}
-    for one, other in {**needs, "manifest_format": "manifest", "sign": "manifest"}.items():
-        if getattr(options, one) is not None and not getattr(options, other):
-            raise UsageError(f"{_long(one)} says nothing without {_long(other)}")
-    if options.manifest is not None and (options.dry_run or options.transfer_test):
-        raise UsageError("--manifest lists what was copied: leave out -n, --check and -t")
     if options.backup:
         _check_backups(*options.backups)
-
-
-def _check_deleting(options: Options) -> None:
-    """Refuse what would delete more than was meant, or nothing."""
-    if options.files_from is not None and options.delete:
-        raise UsageError("--delete does not go with --files-from: it is for whole folders")
-    if options.relative and options.delete:
-        raise UsageError("--delete does not go with -R: copy one folder after the other")
-    if options.delete and not options.recursive:
-        raise UsageError("--delete needs -r or -a: it is for whole folders")
-    if options.delete and options.check:
-        raise UsageError(
-            "--check changes nothing: leave out --delete, or use -n to see what it does"
-        )
-    if options.delete and options.backup:
-        raise UsageError("--delete keeps no backups: leave out one of --delete and --backup")
-    if options.delete and options.remove_source_files:
-        hint = "what one run moves, the next one would delete at the destination"
-        raise UsageError("--delete and --remove-source-files contradict each other", hint)
-    if options.manifest is not None and options.verify == "none":
-        raise UsageError("--manifest lists what was verified, so not with --verify none")
-    if options.remove_source_files and options.verify == "none":
-        raise UsageError("--remove-source-files does not go with --verify none")
-
-
-def _check_link_dest(options: Options) -> None:
     for folder in check_tuple("link_dest", options.link_dest):
         check_argument("a folder of --link-dest", folder)
     if len(options.link_dest) > bounds.MAX_LINK_DEST:
         raise UsageError(f"--link-dest: at most {bounds.MAX_LINK_DEST} folders, as with rsync")
-    if options.link_dest and not options.recursive:
-        raise UsageError("--link-dest needs -r or -a: it is for whole folders")
-    if options.link_dest and options.check:
-        hint = "-n tells what would be linked"
-        raise UsageError("--check compares with DEST alone: leave out --link-dest", hint)
 
 
 def _check_backups(suffix: str, folder: str) -> None:
@@ -355,10 +305,6 @@ def _check_backups(suffix: str, folder: str) -> None:
         raise UsageError(
             f"--backup-dir: {folder!r} is not a folder below DEST", 'such as "old" or "old/monday"'
         )
-
-
-def _long(field: str) -> str:
-    return "--" + field.replace("_", "-")
 
 
 def _check_texts(options: Options) -> None:
@@ -408,9 +354,6 @@ def _check_names(options: Options) -> None:
 
 
 def _check_attributes(options: Options) -> None:
-    for name in ("chown", "numeric_ids"):
-        if getattr(options, name) and not options.archive:
-            raise UsageError(f"{_long(name)} says nothing without -a, which keeps owners")
     if options.chmod is None and options.chown is None:
         return
     from pscp import attributes  # here: few copies need it

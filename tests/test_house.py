@@ -43,7 +43,7 @@ LADDER = (
     ("callbacks", "call_arguments"),
     ("progress", "signals"),
     ("processes", "options", "option_fields"),
-    ("filters", "progress_words", "attributes", "option_bounds"),
+    ("filters", "progress_words", "attributes", "option_bounds", "option_pairs"),
     ("values",),
     ("locations",),
     ("state", "replacing", "terminal_text", "counters", "stops"),

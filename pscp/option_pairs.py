@@ -1,0 +1,192 @@
+"""Which options go together: the table that the checks, docs/option-pairs.md and the tests read.
+
+Options of COMBINED decide what becomes of an entry, so each pair of them is refused, means
+something together, or does just what both do alone. A name is a field of Options, or
+`field=value` where only that value is meant.
+
+Not here: the bounds of one option (option_bounds.py), how they are checked (options.py), what
+becomes of an entry (transfer/).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+# What takes part in deciding what becomes of an entry.
+COMBINED = (
+    "recursive", "preserve", "archive", "copy_links", "one_file_system", "relative", "dry_run",
+    "check", "filters", "files_from", "min_size_bytes", "max_size_bytes", "min_age_s", "max_age_s",
+    "update", "existing", "ignore_existing", "size_only", "checksum", "mkpath", "delete",
+    "max_delete", "remove_source_files", "backup", "backup_dir", "suffix", "link_dest", "chmod",
+    "chown", "numeric_ids", "strong", "transfer_test", "resume=False", "verify=none",
+    "remote=sftp", "has_plane", "direct", "manifest",
+)  # fmt: skip
+
+_SPELLED = {
+    "recursive": "-r", "preserve": "-p", "archive": "-a", "copy_links": "-L", "relative": "-R",
+    "one_file_system": "-x", "dry_run": "-n", "update": "-u", "strong": "-s",
+    "filters": "--exclude", "transfer_test": "-t", "resume=False": "--no-resume", "has_plane": "--plane",
+    "min_size_bytes": "--min-size", "max_size_bytes": "--max-size", "min_age_s": "--min-age",
+    "max_age_s": "--max-age",
+}  # fmt: skip
+
+
+class Pair(NamedTuple):
+    """Two options, and why they are refused together, or what they mean together."""
+
+    one: str
+    other: str
+    why: str
+    hint: str = ""
+
+
+REFUSED = (
+    Pair("size_only", "checksum", "one takes files unread, the other hashes them"),
+    Pair("existing", "ignore_existing", "together they would copy nothing"),
+    Pair("delete", "files_from", "it is for whole folders, and a list names parts of them"),
+    Pair("delete", "relative", "it is for whole folders", "copy one folder after the other"),
+    Pair("delete", "check", "--check changes nothing", "use -n to see what would be deleted"),
+    Pair("delete", "backup", "what is deleted is not kept"),
+    Pair(
+        "delete", "remove_source_files",
+        "what one run moves, the next one would delete at the destination",
+    ),
+    Pair("delete", "transfer_test", "-t changes nothing", "use -n to see what would be deleted"),
+    Pair("check", "link_dest", "--check compares with DEST alone", "-n tells what would be linked"),
+    Pair("check", "manifest", "--manifest lists what was copied"),
+    Pair("dry_run", "manifest", "--manifest lists what was copied"),
+    Pair("transfer_test", "manifest", "--manifest lists what was copied"),
+    Pair("manifest", "verify=none", "it lists what was verified"),
+    Pair("manifest", "direct", "it asks the destination from here"),
+    Pair("remove_source_files", "verify=none", "only what was verified is removed"),
+    Pair("strong", "verify=none", "it reads back what was written"),
+    Pair("has_plane", "remote=sftp", "its lanes are agents", "leave out --remote sftp"),
+    Pair("direct", "has_plane", "its lanes are ssh's, between the hosts"),
+)  # fmt: skip
+
+# The first says nothing without the second.
+NEEDED = (
+    Pair("max_delete", "delete", ""),
+    Pair("backup_dir", "backup", ""),
+    Pair("suffix", "backup", ""),
+    Pair("manifest_format", "manifest", ""),
+    Pair("sign", "manifest", ""),
+    Pair("delete", "recursive", "it is for whole folders"),
+    Pair("link_dest", "recursive", "it is for whole folders"),
+    Pair("chown", "archive", "only that keeps owners"),
+    Pair("numeric_ids", "archive", "only that keeps owners"),
+)
+
+# Together these mean what neither says alone.
+MEANT = (
+    Pair("archive", "recursive", "-a says -r as well"),
+    Pair("archive", "preserve", "-a says -p as well"),
+    Pair("check", "dry_run", "--check copies nothing either, and says how each file differs"),
+    Pair("copy_links", "archive", "what links lead to is copied; without -a that is so anyway"),
+    Pair("copy_links", "remove_source_files", "what was reached through a link stays"),
+    Pair(
+        "one_file_system", "remote=sftp",
+        "refused where the source is behind SFTP: no device is known",
+    ),
+    Pair(
+        "one_file_system", "delete",
+        "nothing is deleted in what was not walked, nor across a mount",
+    ),
+    Pair("relative", "files_from", "paths of a list are kept anyway"),
+    Pair("filters", "delete", "what is left out is protected, with the folders above it"),
+    Pair("min_size_bytes", "delete", "what is left out is not deleted: the source has it"),
+    Pair("max_size_bytes", "delete", "what is left out is not deleted: the source has it"),
+    Pair("min_age_s", "delete", "what is left out is not deleted: the source has it"),
+    Pair("max_age_s", "delete", "what is left out is not deleted: the source has it"),
+    Pair("min_size_bytes", "max_size_bytes", "both bounds hold; a least above the most is refused"),
+    Pair("min_age_s", "max_age_s", "both bounds hold; a least above the most is refused"),
+    Pair("update", "remove_source_files", "what is skipped stays at the source"),
+    Pair("existing", "remove_source_files", "what is skipped stays at the source"),
+    Pair("ignore_existing", "remove_source_files", "what is skipped stays at the source"),
+    Pair("update", "existing", "what either leaves out is left out"),
+    Pair("update", "ignore_existing", "what is there is left out, newer or not"),
+    Pair(
+        "update", "size_only",
+        "what is of the same size is unchanged; of the rest, what is newer goes",
+    ),
+    Pair("existing", "delete", "what the source does not have is deleted, as ever"),
+    Pair("ignore_existing", "delete", "what the source does not have is deleted, as ever"),
+    Pair("ignore_existing", "backup", "nothing is replaced, so nothing is kept"),
+    Pair("existing", "mkpath", "a folder that is made has nothing to be replaced in it"),
+    Pair("existing", "link_dest", "only names that are there already are linked"),
+    Pair("ignore_existing", "link_dest", "only names that are not there are linked"),
+    Pair("checksum", "preserve", "files of the same size and time are hashed; without -p all are"),
+    Pair(
+        "size_only", "remove_source_files",
+        "what was taken for the same unread stays at the source",
+    ),
+    Pair("preserve", "remove_source_files", "files of the same size and time are hashed"),
+    Pair(
+        "archive", "remove_source_files",
+        "links are removed too, and files are hashed as with -p",
+    ),
+    Pair("dry_run", "remove_source_files", "nothing is removed"),
+    Pair("transfer_test", "remove_source_files", "nothing is removed"),
+    Pair("check", "remove_source_files", "nothing is removed"),
+    Pair(
+        "backup", "remove_source_files",
+        "a source is removed once its copy and the backup are durable",
+    ),
+    Pair(
+        "link_dest", "remove_source_files",
+        "what is linked is hashed, and its source then removed",
+    ),
+    Pair("dry_run", "delete", "what would be deleted is listed"),
+    Pair("dry_run", "max_delete", "more than N is refused, as in the real run"),
+    Pair("dry_run", "transfer_test", "-n lists, and sends nothing"),
+    Pair("check", "transfer_test", "--check compares, and sends nothing"),
+    Pair("backup", "link_dest", "what a link replaces is kept"),
+    Pair("backup", "remote=sftp", "refused where the destination is behind SFTP"),
+    Pair("backup_dir", "suffix", "backups have the suffix below DIR; without it none"),
+    Pair("link_dest", "checksum", "what has the same hash is linked"),
+    Pair("link_dest", "strong", "what has the same hash is linked"),
+    Pair("link_dest", "remote=sftp", "refused where the destination is behind SFTP"),
+    Pair(
+        "chmod", "preserve",
+        "the modes of the source, changed; without -p the usual ones, changed",
+    ),
+    Pair("chown", "numeric_ids", "--chown wins"),
+    Pair("strong", "transfer_test", "nothing lands, so nothing is read back"),
+    Pair("strong", "preserve", "files of the same size and time are hashed"),
+    Pair("resume=False", "preserve", "nothing is unchanged: all is sent"),
+    Pair("resume=False", "update", "what is not newer is left out, all else is sent"),
+    Pair("resume=False", "checksum", "nothing is compared: all is sent"),
+    Pair("resume=False", "size_only", "nothing is compared: all is sent"),
+    Pair("resume=False", "backup", "a file that is sent again unchanged is no replacement"),
+    Pair("verify=none", "remote=sftp", "over SFTP nothing is read back; an agent verifies anyway"),
+    Pair("chown", "remote=sftp", "numbers alone, as SFTP knows no names"),
+    Pair("direct", "remote=sftp", "refused: the data goes from agent to agent"),
+)  # fmt: skip
+
+
+def spelled(name: str) -> str:
+    """Return an option as the command line has it."""
+    field, _, value = name.partition("=")
+    word = _SPELLED.get(name) or "--" + field.replace("_", "-")
+    return f"{word} {value}" if value and name not in _SPELLED else word
+
+
+def is_given(options: object, name: str) -> bool:
+    """Return whether the option has been given, with that value where the name has one."""
+    field, _, value = name.partition("=")
+    found = getattr(options, field)
+    return str(found) == value if value else found not in (None, False, ())
+
+
+def problems(options: object) -> Iterator[tuple[str, str]]:
+    """Yield what is wrong with these options together: a message and a hint."""
+    for one, other, why, hint in REFUSED:
+        if is_given(options, one) and is_given(options, other):
+            leave = hint or f"leave out one of {spelled(one)} and {spelled(other)}"
+            yield f"{spelled(one)} does not go with {spelled(other)}: {why}", leave
+    for one, other, why, hint in NEEDED:
+        if is_given(options, one) and not is_given(options, other):
+            needed = "-r or -a" if other == "recursive" else spelled(other)
+            reason = f"needs {needed}: {why}" if why else f"says nothing without {needed}"
+            yield f"{spelled(one)} {reason}", hint
