@@ -26,9 +26,9 @@ COMBINED = (
 _SPELLED = {
     "recursive": "-r", "preserve": "-p", "archive": "-a", "copy_links": "-L", "relative": "-R",
     "one_file_system": "-x", "dry_run": "-n", "update": "-u", "strong": "-s",
-    "filters": "--exclude", "transfer_test": "-t", "resume=False": "--no-resume", "has_plane": "--plane",
-    "min_size_bytes": "--min-size", "max_size_bytes": "--max-size", "min_age_s": "--min-age",
-    "max_age_s": "--max-age",
+    "filters": "--exclude", "transfer_test": "-t", "resume=False": "--no-resume",
+    "has_plane": "--plane", "min_size_bytes": "--min-size", "max_size_bytes": "--max-size",
+    "min_age_s": "--min-age", "max_age_s": "--max-age",
 }  # fmt: skip
 
 
