@@ -59,7 +59,6 @@ class Options:
     ignore_existing: bool = False
     size_only: bool = False
     checksum: bool = False
-    inplace: bool = False
     mkpath: bool = False
     delete: bool = False
     max_delete: int | None = None
@@ -196,6 +195,8 @@ def check_names(given: Iterable[str], known: Iterable[str]) -> None:
             close = difflib.get_close_matches(name, sorted(names), 1)
             meant = f"; did you mean {close[0]}?" if close else ""
             hint = "help(pscp.Options) and docs/api.md list them"
+            if name == "inplace":
+                meant, hint = "", "leave it out: of a large file only what differs is sent anyway"
             raise UsageError(f"no such option: {name}{meant}", hint)
 
 
@@ -294,7 +295,7 @@ def _check_choices(options: Options) -> None:
 
 def _check_pairs(options: Options) -> None:
     """Refuse options that contradict each other, or say nothing without another one."""
-    apart = (("size_only", "checksum"), ("existing", "ignore_existing"), ("inplace", "backup"))
+    apart = (("size_only", "checksum"), ("existing", "ignore_existing"))
     for one, other in apart:
         if getattr(options, one) and getattr(options, other):
             raise UsageError(f"{_long(one)} and {_long(other)} contradict each other")
