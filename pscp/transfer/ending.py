@@ -165,8 +165,8 @@ class Ending:
         if kept:
             more = f" and {len(kept) - 1} more" if kept[1:] else ""
             self._terms.reporter.note(
-                f"{kept[0]}{more}: a hidden .pscp-part, left by an earlier version's --inplace, is "
-                "all there is of it; it stays until it is renamed, or pscp --clean removes it"
+                f"{self._terms.places.of(kept[0], False)}{more}: a hidden .pscp-part, left by an "
+                "earlier version's --inplace, is all there is of it; pscp --clean shows where it is"
             )
 
 

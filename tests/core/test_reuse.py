@@ -22,6 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.link import CALL, FROM, KILL, LATE, TO, TWICE, Fault, asking
+from core.test_clones import have_clones
 from core.trees import Trees
 from pscp.endpoint import fence, requests, reuse, sink, tree, wire
 from pscp.endpoint.failures import Refusal
@@ -232,7 +233,7 @@ def write(path: Path, data: bytes, has_holes: bool) -> None:
 
 
 @settings(max_examples=25)
-@given(EDITS, EDITS, *[st.booleans()] * 4)
+@given(EDITS, EDITS, *[st.booleans()] * 5)
 def test_whatever_was_edited_both_copies_are_the_same(
     first: list[tuple[str, int, int]],
     second: list[tuple[str, int, int]],
@@ -240,8 +241,11 @@ def test_whatever_was_edited_both_copies_are_the_same(
     had_holes: bool,
     pushes: bool,
     strong: bool,
+    clones: bool,
 ) -> None:
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        if clones:
+            have_clones(patch)
         trees = Trees(Path(folder))
         old, new = edit(OLD, first), edit(edit(OLD, first), second)
         write(trees.to / "large", old, had_holes)
