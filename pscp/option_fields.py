@@ -65,8 +65,6 @@ class _CommonFields(TypedDict, total=False):
     """Take files of the same size for the same."""
     checksum: bool
     """With `preserve`, hash files of the same size and time as well; else they are the same."""
-    inplace: bool
-    """Change a large file itself instead of a copy of it; meanwhile it has another name."""
     mkpath: bool
     """Make the folders above the destination that are missing."""
     delete: bool

@@ -60,7 +60,6 @@ class Options:
     ignore_existing: bool = False
     size_only: bool = False
     checksum: bool = False
-    inplace: bool = False
     mkpath: bool = False
     delete: bool = False
     max_delete: int | None = None
@@ -195,6 +194,8 @@ def check_names(given: Iterable[str], known: Iterable[str]) -> None:
             close = difflib.get_close_matches(name, sorted(names), 1)
             meant = f"; did you mean {close[0]}?" if close else ""
             hint = "help(pscp.Options) and docs/api.md list them"
+            if name == "inplace":
+                meant, hint = "", "leave it out: of a large file only what differs is sent anyway"
             raise UsageError(f"no such option: {name}{meant}", hint)
 
 

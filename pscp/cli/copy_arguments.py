@@ -85,11 +85,6 @@ def add_what_is_done_there(group: argparse._ArgumentGroup) -> None:
         "--checksum",
         help="with -p or -a, hash files of the same size and time as well; else they are the same",
     )
-    flag(
-        "--inplace",
-        help="change a large file itself instead of a copy of it; until that is complete, also "
-        "after a cut, it has another name",
-    )
     flag("--mkpath", help="make the folders above DEST that are missing")
     flag("--delete", help="delete at the destination what the sources' folders do not have")
     number(

@@ -30,6 +30,10 @@ _EXPLAINED = {
     "-e": ("-e: ssh is run by pscp", "give ssh's options to pscp: -P PORT, -i FILE, -o KEY=VALUE"),
     "--rsh": ("--rsh: ssh is run by pscp", "give ssh's options to pscp: -P PORT, -i FILE"),
     "--append": ("--append: pscp goes on with what was cut short by itself", "leave it out"),
+    "--inplace": (
+        "--inplace: pscp never changes a file under its name",
+        "leave it out: only what differs is sent, and where the file system shares blocks, written",
+    ),
     "--info": ("--info: pscp shows its progress by itself", "--progress plain shows it in lines"),
 }  # fmt: skip
 _TEST = (

@@ -27,7 +27,7 @@ STREAM_MODULES = ("machine", "stream_states", "stream", "stream_process", "strea
 CLEAN_MODULES = ("leftovers",)  # sent with the first question of --clean
 # Sent when a copy begins that needs them. Each adds its requests where it is imported.
 COPY_MODULES: tuple[str, ...] = (
-    "xattrs", "alike", "lookup", "hardlinks", "linkdest", "reuse", "backup", "inplace", "mirror",
+    "xattrs", "alike", "lookup", "hardlinks", "linkdest", "reuse", "backup", "mirror",
     "moving", "listings", "owners", "chosen", "made_up", "onward",
 )  # fmt: skip
 # Sent where the agent is to take direct lanes.

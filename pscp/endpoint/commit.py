@@ -17,7 +17,7 @@ from typing import Callable, List, Optional, Tuple
 
 from . import failures, files, metadata, tree
 from .fence import AnyFence, is_named
-from .parts import IN_PLACE, Parts
+from .parts import Parts
 from .paths import Root
 
 _PARTS_WAITING = 128  # open descriptors; add() waits while so many are not settled yet
@@ -186,11 +186,9 @@ class Settler:
                 if is_named(part.fd, folder_fd, name):
                     return
                 raise failures.Refusal(failures.VERIFY, path, "its part was replaced")
-            now = os.fstat(part.fd)
-            if now.st_size != part.entry.size:
+            if os.fstat(part.fd).st_size != part.entry.size:
                 raise failures.Refusal(failures.VERIFY, path, "its part has another size")
             before = file_to_replace(folder_fd, name, path)
-            before = before or (now if now.st_mode & IN_PLACE else None)
             metadata.apply_to_file(part.fd, part.entry, self._policy, before)
             self.replace(folder_fd, temporary, name, path)
 

@@ -234,7 +234,7 @@ class End:
     def make(self, request: requests.Make) -> int:
         return self.file_sink().make(request.entry)
 
-    def discard(self, request: requests.Discard) -> bool:
+    def discard(self, request: requests.Discard) -> Optional[bool]:
         return self.file_sink().discard(request.path, request.nonces)
 
     def revoke(self, request: requests.Revoke) -> None:

@@ -2,8 +2,7 @@
 
 A part that a copy may still work on counts as held: while another process has it locked or open,
 and while the fence of its run, `.TOKEN.pscp-run` in a folder at or above it, is open or younger
-than a day, as the run may be on another machine that shares the folder. So does one that was the
-file itself (inplace.py), of which there is no copy.
+than a day, as the run may be on another machine that shares the folder.
 
 Not here: the names of parts (paths.py), what a user sees of this (../cleaning.py).
 Read next: end.py.
@@ -18,7 +17,7 @@ import time
 from typing import Dict, Iterator, List, Optional, Set, Tuple
 
 from . import failures
-from .parts import IN_PLACE
+from .parts import WAS_FILE
 from .paths import Root, to_bytes, to_text
 
 DAY_S = 24 * 3600
@@ -29,7 +28,8 @@ FOUND, HELD, FAILED = "found", "held", "failed"
 _PART = re.compile(rb"\A\..+\.([0-9a-f]{8})[0-9a-f]*\.pscp-part\Z", re.DOTALL)
 _FENCE = re.compile(rb"\A\.([0-9a-f]{8})\.pscp-run\Z")
 
-# FOUND and HELD with [path, bytes, age in seconds]; FAILED with [path, why]
+# FOUND and HELD with [path, bytes, age in seconds, whether it was the file itself (parts.py)];
+# FAILED with [path, why]
 Item = Tuple[str, List[object]]
 
 
@@ -128,11 +128,11 @@ class Search:
         if not token or kind not in (stat.S_IFREG, stat.S_IFLNK) or status.st_uid != os.geteuid():
             return None
         age_s = time.time() - status.st_mtime
-        row = [path, status.st_size, max(int(age_s), 0)]
+        was_file = kind == stat.S_IFREG and bool(status.st_mode & WAS_FILE)
+        row = [path, status.st_size, max(int(age_s), 0), was_file]
         # A link cannot be seen to be open, and on some systems no file can.
         is_young = age_s < DAY_S and (kind == stat.S_IFLNK or self._open is None)
-        was_file = kind == stat.S_IFREG and status.st_mode & IN_PLACE
-        if was_file or is_young or self._is_open(status) or self._is_fenced(token, path):
+        if is_young or self._is_open(status) or self._is_fenced(token, path):
             return HELD, row
         return FOUND if self._take(fd, name, status) else HELD, row
 

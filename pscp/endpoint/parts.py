@@ -24,7 +24,9 @@ _PATIENCE_S = 30.0
 _NO_LOCKS = frozenset([errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL])
 
 Facts = Tuple[int, int, int, int]  # of a file: its kind, its owner, its links, others' rights
-IN_PLACE = stat.S_ISVTX  # in the mode of a part that was the file itself (inplace.py)
+# In the mode of a part that was the file itself: an earlier version's --inplace renamed that, so
+# that it may be the only copy of the old file.
+WAS_FILE = stat.S_ISVTX
 
 
 class Parts:
@@ -158,7 +160,7 @@ class Parts:
             return self.has_own(path, size_bytes)
         try:
             status = os.fstat(fd)
-            if not _is_private(status) or not _fits(status, size_bytes):
+            if not _is_private(status) or status.st_size != size_bytes:
                 return False
             alone = self._locked(fd, path, fcntl.LOCK_EX, 0.0)
             with alone, self._fence.held(), self._root.lock:
@@ -172,24 +174,24 @@ class Parts:
             os.close(fd)
 
     def has_own(self, path: str, size_bytes: int) -> bool:
-        """Has this run a part of this size, or one that was the file itself?
-
-        A lane that died before it could report that may have made it one.
+        """Has this run a part of this size? A lane that died before it could report that may have
+        made it one.
         """
         try:
             fd = self.open(path)
         except (OSError, Refusal):
             return False
         try:
-            return _fits(os.fstat(fd), size_bytes)
+            return os.fstat(fd).st_size == size_bytes
         finally:
             os.close(fd)
 
-    def remove(self, path: str, nonce: str = "") -> bool:
+    def remove(self, path: str, nonce: str = "") -> Optional[bool]:
         """Remove a file's part, if it has one. False where it does not open or cannot be removed.
 
         It may be held, for what is written to it then is in no file; and it may have its final
-        owner and mode already, if not its final name. One that was the file itself stays.
+        owner and mode already, if not its final name. None: it was the file itself, and stays as
+        long as no other file has its name.
         """
         try:
             with self._root.lock:
@@ -201,8 +203,8 @@ class Parts:
         try:
             with contextlib.suppress(OSError, Refusal), self._root.lock:
                 folder_fd, name = self._root.at(path)
-                if os.fstat(fd).st_mode & IN_PLACE:
-                    return False
+                if os.fstat(fd).st_mode & WAS_FILE and not _is_file(folder_fd, name):
+                    return None
                 if fence.is_named(fd, folder_fd, self.name(name, nonce)):
                     os.unlink(self.name(name, nonce), dir_fd=folder_fd)
                 return True
@@ -225,12 +227,14 @@ def _is_private(status: os.stat_result) -> bool:
 
 def _facts(status: os.stat_result) -> Facts:
     mode = status.st_mode
-    rights = 0 if mode & IN_PLACE else mode & 0o077  # that one keeps its own
-    return stat.S_IFMT(mode), status.st_uid, status.st_nlink, rights
+    return stat.S_IFMT(mode), status.st_uid, status.st_nlink, mode & (0o077 | WAS_FILE)
 
 
-def _fits(status: os.stat_result, size_bytes: int) -> bool:
-    return status.st_size == size_bytes or bool(status.st_mode & IN_PLACE)
+def _is_file(folder_fd: int, name: bytes) -> bool:
+    try:
+        return stat.S_ISREG(os.stat(name, dir_fd=folder_fd, follow_symlinks=False).st_mode)
+    except FileNotFoundError:
+        return False
 
 
 def _as_made_here(folder_fd: int, name: bytes) -> Optional[Facts]:

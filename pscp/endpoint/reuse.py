@@ -5,13 +5,21 @@ and written into the part only if it has that digest: what was hashed is what is
 written as a chunk is that came over the wire, and a request that comes late or twice writes the
 source's bytes again, or nothing.
 
+Where the file system can share blocks, the part begins as a clone of the old file before it has a
+name. Then nothing but what differs is written. But nothing of a clone counts unless it is read from
+the part and has the digest. In the holes of a sparse file nothing is ever read, so its part begins
+empty.
+
 Sent when a copy begins that finds something at its destination.
 
 Not here: which extents there are, and when no more are compared (../transfer/file_job.py).
 """
 
+import contextlib
+import fcntl
 import os
-from typing import TYPE_CHECKING, Dict, List, NamedTuple, Optional, Tuple
+import sys
+from typing import TYPE_CHECKING, Dict, List, NamedTuple, Tuple
 
 from . import end, failures, fields, files, hashes, requests, tree, wire
 
@@ -20,11 +28,13 @@ if TYPE_CHECKING:
 
 PIECE_BYTES = 64 * 1024  # the longest extent; what a changed byte costs
 _ROOM_BYTES = 1024 * 1024  # written at once, under one lock of the part
+_LOOK_BYTES = 64
+_CLONE = 0x40049409  # Linux's FICLONE
 
 
 class Reuse(NamedTuple):
     """Take extents from the file that is there into its part, if they have these digests. Answer:
-    `[receipt of the part, [whether the part has each now, ...]]`; 0 where there is no part.
+    `[receipt of the part, [whether the part has each now, ...]]`; 0 where there is no old file.
     """
 
     entry: tree.Entry
@@ -41,8 +51,6 @@ def take(the_sink: "sink.Sink", request: Reuse) -> Tuple[int, List[bool]]:
         raise wire.WireError("extents that are not the file's")
     try:
         fd = the_sink.open_file(request.entry.path)
-    except FileNotFoundError:  # it may be the part by now (inplace.py)
-        return _look_in_part(the_sink, request)
     except (OSError, failures.Refusal):
         return 0, [False] * count
     try:
@@ -51,17 +59,34 @@ def take(the_sink: "sink.Sink", request: Reuse) -> Tuple[int, List[bool]]:
         os.close(fd)
 
 
-def _look_in_part(the_sink: "sink.Sink", request: Reuse) -> Tuple[int, List[bool]]:
-    entry, extents, digests, algorithm = request
-    if not the_sink.parts.has_own(entry.path, entry.size):
-        return 0, [False] * len(extents)
-    part = the_sink.open_part(entry)
+def _begun(the_sink: "sink.Sink", entry: tree.Entry, old_fd: int) -> files.FileSink:
+    """Open the part; make it where there is none, as a clone of the old file if that can be."""
     try:
-        found = files.digests_of(part.fd, extents, algorithm, memoryview(bytearray(PIECE_BYTES)))
-        taken = [here == wanted for here, wanted in zip(found, digests)]
-        return the_sink.parts.receipt(part.fd), taken
+        os.close(the_sink.parts.open(entry.path))
+    except FileNotFoundError:
+        if sys.platform == "linux" and not {"sparse", "dig"} & entry.extra.keys():
+            with contextlib.suppress(OSError):  # this file system cannot do it, for instance
+                _make_clone(the_sink, entry, old_fd)
+    return the_sink.open_part(entry)
+
+
+def _make_clone(the_sink: "sink.Sink", entry: tree.Entry, old_fd: int) -> None:
+    """Make a clone of the old file, and then the part of it, unless another lane made that.
+
+    It has no name before: no lane may have written into it yet.
+    """
+    with the_sink.root.lock:
+        fd = files.new_small(the_sink.root.at(entry.path)[0])
+    if fd is None:
+        return
+    try:
+        fcntl.ioctl(fd, _CLONE, old_fd)
+        files.make_room(fd, entry.size, False)
+        with the_sink.held(), the_sink.root.lock:
+            folder_fd, name = the_sink.root.at(entry.path)
+            files.name_new(fd, folder_fd, the_sink.parts.name(name))
     finally:
-        part.close()
+        os.close(fd)
 
 
 class _Taker:
@@ -69,10 +94,9 @@ class _Taker:
 
     def __init__(self, the_sink: "sink.Sink", request: Reuse, fd: int) -> None:
         self._sink, self._request, self._fd = the_sink, request, fd
-        self._part: Optional[files.FileSink] = None
+        self._part = _begun(the_sink, request.entry, fd)
         self._room = memoryview(bytearray(_ROOM_BYTES))
         self._held: Dict[int, memoryview] = {}  # by offset: in the room, verified, not written yet
-        self._receipt = 0
 
     def take(self) -> Tuple[int, List[bool]]:
         taken: List[bool] = []
@@ -83,20 +107,33 @@ class _Taker:
                     self._write()
                     used_bytes = 0
                 view = self._room[used_bytes : used_bytes + length]
-                taken.append(self._is_same(view, offset, digest))
-                if taken[-1]:
+                is_in_part = self._is_in_part(view, offset, digest)
+                taken.append(is_in_part or self._is_same(self._fd, view, offset, digest))
+                if taken[-1] and not is_in_part:
                     self._held[offset] = view
                     used_bytes += length
             self._write()
+            return self._sink.parts.receipt(self._part.fd), taken
         finally:
-            if self._part is not None:
-                self._part.close()
-        return self._receipt, taken
+            self._part.close()
 
-    def _is_same(self, view: memoryview, offset: int, digest: str) -> bool:
-        """Read what the old file has there. Has it this digest?"""
+    def _is_in_part(self, view: memoryview, offset: int, digest: str) -> bool:
+        """Has the part this already, being a clone, or since it was sent?
+
+        Where it begins with zeros, unlike the old file, it is empty, and not hashed in vain.
+        """
         try:
-            if files.read_at(self._fd, view, offset) != len(view):
+            begins = os.pread(self._part.fd, _LOOK_BYTES, offset)
+            if not begins.strip(b"\0") and begins != os.pread(self._fd, _LOOK_BYTES, offset):
+                return False
+        except OSError:
+            return False
+        return self._is_same(self._part.fd, view, offset, digest)
+
+    def _is_same(self, fd: int, view: memoryview, offset: int, digest: str) -> bool:
+        """Read what a file has there. Has it this digest?"""
+        try:
+            if files.read_at(fd, view, offset) != len(view):
                 return False
         except OSError:  # of a bad disk, for instance; it is sent then
             return False
@@ -107,11 +144,7 @@ class _Taker:
     def _write(self) -> None:
         if not self._held:
             return
-        entry = self._request.entry
-        if self._part is None:
-            self._part = self._sink.open_part(entry)
-            self._receipt = self._sink.parts.receipt(self._part.fd)
-        with self._sink.parts.written(self._part.fd, entry.path):
+        with self._sink.parts.written(self._part.fd, self._request.entry.path):
             for offset, view in self._held.items():
                 self._part.write(view, offset)
         self._held = {}

@@ -7,7 +7,7 @@ has its name (parts.py); blocks without such a check are held in memory until th
 matched. A file with its final name is changed only while this lane's run owns the copy (fence.py).
 
 Not here: what every sink does (null_ends.py), what of a file that is there goes into its part
-(reuse.py, inplace.py), what is there already (lookup.py), how a part gets its final name
+(reuse.py), what is there already (lookup.py), how a part gets its final name
 (commit.py), the checks of entries that came over the wire (entries.py).
 Read next: commit.py.
 """
@@ -298,8 +298,9 @@ class Sink(NullSink):
             folder_fd, name = self.root.at(path)
             return os.open(name, files.READ_FLAGS | os.O_NOFOLLOW, dir_fd=folder_fd)
 
-    def discard(self, path: str, nonces: List[str]) -> bool:
-        return all([self.parts.remove(path, nonce) for nonce in nonces])
+    def discard(self, path: str, nonces: List[str]) -> Optional[bool]:
+        gone = [self.parts.remove(path, nonce) for nonce in nonces]
+        return None if None in gone else all(gone)
 
     def revoke(self, lane: int) -> None:
         fence.revoke(self.root.fd, self.copy.token, self.copy.nonce, lane)

@@ -23,11 +23,10 @@ from pscp.endpoint.leftovers import (
     fence_token,
     part_token,
 )
-from pscp.endpoint.parts import IN_PLACE
 from pscp.endpoint.paths import to_bytes, to_text
 from pscp.sftp.client import Client
 from pscp.sftp.packets import Attrs, SftpError
-from pscp.sftp.paths import absolute, is_missing, join, lookup
+from pscp.sftp.paths import absolute, is_missing, join, lookup, was_file
 from pscp.sftp.tree import list_folder
 
 
@@ -81,9 +80,8 @@ class Search:
         name = path.rpartition(b"/")[2]
         if not (status.is_file or status.is_link):
             return None
-        row = [to_text(path), status.size or 0, max(int(_age_s(status)), 0)]
-        was_file = status.is_file and (status.mode or 0) & IN_PLACE
-        if was_file or _age_s(status) < DAY_S or part_token(name) in fenced:
+        row = [to_text(path), status.size or 0, max(int(_age_s(status)), 0), was_file(status)]
+        if _age_s(status) < DAY_S or part_token(name) in fenced:
             return HELD, row
         try:
             now = await self._client.lstat(full)

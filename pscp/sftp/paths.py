@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 
 from pscp.endpoint import failures
+from pscp.endpoint.parts import WAS_FILE
 from pscp.endpoint.paths import UNFINISHED, check, is_unfinished, to_bytes, to_text
 from pscp.sftp import packets
 from pscp.sftp.client import Client
@@ -50,6 +51,11 @@ async def lookup(client: Client, path: bytes, follow: bool = False) -> Attrs | N
         if is_missing(error) or error.errno == errno.ENAMETOOLONG:
             return None
         raise
+
+
+def was_file(found: Attrs | None) -> bool:
+    """Is it a part that was the file itself (endpoint/parts.py)?"""
+    return found is not None and found.is_file and bool((found.mode or 0) & WAS_FILE)
 
 
 def is_missing(error: SftpError) -> bool:

@@ -107,7 +107,6 @@ def sink_request(
         "hardlinks": links or options.archive,
         "reuse": has_old,
         "backup": options.backup,
-        "inplace": options.inplace and has_old,
         "listings": lists,
         "owners": options.chown is not None,
     }

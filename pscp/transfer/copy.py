@@ -317,8 +317,6 @@ class Run:
         note: Callable[[str], None] = self._request.reporter.note
         if self._request.far_source is not None:
             note = noting(host, note)
-        if self._options.inplace:
-            note("over SFTP no file is changed itself; a copy replaces it")
         if self._options.archive:
             lost = "attributes, ACLs and fractions of a second are not kept, owners by number"
             links = "; hard links become files of their own" if of_source else ""

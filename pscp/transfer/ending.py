@@ -151,10 +151,23 @@ class Ending:
         if not self._results.failures:
             for path in self._terms.journal.unwanted():
                 self.add_unwanted(path, list(self._terms.earlier))
+        kept: list[str] = []
+
+        def then(path: str, is_gone: object) -> None:
+            if is_gone is None:
+                kept.append(path)
+
         for path, nonces in self._unwanted.items():
             discard = requests.Discard(path, nonces)
-            self._queue.add(Ask(False, discard, _ignore, _ignore, is_prompt=True))
+            over = functools.partial(then, path)
+            self._queue.add(Ask(False, discard, over, _ignore, is_prompt=True))
         self.wait_for(self._queue.is_idle)
+        if kept:
+            more = f" and {len(kept) - 1} more" if kept[1:] else ""
+            self._terms.reporter.note(
+                f"{self._terms.places.of(kept[0], False)}{more}: a hidden .pscp-part, left by an "
+                "earlier version's --inplace, is all there is of it; pscp --clean shows where it is"
+            )
 
 
 def _ignore(_: object) -> None:

@@ -17,6 +17,7 @@ from typing import Protocol
 from pscp.endpoint import failures, hashes, lookup, requests, reuse, source, wire
 from pscp.endpoint.files import Extent
 from pscp.transfer import answers, states
+from pscp.transfer.continuing import rest_of
 from pscp.transfer.copy_terms import CopyTerms
 from pscp.transfer.ending import Ending
 from pscp.transfer.journal import Landed
@@ -94,8 +95,9 @@ class FileJob:
             self._send(extents)
 
     def _note_begun(self) -> None:
+        entry, known = self.item.entry, source.identity(self.item.known)
         self._journal_number = self._copy.terms.journal.file(
-            self.item.entry.path, source.identity(self.item.known), self._copy.terms.algorithm
+            entry.path, known, self._copy.terms.algorithm, rest_of(entry)
         )
 
     def _note_landed(self, extent: Extent, digest: str) -> None:
@@ -393,11 +395,6 @@ class FileJob:
         if self.was_shared:
             self._copy.ending.add_unwanted(self.item.entry.path, [""])
 
-    def _note_stays(self) -> None:
-        path = self.item.entry.path
-        what = "is a hidden .pscp-part, changed in part, until this command has run to its end"
-        self._copy.terms.reporter.note(f"{path}: {what}")
-
     def _cannot_finish(self, failure: Failure) -> None:
         self._fail(failure)
         self._discard()
@@ -406,10 +403,8 @@ class FileJob:
         """Have the sink remove the part of a file that failed."""
         self._life.on(states.FileEvent.DISCARD)
 
-        def over(is_gone: object) -> None:
+        def over(_: object) -> None:
             assert self._failure is not None
-            if is_gone is False and self._copy.terms.options.inplace:
-                self._queue.write_later(self._note_stays)
             self._close()
             self._copy.results.failed(self._failure)
 

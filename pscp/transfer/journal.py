@@ -5,7 +5,8 @@ where. Each line is JSON:
 
     ["run", nonce]                                              a run of the copy began
     ["to", root, names, names there]                            what its destination means
-    ["file", number, path, size, mtime_ns, inode, algorithm]    a file of several chunks
+    ["file", number, path, size, mtime_ns, inode, algorithm, nonce, rest]
+                                    a file of several chunks; the run, what its part has beside them
     ["chunk", number, offset, length, digest]                   one of its chunks landed
     ["done", number]                                            the file has its final name
 
@@ -46,7 +47,8 @@ class Landed:
 
     algorithm: str
     digests: dict[Extent, str] = field(default_factory=dict)
-    runs: set[str] = field(default_factory=set)  # that copied this very file, whose parts are of it
+    # Of the runs that copied this very file: what their parts have beside these (continuing.py).
+    runs: dict[str, str] = field(default_factory=dict)
 
 
 class Journal:
@@ -113,7 +115,7 @@ class Journal:
             before = self._found.get(path)
             if before and before[0] == known and before[1].algorithm == landed.algorithm:
                 landed.digests = {**before[1].digests, **landed.digests}
-                landed.runs |= before[1].runs
+                landed.runs = {**landed.runs, **before[1].runs}
             self._found[path] = known, landed
 
     def _take(self, line: object, by_number: dict[int, tuple[str, Identity, Landed]]) -> None:
@@ -129,8 +131,11 @@ class Journal:
         number = _number(first)
         self._number = max(self._number, number)
         if kind == "file":
-            path, size, mtime_ns, inode, algorithm = rest
-            landed = Landed(answers.text(algorithm), runs=set(self.runs[-1:]))
+            path, size, mtime_ns, inode, algorithm, *part = rest  # an earlier version has no part
+            landed = Landed(answers.text(algorithm))
+            if part:
+                run, beside = map(answers.text, part)
+                landed.runs[run] = beside
             identity = Identity(
                 answers.integer(size), answers.integer(mtime_ns), answers.integer(inode)
             )
@@ -189,11 +194,15 @@ class Journal:
             finally:
                 os.close(folder_fd)
 
-    def file(self, path: str, identity: Identity, algorithm: str) -> int:
-        """Note that the copy of a file begins; return its number."""
+    def file(self, path: str, identity: Identity, algorithm: str, rest: str) -> int:
+        """Note that the copy of a file begins; return its number.
+
+        `rest` is what its part has beside the chunks that land (continuing.rest_of()).
+        """
         self._number += 1
         self._under_way.add(self._number)
-        self._write("file", self._number, path, *identity, algorithm)
+        run = self.runs[-1] if self.runs else ""
+        self._write("file", self._number, path, *identity, algorithm, run, rest)
         return self._number
 
     def chunk(self, number: int, offset: int, length: int, digest: str) -> None:

@@ -234,13 +234,6 @@ def as_new(item: Placed) -> Placed:
     return Placed(item.known, item.entry._replace(extra={**item.entry.extra, "new": 1}))
 
 
-def as_whole(item: Placed) -> Placed:
-    """Return the item with its holes to be sent: as zeros, which become holes again."""
-    extra = {**item.entry.extra, "dig": 1} if "sparse" in item.entry.extra else item.entry.extra
-    kept = {key: value for key, value in extra.items() if key != "sparse"}
-    return Placed(item.known, item.entry._replace(extra=kept))
-
-
 def goes_in_pack(entry: tree.Entry) -> bool:
     """Return whether an entry travels whole: a small file, a folder or a link."""
     return entry.size <= source.PACK_FILE_BYTES

@@ -5,8 +5,8 @@ hashed at both ends, and not sent when it is the same: so running a command agai
 sending. A part is continued as far as its journal knows it. Of a
 large file only what differs from the file that is there is sent (file_job.py).
 
-Not here: the rules (quick_check.py), whole folders that are the same (folder_check.py), the copying
-of what is missing (file_job.py, coordinator.py).
+Not here: the rules (quick_check.py, continuing.py), whole folders that are the same
+(folder_check.py), the copying of what is missing (file_job.py, coordinator.py).
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from pscp.endpoint import failures, hashes, inplace, lookup, requests, source, tree, wire
+from pscp.endpoint import failures, hashes, lookup, requests, source, tree, wire
 from pscp.endpoint.files import Extent
 from pscp.transfer import answers
+from pscp.transfer.continuing import Continued, continued
 from pscp.transfer.copy_terms import CopyTerms
 from pscp.transfer.ending import Ending
 from pscp.transfer.file_job import CHECK_BYTES
@@ -28,7 +29,6 @@ from pscp.transfer.plan import (
     Failure,
     Placed,
     as_new,
-    as_whole,
     batches,
     cut,
     goes_in_pack,
@@ -199,13 +199,8 @@ class Look:
 
     def _send(self, item: Placed, left: list[str], basis_bytes: int, why: str = CONTENT) -> None:
         """Copy a file, continuing the part of the last of the runs in `left`."""
-        options, is_large = self._terms.options, not goes_in_pack(item.entry)
-        is_in_place = options.inplace and self._terms.reuses and is_large and not options.dry_run
-        if is_in_place and basis_bytes:
-            self._discard(item, left)
-            self._become_part(item, basis_bytes)
-            return
-        if not left or not is_large or options.dry_run:
+        options = self._terms.options
+        if not left or goes_in_pack(item.entry) or options.dry_run:
             self._copy.send(item, basis_bytes=basis_bytes, why=why)
             return
         file = item.entry.path, source.identity(item.known)
@@ -213,18 +208,15 @@ class Look:
         landed = self._terms.journal.landed(*file)
         if landed is not None and landed.algorithm not in self._terms.algorithms:
             landed = None  # an end cannot check it any more
-        if is_in_place and options.resume:  # the part may be the file itself, whatever it was
-            self._inherit(as_whole(item), left[-1], landed, item.entry.size)
-            return
-        # Nothing checks what is in the holes, so the part has to be one of this very file.
-        is_sparse = "sparse" in item.entry.extra
-        is_unknown = is_sparse and (landed is None or left[-1] not in landed.runs)
-        if not options.resume or is_anothers or is_unknown:
+        how = continued(
+            item.entry, left[-1], landed, is_anothers=is_anothers, resume=options.resume
+        )
+        if how is Continued.ANEW:
             self._discard(item, left)
             self._copy.send(item, basis_bytes=basis_bytes)
             return
         self._discard(item, left[:-1])
-        self._inherit(item, left[-1], landed, basis_bytes)
+        self._inherit(item, left[-1], landed if how is Continued.AS_NOTED else None, basis_bytes)
 
     def _discard(self, item: Placed, left: list[str]) -> None:
         path = item.entry.path
@@ -238,34 +230,20 @@ class Look:
             self._queue.add(Ask(False, discard, then, lambda _: None))
 
     def _inherit(self, item: Placed, nonce: str, landed: Landed | None, basis_bytes: int) -> None:
-        """Have the sink make an earlier run's part this run's own, and send what it lacks."""
+        """Have the sink make an earlier run's part this run's own, and send what it lacks.
+
+        Of one of which nothing `landed` that is known, both ends hash all.
+        """
 
         def then(is_ours: object) -> None:
             if is_ours:
-                is_compared = landed is None and not self._terms.options.inplace
-                self._copy.send(item, landed, is_compared, basis_bytes)
+                self._copy.send(item, landed, landed is None, basis_bytes)
             else:
                 self._discard(item, [nonce])
                 self._copy.send(item, basis_bytes=basis_bytes)
 
         inherit = lookup.Inherit(item.entry, nonce)
         self._queue.add(Ask(False, inherit, then, lambda _: then(False), is_exclusive=True))
-
-    def _become_part(self, item: Placed, basis_bytes: int) -> None:
-        """Have the file that is there become the part, and send what differs (--inplace)."""
-        path = item.entry.path
-
-        def then(is_part: object) -> None:
-            if is_part:
-                self._copy.send(as_whole(item), basis_bytes=basis_bytes)
-                return
-            note = self._terms.reporter.note
-            why = "it has other names or another owner, so a copy of it is changed, not the file"
-            self._queue.write_later(lambda: note(f"{path}: {why}"))
-            self._copy.send(item, basis_bytes=basis_bytes)
-
-        become = inplace.Become(item.entry)
-        self._queue.add(Ask(False, become, then, lambda _: then(False), is_exclusive=True))
 
     # --- files of the same size: hashed at both ends
 

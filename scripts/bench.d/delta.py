@@ -18,7 +18,7 @@ from stock import GIB, MIB
 from tools import RSYNC, Command, Run, Tool, pscp
 
 RATE_MBIT, RTT_MS = 1000, 100
-WHOLE, IN_PLACE = pscp("--no-resume"), pscp("--inplace")
+WHOLE = pscp("--no-resume")
 
 
 def rsync_inplace(run: Run) -> Command:
@@ -33,7 +33,7 @@ def delta(bench: Bench) -> None:
     with wan(RATE_MBIT, RTT_MS) as link:
         for push in (True, False):
             case = new_case(bench, "delta", "file", push, load, "Mbit/s", WHOLE.name, RTT_MS)
-            tools = (pscp(), IN_PLACE, RSYNC_IN_PLACE, WHOLE)
+            tools = (pscp(), RSYNC_IN_PLACE, WHOLE)
             entries = [Contestant(tool, load, bench.runs) for tool in tools]
             compete(bench, case, link, entries, push)
 

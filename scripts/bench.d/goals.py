@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from delta import IN_PLACE, RSYNC_IN_PLACE, WHOLE
+from delta import RSYNC_IN_PLACE, WHOLE
 from fan import own_cpu_of_four, own_cpu_of_four_plain
 from regimes import AS_MANY, AS_MANY_BBR, BBR, FIXED, NO_LOSS, UNKNOWN
 from results import Case, Report
@@ -151,10 +151,6 @@ GOALS = (
     Goal("unchanged", "0 ms", "of rsync", 0.67, against(RSYNC.name)),
     Goal("unchanged", "50 ms", "of rsync", SAME, against(RSYNC.name)),
     Goal("delta", "file", "of rsync --inplace", SAME, against(RSYNC_IN_PLACE.name)),
-    Goal(
-        "delta", "file", "--inplace, of rsync --inplace", SAME,
-        against(RSYNC_IN_PLACE.name, tool=IN_PLACE.name),
-    ),
     *(
         Goal("fixed", kind, "auto, of the best fixed -c", 0.9, against(*FIXED_ROWS))
         for kind in FIXED_KINDS

@@ -60,7 +60,6 @@ class Schedule(NamedTuple):
     is_there: bool = True  # the destination is a folder already, so each entry is looked for there
     is_strong: bool = False
     has_old: bool = False  # and has other versions of the files there
-    is_in_place: bool = False
 
 
 SIZES = st.one_of(
@@ -86,7 +85,6 @@ def schedules(*kinds: str) -> st.SearchStrategy[Schedule]:
         Schedule, is_push=st.booleans(), sizes=st.lists(SIZES, max_size=6).map(tuple),
         lanes=st.integers(1, 4), faults=st.lists(faults(*kinds), max_size=6).map(tuple),
         is_there=st.booleans(), is_strong=st.booleans(), has_old=st.booleans(),
-        is_in_place=st.booleans(),
     )  # fmt: skip
 
 
@@ -130,9 +128,7 @@ def played(folders: Path, schedule: Schedule) -> pscp.Result | None:
         result = copied(trees, schedule)
         if result is None or not result.ok:
             assert_whole_or_old(trees)
-            again = trees.copy(
-                schedule.is_push, strong=schedule.is_strong, inplace=schedule.is_in_place
-            )
+            again = trees.copy(schedule.is_push, strong=schedule.is_strong)
             assert again.ok, again.failures
         trees.assert_copied()
         return result
@@ -175,7 +171,7 @@ def copied(trees: Trees, schedule: Schedule) -> pscp.Result | None:
     try:
         result = trees.copy(
             schedule.is_push, *schedule.faults,
-            connections=schedule.lanes, strong=schedule.is_strong, inplace=schedule.is_in_place,
+            connections=schedule.lanes, strong=schedule.is_strong,
         )  # fmt: skip
     except PscpError:
         return None

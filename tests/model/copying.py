@@ -93,6 +93,7 @@ class Setup(NamedTuple):
     is_patient: bool = True  # does the second run wait for the end of the first?
     damages: bool = False  # does each run's first chunk arrive damaged at first?
     reuses: bool = False  # is what is the same taken from the file that is there?
+    clones: bool = False  # FICLONE
     events: tuple[Event, ...] = ()
 
 
@@ -476,7 +477,7 @@ class World:
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
         self.scheduler = Scheduler(list(setup.events))
-        self.kernel = Kernel(self.scheduler, setup.has_locks)
+        self.kernel = Kernel(self.scheduler, setup.has_locks, setup.clones)
         self.owner: Run | None = None  # who has claimed the copy last
         self.is_owned = False  # and not released it
         if setup.has_old:
@@ -499,7 +500,7 @@ class World:
         fake = FakeOs(self.kernel)
         for module in (sink, lookup, commit, ends, files, parts, fence, names, metadata, reuse):
             patch.setattr(module, "os", fake)
-        for module in (fence, parts):
+        for module in (fence, parts, reuse):
             patch.setattr(module, "fcntl", FakeFcntl(fake))
         for module in (fence, names, commit):
             patch.setattr(module, "threading", Threading(self.scheduler))

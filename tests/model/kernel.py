@@ -19,6 +19,8 @@ from typing import Any
 
 from schedule import Process, Scheduler
 
+from pscp.endpoint import reuse
+
 UID = 1000
 DEVICE = 42
 _REAL = (
@@ -66,8 +68,8 @@ class Status:
 class Kernel:
     """The file system, and whether it has locks and files without a name."""
 
-    def __init__(self, scheduler: Scheduler, has_locks: bool) -> None:
-        self.scheduler, self._has_locks = scheduler, has_locks
+    def __init__(self, scheduler: Scheduler, has_locks: bool, clones: bool = False) -> None:
+        self.scheduler, self._has_locks, self.clones = scheduler, has_locks, clones
         self.changed: Callable[[], None] = lambda: None
         self._numbers = iter(range(2, 1_000_000))
         self._free: list[int] = []
@@ -153,6 +155,14 @@ class FakeFcntl:
             assert kind & fcntl.LOCK_NB
             raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
         inode.locks[file] = fcntl.LOCK_EX if wants_all else fcntl.LOCK_SH
+
+    def ioctl(self, fd: int, request: int, old_fd: int) -> None:
+        """FICLONE: the file is what the old one is."""
+        assert request == reuse._CLONE
+        inode = self._fake.enter(f"ioctl {fd} clone {old_fd}", fd).inode
+        if not self._fake.kernel.clones:
+            raise _error(errno.EOPNOTSUPP)
+        inode.data[:] = self._fake.enter("... of it", old_fd).inode.data
 
 
 class FakeOs:

@@ -59,7 +59,7 @@ SETUPS = st.builds(
     Setup, lanes=st.sampled_from(LANES), sources=st.sampled_from(SOURCES), is_known=BOOLEAN,
     has_second=BOOLEAN, has_old=BOOLEAN, nameless=BOOLEAN, has_locks=BOOLEAN,
     stable_inodes=BOOLEAN, is_patient=BOOLEAN, damages=BOOLEAN, reuses=BOOLEAN,
-    events=events(SWITCH, SWITCH, STALL, KILL, WAKE, FULL),
+    clones=BOOLEAN, events=events(SWITCH, SWITCH, STALL, KILL, WAKE, FULL),
 )  # fmt: skip
 
 
@@ -74,7 +74,7 @@ def test_no_schedule_breaks_a_copy(setup: Setup) -> None:
 @pytest.mark.parametrize("has_locks", [True, False])
 def test_undisturbed_runs_are_complete(sources: Any, nameless: bool, has_locks: bool) -> None:
     setup = Setup(sources=sources, nameless=nameless, has_locks=has_locks, damages=True)
-    world = World(setup._replace(reuses=nameless))
+    world = World(setup._replace(reuses=nameless, clones=has_locks))
     world.run()
     assert [(run.outcome, run.failures) for run in world.runs] == [("done", [])] * 2
 
@@ -94,6 +94,7 @@ def checked(setup: Setup) -> None:
         Setup(lanes=(2, 1), sources=SOURCES[1], has_old=False),
         Setup(lanes=(1, 1), is_known=False, is_patient=False, nameless=False),
         Setup(sources=SOURCES[5], has_second=False, reuses=True),
+        Setup(sources=SOURCES[5], has_second=False, reuses=True, clones=True),
     ],
 )
 def test_whoever_stands_still_once_breaks_nothing(setup: Setup) -> None:
@@ -204,6 +205,28 @@ def taken_before_its_digest(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(reuse, "take", take)
 
 
+def cloned_into_a_part_that_has_its_name(patch: pytest.MonkeyPatch) -> None:
+    """So that other lanes may have written into it."""
+
+    def clone(the_sink: Sink, entry: Any, old_fd: int) -> None:
+        fd = the_sink.parts.make(entry.path)
+        vars(reuse)["fcntl"].ioctl(fd, reuse._CLONE, old_fd)  # of the simulated kernel
+        files.make_room(fd, entry.size, False)
+        vars(reuse)["os"].close(fd)
+
+    patch.setattr(reuse, "_make_clone", clone)
+
+
+def taken_unread_from_a_clone(patch: pytest.MonkeyPatch) -> None:
+    """As if all of the part were the old file for ever."""
+
+    def is_in_part(self: Any, view: memoryview, offset: int, digest: str) -> bool:
+        return bool(self._is_same(self._fd, view, offset, digest))
+
+    patch.setattr(reuse._Taker, "_is_in_part", is_in_part)
+
+
+REUSING = {"has_second": False, "lanes": (2, 1), "reuses": True}
 CASES: dict[str, tuple[type[AssertionError], list[Sabotage], dict[str, Any]]] = {
     "A1": (Mixture, [renamed_by_name, one_name_for_all_runs, owned_by_all], {"has_locks": True}),
     "A2": (Overtaken, [owned_by_all], {}),
@@ -214,8 +237,14 @@ CASES: dict[str, tuple[type[AssertionError], list[Sabotage], dict[str, Any]]] = 
     "late reuse": (
         Mixture,
         [taken_before_its_digest],
-        {"has_second": False, "lanes": (2, 1), "reuses": True},
+        REUSING,
     ),
+    "late clone": (
+        Mixture,
+        [cloned_into_a_part_that_has_its_name],
+        {**REUSING, "clones": True},
+    ),
+    "unread clone": (Mixture, [taken_unread_from_a_clone], {**REUSING, "sources": SOURCES[5]}),
     "A5": (Mixture, [never_superseded, one_name_for_all_runs], {"is_patient": False}),
 }
 

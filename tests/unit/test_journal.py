@@ -41,7 +41,7 @@ def state(folder: str | os.PathLike[str] | None = None) -> Iterator[Path]:
 def run(landing: list[tuple[str, int]], digest: str, keep: bool = True) -> None:
     """A run in which these chunks of 100 bytes land; then it is killed."""
     journal = Journal("key", keep)
-    numbers = {path: journal.file(path, ONE, "sha256") for path in PATHS}
+    numbers = {path: journal.file(path, ONE, "sha256", "zeros") for path in PATHS}
     for path, offset in landing:
         journal.chunk(numbers[path], offset, 100, digest)
     assert journal._fd is not None
@@ -118,7 +118,7 @@ def test_another_identity_or_algorithm_is_another_file() -> None:
         assert others == [True, False, False]
         assert journal.landed("a", TWO) is None
         assert journal.landed("b", ONE) is None
-        number = journal.file("a", ONE, "blake2b")
+        number = journal.file("a", ONE, "blake2b", "zeros")
         journal.chunk(number, 100, 100, "d2")
         journal.close(complete=False)
         again = Journal("key")
@@ -131,7 +131,8 @@ def test_another_identity_or_algorithm_is_another_file() -> None:
 def test_a_file_that_is_done_is_not_known_any_more() -> None:
     with state():
         journal = Journal("key")
-        number, other = journal.file("a", ONE, "sha256"), journal.file("b", TWO, "sha256")
+        number = journal.file("a", ONE, "sha256", "zeros")
+        other = journal.file("b", TWO, "sha256", "zeros")
         journal.chunk(number, 0, 100, "d")
         journal.chunk(other, 0, 100, "d")
         journal.done(number)
@@ -145,10 +146,10 @@ def test_a_file_that_is_done_is_not_known_any_more() -> None:
 def test_numbers_go_on_after_those_of_the_run_before() -> None:
     with state():
         journal = Journal("key")
-        first = journal.file("a", ONE, "sha256")
+        first = journal.file("a", ONE, "sha256", "zeros")
         journal.close(complete=False)
         again = Journal("key")
-        assert again.file("b", ONE, "sha256") > first
+        assert again.file("b", ONE, "sha256", "zeros") > first
         again.close(complete=False)
 
 
@@ -240,7 +241,7 @@ def test_whatever_is_in_a_journal_no_extent_is_outside_of_its_file(content: list
                 assert type(offset) is type(length) is int and type(digest) is str
                 end = offset + length
             assert landed is None or type(landed.algorithm) is str
-        journal.chunk(journal.file("a", ONE, "sha256"), 0, 1, "d")
+        journal.chunk(journal.file("a", ONE, "sha256", "zeros"), 0, 1, "d")
         journal.close(complete=False)
 
 

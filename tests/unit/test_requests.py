@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from pscp.endpoint import (
     end,
     hardlinks,
-    inplace,
     listings,
     lookup,
     mirror,
@@ -42,7 +41,7 @@ OF_MODULES = [
 KINDS = [
     *requests.OF_EITHER, *requests.OF_SOURCE, *requests.OF_SINK, *requests.OF_STREAM,
     *(kind for module in OF_MODULES for kind in module.REQUESTS),
-    *lookup.REQUESTS, *hardlinks.REQUESTS, inplace.Become, reuse.Reuse,
+    *lookup.REQUESTS, *hardlinks.REQUESTS, reuse.Reuse,
     mirror.Extras, mirror.Absent, mirror.Remove, moving.SamePlace, moving.Destination,
     moving.RemoveSources,
     *OF_A_COPY,
@@ -187,7 +186,7 @@ def test_the_file_that_a_request_is_about() -> None:
 def test_either_end_answers_every_request() -> None:
     apart = {requests.Pack, requests.OpenPlane}  # by a frame of its own kind, and by the process
     assert {*end.ANSWERS} | apart == set(KINDS)
-    agents_alone = {requests.OpenPlane, requests.Cpu, requests.Kernel, inplace.Become, reuse.Reuse}
+    agents_alone = {requests.OpenPlane, requests.Cpu, requests.Kernel, reuse.Reuse}
     agents_alone |= {hardlinks.LinkFolders, hardlinks.LinkSame, requests.Learn}
     agents_alone |= {*OF_MODULES[2].REQUESTS}
     without_sftp = agents_alone | {*requests.OF_STREAM, *OF_A_COPY}
