@@ -5,7 +5,7 @@ some ten bytes a file. So what is unchanged costs each end a stat(2), and no ent
 no digest. What a listing cannot say gets an entry of its own: files with several names, extended
 attributes or another owner than the first one.
 
-Not here: the rules for a single file (../transfer/quick_check.py), what is done about what differs
+Not here: the rules for a single file (../transfer/decide.py), what is done about what differs
 (../transfer/folder_check.py).
 """
 

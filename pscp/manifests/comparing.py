@@ -17,8 +17,8 @@ from pscp.manifests.hashing import Hashing, is_file
 from pscp.manifests.reading import Manifest
 from pscp.manifests.trees import Tree
 from pscp.progress import Counters, format_bytes
+from pscp.transfer.decide import There
 from pscp.transfer.plan import Failure, cut
-from pscp.transfer.quick_check import There
 
 _KEPT_BYTES = 64 * 1024 * 1024  # memory for differences: some hundred thousand
 

@@ -30,8 +30,8 @@ from pscp.options import Options
 from pscp.progress import Counters, Reporter, Result
 from pscp.progress import Failure as Reported
 from pscp.replacing import replacing
+from pscp.transfer.decide import There
 from pscp.transfer.plan import Failure, cut
-from pscp.transfer.quick_check import There
 from pscp.transfer.spool import Spool
 
 OnFile = Callable[[FileEvent], object]

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING
 from pscp.endpoint import lookup, placing, source, tree
 from pscp.progress import what_became
 from pscp.transfer.copy_terms import CopyTerms
+from pscp.transfer.decide import MISSING
 from pscp.transfer.ending import Ending
 from pscp.transfer.file_job import FileJob
 from pscp.transfer.journal import Landed
 from pscp.transfer.plan import Ask, Placed, goes_in_pack, groups
-from pscp.transfer.plan_walk import PlanWalk
-from pscp.transfer.quick_check import MISSING
+from pscp.transfer.plan_walk import LOOK_ITEMS, PlanWalk
 from pscp.transfer.results import Results
-from pscp.transfer.resume import Look
+from pscp.transfer.resume import DestinationLookup
 from pscp.transfer.small_files import SmallFiles
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Coordinator:
             from pscp.transfer.linking import Linking  # here: few copies need it
 
             self.linking = Linking(self)
-        self._looks = Look(self)
+        self._lookup = DestinationLookup(self)
         self.mirror: Mirror | None = None
 
     # --- the story
@@ -69,7 +69,7 @@ class Coordinator:
             self.ending.wait_for(self._is_copied)
             self._queue.finish_writing()
             self._queue.check()
-            self.ending.finish(self.mirror, moving)
+            self.ending.finish(self._copy_now, self.mirror, moving)
         except BaseException as error:
             self._queue.stop(error)
             if self.mirror is not None and isinstance(error, Exception):
@@ -105,6 +105,13 @@ class Coordinator:
         is_idle = self._counters.plan_complete and self._queue.is_idle()
         return is_idle and not self._small.flush()
 
+    def _copy_now(self, items: list[Placed]) -> None:
+        """Look up and copy these items, and wait until that is done. For the main thread."""
+        for begin in range(0, len(items), LOOK_ITEMS):
+            self._queue.put(self.look(items[begin : begin + LOOK_ITEMS]))
+        self.ending.wait_for(self._is_copied)
+        self._queue.finish_writing()
+
     # --- the walk's steps
 
     def walk_ended(self) -> None:
@@ -113,7 +120,11 @@ class Coordinator:
 
     def look(self, items: list[Placed]) -> Ask:
         """Return the request that finds out what is at the destination of these items."""
-        return self._looks.request(items)
+        return self._lookup.request(items)
+
+    def take_new(self, item: Placed) -> None:
+        """Copy an item whose source has no name at the destination yet."""
+        self._lookup.take_new(item)
 
     # --- what becomes of an item: outcomes of the queue (resume.py decides), and the walk's steps
 
@@ -160,9 +171,9 @@ class Coordinator:
     def _show(self, line: str) -> None:
         self._queue.write_later(lambda: self.terms.reporter.line(line))
 
-    def link_later(self, entry: tree.Entry) -> None:
+    def link_later(self, item: Placed) -> None:
         """Make this hard link at the end."""
-        self._queue.write_later(lambda: self.ending.links.add(entry))
+        self._queue.write_later(lambda: self.ending.add_link(item))
 
     def already_there(self, items: list[Placed], digests: list[str], size_bytes: int) -> None:
         """Count files of so many bytes that are at the destination already, and verified."""

@@ -31,8 +31,8 @@ from pscp.transfer.autotune import LOGIN_TRIPS, LOSSY_S, Path, usual_lanes
 from pscp.transfer.beginnings import choose_hash, sink_request, source_request
 from pscp.transfer.coordinator import Coordinator
 from pscp.transfer.copy_terms import CopyTerms, PoolTerms
+from pscp.transfer.decide import may_check_folders
 from pscp.transfer.failure_lines import FilePlaces
-from pscp.transfer.folder_check import may_check_folders
 from pscp.transfer.journal import Journal, token_of
 from pscp.transfer.lane_context import LaneContext
 from pscp.transfer.lane_pool import LanePool

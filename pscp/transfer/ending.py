@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from pscp.endpoint import failures, hardlinks, lookup, requests, tree
 from pscp.transfer import answers
 from pscp.transfer.copy_terms import CopyTerms
-from pscp.transfer.plan import Ask, Failure, Pack, Work, groups
+from pscp.transfer.plan import Ask, Failure, Pack, Placed, Work, groups
 from pscp.transfer.results import Results
 from pscp.transfer.spool import Spool
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # few copies need them
     from pscp.transfer.mirror import Mirror
     from pscp.transfer.moving import Moving
 
+CopyNow = Callable[[list[Placed]], None]
 # A request that is made for many entries at once.
 _OfEntries = type[lookup.Adopt] | type[hardlinks.HardLinks] | type[requests.Folders]
 
@@ -30,19 +31,21 @@ class Ending:
 
     def __init__(self, terms: CopyTerms, results: Results) -> None:
         self._terms, self._queue, self._results = terms, terms.queue, results
-        self.links = Spool()  # the walk's thread fills it
-        self.folders = Spool()  # filled by later writes (later_writes.py)
+        # Filled by later writes (later_writes.py).
+        self.links = Spool()  # with the path at the source
+        self.folders = Spool()
         self._unwanted: dict[str, list[str]] = {}  # parts that lanes may have made late, or held
         terms.queue.when_lost(self._revocation)
 
-    def finish(self, mirror: Mirror | None, moving: Moving | None) -> None:
+    def finish(self, copy_now: CopyNow, mirror: Mirror | None, moving: Moving | None) -> None:
         """Make hard links, delete, finish folders, and release the fence. For the main thread.
 
         Args:
+            copy_now: copies items, and returns once that is done.
             mirror: deletes at the destination (--delete).
             moving: removes files of the source (--remove-source-files), once all else is done.
         """
-        self._finish_all(self.links, hardlinks.HardLinks, backwards=False)
+        self._finish_links(copy_now)
         if mirror is not None:
             mirror.finish()
         if moving is not None:
@@ -64,28 +67,51 @@ class Ending:
 
     def _finish_all(self, spool: Spool, request: _OfEntries, backwards: bool) -> None:
         """Make the request for one group after the other: a folder comes after its content."""
-        entries = _entries(spool, backwards)
-        for group in groups(entries if spool is self.folders else self._to_link(entries)):
+        self._finish(_entries(spool, backwards), request)
+
+    def _finish(self, entries: Iterator[tree.Entry], request: _OfEntries) -> None:
+        for group in groups(entries):
             self.ask(request, group)
             self.wait_for(self._queue.is_idle)
 
-    def _to_link(self, links: Iterator[tree.Entry]) -> Iterator[tree.Entry]:
-        """Yield the hard links to files that are at the destination as at the source.
+    def add_link(self, item: Placed) -> None:
+        """Have this hard link made at the end."""
+        self.links.add([*item.entry, item.known.path])
 
-        To link to what else has the name would give other bytes to this one.
+    def _finish_links(self, copy_now: CopyNow) -> None:
+        """Make hard links to the files that are at the destination as at the source.
+
+        To link to what else has the name would give other bytes to this one. Where an option left a
+        file's first name out, its next name is copied as a file, and the others link to that.
         """
-        results = self._results
-        for link in links:
+        links = self.links
+        while len(links):
+            again = Spool()
+            as_files: list[Placed] = []
+            self._finish(self._to_link(links, as_files, again), hardlinks.HardLinks)
+            copy_now(as_files)
+            links.close()
+            self.links = links = again
+
+    def _to_link(self, links: Spool, as_files: list[Placed], again: Spool) -> Iterator[tree.Entry]:
+        """Yield the links that can be made; keep those to be copied as files, and to come after."""
+        results, next_names = self._results, dict[str, tree.Entry]()
+        for *row, known_path in links.take():
+            link = tree.Entry(*row)
+            first = results.skipped_firsts.get(link.target)
             if link.target in results.firsts:
                 yield link
-            else:
+            elif first is None:
                 self._queue.run_alone(functools.partial(self._not_linked, link))
+            elif (found := next_names.setdefault(link.target, link)) is link:
+                known = first.known._replace(top=link.top, path=known_path)
+                entry = first.entry._replace(top=link.top, path=link.path)
+                as_files.append(Placed(known, entry))
+            else:
+                to = {**link.extra, "in": found.top, "to": found.path}
+                again.add([*link._replace(extra=to), known_path])
 
     def _not_linked(self, link: tree.Entry) -> None:
-        if link.target in self._results.skipped_firsts:
-            self._terms.counters.add(files_skipped=1)
-            self._results.became("skipped", [(link.path, "")])
-            return
         message = f"is another name of {link.target}, which was not copied"
         self._results.failed(failures.data(failures.DESTINATION, link.path, message))
 

@@ -3,8 +3,8 @@
 The source's walk yields folders with listings of what is in them. The sink compares these with what
 it has, and only what differs is described by the source, and then looked up like any entry.
 
-Not here: listings, and how they are compared (endpoint/listings.py), the check of a single file
-(quick_check.py).
+Not here: listings, and how they are compared (endpoint/listings.py), under which terms, and what
+becomes of a single file (decide.py).
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from pscp.endpoint import failures, tree
 from pscp.endpoint.entries import entry as checked_entry
 from pscp.endpoint.listings import Compare, Describe, Listing, listing, unpack
 from pscp.endpoint.paths import to_text
-from pscp.options import Options
 from pscp.transfer import answers
 from pscp.transfer.copy_terms import CopyTerms
 from pscp.transfer.plan import MEMORY_BYTES, Ask, Failure
@@ -27,23 +26,8 @@ _ENTRIES_MOST = 256  # a batch's, so that what has no listing waits for little
 _AHEAD = 4  # batches that are compared while the walk goes on
 _DESCRIBED_BYTES = 256 * 1024  # of names in one request
 
-# With these, more is asked of a file than a listing tells, or the source has no walk of its own.
-_MORE_ASKED = (
-    "strong", "checksum", "size_only", "ignore_existing", "transfer_test", "files_from",
-    "min_size_bytes", "max_size_bytes", "min_age_s", "max_age_s", "relative", "delete",
-    "remove_source_files", "chmod", "chown", "numeric_ids", "backup",
-)  # fmt: skip
-
 Place = Callable[[tree.Entry], tree.Entry | None]
 Group = tuple[int, str, list[str]]  # the source's number, a folder's path, and names in it
-
-
-def may_check_folders(options: Options) -> bool:
-    """Return whether size, time, mode and owner are all that is to be compared."""
-    more = any(getattr(options, name) not in (None, False) for name in _MORE_ASKED)
-    # What --link-dest links in a listed folder is not asked about first.
-    is_asked = bool(options.link_dest) and (options.update or options.existing)
-    return options.preserve and options.recursive and options.resume and not (more or is_asked)
 
 
 class FolderCheck:

@@ -15,6 +15,7 @@ from pscp.endpoint import hashes, requests, source
 from pscp.endpoint.hardlinks import LinkFolders, LinkSame
 from pscp.transfer import answers
 from pscp.transfer.copy_terms import CopyTerms
+from pscp.transfer.decide import There, is_hashed
 from pscp.transfer.ending import Ending
 from pscp.transfer.plan import (
     MEMORY_BYTES,
@@ -27,7 +28,6 @@ from pscp.transfer.plan import (
     grouped,
     weight_bytes,
 )
-from pscp.transfer.quick_check import There, is_hashed
 from pscp.transfer.results import Results
 
 Pair = tuple[Placed, There]

@@ -23,6 +23,7 @@ from pscp.endpoint.entries import entry as checked_entry
 from pscp.endpoint.wire import WireError
 from pscp.transfer import answers
 from pscp.transfer.copy_terms import CopyTerms
+from pscp.transfer.decide import must_look
 from pscp.transfer.ending import Ending
 from pscp.transfer.folder_check import FolderCheck
 from pscp.transfer.path_list import PathList
@@ -35,7 +36,6 @@ from pscp.transfer.plan import (
     Placement,
     SourceRules,
     Taker,
-    as_new,
     weight_bytes,
 )
 from pscp.transfer.results import Results
@@ -56,14 +56,14 @@ WalkRequest = type[requests.Walk] | type[listings.WalkFolders]
 
 
 class Copy(Protocol):
-    """What the walk needs of its copy. The queue runs send() and walk_ended()."""
+    """What the walk needs of its copy. The queue runs take_new() and walk_ended()."""
 
     terms: CopyTerms
     results: Results
     ending: Ending
     mirror: Mirror | None
 
-    def send(self, item: Placed) -> None: ...
+    def take_new(self, item: Placed) -> None: ...
 
     def walk_ended(self) -> None: ...
 
@@ -87,8 +87,6 @@ class PlanWalk(threading.Thread):
         new = {top for top, name in enumerate(target.names) if name not in existing}
         # What may be linked is looked up, whatever is at the destination.
         self._new_tops = set() if options.link_dest and not options.transfer_test else new
-        asks = options.existing or options.ignore_existing
-        self._looks_at_links = asks or options.check or options.dry_run
         # Only this thread uses these.
         self._looking: list[Placed] = []  # items to be looked up
         self._looking_bytes = 0
@@ -233,13 +231,11 @@ class PlanWalk(threading.Thread):
             return
         if entry.kind != tree.FOLDER:
             self._terms.counters.add(files_total=1)
-        if entry.kind == tree.HARDLINK and not self._looks_at_links:
-            self._copy.ending.links.add(item.entry)
-        elif entry.top in self._new_tops and not self._terms.options.existing:
-            new = as_new(item) if entry.kind == tree.FOLDER else item
-            self._queue.run_with_room(self._copy.send, new)
-        else:
+        is_new = entry.top in self._new_tops
+        if must_look(entry, is_new, self._terms.options):
             self._look_up(item)
+        else:
+            self._queue.run_with_room(self._copy.take_new, item)
 
     def _unless_refused(
         self, entry: tree.Entry, step: Callable[[tree.Entry], Placed]
@@ -247,10 +243,14 @@ class PlanWalk(threading.Thread):
         """Return what the step returns; None where it refuses the entry, which is reported."""
         try:
             return step(entry)
-        except (failures.Refusal, ValueError, LookupError) as error:
-            kind = error.kind if isinstance(error, failures.Refusal) else failures.UNSAFE
-            self._refuse(failures.data(kind, entry.path, str(error)))
-            return None
+        except failures.Refusal as error:
+            if error.kind == failures.DESTINATION:  # about the name that it would have there
+                self._fail(failures.data(error.kind, error.path, str(error)))
+            else:
+                self._refuse(failures.data(error.kind, entry.path, str(error)))
+        except (ValueError, LookupError) as error:
+            self._refuse(failures.data(failures.UNSAFE, entry.path, str(error)))
+        return None
 
     def _land(self, entry: tree.Entry) -> Placed:
         """Return the entry as it is to land."""
@@ -279,8 +279,11 @@ class PlanWalk(threading.Thread):
             self._look()
 
     def _refuse(self, failure: Failure) -> None:
+        self._fail(answers.from_source(failure))
+
+    def _fail(self, failure: Failure) -> None:
         self._terms.counters.add(files_total=1)
-        self._queue.run_alone(lambda: self._copy.results.failed(answers.from_source(failure)))
+        self._queue.run_alone(lambda: self._copy.results.failed(failure))
 
     def _check_expected(self, entry: tree.Entry) -> None:
         """Raise Refusal for what is no file where one with a certain digest is to land."""

@@ -53,9 +53,9 @@ class Results:
         self.landed: Callable[[tree.Entry], object] = _ignore
         self.link_landed: Callable[[tree.Entry], object] = _ignore
         # Files of several names: those that are at the destination as at the source, by path there,
-        # and those that an option left out. Other names of the first alone are made.
+        # and those that an option left out. The first alone get their other names.
         self.firsts: set[str] = set()
-        self.skipped_firsts: set[str] = set()
+        self.skipped_firsts: dict[str, Placed] = {}
         # Called with what was at the destination already, and was verified.
         self.was_there: Callable[[tree.Entry], object] = _ignore
 

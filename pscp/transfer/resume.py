@@ -5,7 +5,7 @@ hashed at both ends, and not sent when it is the same: so running a command agai
 sending. A part is continued as far as its journal knows it. Of a
 large file only what differs from the file that is there is sent (file_job.py).
 
-Not here: the rules (quick_check.py, continuing.py), whole folders that are the same
+Not here: the rules (decide.py, continuing.py), whole folders that are the same
 (folder_check.py), the copying of what is missing (file_job.py, coordinator.py).
 """
 
@@ -20,6 +20,19 @@ from pscp.endpoint.files import Extent
 from pscp.transfer import answers
 from pscp.transfer.continuing import Continued, continued
 from pscp.transfer.copy_terms import CopyTerms
+from pscp.transfer.decide import (
+    CONTENT,
+    Action,
+    History,
+    State,
+    Terms,
+    There,
+    decide,
+    difference,
+    has_same_metadata,
+    state_of,
+    there_of,
+)
 from pscp.transfer.ending import Ending
 from pscp.transfer.file_job import CHECK_BYTES
 from pscp.transfer.journal import Landed
@@ -33,16 +46,6 @@ from pscp.transfer.plan import (
     cut,
     goes_in_pack,
 )
-from pscp.transfer.quick_check import (
-    CONTENT,
-    There,
-    Verdict,
-    difference,
-    has_same_metadata,
-    passes_by_look,
-    there_of,
-    verdict,
-)
 from pscp.transfer.results import Results
 
 if TYPE_CHECKING:
@@ -50,7 +53,7 @@ if TYPE_CHECKING:
 
 
 class Copy(Protocol):
-    """What a Look needs of its copy."""
+    """What a DestinationLookup needs of its copy."""
 
     terms: CopyTerms
     results: Results
@@ -68,23 +71,26 @@ class Copy(Protocol):
 
     def already_there(self, items: list[Placed], digests: list[str], size_bytes: int) -> None: ...
 
-    def link_later(self, entry: tree.Entry) -> None: ...
+    def link_later(self, item: Placed) -> None: ...
 
     def unchanged(self, items: list[Placed], differing: list[Placed]) -> None: ...
 
 
 # What no file and no link replaces; so nothing of it is sent.
 _IN_THE_WAY = {tree.FOLDER: "a folder", "other": "a special file"}
+_NOTHING_THERE = There("", 0, 0, [])
 
-OfFile = answers.Digests | Failure
-Decide = Callable[[list[OfFile], list[OfFile]], None]  # gets both ends' answers, one per file
+FileAnswer = answers.Digests | Failure
+# Gets both ends' answers, one for each file.
+Compared = Callable[[list[FileAnswer], list[FileAnswer]], None]
 
 
-class Look:
+class DestinationLookup:
     """Decides for each entry whose source may be at the destination. Only the queue runs it."""
 
     def __init__(self, copy: Copy) -> None:
         self._copy, self._terms, self._queue = copy, copy.terms, copy.terms.queue
+        self._rules = Terms.of(copy.terms.options)
 
     def request(self, items: list[Placed]) -> Ask:
         """Return the request that looks up some hundred items, and then decides about each."""
@@ -112,66 +118,65 @@ class Look:
         linking.take(wanted, self._decide)
 
     def _may_be_linked(self, item: Placed, there: There) -> bool:
-        outcome = verdict(item.entry, there, self._terms.options)
-        in_the_way = _in_the_way(item.entry, there, outcome)
-        is_wanted = outcome in (Verdict.SENT, Verdict.HASHED)  # it would be sent, or hashed
-        return in_the_way is None and is_wanted and item.entry.kind in (tree.FILE, tree.LINK)
+        is_wanted = self._action(item, there) in (Action.SEND, Action.HASH)
+        return is_wanted and item.entry.kind in (tree.FILE, tree.LINK)
+
+    def _action(self, item: Placed, there: There) -> Action:
+        has_part = bool(there.left and self._basis_bytes(item.entry, there))
+        return decide(item.entry, there, self._rules, History(has_part))
+
+    def take_new(self, item: Placed) -> None:
+        """Carry out what becomes of an entry whose source's name is new at the destination."""
+        self._carry_out(item, _NOTHING_THERE, decide(item.entry, None, self._rules))
 
     def _decide(self, pairs: list[Pair]) -> None:
-        options = self._terms.options
         unchanged: list[Placed] = []
         to_adopt: list[Placed] = []  # of those, what has other metadata
         to_hash: list[Placed] = []
         for item, there in pairs:
-            outcome = self._decide_one(item, there)
-            if outcome is Verdict.UNCHANGED:
+            action = self._action(item, there)
+            if there.kind:
+                self._copy.results.replaces(item.entry.path)
+            if there.left and not _goes_on(item, action):
+                self._copy.ending.add_unwanted(item.entry.path, there.left)
+            if action is Action.UNCHANGED:
                 unchanged.append(item)
-                if not has_same_metadata(item.entry, there, options):
+                if not has_same_metadata(item.entry, there, self._rules):
                     to_adopt.append(item)
-            elif outcome is Verdict.HASHED:
+            elif action is Action.HASH:
                 to_hash.append(item)
+            else:
+                self._carry_out(item, there, action)
         self._copy.unchanged(unchanged, to_adopt)
         for item in [each for each in to_hash if self._by_data(each)]:
             self._compare_data(item)
         for group in _groups([each for each in to_hash if not self._by_data(each)]):
             self._compare(group)
 
-    def _decide_one(self, item: Placed, there: There) -> Verdict | None:
-        """Return what is to become of an item; send, skip or refuse it here. None: refused."""
-        entry = item.entry
-        if there.kind:
-            self._copy.results.replaces(entry.path)
-        outcome = self._verdict(entry, there)
-        in_the_way = _in_the_way(entry, there, outcome)
-        if there.left and (in_the_way or not _goes_on(item, outcome)):
-            self._copy.ending.add_unwanted(entry.path, there.left)
-        if in_the_way is not None:
-            self._copy.results.failed(in_the_way)
-            return None
-        if outcome is Verdict.SKIPPED:
-            self._skip(entry, there)
-        elif outcome is Verdict.SENT:
-            self._send_there(item, there)
-        return outcome
+    def _carry_out(self, item: Placed, there: There, action: Action) -> None:
+        """Send, link, skip or refuse an entry, of which there is this at the destination."""
+        entry, why = item.entry, difference(item.entry, there)
+        if action is Action.REFUSE:
+            message = f"is {_IN_THE_WAY[there.kind]} at the destination"
+            self._copy.results.failed(failures.data(failures.DESTINATION, entry.path, message))
+        elif action is Action.SKIP:
+            self._skip(item, there)
+        elif action is Action.LINK and not self._terms.options.dry_run:
+            self._copy.link_later(item)
+        elif entry.kind == tree.FILE:
+            self._send(item, there.left, self._basis_bytes(entry, there), why)
+        else:
+            self._copy.send(as_new(item) if there.kind == "" else item, why=why)
 
-    def _verdict(self, entry: tree.Entry, there: There) -> Verdict:
-        outcome = verdict(entry, there, self._terms.options)
-        if outcome is Verdict.HASHED and there.left and self._basis_bytes(entry, there):
-            return Verdict.SENT  # the run that was cut short and left a part found that it differs
-        return outcome
-
-    def _skip(self, entry: tree.Entry, there: There) -> None:
-        results, is_file = self._copy.results, there.kind == tree.FILE
-        if is_file and there.size_bytes == entry.size and self._passes(entry, there):
+    def _skip(self, item: Placed, there: There) -> None:
+        entry, results = item.entry, self._copy.results
+        if there.kind == tree.FILE and state_of(entry, there, self._rules) is State.SAME:
             results.is_there(entry)
         elif "linked" in entry.extra:
-            results.skipped_firsts.add(entry.path)
+            results.skipped_firsts[entry.path] = item
         if entry.kind != tree.FOLDER:
             self._terms.counters.add(files_skipped=1)
-            self._copy.results.became("skipped", [(entry.path, "")])
-
-    def _passes(self, entry: tree.Entry, there: There) -> bool:
-        return passes_by_look(entry, there, self._terms.options)
+            results.became("skipped", [(entry.path, "")])
 
     def _basis_bytes(self, entry: tree.Entry, there: There) -> int:
         """Return the size of the file that is there, if a large file may have parts of it."""
@@ -181,16 +186,6 @@ class Look:
     def _same_size(self, item: Placed) -> int:
         """Return the basis for a file that was found to differ from one of its size."""
         return self._basis_bytes(item.entry, There(tree.FILE, item.entry.size, 0, []))
-
-    def _send_there(self, item: Placed, there: There) -> None:
-        """Copy an entry, of which there is this at the destination."""
-        entry, why = item.entry, difference(item.entry, there)
-        if entry.kind == tree.FILE:
-            self._send(item, there.left, self._basis_bytes(entry, there), why)
-        elif entry.kind == tree.HARDLINK and not self._terms.options.dry_run:
-            self._copy.link_later(entry)
-        else:
-            self._copy.send(as_new(item) if there.kind == "" else item, why=why)
 
     def _by_data(self, item: Placed) -> bool:
         """Return whether to hash only data, not holes: for a sparse file, without -s."""
@@ -254,29 +249,29 @@ class Look:
         extents = [_stretch(item, offset, chunk_bytes) for item in group]
         algorithm = hashes.STRONG if strong else self._terms.algorithm
 
-        def decide(here: list[OfFile], there: list[OfFile]) -> None:
+        def compared(here: list[FileAnswer], there: list[FileAnswer]) -> None:
             self._decide_same(group, extents, here, there)
 
-        self._hash_both(group, extents, algorithm, decide)
+        self._hash_both(group, extents, algorithm, compared)
 
     def _hash_both(
-        self, group: list[Placed], extents: list[list[Extent]], algorithm: str, decide: Decide
+        self, group: list[Placed], extents: list[list[Extent]], algorithm: str, compared: Compared
     ) -> None:
         """Have the sink and then the source hash these extents of each file."""
 
         cost_bytes = len(group) * MEMORY_BYTES
 
         def ask(
-            of_source: bool, request: requests.Request, then: Callable[[list[OfFile]], None]
+            of_source: bool, request: requests.Request, then: Callable[[list[FileAnswer]], None]
         ) -> None:
             def checked(answer: object) -> None:
                 then(answers.digests(answer))
 
             self._queue.add(Ask(of_source, request, checked, self._bug, cost_bytes=cost_bytes))
 
-        def then_source(there: list[OfFile]) -> None:
+        def then_source(there: list[FileAnswer]) -> None:
             known = [(source.listed(item.known), each) for item, each in pairs]
-            ask(True, requests.Digests(known, algorithm), lambda here: decide(here, there))
+            ask(True, requests.Digests(known, algorithm), lambda here: compared(here, there))
 
         pairs = list(zip(group, extents, strict=True))
         placed = [(False, item.entry.path, each) for item, each in pairs]
@@ -286,8 +281,8 @@ class Look:
         self,
         group: list[Placed],
         extents: list[list[Extent]],
-        here: list[OfFile],
-        there: list[OfFile],
+        here: list[FileAnswer],
+        there: list[FileAnswer],
     ) -> None:
         same: list[Placed] = []
         digests: list[str] = []
@@ -337,13 +332,13 @@ class Look:
         else:
             piece_bytes = sum(length for _, length in piece)
 
-            def decide(here: list[OfFile], there: list[OfFile]) -> None:
+            def compared(here: list[FileAnswer], there: list[FileAnswer]) -> None:
                 if _are_same(here[0], there[0]):
                     self._compare_pieces(item, pieces, end, same_bytes + piece_bytes)
                 else:
                     self._send(item, [], self._same_size(item))
 
-            self._hash_both([item], [piece], self._terms.algorithm, decide)
+            self._hash_both([item], [piece], self._terms.algorithm, compared)
 
 
 def data_of_both(both: Sequence[object], offset: int, size_bytes: int) -> tuple[list[Extent], int]:
@@ -359,22 +354,13 @@ def data_of_both(both: Sequence[object], offset: int, size_bytes: int) -> tuple[
     return union, end
 
 
-def _goes_on(item: Placed, outcome: Verdict) -> bool:
+def _goes_on(item: Placed, action: Action) -> bool:
     """Return whether _send() will deal with the parts that earlier runs left of this entry."""
     is_large = item.entry.kind == tree.FILE and not goes_in_pack(item.entry)
-    return is_large and outcome is Verdict.SENT
+    return is_large and action is Action.SEND
 
 
-def _in_the_way(entry: tree.Entry, there: There, outcome: Verdict) -> Failure | None:
-    """Return the failure of a file or a link whose place something else has; None for none."""
-    is_wanted = outcome in (Verdict.SENT, Verdict.HASHED)
-    if entry.kind == tree.FOLDER or there.kind not in _IN_THE_WAY or not is_wanted:
-        return None
-    message = f"is {_IN_THE_WAY[there.kind]} at the destination"
-    return failures.data(failures.DESTINATION, entry.path, message)
-
-
-def _are_same(mine: OfFile, theirs: OfFile) -> bool:
+def _are_same(mine: FileAnswer, theirs: FileAnswer) -> bool:
     """Return whether both ends have answered with digests, and with the same ones."""
     return not isinstance(mine, dict) and None not in mine and mine == theirs
 

@@ -1,6 +1,6 @@
 """The quick check: its rules for a file, and the listings that compare whole folders.
 
-Read next: pscp/transfer/quick_check.py, pscp/endpoint/listings.py.
+Read next: pscp/transfer/decide.py, pscp/endpoint/listings.py.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pscp.transfer.decide import Action, Terms, There, decide, has_same_metadata
 
 from pscp import filters
 from pscp.endpoint import alike, listings, tree
@@ -21,7 +22,6 @@ from pscp.endpoint.listings import Listing, Rows
 from pscp.endpoint.wire import WireError
 from pscp.options import Options
 from pscp.transfer import folder_check
-from pscp.transfer.quick_check import There, Verdict, has_same_metadata, verdict
 
 NS = 1_500_000_000_123_456_789
 FILE = tree.Entry(tree.FILE, 0, "x", 5, 0o644, NS, 1, {"o": [0, 0, "root", "root"]})
@@ -51,38 +51,38 @@ def test_a_source_of_whole_seconds_says_no_more() -> None:
 @pytest.mark.parametrize(
     ("options", "there", "expected"),
     [
-        (Options(preserve=True), SAME, Verdict.UNCHANGED),
-        (Options(archive=True), SAME, Verdict.UNCHANGED),
-        (Options(), SAME, Verdict.HASHED),
-        (Options(preserve=True, checksum=True), SAME, Verdict.HASHED),
-        (Options(preserve=True, strong=True), SAME, Verdict.HASHED),
-        (Options(preserve=True, resume=False), SAME, Verdict.SENT),
-        (Options(preserve=True), SAME._replace(mtime_ns=NS + 1), Verdict.HASHED),
-        (Options(preserve=True), SAME._replace(size_bytes=6), Verdict.SENT),
-        (Options(preserve=True), SAME._replace(kind=tree.LINK), Verdict.SENT),
-        (Options(size_only=True), SAME._replace(mtime_ns=0), Verdict.UNCHANGED),
-        (Options(size_only=True), SAME._replace(size_bytes=6), Verdict.SENT),
-        (Options(update=True), SAME, Verdict.SKIPPED),
-        (Options(update=True), SAME._replace(mtime_ns=NS + 1), Verdict.SKIPPED),
-        (Options(update=True), SAME._replace(mtime_ns=NS - 1), Verdict.HASHED),
-        (Options(existing=True), There("", 0, 0, []), Verdict.SKIPPED),
-        (Options(existing=True), There("", 0, 0, ["0123abcd"]), Verdict.SENT),
-        (Options(archive=True, remove_source_files=True), SAME, Verdict.HASHED),
-        (Options(ignore_existing=True), SAME._replace(size_bytes=6), Verdict.SKIPPED),
-        (Options(ignore_existing=True), There("", 0, 0, []), Verdict.SENT),
+        (Options(preserve=True), SAME, Action.UNCHANGED),
+        (Options(archive=True), SAME, Action.UNCHANGED),
+        (Options(), SAME, Action.HASH),
+        (Options(preserve=True, checksum=True), SAME, Action.HASH),
+        (Options(preserve=True, strong=True), SAME, Action.HASH),
+        (Options(preserve=True, resume=False), SAME, Action.SEND),
+        (Options(preserve=True), SAME._replace(mtime_ns=NS + 1), Action.HASH),
+        (Options(preserve=True), SAME._replace(size_bytes=6), Action.SEND),
+        (Options(preserve=True), SAME._replace(kind=tree.LINK), Action.SEND),
+        (Options(size_only=True), SAME._replace(mtime_ns=0), Action.UNCHANGED),
+        (Options(size_only=True), SAME._replace(size_bytes=6), Action.SEND),
+        (Options(update=True), SAME, Action.SKIP),
+        (Options(update=True), SAME._replace(mtime_ns=NS + 1), Action.SKIP),
+        (Options(update=True), SAME._replace(mtime_ns=NS - 1), Action.HASH),
+        (Options(existing=True), There("", 0, 0, []), Action.SKIP),
+        (Options(existing=True), There("", 0, 0, ["0123abcd"]), Action.SKIP),
+        (Options(archive=True, remove_source_files=True), SAME, Action.HASH),
+        (Options(ignore_existing=True), SAME._replace(size_bytes=6), Action.SKIP),
+        (Options(ignore_existing=True), There("", 0, 0, []), Action.SEND),
     ],
 )
-def test_what_becomes_of_a_file(options: Options, there: There, expected: Verdict) -> None:
-    assert verdict(FILE, there, options) is expected
+def test_what_becomes_of_a_file(options: Options, there: There, expected: Action) -> None:
+    assert decide(FILE, there, Terms.of(options)) is expected
 
 
 def test_metadata_that_is_not_the_same() -> None:
-    archive = Options(archive=True)
+    archive, kept = Terms.of(Options(archive=True)), Terms.of(KEPT)
     assert has_same_metadata(FILE, SAME, archive)
-    assert has_same_metadata(FILE, SAME._replace(mode=0o600, mtime_ns=0), Options())
-    assert not has_same_metadata(FILE, SAME._replace(mode=0o600), KEPT)
-    assert not has_same_metadata(FILE, SAME._replace(mtime_ns=0), KEPT)
-    assert has_same_metadata(FILE, SAME._replace(owner=(1, 1)), KEPT)
+    assert has_same_metadata(FILE, SAME._replace(mode=0o600, mtime_ns=0), Terms.of(Options()))
+    assert not has_same_metadata(FILE, SAME._replace(mode=0o600), kept)
+    assert not has_same_metadata(FILE, SAME._replace(mtime_ns=0), kept)
+    assert has_same_metadata(FILE, SAME._replace(owner=(1, 1)), kept)
     assert not has_same_metadata(FILE, SAME._replace(owner=(1, 1)), archive)
     attributes = FILE._replace(extra={**FILE.extra, "x": {"user.a": ""}})
     assert not has_same_metadata(attributes, SAME, archive)
