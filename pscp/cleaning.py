@@ -154,10 +154,8 @@ def show(found: Cleaned, where: Location, options: Options) -> None:
     for each in copies:
         write_line(sys.stdout, _row(each, where))
     if files:
-        write_line(
-            sys.stdout, "files that an earlier version's --inplace has hidden: the only copy,"
-        )
-        write_line(sys.stdout, "where no file has the name now")
+        what = "files that an earlier version's --inplace has hidden"
+        write_line(sys.stdout, f"{what}: the only copy, where no file has the name now")
     for each in files:
         write_line(sys.stdout, _row(each, where))
     for line in () if options.quiet else _conclusion(found, where, options):

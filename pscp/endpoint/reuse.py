@@ -18,6 +18,7 @@ Not here: which extents there are, and when no more are compared (../transfer/fi
 import contextlib
 import fcntl
 import os
+import stat
 import sys
 from typing import TYPE_CHECKING, Dict, List, NamedTuple, Tuple
 
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
 
 PIECE_BYTES = 64 * 1024  # the longest extent; what a changed byte costs
 _ROOM_BYTES = 1024 * 1024  # written at once, under one lock of the part
-_LOOK_BYTES = 64
 _CLONE = 0x40049409  # Linux's FICLONE
+_IS_CLONE = stat.S_IXUSR  # in a part's mode: it pays to look in it first, and nothing more
 
 
 class Reuse(NamedTuple):
@@ -82,6 +83,7 @@ def _make_clone(the_sink: "sink.Sink", entry: tree.Entry, old_fd: int) -> None:
     try:
         fcntl.ioctl(fd, _CLONE, old_fd)
         files.make_room(fd, entry.size, False)
+        os.fchmod(fd, 0o600 | _IS_CLONE)
         with the_sink.held(), the_sink.root.lock:
             folder_fd, name = the_sink.root.at(entry.path)
             files.name_new(fd, folder_fd, the_sink.parts.name(name))
@@ -95,6 +97,7 @@ class _Taker:
     def __init__(self, the_sink: "sink.Sink", request: Reuse, fd: int) -> None:
         self._sink, self._request, self._fd = the_sink, request, fd
         self._part = _begun(the_sink, request.entry, fd)
+        self._is_clone = os.fstat(self._part.fd).st_mode & _IS_CLONE
         self._room = memoryview(bytearray(_ROOM_BYTES))
         self._held: Dict[int, memoryview] = {}  # by offset: in the room, verified, not written yet
 
@@ -107,8 +110,8 @@ class _Taker:
                     self._write()
                     used_bytes = 0
                 view = self._room[used_bytes : used_bytes + length]
-                is_in_part = self._is_in_part(view, offset, digest)
-                taken.append(is_in_part or self._is_same(self._fd, view, offset, digest))
+                is_in_part = self._is_clone and self._is_same(self._part.fd, view, offset, digest)
+                taken.append(bool(is_in_part) or self._is_same(self._fd, view, offset, digest))
                 if taken[-1] and not is_in_part:
                     self._held[offset] = view
                     used_bytes += length
@@ -116,19 +119,6 @@ class _Taker:
             return self._sink.parts.receipt(self._part.fd), taken
         finally:
             self._part.close()
-
-    def _is_in_part(self, view: memoryview, offset: int, digest: str) -> bool:
-        """Has the part this already, being a clone, or since it was sent?
-
-        Where it begins with zeros, unlike the old file, it is empty, and not hashed in vain.
-        """
-        try:
-            begins = os.pread(self._part.fd, _LOOK_BYTES, offset)
-            if not begins.strip(b"\0") and begins != os.pread(self._fd, _LOOK_BYTES, offset):
-                return False
-        except OSError:
-            return False
-        return self._is_same(self._part.fd, view, offset, digest)
 
     def _is_same(self, fd: int, view: memoryview, offset: int, digest: str) -> bool:
         """Read what a file has there. Has it this digest?"""

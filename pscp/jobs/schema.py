@@ -204,6 +204,7 @@ REFUSED = {
     "transfer-test": "it tries something, and is for the command line",
     "dry-run": "pscp-run --dry-run shows what would be copied",
     "remove-source-files": 'after = "remove" does it, once every destination has the file',
+    "inplace": "of a large file only what differs is sent anyway",
     **dict.fromkeys(("quiet", "verbose", "itemize", "debug", "progress", "stats"), _TOLD),
     **dict.fromkeys(("log-file", "syslog"), _TOLD),
 }

@@ -117,12 +117,21 @@ def test_the_folder_itself_may_be_a_link(left: Way) -> None:
     assert there(left) == set(OTHERS)
 
 
-def test_a_part_that_was_the_file_itself_stays(left: Way) -> None:
-    """--inplace was cut: there is no other copy of it."""
+@pytest.mark.parametrize("words", [(), ("-q",)])
+def test_n2_a_part_that_was_the_file_itself_is_told_apart(
+    left: Way, words: tuple[str, ...]
+) -> None:
+    """N2: an earlier version's --inplace was cut short, and nothing could remove what that left."""
     (left.destination / PARTS[0]).chmod(0o1640)
-    ran = cleaned(left, "--yes")
-    assert (ran.code, there(left)) == (0, {*OTHERS, PARTS[0]})
-    assert "left alone: 1 file" in ran.out
+    ran = cleaned(left, *words)
+    before, _, after = ran.out.partition("that an earlier version's --inplace has hidden")
+    assert "the only copy" in after and PARTS[0] in after and PARTS[0] not in before
+    assert all(each in before for each in (FENCE, *PARTS[1:]))
+    assert there(left) == {*PARTS, *OTHERS, FENCE}
+    assert json.loads(cleaned(left, "--progress", "json").out)["found"][1]["was_file"] is True
+    ran = cleaned(left, "--yes", *words)
+    assert (ran.code, there(left)) == (0, set(OTHERS))
+    assert "has hidden" in ran.out and PARTS[0] in ran.out
 
 
 @pytest.mark.parametrize("where", [FENCE, f"data/{FENCE}"])

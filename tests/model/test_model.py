@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import stat
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -220,10 +221,13 @@ def cloned_into_a_part_that_has_its_name(patch: pytest.MonkeyPatch) -> None:
 def taken_unread_from_a_clone(patch: pytest.MonkeyPatch) -> None:
     """As if all of the part were the old file for ever."""
 
-    def is_in_part(self: Any, view: memoryview, offset: int, digest: str) -> bool:
-        return bool(self._is_same(self._fd, view, offset, digest))
+    is_same = reuse._Taker._is_same
 
-    patch.setattr(reuse._Taker, "_is_in_part", is_in_part)
+    def is_there(self: Any, fd: int, view: memoryview, offset: int, digest: str) -> bool:
+        return is_same(self, self._fd, view, offset, digest)
+
+    patch.setattr(reuse._Taker, "_is_same", is_there)
+    patch.setattr(reuse, "_IS_CLONE", stat.S_IRUSR)  # any part
 
 
 REUSING = {"has_second": False, "lanes": (2, 1), "reuses": True}

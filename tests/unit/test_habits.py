@@ -82,6 +82,7 @@ def test_the_agent_is_forwarded_beside_direct_and_never_for_acls() -> None:
         ("-e ssh", "-P PORT"),
         ("-ae ssh\0-p\0" + "2222", "the port is -P 2222 here"),
         ("-O", "leave it out"),
+        ("-a --inplace", "leave it out: only what differs is sent"),
         ("--bwlimit=fast", "-l 10M"),
         ("-l 0.0", "too small"),
         ("--recursiv", "did you mean --recursive?"),

@@ -101,6 +101,9 @@ def test_a_misspelt_keyword(call: Callable[..., object]) -> None:
         call(recurcive=True)
     assert raised.value.message == "no such option: recurcive; did you mean recursive?"
     assert "pscp.Options" in raised.value.hint
+    with pytest.raises(pscp.UsageError, match=r"no such option: inplace$") as raised:
+        call(inplace=True)
+    assert "only what differs is sent" in raised.value.hint
 
 
 @pytest.mark.parametrize(
