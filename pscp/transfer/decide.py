@@ -189,10 +189,10 @@ def state_of(entry: tree.Entry, there: There, terms: Terms) -> State:
 
 
 def _is_newer(entry: tree.Entry, there: There) -> bool:
-    if entry.kind == tree.FILE == there.kind:
-        is_same = there.size_bytes == entry.size and there.mtime_ns == entry.mtime_ns
-        return is_same or there.mtime_ns > entry.mtime_ns
-    return entry.kind == tree.HARDLINK and there.mtime_ns > entry.mtime_ns
+    if there.kind != tree.FILE or entry.kind not in (tree.FILE, tree.HARDLINK):
+        return False
+    is_same = there.size_bytes == entry.size and there.mtime_ns == entry.mtime_ns
+    return there.mtime_ns > entry.mtime_ns or (is_same and entry.kind == tree.FILE)
 
 
 def must_look(entry: tree.Entry, is_new: bool, options: Options) -> bool:

@@ -302,9 +302,7 @@ class Placement:
         """Return where a path lands. Raises ValueError and Refusal as place() does."""
         name, rest = self._tops[top].name, path
         if not (name or self._names[top]) and path.partition("/")[0] in self._taken:
-            stays = source_path(self._tops[top], path)
-            what = f"another source has this name, so {stays} is not copied"
-            raise failures.Refusal(failures.DESTINATION, path, what)
+            raise failures.Refusal(failures.DESTINATION, path, "another source has this name")
         if name:
             first, slash, rest = path.partition("/")
             if first != name or (slash and not rest):

@@ -191,6 +191,61 @@ def test_only_what_is_not_there(way: Way) -> None:
         assert seen(way.destination) == {**seen(way.source), "sub/b": "other"}
 
 
+# --- hard links whose first name an option leaves out
+
+
+def names_of_one_file(way: Way) -> None:
+    """Have t/a, t/y and t/z at the source be one file, and t/a at the destination another."""
+    write(way.source / "t/a", "content")
+    os.link(way.source / "t/a", way.source / "t/y")
+    os.link(way.source / "t/a", way.source / "t/z")
+
+
+@pytest.mark.needs_agent(reason="over SFTP a pull makes no hard links")
+def test_names_of_a_file_that_is_nowhere_yet(way: Way) -> None:
+    """N11: the further name went into a pack, and the copy ended as a broken protocol."""
+    names_of_one_file(way)
+    result = way.copy("t", archive=True, ignore_existing=True)
+    assert (result.ok, result.files) == (True, 3)
+    assert_same_tree(way.source, way.destination, hard_links=True)
+
+
+@pytest.mark.needs_agent(reason="over SFTP a pull makes no hard links")
+@pytest.mark.parametrize("option", ["--ignore-existing", "-u"])
+def test_a_missing_name_of_a_file_whose_first_name_is_there(way: Way, option: str) -> None:
+    """N18: it was never copied, and a dry run said that it would be."""
+    names_of_one_file(way)
+    write(way.destination / "t/a", "its own", NEW_NS)
+    listed = way.command("-an", option, names=["t"])
+    assert set(listed.out.splitlines()) >= {"t/y", "t/z"}
+    ran = way.command("-a", option, names=["t"])
+    assert (ran.code, "1 skipped" in ran.err) == (0, True)
+    found = way.destination / "t"
+    assert seen(found) == {"a": "its own", "y": "content", "z": "content"}
+    assert (found / "y").samefile(found / "z")
+    again = way.command("-a", option, names=["t"])
+    assert (again.code, seen(found)["a"]) == (0, "its own")
+
+
+@pytest.mark.needs_agent(reason="over SFTP a pull makes no hard links")
+def test_a_newer_further_name_stays(way: Way) -> None:
+    """With -u what is newer is left out, under each of its names."""
+    names_of_one_file(way)
+    write(way.destination / "t/z", "its own", NEW_NS)
+    assert way.copy("t", archive=True, update=True).files_skipped == 1
+    assert seen(way.destination / "t") == {"a": "content", "y": "content", "z": "its own"}
+
+
+def test_what_lands_where_another_source_does_is_told_by_its_own_name(push: Way) -> None:
+    """N3: the path that was told did not exist."""
+    write(push.source / "a/b/1", "one")
+    write(push.source / "b/2", "two")
+    ran = push.command("-a", names=["a/.", "b"])
+    assert ran.code == 1
+    assert f"{push.destination}/b: another source has this name" in ran.err
+    assert f"{push.source}/b" not in ran.err
+
+
 # --- --check
 
 

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pscp.transfer.decide import Action, Terms, There, decide, has_same_metadata
 
 from pscp import filters
 from pscp.endpoint import alike, listings, tree
@@ -22,6 +21,7 @@ from pscp.endpoint.listings import Listing, Rows
 from pscp.endpoint.wire import WireError
 from pscp.options import Options
 from pscp.transfer import folder_check
+from pscp.transfer.decide import Action, Terms, There, decide, has_same_metadata
 
 NS = 1_500_000_000_123_456_789
 FILE = tree.Entry(tree.FILE, 0, "x", 5, 0o644, NS, 1, {"o": [0, 0, "root", "root"]})
