@@ -4,7 +4,7 @@ It has the target by ssh_config(5), the questions on the terminal, the check of 
 socket, and the program's end.
 
 Not here: the libraries (asyncssh_helper.py, paramiko_helper.py), further channels of a connection
-(mux_server.py).
+(mux_server.py), the lines of known_hosts (known_hosts.py).
 Read next: asyncssh_helper.py.
 """
 
