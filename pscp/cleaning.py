@@ -23,7 +23,7 @@ from pscp.endpoint.wire import WireError
 from pscp.locations import Location, as_location
 from pscp.options import Options, with_fields
 from pscp.progress import Failure, count, format_bytes
-from pscp.terminal_text import write_line
+from pscp.terminal_text import print_line, write_line
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -147,19 +147,19 @@ def show(found: Cleaned, where: Location, options: Options) -> None:
         path = _shown_path(where, failure.path)
         write_line(sys.stderr, f"pscp: {path}: {failure.message}")
     if options.progress == "json":
-        write_line(sys.stdout, json.dumps(dataclasses.asdict(found)))
+        print_line(json.dumps(dataclasses.asdict(found)))
         return
     copies = [each for each in found.found if not each.was_file]
     files = [each for each in found.found if each.was_file]
     for each in copies:
-        write_line(sys.stdout, _row(each, where))
+        print_line(_row(each, where))
     if files:
         what = "files that an earlier version's --inplace has hidden"
-        write_line(sys.stdout, f"{what}: the only copy, where no file has the name now")
+        print_line(f"{what}: the only copy, where no file has the name now")
     for each in files:
-        write_line(sys.stdout, _row(each, where))
+        print_line(_row(each, where))
     for line in () if options.quiet else _conclusion(found, where, options):
-        write_line(sys.stdout, line)
+        print_line(line)
 
 
 def _row(each: Leftover, where: Location) -> str:

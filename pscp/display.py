@@ -6,6 +6,7 @@ Not here: the other reporters (progress.py), the words (progress_words.py).
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -25,7 +26,7 @@ from pscp.progress import (
     prefixed,
 )
 from pscp.progress_words import fit, format_duration, lane_rates, under_way
-from pscp.terminal_text import printable
+from pscp.terminal_text import is_terminal, printable
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -128,7 +129,7 @@ class RichBar(Ticking):
 
     def line(self, text: str) -> None:
         with self._lock:
-            if self._out.isatty():  # the next tick draws the bar below it
+            if is_terminal(self._out or sys.stdout):  # the next tick draws the bar below it
                 self._clear()
             super().line(text)
 

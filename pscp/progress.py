@@ -28,7 +28,7 @@ from pscp.progress_words import Rate as Rate
 from pscp.progress_words import count as count
 from pscp.progress_words import format_bytes as format_bytes
 from pscp.progress_words import format_duration as format_duration
-from pscp.terminal_text import write_line
+from pscp.terminal_text import printable, write_line, write_text
 
 NO_CIPHER = "sent without a cipher (--plane plain)"  # in summaries
 # What became of a file: "copied" has its final name, "unchanged" was there already, and the same,
@@ -143,7 +143,7 @@ class Notes(Silent):
 
     def __init__(self, err: TextIO | None = None, out: TextIO | None = None) -> None:
         self._err = err or sys.stderr
-        self._out = out or sys.stdout
+        self._out = out
         self._notes = terminal_text.Notes(self._write_note)
 
     def note(self, text: str) -> None:
@@ -156,7 +156,10 @@ class Notes(Silent):
         write_line(self._err, prefixed(text, self.name))
 
     def line(self, text: str) -> None:
-        write_line(self._out, text)
+        self._write_out(text)
+
+    def _write_out(self, text: str) -> None:
+        write_text(printable(text) + "\n", self._out or sys.stdout)
 
     def file(self, path: str, outcome: Outcome, digest: str, is_new: bool = True) -> None:
         if self.wants_files:
@@ -262,7 +265,7 @@ class JsonLines(Ticking):
         self._event("end", {"ok": ok, **(asdict(result) if result else {})})
 
     def _event(self, event: str, values: dict[str, object]) -> None:
-        write_line(self._out, json.dumps({"event": event, **values}))
+        self._write_out(json.dumps({"event": event, **values}))
 
 
 class CallbackReporter(Ticking):

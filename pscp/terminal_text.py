@@ -9,6 +9,7 @@ Not here: which lines there are (progress.py).
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import sys
@@ -130,38 +131,46 @@ _lost: OSError | None = None  # why something is missing on stdout; set by which
 
 def write_line(stream: TextIO | None, text: str) -> None:
     """Write one line, made printable. An error of the stream ends no copy: see all_is_written()."""
-    if stream is None:  # sys.stderr is None where the shell closed it
-        return
-    encoding = getattr(stream, "encoding", None) or "utf-8"
-    line = printable(text).encode(encoding, "backslashreplace").decode(encoding)
-    with contextlib.suppress(ValueError), _noticed(stream):
-        stream.write(line + "\n")
-        stream.flush()
+    if stream is not None:  # sys.stderr is None where the shell closed it
+        write_text(printable(text) + "\n", stream)
 
 
-@contextlib.contextmanager
-def _noticed(stream: TextIO) -> Iterator[None]:
-    """Ignore an error of the stream in this block, but remember it of stdout."""
+def print_line(text: str) -> None:
+    """Write one line on standard output, made printable; see write_text()."""
+    write_text(printable(text) + "\n", sys.stdout)
+
+
+def write_text(text: str, stream: TextIO | None) -> None:
+    """Write text as it is on a stream, where None is a standard output that was closed.
+
+    What standard output lacks is remembered: then the command's exit code is not 0.
+    """
     global _lost
     try:
-        yield
-    except BrokenPipeError:  # its reader has seen enough: `| head`
-        pass
+        if stream is None:
+            raise OSError(errno.EBADF, "it is closed")
+        encoding = getattr(stream, "encoding", None) or "utf-8"
+        with contextlib.suppress(ValueError):
+            if text:  # else nothing would be written to what is full, and that would fail
+                stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
+            stream.flush()
     except OSError as error:
         if stream is sys.stdout:
-            _lost = error
+            _lost = _lost or error
 
 
 def all_is_written(name: str) -> bool:
-    """Flush stdout at a command's end; return False, and say so, where something is lost."""
-    if sys.stdout is None:
-        return True
-    with _noticed(sys.stdout):
-        sys.stdout.flush()
+    """Flush stdout at a command's end; return False, and say so, where something is lost.
+
+    Nothing is said where its reader has gone: who wrote `| head` has seen enough.
+    """
+    if sys.stdout is not None:
+        write_text("", sys.stdout)
     if _lost is None:
         return True
-    why = _lost.strerror or _lost
-    complain(PscpError(f"not everything could be written to standard output: {why}"), name)
+    if not isinstance(_lost, BrokenPipeError):
+        why = _lost.strerror or _lost
+        complain(PscpError(f"not everything could be written to standard output: {why}"), name)
     return False
 
 

@@ -24,7 +24,7 @@ from pscp.progress import (
     Notes,
 )
 from pscp.signals import raise_on_signals
-from pscp.terminal_text import complain, is_terminal, write_line
+from pscp.terminal_text import complain, is_terminal, print_line, write_text
 
 if TYPE_CHECKING:
     from pscp.cli.pipe import Piped
@@ -103,9 +103,9 @@ def answer_help(name: str, make: Callable[[], Parser], argv: Sequence[str]) -> b
     """Answer --help or --version wherever it stands. Return False if there is neither."""
     words = set(before_dashes(argv))
     if words & {"-h", "--help"}:
-        make().print_help()
+        write_text(make().format_help(), sys.stdout)
     elif "--version" in words:
-        write_line(sys.stdout, f"{name} {version()}")
+        print_line(f"{name} {version()}")
     else:
         return False
     return True

@@ -12,7 +12,7 @@ from pscp.connect import persisted
 from pscp.locations import Location
 from pscp.options import Options
 from pscp.progress import count, format_duration
-from pscp.terminal_text import write_line
+from pscp.terminal_text import print_line, write_line
 
 
 def show_connections() -> None:
@@ -21,7 +21,7 @@ def show_connections() -> None:
         port = f" port {kept.port}" if kept.port else ""
         age = format_duration(max(0.0, time.time() - kept.since_s))
         text = f"{kept.login}{port}: ssh is process {kept.pid}, open for {age}, {_end_of(kept)}"
-        write_line(sys.stdout, text)
+        print_line(text)
 
 
 def _end_of(kept: persisted.Kept) -> str:

@@ -18,7 +18,7 @@ from typing import Literal
 from pscp.measuring.advice import Measurement, Point, Setting, Windows, mib, shown_ms
 from pscp.options import Options
 from pscp.progress import format_duration
-from pscp.terminal_text import is_terminal, printable, write_line
+from pscp.terminal_text import is_terminal, print_line, printable, write_line, write_text
 
 _COLUMNS = 90
 Rows = Sequence[Sequence[str]]  # the first is the heading
@@ -51,12 +51,11 @@ def show_steps(options: Options) -> Iterator[Callable[[str], None]]:
 def show(found: Measurement, as_json: bool) -> None:
     """Write the measurement on stdout, as tables and sentences or as JSON."""
     if as_json:
-        write_line(sys.stdout, json.dumps(dataclasses.asdict(found)))
+        print_line(json.dumps(dataclasses.asdict(found)))
         return
     put = put_rich if is_terminal(sys.stdout) else put_plain
     least = shown_ms(found.rtt_min_s)
-    write_line(
-        sys.stdout,
+    print_line(
         f"{found.host}: a round trip takes {shown_ms(found.rtt_s)} (at least {least}); "
         f"measured in {format_duration(found.seconds)}, no disk was read or written",
     )
@@ -67,7 +66,7 @@ def show(found: Measurement, as_json: bool) -> None:
     put(window_rows(found.windows))
     put(kernel_rows(found))
     for line in conclusion(found):
-        write_line(sys.stdout, line)
+        print_line(line)
 
 
 # --- what the tables hold
@@ -149,8 +148,8 @@ def put_plain(rows: Rows) -> None:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         first, *rest = (f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True))
-        write_line(sys.stdout, "  ".join([f"{first.strip():<{widths[0]}}", *rest]).rstrip())
-    write_line(sys.stdout, "")
+        print_line("  ".join([f"{first.strip():<{widths[0]}}", *rest]).rstrip())
+    print_line("")
 
 
 def put_rich(rows: Rows) -> None:
@@ -165,5 +164,7 @@ def put_rich(rows: Rows) -> None:
         table.add_column(Text(printable(title)), justify=justify, overflow="fold")
     for row in rows[1:]:
         table.add_row(*(Text(printable(cell)) for cell in row))
-    with contextlib.suppress(OSError):
-        Console(file=sys.stdout).print(table)
+    drawn = Console(file=sys.stdout)
+    with drawn.capture() as text:
+        drawn.print(table)
+    write_text(text.get(), sys.stdout)

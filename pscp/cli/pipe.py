@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import os
 import sys
 import time
@@ -21,7 +22,7 @@ from pscp.cli.closing import rows
 from pscp.cli.option_types import size
 from pscp.cli.run_log import RunLog, run_log
 from pscp.display import RichBar, make_reporter
-from pscp.errors import Interrupted, PscpError, Terminated, UsageError
+from pscp.errors import CopyError, Interrupted, PscpError, Terminated, UsageError
 from pscp.locations import Location, parse_host, parse_location
 from pscp.options import Options
 from pscp.progress import (
@@ -33,7 +34,7 @@ from pscp.progress import (
     format_duration,
 )
 from pscp.signals import raise_on_signals
-from pscp.terminal_text import complain, is_terminal, write_line
+from pscp.terminal_text import complain, is_terminal, print_line, write_line, write_text
 
 OWN_FAILURE = 255  # as ssh(1)
 _HINT = "the command at the far end was ended"
@@ -115,10 +116,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         words = sys.argv[1:] if argv is None else argv
         if words and words[0] in ("-h", "--help"):
-            make_parser().print_help()
+            write_text(make_parser().format_help(), sys.stdout)
             return 0
         if words and words[0] == "--version":
-            write_line(sys.stdout, f"pscp-pipe {arguments.version()}")
+            print_line(f"pscp-pipe {arguments.version()}")
             return 0
         command = parse(words)
         system.raise_descriptor_limit()
@@ -139,8 +140,11 @@ def move(command: Piped, name: str, words: Sequence[str]) -> int:
     It is for the command of this name, with these words.
     """
     check_streams(command)
-    with run_log(name, words, command.options) as kept:
-        return moved(command, kept)
+    try:
+        with run_log(name, words, command.options) as kept:
+            return moved(command, kept)
+    except BrokenPipeError:  # nobody reads the far command's output any more; ssh says nothing
+        return OWN_FAILURE
 
 
 def check_streams(command: Piped) -> None:
@@ -163,7 +167,8 @@ def moved(command: Piped, kept: RunLog) -> int:
     shown = make_reporter(options, is_terminal(sys.stderr))
     reporter, counters = kept.of(shown), Counters(host=command.host.login)
     has_bar = isinstance(shown, RichBar)
-    out = LinesAboveBar(str(command.host.host), reporter) if has_bar else show
+    output = Output()
+    out = LinesAboveBar(str(command.host.host), reporter, output) if has_bar else output
     session = Session(command.host, options)
     stream = Stream(
         session.connections,
@@ -192,7 +197,7 @@ def moved(command: Piped, kept: RunLog) -> int:
     closing = summary(counters) + (f", {NO_CIPHER}" if plane == "plain" else "")
     kept.write(f"{closing}, exit status {status}" if status else closing)
     conclude(counters, closing, options, has_bar)
-    return status
+    return output.status_with(status)
 
 
 def conclude(counters: Counters, closing: str, options: Options, has_bar: bool) -> None:
@@ -224,23 +229,50 @@ def is_open(fd: int) -> bool:
         return False
 
 
-def show(place: int, data: bytes) -> None:
-    """Write what the far command wrote on our stdout (place 0) or stderr (1), as it comes."""
-    with contextlib.suppress(OSError):
-        while data:
-            data = data[os.write(place + 1, data) :]
+class Output:
+    """Our stdout (place 0) and stderr (1), on which what the far command writes comes out."""
+
+    def __init__(self) -> None:
+        self._lost: OSError | None = None  # why something is missing on stderr
+
+    def __call__(self, place: int, data: bytes) -> None:
+        """Write as it comes.
+
+        What stdout does not take ends the stream: raises CopyError, and BrokenPipeError where
+        nobody reads it any more.
+        """
+        try:
+            if (sys.stdout, sys.stderr)[place] is None:  # its number may be another file's now
+                raise OSError(errno.EBADF, "it is closed")
+            while data:
+                data = data[os.write(place + 1, data) :]
+        except OSError as error:
+            if place == 1:  # a far end that receives well is not ended for what it says
+                self._lost = self._lost or error
+            elif isinstance(error, BrokenPipeError):
+                raise
+            else:
+                raise CopyError(f"the output cannot be written: {error.strerror}") from None
+
+    def status_with(self, status: int) -> int:
+        """Return the exit status of a command that has ended with this one: not 0 after a loss."""
+        if self._lost is None:
+            return status
+        why = self._lost.strerror
+        complain(CopyError(f"the command's standard error cannot be written: {why}"), "pscp-pipe")
+        return status or OWN_FAILURE
 
 
 class LinesAboveBar:
     """Shows the far command's stderr above a bar on the terminal, in whole lines."""
 
-    def __init__(self, host: str, reporter: Reporter) -> None:
-        self._host, self._reporter = host, reporter
+    def __init__(self, host: str, reporter: Reporter, output: Output) -> None:
+        self._host, self._reporter, self._output = host, reporter, output
         self._line = b""  # that has not ended yet
 
     def __call__(self, place: int, data: bytes) -> None:
         if place == 0:
-            show(place, data)
+            self._output(place, data)
             return
         *whole, self._line = (self._line + data).split(b"\n")
         for line in whole:

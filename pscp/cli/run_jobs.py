@@ -8,7 +8,6 @@ Read next: ../jobs/runner.py.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import sys
@@ -30,7 +29,7 @@ from pscp.jobs.lock import state_path
 from pscp.jobs.outcome import exit_code
 from pscp.jobs.runner import ordered, run
 from pscp.jobs.telling import Teller
-from pscp.terminal_text import complain, write_line
+from pscp.terminal_text import complain, print_line, write_line, write_text
 
 if TYPE_CHECKING:
     from pscp.jobs.config import Config
@@ -71,9 +70,10 @@ def run_jobs(config: Config, names: Sequence[str], given: Given) -> int:
     teller = Teller(history, note, reports=reports, is_verbose=is_verbose)
     systemd.notify("READY=1")
     try:
-        return exit_code(run(jobs, history, config.path, teller))
+        code = exit_code(run(jobs, history, config.path, teller))
     finally:
         teller.all_ended()
+    return teller.exit_code(code)
 
 
 def show_status(config: Config, jobs: Sequence[Job], given: Given) -> int:
@@ -117,8 +117,8 @@ def show_jobs(jobs: Sequence[Job]) -> int:
 def show_lines(jobs: Sequence[Job]) -> int:
     for job in jobs:
         heads = [f"# {job.name}"] if len(jobs) > 1 else []
-        with contextlib.suppress(OSError):  # `head` has seen enough
-            print(*heads, *explain.lines(job), sep="\n", flush=True)  # as a shell is to read it
+        for line in (*heads, *explain.lines(job)):
+            write_text(f"{line}\n", sys.stdout)  # as a shell is to read it
     return 0
 
 
@@ -151,4 +151,4 @@ def _dry_runs(job: Job) -> Iterator[int]:
 
 def _print(lines: Iterable[str]) -> None:
     for line in lines:
-        write_line(sys.stdout, line)
+        print_line(line)

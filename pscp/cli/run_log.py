@@ -12,15 +12,16 @@ import os
 import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import TextIO
 
 from pscp.counters import Counters
-from pscp.errors import ItemError, PscpError, UsageError
+from pscp.endpoint import system
+from pscp.errors import CopyError, ItemError, PscpError, UsageError
 from pscp.options import Options
 from pscp.progress import Outcome, Reporter, Result
-from pscp.terminal_text import printable, write_line
+from pscp.terminal_text import printable
 
 Write = Callable[[str], None]
+_ALL_ELSE = "the log is not whole; all else was done, or told above"
 
 
 class RunLog:
@@ -66,12 +67,13 @@ class Logging:
 def run_log(name: str, words: Sequence[str], options: Options) -> Iterator[RunLog]:
     """Keep the log of a command with these words, from its first line to the error that ends it.
 
-    Raises UsageError where the file cannot be written.
+    Raises UsageError where the file cannot be opened, and at the end CopyError where something is
+    missing in it: a full disk ends no copy.
     """
     with contextlib.ExitStack() as stack:
         writes: list[Write] = []
         if options.log_file is not None:
-            writes.append(_to_file(stack.enter_context(_opened(options.log_file)), name))
+            writes.append(stack.enter_context(LogFile(options.log_file, name)).write)
         if options.syslog:
             writes.append(_to_syslog(name))
         kept = RunLog(writes)
@@ -87,20 +89,37 @@ def run_log(name: str, words: Sequence[str], options: Options) -> Iterator[RunLo
             raise
 
 
-def _opened(path: str) -> TextIO:
-    try:
-        return open(path, "a", encoding="utf-8", errors="backslashreplace")
-    except OSError as error:
-        why = error.strerror or str(error)
-        raise UsageError(f"--log-file {path}: {why}", "nothing was copied") from None
+class LogFile:
+    """The file of --log-file, open in its `with` block. Any thread may write."""
 
+    def __init__(self, path: str, name: str) -> None:
+        self._path, self._name = path, name
+        self._lost: OSError | None = None  # why something is missing
+        try:
+            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        except OSError as error:
+            why = error.strerror or str(error)
+            raise UsageError(f"--log-file {path}: {why}", "nothing was copied") from None
 
-def _to_file(file: TextIO, name: str) -> Write:
-    def write(text: str) -> None:
+    def write(self, text: str) -> None:
         date = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-        write_line(file, f"{date} {name}[{os.getpid()}]: {text}")
+        line = f"{date} {self._name}[{os.getpid()}]: {text}\n"
+        try:
+            system.write_all(self._fd, [line.encode("utf-8", "backslashreplace")])
+        except OSError as error:
+            self._lost = self._lost or error
 
-    return write
+    def __enter__(self) -> LogFile:
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        try:
+            os.close(self._fd)
+        except OSError as closing:  # NFS tells only now
+            self._lost = self._lost or closing
+        if self._lost is not None and error is None:
+            why = self._lost.strerror or self._lost
+            raise CopyError(f"--log-file {self._path}: {why}", _ALL_ELSE)
 
 
 def _to_syslog(name: str) -> Write:

@@ -25,7 +25,7 @@ from pscp.locations import Location, parse_location
 from pscp.options import Options
 from pscp.progress import count, format_bytes, format_duration
 from pscp.signals import raise_on_signals
-from pscp.terminal_text import is_terminal, printable, write_line
+from pscp.terminal_text import is_terminal, print_line, printable, write_line
 from pscp.verifying import Verified, verify
 
 USAGE = "pscp-verify [options] MANIFEST [HOST:]ROOT"
@@ -128,12 +128,12 @@ def show(found: Verified, command: Command) -> None:
     """Write what differs on stdout, and the closing line on stderr."""
     options = command.options
     if command.json:
-        write_line(sys.stdout, json.dumps({**asdict(found), "ok": found.ok}))
+        print_line(json.dumps({**asdict(found), "ok": found.ok}))
     elif options.progress != "json":
         for each in found.differences:
-            write_line(sys.stdout, f"{each.path}: {each.message}")
+            print_line(f"{each.path}: {each.message}")
         for path in found.repaired if not options.quiet else ():
-            write_line(sys.stdout, f"{path}: repaired")
+            print_line(f"{path}: repaired")
     if not options.quiet and options.progress not in ("none", "json"):
         if not found.is_whole:
             write_line(

@@ -119,6 +119,8 @@ class RemoteAgent:
                 if frame is None and self.decoder.is_trickling(count):
                     time.sleep(wire.GATHER_S)
             self.session.check(frame)
+            if frame.type == wire.REFUSED:
+                raise wire.WireError(f"the agent ended: {str(frame.json())[:_SHOWN_MAX]}")
             return frame
         except wire.WireError as error:
             raise errors.ProtocolError(str(error)) from None

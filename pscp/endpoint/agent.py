@@ -78,6 +78,10 @@ class Agent:
             else:
                 self._hello()
             self.serve(b"")
+        except Exception as error:
+            if not isinstance(error, OSError):  # else it is the channel that is lost
+                self._refuse(error)
+            raise
         finally:
             if self.end.gathering is not None:
                 self.lose()
@@ -113,6 +117,17 @@ class Agent:
             decoder.filled(count)
             if not take_all() and decoder.is_trickling(count):
                 time.sleep(wire.GATHER_S)
+
+    def _refuse(self, error: Exception) -> None:
+        """Say why the agent ends, and read on until the coordinator has heard that and hangs up.
+
+        If the channel ended with frames unread, the coordinator could see that before the reason.
+        """
+        self._frames.refuse(error)
+        unread = [memoryview(bytearray(wire.TRICKLE_BYTES))]
+        with contextlib.suppress(OSError):
+            while self._link.read(unread):
+                pass
 
     def _hello(self) -> None:
         self._frames.hello(

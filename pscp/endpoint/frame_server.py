@@ -8,6 +8,7 @@ Not here: reading and writing (agent.py, ../sftp/event_loop.py), the answers (en
 Read next: sink.py.
 """
 
+import contextlib
 import sys
 from typing import TYPE_CHECKING, Dict, List, Optional, Sequence
 
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
 
 
 _TOO_LONG = "more names than an answer has room for (1 MiB): copy the folder that they are in"
+_WHY_MAX = 1000  # characters
 
 
 class FrameServer:
@@ -139,6 +141,15 @@ class FrameServer:
         if failed:
             self._trace("failed: %s" % answer)
         self._send(wire.REPLY, id_, 0, payload, wire.FAILED if failed else 0)
+
+    def refuse(self, error: Exception) -> None:
+        """Send why the agent ends, as the last frame. The coordinator raises it as its own error.
+
+        A failure to send it is let pass: then the channel is lost anyway.
+        """
+        why = str(error) if isinstance(error, wire.WireError) else repr(error)
+        with contextlib.suppress(OSError):
+            self._send(wire.REFUSED, 0, 0, wire.to_json(why[:_WHY_MAX]))
 
     def reply_with_pack(self, id_: int, rows: Sequence[object], bodies: List[bytes]) -> None:
         self._send(wire.PACK, id_, 0, wire.pack_payload(rows, bodies))

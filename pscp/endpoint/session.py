@@ -41,9 +41,9 @@ _NOTHING: FrozenSet[int] = frozenset()
 _ASK = frozenset([wire.ASK])
 _TO_SINK = frozenset([wire.ASK, wire.FILE, wire.DATA, wire.DIGEST, wire.PACK])
 _TO_SOURCE = frozenset([wire.ASK, wire.FILE, wire.GET])
-_REPLY = frozenset([wire.REPLY, wire.TICK])
-_FROM_SINK = frozenset([wire.REPLY, wire.TICK, wire.ACK])
-_FROM_SOURCE = frozenset([wire.REPLY, wire.TICK, wire.DATA, wire.DIGEST, wire.PACK])
+_REPLY = frozenset([wire.REPLY, wire.TICK, wire.REFUSED])
+_FROM_SINK = _REPLY | {wire.ACK}
+_FROM_SOURCE = _REPLY | {wire.DATA, wire.DIGEST, wire.PACK}
 
 AGENT: Table = {
     "new": State(_NOTHING, {HELLO: "ready"}),

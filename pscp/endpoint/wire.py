@@ -60,9 +60,10 @@ DIGEST = 7  # source: the chunk is complete: its length, then its digest; FAILED
 ACK = 8  # sink: the chunk is written and matches: LANDED; FAILED: an error; flag MISMATCH
 PACK = 9  # source: small files, whole: u32 length of a JSON list, the list, their bytes
 TICK = 10  # agent: it still runs
+REFUSED = 11  # agent: why it ends, as its last frame (JSON)
 
-_IN_ORDER = ("HELLO", "ASK", "REPLY", "FILE", "GET", "DATA", "DIGEST", "ACK", "PACK", "TICK")
-NAMES = dict(enumerate(_IN_ORDER, HELLO))
+_IN_ORDER = "HELLO ASK REPLY FILE GET DATA DIGEST ACK PACK TICK REFUSED"
+NAMES = dict(enumerate(_IN_ORDER.split(), HELLO))
 
 FAILED = 1  # flag: the payload is an error, as JSON
 MISMATCH = 2  # flag of ACK: what arrived does not have the digest that was sent

@@ -1,6 +1,7 @@
 """Tells of runs while they go on and at their end, to all whom their jobs name.
 
-Whatever of this fails is a note; it changes nothing of a run.
+Whatever of this fails is a note; it changes nothing of a run. But where a file that the user named
+could not be written, pscp-run does not exit with 0.
 
 Not here: the report (report.py), the numbers (metrics.py), the URL (ping.py), the service manager
 and the journal (systemd.py).
@@ -39,6 +40,7 @@ class Teller:
         self._history, self._note = history, note
         self._reports, self._is_verbose = reports, is_verbose
         self._runs: list[JobRun] = []
+        self._has_failed = False  # a report, or a file of metrics, could not be written
         self._pings: Pings | None = None  # of the job that runs
         self._watchdog = systemd.Watchdog()
 
@@ -74,6 +76,11 @@ class Teller:
         for form, path in self._reports if self._runs else ():
             self._try(f"--report {path}", write_whole, path, FORMS[form](self._runs))
 
+    def exit_code(self, code: int) -> int:
+        """Return the exit code of runs that would have this one if all was told."""
+        is_good = code in (each.exit_code for each in GOOD)
+        return Outcome.FAILED.exit_code if self._has_failed and is_good else code
+
     def _tell_others(self, job: Job, run: JobRun) -> None:
         for form, path in job.report:
             self._try(f"{run.job}: report {path}", write_whole, path, FORMS[form]([run]))
@@ -93,6 +100,7 @@ class Teller:
             write(*args)
         except OSError as error:
             self._note(f"{what}: {error.strerror or error}")
+            self._has_failed = True
 
 
 def _to_journal(run: JobRun) -> None:

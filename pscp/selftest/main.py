@@ -41,7 +41,7 @@ from pscp.progress import count, format_bytes, format_duration
 from pscp.selftest.servers import PrivateServer, start_private_server
 from pscp.selftest.trees import differences, make_awkward_files
 from pscp.signals import last_act, raise_on_signals
-from pscp.terminal_text import write_line
+from pscp.terminal_text import print_line, write_line, write_text
 from pscp.values import no_such_option
 
 MIB = 1024 * 1024
@@ -54,7 +54,9 @@ DEMO_TREE_FILES = 200
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command pscp-test; returns its exit code."""
-    return guarded("pscp-test", lambda: self_test(parse(argv)))
+    with contextlib.suppress(SystemExit):  # argparse's, once it has answered --help or --version
+        return guarded("pscp-test", lambda: self_test(parse(argv)))
+    return 0
 
 
 def guarded(program: str, job: Callable[[], int]) -> int:
@@ -71,6 +73,9 @@ def guarded(program: str, job: Callable[[], int]) -> int:
 
 
 class OneLineParser(argparse.ArgumentParser):
+    def _print_message(self, message: str, file: object = None) -> None:
+        write_text(message, sys.stdout)
+
     def error(self, message: str) -> NoReturn:
         if message.startswith("unrecognized arguments: "):
             text = message.split(": ", 1)[1].split(" ")[0]
@@ -107,7 +112,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def say(text: str) -> None:
-    write_line(sys.stdout, text)
+    print_line(text)
 
 
 def self_test(arguments: argparse.Namespace) -> int:

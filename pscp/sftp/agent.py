@@ -78,6 +78,7 @@ class SftpAgent:
                 loop.run_until(self._is_over)
             except wire.WireError as error:
                 self._error = error
+                self._frames.refuse(error)
             if not client.incoming.is_at_end:
                 self._finish_tasks()
         finally:

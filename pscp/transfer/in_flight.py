@@ -33,7 +33,7 @@ class InFlight:
     def __init__(self, is_stream: bool) -> None:
         self.pieces = 0  # taken and not finished
         self.done_bytes = 0  # the cost of all pieces that were finished
-        self.done_pieces = 0
+        self.done_pieces = 0  # those that brought the copy on
         self.revocation: Revocation | None = None
         self._is_stream = is_stream
         self._shares: list[LaneShare] = []
@@ -81,7 +81,7 @@ class InFlight:
         if isinstance(work, Ask):
             self._prompt.pop(work, None)
         self.done_bytes += work.cost_bytes
-        self.done_pieces += 1
+        self.done_pieces += work.is_progress
         return True
 
     def leave(self, share: LaneShare) -> list[Work]:

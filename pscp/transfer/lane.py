@@ -77,7 +77,7 @@ class Lane:
 
     @property
     def has_worked(self) -> bool:
-        """Whether this lane has finished at least one piece of work."""
+        """Whether this lane has finished a piece of work that brings the copy on."""
         return self._ends.share.has_worked
 
     @property

@@ -205,7 +205,8 @@ class LanePool:
     def may_try_again(self, worker: Worker, error: PscpError, attempt: int) -> bool:
         """Return whether a worker connects again after this error; if not, it has given up.
 
-        It tries again as long as other lanes are alive, and for a limited time when none is.
+        It tries again as long as other lanes are alive, and for a limited time when none is, or
+        when its own lanes are lost again and again before anything is finished.
         """
         if self.queue.error is not None or self.queue.is_finished:
             return False
@@ -216,7 +217,7 @@ class LanePool:
             self._give_up(worker, error)
             self._note_full()
             return False
-        is_alone = self._terms.counters.lanes_alive == 0
+        is_alone = self._logins.is_alone(worker.fruitless)
         if error.retry and (not is_alone or self._logins.may_try_alone(attempt, error)):
             self._terms.counters.set(attempts=max(attempt, self._terms.counters.attempts))
             return True
@@ -231,6 +232,7 @@ class LanePool:
         """Let the worker connect no more; if it was the last one, stop the copy and return True."""
         with self._lock:
             worker.phase = Phase.GONE
+            self.layout.park(self._workers)  # else its work could wait for one that is parked
             is_last = all(each.gave_up for each in self._workers)
         self.queue.wake_lanes()  # its further channels give up too
         if is_last:

@@ -16,6 +16,7 @@ IsParked = Callable[[], bool]  # says whether a lane takes no more work
 
 _PACE_S = 1.0  # over which a lane's pace is measured
 _SLACK_S = 0.2  # of work that a lane may hold beyond two round trips
+STEADY_S = 10.0  # a connection that lived for so long ends an outage
 LEAST_BYTES = 2 * 1024 * 1024  # the window of an OpenSSH channel
 
 
@@ -82,10 +83,11 @@ class LaneShare:
         """`lane` is the lane's number. While `is_parked()` the lane gets no more work."""
         self.window, self.lane, self.is_parked = window, lane, is_parked
         self.is_over = False  # the lane has ended, and its work was given back
-        self.has_worked = False  # the lane has finished at least one piece
+        self.has_worked = False  # it has brought the copy on, or did for long what was asked
         self.work: dict[int, Work] = {}
         self._taken_s: dict[int, float] = {}  # by the lane's clock
         self._stopped_s: float | None = None  # when its clock stopped, if it stands
+        self._begun_s = time.monotonic()
         self._behind_s = 0.0  # how long its clock has stood before
 
     @contextlib.contextmanager
@@ -118,6 +120,10 @@ class LaneShare:
             if not isinstance(work, Ask):
                 self.window.follow_pace(work.cost_bytes)
         return work
+
+    def note_finished(self, work: Work) -> None:
+        is_steady = time.monotonic() - self._begun_s > STEADY_S
+        self.has_worked = self.has_worked or work.is_progress or is_steady
 
     def age_s(self, number: int) -> float:
         """Return how long a piece has been in flight, by the lane's clock; 0 if it is not."""

@@ -12,13 +12,13 @@ import time
 from pscp.option_bounds import CHUNK_BYTES
 from pscp.transfer.autotune import is_worth_a_login
 from pscp.transfer.copy_terms import PoolTerms
+from pscp.transfer.lane_share import STEADY_S
 from pscp.transfer.plan import MEMORY_BYTES
 from pscp.transfer.worker import OPENING_MAX
 
 _ATTEMPTS_ALONE = 8  # connecting again, with no lane alive: one to one and a half minutes of pauses
 _OUTAGE_S = 180.0  # with no lane alive, where each attempt may take as long as its timeout
 _MEASURED_S = 2.0  # after which the first lanes' rate is known, however long their login took
-_STEADY_S = 10.0  # a connection that lived for so long ends an outage
 
 
 class Logins:
@@ -95,9 +95,15 @@ class Logins:
 
     def lane_ended(self, lived_s: float) -> None:
         """End an outage if a lane lived for long, even one that had no work, as a stream's may."""
-        if lived_s > _STEADY_S:
+        if lived_s > STEADY_S:
             with self._lock:
                 self._outage = -1, 0.0
+
+    def is_alone(self, fruitless: int) -> bool:
+        """Return whether no lane is alive, or a worker lost so many that the others count for
+        nothing: each of its lanes ended before anything was finished over it.
+        """
+        return self._terms.counters.lanes_alive == 0 or fruitless >= _ATTEMPTS_ALONE
 
     def may_try_alone(self, attempt: int, error: BaseException) -> bool:
         """Return whether to try again though no lane is alive. Stops the copy after a long outage.

@@ -73,6 +73,11 @@ class Piece:
     takers: int = 0  # lanes that have it in flight: two when one took it over from a slower one
     is_over: bool = False  # one of them has finished it
 
+    @property
+    def is_progress(self) -> bool:
+        """Whether the copy has come on once this is finished."""
+        return True
+
 
 @dataclass(eq=False)
 class Chunk(Piece):
@@ -140,6 +145,11 @@ class Ask(Piece):
     is_prompt: bool = False  # answered within a second, unless its lane stands still
     is_exclusive: bool = False  # a lost lane must not do it late, after another one has done it
     cost_bytes: int = MEMORY_BYTES
+
+    @property
+    def is_progress(self) -> bool:
+        """Each of many lanes may be asked what is prompt, and be lost over the same next piece."""
+        return not self.is_prompt
 
     def request_for(self, share: Taker | None) -> requests.Request:
         """Return the request that the lane with this share sends."""

@@ -169,7 +169,7 @@ class WorkQueue:
             self._changed.notify_all()  # this lane may take more, or take over a chunk
         if not self._in_flight.finish(work, age_s):
             return False
-        share.has_worked = True
+        share.note_finished(work)
         if not self._in_flight.pieces:
             self._news.notify_all()
         return True

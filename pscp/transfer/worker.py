@@ -80,6 +80,7 @@ class Worker(threading.Thread):
         self.congestion = congestion  # the congestion control of its connection; "" for any
         self.phase = Phase.IDLE
         self.up_at_s = 0.0  # when its channel last began to carry work
+        self.fruitless = 0  # lanes, one after the other, that were lost with nothing finished
         self.is_parked = False  # it takes no more work, and keeps what connection it has
         self.channel: Channel | None = None  # while there is one, so that abort() can end it
         self._lane: Lane | None = None  # while one runs, for the same reason
@@ -124,6 +125,7 @@ class Worker(threading.Thread):
                 except PscpError as error:
                     has_worked = lane is not None and lane.has_worked
                     attempt = 1 if has_worked else attempt + 1
+                    self.fruitless = 0 if has_worked else self.fruitless + (lane is not None)
                     master = self.master
                     _log.debug("attempt %d ended: %s", attempt, error.message)
                     if not self._pool.may_try_again(self, error, attempt):

@@ -11,6 +11,8 @@ Not here: what both libraries' programs share (helper.py), what asyncssh does no
 from __future__ import annotations
 
 import asyncio
+import base64
+import contextlib
 import getpass
 import os
 import socket
@@ -24,6 +26,7 @@ from pscp.transports import helper
 from pscp.transports.asyncssh_internals import Config
 from pscp.transports.asyncssh_pump import run_channel
 from pscp.transports.helper import FAILED_STATUS, Failed, Target, Wrong
+from pscp.transports.known_hosts import REVOKED
 from pscp.transports.mux_server import MuxClient, listening
 from pscp.transports.ssh_settings import Settings
 
@@ -136,12 +139,11 @@ def _failed(
 def _arguments(
     target: Target, config: Config, settings: Settings, paths: list[str], client: _Client
 ) -> dict[str, Any]:
-    known = asyncssh.import_known_hosts(target.known_hosts())
-    client.known = known
+    client.known = known = asyncssh.import_known_hosts(target.known_hosts())
     asked: dict[str, Any] = {
         "config": paths, "client_factory": lambda: client, "tunnel": None, "login_timeout": 0,
         "connect_timeout": None,  # it would count the time of people; helper.limited() does not
-        "known_hosts": lambda host, _, port: known.match(host, "", port),
+        "known_hosts": lambda host, _, port: _match(known, host, port, target),
         "command": None, "request_pty": False, "agent_forwarding": False,
         "x11_forwarding": False, "ignore_encrypted": True,
     }  # fmt: skip
@@ -154,6 +156,20 @@ def _arguments(
     if config.get("ServerAliveInterval") is None:
         asked |= {"keepalive_interval": 15, "keepalive_count_max": 4}
     return asked
+
+
+def _match(known: asyncssh.SSHKnownHosts, host: str, port: int, target: Target) -> tuple[Any, ...]:
+    """Return what is known of a host, with all keys of it that are revoked.
+
+    match() forgets those of `[host]:port` where it has no other line of that name.
+    """
+    keys, authorities, revoked, *others = known.match(host, "", port)
+    for each in target.known():
+        if each.marker == REVOKED:
+            with contextlib.suppress(asyncssh.KeyImportError):
+                text = f"{each.kind} {base64.b64encode(each.key).decode()}"
+                revoked = [*revoked, asyncssh.import_public_key(text)]
+    return keys, authorities, revoked, *others
 
 
 class _Client(asyncssh.SSHClient):

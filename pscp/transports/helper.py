@@ -4,7 +4,7 @@ It has the target by ssh_config(5), the questions on the terminal, the check of 
 socket, and the program's end.
 
 Not here: the libraries (asyncssh_helper.py, paramiko_helper.py), further channels of a connection
-(mux_server.py).
+(mux_server.py), the lines of known_hosts (known_hosts.py).
 Read next: asyncssh_helper.py.
 """
 
@@ -29,6 +29,7 @@ from pscp.errors import UsageError
 from pscp.locations import parse_location
 from pscp.option_bounds import TIMEOUT_S
 from pscp.transports import askpass, fdpass
+from pscp.transports.known_hosts import Known, known
 from pscp.transports.openssh import WRONG_STATUS
 from pscp.transports.ssh_settings import REFUSED, Settings
 from pscp.values import parse_seconds
@@ -124,6 +125,10 @@ class Target:
     def address(self) -> str:
         """The host and the port, in ssh's words."""
         return f"host {self.host} port {self.port}"
+
+    def known(self) -> list[Known]:
+        """Return the lines of all known_hosts files that are about this host."""
+        return list(known(self.known_hosts(), self.key_name))
 
     def known_hosts(self) -> str:
         """Return the text of all known_hosts files."""

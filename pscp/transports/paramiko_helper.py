@@ -14,23 +14,24 @@ import getpass
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import paramiko
-from paramiko.hostkeys import HostKeyEntry
 
 from pscp.transports import helper
 from pscp.transports.external import serve_paramiko
 from pscp.transports.helper import FAILED_STATUS, Failed, Target, Wrong, words_of
+from pscp.transports.known_hosts import AUTHORITY, REVOKED, Known
 from pscp.transports.mux_server import MuxClient, listening
-from pscp.transports.paramiko_internals import Transport, add_entry
+from pscp.transports.paramiko_internals import Transport
 from pscp.transports.ssh_settings import Settings
 
 WINDOW_BYTES = 16 * 1024 * 1024  # paramiko cannot widen it later
 PACKET_BYTES = 256 * 1024
 _NEVER_S = 24 * 3600.0
 _DEFAULT_KEYS = ("id_ed25519", "id_ecdsa", "id_rsa")
+_NOT_VERIFIED = "Host key verification failed."
 _ALGORITHMS = {  # keywords of ssh_config(5), and the attributes of paramiko.SecurityOptions
     "ciphers": "ciphers",
     "macs": "digests",
@@ -129,8 +130,8 @@ def connect(
         # paramiko's own limits would count the time of people; helper.limited() does not.
         transport.banner_timeout = transport.handshake_timeout = _NEVER_S
         transport.auth_timeout = _NEVER_S
-        known = _known_keys(target)
-        _choose(transport, list(known), found, settings)
+        known = target.known()
+        _choose(transport, [each.kind for each in known if not each.marker], found, settings)
         with helper.limited(target):
             transport.start_client()
             _check_key(transport, target, known)
@@ -167,21 +168,6 @@ def _socket(
     if target.proxy_command:
         return paramiko.ProxyCommand(target.proxy_command)
     return helper.connected(target, settings)
-
-
-def _known_keys(target: Target) -> Mapping[str, paramiko.PKey]:
-    """Return the host's keys in known_hosts, by their kinds."""
-    known = paramiko.HostKeys()
-    for line in target.known_hosts().splitlines():
-        if not line.strip() or line.lstrip()[0] in "#@":  # @: paramiko knows no authorities
-            continue
-        try:
-            entry = HostKeyEntry.from_line(line)
-        except (paramiko.SSHException, ValueError):
-            continue
-        if entry is not None:
-            add_entry(known, entry)
-    return known.lookup(target.key_name) or {}
 
 
 def _choose(
@@ -223,14 +209,20 @@ def _selected(value: str, default: tuple[str, ...], keyword: str) -> tuple[str, 
     return tuple(dict.fromkeys(chosen))
 
 
-def _check_key(
-    transport: paramiko.Transport, target: Target, known: Mapping[str, paramiko.PKey]
-) -> None:
+def _check_key(transport: paramiko.Transport, target: Target, known: Sequence[Known]) -> None:
     """Check the host's key before any secret is sent. Raises Failed if it is not trusted."""
     key = transport.get_remote_server_key()
-    mine = known.get(key.get_name())
-    if mine is None or mine.asbytes() != key.asbytes():
-        helper.judge(target, key.get_name(), key.asbytes(), bool(len(known)))
+    kind, wire = key.get_name(), key.asbytes()
+    markers = {each.marker for each in known}
+    found = {each.marker for each in known if each.key == wire}
+    if REVOKED in found:
+        raise Failed(f"The {kind} host key of {target.key_name} is revoked. {_NOT_VERIFIED}")
+    if "" in found:
+        return
+    if AUTHORITY in markers and "" not in markers:
+        why = f"for {target.key_name} known_hosts has a @cert-authority, which paramiko cannot use"
+        raise Failed(f"{why} (--transport openssh or asyncssh can). {_NOT_VERIFIED}")
+    helper.judge(target, kind, wire, "" in markers)
 
 
 # --- the login

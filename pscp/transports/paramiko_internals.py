@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import paramiko
 from paramiko.common import cMSG_SERVICE_REQUEST
-from paramiko.hostkeys import HostKeyEntry
 
 
 class Transport(paramiko.Transport):  # type: ignore[misc]
@@ -32,8 +31,3 @@ class Transport(paramiko.Transport):  # type: ignore[misc]
         else:
             self._has_service = True
             super()._send_message(data)
-
-
-def add_entry(known: paramiko.HostKeys, entry: HostKeyEntry) -> None:
-    """Add a line of known_hosts, without comparing it with all others as add() does."""
-    known._entries.append(entry)

@@ -71,6 +71,18 @@ def test_no_connection_can_be_opened_any_more(trees: Trees, is_push: bool, lanes
     trees.assert_copied()
 
 
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_a_pack_over_which_every_connection_is_lost(trees: Trees, lanes: int) -> None:
+    """N17: what a lost lane had is revoked over the next one, and that is no progress."""
+    trees.file("small", 10)
+    faults = [Fault(number, TO, 0, KILL, 0, wire.PACK) for number in range(1000)]
+    with pytest.raises(ConnectionLost):
+        trees.copy(True, *faults, connections=lanes)
+    assert len(trees.bench.links) <= 2 * logins._ATTEMPTS_ALONE
+    assert not trees.arrived()
+    assert trees.copy(True).ok
+
+
 class FailingNotes(list[str]):
     """Notes of which one cannot be shown."""
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
 from typing import Any
 
 import pytest
+from compare import assert_same_tree
 
 import pscp
-from e2e.ways import Way
+from e2e.ways import PSCP, Way
 from pscp.progress import Counters
 from pscp.values import MIB
 
@@ -181,6 +183,29 @@ def test_a_log_file_keeps_what_is_said_of_each_run(filled: Way) -> None:
     assert any(SUMMARY.fullmatch(each) and each.endswith("1 failed") for each in said)
     assert said[-1].startswith("ended: ") and "refused" in said[-1]
     assert sum(each.startswith("begins: ") for each in said) == 2
+
+
+def test_a_log_file_on_a_full_disk(filled: Way) -> None:
+    """N15: all is copied, and that the log is not whole is one line and the exit code."""
+    ran = filled.command("-rq", "--log-file", "/dev/full", names=["t"])
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err.splitlines()[0] == "pscp: --log-file /dev/full: No space left on device"
+    assert "all else was done" in ran.err and "Traceback" not in ran.err
+    assert_same_tree(filled.source / "t", filled.destination / "t")
+
+
+def test_json_that_cannot_be_written_is_in_the_exit_code(filled: Way) -> None:
+    """N15: the copy goes on to its end, whatever becomes of what is told of it."""
+    places, destination = filled.locations(["t"], "")
+    *_, python, option, _ = filled.prefix + PSCP
+    words = filled.argv("-r", "--progress", "json")[len(filled.prefix + PSCP) :]
+    program = "from pscp.cli.start import pscp; pscp()"  # with what the installed command does last
+    argv = [python, option, program, *words, "--", *places, destination]
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(argv, stdout=full, stderr=subprocess.PIPE, timeout=60)
+    assert done.returncode == 1
+    assert b"not everything could be written to standard output: No space" in done.stderr
+    assert_same_tree(filled.source / "t", filled.destination / "t")
 
 
 def test_a_log_file_that_cannot_be_written(filled: Way) -> None:

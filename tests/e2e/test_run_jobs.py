@@ -92,6 +92,17 @@ def test_a_history_that_takes_nothing_is_told_once(
     assert told.startswith(f"pscp-run: {path}: this run is not in the history")
 
 
+def test_a_report_that_cannot_be_written_is_no_success(
+    place: Place, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """N15: all is copied, and who reads reports would take the last one for this one."""
+    place.fill("a")
+    assert run(place, GOOD + 'report = { json = "/missing/report.json" }\n') == 1
+    [told] = capfd.readouterr().err.splitlines()
+    assert "/missing/report.json: No such file" in told
+    assert place.there(0).joinpath("a").exists()
+
+
 def test_a_run_that_may_take_for_ever_can_be_ended(
     place: Place, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -266,6 +266,42 @@ def test_an_output_here_without_room(world: World) -> None:
     assert done.stderr == b"pscp-pipe: the output cannot be written: No space left on device\n"
 
 
+@pytest.mark.parametrize("of_command", ["cat", "yes"], ids=["push", "endless"])
+def test_what_a_command_says_that_is_not_taken(world: World, of_command: str) -> None:
+    """N14: it was dropped, with exit code 0. ssh ends with 255, and without a word for a reader
+    that has gone.
+    """
+    data = bytes(3_000_000) if of_command == "cat" else b""
+    with open("/dev/full", "wb") as full:
+        done = world.push(of_command, data=data, stdout=full)
+    assert done.returncode == 255
+    assert done.stderr == b"pscp-pipe: the output cannot be written: No space left on device\n"
+    read_end, gone = os.pipe()
+    os.close(read_end)
+    done = world.push(of_command, data=data, stdout=gone)
+    os.close(gone)
+    assert (done.returncode, done.stderr) == (255, b"")
+
+
+def test_a_standard_output_that_is_closed_takes_nothing(world: World) -> None:
+    """N14: what the command says goes into no other file that has got the number 1."""
+    program = ("sh", "-c", 'exec "$0" "$@" >&-', *PIPE)
+    done = world.push("cat", data=b"said", program=program)
+    assert done.returncode == 255
+    assert done.stderr == b"pscp-pipe: the output cannot be written: it is closed\n"
+    assert world.push("cat > got", data=b"said", program=program).returncode == 0
+    assert world.read("got") == b"said"
+
+
+def test_errors_that_are_not_taken(world: World) -> None:
+    """N14: the command goes on, as with ssh, and it shows in the exit status."""
+    with open("/dev/full", "wb") as full:
+        argv = world.argv(world.server.host, world.there("echo no >&2; cat > got"))
+        done = subprocess.run(argv, input=b"said", stderr=full, timeout=ENDED_S)
+    assert done.returncode == 255
+    assert world.read("got") == b"said"
+
+
 def test_a_command_that_is_not_there(world: World) -> None:
     done = world.push("nosuch-command", data=b"x")
     assert done.returncode == 127

@@ -213,6 +213,58 @@ def test_a_hashed_name_is_known(to: Way, config: WriteConfig, tmp_path: Path) ->
     assert tried(to, "-F", path).code == 0
 
 
+def named_otherwise(to: Way, *lines: str) -> str:
+    """Return lines of known_hosts with the server's key, NAME and KEY replaced."""
+    name, *key = Path(to.server.folder / "known_hosts").read_text().split()
+    return (
+        "".join(f"{each}\n" for each in lines).replace("NAME", name).replace("KEY", " ".join(key))
+    )
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [["NAME KEY", "@revoked * KEY"], ["@revoked NAME KEY"], ["@revoked [127.0.0.*]:* KEY"],
+     ["127.0.0.1 KEY", "@revoked NAME KEY"]],
+)  # fmt: skip
+def test_a_revoked_host_key_is_refused_and_never_added(
+    to: Way, config: WriteConfig, tmp_path: Path, lines: list[str]
+) -> None:
+    """N7: paramiko let it in, and asyncssh where no other line had the name with its port."""
+    (tmp_path / "known").write_text(text := named_otherwise(to, *lines))
+    logins = to.server.log.count(LOGIN)
+    for checking in ("yes", "no", "accept-new"):
+        path = config(UserKnownHostsFile=tmp_path / "known", StrictHostKeyChecking=checking)
+        assert is_refused(tried(to, "-F", path), 3, "revoked", "compare the key with")
+    assert to.server.log.count(LOGIN) == logins
+    assert (tmp_path / "known").read_text() == text
+
+
+def test_a_pattern_and_one_of_two_keys_of_a_kind_are_known(
+    to: Way, config: WriteConfig, tmp_path: Path
+) -> None:
+    """N7: paramiko said that the host's key had changed."""
+    make_key(tmp_path / "other")
+    other = (tmp_path / "other.pub").read_text().strip()
+    pattern = f"[127.0.0.*]:{to.server.port}"
+    for lines in ([f"{pattern} KEY"], [f"NAME {other}", "NAME KEY", f"@revoked NAME {other}"]):
+        (tmp_path / "known").write_text(named_otherwise(to, *lines))
+        path = config(UserKnownHostsFile=tmp_path / "known")
+        assert tried(to, "-F", path).code == 0
+
+
+def test_a_host_of_which_only_an_authority_is_known_is_refused(
+    to: Way, config: WriteConfig, tmp_path: Path
+) -> None:
+    make_key(tmp_path / "other")
+    other = (tmp_path / "other.pub").read_text().strip()
+    (tmp_path / "known").write_text(text := named_otherwise(to, f"@cert-authority NAME {other}"))
+    for checking in ("yes", "accept-new"):
+        path = config(UserKnownHostsFile=tmp_path / "known", StrictHostKeyChecking=checking)
+        said = "@cert-authority" if to.transport == "paramiko" else ""
+        assert is_refused(tried(to, "-F", path), 3, said)
+    assert (tmp_path / "known").read_text() == text
+
+
 def test_a_key_that_is_not_let_in(to: Way, tmp_path: Path) -> None:
     make_key(tmp_path / "key")
     text = Path(to.server.ssh_config).read_text()

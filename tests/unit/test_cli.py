@@ -25,6 +25,7 @@ from hypothesis import strategies as st
 from pscp.cli import arguments, closing, fan_out
 from pscp.cli import copy as cli
 from pscp.cli.pipe import Piped
+from pscp.connect import persisted
 from pscp.deliveries import Delivery
 from pscp.errors import (
     ConnectError,
@@ -471,7 +472,9 @@ def test_import_is_light() -> None:
     ids=["version", "verify"],
 )
 def test_an_answer_that_cannot_be_written(command: str, unbuffered: str, tmp_path: Path) -> None:
-    """To a full disk it is a failure; a reader that went away (`| head`) has seen enough."""
+    """To a full disk it is a failure that is told; where the reader went away (`| head`), it is one
+    of which nothing is said (N14, N15).
+    """
     (tmp_path / "tree").mkdir()
     (tmp_path / "tree" / "file").touch()
     sums = tmp_path / "SHA256SUMS"
@@ -492,7 +495,43 @@ def test_an_answer_that_cannot_be_written(command: str, unbuffered: str, tmp_pat
             done = run_python(code, stdin=listed, stdout=write_end)
     finally:
         os.close(write_end)
-    assert (done.returncode, done.stderr) == (0, b"")
+    assert (done.returncode, done.stderr) == (1, b"")
+
+
+ANSWERS = [
+    "pscp --help", "pscp --version", "pscp-pipe --help", "pscp-pipe --version",
+    "pscp-run --help", "pscp-run --version", "pscp-test --help", "pscp-test --version",
+    "pscp-verify --help", "pscp-verify --version", "pscp-zfs --help", "pscp-zfs --version",
+    "pscp-run --config {jobs} --list", "pscp-run --config {jobs} --explain",
+    "pscp-run --config {jobs} --status", "pscp-run --config {jobs} --status --json",
+    "pscp --list-connections",
+]  # fmt: skip
+CLOSE = "import os, sys; os.close(1); os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+
+
+@pytest.mark.parametrize("words", ANSWERS)
+def test_no_answer_is_lost_with_exit_code_0(
+    words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """N15: on a full disk, and where the standard output is closed or its reader has gone."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    (tmp_path / "jobs.toml").write_text('[job.a]\nsources=["/s"]\ndestinations=["h.invalid:/x"]\n')
+    kept = tuple(persisted.Kept("/socket", 1, 0.0, "there", None, None, "yes"))
+    start = f"import sys; from pscp.cli.start import {words.split()[0].replace('-', '_')} as run; "
+    if "--list-connections" in words:  # else there is nothing to be lost
+        start += f"from pscp.connect.persisted import Kept; kept = Kept(*{kept!r}); "
+        start += "import pscp.connect.persisted as p; p.kept_connections = lambda: [kept]; "
+    argv = ["-c", start + "run()", *words.format(jobs=tmp_path / "jobs.toml").split()[1:]]
+    read_end, gone = os.pipe()
+    os.close(read_end)
+    with open("/dev/full", "wb") as full:
+        for before, out in (([], full), ([], gone), (["-c", CLOSE], None)):
+            command = [sys.executable, *before, *argv]
+            done = subprocess.run(command, stdout=out, stderr=subprocess.PIPE, timeout=60)
+            assert done.returncode not in (0, -13), (before, out)
+            assert b"Traceback" not in done.stderr
+    os.close(gone)
 
 
 def test_what_is_typed_goes_over_no_plain_plane(

@@ -54,7 +54,6 @@ def a_channel() -> Any:
     [
         (a_channel, "_recv_window"),
         (a_channel, "_init_recv_window"),
-        (paramiko.HostKeys, "_entries"),
     ],
 )
 def test_an_object_has_what_is_used_of_it(make: Callable[[], Any], name: str) -> None:
@@ -87,14 +86,6 @@ def test_keywords_that_asyncssh_ignores_are_read(tmp_path: Path) -> None:
     assert found == [["77"], ["yes"], ["a", "b"], []]
 
 
-def test_a_line_of_known_hosts_is_found_by_each_name() -> None:
-    key = asyncssh.generate_private_key("ssh-ed25519").export_public_key().decode()
-    entry = paramiko.hostkeys.HostKeyEntry.from_line(f"one,two {key}")
-    known = paramiko.HostKeys()
-    paramiko_internals.add_entry(known, entry)
-    assert [name for name in ("one", "two", "three") if known.lookup(name)] == ["one", "two"]
-
-
 def test_the_login_is_asked_for_once() -> None:
     near, far = socket.socketpair()
     with near, far:
@@ -119,7 +110,7 @@ def test_the_login_is_asked_for_once() -> None:
 def test_no_other_module_uses_what_is_private() -> None:
     """Of names that begin with "_", behind anything but self and our own."""
     private = {name for _, name in OF_CLASSES if name.startswith("_")}
-    private |= {"_recv_window", "_init_recv_window", "_entries", "_loop"}
+    private |= {"_recv_window", "_init_recv_window", "_loop"}
     used = re.compile(rf"(?<!self)\.({'|'.join(sorted(private))})\b")
     for path in PACKAGE.rglob("*.py"):
         if not path.name.endswith("_internals.py"):

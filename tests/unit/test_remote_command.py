@@ -185,4 +185,7 @@ def test_what_is_not_allowed_ends_the_agent_with_status_99(
     done = run("sh", remote.command(), here, agent_input(frame, asking(ROLE, 1)))
     assert done.returncode == 99
     assert done.stderr.decode().startswith(f"pscp agent: {said}")
-    assert [frame[0] for frame in frames_of(done.stdout)] == [wire.HELLO]
+    hello, *others = frames_of(done.stdout)
+    assert hello[0] == wire.HELLO
+    assert [frame[0] for frame in others] == [wire.REFUSED]
+    assert str(others[0][2]).startswith(said)

@@ -1,0 +1,50 @@
+"""An agent that refuses a frame: the copy ends with the agent's reason, over each plane (N17).
+
+Here the coordinator sends what no state of the agent takes, in the place of each piece of work.
+
+Not here: far ends that lie (test_hostile.py), lanes that are lost without a word
+(test_lanes_lost.py, ../core/test_lane_pool.py).
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from faults.conftest import Way
+from pscp.endpoint import wire
+from pscp.errors import ProtocolError
+from pscp.transfer.lane_sender import LaneSender
+
+EVERY_WAY = True
+
+
+@pytest.mark.differs_by_way(reason="each plane has lanes of its own")
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_the_copy_ends_with_the_agents_reason(
+    way: Way, lanes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (way.source / "small").write_bytes(b"small")
+    refused = wire.GET if way.is_push else wire.ACK
+
+    def start(sender: LaneSender, number: int, work: object) -> None:
+        sender._far.send(refused, number, 0, b"")
+
+    monkeypatch.setattr(LaneSender, "start", start)
+    with pytest.raises(ProtocolError, match=f"a {wire.NAMES[refused]} frame in state") as caught:
+        way.copy(connections=lanes)
+    assert caught.value.exit_code == 4
+
+
+@pytest.mark.needs_agent(reason="the error is in an agent")
+def test_an_agents_bug_is_its_reason_as_well(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an agent did not expect: a GET frame without the length that it should have."""
+    if way.is_push:
+        pytest.skip("only a source is asked for chunks")
+    (way.source / "small").write_bytes(b"small")
+
+    def start(sender: LaneSender, number: int, work: object) -> None:
+        sender._far.send(wire.GET, number, 0, b"")
+
+    monkeypatch.setattr(LaneSender, "start", start)
+    with pytest.raises(ProtocolError, match=r"error\('unpack requires"):
+        way.copy(connections=2)
