@@ -129,13 +129,15 @@ class End:
         return make(request.tops, request.rules, request.hash, request.block_bytes, request.strong)
 
     def _new_sink(self, request: requests.BeginSink) -> "null_ends.NullSink":
-        from . import null_ends, sink
+        from . import fence, null_ends, sink
 
         if request.test:
             return null_ends.NullSink(request.hash, False)
         copy = sink.Copy(request.token, request.nonce, request.lane, request.earlier)
         policy = metadata.Policy(request.preserve, request.archive, self._umask)
         made = sink.Sink(request.root, copy, policy, request.hash, request.strong)
+        if request.made:
+            made.root.mark(request.made, fence.fence_name(request.token))
         if request.backup:
             from . import backup
 
@@ -186,8 +188,8 @@ class End:
     def target(self, request: requests.Target) -> List[object]:
         from . import placing
 
-        path, names, folders, again, token, nonce, known, mkpath = request
-        target = placing.resolve(path, names, folders, make=bool(nonce), mkpath=mkpath, again=again)
+        path, names, folders, token, nonce, known, mkpath = request
+        target = placing.resolve(path, names, folders, make=bool(nonce), mkpath=mkpath, token=token)
         if not nonce:
             return [*target, None]
         return [*target, self.claim(requests.Claim(target.root, token, nonce, known))]
@@ -290,5 +292,6 @@ ANSWERS: Dict[type, Callable[..., object]] = {
     requests.Discard: End.discard,
     requests.Revoke: End.revoke,
     requests.Release: lambda end, request: end.file_sink().release(),
+    requests.Unmark: lambda end, request: end.file_sink().unmark(),
     requests.Folders: End.folders,
 }
