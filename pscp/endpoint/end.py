@@ -12,7 +12,7 @@ import os
 from typing import TYPE_CHECKING, Callable, Dict, Iterable, List, Optional, Tuple, TypeVar, Union
 
 from . import failures, metadata, requests, source, system, tree, wire
-from .paths import to_bytes, to_text
+from .paths import marker_name, to_bytes, to_text
 
 if TYPE_CHECKING:  # the modules of a sink are loaded when it begins: they take 10 ms at a far end
     from typing import Protocol
@@ -129,7 +129,7 @@ class End:
         return make(request.tops, request.rules, request.hash, request.block_bytes, request.strong)
 
     def _new_sink(self, request: requests.BeginSink) -> "null_ends.NullSink":
-        from . import fence, null_ends, sink
+        from . import null_ends, sink
 
         if request.test:
             return null_ends.NullSink(request.hash, False)
@@ -137,7 +137,7 @@ class End:
         policy = metadata.Policy(request.preserve, request.archive, self._umask)
         made = sink.Sink(request.root, copy, policy, request.hash, request.strong)
         if request.made:
-            made.root.mark(request.made, fence.fence_name(request.token))
+            made.root.mark(request.made, marker_name(request.token))
         if request.backup:
             from . import backup
 

@@ -61,6 +61,11 @@ def part_name(name: bytes, key: str) -> bytes:
     return b"." + name[: NAME_MAX - 1 - len(suffix)] + suffix
 
 
+def marker_name(token: str) -> bytes:
+    """Return the name of a copy's marker (Root.mark): of a part's form, but no file's part."""
+    return b".made." + token.encode("ascii") + PART_SUFFIX
+
+
 def is_unfinished(mode: int) -> bool:
     """Is it the mode of a folder that a copy made and did not finish? Setgid does not count."""
     return stat.S_ISDIR(mode) and mode & 0o1777 == UNFINISHED

@@ -15,7 +15,7 @@ from typing import List, NamedTuple, Optional
 
 from .failures import DESTINATION, Refusal
 from .fence import fence_name
-from .paths import to_bytes, to_text
+from .paths import marker_name, to_bytes, to_text
 
 INTO, MAKE, AS = "into", "make", "as"
 NO_FOLDER = "no such folder: "
@@ -89,7 +89,7 @@ def existing(root: bytes, names: List[str]) -> Target:
 
 def _is_own(folder: bytes, token: str) -> bool:
     """Did a run of this copy, which is not complete, make this folder for its source?"""
-    marker = _seen(os.path.join(folder, fence_name(token)))
+    marker = _seen(os.path.join(folder, marker_name(token)))
     fence = _seen(os.path.join(os.path.dirname(folder), fence_name(token)))
     is_empty = False
     if marker is None and fence is not None:

@@ -16,8 +16,7 @@ from collections.abc import Callable
 from pscp.endpoint import failures, hardlinks, metadata, requests, tree
 from pscp.endpoint import lookup as asked
 from pscp.endpoint.failures import Refusal
-from pscp.endpoint.fence import fence_name
-from pscp.endpoint.paths import is_unfinished, part_name, to_text
+from pscp.endpoint.paths import is_unfinished, marker_name, part_name, to_text
 from pscp.endpoint.source import PACK_FILE_BYTES
 from pscp.sftp import client as sftp
 from pscp.sftp import packets
@@ -38,7 +37,7 @@ class Destination:
     def __init__(self, client: Client, hashing: Hashing, request: requests.BeginSink) -> None:
         self.root = Root(client, request.root)
         if request.made:
-            self.root.mark(request.made, fence_name(request.token))
+            self.root.mark(request.made, marker_name(request.token))
         self.client, self.nonce = client, request.nonce
         self._client, self._hashing = client, hashing
         self._token, self._nonce, self._earlier = request.token, request.nonce, request.earlier

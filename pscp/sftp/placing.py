@@ -15,7 +15,7 @@ import os
 
 from pscp.endpoint import failures, placing, requests
 from pscp.endpoint.fence import fence_name
-from pscp.endpoint.paths import is_pscps_own, to_bytes, to_text
+from pscp.endpoint.paths import is_pscps_own, marker_name, to_bytes, to_text
 from pscp.endpoint.placing import Target
 from pscp.endpoint.source import Top, as_glob
 from pscp.sftp.client import Client
@@ -148,8 +148,8 @@ async def _real(client: Client, path: bytes) -> bytes:
 
 async def _is_own(client: Client, folder: bytes, token: str) -> bool:
     """Did a run of this copy, which is not complete, make this folder for its source?"""
-    name = fence_name(token)
-    inside, beside = join(folder, name), join(os.path.dirname(folder), name)
+    inside = join(folder, marker_name(token))
+    beside = join(os.path.dirname(folder), fence_name(token))
     found = await outcomes(client.stat(folder), client.lstat(inside), client.lstat(beside))
     seen = [
         placing.Seen(each.is_file, each.uid) if isinstance(each, Attrs) else None for each in found
