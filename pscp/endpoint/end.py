@@ -12,7 +12,7 @@ import os
 from typing import TYPE_CHECKING, Callable, Dict, Iterable, List, Optional, Tuple, TypeVar, Union
 
 from . import failures, metadata, requests, source, system, tree, wire
-from .paths import to_bytes, to_text
+from .paths import marker_name, to_bytes, to_text
 
 if TYPE_CHECKING:  # the modules of a sink are loaded when it begins: they take 10 ms at a far end
     from typing import Protocol
@@ -136,6 +136,8 @@ class End:
         copy = sink.Copy(request.token, request.nonce, request.lane, request.earlier)
         policy = metadata.Policy(request.preserve, request.archive, self._umask)
         made = sink.Sink(request.root, copy, policy, request.hash, request.strong)
+        if request.made:
+            made.root.mark(request.made, marker_name(request.token))
         if request.backup:
             from . import backup
 
@@ -186,8 +188,8 @@ class End:
     def target(self, request: requests.Target) -> List[object]:
         from . import placing
 
-        path, names, folders, again, token, nonce, known, mkpath = request
-        target = placing.resolve(path, names, folders, make=bool(nonce), mkpath=mkpath, again=again)
+        path, names, folders, token, nonce, known, mkpath = request
+        target = placing.resolve(path, names, folders, make=bool(nonce), mkpath=mkpath, token=token)
         if not nonce:
             return [*target, None]
         return [*target, self.claim(requests.Claim(target.root, token, nonce, known))]
@@ -290,5 +292,6 @@ ANSWERS: Dict[type, Callable[..., object]] = {
     requests.Discard: End.discard,
     requests.Revoke: End.revoke,
     requests.Release: lambda end, request: end.file_sink().release(),
+    requests.Unmark: lambda end, request: end.file_sink().unmark(),
     requests.Folders: End.folders,
 }

@@ -128,7 +128,10 @@ class NullSink(source.Announced):
         """Have nothing done any more that a lost lane of this run still has on its way."""
 
     def release(self) -> None:
-        """Have no run own the copy any more: it is complete, and late bytes are refused."""
+        """Have no run own the copy any more: it is over, and late bytes are refused."""
+
+    def unmark(self) -> None:
+        """Have the folder that the copy made be like any other: the copy is complete."""
 
     def close(self) -> None:
         """Finish what was requested, then close all files and folders."""

@@ -61,6 +61,11 @@ def part_name(name: bytes, key: str) -> bytes:
     return b"." + name[: NAME_MAX - 1 - len(suffix)] + suffix
 
 
+def marker_name(token: str) -> bytes:
+    """Return the name of a copy's marker (Root.mark): of a part's form, but no file's part."""
+    return b".made." + token.encode("ascii") + PART_SUFFIX
+
+
 def is_unfinished(mode: int) -> bool:
     """Is it the mode of a folder that a copy made and did not finish? Setgid does not count."""
     return stat.S_ISDIR(mode) and mode & 0o1777 == UNFINISHED
@@ -86,6 +91,55 @@ class Root:
         self.fd = os.open(to_bytes(path), FOLDER_FLAGS & ~os.O_NOFOLLOW if follow else FOLDER_FLAGS)
         self.lock = threading.RLock()
         self._folders: collections.OrderedDict[str, int] = collections.OrderedDict()
+        self._marked, self._marker = "", b""
+
+    def mark(self, folder: str, marker: bytes) -> None:
+        """From now on, put this marker into the folder at the root when it is made.
+
+        The marker shows the copy's next runs that the copy made this folder, until it is complete.
+        """
+        self._marked, self._marker = folder, marker
+
+    def unmark(self) -> bool:
+        """Remove the marker. Return whether it was there. Raises OSError."""
+        path = to_bytes(self._marked)
+        marker = path + b"/" + self._marker
+        try:
+            before = os.stat(path, dir_fd=self.fd, follow_symlinks=False)
+            if not self._marked or not stat.S_ISDIR(before.st_mode):
+                return False
+            try:
+                os.unlink(marker, dir_fd=self.fd)
+            except PermissionError:  # the folder has its final mode already
+                os.chmod(path, 0o700, dir_fd=self.fd)
+                try:
+                    os.unlink(marker, dir_fd=self.fd)
+                finally:
+                    os.chmod(path, stat.S_IMODE(before.st_mode), dir_fd=self.fd)
+        except FileNotFoundError:
+            return False
+        with contextlib.suppress(OSError):
+            os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns), dir_fd=self.fd)
+        return True
+
+    def rmdir(self, path: str) -> None:
+        """Remove a folder, in which nothing but its marker may be. Raises OSError, Refusal."""
+        was_marked = path == self._marked and self.unmark()
+        folder_fd, name = self.at(path)
+        try:
+            os.rmdir(name, dir_fd=folder_fd)
+        except OSError:
+            if was_marked:
+                self._put_marker(self.folder(path))
+            raise
+
+    def _put_marker(self, fd: int) -> None:
+        """Put the marker into a folder that is unfinished. Where it cannot be made, none is."""
+        if is_unfinished(os.fstat(fd).st_mode):
+            with contextlib.suppress(OSError):
+                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+                os.close(os.open(self._marker, flags, 0o600, dir_fd=fd))
+                os.fsync(fd)
 
     def at(self, path: str, make: bool = False) -> Tuple[int, bytes]:
         """Return the descriptor of the folder that holds `path`, and the last name.
@@ -111,6 +165,8 @@ class Root:
             if name:
                 fd = self._open(fd, to_bytes(name), path, make)
                 known = known + "/" + name if known else name
+                if make and known == self._marked:
+                    self._put_marker(fd)
                 self._keep(known, fd)
         if folder:
             self._folders.move_to_end(folder)

@@ -59,14 +59,14 @@ class Expand(NamedTuple):
 
 
 class Target(NamedTuple):
-    """Where a copy lands; this run claims it. Answer: `[root, names there, those that exist,
-    claim]`; *claim* is the answer to Claim, null for a dry run.
+    """Where a copy lands; this run claims it. Answer: `[root, names there, those that exist, made,
+    claim]`; *made* is the name of the folder that the copy makes AS its source, or "", *claim* the
+    answer to Claim, null for a dry run.
     """
 
     path: str  # as typed
     names: List[str]  # of the sources
     folders: List[bool]  # which sources are folders
-    again: Optional[Tuple[str, List[str]]]  # (`[root, names]` of a run that was cut short, or null)
     token: str  # of the copy
     nonce: str  # of this run ("": a dry run)
     known: List[str]  # runs that it may take the copy over from
@@ -133,6 +133,7 @@ class BeginSink(NamedTuple):
     backup: List[str] = []  # (suffix and folder for what is replaced; empty: it is not kept)
     # (DEST's path below the root, its whole one, and folders with names to give; empty: none)
     link_dest: List[str] = []
+    made: str = ""  # as in the answer to Target
 
 
 class BeginStream(NamedTuple):
@@ -243,7 +244,11 @@ class Revoke(NamedTuple):
 
 
 class Release(NamedTuple):
-    """End the ownership of the copy, which is complete. Answer: null."""
+    """End the ownership of the copy, which is over. Answer: null."""
+
+
+class Unmark(NamedTuple):
+    """Remove the marker of the folder that the copy has made: it is complete. Answer: null."""
 
 
 class Folders(NamedTuple):
@@ -301,7 +306,7 @@ WITH_MODULES = (Clean, OpenPlane, Gather, BeginStream, *OF_COPY)
 
 OF_EITHER = (Ping, Expand, Target, Claim, Clean, Learn, *BEGINNINGS, End, OpenPlane, Cpu, Kernel)
 OF_SOURCE = (Walk, Extents, Pack, Digests)
-OF_SINK = (Make, Finish, Discard, Revoke, Release, Folders)
+OF_SINK = (Make, Finish, Discard, Revoke, Release, Unmark, Folders)
 OF_GATHERING = (Heard, Drained, CloseInput, Abort)
 OF_STREAM = (Gather, *OF_GATHERING)
 _ALL = OF_EITHER + OF_SOURCE + OF_SINK + OF_STREAM

@@ -283,9 +283,8 @@ class Sink(NullSink):
         with self._fence.held(), self.root.lock:
             fd = self.root.folder(value.path)
             if "filled" in value.extra and is_unfinished(os.fstat(fd).st_mode):
-                folder_fd, name = self.root.at(value.path)
                 with contextlib.suppress(OSError):  # something is in it
-                    os.rmdir(name, dir_fd=folder_fd)
+                    self.root.rmdir(value.path)
                     return
             # Before the metadata changes: so the first folder's fsync commits all, and the next
             # ones wait for nothing.
@@ -307,6 +306,9 @@ class Sink(NullSink):
 
     def release(self) -> None:
         fence.release(self.root.fd, self.copy.token, self.copy.nonce)
+
+    def unmark(self) -> None:
+        self.root.unmark()
 
     def close(self) -> None:
         self.settler.close()

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pscp.endpoint import failures, hardlinks, metadata, requests, tree
 from pscp.endpoint import lookup as asked
 from pscp.endpoint.failures import Refusal
-from pscp.endpoint.paths import is_unfinished, part_name, to_text
+from pscp.endpoint.paths import is_unfinished, marker_name, part_name, to_text
 from pscp.endpoint.source import PACK_FILE_BYTES
 from pscp.sftp import client as sftp
 from pscp.sftp import packets
@@ -36,6 +36,8 @@ class Destination:
 
     def __init__(self, client: Client, hashing: Hashing, request: requests.BeginSink) -> None:
         self.root = Root(client, request.root)
+        if request.made:
+            self.root.mark(request.made, marker_name(request.token))
         self.client, self.nonce = client, request.nonce
         self._client, self._hashing = client, hashing
         self._token, self._nonce, self._earlier = request.token, request.nonce, request.earlier
@@ -151,7 +153,7 @@ class Destination:
         with contextlib.suppress(SftpError):  # it is not there, or something is in it
             found = await self._client.lstat(path)
             if found.mode is not None and is_unfinished(found.mode):
-                await self._client.rmdir(path)
+                await self.root.rmdir(folder)
                 return True
         return False
 
@@ -282,6 +284,9 @@ class Destination:
         """Remove the fence of a copy that is complete."""
         fence = Fence(self._client, self.root.full(""), self._token)
         await fence.release(self._nonce)
+
+    async def unmark(self, request: requests.Unmark) -> None:
+        await self.root.unmark()
 
     async def adopt(self, request: asked.Adopt) -> list[tuple[int, failures.Data]]:
         return await self._each(request.entries, self._adopt)

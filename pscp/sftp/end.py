@@ -154,6 +154,7 @@ ANSWERS: dict[type, Answer] = {
     requests.Discard: _by_sink(Sink.discard),
     requests.Revoke: _by_sink(Sink.revoke),
     requests.Release: _by_sink(Sink.release),
+    requests.Unmark: _by_sink(Sink.unmark),
     lookup.Adopt: _by_sink(Sink.adopt),
     hardlinks.HardLinks: _by_sink(Sink.hard_links),
     requests.Folders: _by_sink(Sink.folders),

@@ -69,6 +69,43 @@ class Root:
     def __init__(self, client: Client, path: str) -> None:
         self._client, self._path = client, to_bytes(path)
         self._checks: dict[tuple[str, bool], Task[None]] = {}  # by folder, and whether it is made
+        self._marked, self._marker = "", b""
+
+    def mark(self, folder: str, marker: bytes) -> None:
+        """From now on, put this marker into the folder when it is made, as endpoint/paths.py's."""
+        self._marked, self._marker = folder, self.full(folder) + b"/" + marker
+
+    async def unmark(self) -> None:
+        """Remove the marker. Raises SftpError."""
+        if not self._marked or await lookup(self._client, self._marker) is None:
+            return
+        client, folder = self._client, self.full(self._marked)
+        before = await client.stat(folder)
+        [problem] = await outcomes(client.remove(self._marker))
+        if problem is not None:  # the folder has its final mode already
+            await client.setstat(folder, Attrs(mode=0o700))
+            await outcomes(client.remove(self._marker))
+            await client.setstat(folder, Attrs(mode=before.mode))
+        await outcomes(client.setstat(folder, Attrs(atime=before.atime, mtime=before.mtime)))
+        if problem is not None and await lookup(client, self._marker) is not None:
+            raise problem
+
+    async def rmdir(self, folder: str) -> None:
+        """Remove a folder, in which nothing but its marker may be. Raises SftpError."""
+        if folder == self._marked:
+            await self.unmark()
+        try:
+            await self._client.rmdir(self.full(folder))
+        except SftpError:
+            if folder == self._marked:
+                await self._put_marker()
+            raise
+
+    async def _put_marker(self) -> None:
+        flags = packets.FOR_WRITE | packets.CREATE | packets.EXCLUSIVE
+        [handle] = await outcomes(self._client.open(self._marker, flags, 0o600))
+        if isinstance(handle, bytes):
+            await outcomes(self._client.close(handle))
 
     async def at(self, path: str, make: bool = False) -> bytes:
         """Return the full path of `path`, once its folder is checked, or with `make` made.
@@ -110,6 +147,9 @@ class Root:
             )
             if problem is None:
                 await self._make_private(full, status)
+            is_unfinished_one = isinstance(status, Attrs) and is_unfinished(status.mode or 0)
+            if folder == self._marked and (problem is None or is_unfinished_one):
+                await self._put_marker()
         else:
             [status] = await outcomes(self._client.lstat(full))
         if isinstance(status, Exception):

@@ -14,7 +14,8 @@ import glob
 import os
 
 from pscp.endpoint import failures, placing, requests
-from pscp.endpoint.paths import is_pscps_own, to_bytes, to_text
+from pscp.endpoint.fence import fence_name
+from pscp.endpoint.paths import is_pscps_own, marker_name, to_bytes, to_text
 from pscp.endpoint.placing import Target
 from pscp.endpoint.source import Top, as_glob
 from pscp.sftp.client import Client
@@ -86,12 +87,10 @@ async def resolve(client: Client, request: requests.Target) -> Target:
     if path.endswith((b"/", b"/.")):  # a server may resolve only the last of what is missing
         path = path.removesuffix(b".").rstrip(b"/") or b"/"
     real, status = await gather(_real(client, path), lookup(client, path, follow=True))
-    is_folder, again = status is not None and status.is_folder, request.again
-    if again is not None and placing.may_mean(real, is_folder, names, folders, again):
-        target = await _again(client, *again)
-        if target is not None:
-            return target
-    step = placing.decide(destination, folders, is_folder=is_folder, exists=status is not None)
+    is_folder, exists = status is not None and status.is_folder, status is not None
+    is_own = is_folder and placing.may_be_own(destination, folders)
+    is_own = is_own and await _is_own(client, real, request.token)
+    step = placing.decide(destination, folders, is_folder=is_folder, exists=exists, is_own=is_own)
     if step == placing.INTO:
         return await _existing(client, real, names)
     parent, name = os.path.split(real)
@@ -104,7 +103,7 @@ async def resolve(client: Client, request: requests.Target) -> Target:
         message = placing.NO_FOLDER + to_text(parent)
         raise failures.Refusal(failures.DESTINATION, destination, message)
     if step == placing.AS:
-        return await found
+        return placing.as_new(await found, folders)
     if not request.nonce:
         return Target(to_text(parent), placing.below(to_text(name), names), [])
     await _make_folder(client, real)
@@ -147,14 +146,20 @@ async def _real(client: Client, path: bytes) -> bytes:
         return path
 
 
-async def _again(client: Client, root: str, names: list[str]) -> Target | None:
-    """Return the target of a run that was cut short, if its root is still a folder."""
-    path = to_bytes(root)
-    status, found = await outcomes(
-        lookup(client, path, follow=True), _existing(client, path, names)
-    )
-    is_folder = isinstance(status, Attrs) and status.is_folder
-    return found if is_folder and isinstance(found, Target) else None
+async def _is_own(client: Client, folder: bytes, token: str) -> bool:
+    """Did a run of this copy, which is not complete, make this folder for its source?"""
+    inside = join(folder, marker_name(token))
+    beside = join(os.path.dirname(folder), fence_name(token))
+    found = await outcomes(client.stat(folder), client.lstat(inside), client.lstat(beside))
+    seen = [
+        placing.Seen(each.is_file, each.uid) if isinstance(each, Attrs) else None for each in found
+    ]
+    itself, marker, fence = seen
+    is_empty = False
+    if marker is None and fence is not None:
+        [listed] = await outcomes(list_folder(client, folder))
+        is_empty = listed == []
+    return itself is not None and placing.is_own(itself.owner, marker, fence, is_empty=is_empty)
 
 
 async def _existing(client: Client, root: bytes, names: list[str]) -> Target:

@@ -221,6 +221,7 @@ class Run:
             base=self._base(agreed.target),
             has_old=self._request.is_push and bool(agreed.target.existing),
             lists=terms.checks_folders,
+            made=agreed.target.made,
         )
         return of_source, of_sink
 
@@ -292,6 +293,7 @@ class Run:
             places=FilePlaces(request.froms[0].prefix, tops, request.to.prefix, root),
             earlier=agreed.claimed.earlier,
             folds=agreed.claimed.folds,
+            made=agreed.target.made,
             checks_folders=can_check_folders and may_check_folders(self._options),
             keep_digests=request.keep_digests,
             listed=request.listed,

@@ -40,6 +40,7 @@ class CopyTerms:
     places: FilePlaces  # of files that fail
     earlier: Sequence[str] = ()  # runs that may have left parts
     folds: bool = False  # names at the destination do not differ by case
+    made: str = ""  # the folder that the copy makes as its source, until it is complete
     checks_folders: bool = False  # whole folders are compared by listings (folder_check.py)
     keep_digests: bool = True
     # With -R, by path at the destination: one of the sources below, and how many levels.

@@ -55,6 +55,9 @@ class Ending:
             self._release()
         if moving is not None:
             moving.finish()
+        if self._terms.made and not (self._results.failures or self._terms.options.dry_run):
+            self._queue.add(Ask(False, requests.Unmark(), _ignore, self._results.failed))
+            self.wait_for(self._queue.is_idle)
 
     def close(self) -> None:
         self.folders.close()

@@ -4,13 +4,12 @@ Each copy has a file in $XDG_STATE_HOME/pscp (~/.local/state/pscp), named after 
 where. Each line is JSON:
 
     ["run", nonce]                                              a run of the copy began
-    ["to", root, names, names there]                            what its destination means
     ["file", number, path, size, mtime_ns, inode, algorithm, nonce, rest]
                                     a file of several chunks; the run, what its part has beside them
     ["chunk", number, offset, length, digest]                   one of its chunks landed
     ["done", number]                                            the file has its final name
 
-A last line that was cut short is ignored. A journal is not believed: what it says landed is hashed
+A last line that was cut short is ignored, and so are lines of other versions. A journal is not believed: what it says landed is hashed
 again at the sink. It is deleted when the copy ends well.
 
 Not here: what is done with a landed chunk (coordinator.py).
@@ -65,7 +64,6 @@ class Journal:
         self._under_way: set[int] = set()  # files that have neither landed nor failed
         self._found: dict[str, tuple[Identity, Landed]] = {}
         self.runs: list[str] = []  # by their nonces
-        self._to: tuple[str, list[str], list[str]] | None = None
         self._fd = self._locked() if key is not None else None
         if self._fd is None:
             return
@@ -124,10 +122,6 @@ class Journal:
         if kind == "run":
             self.runs.append(answers.text(first))
             return
-        if kind == "to":
-            names, there = map(answers.texts, rest)
-            self._to = answers.text(first), names, there
-            return
         number = _number(first)
         self._number = max(self._number, number)
         if kind == "file":
@@ -168,32 +162,6 @@ class Journal:
         self.runs.append(nonce)
         self._write("run", nonce)
 
-    def again(self, names: list[str]) -> tuple[str, list[str]] | None:
-        """Return the root, and the names there, to which these sources went when the copy began."""
-        if self._to is None or self._to[1] != names or len(self._to[2]) != len(names):
-            return None
-        return self._to[0], self._to[2]
-
-    def to(self, root: str, names: list[str], there: list[str]) -> None:
-        """Note what DEST means until the copy is complete.
-
-        The line is synced where the copy is about to make a folder that gives DEST another meaning.
-        """
-        if self._to != (root, names, there):
-            self._to = root, names, there
-            self._write("to", root, names, there)
-            if names != there and self._fd is not None:
-                self._sync(self._fd)
-
-    def _sync(self, fd: int) -> None:
-        with contextlib.suppress(OSError):
-            os.fsync(fd)
-            folder_fd = os.open(os.path.dirname(self._path), os.O_RDONLY)
-            try:
-                os.fsync(folder_fd)
-            finally:
-                os.close(folder_fd)
-
     def file(self, path: str, identity: Identity, algorithm: str, rest: str) -> int:
         """Note that the copy of a file begins; return its number.
 
@@ -227,8 +195,6 @@ class Journal:
         os.ftruncate(fd, 0)
         for nonce in self.runs[-1:]:
             self._write("run", nonce)
-        if self._to is not None:
-            self._write("to", *self._to)
 
     def close(self, complete: bool) -> None:
         """Delete the journal when the copy is complete; keep it otherwise."""

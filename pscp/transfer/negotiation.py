@@ -233,7 +233,6 @@ class Negotiation:
             path=self._request.to_path,
             names=names,
             folders=[top.is_folder for top in tops],
-            again=journal.again(names),
             token=token,
             nonce=nonce,
             known=journal.runs,
@@ -250,7 +249,6 @@ class Negotiation:
         except (TypeError, ValueError, LookupError) as error:
             raise errors.ProtocolError(f"a destination of another shape: {error}") from None
         journal.run(nonce)
-        journal.to(target.root, names, target.names)
         if claimed.earlier:  # a source that an earlier run was about to copy may have only a part
             target = target._replace(existing=target.names)
         return Agreement(target, nonce, claimed)
@@ -269,18 +267,17 @@ class Negotiation:
             request = request._replace(path=f"{request.path}/")  # a piece may have one name only
         for piece in pieces:
             its = request._replace(names=request.names[piece], folders=request.folders[piece])
-            if request.again is not None:
-                its = its._replace(again=(request.again[0], request.again[1][piece]))
             if found:
                 its = its._replace(nonce="")
             found.append(answers.items(self._ask(not self._request.is_push, agents, its)))
-        roots, names, existing, claims = zip(*found, strict=True)
+        roots, names, existing, made, claims = zip(*found, strict=True)
         if len(set(map(answers.text, roots))) > 1:
             raise errors.DestinationError(f"{request.path} was replaced while the copy began")
         target = placing.Target(
             answers.text(roots[0]),
             [name for each in names for name in answers.texts(each)],
             [name for each in existing for name in answers.texts(each)],
+            answers.text(made[0]),
         )
         return target, claims[0]
 
@@ -374,8 +371,7 @@ def replace_dead(
 def in_pieces(names: list[str]) -> list[slice]:
     """Return the pieces of the list that have room in one request each.
 
-    The request, and its answer, may have each name twice: what a run before made of it, and what
-    is there already.
+    The answer may have each name twice: what it is there, and that it is there already.
     """
     sizes = itertools.accumulate(2 * len(to_json(name)) + _BESIDE_NAME_BYTES for name in names)
     grouped = itertools.groupby(size // _NAMES_MOST_BYTES for size in sizes)

@@ -5,14 +5,19 @@ Not here: what is sent again (test_killed.py), DEST in a first run (../e2e/test_
 
 from __future__ import annotations
 
+import dataclasses
+import json
+import os
+import shutil
 import signal
 from pathlib import Path
 
 import pytest
 from compare import assert_same_tree
+from core.link import asking
 
 from faults.conftest import MIB, Way, fill, until
-from pscp.endpoint import wire
+from pscp.endpoint import requests, wire
 
 EVERY_WAY = True
 pytestmark = pytest.mark.needs_ssh(reason="test_direct_plane.py breaks direct lanes")
@@ -34,14 +39,14 @@ def new(way: Way) -> Way:
     return way
 
 
-def cut_short(way: Way, moment: str, how: signal.Signals, name: str) -> None:
+def cut_short(way: Way, moment: str, how: signal.Signals, name: str, *words: str) -> None:
     type_, after = MOMENTS[moment]
     breaking = way.breaking()
     if type_ == wire.ASK:
         breaking.rule("block", way="to", type=type_)
     else:
         breaking.rule("block", connections=None, type=None, after=after // 2)
-    running = way.start(*CHUNKS, name=name, breaking=breaking)
+    running = way.start(*CHUNKS, *words, name=name, breaking=breaking)
     until(lambda: breaking.blocked > 0, "a connection stands still")
     if type_ == wire.DATA:
         until(lambda: way.journaled_bytes() >= 2 * MIB, "something has landed")
@@ -83,6 +88,104 @@ def test_cut_short_again_and_again(new: Way) -> None:
     assert ended.code == 0, ended.err
     assert_same_tree(new.source / "tree", new.destination)
     assert not new.journals and not left_over(new)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [requests.BeginSink, requests.Finish, requests.Folders, requests.Release, requests.Unmark],
+)
+@pytest.mark.differs_by_way(reason="each kind of far end has a marker of its own")
+def test_killed_at_a_request_it_goes_on_in_the_folder_that_it_made(
+    push: Way, kind: type[requests.Request]
+) -> None:
+    """With a mode by which nothing can be removed from the folder any more."""
+    push.destination.rmdir()
+    fill_tree(push.source / "tree")
+    (push.source / "tree").chmod(0o555)
+    breaking = push.breaking()
+    breaking.rule("block", way="to", connections=None, type=wire.ASK, contains=asking(kind))
+    running = push.start("-p", "--delete", *CHUNKS, name="tree", breaking=breaking)
+    until(lambda: breaking.blocked, "a connection stands still")
+    running.kill()
+    ended = push.run("-p", "--delete", *CHUNKS, name="tree")
+    assert ended.code == 0, ended.err
+    assert_same_tree(push.source / "tree", push.destination, times=True, modes=True)
+    assert not push.journals and not left_over(push)
+
+
+@pytest.mark.differs_by_way(reason="each end, and SFTP, looks for itself")
+def test_killed_when_it_had_just_made_the_folder(new: Way) -> None:
+    """It lies there empty, beside the fence."""
+    fill_tree(new.source / "tree")
+    cut_short(new, "in the middle", signal.SIGKILL, "tree")
+    until(lambda: left_over(new), "there is a fence")
+    shutil.rmtree(new.destination)
+    new.destination.mkdir(0o1700)
+    ended = new.run(*CHUNKS, name="tree")
+    assert ended.code == 0, ended.err
+    assert_same_tree(new.source / "tree", new.destination)
+    assert not new.journals and not left_over(new)
+
+
+def test_a_file_that_failed_does_not_change_what_it_means(new: Way) -> None:
+    """The folder has its metadata by then, and no run owns the copy."""
+    fill_tree(new.source / "tree")
+    bad = new.source / "tree" / "a" / "pipe"
+    os.mkfifo(bad)
+    assert new.run(*CHUNKS, "-p", name="tree").code == 1
+    bad.unlink()
+    ended = new.run(*CHUNKS, "-p", name="tree")
+    assert ended.code == 0, ended.err
+    assert_same_tree(new.source / "tree", new.destination, times=True)
+    assert not new.journals and not left_over(new)
+
+
+def test_a_dry_run_after_a_cut_means_the_same(new: Way) -> None:
+    fill_tree(new.source / "tree")
+    cut_short(new, "in the middle", signal.SIGKILL, "tree")
+    ended = new.run("-n", name="tree")
+    assert ended.code == 0, ended.err
+    shown = {json.loads(line).get("text") for line in ended.out.splitlines()}
+    assert "destination/n/large" in shown and "destination/tree/" not in shown, ended.out
+
+
+class OnDisk(Way):
+    """A way whose destination is a folder on a disk, which is not mounted at first."""
+
+    @property
+    def destination(self) -> Path:
+        return self.home / "disk" / "host1"
+
+
+@pytest.mark.differs_by_way(reason="each end, and SFTP, looks for itself")
+@pytest.mark.parametrize("words", [("-p",), ("-p", "--delete")], ids=["", "delete"])
+@pytest.mark.parametrize("what", ["disk", "host1"])
+def test_n5_another_folder_has_the_name_by_then(
+    way: Way, what: str, words: tuple[str, ...]
+) -> None:
+    """ADVERSARY N5: the disk is mounted again, and what lies in it is not what the cut run made."""
+    way = OnDisk(**{each.name: getattr(way, each.name) for each in dataclasses.fields(way)})
+    fill_tree(way.source / "data")
+    (way.home / "disk").mkdir()
+    cut_short(way, "in the middle", signal.SIGKILL, "data", *words)
+    mounted = way.home / "disk" if what == "disk" else way.destination
+    mounted.rename(way.home / "covered")
+    precious = fill(way.destination / "mail" / "precious", 1000)
+    fill(way.destination / "data" / "old", 10)
+    for _ in range(2):
+        ended = way.run(*CHUNKS, *words, name="data")
+        assert ended.code == 0, ended.err
+        assert (way.destination / "mail" / "precious").read_bytes() == precious
+        assert {path.name for path in way.destination.iterdir()} == {"mail", "data"}
+        assert (way.destination / "data" / "old").exists() is ("--delete" not in words)
+    (way.destination / "data" / "old").unlink(missing_ok=True)
+    assert_same_tree(way.source / "data", way.destination / "data")
+    shutil.rmtree(mounted)
+    (way.home / "covered").rename(mounted)  # what the cut run made is still known there
+    ended = way.run(*CHUNKS, *words, name="data")
+    assert ended.code == 0, ended.err
+    assert_same_tree(way.source / "data", way.destination, times=True)
+    assert not left_over(way)
 
 
 def test_a_complete_copy_is_forgotten(new: Way) -> None:
