@@ -204,7 +204,8 @@ class Parts:
                 if os.fstat(fd).st_mode & IN_PLACE:
                     return False
                 if fence.is_named(fd, folder_fd, self.name(name, nonce)):
-                    os.unlink(self.name(name, nonce), dir_fd=folder_fd)
+                    with fence.keeping_times(folder_fd):  # which may be its final ones already
+                        os.unlink(self.name(name, nonce), dir_fd=folder_fd)
                 return True
             return False
         finally:
