@@ -56,6 +56,8 @@ class Results:
         # and those that an option left out. Other names of the first alone are made.
         self.firsts: set[str] = set()
         self.skipped_firsts: set[str] = set()
+        # Paths at the destination: whether they, and what is below, are durable is not known.
+        self.not_durable: set[str] = set()
         # Called with what was at the destination already, and was verified.
         self.was_there: Callable[[tree.Entry], object] = _ignore
 
@@ -70,6 +72,12 @@ class Results:
         """Note that the file may get its other names."""
         if "linked" in entry.extra:
             self.firsts.add(entry.path)
+
+    def is_durable(self, path: str) -> bool:
+        """Return whether nothing at or above this path failed after it had landed."""
+        while path and path not in self.not_durable:
+            path = path.rpartition("/")[0]
+        return path not in self.not_durable
 
     def replaces(self, path: str) -> None:
         """Note that there is a file of this name, for what is reported of the one that comes."""
