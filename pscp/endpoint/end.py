@@ -247,7 +247,7 @@ class End:
         for place, failure in failures.places(sink.make_names_durable(request.entries)):
             if failure["errno"] != errno.ENOENT:  # of folders that held nothing, and were removed
                 failed.setdefault(place, failure)
-        return sorted(failed.items(), key=lambda each: each[0])
+        return list(failed.items())
 
 
 def not_here(role: str) -> wire.WireError:

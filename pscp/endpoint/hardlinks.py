@@ -84,9 +84,7 @@ def hard_links(this: end.End, request: HardLinks) -> Tuple[end.Failed, List[int]
     made = end.results((entry.path, functools.partial(act, entry)) for entry in request.entries)
     failed = dict(failures.places(the_sink.make_names_durable(request.entries)))
     failed.update((place, each) for place, each in enumerate(made) if isinstance(each, dict))
-    return sorted(failed.items(), key=lambda each: each[0]), [
-        place for place, each in enumerate(made) if each is True
-    ]
+    return list(failed.items()), [place for place, each in enumerate(made) if each is True]
 
 
 def _linker(this: end.End) -> "sink.Linker":

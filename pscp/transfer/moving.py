@@ -8,7 +8,6 @@ several copies have landed (moves.py).
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 import os
 import unicodedata
@@ -96,7 +95,7 @@ class Moving:
         Where it shows in the destination's root, it shows there too if both are one folder. Through
         a link or a mount a folder below may be one of the destination's too; then all in it was
         there already. So what only the destination should have is put beside that, and looked for;
-        and the other way round, as a union mount shows files of its layers, and takes none for them.
+        and the other way round, as a union mount shows its layers' files, and gives them none.
         """
         if not self._terms.counters.verified:
             self._why_not = "nothing has verified what landed"
