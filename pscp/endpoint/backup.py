@@ -15,7 +15,7 @@ import os
 import stat
 from typing import Optional
 
-from . import commit, files, letting_go, source
+from . import commit, failures, files, letting_go, source
 from .parts import Parts
 from .paths import Root
 
@@ -37,20 +37,17 @@ class Keeper:
 
     def compare(self, part: commit.Part) -> Optional[commit.Compared]:
         """Return whether a large part has the contents of the file that it replaces, and which file
-        that is. Raises OSError, Refusal.
+        that is; None where that cannot be read, or is no file: keep() sees what it is.
         """
-        try:
+        with contextlib.suppress(OSError, failures.Refusal), contextlib.ExitStack() as closing:
             with self._root.lock:
                 folder_fd, name = self._root.at(part.entry.path)
                 fd = os.open(name, files.READ_FLAGS | os.O_NOFOLLOW, dir_fd=folder_fd)
-        except OSError:  # it is nothing, or not a file, or may not be read: keep() sees what it is
-            return None
-        try:
+            closing.callback(os.close, fd)
             status = os.fstat(fd)
             is_same = stat.S_ISREG(status.st_mode) and status.st_size == part.entry.size
             return files.identity(status), is_same and _have_same_bytes(fd, part.fd)
-        finally:
-            os.close(fd)
+        return None
 
     def keep(
         self,

@@ -15,7 +15,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Callable, Dict, Iterable, List, Optional, Tuple
 
-from . import failures, files, letting_go, metadata, tree
+from . import failures, files, letting_go, metadata, tree, wire
 from .fence import AnyFence, is_named
 from .parts import IN_PLACE, Parts
 from .paths import Root
@@ -167,9 +167,12 @@ class Settler:
 
     def sync(self, folder: str) -> None:
         """Bring the names in a folder to the disk. Raises OSError, Refusal."""
-        # A folder that its own mode hides from us got that once it had been synced.
-        with self._root.lock, contextlib.suppress(PermissionError):
-            letting_go.sync_folder(self._root.folder(folder))
+        with self._root.lock:
+            try:
+                fd = self._root.folder(folder)
+            except PermissionError:  # it got the mode that hides it from us once it had been synced
+                return
+            letting_go.sync_folder(fd)
 
     def _make_durable(self, part: Part) -> None:
         os.fsync(part.fd)
@@ -204,11 +207,16 @@ class Settler:
     def _rename(self, part: Part, temporary: bytes) -> None:
         """Give a part its final name, and look whether it is the part that has it now: others may
         write to the folder. Raises Refusal.
+
+        It has its mode already: were that given last, a crash in between would leave a whole file
+        that nobody gives its mode any more.
         """
         path = part.entry.path
         folder_fd, name = self._root.at(path)
         if is_named(part.fd, folder_fd, temporary):
             self.replace(folder_fd, temporary, name, path, part.compared)
+            if self._parts.receipt(part.fd) == wire.SOME_PART:  # no inodes to tell files apart by
+                return
             if is_named(part.fd, self._root.at(path)[0], name):
                 return
         raise replaced(path)

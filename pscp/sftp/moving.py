@@ -31,7 +31,7 @@ async def _same_place(of: end.End, request: moving.SamePlace) -> list[bool]:
 async def _mark(of: end.End, request: moving.Mark) -> None:
     source = of.the_source()
     top, path, name = request.beside
-    folder = moving.folder_beside(*source.where(top, path), path)
+    folder = (await _at(source, top, path)).rpartition(b"/")[0]
     full = join(folder or b"/", check(name))
     if request.is_made:
         handle = await source.client.open(full, packets.FOR_WRITE | packets.CREATE, 0o600)
@@ -80,13 +80,7 @@ async def _remove_sources(of: end.End, request: moving.RemoveSources) -> list[ob
 async def _remove(source: Source, moved: moving.Moved) -> None:
     """Remove a file of the source. Raises Changed where it is another, Refusal, SftpError."""
     kind, known = moved
-    root, rest = source.where(known.top, known.path)
-    path = root
-    if rest:
-        try:
-            path = await Root(source.client, to_text(root)).at(rest)
-        except failures.Refusal:
-            raise moving.through_a_link(known.path) from None
+    path = await _at(source, known.top, known.path)
     status = await lookup(source.client, path)
     if status is None:  # removed already, maybe by a lane that was lost then
         return
@@ -98,6 +92,15 @@ async def _remove(source: Source, moved: moving.Moved) -> None:
     if not is_same:
         raise Changed()
     await let_go(source.client, path)
+
+
+async def _at(source: Source, top: int, path: str) -> bytes:
+    """Return where a file of the source is. Raises Refusal where that is reached through a link."""
+    root, rest = source.where(top, path)
+    try:
+        return await Root(source.client, to_text(root)).at(rest) if rest else root
+    except failures.Refusal:
+        raise moving.through_a_link(path) from None
 
 
 _ANSWERS: dict[type, end.Answer] = {

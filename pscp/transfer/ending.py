@@ -98,13 +98,13 @@ class Ending:
         is_links = request is hardlinks.HardLinks
 
         def cannot(failure: Failure) -> None:
-            self._results.not_durable |= {each.path for each in entries}
+            self._results.doubt(each.path for each in entries)
             self._results.failed(failure)
 
         def then(answer: object) -> None:
             rows, same = answers.items(answer) if is_links else (answer, ())
             failed = answers.places(rows)
-            self._results.not_durable |= {entries[place].path for place, _ in failed}
+            self._results.doubt(entries[place].path for place, _ in failed)
             reported = {each.path for each in self._results.failures} if failed else ()
             for _, failure in failed:
                 if failure["path"] not in reported:  # a folder that could not be made, for instance

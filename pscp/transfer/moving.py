@@ -11,7 +11,8 @@ import hashlib
 import json
 import os
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from pscp.endpoint import failures, fence, lookup, moving, placing, requests, source, tree
@@ -148,7 +149,7 @@ class Moving:
     def _syncing(self, paths: list[str]) -> Ask:
         def then(answer: object) -> None:
             for place, failure in answers.places(answer):
-                self._results.not_durable.add(paths[place])
+                self._results.doubt([paths[place]])
                 self._results.failed(failure)
 
         return Ask(False, moving.MakeDurable(paths), then, self._cannot)
@@ -160,23 +161,9 @@ class Moving:
     def _mark(self, top: int, path: str) -> Ask:
         """Return the request that puts a part beside where a path landed; then it is looked for."""
         mark = tree.Entry(tree.FILE, top, self._beside(top, path, _MARK), 0, 0, 0, 0, {})
-        name = self._part_name(_MARK)
-
-        def over(answer: object) -> None:
-            self._is_same(answer)
-            discard()
-
-        def discard() -> None:
-            gone = requests.Discard(mark.path, [""])
-            self._queue.add(Ask(False, gone, lambda _: None, lambda _: None))
-
-        def cannot(failure: Failure) -> None:
-            self._cannot(failure)
-            discard()
-
-        def then(_: object) -> None:
-            self._queue.add(Ask(True, moving.SamePlace([(top, path, name)]), over, cannot))
-
+        look = moving.SamePlace([(top, path, self._part_name(_MARK))])
+        looking = Ask(True, look, self._is_same, self._cannot)
+        then = self._look(looking, Ask(False, requests.Discard(mark.path, [""]), _over, _over))
         return Ask(False, requests.Make(mark), then, self._cannot)
 
     def _mark_source(self, top: int, path: str) -> Ask:
@@ -184,29 +171,34 @@ class Moving:
         landed.
         """
         name = self._part_name(_SOURCE_MARK)
+        make, remove = (moving.Mark((top, path, name), is_made) for is_made in (True, False))
 
-        def over(answer: object) -> None:
+        def is_seen(answer: object) -> None:
             [row] = answers.items(answer)
             self._is_same([answers.items(row)[0]])
-            remove()
-
-        def remove() -> None:
-            mark = moving.Mark((top, path, name), is_made=False)
-            self._queue.add(Ask(True, mark, lambda _: None, self._cannot))
-
-        def cannot_look(failure: Failure) -> None:
-            self._cannot(failure)
-            remove()
 
         def cannot(failure: Failure) -> None:
-            if failure["kind"] != failures.UNSUPPORTED:  # through a link, where nothing is removed
-                self._cannot(failure)
+            if failure["kind"] != failures.UNSUPPORTED:  # through a link, where each file says so
+                self._results.doubt([self._beside(top, path, "").rstrip("/")])
+                self._results.failed(answers.from_source({**failure, "path": path}))
+
+        looking = Ask(False, lookup.Look([self._beside(top, path, name)]), is_seen, self._cannot)
+        return Ask(True, make, self._look(looking, Ask(True, remove, _over, self._cannot)), cannot)
+
+    def _look(self, looking: Ask, remove: Ask) -> Callable[[object], None]:
+        """Return what looks for something that was made, and then has it removed."""
 
         def then(_: object) -> None:
-            look = lookup.Look([self._beside(top, path, name)])
-            self._queue.add(Ask(False, look, over, cannot_look))
+            self._queue.add(replace(looking, then=over(looking.then), failed=over(looking.failed)))
 
-        return Ask(True, moving.Mark((top, path, name), is_made=True), then, cannot)
+        def over(act: Callable[[Any], None]) -> Callable[[Any], None]:
+            def both(answer: Any) -> None:
+                act(answer)
+                self._queue.add(remove)
+
+            return both
+
+        return then
 
     def _part_name(self, name: str) -> str:
         return to_text(part_name(name.encode(), self._terms.token + self._terms.nonce))
@@ -283,6 +275,10 @@ class Moving:
     def _settle(self) -> None:
         self._queue.wait_until(self._queue.is_idle)
         self._queue.check()
+
+
+def _over(_: object) -> None:
+    """Do nothing about the end of something."""
 
 
 def _folded(name: str) -> str:

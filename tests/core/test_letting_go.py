@@ -215,6 +215,29 @@ def test_the_source_is_a_layer_of_the_destination(
     }  # fmt: skip
 
 
+def test_a_source_beside_which_nothing_can_be_made(
+    trees: Trees, is_push: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """N9: whether the destination shows it cannot be told, so what is in that folder stays."""
+    for name in ("d/one", "e/two"):
+        trees.file(name, 10)
+    trees.copy(is_push)
+    plain = os.open
+
+    def fails(path: Any, *words: Any, **named: Any) -> int:
+        if isinstance(path, bytes) and b"pscp-source" in path:
+            folder = os.readlink(f"/proc/self/fd/{named['dir_fd']}")
+            if folder.endswith("/d"):
+                raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+        return plain(path, *words, **named)
+
+    monkeypatch.setattr(os, "open", fails)
+    result = trees.copy(is_push, remove_source_files=True)
+    assert [each.path for each in result.failures] == ["d/one"]
+    assert set(trees.files()) == {"d/one"}
+    assert not list(trees.source.rglob(".*"))
+
+
 # --- N10 and N16: parts of an earlier run
 
 
