@@ -45,8 +45,8 @@ class Mark(NamedTuple):
 
 
 class MakeDurable(NamedTuple):
-    """Sync files of the destination that were there already, and the folders above them. Answer:
-    `[place, failure]` of those that cannot be.
+    """Sync files that were there already, and the folders above them. Answer: `[place, failure]` of
+    those that cannot be.
     """
 
     paths: List[str]
