@@ -19,8 +19,8 @@ from collections.abc import Sequence
 
 MODULES = (
     "system", "wire", "session", "hashes", "files", "failures", "paths", "fence", "parts",
-    "metadata", "tree", "entries", "source", "fields", "requests", "commit", "placing", "sink",
-    "null_ends", "end", "frame_server", "agent",
+    "metadata", "tree", "entries", "source", "fields", "requests", "letting_go", "commit",
+    "placing", "sink", "null_ends", "end", "frame_server", "agent",
 )  # fmt: skip
 # Sent with a stream's first question.
 STREAM_MODULES = ("machine", "stream_states", "stream", "stream_process", "stream_server")

@@ -1,8 +1,9 @@
 """Keeps what a copy replaces or removes, under another name below its root (--backup).
 
 What is about to lose its name gets its backup's as a second one first, so that it always has one.
-A backup of the same name is replaced. There is none of what this very run has put there: a lost
-lane's work is done again by another one, whose files have the same contents.
+A backup of the same name is replaced, but not where the file has the contents of what comes: then
+the file is no older version, and the backup may be the last one of what was there first. So work of
+a lost lane, and the same command once more, lose no backup.
 
 Sent when a copy begins that keeps backups. Not here: when a name is about to be lost (commit.py,
 sink.py).
@@ -12,11 +13,13 @@ import contextlib
 import errno
 import os
 import stat
+from typing import Optional
 
-from . import commit, files, source
+from . import commit, failures, files, letting_go, source
 from .parts import Parts
 from .paths import Root
 
+_ROOM_BYTES = 1 << 18
 # The filesystem has no hard links, or the file has too many.
 _NO_LINK = frozenset([errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK])
 
@@ -32,9 +35,30 @@ class Keeper:
     def __init__(self, root: Root, parts: Parts, suffix: str, folder: str) -> None:
         self._root, self._parts, self._suffix, self._folder = root, parts, suffix, folder
 
-    def keep(self, folder_fd: int, name: bytes, path: str, part: bytes = b"") -> None:
+    def compare(self, part: commit.Part) -> Optional[commit.Compared]:
+        """Return whether a large part has the contents of the file that it replaces, and which file
+        that is; None where that cannot be read, or is no file: keep() sees what it is.
+        """
+        with contextlib.suppress(OSError, failures.Refusal), contextlib.ExitStack() as closing:
+            with self._root.lock:
+                folder_fd, name = self._root.at(part.entry.path)
+                fd = os.open(name, files.READ_FLAGS | os.O_NOFOLLOW, dir_fd=folder_fd)
+            closing.callback(os.close, fd)
+            status = os.fstat(fd)
+            is_same = stat.S_ISREG(status.st_mode) and status.st_size == part.entry.size
+            return files.identity(status), is_same and _have_same_bytes(fd, part.fd)
+        return None
+
+    def keep(
+        self,
+        folder_fd: int,
+        name: bytes,
+        path: str,
+        part: bytes,
+        compared: Optional[commit.Compared],
+    ) -> None:
         """Give what has this name its backup's name as well, unless it is like the part that
-        replaces it; b"": it is to be removed.
+        replaces it.
 
         The caller holds the fence and the root's lock; `folder_fd` may be closed afterwards. Raises
         OSError and Refusal.
@@ -43,7 +67,9 @@ class Keeper:
             before = os.stat(name, dir_fd=folder_fd, follow_symlinks=False)
         except FileNotFoundError:
             return
-        if part and _are_alike(folder_fd, name, before, part):
+        if compared == (files.identity(before), True):
+            return
+        if _are_alike(folder_fd, name, before, part):
             return
         folder_fd = os.dup(folder_fd)  # the next at() may close it
         try:
@@ -67,12 +93,14 @@ class Keeper:
                 raise
             # For a moment it has only the backup's name.
             os.rename(name, there, src_dir_fd=folder_fd, dst_dir_fd=there_fd)
-            return
-        try:
-            os.rename(temporary, there, src_dir_fd=there_fd, dst_dir_fd=there_fd)
-        finally:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(temporary, dir_fd=there_fd)  # rename(2) left it if both are one file
+        else:
+            try:
+                os.rename(temporary, there, src_dir_fd=there_fd, dst_dir_fd=there_fd)
+            finally:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(temporary, dir_fd=there_fd)  # rename(2) left it if both are one file
+        if self._folder:  # else the folder is synced once all of a batch have their names
+            letting_go.sync_folder(there_fd)
 
     def _make_folders(self, path: str) -> None:
         """Make the folders that are missing, as private as those whose files they take."""
@@ -84,6 +112,20 @@ class Keeper:
             except FileNotFoundError:
                 mode = os.fstat(self._root.folder(made[len(self._folder) + 1 :])).st_mode
                 os.fchmod(self._root.folder(made, make=True), mode & 0o777)
+                letting_go.sync_folder(self._root.folder(made.rpartition("/")[0]))
+
+
+def _have_same_bytes(fd: int, other_fd: int) -> bool:
+    """Have two files of one size the same contents?"""
+    one, other = memoryview(bytearray(_ROOM_BYTES)), memoryview(bytearray(_ROOM_BYTES))
+    offset = 0
+    while True:
+        count = files.read_at(fd, one, offset)
+        if files.read_at(other_fd, other, offset) != count or one[:count] != other[:count]:
+            return False
+        if not count:
+            return True
+        offset += count
 
 
 def _are_alike(folder_fd: int, name: bytes, before: os.stat_result, part: bytes) -> bool:

@@ -13,9 +13,9 @@ import os
 import stat
 import threading
 import time
-from typing import Callable, List, Optional, Tuple
+from typing import TYPE_CHECKING, Callable, Dict, Iterable, List, Optional, Tuple
 
-from . import failures, files, metadata, tree
+from . import failures, files, letting_go, metadata, tree, wire
 from .fence import AnyFence, is_named
 from .parts import Parts
 from .paths import Root
@@ -36,11 +36,22 @@ class Part:
     def __init__(self, fd: int, entry: tree.Entry, strong: str, kind: int) -> None:
         self.fd, self.entry, self.strong, self.kind = fd, entry, strong, kind
         self.failure: Optional[failures.Data] = None
+        self.compared: Optional[Compared] = None  # with what it replaces, which is to be kept
 
 
-# Called before a part is renamed: with its folder's descriptor, the name that it gets, the whole
-# path, and the name that it has.
-Keep = Callable[[int, bytes, str, bytes], None]
+Compared = Tuple[files.Identity, bool]  # of a file, and whether its contents are a part's
+if TYPE_CHECKING:
+    from typing import Protocol
+
+    class Keeper(Protocol):
+        """Keeps what loses its name (backup.py)."""
+
+        def compare(self, part: Part) -> Optional[Compared]: ...
+        def keep(
+            self, folder_fd: int, name: bytes, path: str, part: bytes, compared: Optional[Compared]
+        ) -> None: ...
+
+
 Batch = Tuple[List[Part], failures.Done]  # settled together; called with what became of each
 
 
@@ -64,7 +75,7 @@ class Settler:
         self._error: Optional[BaseException] = None  # of the thread: the lane is lost, or a bug
         self._thread: Optional[threading.Thread] = None
         self._room: Optional[memoryview] = None
-        self.keep: Optional[Keep] = None  # backup.py's, where what is replaced is kept
+        self.keeper: "Optional[Keeper]" = None  # where what is replaced is kept
         self._is_quick = True  # until a batch has taken long
 
     def add(self, parts: List[Part], done: failures.Done) -> None:
@@ -129,18 +140,44 @@ class Settler:
                 with contextlib.suppress(OSError, failures.Refusal):
                     unlink_private(self._root, self._parts, part.entry.path)
             os.close(part.fd)
-        for folder in {part.entry.path.rpartition("/")[0] for part in parts}:
-            self.make_names_durable(folder)
+        named = [part for part in parts if not part.failure]
+        outcome = self.make_names_durable(part.entry.path for part in named)
+        for part, failure in zip(named, outcome):
+            part.failure = failure
         for batch, done in batches:
             done([part.failure for part in batch])
 
-    def make_names_durable(self, folder: str) -> None:
-        """Sync a folder where its filesystem can, so that no power cut undoes a rename in it."""
-        with contextlib.suppress(OSError, failures.Refusal), self._root.lock:
-            os.fsync(self._root.folder(folder))
+    def make_names_durable(self, paths: Iterable[str]) -> failures.Outcome:
+        """Sync the folders of these names, each once, so that no power cut undoes a rename in them.
+        Return why that failed.
+        """
+        synced: Dict[str, Optional[Exception]] = {}
+        outcome: failures.Outcome = []
+        for path in paths:
+            folder = path.rpartition("/")[0]
+            if folder not in synced:
+                synced[folder] = None
+                try:
+                    self.sync(folder)
+                except (OSError, failures.Refusal) as error:
+                    synced[folder] = error
+            why = synced[folder]
+            outcome.append(failures.from_exception(why, path) if why else None)
+        return outcome
+
+    def sync(self, folder: str) -> None:
+        """Bring the names in a folder to the disk. Raises OSError, Refusal."""
+        with self._root.lock:
+            try:
+                fd = self._root.folder(folder)
+            except PermissionError:  # it got the mode that hides it from us once it had been synced
+                return
+            letting_go.sync_folder(fd)
 
     def _make_durable(self, part: Part) -> None:
         os.fsync(part.fd)
+        if self.keeper is not None and part.kind == SHARED:  # that may take long: before the locks
+            part.compared = self.keeper.compare(part)
         if self._strong:
             self._read_back(part)
 
@@ -165,14 +202,36 @@ class Settler:
             temporary = self._parts.private_name(name)
             if part.kind == NAMELESS:
                 files.name_new(part.fd, folder_fd, temporary)
-            if not is_named(part.fd, folder_fd, temporary):
-                raise failures.Refusal(failures.VERIFY, part.entry.path, "its part was replaced")
-            self.replace(folder_fd, temporary, name, part.entry.path)
+            self._rename(part, temporary)
 
-    def replace(self, folder_fd: int, part: bytes, name: bytes, path: str) -> None:
+    def _rename(self, part: Part, temporary: bytes) -> None:
+        """Give a part its final name, and look whether it is the part that has it now: others may
+        write to the folder. Raises Refusal.
+
+        It has its mode already: were that given last, a crash in between would leave a whole file
+        that nobody gives its mode any more.
+        """
+        path = part.entry.path
+        folder_fd, name = self._root.at(path)
+        if is_named(part.fd, folder_fd, temporary):
+            self.replace(folder_fd, temporary, name, path, part.compared)
+            if self._parts.receipt(part.fd) == wire.SOME_PART:  # no inodes to tell files apart by
+                return
+            if is_named(part.fd, self._root.at(path)[0], name):
+                return
+        raise replaced(path)
+
+    def replace(
+        self,
+        folder_fd: int,
+        part: bytes,
+        name: bytes,
+        path: str,
+        compared: Optional[Compared] = None,
+    ) -> None:
         """Give a part its final name. The caller holds the fence and the root's lock."""
-        if self.keep is not None:
-            self.keep(folder_fd, name, path, part)
+        if self.keeper is not None:
+            self.keeper.keep(folder_fd, name, path, part, compared)
             folder_fd = self._root.at(path)[0]
         os.rename(part, name, src_dir_fd=folder_fd, dst_dir_fd=folder_fd)
 
@@ -185,12 +244,12 @@ class Settler:
             if not is_named(part.fd, folder_fd, temporary):
                 if is_named(part.fd, folder_fd, name):
                     return
-                raise failures.Refusal(failures.VERIFY, path, "its part was replaced")
+                raise replaced(path)
             if os.fstat(part.fd).st_size != part.entry.size:
                 raise failures.Refusal(failures.VERIFY, path, "its part has another size")
             before = file_to_replace(folder_fd, name, path)
             metadata.apply_to_file(part.fd, part.entry, self._policy, before)
-            self.replace(folder_fd, temporary, name, path)
+            self._rename(part, temporary)
 
     def _read_back(self, part: Part) -> None:
         """Raise Refusal unless what lies on the disk has the source's digest (-s)."""
@@ -201,6 +260,10 @@ class Settler:
         if digest is None or digest.hex() != part.strong:
             message = "what lies at the destination is not what was read at the source"
             raise failures.Refusal(failures.VERIFY, part.entry.path, message)
+
+
+def replaced(path: str) -> failures.Refusal:
+    return failures.Refusal(failures.VERIFY, path, "its part was replaced")
 
 
 def _try(parts: List[Part], act: Callable[[Part], None]) -> None:

@@ -7,6 +7,7 @@ is which.
 Not here: frames and descriptors (agent.py), what source and sink do (source.py, sink.py).
 """
 
+import errno
 import functools
 import os
 from typing import TYPE_CHECKING, Callable, Dict, Iterable, List, Optional, Tuple, TypeVar, Union
@@ -141,7 +142,7 @@ class End:
         if request.backup:
             from . import backup
 
-            made.settler.keep = backup.Keeper(made.root, made.parts, *request.backup).keep
+            made.settler.keeper = backup.Keeper(made.root, made.parts, *request.backup)
         if request.link_dest:
             from . import linkdest
 
@@ -243,9 +244,12 @@ class End:
         self.file_sink().revoke(request.lane)
 
     def folders(self, request: requests.Folders) -> Failed:
-        failed = failed_of(request.entries, self.file_sink().finish_folder)
-        self.file_sink().make_names_durable(request.entries)
-        return failed
+        sink = self.file_sink()
+        failed = dict(failed_of(request.entries, sink.finish_folder))
+        for place, failure in failures.places(sink.make_names_durable(request.entries)):
+            if failure["errno"] != errno.ENOENT:  # of folders that held nothing, and were removed
+                failed.setdefault(place, failure)
+        return list(failed.items())
 
 
 def not_here(role: str) -> wire.WireError:

@@ -50,12 +50,15 @@ def hard_link(the_sink: "sink.Sink", value: tree.Entry) -> bool:
     def make(part: bytes, folder_fd: int) -> None:
         os.link(first, part, src_dir_fd=from_fd, dst_dir_fd=folder_fd, follow_symlinks=False)
 
+    def is_made(name: bytes, folder_fd: int) -> bool:
+        return os.path.samestat(wanted, os.stat(name, dir_fd=folder_fd, follow_symlinks=False))
+
     try:
         with the_sink.root.lock:
             wanted = os.stat(first, dir_fd=from_fd, follow_symlinks=False)
             if is_file(the_sink, value.path, wanted):
                 return True
-        the_sink.put(value.path, make)
+        the_sink.put(value.path, make, is_made)
         return False
     finally:
         os.close(from_fd)
@@ -79,9 +82,9 @@ def hard_links(this: end.End, request: HardLinks) -> Tuple[end.Failed, List[int]
         return [], []
     act = functools.partial(hard_link, the_sink)
     made = end.results((entry.path, functools.partial(act, entry)) for entry in request.entries)
-    the_sink.make_names_durable(request.entries)
-    failed = failures.places([each if isinstance(each, dict) else None for each in made])
-    return failed, [place for place, each in enumerate(made) if each is True]
+    failed = dict(failures.places(the_sink.make_names_durable(request.entries)))
+    failed.update((place, each) for place, each in enumerate(made) if isinstance(each, dict))
+    return list(failed.items()), [place for place, each in enumerate(made) if each is True]
 
 
 def _linker(this: end.End) -> "sink.Linker":
@@ -101,8 +104,13 @@ def link_same(this: end.End, request: LinkSame) -> List[Optional[int]]:
         raise wire.WireError("other digests than entries")
     linker, pairs = _linker(this), zip(request.entries, digests)
     found = [linker.link(value, digest, request.hash) for value, digest in pairs]
-    made = [value for value, each in zip(request.entries, found) if each is None]
-    this.writing_sink().make_names_durable(made)
+    the_sink = this.writing_sink()
+    is_dry = not the_sink.copy.nonce
+    made = [place for place, each in enumerate(found) if each is None and not is_dry]
+    synced = the_sink.make_names_durable([request.entries[place] for place in made])
+    for place, failure in zip(made, synced):
+        if failure is not None:  # it is copied, and fails for the same reason, if that still holds
+            found[place] = -1
     return found
 
 

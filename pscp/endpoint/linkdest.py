@@ -121,19 +121,22 @@ class Linker:
         def make(there: bytes, folder_fd: int) -> None:
             os.link(name, there, src_dir_fd=from_fd, dst_dir_fd=folder_fd, follow_symlinks=False)
 
+        def is_made(there: bytes, folder_fd: int) -> bool:
+            found = os.stat(there, dir_fd=folder_fd, follow_symlinks=False)
+            if files.identity(found) == files.identity(status):
+                return True
+            os.unlink(there, dir_fd=folder_fd)  # which it got a moment ago
+            return False
+
         root = self._sink.root
         with self._sink.held(), root.lock:
             folder_fd, there = root.at(path, make=True)
             try:
                 make(there, folder_fd)
             except FileExistsError:
-                self._sink.put(path, make)
-                folder_fd = root.at(path)[0]  # what keeps a backup may have closed it
-            found = os.stat(there, dir_fd=folder_fd, follow_symlinks=False)
-            if files.identity(found) != files.identity(status):
-                os.unlink(there, dir_fd=folder_fd)
-                return False
-        return True
+                self._sink.put(path, make, is_made)
+                return True
+            return is_made(there, folder_fd)
 
     # --- a folder with its listing
 

@@ -157,6 +157,8 @@ def _is_as_wanted(fd: int, value: tree.Entry, policy: metadata.Policy) -> bool:
 def _replace_by_copy(the_sink: "sink.Sink", fd: int, value: tree.Entry) -> None:
     """Put a copy of an open file, with the metadata of its source, in its place."""
     part_fd, kind = the_sink.new_small(value.path)
+    whole = commit.Part(part_fd, value, "", kind)
+    whole.compared = files.identity(os.fstat(fd)), True
     try:
         part = files.FileSink(part_fd, True)
         room = memoryview(bytearray(_ROOM_BYTES))
@@ -170,7 +172,7 @@ def _replace_by_copy(the_sink: "sink.Sink", fd: int, value: tree.Entry) -> None:
         os.ftruncate(part_fd, offset)
         os.fsync(part_fd)
         with the_sink.held():
-            the_sink.settler.name(commit.Part(part_fd, value, "", kind))
+            the_sink.settler.name(whole)
     except BaseException:
         if kind == commit.PRIVATE:
             with contextlib.suppress(OSError, failures.Refusal):
@@ -178,7 +180,7 @@ def _replace_by_copy(the_sink: "sink.Sink", fd: int, value: tree.Entry) -> None:
         raise
     finally:
         os.close(part_fd)
-    the_sink.make_names_durable([value])
+    the_sink.settler.sync(value.path.rpartition("/")[0])
 
 
 # --- the requests

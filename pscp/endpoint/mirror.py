@@ -10,6 +10,7 @@ Sent with BeginSource and BeginSink where a copy is to be a mirror. Not here: wh
 asked, and what the filters protect (../transfer/mirror.py).
 """
 
+import errno
 import functools
 import os
 import stat
@@ -18,7 +19,8 @@ from typing import Callable, Dict, Iterable, List, NamedTuple, Set, Tuple
 
 from . import end, failures, fields, requests, sink, source, tree, wire
 from .files import Changed
-from .paths import FOLDER_FLAGS, Root, to_bytes, to_text, without_own
+from .letting_go import let_go
+from .paths import FOLDER_FLAGS, PART_SUFFIX, Root, to_bytes, to_text, without_own
 
 MOUNT, OTHER = "mount", "other"  # kinds beside those of tree.py; a mount point is never removed
 
@@ -168,10 +170,39 @@ def remove(of: sink.Sink, extra: Extra) -> None:
             return
         if (_kind(status), _seen(status)) != (kind, seen) or not without_own([name]):
             raise not_as_listed(path)
-        if kind == tree.FOLDER:
-            os.rmdir(name, dir_fd=folder_fd)
-        else:
-            os.unlink(name, dir_fd=folder_fd)
+        try:
+            let_go(folder_fd, name, kind == tree.FOLDER)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            _remove_parts(of, path)
+            let_go(*of.root.at(path), True)
+
+
+def _remove_parts(of: sink.Sink, folder: str) -> None:
+    """Remove the parts of earlier runs of this copy from a folder that goes, so that it can.
+
+    This run has taken the copy over from them. Raises Refusal where only other copies' are left.
+    """
+    fd = of.root.folder(folder)
+    names = set(map(os.fsencode, os.listdir(fd)))
+    if without_own(names):
+        return
+    own = {name for name in names if is_part_of(name, of.copy.token)}
+    for name in own:
+        os.unlink(name, dir_fd=fd)
+    if names - own:
+        raise parts_of_others(folder)
+
+
+def is_part_of(name: bytes, token: str) -> bool:
+    """Is it the name of a part of this copy, of whichever run?"""
+    return name.endswith(PART_SUFFIX) and name.split(b".")[-2][:8] == token.encode("ascii")
+
+
+def parts_of_others(folder: str) -> failures.Refusal:
+    message = "stays: parts that other copies left are in it; `pscp --clean` removes those"
+    return failures.Refusal(failures.DESTINATION, folder, message)
 
 
 def not_as_listed(path: str) -> failures.Refusal:

@@ -4,7 +4,8 @@ renames it into a folder.
 A request may come late or twice: only what is still the very file that was copied is removed, never
 through a link, and never a folder. Nothing in the folder is replaced.
 
-Sent with BeginSource where it is needed. Not here: what has landed (../transfer/moving.py).
+Sent to both ends where it is needed. Not here: what has landed (../transfer/moving.py), how a name
+goes (letting_go.py).
 """
 
 import contextlib
@@ -13,11 +14,13 @@ import functools
 import os
 import re
 import stat
-from typing import Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
-from . import end, failures, fields, requests, source, system, tree
+from . import end, failures, fields, files, requests, sink, source, system, tree
+from .fence import keeping_times
 from .files import Changed
-from .paths import FOLDER_FLAGS, Root, is_unfinished, to_bytes, to_text
+from .letting_go import let_go
+from .paths import FOLDER_FLAGS, Root, check, is_unfinished, to_bytes, to_text
 from .source import Known
 
 Moved = Tuple[str, Known]
@@ -32,6 +35,21 @@ class SamePlace(NamedTuple):
     """
 
     sources: List[Beside]  # (`[number of the source, path, or "" for its contents, name]`)
+
+
+class Mark(NamedTuple):
+    """Make an empty file beside a source, or remove it again. Answer: null."""
+
+    beside: Beside  # (`[number of the source, path, name of the file]`)
+    is_made: bool  # else it is removed
+
+
+class MakeDurable(NamedTuple):
+    """Sync files that were there already, and the folders above them. Answer: `[place, failure]` of
+    those that cannot be.
+    """
+
+    paths: List[str]
 
 
 class Destination(NamedTuple):
@@ -54,6 +72,52 @@ class RemoveSources(NamedTuple):
 def same_place(of: source.Source, top: int, path: str, name: str) -> bool:
     """Is a file of this name beside the source's path, or in its contents?"""
     return os.path.lexists(os.path.join(folder_beside(*of.where(top, path), path), to_bytes(name)))
+
+
+def mark(of: source.Source, request: Mark) -> None:
+    """Answer the request. Raises OSError, and Refusal as remove() does for what lies there."""
+    top, path, name = request.beside
+    fd = _folder(of, Known(top, path, 0, 0, 0))[0]
+    try:
+        with keeping_times(fd):
+            if request.is_made:
+                flags = files.PART_FLAGS | os.O_CREAT
+                os.close(os.open(check(name), flags, 0o600, dir_fd=fd))
+            else:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(check(name), dir_fd=fd)
+    finally:
+        os.close(fd)
+
+
+def make_durable(the_sink: sink.Sink, paths: List[str]) -> end.Failed:
+    """Answer the request."""
+    outcome = end.results((path, functools.partial(_sync, the_sink, path)) for path in paths)
+    ways = [list(_way_to(path)) for path in paths]
+    names = sorted(set().union(*ways))
+    synced = dict(zip(names, the_sink.settler.make_names_durable(names)))
+    for place, way in enumerate(ways):
+        outcome[place] = outcome[place] or next(filter(None, map(synced.get, way)), None)
+    return failures.places(outcome)
+
+
+def _sync(the_sink: sink.Sink, path: str) -> None:
+    with the_sink.root.lock:
+        folder_fd, name = the_sink.root.at(path)
+        if stat.S_ISLNK(_look(folder_fd, name).st_mode):
+            return
+        fd = os.open(name, files.READ_FLAGS | os.O_NOFOLLOW, dir_fd=folder_fd)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _way_to(path: str) -> Iterator[str]:
+    """Yield the path, and those of the folders above it."""
+    while path:
+        yield path
+        path = path.rpartition("/")[0]
 
 
 def folder_beside(root: bytes, rest: str, path: str) -> bytes:
@@ -112,7 +176,7 @@ def remove(of: source.Source, into: Optional[Root], moved: Moved) -> None:
         if not _is_same(status, kind, known):
             raise Changed()
         if into is None:
-            os.unlink(name, dir_fd=fd)
+            let_go(fd, name)
         else:
             into.at(known.path, make=True)
             _give_modes(of, into, known)
@@ -144,7 +208,7 @@ def _rename(fd: int, name: bytes, into: Root, path: str) -> None:
             message = "stays at the source: the folder to move it to has another file of this name;"
             message += " rename or remove that one"
             raise failures.Refusal(failures.DESTINATION, path, message)
-        os.unlink(name, dir_fd=fd)  # a run was killed when it had both names
+        let_go(fd, name)  # a run was killed when it had both names
     except OSError as error:
         if error.errno != errno.EXDEV:
             raise
@@ -168,7 +232,7 @@ def _rename_alone(fd: int, name: bytes, to_fd: int, to_name: bytes) -> None:
         if number not in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
             raise OSError(number, os.strerror(number))
     os.link(name, to_name, src_dir_fd=fd, dst_dir_fd=to_fd, follow_symlinks=False)
-    os.unlink(name, dir_fd=fd)
+    let_go(fd, name)
 
 
 def _is_same(status: os.stat_result, kind: str, known: Known) -> bool:
@@ -234,12 +298,15 @@ def _remove_sources(of: end.End, request: RemoveSources) -> List[object]:
 
 _text, _number = fields.of(str), fields.integer(0, (1 << 64) - 1)
 _READERS: Dict[object, fields.Reader] = {
+    Beside: fields.row(_number, _text, _text),
     List[Beside]: fields.list_of(fields.row(_number, _text, _text)),
     List[Moved]: fields.list_of(fields.row(_text, requests.known)),
 }
-requests.add([SamePlace, Destination, RemoveSources], _READERS)
+requests.add([SamePlace, Mark, MakeDurable, Destination, RemoveSources], _READERS)
 _ANSWERS: Dict[type, Callable[..., object]] = {
     SamePlace: _same_place,
+    Mark: lambda of, request: mark(of.file_source(), request),
+    MakeDurable: lambda of, request: make_durable(of.writing_sink(), request.paths),
     Destination: _destination,
     RemoveSources: _remove_sources,
 }

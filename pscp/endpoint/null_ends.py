@@ -82,7 +82,10 @@ class NullSink(source.Announced):
                 outcome[place] = failure
             done(outcome)
 
-        self.make_names_durable([value for value in listed if value.kind == tree.LINK])
+        links = [n for n, v in enumerate(listed) if v.kind == tree.LINK and outcome[n] is None]
+        synced = self.make_names_durable([listed[place] for place in links])
+        for place, failure in zip(links, synced):
+            outcome[place] = failure
         self._settle(list(parts.values()), settled)
 
     def _small(self, value: tree.Entry, digest: str, body: memoryview) -> "Optional[commit.Part]":
@@ -112,8 +115,9 @@ class NullSink(source.Announced):
     def _settle(self, parts: "List[commit.Part]", done: failures.Done) -> None:
         done([])
 
-    def make_names_durable(self, values: List[tree.Entry]) -> None:
-        """Sync the folder of each of these folders and links, once."""
+    def make_names_durable(self, values: List[tree.Entry]) -> failures.Outcome:
+        """Sync the folder of each of these folders and links, once; return why that failed."""
+        return [None] * len(values)
 
     # --- after all files
 

@@ -206,7 +206,8 @@ class Parts:
                 if os.fstat(fd).st_mode & WAS_FILE and not _is_file(folder_fd, name):
                     return None
                 if fence.is_named(fd, folder_fd, self.name(name, nonce)):
-                    os.unlink(self.name(name, nonce), dir_fd=folder_fd)
+                    with fence.keeping_times(folder_fd):  # which may be its final ones already
+                        os.unlink(self.name(name, nonce), dir_fd=folder_fd)
                 return True
             return False
         finally:

@@ -13,9 +13,10 @@ import os
 import stat
 from typing import List, NamedTuple, Optional
 
+from . import letting_go
 from .failures import DESTINATION, Refusal
 from .fence import fence_name
-from .paths import marker_name, to_bytes, to_text
+from .paths import FOLDER_FLAGS, marker_name, to_bytes, to_text
 
 INTO, MAKE, AS = "into", "make", "as"
 NO_FOLDER = "no such folder: "
@@ -60,8 +61,8 @@ def resolve(
         return existing(full, names)
     parent, name = os.path.split(full)
     if mkpath and make:
-        with contextlib.suppress(FileExistsError, NotADirectoryError):
-            os.makedirs(parent)
+        with contextlib.suppress(NotADirectoryError):
+            _make(parent)
     while mkpath and not os.path.lexists(parent):
         parent, above = os.path.split(parent)
         name = os.path.join(above, name)
@@ -71,14 +72,29 @@ def resolve(
         return as_new(existing(parent, [to_text(name)]), folders)
     if not make:
         return Target(to_text(parent), below(to_text(name), names), [])
-    with contextlib.suppress(FileExistsError):  # another copy made it first
-        os.mkdir(full)
+    _make(full)
     return existing(full, names)
 
 
 def as_new(target: Target, folders: List[bool]) -> Target:
     """Return the target of a source that lands AS a new name."""
     return target._replace(made=target.names[0] if folders[0] else "")
+
+
+def _make(folder: bytes) -> None:
+    """Make a folder, and those above it, where they are missing; bring their names to the disk."""
+    if os.path.isdir(folder):
+        return
+    above = os.path.dirname(folder)
+    _make(above)
+    with contextlib.suppress(FileExistsError):  # another copy made it first, or it is no folder
+        os.mkdir(folder)
+    with contextlib.suppress(PermissionError):  # one may make names in it, but not list them
+        fd = os.open(above, FOLDER_FLAGS & ~os.O_NOFOLLOW)
+        try:
+            letting_go.sync_folder(fd)
+        finally:
+            os.close(fd)
 
 
 def existing(root: bytes, names: List[str]) -> Target:

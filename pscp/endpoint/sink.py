@@ -26,7 +26,7 @@ from typing import (
     Union,
 )
 
-from . import commit, failures, fence, files, metadata, tree, wire
+from . import commit, failures, fence, files, letting_go, metadata, tree, wire
 from .failures import Done
 from .null_ends import NullSink
 from .parts import Parts
@@ -174,27 +174,25 @@ class Sink(NullSink):
             done([failures.from_exception(error, value.path)])
             return
         if fd is None:  # a lane that died renamed it, maybe before the new name was durable
-            self.settler.make_names_durable(value.path.rpartition("/")[0])
-            done([None])
+            done(self.settler.make_names_durable([value.path]))
             return
         self.settler.add([commit.Part(fd, value, strong, commit.SHARED)], done)
 
     def _to_finish(self, value: tree.Entry, receipt: int) -> Optional[int]:
         """Return the part's descriptor; None where the file has its final name already."""
-        replaced = failures.Refusal(failures.VERIFY, value.path, "its part was replaced")
         try:
             fd = self.parts.open(value.path, receipt=receipt)
         except (FileNotFoundError, failures.Refusal):
             if self._is_finished(value, receipt):
                 return None
             with self._fence.held():  # raises where another run removed it
-                raise replaced
+                raise commit.replaced(value.path)
         if self.parts.receipt(fd) == receipt:
             return fd
         os.close(fd)
         if self._is_finished(value, receipt):  # this part came late; it is removed at the end
             return None
-        raise replaced
+        raise commit.replaced(value.path)
 
     def _is_finished(self, value: tree.Entry, receipt: int) -> bool:
         """Was the part renamed already, by a lane that died before it could report that?"""
@@ -257,10 +255,20 @@ class Sink(NullSink):
             os.symlink(to_bytes(value.target), part, dir_fd=folder_fd)
             metadata.apply_to_link(folder_fd, part, value, self.policy)
 
-        self.put(value.path, make)
+        def is_made(name: bytes, folder_fd: int) -> bool:
+            return os.readlink(name, dir_fd=folder_fd) == to_bytes(value.target)
 
-    def put(self, path: str, make: Callable[[bytes, int], None]) -> None:
-        """Call `make` with a name that only this lane knows, and rename what that made."""
+        self.put(value.path, make, is_made)
+
+    def put(
+        self,
+        path: str,
+        make: Callable[[bytes, int], None],
+        is_made: Callable[[bytes, int], bool],
+    ) -> None:
+        """Call `make` with a name that only this lane knows, and rename what that made. Raises
+        OSError and Refusal, also where what has the final name then is not what was made.
+        """
         with self._fence.held(), self.root.lock:
             folder_fd, name = self.root.at(path, make=True)
             commit.file_to_replace(folder_fd, name, path)
@@ -268,14 +276,15 @@ class Sink(NullSink):
             try:
                 make(part, folder_fd)
                 self.settler.replace(folder_fd, part, name, path)
+                if not is_made(name, self.root.at(path)[0]):
+                    raise commit.replaced(path)
             finally:
                 folder_fd = self.root.at(path)[0]  # what keeps a backup may have closed it
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(part, dir_fd=folder_fd)  # rename(2) left it if both are one file
 
-    def make_names_durable(self, values: List[tree.Entry]) -> None:
-        for path in {value.path.rpartition("/")[0] for value in values if value.path}:
-            self.settler.make_names_durable(path)
+    def make_names_durable(self, values: List[tree.Entry]) -> failures.Outcome:
+        return self.settler.make_names_durable(value.path for value in values)
 
     # --- after all files: folders' metadata
 
@@ -288,7 +297,7 @@ class Sink(NullSink):
                     return
             # Before the metadata changes: so the first folder's fsync commits all, and the next
             # ones wait for nothing.
-            os.fsync(fd)
+            letting_go.sync_folder(fd)
             metadata.apply_to_folder(fd, value, self.policy, "new" in value.extra)
 
     def open_file(self, path: str) -> int:

@@ -38,11 +38,11 @@ class Destination:
         self.root = Root(client, request.root)
         if request.made:
             self.root.mark(request.made, marker_name(request.token))
-        self.client, self.nonce = client, request.nonce
+        self.client, self.nonce, self.token = client, request.nonce, request.token
         self._client, self._hashing = client, hashing
-        self._token, self._nonce, self._earlier = request.token, request.nonce, request.earlier
+        self._nonce, self._earlier = request.nonce, request.earlier
         # The key in the names of parts that no other lane knows, as in endpoint/parts.py.
-        self._private = f"{self._token}{self._nonce}{os.urandom(3).hex()}"
+        self._private = f"{self.token}{self._nonce}{os.urandom(3).hex()}"
         server = request.server
         umask = server.get("umask")
         umask = umask if isinstance(umask, int) else _UMASK
@@ -104,7 +104,7 @@ class Destination:
 
     def _part(self, path: bytes, nonce: str = "") -> bytes:
         """Return the name of this run's part of a file, or of the run with this nonce."""
-        return _beside(path, self._token + (nonce or self._nonce))
+        return _beside(path, self.token + (nonce or self._nonce))
 
     def _private_part(self, path: bytes) -> bytes:
         return _beside(path, self._private)
@@ -278,11 +278,11 @@ class Destination:
 
     async def owner(self) -> str:
         """Return the run that owns the copy; "" where none does, or there is no fence."""
-        return await Fence(self._client, self.root.full(""), self._token).owner()
+        return await Fence(self._client, self.root.full(""), self.token).owner()
 
     async def release(self, request: requests.Release) -> None:
         """Remove the fence of a copy that is complete."""
-        fence = Fence(self._client, self.root.full(""), self._token)
+        fence = Fence(self._client, self.root.full(""), self.token)
         await fence.release(self._nonce)
 
     async def unmark(self, request: requests.Unmark) -> None:

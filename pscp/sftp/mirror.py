@@ -159,7 +159,31 @@ async def _remove_one(sink: Sink, root: Root, extra: mirror.Extra) -> None:
         return
     if (status.kind, _seen(status)) != (kind, seen) or is_pscps_own(full.rpartition(b"/")[2]):
         raise mirror.not_as_listed(path)
-    await (sink.client.rmdir(full) if kind == tree.FOLDER else sink.client.remove(full))
+    try:
+        await let_go(sink.client, full, is_folder=kind == tree.FOLDER)
+    except SftpError:
+        if kind != tree.FOLDER or not await _has_removed_parts(sink, path, full):
+            raise
+        await let_go(sink.client, full, is_folder=True)
+
+
+async def let_go(client: Client, path: bytes, *, is_folder: bool = False) -> None:
+    """Remove a name that a person gave, as endpoint/letting_go.py does. Raises SftpError."""
+    await (client.rmdir(path) if is_folder else client.remove(path))
+
+
+async def _has_removed_parts(sink: Sink, folder: str, path: bytes) -> bool:
+    """Remove the parts of earlier runs of this copy from a folder that goes. Return whether there
+    were only such; raises Refusal where other copies' are left.
+    """
+    names = {name for name, _ in await list_folder(sink.client, path)}
+    if without_own(names):
+        return False
+    own = {name for name in names if mirror.is_part_of(name, sink.token)}
+    await outcomes(*[sink.client.remove(join(path, name)) for name in own])
+    if names - own:
+        raise mirror.parts_of_others(folder)
+    return True
 
 
 # --- of the source

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from pscp.endpoint import failures, moving, tree
 from pscp.endpoint.files import Changed
-from pscp.endpoint.paths import to_bytes, to_text
-from pscp.sftp import end
-from pscp.sftp.mirror import AT_ONCE
+from pscp.endpoint.paths import check, to_bytes, to_text
+from pscp.sftp import end, packets
+from pscp.sftp.mirror import AT_ONCE, let_go
 from pscp.sftp.paths import Root, join, lookup
+from pscp.sftp.sink import Sink
 from pscp.sftp.source import Source
 from pscp.sftp.tasks import gather, results
 
@@ -25,6 +26,40 @@ async def _same_place(of: end.End, request: moving.SamePlace) -> list[bool]:
         folder = moving.folder_beside(*source.where(top, path), path)
         looking.append(lookup(source.client, join(folder or b"/", to_bytes(name))))
     return [found is not None for found in await gather(*looking)]
+
+
+async def _mark(of: end.End, request: moving.Mark) -> None:
+    source = of.the_source()
+    top, path, name = request.beside
+    folder = (await _at(source, top, path)).rpartition(b"/")[0]
+    full = join(folder or b"/", check(name))
+    if request.is_made:
+        handle = await source.client.open(full, packets.FOR_WRITE | packets.CREATE, 0o600)
+        await source.client.close(handle)
+    elif await lookup(source.client, full) is not None:
+        await source.client.remove(full)
+
+
+async def _make_durable(of: end.End, request: moving.MakeDurable) -> list[object]:
+    sink = of.the_sink()
+    failed = enumerate(await results((path, _sync(sink, path)) for path in request.paths))
+    return [(place, failure) for place, failure in failed if failure is not None]
+
+
+async def _sync(sink: Sink, path: str) -> None:
+    """Bring a file to the disk, where the server can; SFTP cannot bring a folder's names there."""
+    full = await sink.root.at(path)
+    if not (await sink.client.lstat(full)).is_file:
+        return
+    await sink.client.handles.take(1)
+    try:
+        handle = await sink.client.open(full, packets.FOR_READ)
+        try:
+            await sink.client.fsync(handle)
+        finally:
+            await sink.client.close(handle)
+    finally:
+        sink.client.handles.give(1)
 
 
 async def _destination(of: end.End, request: moving.Destination) -> tuple[str, list[str]]:
@@ -45,13 +80,7 @@ async def _remove_sources(of: end.End, request: moving.RemoveSources) -> list[ob
 async def _remove(source: Source, moved: moving.Moved) -> None:
     """Remove a file of the source. Raises Changed where it is another, Refusal, SftpError."""
     kind, known = moved
-    root, rest = source.where(known.top, known.path)
-    path = root
-    if rest:
-        try:
-            path = await Root(source.client, to_text(root)).at(rest)
-        except failures.Refusal:
-            raise moving.through_a_link(known.path) from None
+    path = await _at(source, known.top, known.path)
     status = await lookup(source.client, path)
     if status is None:  # removed already, maybe by a lane that was lost then
         return
@@ -62,11 +91,22 @@ async def _remove(source: Source, moved: moving.Moved) -> None:
     )
     if not is_same:
         raise Changed()
-    await source.client.remove(path)
+    await let_go(source.client, path)
+
+
+async def _at(source: Source, top: int, path: str) -> bytes:
+    """Return where a file of the source is. Raises Refusal where that is reached through a link."""
+    root, rest = source.where(top, path)
+    try:
+        return await Root(source.client, to_text(root)).at(rest) if rest else root
+    except failures.Refusal:
+        raise moving.through_a_link(path) from None
 
 
 _ANSWERS: dict[type, end.Answer] = {
     moving.SamePlace: _same_place,
+    moving.Mark: _mark,
+    moving.MakeDurable: _make_durable,
     moving.Destination: _destination,
     moving.RemoveSources: _remove_sources,
 }

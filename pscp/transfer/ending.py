@@ -45,13 +45,16 @@ class Ending:
             mirror: deletes at the destination (--delete).
             moving: removes files of the source (--remove-source-files), once all else is done.
         """
+        is_dry = self._terms.options.dry_run
         self._finish_links(copy_now)
+        if not is_dry:  # before folders that they are in go, or get their times
+            self._discard()
         if mirror is not None:
             mirror.finish()
         if moving is not None:
             moving.check_place()
         self._finish_all(self.folders, requests.Folders, backwards=True)
-        if not self._terms.options.dry_run:
+        if not is_dry:
             self._release()
         if moving is not None:
             moving.finish()
@@ -123,9 +126,14 @@ class Ending:
 
         is_links = request is hardlinks.HardLinks
 
+        def cannot(failure: Failure) -> None:
+            self._results.doubt(each.path for each in entries)
+            self._results.failed(failure)
+
         def then(answer: object) -> None:
             rows, same = answers.items(answer) if is_links else (answer, ())
             failed = answers.places(rows)
+            self._results.doubt(entries[place].path for place, _ in failed)
             reported = {each.path for each in self._results.failures} if failed else ()
             for _, failure in failed:
                 if failure["path"] not in reported:  # a folder that could not be made, for instance
@@ -134,7 +142,7 @@ class Ending:
                 there = set(map(answers.integer, answers.items(same)))
                 self._linked(entries, {place for place, _ in failed}, there)
 
-        self._queue.add(Ask(False, request(entries), then, self._results.failed))
+        self._queue.add(Ask(False, request(entries), then, cannot))
 
     def _linked(self, entries: list[tree.Entry], failed: set[int], there: set[int]) -> None:
         """Count hard links: some failed, and some were there already."""
@@ -177,6 +185,18 @@ class Ending:
         release = requests.Release()
         self._queue.add(Ask(False, release, _ignore, self._results.failed, is_prompt=True))
         self.wait_for(self._queue.is_idle)
+        if kept := self._discard():
+            more = f" and {len(kept) - 1} more" if kept[1:] else ""
+            self._terms.reporter.note(
+                f"{self._terms.places.of(kept[0], False)}{more}: a hidden .pscp-part, left by an "
+                "earlier version's --inplace, is all there is of it; pscp --clean shows where it is"
+            )
+
+    def _discard(self) -> list[str]:
+        """Remove the parts that nobody needs, as far as they are known.
+
+        Return the paths of those that are all there is of a file.
+        """
         if not self._results.failures:
             for path in self._terms.journal.unwanted():
                 self.add_unwanted(path, list(self._terms.earlier))
@@ -191,12 +211,7 @@ class Ending:
             over = functools.partial(then, path)
             self._queue.add(Ask(False, discard, over, _ignore, is_prompt=True))
         self.wait_for(self._queue.is_idle)
-        if kept:
-            more = f" and {len(kept) - 1} more" if kept[1:] else ""
-            self._terms.reporter.note(
-                f"{self._terms.places.of(kept[0], False)}{more}: a hidden .pscp-part, left by an "
-                "earlier version's --inplace, is all there is of it; pscp --clean shows where it is"
-            )
+        return kept
 
 
 def _ignore(_: object) -> None:

@@ -16,7 +16,8 @@ from itertools import islice
 from typing import Any
 
 from pscp import filters
-from pscp.endpoint import failures, mirror, placing, source, tree
+from pscp.endpoint import failures, letting_go, mirror, placing, source, tree
+from pscp.endpoint.letting_go import Durable, is_safe_to_remove
 from pscp.endpoint.paths import to_bytes
 from pscp.transfer import answers
 from pscp.transfer.copy_terms import CopyTerms
@@ -149,12 +150,13 @@ class Mirror:
 
     def _is_refused(self) -> bool:
         """Tell why nothing is deleted, if something is wrong with the copy. Return whether so."""
-        failed = self._terms.counters.files_failed
+        failed = self._terms.counters.files_failed or self._results.failures
         if self._problem:
             self._fail(f"nothing was deleted: {self._problem}")
-        elif failed or self._results.failures:
+        elif failed:
             self._terms.reporter.note("nothing was deleted, since something failed")
-        return bool(failed or self._results.failures)
+        proof = "" if self._problem else letting_go.DIGEST  # what the source has has landed
+        return not is_safe_to_remove(Durable(proof, is_synced=not failed, is_elsewhere=True))
 
     def _fail(self, why: str) -> None:
         failure = failures.data(failures.DESTINATION, "", why)  # "": the destination itself

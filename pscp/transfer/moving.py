@@ -8,15 +8,16 @@ several copies have landed (moves.py).
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 import os
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from pscp.endpoint import failures, fence, lookup, moving, placing, requests, source, tree
 from pscp.endpoint.files import Identity
+from pscp.endpoint.letting_go import COMPARED, DIGEST, Durable, is_safe_to_remove
 from pscp.endpoint.paths import part_name, to_text
 from pscp.transfer import answers
 from pscp.transfer.copy_terms import CopyTerms
@@ -24,7 +25,8 @@ from pscp.transfer.plan import Ask, Failure, Placement, source_path
 from pscp.transfer.results import Results
 from pscp.transfer.spool import Spool, grouped_rows
 
-_MARK = "pscp-move"  # what would have the name of the part that is looked for
+# What would have the names of the parts that are looked for: at the source, at the destination.
+_MARK, _SOURCE_MARK = "pscp-move", "pscp-source"
 
 
 class Moving:
@@ -60,17 +62,17 @@ class Moving:
 
     # --- what the queue runs
 
-    def _landed(self, known: tree.Entry) -> None:
+    def _landed(self, known: tree.Entry, proof: str = DIGEST) -> None:
         if not self._terms.options.resume:  # nothing has looked whether it was there
             self._note_folder(known)
         if "linked" in known.extra:
             self._firsts[known.top, known.path] = source.identity(known)
-        row = [known.kind, source.listed(known)]
+        row = [known.kind, source.listed(known), proof]
         self._queue.write_later(lambda: self._spool.add(row))
 
     def _was_there(self, known: tree.Entry) -> None:
         self._note_folder(known)
-        self._landed(known)
+        self._landed(known, COMPARED)
 
     def _note_folder(self, known: tree.Entry) -> None:
         folder = known.top, known.path.rpartition("/")[0]
@@ -93,7 +95,8 @@ class Moving:
 
         Where it shows in the destination's root, it shows there too if both are one folder. Through
         a link or a mount a folder below may be one of the destination's too; then all in it was
-        there already. So what only the destination should have is put beside that, and looked for.
+        there already. So what only the destination should have is put beside that, and looked for;
+        and the other way round, as a union mount shows its layers' files, and gives them none.
         """
         if not self._terms.counters.verified:
             self._why_not = "nothing has verified what landed"
@@ -131,8 +134,25 @@ class Moving:
             if self._why_not:
                 return
             self._queue.put(self._mark(top, path))
-        self._queue.wait_until(self._queue.is_idle)
-        self._queue.check()
+            self._queue.put(self._mark_source(top, path))
+        self._settle()
+        if not self._why_not:
+            self._make_durable()
+
+    def _make_durable(self) -> None:
+        """Have what was at the destination already synced, as what this copy wrote has been."""
+        for group in grouped_rows(row for row in self._spool.take() if row[2] == COMPARED):
+            paths = [self._place_of(*known[:2]) for _, known, _ in group]
+            self._queue.put(self._syncing(paths))
+        self._settle()
+
+    def _syncing(self, paths: list[str]) -> Ask:
+        def then(answer: object) -> None:
+            for place, failure in answers.places(answer):
+                self._results.doubt([paths[place]])
+                self._results.failed(failure)
+
+        return Ask(False, moving.MakeDurable(paths), then, self._cannot)
 
     def _is_same(self, answer: object) -> None:
         if any(answers.items(answer)):
@@ -140,26 +160,52 @@ class Moving:
 
     def _mark(self, top: int, path: str) -> Ask:
         """Return the request that puts a part beside where a path landed; then it is looked for."""
-        folder = self._place_of(top, path).rpartition("/")[0]
-        mark = tree.Entry(tree.FILE, top, f"{folder}/{_MARK}" if folder else _MARK, 0, 0, 0, 0, {})
-        name = to_text(part_name(_MARK.encode(), self._terms.token + self._terms.nonce))
+        mark = tree.Entry(tree.FILE, top, self._beside(top, path, _MARK), 0, 0, 0, 0, {})
+        look = moving.SamePlace([(top, path, self._part_name(_MARK))])
+        looking = Ask(True, look, self._is_same, self._cannot)
+        then = self._look(looking, Ask(False, requests.Discard(mark.path, [""]), _over, _over))
+        return Ask(False, requests.Make(mark), then, self._cannot)
 
-        def over(answer: object) -> None:
-            self._is_same(answer)
-            discard()
+    def _mark_source(self, top: int, path: str) -> Ask:
+        """Return the request that puts a file beside a source; then it is looked for where that
+        landed.
+        """
+        name = self._part_name(_SOURCE_MARK)
+        make, remove = (moving.Mark((top, path, name), is_made) for is_made in (True, False))
 
-        def discard() -> None:
-            gone = requests.Discard(mark.path, [""])
-            self._queue.add(Ask(False, gone, lambda _: None, lambda _: None))
+        def is_seen(answer: object) -> None:
+            [row] = answers.items(answer)
+            self._is_same([answers.items(row)[0]])
 
         def cannot(failure: Failure) -> None:
-            self._cannot(failure)
-            discard()
+            if failure["kind"] != failures.UNSUPPORTED:  # through a link, where each file says so
+                self._results.doubt([self._beside(top, path, "").rstrip("/")])
+                self._results.failed(answers.from_source({**failure, "path": path}))
+
+        looking = Ask(False, lookup.Look([self._beside(top, path, name)]), is_seen, self._cannot)
+        return Ask(True, make, self._look(looking, Ask(True, remove, _over, self._cannot)), cannot)
+
+    def _look(self, looking: Ask, remove: Ask) -> Callable[[object], None]:
+        """Return what looks for something that was made, and then has it removed."""
 
         def then(_: object) -> None:
-            self._queue.add(Ask(True, moving.SamePlace([(top, path, name)]), over, cannot))
+            self._queue.add(replace(looking, then=over(looking.then), failed=over(looking.failed)))
 
-        return Ask(False, requests.Make(mark), then, self._cannot)
+        def over(act: Callable[[Any], None]) -> Callable[[Any], None]:
+            def both(answer: Any) -> None:
+                act(answer)
+                self._queue.add(remove)
+
+            return both
+
+        return then
+
+    def _part_name(self, name: str) -> str:
+        return to_text(part_name(name.encode(), self._terms.token + self._terms.nonce))
+
+    def _beside(self, top: int, path: str, name: str) -> str:
+        folder = self._place_of(top, path).rpartition("/")[0]
+        return f"{folder}/{name}" if folder else name
 
     def finish(self) -> None:
         """Remove at the source what has landed."""
@@ -173,22 +219,26 @@ class Moving:
 
     def _to_remove(self) -> Iterator[list[Any]]:
         """Yield what this copy has landed; of several copies, the last one what all have landed."""
-        for row in itertools.filterfalse(self._is_held, self._spool.take()):
-            why = "stays at the source: its copy is a mount, maybe of the source itself"
-            self._fail(failures.data(failures.DESTINATION, self._place_of(*row[1][:2]), why))
-        held = filter(self._is_held, self._spool.take())
+        for row in self._spool.take():
+            place, durable = self._durable(row)
+            if not durable.is_elsewhere:
+                why = "stays at the source: its copy is a mount, maybe of the source itself"
+                self._fail(failures.data(failures.DESTINATION, place, why))
+        safe = (row for row in self._spool.take() if is_safe_to_remove(self._durable(row)[1]))
         moves = self._moves
         if moves is None:
-            yield from held
-        elif moves.finish(self._terms.to, self._place, map(self._digest, held)):
+            yield from safe
+        elif moves.finish(self._terms.to, self._place, map(self._digest, safe)):
             if twins := moves.twins():
                 self._why_not = f"{twins[0]} and {twins[1]} are names of one place: name it once"
                 return
             yield from (row for row in self._spool.take() if moves.is_everywhere(self._digest(row)))
 
-    def _is_held(self, row: list[Any]) -> bool:
-        """Return whether the destination holds this itself, and does not only show it."""
-        return not self._mounted or self._place_of(*row[1][:2]) not in self._mounted
+    def _durable(self, row: list[Any]) -> tuple[str, Durable]:
+        """Return where a row's file has landed, and what is known of it there."""
+        place = self._place_of(*row[1][:2])
+        is_synced = self._results.is_durable(place)
+        return place, Durable(row[2], is_synced, is_elsewhere=place not in self._mounted)
 
     def _place_of(self, top: int, path: str) -> str:
         return self._placement.place(tree.Entry(tree.FILE, top, path, 0, 0, 0, 0, {})).entry.path
@@ -211,7 +261,7 @@ class Moving:
             if self._moves is not None:
                 self._moves.count_moved(len(rows) - len(failed))
 
-        moved = [(kind, source.Known(*known)) for kind, known in rows]
+        moved = [(kind, source.Known(*known)) for kind, known, _ in rows]
         folder = self._moves.folder if self._moves is not None else ""
         return Ask(True, moving.RemoveSources(moved, folder), then, self._results.failed)
 
@@ -220,8 +270,15 @@ class Moving:
 
     def _wait(self, ask: Ask) -> None:
         self._queue.put(ask)
+        self._settle()
+
+    def _settle(self) -> None:
         self._queue.wait_until(self._queue.is_idle)
         self._queue.check()
+
+
+def _over(_: object) -> None:
+    """Do nothing about the end of something."""
 
 
 def _folded(name: str) -> str:

@@ -23,6 +23,7 @@ _log = Log("transfer")
 # The memory for failures, some ten thousand of them. Those beyond are shown and counted, but are in
 # no Result.
 _FAILURES_BYTES = 8 * 1024 * 1024
+_DOUBTED_MOST = 50_000  # paths; with more, all is doubted
 
 _ERRORS: dict[str, type[errors.FileError]] = {
     failures.CHANGED: errors.SourceChanged,
@@ -56,6 +57,7 @@ class Results:
         # and those that an option left out. The first alone get their other names.
         self.firsts: set[str] = set()
         self.skipped_firsts: dict[str, Placed] = {}
+        self._doubted: set[str] = set()  # paths at the destination: what is there, and below
         # Called with what was at the destination already, and was verified.
         self.was_there: Callable[[tree.Entry], object] = _ignore
 
@@ -70,6 +72,18 @@ class Results:
         """Note that the file may get its other names."""
         if "linked" in entry.extra:
             self.firsts.add(entry.path)
+
+    def doubt(self, paths: Iterable[str]) -> None:
+        """Note that what is at these paths, or below, may not be durable though it has landed."""
+        self._doubted.update(paths)
+        if len(self._doubted) > _DOUBTED_MOST:
+            self._doubted = {""}
+
+    def is_durable(self, path: str) -> bool:
+        """Return whether nothing is known that puts in doubt what has landed there."""
+        while path and path not in self._doubted:
+            path = path.rpartition("/")[0]
+        return path not in self._doubted
 
     def replaces(self, path: str) -> None:
         """Note that there is a file of this name, for what is reported of the one that comes."""

@@ -216,3 +216,22 @@ def test_without_r_there_is_nothing_to_mirror(push: Way) -> None:
     make(push.source, "a")
     ran = push.command("--delete", names=["a"])
     assert ran.code == 2 and "-r or -a" in ran.err
+
+
+@pytest.mark.parametrize("token", ["0123abcd", "89abcdef"])
+def test_a_folder_that_goes_has_a_part_in_it(
+    way: Way, monkeypatch: pytest.MonkeyPatch, token: str
+) -> None:
+    """N16: exit 1 at every run, and no word of what to do. This copy's own parts go."""
+    monkeypatch.setattr("pscp.transfer.copy.Run._token", lambda run: "0123abcd")
+    is_own = token == "0123abcd"
+    make(way.source, "t/a")
+    make(way.destination, "t/sub/")
+    key = f"{token}{'1' * 8}"
+    part = way.destination / "t" / "sub" / f".x.{'0' * 16}.{key}.pscp-part"
+    part.touch()
+    result = way.copy("t", delete=True)
+    assert (result.ok, part.exists()) == (is_own, not is_own)
+    if not is_own:
+        [failure] = result.failures
+        assert failure.path == "t/sub" and "pscp --clean" in failure.message

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from compare import tree_digest
 from conftest import unavailable, until
+from core.test_letting_go import overlaid
 
 import pscp
 from e2e.test_mirror import make
@@ -172,6 +173,16 @@ def test_a_file_that_is_mounted_at_the_destination_stays(way: Way) -> None:
     assert "its copy is a mount" in result.failures[0].message
     assert files_of(way.source) == {"t/a b"}
     assert files_of(way.destination) == {"t/a b", "t/linked", "t/other"}
+
+
+def test_the_source_is_a_layer_of_the_destination(way: Way, tmp_path: Path) -> None:
+    """N9: all was "there already", and was removed from both. Over SFTP as well."""
+    make(way.source, "t/a", "t/sub/b")
+    with overlaid(way.source, way.destination, tmp_path / "layers"):
+        result = way.copy("t", remove_source_files=True)
+        assert ["the source is what lies" in each.message for each in result.failures] == [True]
+        assert files_of(way.destination) == {"t/a", "t/sub/b"}
+    assert files_of(way.source) == {"t/a", "t/sub/b"}
 
 
 @contextlib.contextmanager

@@ -42,7 +42,8 @@ KINDS = [
     *requests.OF_EITHER, *requests.OF_SOURCE, *requests.OF_SINK, *requests.OF_STREAM,
     *(kind for module in OF_MODULES for kind in module.REQUESTS),
     *lookup.REQUESTS, *hardlinks.REQUESTS, reuse.Reuse,
-    mirror.Extras, mirror.Absent, mirror.Remove, moving.SamePlace, moving.Destination,
+    mirror.Extras, mirror.Absent, mirror.Remove,
+    moving.SamePlace, moving.Mark, moving.MakeDurable, moving.Destination,
     moving.RemoveSources,
     *OF_A_COPY,
 ]  # fmt: skip

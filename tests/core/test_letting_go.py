@@ -1,0 +1,344 @@
+"""What removes something comes last: what stays is durable by then, or what would go stays.
+
+Findings N4, N8, N9, N10, N12, N13 and N16. Calls that fail are patched in this process, as both
+ends run in it. Not here: what a move removes (../e2e/test_moving.py), what a mirror deletes
+(../e2e/test_mirror.py), the rule itself (../unit/test_letting_go.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import unavailable, until
+
+from core.link import CALL, FROM, KILL, Fault
+from core.trees import LARGE_BYTES, Trees
+from pscp.endpoint import wire
+from pscp.errors import ConnectionLost
+
+OTHERS = b"another user's bytes"
+
+
+@pytest.fixture
+def fails(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path, int], None]:
+    """fails(FOLDER, ERRNO): fsync(2) of the folder fails from now on."""
+
+    def set_up(folder: Path, number: int) -> None:
+        def fsync(fd: int) -> None:
+            if folder.exists() and os.path.samestat(os.fstat(fd), folder.stat()):
+                raise OSError(number, os.strerror(number))
+
+        monkeypatch.setattr(os, "fsync", fsync)
+
+    return set_up
+
+
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The paths of what was synced."""
+    found: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda fd: found.append(os.readlink(f"/proc/self/fd/{fd}")))
+    return found
+
+
+def cut(trees: Trees, is_push: bool, **fields: Any) -> None:
+    """Run a copy that is cut short once a chunk of the large file has landed."""
+    type_ = wire.ACK if is_push else wire.DIGEST
+    wait, *faults = (Fault(0, FROM, 1, do, 0, type_) for do in (CALL, KILL))
+    faults += [Fault(number, FROM, 0, KILL) for number in range(1, 40)]
+
+    def has_landed() -> bool:
+        return any(b'["chunk"' in each.read_bytes() for each in trees.new_journals())
+
+    with pytest.raises(ConnectionLost):
+        call = partial(until, has_landed)
+        trees.copy(is_push, wait, *faults, call=call, connections=1, **fields)
+
+
+# --- N4: what cannot be synced
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC, errno.EDQUOT])
+@pytest.mark.parametrize("size", [10, LARGE_BYTES])
+def test_one_file_whose_folder_cannot_be_synced(
+    trees: Trees, is_push: bool, fails: Callable[[Path, int], None], size: int, number: int
+) -> None:
+    """N4: exit 0, and the source was removed."""
+    trees.file("one", size)
+    fails(trees.to, number)
+    result = trees.copy(is_push, remove_source_files=True)
+    assert {each.path for each in result.failures} >= {"one"}
+    assert set(trees.files()) == {"one"}
+
+
+def test_files_of_a_folder_whose_name_cannot_be_synced(
+    trees: Trees, is_push: bool, fails: Callable[[Path, int], None]
+) -> None:
+    """N4: all of them were removed at the source."""
+    for name in ("good", "d/one", "d/sub/two"):
+        trees.file(name, 10)
+    trees.to.rmdir()
+    trees.copy(is_push)
+    for name in ("d/one", "d/sub/two"):
+        (trees.to / name).unlink()
+    (trees.to / "d" / "sub").rmdir()
+    fails(trees.to / "d", errno.EIO)
+    result = trees.copy(is_push, preserve=True, remove_source_files=True)
+    assert not result.ok
+    assert set(trees.files()) == {"d/one", "d/sub/two"}
+
+
+def test_what_was_there_already_is_synced_first(
+    trees: Trees, is_push: bool, synced: list[str]
+) -> None:
+    trees.file("d/one", 10)
+    trees.copy(is_push)
+    synced.clear()
+    assert trees.copy(is_push, remove_source_files=True).ok
+    assert {str(trees.to / name) for name in ("", "d", "d/one")} <= {*synced}
+    assert not trees.files()
+
+
+def test_what_was_there_and_cannot_be_synced_stays(
+    trees: Trees, is_push: bool, fails: Callable[[Path, int], None]
+) -> None:
+    trees.file("d/one", 10)
+    trees.file("two", 10)
+    trees.copy(is_push)
+    fails(trees.to / "d", errno.EIO)
+    result = trees.copy(is_push, remove_source_files=True)
+    assert [each.path for each in result.failures] == ["d/one"]
+    assert set(trees.files()) == {"d/one"}
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EROFS])
+def test_a_file_system_that_cannot_sync_folders(
+    trees: Trees, is_push: bool, fails: Callable[[Path, int], None], number: int
+) -> None:
+    trees.file("one", 10)
+    fails(trees.to, number)
+    assert trees.copy(is_push, preserve=True, remove_source_files=True).ok
+    assert not trees.files()
+
+
+# --- N12: folders that the copy makes to copy into
+
+
+def test_the_folder_above_one_that_is_made(trees: Trees, is_push: bool, synced: list[str]) -> None:
+    """N12: DEST, and what --mkpath makes above it, were never synced as names."""
+    trees.file("one", 10)
+    trees.to = trees.to / "a" / "b"
+    assert trees.copy(is_push, mkpath=True, remove_source_files=True).ok
+    above = trees.to.parent.parent
+    assert {str(above), str(above / "a")} <= {*synced}
+
+
+# --- N8: the backup of what was first there
+
+
+@pytest.mark.parametrize("size", [10, LARGE_BYTES])
+@pytest.mark.parametrize("backup", [{"backup": True}, {"backup": True, "backup_dir": "old"}])
+def test_the_same_command_again_keeps_the_first_backup(
+    trees: Trees, is_push: bool, size: int, backup: dict[str, Any]
+) -> None:
+    """N8: with --no-resume the backup was one of the copy then."""
+    trees.file("one", size)
+    (trees.to / "one").write_bytes(b"the original")
+    for _ in range(3):
+        assert trees.copy(is_push, resume=False, **backup).ok
+    kept = trees.to / ("old/one" if "backup_dir" in backup else "one~")
+    assert kept.read_bytes() == b"the original"
+    trees.file("one", size + 1)
+    before = (trees.to / "one").read_bytes()
+    assert trees.copy(is_push, resume=False, **backup).ok
+    assert kept.read_bytes() == before
+
+
+def test_a_large_file_of_the_same_size_is_kept(trees: Trees, is_push: bool) -> None:
+    """N8: what differs in its last byte alone is another version."""
+    body = trees.file("one", LARGE_BYTES).read_bytes()
+    (trees.to / "one").write_bytes(body[:-1] + bytes([body[-1] ^ 1]))
+    assert trees.copy(is_push, resume=False, backup=True).ok
+    assert (trees.to / "one~").read_bytes()[:-1] == body[:-1]
+
+
+def test_a_backup_in_another_folder_is_synced(
+    trees: Trees, is_push: bool, synced: list[str]
+) -> None:
+    trees.file("d/one", 10)
+    (trees.to / "d").mkdir()
+    (trees.to / "d" / "one").write_bytes(b"the original")
+    assert trees.copy(is_push, backup=True, backup_dir="old").ok
+    assert {str(trees.to / name) for name in ("", "old", "old/d")} <= {*synced}
+
+
+# --- N9: a union mount of which the source is a layer
+
+
+@contextlib.contextmanager
+def overlaid(lower: Path, place: Path, work: Path) -> Iterator[None]:
+    """Show a folder in another place, with what is written there in a third one."""
+    for name in ("upper", "work"):
+        (work / name).mkdir(parents=True)
+    layers = f"lowerdir={lower},upperdir={work / 'upper'},workdir={work / 'work'}"
+    words = ["mount", "-t", "overlay", "-o", layers, "none", str(place)]
+    if os.getuid() or subprocess.run(words, capture_output=True, check=False).returncode:
+        unavailable("an overlay takes root's powers, and a file system that can be its layer")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", place], check=True)
+
+
+@pytest.mark.parametrize("resume", [True, False])
+def test_the_source_is_a_layer_of_the_destination(
+    trees: Trees, is_push: bool, resume: bool, tmp_path: Path
+) -> None:
+    """N9: all was "there already", and was removed from both."""
+    for name in ("one", "d/two"):
+        trees.file(name, 10)
+    with overlaid(trees.source, trees.to, tmp_path / "layers"):
+        result = trees.copy(is_push, remove_source_files=True, resume=resume)
+        assert [each.path for each in result.failures] == [""]
+        assert "the source is what lies at the destination" in result.failures[0].message
+        assert set(trees.arrived()) == {"one", "d/two"}
+    assert {str(path.relative_to(trees.source)) for path in trees.source.rglob("*")} == {
+        "one", "d", "d/two"
+    }  # fmt: skip
+
+
+def test_a_source_beside_which_nothing_can_be_made(
+    trees: Trees, is_push: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """N9: whether the destination shows it cannot be told, so what is in that folder stays."""
+    for name in ("d/one", "e/two"):
+        trees.file(name, 10)
+    trees.copy(is_push)
+    plain = os.open
+
+    def fails(path: Any, *words: Any, **named: Any) -> int:
+        if isinstance(path, bytes) and b"pscp-source" in path:
+            folder = os.readlink(f"/proc/self/fd/{named['dir_fd']}")
+            if folder.endswith("/d"):
+                raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+        return plain(path, *words, **named)
+
+    monkeypatch.setattr(os, "open", fails)
+    result = trees.copy(is_push, remove_source_files=True)
+    assert [each.path for each in result.failures] == ["d/one"]
+    assert set(trees.files()) == {"d/one"}
+    assert not list(trees.source.rglob(".*"))
+
+
+# --- N10 and N16: parts of an earlier run
+
+
+def test_a_part_that_nobody_needs_does_not_change_its_folders_time(
+    trees: Trees, is_push: bool
+) -> None:
+    """N10: the folder's time was that of the part's removal."""
+    trees.file("sub/large", LARGE_BYTES)
+    cut(trees, is_push, preserve=True)
+    assert trees.left()
+    trees.file("sub/large", 10)
+    os.utime(trees.source / "sub", (10**9, 10**9))
+    assert trees.copy(is_push, preserve=True).ok
+    assert (trees.to / "sub").stat().st_mtime == 10**9
+    trees.assert_copied()
+
+
+@pytest.mark.parametrize("has_journal", [True, False])
+def test_a_folder_that_goes_has_a_part_in_it(
+    trees: Trees, is_push: bool, has_journal: bool
+) -> None:
+    """N16: "Directory not empty", exit 1, at every run from then on."""
+    trees.file("sub/large", LARGE_BYTES)
+    trees.file("stays", 10)
+    cut(trees, is_push, archive=True, delete=True)
+    assert trees.left()
+    (trees.source / "sub" / "large").unlink()
+    (trees.source / "sub").rmdir()
+    for journal in () if has_journal else trees.new_journals():
+        journal.unlink()
+    result = trees.copy(is_push, archive=True, delete=True)
+    assert result.ok, result.failures
+    trees.assert_copied()
+
+
+def test_a_folder_that_goes_has_a_part_of_another_copy(trees: Trees, is_push: bool) -> None:
+    """N16: nobody was told what to do."""
+    trees.file("stays", 10)
+    part = trees.to / "sub" / ".x.0123456789abcdef.0123456789abcdef.pscp-part"
+    part.parent.mkdir()
+    part.touch()
+    [failure] = trees.copy(is_push, delete=True).failures
+    assert failure.path == "sub" and "pscp --clean" in failure.message
+    assert part.exists()
+
+
+# --- N13: others may write to the destination
+
+
+@pytest.mark.parametrize("size", [10, LARGE_BYTES])
+@pytest.mark.parametrize("there", [False, True])
+@pytest.mark.parametrize("has_tmpfile", [False, True])
+def test_a_part_that_another_user_replaces(
+    trees: Trees, is_push: bool, monkeypatch: pytest.MonkeyPatch, size: int, there: bool,
+    has_tmpfile: bool,
+) -> None:  # fmt: skip
+    """N13: his bytes were delivered, verified, with exit 0."""
+    if not has_tmpfile:
+        monkeypatch.setattr("pscp.endpoint.files._NO_NAME", 0)
+    trees.file("one", size)
+    if there:
+        (trees.to / "one").write_bytes(b"old")
+    rename, renamed = os.rename, []
+
+    def replaced_before(old: Any, new: Any, **folders: Any) -> None:
+        if new == b"one":
+            (trees.to / "his").write_bytes(OTHERS)
+            rename(trees.to / "his", trees.to / os.fsdecode(old))
+            renamed.append(old)
+        rename(old, new, **folders)
+
+    monkeypatch.setattr(os, "rename", replaced_before)
+    result = trees.copy(is_push, remove_source_files=True)
+    if not renamed:  # a file without a name is given one by link(2), which replaces nothing
+        assert has_tmpfile and not there and size == 10 and result.ok
+        return
+    [failure] = result.failures
+    assert (failure.path, failure.message) == ("one", "its part was replaced")
+    assert set(trees.files()) == {"one"}
+
+
+@pytest.mark.parametrize("kind", ["link", "hard link"])
+def test_a_link_that_another_user_replaces(
+    trees: Trees, is_push: bool, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """N13, where a name is made that has no descriptor."""
+    trees.file("first", 10)
+    if kind == "link":
+        (trees.source / "link").symlink_to("first")
+    else:
+        os.link(trees.source / "first", trees.source / "link")
+    rename = os.rename
+
+    def replaced_before(old: Any, new: Any, **folders: Any) -> None:
+        if new == b"link":
+            (trees.to / "his").symlink_to("elsewhere")
+            rename(trees.to / "his", trees.to / os.fsdecode(old))
+        rename(old, new, **folders)
+
+    monkeypatch.setattr(os, "rename", replaced_before)
+    result = trees.copy(is_push, archive=True, remove_source_files=True)
+    [failure] = result.failures
+    assert (failure.path, failure.message) == ("link", "its part was replaced")
+    assert os.path.lexists(trees.source / "link")

@@ -1,0 +1,155 @@
+"""endpoint/letting_go.py: what has to be known first, and that nothing else removes or renames.
+
+Not here: copies whose calls fail (../core/test_letting_go.py).
+"""
+
+from __future__ import annotations
+
+import ast
+import errno
+import itertools
+import os
+from pathlib import Path
+
+import pytest
+
+import pscp
+from pscp.endpoint.letting_go import COMPARED, DIGEST, Durable, is_safe_to_remove, sync_folder
+
+PACKAGE = Path(pscp.__file__).parent
+CALLS = {"unlink", "rmdir", "removedirs", "rmtree", "rename", "renames"}  # of whatever it may be
+# These are methods of lists, texts and records too: of the system, or a client that speaks SFTP
+# (whose rename() removes what is in the way where the server's does not replace it).
+ALSO, OWNERS = {"remove", "replace"}, {"os", "shutil", "client", "_client"}
+
+# Every call in the package that removes or renames: where, which, how often, and what it is that
+# goes. A new one belongs into letting_go.py, or here with its reason.
+NAMES_OF_A_PERSON = {
+    "endpoint/letting_go.py let_go": "the one removal, after is_safe_to_remove()",
+    "sftp/mirror.py let_go": "the same over SFTP",
+}
+REPLACES = {
+    "endpoint/commit.py replace": "a durable part takes the name; what had it is kept before",
+    "endpoint/backup.py _link": "the backup's name; without hard links the file itself gets it",
+    "sftp/sink.py _rename": "a synced part takes the name",
+    "sftp/sink.py _make_file": "a synced part takes the name; or the part goes",
+    "sftp/sink.py _make_link": "a link's part takes the name; or the part goes",
+    "sftp/commit.py _hard_link": "a hard link's part takes the name; what is left of the part goes",
+    "endpoint/stream_process.py close_input": "a synced stream's part takes the name",
+    "endpoint/inplace.py become": "the file becomes its own part (--inplace)",
+}
+MADE_JUST_NOW = {
+    "endpoint/linkdest.py is_made": "a link to a file that changed since it was compared",
+    "endpoint/sink.py finish_folder": "a folder that this copy made, and in which nothing landed",
+    "sftp/commit.py _is_dropped": "the same over SFTP",
+}
+PSCPS_OWN = {
+    "endpoint/commit.py unlink_private": "a part",
+    "endpoint/fence.py remove": "a fence",
+    "endpoint/leftovers.py _take": "a part or fence, for --clean",
+    "endpoint/link.py nameless": "a temporary file, which loses its name at once",
+    "endpoint/mirror.py _remove_parts": "parts of this copy in a folder that goes",
+    "endpoint/moving.py mark": "the mark beside a source",
+    "endpoint/parts.py inherit": "an earlier run's part becomes this one's",
+    "endpoint/parts.py remove": "a part",
+    "endpoint/parts.py _as_made_here": "a file made to see how files are made there",
+    "endpoint/sink.py put": "a part",
+    "endpoint/stream_process.py _drop": "a stream's part",
+    "endpoint/stream_server.py remove": "a socket and its folder",
+    "endpoint/stream_server.py __init__": "a socket's folder",
+    "sftp/commit.py discard": "parts",
+    "sftp/fence.py claim": "a fence",
+    "sftp/fence.py release": "a fence",
+    "sftp/fence.py _fill": "a fence",
+    "sftp/leftovers.py _judge": "a part or fence, for --clean",
+    "sftp/mirror.py _has_removed_parts": "parts of this copy in a folder that goes",
+    "sftp/moving.py _mark": "the mark beside a source",
+    "sftp/sink.py _open_part": "a part",
+    "sftp/sink.py finish": "a part",
+    "sftp/sink.py _is_finished": "a part",
+}
+HERE = {  # the coordinator's own files on this machine
+    "connect/persisted.py": "sockets and records of connections that are kept",
+    "connect/prompt_server.py": "a socket",
+    "connect/ssh_opener.py": "a socket",
+    "jobs/history.py": "a history that is damaged is put aside",
+    "manifests/making.py": "the signature of a manifest that is written anew",
+    "replacing.py": "a file that was asked for, written beside it first",
+    "selftest/main.py": "trees of the self-test",
+    "selftest/servers.py": "a server of the self-test",
+    "state.py": "pscp's state",
+    "transfer/journal.py": "a journal",
+    "transports/control_sockets.py": "sockets",
+    "transports/mux_server.py": "a socket",
+}
+
+
+class Finder(ast.NodeVisitor):
+    """Collects the innermost functions in which something is removed or renamed."""
+
+    def __init__(self) -> None:
+        self.found: set[str] = set()
+        self._within: list[str] = [""]
+
+    def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+        self._within.append(node.name)
+        self.generic_visit(node)
+        self._within.pop()
+
+    visit_AsyncFunctionDef = visit_FunctionDef
+
+    def visit_Attribute(self, node: ast.Attribute) -> None:
+        owner = node.value
+        name = owner.id if isinstance(owner, ast.Name) else getattr(owner, "attr", "")
+        if node.attr in CALLS or (node.attr in ALSO and name in OWNERS):
+            self.found.add(self._within[-1])
+        self.generic_visit(node)
+
+
+def removing(file: Path) -> set[str]:
+    finder = Finder()
+    finder.visit(ast.parse(file.read_text("utf-8")))
+    return finder.found
+
+
+def test_nothing_else_removes_or_renames() -> None:
+    allowed = {*NAMES_OF_A_PERSON, *REPLACES, *MADE_JUST_NOW, *PSCPS_OWN}
+    found = set()
+    for path in PACKAGE.rglob("*.py"):
+        file = path.relative_to(PACKAGE).as_posix()
+        found |= {file} & {*HERE} if file in HERE and removing(path) else set()
+        found |= set() if file in HERE else {f"{file} {name}" for name in removing(path)}
+    assert found == allowed | {*HERE}
+
+
+@pytest.mark.parametrize("proof", [DIGEST, COMPARED])
+def test_what_is_verified_synced_and_elsewhere_may_go(proof: str) -> None:
+    assert is_safe_to_remove(Durable(proof, is_synced=True, is_elsewhere=True))
+
+
+def test_anything_less_keeps_it() -> None:
+    good = Durable(DIGEST, is_synced=True, is_elsewhere=True)
+    for proof, lacks in itertools.product(("", DIGEST, "size"), [["is_synced"], ["is_elsewhere"]]):
+        assert not is_safe_to_remove(good._replace(proof=proof, **dict.fromkeys(lacks, False)))
+    assert not is_safe_to_remove(good._replace(proof=""))
+
+
+@pytest.mark.parametrize(
+    ("name", "is_passed"),
+    [("EINVAL", True), ("ENOTSUP", True), ("EBADF", True), ("EROFS", True),
+     ("EIO", False), ("ENOSPC", False), ("EDQUOT", False), ("ESTALE", False), ("EACCES", False)],
+)  # fmt: skip
+def test_only_that_folders_cannot_be_synced_is_let_pass(
+    monkeypatch: pytest.MonkeyPatch, name: str, is_passed: bool
+) -> None:
+    """N4: every error was."""
+
+    def fsync(fd: int) -> None:
+        raise OSError(getattr(errno, name), name)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    if is_passed:
+        sync_folder(0)
+    else:
+        with pytest.raises(OSError, match=name):
+            sync_folder(0)
