@@ -65,6 +65,8 @@ _COMPRESSION = 6  # 9 takes twice the time, for 200 bytes
 
 _QUOTES = b'"""'
 _ATTRIBUTE_TYPE = re.compile(rb"^( +self\.\w+): [^=]+(?= =)")
+# Of a parameter, in a definition that is one line: a name alone.
+_PARAMETER_TYPE = re.compile(rb'(?<=\w): (?:"[\w.]+"|[\w.]+)(?= = |, |$)')
 _bundling = threading.Lock()  # of several copies that begin at once one makes the bundle
 
 
@@ -138,5 +140,7 @@ def _text(module: str) -> bytes:
             code, returns, _ = line.partition(b"  # ")[0].partition(b") -> ")
             if words.startswith(b"self."):
                 code = _ATTRIBUTE_TYPE.sub(rb"\1", code)
+            elif returns and b"lambda" not in code:  # a definition
+                code = _PARAMETER_TYPE.sub(b"", code)
             kept.append(code + b"):" if returns else code)
     return b"\n".join(kept)

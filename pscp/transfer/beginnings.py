@@ -95,9 +95,7 @@ def sink_request(
 
     With `has_old` something is there already, to take what is the same from. With `lists` whole
     folders are compared by listings. `base` is DEST below the root, where it is not the root, and
-    `made` the folder there that this copy makes as its source.
-
-    Without a nonce the sink changes nothing.
+    `made` the folder there that this copy makes as its source. Without a nonce nothing is changed.
     """
     links = bool(options.link_dest)
     looks = has_old or links or options.existing or options.relative or options.remove_source_files
