@@ -18,8 +18,9 @@ def meaning(text: bytes) -> str:
             node.test, node.body = ast.Constant(0), []
         if isinstance(node, ast.FunctionDef):
             node.returns = None
-            for argument in (*node.args.args, *node.args.kwonlyargs):
-                argument.annotation = None
+            for argument in ast.walk(node.args):
+                if isinstance(argument, ast.arg):
+                    argument.annotation = None
             for place, step in enumerate(node.body):
                 if isinstance(step, ast.AnnAssign) and step.value is not None:
                     node.body[place] = ast.Assign([step.target], step.value)
