@@ -8,8 +8,8 @@ where. Each line is JSON:
     ["chunk", number, offset, length, digest]                   one of its chunks landed
     ["done", number]                                            the file has its final name
 
-A last line that was cut short is ignored, and so are lines of other versions. A journal is not believed: what it says landed is hashed
-again at the sink. It is deleted when the copy ends well.
+A last line that was cut short is ignored, and so is one of another version. A journal is not
+believed: what it says landed is hashed again at the sink. It is deleted when the copy ends well.
 
 Not here: what is done with a landed chunk (coordinator.py).
 """

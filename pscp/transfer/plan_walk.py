@@ -124,6 +124,7 @@ class PlanWalk(threading.Thread):
             for begin in range(0, len(wanted), QUESTION_ITEMS):
                 found += self._ask_above(wanted[begin : begin + QUESTION_ITEMS])
         for path, entry in zip(folders, found, strict=True):
+            self._copy.ending.swept.add([path])
             if entry.kind == tree.FOLDER:
                 self._look_up(self._changed(Placed(entry, entry._replace(path=path))))
             else:
@@ -231,7 +232,9 @@ class PlanWalk(threading.Thread):
             return
         if self._unless_refused(entry, lambda _: self._check_name(item)) is None:
             return
-        if entry.kind != tree.FOLDER:
+        if entry.kind == tree.FOLDER:
+            self._copy.ending.swept.add([item.entry.path])
+        else:
             self._terms.counters.add(files_total=1)
         if entry.kind == tree.HARDLINK and not self._looks_at_links:
             self._copy.ending.links.add(item.entry)
