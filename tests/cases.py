@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from tree_data import FILE, Node, Tree
+from tree_data import Node, Tree
 
 OWN = (b".pscp-part", b".pscp-run", b".pscp-mark")  # what names of pscp's own end in
 FACTS = frozenset({"mode", "mtime_ns", "owner"})
@@ -100,7 +100,7 @@ class Verdict:
             elif path in source and source[path].what != node.what:
                 yield f"source {path!r} was changed"
         yield from (f"source {path!r} is new" for path in source.keys() - case.source.keys())
-        if case.has("archive") and not case.over_sftp:
+        if case.has("archive") and not case.has("copy_links") and not case.over_sftp:
             yield from self._unlinked(case, there)
         if code == 0:
             yield from check_clean({*there, *source})
@@ -109,14 +109,10 @@ class Verdict:
         """Names of one file that are not those of one file afterwards, though all were taken."""
         seen: dict[int, bytes] = {}
         for path, at in sorted(self.places.items()):
-            node = case.source[at]
-            if (
-                node.kind == FILE
-                and path in there
-                and self.outcomes.get(path, set()) <= {"copied", "unchanged", "linked"}
-            ):
-                first = seen.setdefault(node.inode or id(node), path)
-                if there[first].inode != there[path].inode:
+            inode = case.source[at].inode
+            if inode and path in there and "skipped" not in self.outcomes.get(path, ()):
+                first = seen.setdefault(inode, path)
+                if path != first and not 0 != there[first].inode == there[path].inode:
                     yield f"destination {path!r} is no hard link to {first!r}"
 
 

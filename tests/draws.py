@@ -18,7 +18,8 @@ NAMES = (
 FOLDERS = (b"d", b"d 2", b"e\n", b"-e")
 SIZES = (0, 1, 40, 40, 40, 5000, 131_072, 131_073, 400_000)
 MODES = (0o644, 0o600, 0o755, 0o440)
-NOW_S = 1_700_000_000
+LATELY_S, LONG_AGO_S = 1_700_000_000, 1_000_000_000
+TEN_YEARS_S = 10 * 365 * 86_400
 SECOND_NS = 10**9
 SAMPLES: Mapping[str, tuple[Any, ...]] = {
     "preserve": (True,),
@@ -37,8 +38,8 @@ SAMPLES: Mapping[str, tuple[Any, ...]] = {
     "files_from": (True,),  # what is listed is drawn with the trees
     "min_size_bytes": (41,),
     "max_size_bytes": (5000,),
-    "min_age_s": (86_400 * 365,),
-    "max_age_s": (86_400 * 365 * 50,),
+    "min_age_s": (TEN_YEARS_S,),
+    "max_age_s": (TEN_YEARS_S,),
     "update": (True,),
     "existing": (True,),
     "ignore_existing": (True,),
@@ -59,7 +60,7 @@ SAMPLES: Mapping[str, tuple[Any, ...]] = {
     "transfer_test": (True,),
     "resume": (False,),
     "manifest": (True,),  # in a file of the case's own
-    "chunk_bytes": (65_536,),
+    "chunk_bytes": (262_144,),
 }
 # Until pscp has a table of its own for pairs: what the parser refuses, from its words.
 APART = (
@@ -132,7 +133,8 @@ def _add(rng: random.Random, tree: dict[bytes, Made], path: bytes) -> None:
 
 
 def _time(rng: random.Random) -> int:
-    return (NOW_S - 86_400 + rng.randrange(3)) * SECOND_NS + rng.choice((0, 123_456_789))
+    when_s = rng.choice((LATELY_S, LATELY_S, LATELY_S, LONG_AGO_S)) + rng.randrange(3)
+    return when_s * SECOND_NS + rng.choice((0, 123_456_789))
 
 
 def _folder(rng: random.Random) -> Made:

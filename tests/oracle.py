@@ -167,7 +167,7 @@ class _Walk:
         has_old = old is not None and (case.has("ignore_existing") or self._is_newer(node, old))
         if has_old if old else case.has("existing"):
             if node.kind != FOLDER:
-                verdict.outcomes[to] = {"skipped"}
+                verdict.outcomes[to] = {"skipped", "unchanged"}
             elif old:
                 verdict.there[to] = Expected((old,))
             return
@@ -176,14 +176,17 @@ class _Walk:
         expected = self._as_copied(node, old, known)
         self.differs |= old is None or (not known and node.kind != FOLDER)
         if node.kind != FOLDER:
-            verdict.outcomes[to] = {known} if known == "unchanged" else set(TAKEN)
+            verdict.outcomes[to] = TAKEN
             if old and not (known == "unchanged" and case.options.get("resume", True)):
                 self._back_up(to, old, is_sure=not known and old.what != node.what)
         verdict.there[to] = expected
 
     def _is_newer(self, node: Node, old: Node) -> bool:
+        """Does --update leave it out? As with rsync a file of that time, of another size, goes."""
         unit = self.case.unit_ns
-        return bool(self.case.has("update")) and old.mtime_ns // unit >= node.mtime_ns // unit
+        times = [each.mtime_ns // unit for each in (node, old)]
+        is_newer = times[1] > times[0] or (times[0] == times[1] and node.size == old.size)
+        return bool(self.case.has("update")) and node.kind == old.kind == FILE and is_newer
 
     def _known(self, node: Node, old: Node) -> str:
         """Return "unchanged" if what is there stays unread, "same" if it is equal, else ""."""
@@ -219,7 +222,8 @@ class _Walk:
         suffix = (case.options.get("suffix") or ("" if folder else "~")).encode()
         below = to[len(self.root) :].lstrip(b"/")
         path = (join(join(self.root, folder), below) if folder else to) + suffix
-        self._make_above(path)
+        if is_sure:
+            self._make_above(path)
         nodes = (old,) if is_sure else (old, case.there.get(path))
         self.verdict.there[path] = Expected(nodes, FACTS if is_sure else frozenset())
 

@@ -75,7 +75,7 @@ def scan(root: bytes) -> dict[bytes, Node]:
         full = os.path.join(root, path) if path else root
         status = os.lstat(full)
         kind, data = _content(full, status)
-        inode = status.st_ino if status.st_nlink > 1 or kind != FOLDER else 0
+        inode = status.st_ino if status.st_nlink > 1 and kind == FILE else 0
         owner = (status.st_uid, status.st_gid)
         mode, size = stat.S_IMODE(status.st_mode), status.st_size
         found[path] = Node(kind, data, size, mode, status.st_mtime_ns, inode, owner)
