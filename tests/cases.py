@@ -29,6 +29,7 @@ class Case:
     listed: Sequence[bytes] = ()  # the lines of --files-from
     now_ns: int = 0
     umask: int = 0o022
+    first: Tree | None = None  # what lay there before the first run, if this is not the first
     over_sftp: bool = False  # times are whole seconds; a pull makes no hard links
 
     def has(self, name: str) -> Any:

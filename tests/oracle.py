@@ -50,7 +50,8 @@ def permitted(case: Case, source: Tree, there: Tree, ever: Sequence[Tree]) -> It
     """
     whole: dict[bytes, set[tuple[str, bytes]]] = {}
     for version in ever:
-        for to, at in judge(replace(case, source=version)).places.items():
+        case = replace(case, source=version)
+        for to, at in judge(case).places.items():
             found = real(version, at) if case.follows else at
             whole.setdefault(to, set()).add(version[at if found is None else found].what)
     olds = {node.what for node in case.there.values()} if case.has("backup") else set()
@@ -81,6 +82,7 @@ class _Walk:
         self.case, self.verdict = case, verdict
         self.left_out: set[bytes] = set()
         self.folders: dict[bytes, bytes] = {}  # that a mirror is of -> their path for patterns
+        self.through: set[bytes] = set()  # what was reached through a link
         self.differs = False
         self.root = case.to.rstrip(b"/")
 
@@ -89,21 +91,24 @@ class _Walk:
         is_into = case.to.endswith(b"/") or len(case.sources) > 1
         if case.listed or case.has("relative"):
             self._make_above(join(self.root, b"x"))
-            is_deep = case.options.get("recursive") or (not case.listed and case.has("archive"))
+            is_deep = case.has("recursive") and not (case.listed and case.has("archive"))
             for path in case.listed or case.sources:
                 base = case.sources[0].removesuffix(b"/.") if case.listed else b""
                 ends = case.has("archive") and path.endswith(b"/")
                 self._whole_path(base, path.strip(b"/"), bool(is_deep or ends))
             return
-        if posixpath.dirname(self.root) not in case.there and not case.has("mkpath"):
+        first = case.there if case.first is None else case.first
+        if posixpath.dirname(self.root) not in first and not case.has("mkpath"):
             self.verdict.fails.add(self.root)
             return
         if is_into:
             self._make_above(join(self.root, b"x"))
-        old = case.there.get(self.root)
+        old = first.get(self.root)
         for source in case.sources:
             at, name = posixpath.normpath(source), posixpath.basename(source)
-            if name == b".":
+            if at not in case.source and at != b".":
+                self.verdict.fails.add(join(self.root, name))
+            elif name == b".":
                 self._entry(b"" if at == b"." else at, self.root, b"", True)
             else:
                 is_in = is_into or (old is not None and old.kind == FOLDER)
@@ -135,6 +140,8 @@ class _Walk:
         lead = real(case.source, at) if case.follows else at
         found = None if lead is None else case.source[lead]
         is_folder = found is not None and found.kind == FOLDER
+        if lead != at or posixpath.dirname(to) in self.through:
+            self.through.add(to)
         if name and not is_kept(case.has("filters") or (), name, is_folder):
             self.left_out.add(to)
         elif found is None or lead is None or found.kind == SPECIAL or lead in above:
@@ -173,7 +180,7 @@ class _Walk:
             return
         self._make_above(to)
         known = self._known(node, old) if old and node.kind != FOLDER else ""
-        expected = self._as_copied(node, old, known)
+        expected = self._as_copied(to, node, old, known)
         self.differs |= old is None or (not known and node.kind != FOLDER)
         if node.kind != FOLDER:
             verdict.outcomes[to] = TAKEN
@@ -183,10 +190,10 @@ class _Walk:
 
     def _is_newer(self, node: Node, old: Node) -> bool:
         """Does --update leave it out? As with rsync a file of that time, of another size, goes."""
-        unit = self.case.unit_ns
-        times = [each.mtime_ns // unit for each in (node, old)]
-        is_newer = times[1] > times[0] or (times[0] == times[1] and node.size == old.size)
-        return bool(self.case.has("update")) and node.kind == old.kind == FILE and is_newer
+        case, ages = self.case, [each.mtime_ns // self.case.unit_ns for each in (node, old)]
+        is_alike = ages[0] == ages[1] and node.size == old.size and not case.has("preserve")
+        is_newer = ages[1] > ages[0] or is_alike
+        return bool(case.has("update")) and node.kind == old.kind == FILE and is_newer
 
     def _known(self, node: Node, old: Node) -> str:
         """Return "unchanged" if what is there stays unread, "same" if it is equal, else ""."""
@@ -198,7 +205,7 @@ class _Walk:
             return "unchanged"
         return "same" if node.what == old.what else ""
 
-    def _as_copied(self, node: Node, old: Node | None, known: str) -> Expected:
+    def _as_copied(self, to: bytes, node: Node, old: Node | None, known: str) -> Expected:
         case, keeps = self.case, self.case.has("preserve")
         mode = change_mode(case.has("chmod") or "", node.mode, node.kind == FOLDER, case.umask)
         if not keeps:
@@ -206,7 +213,8 @@ class _Walk:
             mode = old.mode if old and is_kept else mode & ~case.umask & 0o777
         facts = {"mode"} | ({"mtime_ns"} if keeps else set())
         facts |= {"owner"} if case.has("archive") and not case.has("chown") else set()
-        facts = facts & {"owner"} if node.kind == LINK else facts
+        if node.kind == LINK or (to == self.root and not old and not keeps):
+            facts &= {"owner"}  # a DEST that is made may have any mode
         nodes = [node._replace(mode=mode)]
         is_doubted = not case.options.get("resume", True) or case.has("manifest")
         if old and known == "unchanged":
@@ -263,10 +271,10 @@ class _Walk:
 
     def remove_sources(self) -> None:
         """Remove what has landed; what was reached through a link may stay."""
-        case, verdict = self.case, self.verdict
+        verdict = self.verdict
         for to, outcome in verdict.outcomes.items():
             at = verdict.places[to]
-            is_through = case.follows and real(case.source, at) != at
+            is_through = to in self.through
             if outcome <= TAKEN:
                 verdict.leaves[at] = None if is_through else True
             if is_through:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from pscp.selftest.servers import SshdServer
 
+LATE = Path(__file__).parents[1] / "faults" / "far_end.py"
 QUICK_LOGINS = ("KexAlgorithms curve25519-sha256,curve25519-sha256@libssh.org",)
 
 
@@ -43,7 +44,9 @@ def sshd(home: Path) -> Iterator[SshdServer]:
     """A private sshd; what its agents are run with comes from far/environment, if it is there."""
     script = home / "far" / "python3"
     extra = home / "far" / "environment"
-    script.write_text(f'#!/bin/sh\n[ -f "{extra}" ] && . "{extra}"\nexec "{sys.executable}" "$@"\n')
+    late = f'exec "{sys.executable}" -I -S "{LATE}" "$SOAK_LATE" "{sys.executable}" "$@"'
+    lines = (f'[ -f "{extra}" ] && . "{extra}"', f'[ -n "$SOAK_LATE" ] && {late}')
+    script.write_text("\n".join(("#!/bin/sh", *lines, f'exec "{sys.executable}" "$@"\n')))
     script.chmod(0o755)
     path = f"{home}/far:/usr/local/bin:/usr/bin:/bin"
     environment = {"HOME": str(home / "far"), "PATH": path, "TMPDIR": str(home / "tmp")}
