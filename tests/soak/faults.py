@@ -43,6 +43,12 @@ def library() -> Path | None:
     return made if made.exists() else None
 
 
+def possible() -> list[str]:
+    """Return the kinds that this machine can have: some need root, and some a compiler."""
+    kinds = [kind for kind in KINDS if shutil.which("cc") or not kind.startswith("a call")]
+    return [kind for kind in kinds if os.geteuid() == 0 or kind != "full disk"]
+
+
 def rule(rng: random.Random, folder: bytes) -> dict[str, str]:
     """Draw the environment of a program of which some calls fail."""
     call, number = rng.choice(CALLS), rng.choice(ERRNOS)

@@ -113,7 +113,9 @@ def one_pair(trial: Trial, pair: Pair, session: Any, server: Any) -> tuple[str, 
         is_right = bool(must_refuse) and code == 2
         return ("refused", []) if is_right else ("bad", [f"exit code {code}", must_refuse, said])
     wrong = trial.wrong(code, said)
-    return ("bad", [*wrong, said]) if wrong else ("ok", [])
+    if wrong:
+        return "bad", [*wrong, said]
+    return ("known" if trial.has_known else "ok"), []
 
 
 def _late(*_: object) -> None:

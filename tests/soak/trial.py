@@ -74,6 +74,7 @@ class Trial:
         self.source, self.there = (os.fsencode(home / name) for name in ("source", "there"))
         self.rng = random.Random(seed)
         self.ever: list[dict[bytes, Node]] = []
+        self.has_known = False
 
     def draw(self, history: str | None = None, has_oddities: bool = True) -> None:
         """Make the trees; the clock is the machine's, and files are older than that."""
@@ -222,6 +223,7 @@ class Trial:
         source, there = scan(self.source), scan(self.there)
         found = list(verdict.complaints(self.case, source, there, code))
         found += ["a traceback"] if "Traceback" in said else []
+        self.has_known = any(map(self.is_known, found))
         return [each for each in found if not self.is_known(each)]
 
     def is_known(self, complaint: str) -> bool:
