@@ -6,7 +6,9 @@ Read next: ../oracle.py.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import json
 import os
 import random
 import re
@@ -27,6 +29,7 @@ from pscp.errors import PscpError
 
 LIMIT_S = 90.0  # a copy of some files that has not ended by then never does
 PSCP = (sys.executable, "-m", "pscp")
+RUN = (sys.executable, "-c", "from pscp.cli.start import pscp_run; pscp_run()")
 WORDS = {
     "min_size_bytes": "--min-size", "max_size_bytes": "--max-size", "min_age_s": "--min-age",
     "max_age_s": "--max-age", "chunk_bytes": "--chunk-size",
@@ -49,7 +52,7 @@ KNOWN: list[tuple[set[str], str, str]] = [
 class Way:
     """From where to where, and over what."""
 
-    direction: str = "push"  # pull, or far: from host to host
+    direction: str = "push"  # pull; far: from host to host; fan, job: to two places
     transport: str = "openssh"
     remote: str = "agent"
     plane: str = "auto"
@@ -75,6 +78,7 @@ class Trial:
         self.rng = random.Random(seed)
         self.ever: list[dict[bytes, Node]] = []
         self.has_known = False
+        self.twin = self
 
     def draw(self, history: str | None = None, has_oddities: bool = True) -> None:
         """Make the trees; the clock is the machine's, and files are older than that."""
@@ -111,8 +115,7 @@ class Trial:
 
     def note_source(self) -> None:
         """Take in what the source holds now."""
-        self.now = scan(self.source)
-        self.ever.append(self.now)
+        self.ever.append(scan(self.source))
 
     def tick(self) -> int:
         """Return a time for a file that is new, later than all others."""
@@ -122,7 +125,7 @@ class Trial:
     def go_on(self) -> None:
         """Take what lies there now for what the next run finds."""
         self.before = {path: node for path, node in scan(self.there).items() if not is_own(path)}
-        self.ever = []
+        self.ever.clear()
         self.note_source()
 
     @property
@@ -132,6 +135,20 @@ class Trial:
             now_ns=time.time_ns(), first=self.first, over_sftp=self.way.remote == "sftp",
         )  # fmt: skip
 
+    def with_twin(self) -> list[Trial]:
+        """Return this one, and where there are two destinations one for the other."""
+        if self.way.direction not in ("fan", "job"):
+            return [self]
+        self.twin = copy.copy(self)  # sharing the versions of the source
+        self.twin.there = self.there + b"2"
+        subprocess.run(["cp", "-a", self.there, self.twin.there], check=True)
+        return [self, self.twin]
+
+    @property
+    def now(self) -> dict[bytes, Node]:
+        """The source as it was seen last."""
+        return self.ever[-1]
+
     @property
     def is_made_up(self) -> bool:
         return bool(self.given.get("transfer_test"))
@@ -140,7 +157,7 @@ class Trial:
 
     def locations(self, host: str) -> tuple[list[str], str]:
         here, far = "", f"{host}:"
-        source_at = here if self.way.direction == "push" else far
+        source_at = far if self.way.direction in ("pull", "far") else here
         there_at = here if self.way.direction == "pull" else far
         middle = "/./" if self.given.get("relative") else "/"
         base, to = os.fsdecode(self.source), os.fsdecode(os.path.join(self.there, self.to))
@@ -176,7 +193,22 @@ class Trial:
     def argv(self, server: Any) -> list[str]:
         sources, to = self.locations(server.host)
         fixed = ["-F", server.ssh_config, "-B", *self.way.words()]
-        return [*PSCP, *fixed, *self.words(), "--", *sources, to]
+        if self.way.direction == "job":
+            return self._job(server, sources, [to, self.twin.locations(server.host)[1]])
+        more = []
+        if self.way.direction == "fan":
+            fixed, more = [*fixed, "--fan-out"], [self.twin.locations(server.host)[1]]
+        return [*PSCP, *fixed, *self.words(), "--", *sources, to, *more]
+
+    def _job(self, server: Any, sources: list[str], to: list[str]) -> list[str]:
+        """The same as a job of pscp-run."""
+        keys: dict[str, Any] = {"sources": sources, "destinations": to, "config": server.ssh_config}
+        for word in self.words():
+            name, _, value = word.removeprefix("--").partition("=")
+            keys[name] = [*keys.get(name, ()), value] if name in ("exclude",) else value or True
+        lines = [f"{name} = {json.dumps(value)}" for name, value in keys.items()]
+        (self.home / "jobs.toml").write_text("[job.drawn]\n" + "\n".join(lines) + "\n")
+        return [*RUN, "--config", str(self.home / "jobs.toml")]
 
     def by_command(self, server: Any) -> tuple[int, str]:
         """Run it; returns its exit code and what it said, and -1 if it never ends."""

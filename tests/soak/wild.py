@@ -19,10 +19,12 @@ import secrets
 import shutil
 import subprocess
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import draws
+import oracle
 
 from pscp.processes import descendants
 from soak import faults
@@ -35,9 +37,13 @@ WAYS = (
     Way("push", remote="sftp"), Way("pull", remote="sftp"), Way("push", remote="sftp", lanes=2),
     Way("push", plane="tls", lanes=2), Way("pull", plane="plain"), Way("push", plane="plain"),
     Way("pull", plane="tls", lanes=2), Way("far", plane="tls"), Way("far", remote="sftp"),
+    Way("fan"), Way("fan", plane="plain"), Way("job"), Way("job"),
 )  # fmt: skip
 # Refused there, or (update) not to be told apart within a second.
 NOT_OVER_SFTP = {"update", "backup", "link_dest", "one_file_system", "transfer_test", "chown"}
+# What a job has no words for, and what both destinations decide together.
+NOT_OF_TWO = {"remove_source_files", "manifest", "dry_run", "check", "transfer_test", "filters",
+              "files_from", "relative", "resume"}  # fmt: skip
 CUT = (1, 3, 4, 130, 143, -2, -9, -15)  # exit codes of runs that were disturbed
 ENDING_S = 30.0
 
@@ -53,6 +59,14 @@ class Tally:
     )
 
 
+def is_fit(way: Way, given: Mapping[str, Any]) -> bool:
+    """Does this way take these options?"""
+    not_here = NOT_OVER_SFTP if way.remote == "sftp" else set()
+    if way.direction in ("fan", "job"):
+        not_here = NOT_OF_TWO
+    return not not_here & given.keys() and not (way.direction == "far" and "files_from" in given)
+
+
 class Case:
     """One of them."""
 
@@ -60,10 +74,8 @@ class Case:
         rng = random.Random(seed)
         self.home, self.server, self.tally = home, server, tally
         way, given = rng.choice(WAYS), draws.options(rng)
-        while way.remote == "sftp" and NOT_OVER_SFTP & given.keys():
+        while not is_fit(way, given):
             given = draws.options(rng)
-        if way.direction == "far":
-            given.pop("files_from", None)
         self.kinds = [rng.choice(faults.possible()) for _ in range(rng.choice((0, 1, 1, 2, 3)))]
         self.trial = Trial(home, way, given, seed)
         # Most are held back, so that a fault finds them under way.
@@ -79,6 +91,7 @@ class Case:
                 stack.enter_context(faults.disk(trial.there))
             stack.callback(shutil.rmtree, trial.home, ignore_errors=True)
             trial.draw(has_oddities=trial.rng.random() < 0.2)
+            self.trials = trial.with_twin()
             for kind in self.kinds:
                 if wrong := self._disturbed(kind):
                     return wrong
@@ -95,9 +108,9 @@ class Case:
                 name: value for name, value in draws.options(trial.rng).items() if name not in kept
             }
             given |= {name: trial.given[name] for name in kept & trial.given.keys()}
-            is_fit = trial.way.remote != "sftp" or not NOT_OVER_SFTP & given.keys()
-            if is_fit and not draws.refusal(given):
-                trial.given = given
+            if is_fit(trial.way, given) and not draws.refusal(given):
+                for each in self.trials:
+                    each.given = given
                 return
 
     def _disturbed(self, kind: str) -> list[str]:
@@ -114,16 +127,22 @@ class Case:
         wrong += ["a traceback"] if is_traced else []
         if kind == "the source changes":
             trial.note_source()
-        wrong += trial.wrong_after_cut()
-        if code == 0 and kind != "the source changes":
-            wrong += trial.wrong(code, said)
-        trial.go_on()
+        for each in self.trials:
+            wrong += each.wrong_after_cut()
+            if code == 0 and kind != "the source changes":
+                wrong += each.wrong(code, said)
+        for each in self.trials:
+            each.go_on()
         return [f"{kind}: {each}" for each in wrong]
 
     def _undisturbed(self) -> list[str]:
         code, said = self._command("", {})
         self.tally.runs["none", "went well" if code == 0 else "failed as it had to"] += 1
-        wrong = self.trial.wrong(code, said)
+        codes = set[int]().union(*(oracle.judge(each.case).codes for each in self.trials))
+        wrong = [] if code in codes else [f"exit code {code}, not one of {sorted(codes)}"]
+        for each in self.trials:
+            own = oracle.judge(each.case).codes
+            wrong += each.wrong(code if code in own else min(own), said)
         return wrong + (["agents remain"] if self._agents_remain() else [])
 
     def _command(self, kind: str, environment: dict[str, str]) -> tuple[int, str]:
@@ -149,6 +168,8 @@ class Case:
 
     def argv(self, is_slow: bool) -> list[str]:
         argv, at = self.trial.argv(self.server), len(PSCP)
+        if self.trial.way.direction == "job":
+            return argv
         return [*argv[:at], *(self.limit if is_slow else []), *argv[at:]]
 
     def _agents_remain(self) -> bool:
