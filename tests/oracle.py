@@ -184,7 +184,8 @@ class _Walk:
         self.differs |= old is None or (not known and node.kind != FOLDER)
         if node.kind != FOLDER:
             verdict.outcomes[to] = TAKEN
-            if old and not (known == "unchanged" and case.options.get("resume", True)):
+            is_sure = known == "unchanged" and not self._other_names(node)
+            if old and not (is_sure and case.options.get("resume", True)):
                 self._back_up(to, old, is_sure=not known and old.what != node.what)
         verdict.there[to] = expected
 
@@ -218,9 +219,16 @@ class _Walk:
         nodes = [node._replace(mode=mode)]
         is_doubted = not case.options.get("resume", True) or case.has("manifest")
         if old and known == "unchanged":
-            unread = nodes[0]._replace(data=old.data)
-            nodes = [unread, nodes[0]] if is_doubted else [unread]
+            others = self._other_names(node) if case.has("archive") else []
+            unread = [nodes[0]._replace(data=each.data) for each in (old, *others)]
+            nodes = unread + (nodes if is_doubted or others else [])
         return Expected(tuple(nodes), frozenset(facts))
+
+    def _other_names(self, node: Node) -> list[Node]:
+        """What lies at the other names of a file, which becomes one file again with -a."""
+        names = ((to, self.case.source[at].inode) for to, at in self.verdict.places.items())
+        same = [to for to, inode in names if node.inode and inode == node.inode]
+        return [self.case.there[to] for to in same if to in self.case.there]
 
     def _back_up(self, to: bytes, old: Node, is_sure: bool) -> None:
         case = self.case

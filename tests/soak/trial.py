@@ -39,6 +39,7 @@ WORDS = {
 KNOWN: list[tuple[set[str], str, str]] = [
     ({"link_dest"}, r": mode \d+, not \d+$", "without -p a link takes another mode than its copy"),
     ({"link_dest", "size_only"}, "not \\('file'", "a link is of DIR's file, whatever is in it"),
+    ({"sftp"}, r"pscp-part", "N6: private parts of small files stay after a kill"),
     ({"transfer_test", "existing"}, "", "-t --existing asks a sink that is none: exit code 4"),
     ({"transfer_test", "relative"}, "", "-t -R asks a sink that is none: exit code 4"),
     ({"size_only", "strong"}, "", "-s says nothing of what --size-only took for the same"),
@@ -261,7 +262,7 @@ class Trial:
     def is_known(self, complaint: str) -> bool:
         """Is it a defect that has been told and is being mended?"""
         return any(
-            names <= self.given.keys() and re.search(pattern, complaint)
+            names <= {*self.given, self.way.remote} and re.search(pattern, complaint)
             for names, pattern, _ in KNOWN
         )
 
