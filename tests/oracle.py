@@ -30,6 +30,11 @@ def judge(case: Case) -> Verdict:
     before = dict(verdict.there)
     walk = _Walk(case, verdict)
     walk.run()
+    if case.has("archive"):  # a name of a file that could not be copied cannot be linked to it
+        failed = {case.source[at].inode for at in walk.failed.values()} - {0}
+        verdict.fails |= {
+            to for to, at in verdict.places.items() if case.source[at].inode in failed
+        }
     if case.has("delete"):
         walk.mirror()
     verdict.codes = {1} if verdict.fails else verdict.codes
@@ -83,6 +88,7 @@ class _Walk:
         self.left_out: set[bytes] = set()
         self.folders: dict[bytes, bytes] = {}  # that a mirror is of -> their path for patterns
         self.through: set[bytes] = set()  # what was reached through a link
+        self.failed: dict[bytes, bytes] = {}  # what stands in the way of what
         self.differs = False
         self.root = case.to.rstrip(b"/")
 
@@ -152,6 +158,7 @@ class _Walk:
             is_folder and is_deep and not case.has("recursive")
         ):
             self.verdict.fails.add(to)
+            self.failed[to] = lead
         else:
             self.verdict.places[to] = at
             self._take(to, found, old)
