@@ -45,7 +45,8 @@ NOT_OVER_SFTP = {"update", "backup", "link_dest", "one_file_system", "transfer_t
 # link-dest and chown, even with archive = true ("needs -r or -a").
 NOT_OF_TWO = {"remove_source_files", "manifest", "dry_run", "check", "transfer_test", "filters",
               "files_from", "relative", "resume", "link_dest", "chown"}  # fmt: skip
-CUT = (1, 3, 4, 130, 143, -2, -9, -15)  # exit codes of runs that were disturbed
+NOTHING = 7  # what a job ends with that finds no file to copy
+CUT = (1, 3, 4, 5, 130, 143, -2, -9, -15)  # exit codes of runs that were disturbed
 ENDING_S = 30.0
 
 
@@ -167,6 +168,7 @@ class Case:
         finally:
             process.kill()
             process.wait()
+        code = 0 if code == NOTHING else code
         said = out.read_text(errors="replace")
         self.said.append(f"[{kind or 'undisturbed'}: {code}] {said[-1500:]}")
         return code, said
