@@ -160,10 +160,11 @@ class Ending:
 
     def _discard(self) -> None:
         """Remove the parts that nobody needs, as far as they are known."""
+        unwanted = [*self._unwanted.items()]
         if not self._results.failures:
-            for path in self._terms.journal.unwanted():
-                self.add_unwanted(path, list(self._terms.earlier))
-        for path, nonces in self._unwanted.items():
+            earlier = list(self._terms.earlier)
+            unwanted += ((path, earlier) for path in self._terms.journal.unwanted())
+        for path, nonces in unwanted:
             discard = requests.Discard(path, nonces)
             self._queue.add(Ask(False, discard, _ignore, _ignore, is_prompt=True))
         self.wait_for(self._queue.is_idle)
