@@ -208,16 +208,17 @@ class Ending:
 
         Return the paths of those that are all there is of a file.
         """
+        unwanted = [*self._unwanted.items()]
         if not self._results.failures:
-            for path in self._terms.journal.unwanted():
-                self.add_unwanted(path, list(self._terms.earlier))
+            earlier = list(self._terms.earlier)
+            unwanted += ((path, earlier) for path in self._terms.journal.unwanted())
         kept: list[str] = []
 
         def then(path: str, is_gone: object) -> None:
-            if is_gone is None:
+            if is_gone is None and path not in kept:
                 kept.append(path)
 
-        for path, nonces in self._unwanted.items():
+        for path, nonces in unwanted:
             discard = requests.Discard(path, nonces)
             over = functools.partial(then, path)
             self._queue.add(Ask(False, discard, over, _ignore, is_prompt=True))
