@@ -131,15 +131,23 @@ def wait_for_something(trial: Any, process: subprocess.Popen[bytes]) -> None:
     if rng.random() < 0.3:
         time.sleep(rng.uniform(0.05, 1.5))
         return
-    before = set(trial.before)
+    before = looks(trial.there)
     while process.poll() is None and time.monotonic() < begin_s + 4:
-        found = {
-            os.path.join(top, name) for top, _, names in os.walk(trial.there) for name in names
-        }
-        if any(name[len(trial.there) + 1 :] not in before for name in found):
+        if looks(trial.there) != before:
             break
         time.sleep(0.005)
     time.sleep(rng.choice((0, 0.003, 0.02, 0.1, 0.3)))
+
+
+def looks(folder: bytes) -> set[tuple[bytes, int, int]]:
+    """Return what tells that something has been written below a folder."""
+    found = set()
+    for top, _, names in os.walk(folder):
+        for path in (os.path.join(top, name) for name in names):
+            with contextlib.suppress(OSError):
+                status = os.lstat(path)
+                found.add((path, status.st_size, status.st_mtime_ns))
+    return found
 
 
 def change(trial: Any) -> None:

@@ -174,7 +174,7 @@ def tree(version: str) -> dict[bytes, Made]:
     for number in range(20):
         made[b"t/small %d" % number] = Made(FILE, mark + number % 2, 20_000, 0o644, time_ns)
     for name, size in ((b"big", 1_500_000), (b"bigger", 2_000_000)):
-        made[b"t/" + name] = Made(FILE, mark, size, 0o644, time_ns)
+        made[b"t/" + name] = Made(FILE, mark, size + 4000 * mark, 0o644, time_ns)
     return made
 
 
