@@ -52,6 +52,9 @@ REFUSED = (
         "delete", "remove_source_files",
         "what one run moves, the next one would delete at the destination",
     ),
+    Pair("size_only", "strong", "one takes files unread, the other reads them at both ends"),
+    Pair("existing", "transfer_test", "-t does not ask what is at DEST"),
+    Pair("relative", "transfer_test", "-t makes no folders", "name the files' folders as sources"),
     Pair("delete", "transfer_test", "-t changes nothing", "use -n to see what would be deleted"),
     Pair("check", "link_dest", "--check compares with DEST alone", "-n tells what would be linked"),
     Pair("check", "manifest", "--manifest lists what was copied"),
@@ -118,8 +121,7 @@ MEANT = (
     Pair("ignore_existing", "link_dest", "only names that are not there are linked"),
     Pair("checksum", "preserve", "files of the same size and time are hashed; without -p all are"),
     Pair(
-        "size_only", "remove_source_files",
-        "what was taken for the same unread stays at the source",
+        "size_only", "remove_source_files", "what was taken for the same unread stays at the source"
     ),
     Pair("preserve", "remove_source_files", "files of the same size and time are hashed"),
     Pair(
@@ -144,6 +146,8 @@ MEANT = (
     Pair("backup", "link_dest", "what a link replaces is kept"),
     Pair("backup", "remote=sftp", "refused where the destination is behind SFTP"),
     Pair("backup_dir", "suffix", "backups have the suffix below DIR; without it none"),
+    Pair("link_dest", "size_only", "what has the same size in DIR is linked, whatever is in it"),
+    Pair("link_dest", "preserve", "without -p only what is not at DEST yet is linked"),
     Pair("link_dest", "checksum", "what has the same hash is linked"),
     Pair("link_dest", "strong", "what has the same hash is linked"),
     Pair("link_dest", "remote=sftp", "refused where the destination is behind SFTP"),

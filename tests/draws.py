@@ -11,6 +11,8 @@ from typing import Any
 
 from tree_data import FILE, FOLDER, LINK, SPECIAL, Made
 
+from pscp.option_pairs import NEEDED, REFUSED
+
 NAMES = (
     b"f", b"a b", b"new\nline", b"\xc3\xa4", b"\xff\xfe", b".hidden", b"-d", b"star*", b"F",
     b"x" * 180, b"q?[z]", b"b\\s", b"late.tmp",
@@ -62,28 +64,19 @@ SAMPLES: Mapping[str, tuple[Any, ...]] = {
     "manifest": (True,),  # in a file of the case's own
     "chunk_bytes": (262_144,),
 }
-# Until pscp has a table of its own for pairs: what the parser refuses, from its words.
-APART = (
-    ("size_only", "checksum"), ("existing", "ignore_existing"), ("manifest", "dry_run"),
-    ("manifest", "check"), ("manifest", "transfer_test"), ("delete", "files_from"),
-    ("delete", "relative"), ("delete", "check"), ("delete", "backup"),
-    ("delete", "remove_source_files"), ("link_dest", "check"),
-)  # fmt: skip
-NEEDS = {
-    "max_delete": "delete", "backup_dir": "backup", "suffix": "backup", "chown": "archive",
-    "numeric_ids": "archive", "copy_links": "archive",
-}  # fmt: skip
+# What an option says as well, where another one needs that.
+IMPLIED = {"recursive": ("archive",), "preserve": ("archive",)}
 HISTORIES = ("new", "same", "older", "mixed", "mixed", "newer")
 
 
 def refusal(options: Mapping[str, Any]) -> str:
     """Say why the parser refuses these options; "" if it does not."""
-    given = {name for name, value in options.items() if value or name in ("resume", "max_delete")}
-    for one, other in APART:
+    given = {name for name, value in options.items() if value or name == "max_delete"}
+    for one, other, *_ in REFUSED:
         if {one, other} <= given:
             return f"{one} and {other}"
-    for one, other in NEEDS.items():
-        if one != "copy_links" and one in given and other not in given:
+    for one, other, *_ in NEEDED:
+        if one in given and not {other, *IMPLIED.get(other, ())} & given:
             return f"{one} without {other}"
     if options.get("min_size_bytes", 0) > options.get("max_size_bytes", 10**9):
         return "no file could be both"
@@ -94,7 +87,7 @@ def options(rng: random.Random, most: int = 5) -> dict[str, Any]:
     """Draw options that go together; all of them with -r."""
     while True:
         names = rng.sample(sorted(SAMPLES), rng.randrange(most + 1))
-        names += [NEEDS[name] for name in names if name in NEEDS]
+        names += [pair.other for pair in NEEDED if pair.one in names]
         if rng.random() < 0.5:
             names.append("archive")
         found = {"recursive": True, **{name: rng.choice(SAMPLES[name]) for name in names}}

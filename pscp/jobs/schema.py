@@ -66,7 +66,7 @@ def in_words(error: UsageError) -> str:
 
 def named_in(error: UsageError) -> list[str]:
     """Return the options that a UsageError names, without their dashes."""
-    return re.findall(r"--([a-z0-9-]+)", error.message)
+    return re.findall(r"(?:--|(?<!\S)-(?=[apr]\b))([a-z0-9-]+)", error.message)
 
 
 def whole(path: str, folder: str) -> str:

@@ -119,7 +119,9 @@ class DestinationLookup:
 
     def _may_be_linked(self, item: Placed, there: There) -> bool:
         is_wanted = self._action(item, there) in (Action.SEND, Action.HASH)
-        return is_wanted and item.entry.kind in (tree.FILE, tree.LINK)
+        # Without -p what replaces a file keeps its mode, which no file of DIR has to have.
+        is_free = self._rules.preserve or there.kind == ""
+        return is_wanted and is_free and item.entry.kind in (tree.FILE, tree.LINK)
 
     def _action(self, item: Placed, there: There) -> Action:
         has_part = bool(there.left and self._basis_bytes(item.entry, there))

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import draws
 
 import pscp
+from pscp.option_pairs import NEEDED
 from soak.ends import own_home, sshd
 from soak.trial import LIMIT_S, Trial, Way
 
@@ -46,8 +47,9 @@ def pairs() -> Iterator[Pair]:
     for one, other in [*itertools.combinations(names, 2), *((name, name) for name in names)]:
         given = {"recursive": True, one: draws.SAMPLES[one][0], other: draws.SAMPLES[other][0]}
         for name in (one, other):
-            if name in draws.NEEDS:
-                given.setdefault(draws.NEEDS[name], True)
+            for pair in NEEDED:
+                if pair.one == name:
+                    given.setdefault(pair.other, True)
         for direction, history in itertools.product(("push", "pull"), ("new", OLD)):
             yield Pair(next(numbers), given, direction, history)
 

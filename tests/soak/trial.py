@@ -37,15 +37,8 @@ WORDS = {
 
 # Defects that have been told and are not mended yet: (options, what is complained of, the reason).
 KNOWN: list[tuple[set[str], str, str]] = [
-    ({"link_dest"}, r": mode \d+, not \d+$", "without -p a link takes another mode than its copy"),
-    ({"link_dest", "size_only"}, "not \\('file'", "a link is of DIR's file, whatever is in it"),
-    ({"sftp"}, r"pscp-part", "N6: private parts of small files stay after a kill"),
-    ({"transfer_test", "existing"}, "", "-t --existing asks a sink that is none: exit code 4"),
-    ({"transfer_test", "relative"}, "", "-t -R asks a sink that is none: exit code 4"),
-    ({"size_only", "strong"}, "", "-s says nothing of what --size-only took for the same"),
     ({"size_only", "remove_source_files"}, "", "sources that stay are not told, exit code 0"),
-    ({"archive", "ignore_existing"}, "", "N11, N17, N18: hard links"),
-    ({"archive", "update"}, "hard link|None, not", "N18: hard links"),
+    ({"link_dest", "size_only"}, "not \\('file'", "a link is of DIR's file, whatever is in it"),
 ]
 
 

@@ -24,6 +24,12 @@ DOCS = Path(__file__).parents[2] / "docs"
 SOUND = '[job.a]\nsources = "/s"\ndestinations = "h:d"\n'
 
 
+def test_a_key_may_need_another(tmp_path: Path) -> None:
+    """Each key was checked alone, so that one that needs -a was refused also beside it."""
+    text = SOUND + 'archive = true\nchown = "0:0"\nlink-dest = "../a"\n'
+    assert jobs_of(tmp_path, text)["a"]
+
+
 def jobs_of(folder: Path, text: str) -> dict[str, Job]:
     file = folder / "jobs.toml"
     file.write_text(text, "utf-8")
@@ -284,6 +290,8 @@ def test_patterns_come_from_files_at_their_places(tmp_path: Path) -> None:
         (SOUND + "report = 'x'", 4, "must be a table"),
         (SOUND + "report = { pdf = 'x' }", 4, "must be 'json', 'text' or 'html'"),
         (SOUND + "report = { html = 5 }", 4, "report: must be a text"),
+        (SOUND + "chown = '0:0'", 4, "--chown needs -a"),
+        (SOUND + "link-dest = '../a'", 4, "--link-dest needs -r or -a"),
         (SOUND + "sign = 'k'", 4, "--sign says nothing without --manifest"),
         (SOUND.replace('"h:d"', '["h:d", "i:d"]') + "manifest = 'm'", 4, "put {destination} into"),
         (SOUND.replace('"h:d"', '["h:d", "h:/d"]') + "manifest = '{destination}'", 4, "of its own"),
