@@ -38,6 +38,15 @@ class Case:
             name in ("recursive", "preserve") and self.options.get("archive")
         )
 
+    def asks_for(self, node: Node) -> bool:
+        """Is a file of this size and age to be copied?"""
+        age_s = (self.now_ns - node.mtime_ns) / 10**9
+        for what, value in (("size_bytes", node.size), ("age_s", age_s)):
+            least, most = self.options.get(f"min_{what}"), self.options.get(f"max_{what}")
+            if (least is not None and value < least) or (most is not None and value > most):
+                return False
+        return True
+
     @property
     def follows(self) -> bool:
         """Is what a symlink leads to copied in its place?"""

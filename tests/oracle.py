@@ -152,7 +152,7 @@ class _Walk:
             self.left_out.add(to)
         elif found is None or lead is None or found.kind == SPECIAL or lead in above:
             self.verdict.fails.add(to)
-        elif found.kind == FILE and not self._is_asked_for(found):
+        elif found.kind == FILE and not case.asks_for(found):
             self.left_out.add(to)
         elif (old and (old.kind == FOLDER) != is_folder) or (
             is_folder and is_deep and not case.has("recursive")
@@ -168,14 +168,6 @@ class _Walk:
             if is_folder and is_deep:
                 self.folders[to] = name
 
-    def _is_asked_for(self, node: Node) -> bool:
-        case, age_s = self.case, (self.case.now_ns - node.mtime_ns) / 10**9
-        for what, value in (("size_bytes", node.size), ("age_s", age_s)):
-            least, most = case.options.get(f"min_{what}"), case.options.get(f"max_{what}")
-            if (least is not None and value < least) or (most is not None and value > most):
-                return False
-        return True
-
     def _take(self, to: bytes, node: Node, old: Node | None) -> None:
         case, verdict = self.case, self.verdict
         has_old = old is not None and (case.has("ignore_existing") or self._is_newer(node, old))
@@ -188,7 +180,10 @@ class _Walk:
         self._make_above(to)
         known = self._known(node, old) if old and node.kind != FOLDER else ""
         expected = self._as_copied(to, node, old, known)
-        self.differs |= old is None or (not known and node.kind != FOLDER)
+        is_aged = old is not None and old.mtime_ns // case.unit_ns != node.mtime_ns // case.unit_ns
+        is_by_time = self._is_timed if node.kind == FILE else case.has("preserve")
+        is_like = known == "unchanged" or (known and not (is_by_time and is_aged))
+        self.differs |= old is None or (not is_like and node.kind != FOLDER)
         if node.kind != FOLDER:
             verdict.outcomes[to] = TAKEN
             is_sure = known == "unchanged" and not self._other_names(node)
@@ -199,17 +194,26 @@ class _Walk:
     def _is_newer(self, node: Node, old: Node) -> bool:
         """Does --update leave it out? As with rsync a file of that time, of another size, goes."""
         case, ages = self.case, [each.mtime_ns // self.case.unit_ns for each in (node, old)]
-        is_alike = ages[0] == ages[1] and node.size == old.size and not case.has("preserve")
+        is_unread = self._is_timed and case.options.get("resume", True)
+        is_alike = ages[0] == ages[1] and node.size == old.size and not is_unread
         is_newer = ages[1] > ages[0] or is_alike
         return bool(case.has("update")) and node.kind == old.kind == FILE and is_newer
+
+    @property
+    def _hashes(self) -> bool:
+        return any(map(self.case.has, ("checksum", "strong", "remove_source_files")))
+
+    @property
+    def _is_timed(self) -> bool:
+        """Do size and time decide?"""
+        return bool(self.case.has("preserve")) and not self._hashes
 
     def _known(self, node: Node, old: Node) -> str:
         """Return "unchanged" if what is there stays unread, "same" if it is equal, else ""."""
         case, unit = self.case, self.case.unit_ns
         is_timed = case.has("preserve") and node.mtime_ns // unit == old.mtime_ns // unit
-        hashes = case.has("checksum") or case.has("strong") or case.has("remove_source_files")
         is_like = node.kind == old.kind == FILE and node.size == old.size
-        if is_like and not hashes and (case.has("size_only") or is_timed):
+        if is_like and not self._hashes and (case.has("size_only") or is_timed):
             return "unchanged"
         return "same" if node.what == old.what else ""
 

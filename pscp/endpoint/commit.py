@@ -185,7 +185,7 @@ class Settler:
         try:
             with self._fence.held():
                 _try(parts, self.name)
-        except failures.Refusal as error:
+        except (OSError, failures.Refusal) as error:  # superseded, or the fence cannot be read
             for part in parts:
                 part.failure = failures.from_exception(error, part.entry.path)
 

@@ -200,11 +200,12 @@ class Journal:
         """Delete the journal when the copy is complete; keep it otherwise."""
         if self._fd is None:
             return
-        if complete or not os.fstat(self._fd).st_size:
-            with contextlib.suppress(FileNotFoundError):
+        # A disk that fails is no reason for the copy to: what is left is checked before it is used.
+        with contextlib.suppress(OSError):
+            if complete or not os.fstat(self._fd).st_size:
                 os.unlink(self._path)
-        elif not (self._under_way or self._found):  # else it would grow with each run
-            self._begin_anew(self._fd)
+            elif not (self._under_way or self._found):  # else it would grow with each run
+                self._begin_anew(self._fd)
         os.close(self._fd)
 
 

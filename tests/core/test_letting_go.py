@@ -21,7 +21,7 @@ from conftest import unavailable, until
 
 from core.link import CALL, FROM, KILL, Fault
 from core.trees import LARGE_BYTES, Trees
-from pscp.endpoint import wire
+from pscp.endpoint import fence, wire
 from pscp.errors import ConnectionLost
 
 OTHERS = b"another user's bytes"
@@ -342,3 +342,22 @@ def test_a_link_that_another_user_replaces(
     [failure] = result.failures
     assert (failure.path, failure.message) == ("link", "its part was replaced")
     assert os.path.lexists(trees.source / "link")
+
+
+# --- a fence that cannot be read
+
+
+def test_files_fail_whose_fence_cannot_be_read(
+    trees: Trees, is_push: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found by the model of whole copies: a pull ended with a traceback."""
+    for name in ("one", "two"):
+        trees.file(name, 10)
+
+    def fails(_: object) -> bool:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(fence.Fence, "_is_ours", fails)
+    result = trees.copy(is_push)
+    assert {each.path for each in result.failures} >= {"one", "two"}
+    assert not list(trees.to.glob("[a-z]*"))

@@ -1,4 +1,4 @@
-"""What scripts/soak runs: python -m soak pairs | wild SECONDS | table."""
+"""What scripts/soak runs: python -m soak pairs | wild SECONDS | model SECONDS | mutants | table."""
 
 from __future__ import annotations
 
@@ -16,6 +16,14 @@ def main() -> int:
     wild = kinds.add_parser("wild")
     wild.add_argument("seconds", type=float)
     wild.add_argument("--seed", type=int)
+    model = kinds.add_parser("model")
+    model.add_argument("seconds", type=float)
+    model.add_argument("--seed", type=int)
+    model.add_argument("--most", type=int, default=0)
+    mutants = kinds.add_parser("mutants")
+    mutants.add_argument("examples", type=int, nargs="?", default=400)
+    mutants.add_argument("--only")
+    mutants.add_argument("--directed", action="store_true")
     table = kinds.add_parser("table")
     table.add_argument("seconds", type=float, nargs="?", default=120.0)
     given = vars(parser.parse_args())

@@ -81,12 +81,15 @@ class Trial:
             os.makedirs(folder, exist_ok=True)
         made = draws.source(rng, has_oddities)
         plant(self.source, made)
-        sources, self.to, self.listed = draws.spelling(rng, made, self.given)
+        sources, self.to, self.listed = self.spelling(made)
         history = history or rng.choice(draws.HISTORIES)
         self._plant_there(made, history, sources, has_oddities)
         self.sources = sources
         self.before = self.first = scan(self.there)
         self.note_source()
+
+    def spelling(self, made: Mapping[bytes, Made]) -> tuple[list[bytes], bytes, list[bytes]]:
+        return draws.spelling(self.rng, made, self.given)
 
     def _plant_there(
         self, made: Mapping[bytes, Made], history: str, sources: list[bytes], has_clashes: bool

@@ -5,6 +5,7 @@ Read next: pscp/transfer/journal.py.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import tempfile
@@ -176,6 +177,26 @@ def test_a_copy_that_began_nothing_leaves_no_journal() -> None:
     with state() as path:
         Journal("key").close(complete=False)
         assert not path.exists()
+
+
+@pytest.mark.parametrize("complete", [True, False])
+def test_a_journal_that_can_be_neither_removed_nor_shortened_is_no_failure(
+    complete: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found by the model of whole copies: a copy that was complete ended with a traceback."""
+
+    def fails(*_: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with state() as path:
+        journal = Journal("key")
+        journal.run("0123")
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "unlink", fails)
+            patch.setattr(os, "ftruncate", fails)
+            journal.close(complete)
+        assert path.exists()
+        Journal("key").close(True)  # the lock was let go of
 
 
 def test_starting_afresh_forgets_what_was_known() -> None:

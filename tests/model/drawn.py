@@ -1,0 +1,164 @@
+"""What the model of whole copies draws: options, runs, and what happens to them.
+
+Half of the examples are anything at all; the others lie where features meet, in which most was
+found: their findings stand beside them.
+
+Not here: trees (../draws.py), how an example runs (whole.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from pathlib import Path
+from typing import Any
+
+import calls
+import draws
+from calls import Disturbance
+from core.link import CUT, FLIP, FROM, KILL, LATE, TO, TWICE, Fault
+from soak.trial import Trial, Way
+from whole import Focus, Step, World, run_steps
+
+from pscp.errors import UsageError
+from pscp.options import Options
+
+ARCHIVE = {"archive": True}
+A_PART = Step(Disturbance(calls.KILL, "write", of="there"))  # some of a large file is written
+LATE_RUN = Step(Disturbance(calls.STOP, "write", of="there"))
+NOT_SYNCED = Disturbance(calls.FAIL, calls.FOLDER_SYNC, of="there", stays=True)
+FOCI = {
+    "N1": Focus(ARCHIVE, (A_PART, Step(journal="lost", large="sparse")), mark=1),
+    "N2": Focus(ARCHIVE, (A_PART, Step(earlier_version=True))),
+    "N4": Focus({"remove_source_files": True}, (Step(NOT_SYNCED, is_power_cut=True), Step())),
+    "N5": Focus(
+        {"archive": True, "delete": True},
+        (Step(Disturbance(calls.KILL, "write")), Step(other_folder=True)), to=b"new",
+    ),
+    "N8": Focus(
+        {"archive": True, "backup": True, "resume": False},
+        (Step(Disturbance(calls.KILL, "metadata")), Step()),
+    ),
+    "N10": Focus(ARCHIVE, (A_PART, Step(large="small"))),
+    "N11": Focus({"archive": True, "ignore_existing": True}, (Step(),), has_links=True),
+    "N12": Focus(
+        {"remove_source_files": True}, (Step(is_power_cut=True), Step()), to=b"new/",
+        history="new",
+    ),
+    "N16": Focus({"archive": True, "delete": True}, (A_PART, Step(journal="lost", large="gone"))),
+    "N18": Focus({"archive": True, "update": True}, (Step(),), has_links=True),
+    "A1": Focus(ARCHIVE, (Step(Disturbance(calls.STOP, "sync")), Step(large="other"))),
+    "A2": Focus(ARCHIVE, (LATE_RUN, Step(large="other"))),
+    "A3": Focus(ARCHIVE, (Step(fault=Fault(0, TO, 6, TWICE)), Step())),
+    "bytes first": Focus(ARCHIVE, (Step(is_power_cut=True), Step())),
+    "names first": Focus({"remove_source_files": True}, (Step(is_power_cut=True), Step())),
+    "A5": Focus(ARCHIVE, (LATE_RUN, Step(A_PART.disturbance, large="other"), Step())),
+}  # fmt: skip
+MOST = {
+    "sync": 4,
+    calls.FOLDER_SYNC: 9,
+    "metadata": 20,
+    "write": 14,
+}  # calls among which one is drawn
+
+
+# Options whose meeting is where most was found.
+MEETING = (
+    {"archive": True}, {"archive": True, "delete": True}, {"archive": True, "update": True},
+    {"archive": True, "ignore_existing": True}, {"backup": True, "resume": False},
+    {"remove_source_files": True}, {"archive": True, "remove_source_files": True}, {"strong": True},
+)  # fmt: skip
+
+
+def draw_options(rng: random.Random) -> dict[str, Any]:
+    """Draw options that go together, by the table (pscp/option_pairs.py)."""
+    while True:
+        found = draws.options(rng)
+        if rng.random() < 0.6:
+            found = {"recursive": True, **rng.choice(MEETING)}
+        if "transfer_test" in found:  # nothing is there to be judged
+            continue
+        fields = {**found, **({"files_from": "x"} if "files_from" in found else {})}
+        fields |= {"manifest": "x"} if "manifest" in found else {}
+        with contextlib.suppress(UsageError):
+            Options(**fields)
+            return found
+
+
+def draw_disturbance(rng: random.Random) -> Disturbance:
+    act = rng.choice((calls.KILL, calls.KILL, calls.FAIL, calls.FAIL, calls.SHORT, calls.CHANGE,
+                      calls.STOP))  # fmt: skip
+    group = rng.choice((calls.ANY, calls.ANY, *calls.GROUPS))
+    if act == calls.SHORT:
+        group = "write"
+    most = rng.choice((4, 12, 60))
+    of = rng.choice(("", "", "there", "source")) if act == calls.FAIL else ""
+    stays = act == calls.FAIL and rng.random() < 0.4
+    return Disturbance(act, group, rng.randrange(most), rng.choice(calls.ERRNOS), stays, of)
+
+
+def draw_fault(rng: random.Random) -> Fault:
+    do = rng.choice((KILL, CUT, LATE, TWICE, FLIP))
+    return Fault(rng.randrange(3), rng.choice((TO, FROM)), rng.randrange(30), do,
+                 at=rng.randrange(4096))  # fmt: skip
+
+
+def draw_steps(rng: random.Random, trial: Trial) -> list[Step]:
+    """Draw the runs; the last one is not disturbed."""
+    steps: list[Step] = []
+    for number in range(rng.choice((1, 2, 2, 2, 3))):
+        is_later, which = number > 0, rng.random()
+        disturbance = draw_disturbance(rng) if which < 0.75 else None
+        fault = draw_fault(rng) if which >= 0.75 and trial.way.direction else None
+        journal = rng.choice(("kept", "kept", "kept", "torn", "lost", "of another time"))
+        steps.append(Step(
+            disturbance, fault, rng.random() < 0.3, journal if is_later else "kept",
+            rng.choice((0, 0, 1, 3)) if is_later else 0,
+            other_options(rng, trial) if is_later and rng.random() < 0.3 else None,
+            is_later and rng.random() < 0.1,
+            is_later and rng.random() < 0.05,
+        ))  # fmt: skip
+    last = steps[-1]
+    steps[-1] = last._replace(disturbance=None, fault=None, is_power_cut=False)
+    return steps
+
+
+def other_options(rng: random.Random, trial: Trial) -> dict[str, Any]:
+    """Draw other options for the same names."""
+    kept = {"files_from", "relative", "link_dest", "mkpath"}
+    while True:
+        given = {name: value for name, value in draw_options(rng).items() if name not in kept}
+        given |= {name: trial.given[name] for name in kept & trial.given.keys()}
+        fields: dict[str, Any] = {**given}
+        fields |= {name: "x" for name in ("files_from", "manifest") if name in given}
+        with contextlib.suppress(UsageError):
+            Options(**fields)
+            return given
+
+
+def focused_steps(rng: random.Random, focus: Focus) -> list[Step]:
+    """Draw at which call it happens."""
+    steps = []
+    for step in focus.steps:
+        found = step.disturbance
+        if found is not None:
+            found = found._replace(nth=rng.randrange(MOST[found.group]))
+        steps.append(step._replace(disturbance=found))
+    return steps
+
+
+def example(home: Path, rng: random.Random, name: str = "") -> tuple[list[str], World]:
+    """Draw one example, of this focus if one is named, and run it; return what is wrong."""
+    way = Way(rng.choice(("push", "pull")))
+    focus = rng.choice(list(FOCI.values())) if rng.random() < 0.5 else None
+    focus = FOCI[name] if name else focus
+    home.mkdir()
+    given = {"recursive": True, **focus.options} if focus else draw_options(rng)
+    world = World(home, rng, way, given, focus)
+    try:
+        world.trial.draw(has_oddities=rng.random() < 0.2)
+        world.originals = dict(world.trial.before)
+        steps = focused_steps(rng, focus) if focus else draw_steps(rng, world.trial)
+        return run_steps(world, steps), world
+    finally:
+        world.close()

@@ -1,0 +1,127 @@
+"""Mends that are taken out, one at a time, to see whether the model finds what they are for.
+
+Each is a piece of pscp's text and what takes its place in a copy of the package. `scripts/soak
+mutants` runs the model over each (../soak/mutants.py), and prints how many examples it took.
+
+Not here: races of two lanes (test_model.py has A1 to A5, and takes their mends out), SFTP (A4).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Mutant(NamedTuple):
+    finding: str
+    file: str
+    old: str
+    new: str
+    note: str = ""
+    is_race: bool = False  # of lanes: test_model.py finds it; a coordinator that stops with its
+    # agents, as here, goes on too late for it, or not at all
+    also: tuple[str, str, str] = ("", "", "")  # another one, where two mends each do
+
+
+COMMIT, PARTS, FENCE = (f"endpoint/{name}.py" for name in ("commit", "parts", "fence"))
+
+MUTANTS = (
+    Mutant(
+        "N1", "transfer/continuing.py",
+        'if "sparse" in entry.extra and rest != ZEROS:', "if False:",
+        "a sparse file's part is continued whatever lies in its holes",
+    ),
+    Mutant(
+        "N2", PARTS,
+        "WAS_FILE and not _is_file(folder_fd, name):", "WAS_FILE:",
+        "what --inplace left stays for ever",
+    ),
+    Mutant(
+        "N4", "endpoint/letting_go.py",
+        "if error.errno not in _CANNOT_SYNC:", "if False:",
+        "a folder that cannot be synced is let pass",
+    ),
+    Mutant(
+        "N4", "transfer/results.py",
+        "return path not in self._doubted", "return True",
+        "sources go though their folder was not synced",
+    ),
+    Mutant(
+        "N5", "endpoint/placing.py",
+        "    if marker is None:\n        return is_empty and fence is not None and fence.is_file\n",
+        "    if marker is None:\n        return fence is not None and fence.is_file\n",
+        "what DEST meant is believed of any folder",
+    ),
+    Mutant(
+        "N8", "endpoint/backup.py",
+        "if compared == (files.identity(before), True):", "if False:",
+        "a resend of a large file replaces the backup",
+    ),
+    Mutant(
+        "N10", "transfer/ending.py",
+        "        if not is_dry:  # before folders that they are in go, or get their times\n"
+        "            self._discard()\n", "",
+        "parts are removed after folders have their times",
+        also=(PARTS, "with fence.keeping_times(folder_fd):", "with contextlib.nullcontext():"),
+    ),
+    Mutant(
+        "N11", "transfer/decide.py",
+        '    _row("hardlink", "NOTHING", Action.LINK),\n', "",
+        "a hard link is sent in a pack",
+    ),
+    Mutant(
+        "N12", "endpoint/placing.py",
+        "            letting_go.sync_folder(fd)\n", "            pass\n",
+        "a DEST that was made is not synced",
+    ),
+    Mutant(
+        "N16", "endpoint/mirror.py",
+        "            _remove_parts(of, path)\n", "",
+        "parts keep a folder from being deleted",
+    ),
+    Mutant(
+        "N18", "transfer/resume.py",
+        '        elif "linked" in entry.extra:\n', "        elif False:\n",
+        "the next name of a file that is skipped is not sent",
+    ),
+    Mutant(
+        "A1", COMMIT,
+        "            if not is_named(part.fd, folder_fd, temporary):\n"
+        "                if is_named(part.fd, folder_fd, name):\n"
+        "                    return\n"
+        "                raise replaced(path)\n", "",
+        "a part is renamed by its name alone",
+        is_race=True,
+    ),
+    Mutant(
+        "A2",
+        FENCE,
+        "        if not self._is_ours():\n",
+        "        if False:\n",
+        "a run that was superseded goes on",
+        is_race=True,
+    ),
+    Mutant(
+        "A3", PARTS,
+        "            if not is_named:\n                with",
+        "            if False:\n                with",
+        "a part is written whatever name it has",
+        is_race=True,
+    ),
+    Mutant(
+        "A5", PARTS,
+        "return part_name(name, self._token + (nonce or self._nonce))",
+        "return part_name(name, self._token)",
+        "all runs write into one part",
+    ),
+    Mutant(
+        "bytes first", COMMIT,
+        "        os.fsync(part.fd)\n        if self.keeper", "        if self.keeper",
+        "a file has its name before its bytes are on the disk",
+    ),
+    Mutant(
+        "names first", COMMIT,
+        "        outcome = self.make_names_durable(part.entry.path for part in named)\n",
+        "        outcome = [None for _ in named]\n",
+        "a source goes before the name of its copy is on the disk",
+    ),
+)  # fmt: skip

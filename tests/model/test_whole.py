@@ -1,0 +1,84 @@
+"""Whole copies on a file system that fails; the mends of what was found, each taken out once.
+
+A random part of what is drawn runs with all tests, for some time; the seed is printed, and
+`scripts/soak model 1 --seed N` repeats the example that failed. `scripts/soak mutants` tries all
+mends in the model; here only that each is still where it is looked for.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import mutants
+import power
+import pytest
+from soak import model
+from soak.mutants import ROOT
+from tree_data import scan
+
+EXAMPLES = int(os.environ.get("PSCP_MODEL_EXAMPLES", 500))
+LIMIT_S = float(os.environ.get("PSCP_MODEL_S", 90))
+
+pytestmark = pytest.mark.skipif(not os.path.isdir(model.PLACE), reason="needs /dev/shm")
+
+
+def test_a_whole_copy_is_whole_whatever_fails(capfd: pytest.CaptureFixture[str]) -> None:
+    failed = model.run(LIMIT_S, seed=random.randrange(1 << 31), most=EXAMPLES)
+    with capfd.disabled():
+        print(capfd.readouterr().out, end="")
+    assert not failed
+
+
+def test_mends_are_where_they_are_looked_for() -> None:
+    for mutant in mutants.MUTANTS:
+        for file, old in ((mutant.file, mutant.old), mutant.also[:2]):
+            assert not old or (ROOT / "pscp" / file).read_text().count(old) == 1, mutant
+
+
+# --- the power cut
+
+
+def logged(tmp_path: Path) -> tuple[power.Log, Path]:
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "root").mkdir()
+    return power.Log(bytes(tmp_path / "log"), bytes(tmp_path / "kept")), tmp_path / "root"
+
+
+class AllOfIt(random.Random):
+    """Draws that all that may be lost is lost."""
+
+    def random(self) -> float:
+        return 0.0
+
+
+def lost(log: power.Log, tmp_path: Path) -> set[bytes]:
+    root = bytes(tmp_path / "root")
+    log.close()
+    power.cut(bytes(tmp_path / "log"), AllOfIt(), [root])
+    return set(scan(root)) - {b""}
+
+
+def test_a_name_that_was_not_synced_goes_back(tmp_path: Path) -> None:
+    log, root = logged(tmp_path)
+    (root / "old").write_bytes(b"old")
+    (root / "part").write_bytes(b"new")
+    args = bytes(root / "part"), bytes(root / "old")
+    log.around("rename", args[0], os.rename, args, {}, lambda *_: None)
+    assert lost(log, tmp_path) == {b"old", b"part"}
+    assert (root / "old").read_bytes() == b"old"
+    assert (root / "part").read_bytes() == b"new"
+
+
+def test_a_name_that_was_synced_stays_and_bytes_that_were_not_are_zeros(tmp_path: Path) -> None:
+    log, root = logged(tmp_path)
+    fd = os.open(root / "one", os.O_CREAT | os.O_WRONLY)
+    log.note("made", bytes(root / "one"))
+    log.around("write", b"", os.write, (fd, b"abc"), {}, lambda *_: None)
+    folder_fd = os.open(root, os.O_RDONLY)
+    log.around("fsync", bytes(root), os.fsync, (folder_fd,), {}, lambda *_: None)
+    for each in (fd, folder_fd):
+        os.close(each)
+    assert lost(log, tmp_path) == {b"one"}
+    assert (root / "one").read_bytes() == bytes(3)

@@ -1,0 +1,495 @@
+"""A whole copy on a file system that fails: drawn, disturbed, run again, and judged by the oracle.
+
+Each run is a process, forked from this one, with the real coordinator, lanes and agents over links
+in memory (../core/link.py) and real folders in /dev/shm. At a call of `os` that is drawn it is
+killed, stopped, fails, or the power goes (calls.py, power.py); frames are late, doubled or lost.
+After each run no name may hold less than a whole file; what ends with 0 must be as the oracle
+(../oracle.py) says; and so must the last run, which nothing disturbs. Between runs the trees, the
+options, the journal and what has DEST's name may change.
+
+Not here: what is drawn of trees and options (../draws.py). Read next: calls.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import gc
+import json
+import os
+import pickle
+import random
+import re
+import shutil
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import calls
+import draws
+import oracle
+import power
+import soak.trial
+from calls import Calls, Disturbance
+from cases import check_clean
+from core.link import QUICK, Bench, Fault
+from soak.trial import Trial, Way, is_own
+from tree_data import FILE, FOLDER, LINK, Made, Node, plant, scan
+
+from pscp.endpoint import fence, parts, reuse
+
+LIMIT_S = 60.0  # a run of some files that takes a second on a machine that is busy
+CUT_CODES = {0, 1, 3, 4, 130, 143}
+FAILED, KILLED, ENDLESS = 99, -9, -1
+SOONER = ((fence, "PATIENCE_S", 0.4), (parts, "_PATIENCE_S", 0.4))
+
+# Told, and not mended yet; what the second round found is.
+LEFT_BY_KILLS = (
+    # A name that only one lane knew, between the link(2) and the rename(2) of a small file.
+    re.compile(rb"\.[0-9a-f]{16}\.[0-9a-f]{22}\.pscp-part$"),
+    # What a move looks for at the other end (endpoint/moving.py), killed before it removed that.
+    re.compile(rb"\.pscp-(source|move)\.[0-9a-f.]+\.pscp-part$"),
+)
+# A folder with the mode of one that is not finished is as good as new, and gets the source's.
+UNFINISHED = re.compile(r"mode \d+, not (960|1984)\b")
+NOT_THERE_YET = re.compile(r"mode (960|1984), not \d+")  # what --existing leaves as it is
+# The next name of a file whose first name is left out is linked to that, whatever mode that has.
+LINKED_TO_OLD = ({"archive", "ignore_existing"}, r"mode \d+, not \d+$", "it is linked")
+KNOWN = [LINKED_TO_OLD, *(each for each in soak.trial.KNOWN if not re.match("N[0-9]", each[2]))]
+
+
+class Step(NamedTuple):
+    """One run, and what happens before it."""
+
+    disturbance: Disturbance | None = None
+    fault: Fault | None = None
+    is_power_cut: bool = False  # once the run has ended, however it did
+    journal: str = "kept"  # before the run: torn, lost, or of another time
+    changes: int = 0  # of the source, before the run
+    options: Mapping[str, Any] | None = None  # other ones than the run before
+    other_folder: bool = False  # another one has DEST's name
+    earlier_version: bool = False  # its --inplace has left the part: that was the file itself
+    large: str = ""  # what becomes of the large file before the run: small, other, or gone with all
+
+
+class Focus(NamedTuple):
+    """A part of what can be drawn, in which more is found than elsewhere."""
+
+    options: Mapping[str, Any]
+    steps: tuple[Step, ...]
+    to: bytes | None = None  # of the folder t
+    mark: int | None = None  # the content of the large file
+    history: str | None = None  # what lies at the destination (draws.HISTORIES)
+    has_links: bool = False  # a file has two names, of which the destination has the first
+
+
+LINKS = {
+    b"aa": Made(FILE, 0, 40, mtime_ns=draws.LATELY_S * 10**9),
+    b"zz": Made(FILE, same_as=b"aa"),
+}
+
+
+class World:
+    """A case in a folder of its own, with the runs of it."""
+
+    def __init__(
+        self,
+        home: Path,
+        rng: random.Random,
+        way: Way,
+        given: Mapping[str, Any],
+        focus: Focus | None = None,
+    ) -> None:
+        self.rng, self.home = rng, home
+        self.trial = Whole(home, way, given, rng, focus)
+        self.state, self.kept = self.trial.home / "state", home / "kept"
+        self.log, self.meanwhile = home / "log", home / "meanwhile"
+        self.kept.mkdir(exist_ok=True)
+        self.said: list[str] = []
+        self.disturbed = 0
+        self.stopped = 0  # the process of a run that stands still
+        self._journals: dict[str, bytes] = {}  # of another time
+        # Whether the last run is the same copy as all before it, of which the journal tells.
+        self.is_same = True
+        self.has_clones = rng.random() < 0.3
+        self._first: dict[bytes, Node] = {}
+        self.originals: dict[bytes, Node] = {}
+
+    # --- one run in a process of its own
+
+    def run(self, step: Step) -> tuple[int, str]:
+        """Copy; return the exit code and what was told."""
+        for path in (self.log, self.meanwhile):
+            path.unlink(missing_ok=True)
+        read_fd, write_fd = os.pipe()
+        pid = os.fork()
+        if not pid:
+            os.close(read_fd)
+            self._child(step, write_fd)
+        os.close(write_fd)
+        with open(read_fd, "rb") as pipe:
+            code = self._wait(pid)
+            if code is None:  # stopped: a later one finds it
+                self.stopped = pid
+                found: list[Any] = [KILLED, "stands still"]
+            else:
+                raw = pipe.read() if code == 0 else b""
+                found = json.loads(raw) if raw else [code or FAILED, "killed"]
+        self.said.append(f"[{describe(step)}: {found[0]}] {found[1][-1500:]}")
+        self.disturbed += power.disturbances(os.fsencode(self.log))
+        return found[0], found[1]
+
+    def _wait(self, pid: int) -> int | None:
+        """Return the exit code of a process, or ENDLESS; None where it has stopped."""
+        until_s = time.monotonic() + LIMIT_S
+        pause_s = 0.0005
+        while True:
+            found, status = os.waitpid(pid, os.WNOHANG | os.WUNTRACED)
+            if found and os.WIFSTOPPED(status):
+                return None
+            if found:
+                return os.waitstatus_to_exitcode(status)
+            if time.monotonic() > until_s:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+                return ENDLESS
+            time.sleep(pause_s)
+            pause_s = min(0.005, pause_s * 1.5)
+
+    def goes_on_late(self, pid: int, code: int) -> list[str]:
+        """Have a run that stood still go on to its end; return what is wrong then.
+
+        The run after it has ended with this code.
+        """
+        self.stopped = 0 if self.stopped == pid else self.stopped
+        before = scan(self.trial.there), scan(self.trial.source)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+        came = self._wait(pid)
+        wrong = ["it never ends"] if came == ENDLESS else []
+        after = scan(self.trial.there), scan(self.trial.source)
+        for old, new in zip(before, after, strict=True) if code == 0 else ():
+            for path in {path for path in {*old, *new} if not is_own(path)}:
+                what = [tree[path].what if path in tree else None for tree in (old, new)]
+                wrong += [f"{path!r} is changed"] if what[0] != what[1] else []
+        first, self.trial.first = self.trial.first, self._first  # what DEST meant to both
+        wrong += self.trial.wrong_after_cut()
+        self.trial.first = first
+        return wrong
+
+    def _child(self, step: Step, to_fd: int) -> None:
+        """Be the process of one run."""
+        code = FAILED
+        try:
+            gc.disable()
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            sys.setswitchinterval(0.0005)
+            for module, name, value in (*QUICK, *SOONER):
+                if name != "fsync":
+                    setattr(module, name, value)
+            os.environ["XDG_STATE_HOME"] = str(self.state)
+            log = power.Log(os.fsencode(self.log), os.fsencode(self.kept))
+            root = os.fsencode(self.trial.home)
+            Calls(root, step.disturbance, log, self._change).install()
+            if self.has_clones:
+                vars(reuse)["fcntl"] = Cloning()
+            bench = Bench(*filter(None, [step.fault]))
+            told = self._copied(bench)
+            if bench.bugs:
+                told = FAILED, "\n".join(["Traceback of an agent", *bench.bugs])
+            raw = json.dumps(told).encode()
+            with contextlib.suppress(BrokenPipeError):  # a late one is no more listened to
+                while raw:
+                    raw = raw[os.write(to_fd, raw) :]
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+
+    def _copied(self, bench: Bench) -> tuple[int, str]:
+        with bench.session() as session:
+            code, said = self.trial.by_session(session, "bench")
+        bench.release()
+        until_s = time.monotonic() + 5.0
+        for link in bench.links:  # what comes late has come before the process ends
+            for thread in link._threads:
+                if thread.ident is not None:
+                    thread.join(max(0.0, until_s - time.monotonic()))
+        return code, said
+
+    # --- what happens meanwhile and between runs
+
+    def _change(self) -> None:
+        """Replace a file of the source by a new version, or have a new one there."""
+        self.change_source(random.Random(self.rng.random()))
+        self.meanwhile.write_bytes(pickle.dumps(scan(self.trial.source)))
+
+    def change_source(self, rng: random.Random) -> None:
+        files = sorted(path for path, node in self.trial.now.items()
+                       if node.kind == FILE and node.inode == 0)  # fmt: skip
+        large = [path for path in files if path.endswith(b"/large")]
+        path = rng.choice(large if large and rng.random() < 0.5 else files or [b"t/new"])
+        full = os.path.join(self.trial.source, path)
+        if not os.path.isdir(os.path.dirname(full)):
+            return
+        size = rng.choice((40, draws.SIZES[-1]) if path in large else draws.SIZES)
+        made = Made(FILE, rng.randrange(3, 9), size, 0o644, self.trial.tick())
+        if rng.random() < 0.2 and os.path.lexists(full):
+            os.unlink(full)
+            return
+        folder, name = os.path.split(full)
+        plant(folder, {b".new-" + name[:100]: made})
+        os.rename(os.path.join(folder, b".new-" + name[:100]), full)
+
+    def meddle(self, step: Step) -> None:
+        """Do what happens before a run."""
+        trial, rng = self.trial, self.rng
+        self.is_same &= (
+            step.journal == "kept" and not (step.changes or step.large) and step.options is None
+        )
+        self.is_same &= not (step.other_folder or self.stopped)
+        for path in sorted(self.state.glob("pscp/*.journal")):
+            raw = path.read_bytes()
+            if step.journal == "lost":
+                path.unlink()
+            elif step.journal == "torn":
+                path.write_bytes(raw[: rng.randrange(len(raw) + 1)])
+            elif step.journal == "of another time" and path.name in self._journals:
+                path.write_bytes(self._journals[path.name])
+            self._journals.setdefault(path.name, raw)
+        if step.large:
+            trial.change_large(step.large)
+        for _ in range(step.changes):
+            self.change_source(rng)
+            trial.note_source()
+        if step.options is not None:
+            trial.given = dict(step.options)
+        root = os.path.join(trial.there, trial.to.rstrip(b"/"))
+        if step.other_folder and trial.to and os.path.isdir(root):
+            os.rename(
+                root, os.path.join(os.fsencode(self.kept), b"aside-%d" % rng.randrange(1 << 40))
+            )
+            os.mkdir(root)
+            other = {b"other": Made(FILE, 7, 40), b"t": Made(FOLDER, mode=0o755)}
+            plant(root, {**other, b"t/other": Made(FILE, 8, 40)})
+            trial.first = scan(trial.there)
+        if step.earlier_version:
+            self._as_left_by_an_earlier_version()
+        trial.go_on()
+
+    def _as_left_by_an_earlier_version(self) -> None:
+        """Have each part be the file itself, as --inplace once left it, if that is still asked for.
+
+        Such a part is all there is of the old file, so that it stays where nothing takes its place.
+        """
+        for path, node in scan(self.trial.there).items():
+            folder, name = os.path.split(path)
+            if (
+                node.kind == FILE
+                and name.endswith(b".pscp-part")
+                and node.size
+                and name[:1] == b"."
+            ):
+                full = os.path.join(self.trial.there, path)
+                old = os.path.join(self.trial.there, folder, name[1:].rsplit(b".", 3)[0])
+                if os.path.isfile(old) and not os.path.islink(old):
+                    os.chmod(full, 0o1600)
+                    os.unlink(old)
+
+    def judged(self, step: Step, code: int, said: str) -> list[str]:
+        """Return what is wrong after a run."""
+        trial = self.trial
+        wrong = [] if code in CUT_CODES | {KILLED} else [f"exit code {code}: {said[-3000:]}"]
+        wrong += ["a traceback"] if "Traceback" in said else []
+        is_disturbed = step.disturbance is not None or step.fault is not None
+        changes = step.disturbance is not None and step.disturbance.act == calls.CHANGE
+        if step.is_power_cut:
+            roots = [trial.source, trial.there]
+            power.cut(os.fsencode(self.log), self.rng, roots)
+        if changes and self.meanwhile.exists():  # a move may have removed it since
+            trial.ever.append(pickle.loads(self.meanwhile.read_bytes()))
+            trial.note_source()
+        wrong += trial.wrong_after_cut()
+        self.is_same &= not (step.is_power_cut or changes)
+        if not is_disturbed and not step.is_power_cut:
+            wrong += trial.wrong(code, said, not self.is_same)
+        elif code == 0 and not changes and not step.is_power_cut:
+            wrong += trial.wrong(code, said, True)  # what cannot be removed stays
+        wrong += self._lost_backups() if self.is_same else []
+        self._first = trial.first
+        if code == 0 or step.is_power_cut:
+            self._decide_anew()
+        return wrong
+
+    def _lost_backups(self) -> list[str]:
+        """Say which files that were there first have no name any more, though backups are kept."""
+        trial = self.trial
+        if not trial.given.get("backup") or trial.is_made_up:
+            return []
+        there = {node.what for node in scan(trial.there).values()}
+        return [f"no backup of {path!r} is left" for path, node in self.originals.items()
+                if node.kind in (FILE, LINK) and node.what not in there]  # fmt: skip
+
+    def _decide_anew(self) -> None:
+        """DEST means what it does to a new command, unless a copy's marker lies in it."""
+        trial = self.trial
+        there = scan(trial.there)
+        root = trial.to.rstrip(b"/")
+        below = [path for path in there if path.startswith(root + b"/")]
+        has_mark = any(os.path.basename(path).startswith(b".made.") for path in below)
+        if not (root and root in there and (has_mark or not below)):
+            trial.first = {path: node for path, node in there.items() if not is_own(path)}
+
+    def close(self) -> None:
+        if self.stopped:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.stopped, signal.SIGKILL)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(self.stopped, 0)
+        shutil.rmtree(self.home, ignore_errors=True)
+
+
+class Whole(Trial):
+    """A trial over links in memory."""
+
+    def __init__(
+        self,
+        home: Path,
+        way: Way,
+        given: Mapping[str, Any],
+        rng: random.Random,
+        focus: Focus | None,
+    ) -> None:
+        super().__init__(home, way, given, 0)
+        self.rng, self.focus = rng, focus
+        self.large = b""
+
+    def draw(self, history: str | None = None, has_oddities: bool = True) -> None:
+        """Draw the trees; often with large files of which a part is left by a cut."""
+        super().draw(self.focus.history if self.focus else history, has_oddities)
+        if self.focus or self.rng.random() < 0.5:
+            self._draw_large()
+
+    def spelling(self, made: Mapping[bytes, Made]) -> tuple[list[bytes], bytes, list[bytes]]:
+        if self.focus and self.focus.to is not None:
+            return [b"t"], self.focus.to, []
+        return super().spelling(made)
+
+    def _draw_large(self) -> None:
+        """Have a large file in a folder of its own; at the destination often an older one."""
+        to = os.path.join(self.there, self.to.rstrip(b"/"))
+        roots = [os.path.join(self.source, b"t")]
+        if self.rng.random() < 0.7:
+            roots += [each for each in (os.path.join(to, b"t"), to) if os.path.isdir(each)][:1]
+        for root in roots:
+            if os.path.lexists(os.path.join(root, b"big")):
+                continue
+            mark, age_s = self.rng.randrange(6), 86_400
+            if root == roots[0]:
+                age_s = 0
+                if self.focus and self.focus.mark is not None:
+                    mark = self.focus.mark
+            when_ns = (draws.LATELY_S - age_s) * 10**9
+            status = os.stat(root)
+            large = Made(FILE, mark, draws.SIZES[-1], 0o644, when_ns)
+            folder = Made(FOLDER, mode=0o755, mtime_ns=when_ns)
+            plant(root, {b"big": folder, b"big/large": large})
+            os.utime(root, ns=(status.st_atime_ns, status.st_mtime_ns))
+        if self.focus and self.focus.has_links:
+            plant(roots[0], LINKS)
+            for root in roots[1:]:
+                plant(
+                    root,
+                    {b"aa": LINKS[b"aa"]._replace(mark=1, mtime_ns=draws.LATELY_S * 2 * 10**9)},
+                )
+        self.large = os.path.join(roots[0], b"big", b"large")
+        self.before = self.first = scan(self.there)
+        self.ever.clear()
+        self.note_source()
+
+    def change_large(self, how: str) -> None:
+        """Change it, and keep the time of its folder; or remove the folder."""
+        folder = os.path.dirname(self.large)
+        if not self.large or not os.path.isdir(folder):
+            return
+        if how == "gone":
+            shutil.rmtree(folder)
+        else:
+            status = os.stat(folder)
+            size = 40 if how == "small" else draws.SIZES[-1]
+            mark = self.rng.choice((2, 5, 8)) if how == "sparse" else self.rng.randrange(3, 9)
+            plant(folder, {b"large": Made(FILE, mark, size, 0o644, self.tick())})
+            os.utime(folder, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+    def note_source(self) -> None:
+        """Take in what the source holds now, without what is pscp's own."""
+        self.ever.append(
+            {path: node for path, node in scan(self.source).items() if not is_own(path)}
+        )
+
+    def wrong(self, code: int, said: str, may_leave: bool = False) -> list[str]:
+        """Return what is not as the oracle says, after an undisturbed run.
+
+        With `may_leave` parts of other runs may be left, of which this one cannot know.
+        """
+        verdict = oracle.judge(self.case)
+        source, there = (
+            {path: node for path, node in scan(root).items() if not is_own(path)}
+            for root in (self.source, self.there)
+        )
+        found = list(verdict.complaints(self.case, source, there, code))
+        found += ["a traceback"] if "Traceback" in said else []
+        if code == 0 and not may_leave:
+            left = [path for root in (self.source, self.there) for path in scan(root)]
+            found += [line for line in check_clean(left) if not _is_left_by_kills(line)]
+        return [each for each in found if not self.is_known(each)]
+
+    def is_known(self, complaint: str) -> bool:
+        if UNFINISHED.search(complaint):
+            return True
+        if self.given.get("existing") and NOT_THERE_YET.search(complaint):
+            return True
+        return any(
+            names <= {*self.given} and re.search(pattern, complaint) for names, pattern, _ in KNOWN
+        )
+
+
+def _is_left_by_kills(line: str) -> bool:
+    path = line.partition(": ")[2][2:-1].encode()
+    return any(each.search(path) for each in LEFT_BY_KILLS)
+
+
+class Cloning:
+    """Stands in for the module `fcntl` where parts are cloned: it copies the bytes."""
+
+    def ioctl(self, fd: int, request: int, old_fd: int) -> None:
+        assert request == reuse._CLONE
+        os.pwrite(fd, os.pread(old_fd, os.fstat(old_fd).st_size, 0), 0)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(fcntl, name)
+
+
+def describe(step: Step) -> str:
+    shown = [str(each) for each in (step.disturbance, step.fault) if each is not None]
+    shown += ["the power goes"] if step.is_power_cut else []
+    return "; ".join(shown) or "undisturbed"
+
+
+def run_steps(world: World, steps: list[Step]) -> list[str]:
+    """Run them one after the other; return what is wrong after the first that is."""
+    for number, step in enumerate(steps):
+        if number:  # one that stands still holds its journal; another machine's run has its own
+            world.meddle(step._replace(journal="lost") if world.stopped else step)
+        late = world.stopped
+        code, said = world.run(step)
+        if wrong := world.judged(step, code, said):
+            return [f"run {number + 1}, {describe(step)}: {each}" for each in wrong]
+        if late and (wrong := world.goes_on_late(late, code)):
+            return [f"the run before run {number + 1}, late: {each}" for each in wrong]
+    return []
