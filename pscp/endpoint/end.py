@@ -294,6 +294,7 @@ ANSWERS: Dict[type, Callable[..., object]] = {
     requests.Finish: End.finish,
     requests.Make: End.make,
     requests.Discard: End.discard,
+    requests.Sweep: lambda end, request: end.file_sink().sweep(request.folders),
     requests.Revoke: End.revoke,
     requests.Release: lambda end, request: end.file_sink().release(),
     requests.Unmark: lambda end, request: end.file_sink().unmark(),

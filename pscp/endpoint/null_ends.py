@@ -128,6 +128,9 @@ class NullSink(source.Announced):
         """Remove the file's parts of these runs ("": this one). False where one is still there."""
         return True
 
+    def sweep(self, folders: List[str]) -> None:
+        """Remove the parts of small files that lanes which died left in these folders."""
+
     def revoke(self, lane: int) -> None:
         """Have nothing done any more that a lost lane of this run still has on its way."""
 

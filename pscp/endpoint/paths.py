@@ -61,6 +61,13 @@ def part_name(name: bytes, key: str) -> bytes:
     return b"." + name[: NAME_MAX - 1 - len(suffix)] + suffix
 
 
+def private_parts(names: Iterable[bytes], token: str, nonces: Iterable[str]) -> List[bytes]:
+    """Return those names that lanes of these runs gave to parts which no other lane knows."""
+    keys = {(".%s%s" % (token, nonce)).encode("ascii") for nonce in nonces}
+    parts = [name for name in names if name[:1] == b"." and name.endswith(PART_SUFFIX)]
+    return [name for name in parts if name[: -len(PART_SUFFIX) - 6][-17:] in keys]
+
+
 def marker_name(token: str) -> bytes:
     """Return the name of a copy's marker (Root.mark): of a part's form, but no file's part."""
     return b".made." + token.encode("ascii") + PART_SUFFIX

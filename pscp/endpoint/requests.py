@@ -237,6 +237,12 @@ class Discard(NamedTuple):
     nonces: List[str]  # of runs ("": this one)
 
 
+class Sweep(NamedTuple):
+    """Remove what lanes that died left of small files in these folders. Answer: null."""
+
+    folders: List[str]
+
+
 class Revoke(NamedTuple):
     """Refuse whatever a lost lane still has on its way. Answer: null."""
 
@@ -306,7 +312,7 @@ WITH_MODULES = (Clean, OpenPlane, Gather, BeginStream, *OF_COPY)
 
 OF_EITHER = (Ping, Expand, Target, Claim, Clean, Learn, *BEGINNINGS, End, OpenPlane, Cpu, Kernel)
 OF_SOURCE = (Walk, Extents, Pack, Digests)
-OF_SINK = (Make, Finish, Discard, Revoke, Release, Unmark, Folders)
+OF_SINK = (Make, Finish, Discard, Sweep, Revoke, Release, Unmark, Folders)
 OF_GATHERING = (Heard, Drained, CloseInput, Abort)
 OF_STREAM = (Gather, *OF_GATHERING)
 _ALL = OF_EITHER + OF_SOURCE + OF_SINK + OF_STREAM

@@ -30,7 +30,7 @@ from . import commit, failures, fence, files, letting_go, metadata, tree, wire
 from .failures import Done
 from .null_ends import NullSink
 from .parts import Parts
-from .paths import Root, is_unfinished, to_bytes
+from .paths import Root, is_unfinished, private_parts, to_bytes
 
 if TYPE_CHECKING:
     from typing import Protocol
@@ -309,6 +309,15 @@ class Sink(NullSink):
     def discard(self, path: str, nonces: List[str]) -> Optional[bool]:
         gone = [self.parts.remove(path, nonce) for nonce in nonces]
         return None if None in gone else all(gone)
+
+    def sweep(self, folders: List[str]) -> None:
+        nonces = [*self.copy.earlier, self.copy.nonce]
+        for path in folders:
+            with contextlib.suppress(OSError, failures.Refusal), self.held(), self.root.lock:
+                fd = self.root.folder(path)
+                names = map(os.fsencode, os.listdir(fd))
+                for name in private_parts(names, self.copy.token, nonces):
+                    os.unlink(name, dir_fd=fd)
 
     def revoke(self, lane: int) -> None:
         fence.revoke(self.root.fd, self.copy.token, self.copy.nonce, lane)

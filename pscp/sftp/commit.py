@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pscp.endpoint import failures, hardlinks, metadata, requests, tree
 from pscp.endpoint import lookup as asked
 from pscp.endpoint.failures import Refusal
-from pscp.endpoint.paths import is_unfinished, marker_name, part_name, to_text
+from pscp.endpoint.paths import is_unfinished, marker_name, part_name, private_parts, to_text
 from pscp.endpoint.source import PACK_FILE_BYTES
 from pscp.sftp import client as sftp
 from pscp.sftp import packets
@@ -26,6 +26,7 @@ from pscp.sftp.fence import Fence, owner_and_access
 from pscp.sftp.packets import NANO, Attrs, SftpError
 from pscp.sftp.paths import Root, is_missing, join, lookup, was_file
 from pscp.sftp.tasks import Future, Steps, gather, outcomes, results, start
+from pscp.sftp.tree import list_folder
 
 _UMASK = 0o022  # where the server does not show its own
 _ID_END = (1 << 32) - 1  # and this number is nobody's
@@ -272,6 +273,21 @@ class Destination:
             return is_missing(error)
         except Refusal:
             return False
+
+    async def sweep(self, request: requests.Sweep) -> None:
+        """Remove the parts of small files that lanes which died left in these folders."""
+        await outcomes(*[self._sweep(folder) for folder in request.folders])
+
+    async def _sweep(self, folder: str) -> None:
+        await self.root.folder(folder, folder)
+        path, handles = self.root.full(folder), self._client.handles
+        await handles.take(1)
+        try:
+            names = [name for name, _ in await list_folder(self._client, path)]
+        finally:
+            handles.give(1)
+        parts = private_parts(names, self.token, [*self._earlier, self._nonce])
+        await outcomes(*[self._client.remove(join(path, part)) for part in parts])
 
     async def revoke(self, request: requests.Revoke) -> None:
         """Do nothing: SFTP has no lock that holds back what a lost lane still has on its way."""

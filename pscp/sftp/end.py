@@ -152,6 +152,7 @@ ANSWERS: dict[type, Answer] = {
     requests.Make: _by_sink(Sink.make),
     requests.Finish: _by_sink(Sink.finish),
     requests.Discard: _by_sink(Sink.discard),
+    requests.Sweep: _by_sink(Sink.sweep),
     requests.Revoke: _by_sink(Sink.revoke),
     requests.Release: _by_sink(Sink.release),
     requests.Unmark: _by_sink(Sink.unmark),

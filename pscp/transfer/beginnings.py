@@ -89,13 +89,13 @@ def sink_request(
     base: str = "",
     has_old: bool = False,
     lists: bool = False,
-    made: str = "",
 ) -> requests.BeginSink:
     """Return the request that makes an end the sink of this copy, for the run with this nonce.
 
     With `has_old` something is there already, to take what is the same from. With `lists` whole
-    folders are compared by listings. `base` is DEST below the root, where it is not the root, and
-    `made` the folder there that this copy makes as its source. Without a nonce nothing is changed.
+    folders are compared by listings. `base` is DEST below the root, where it is not the root.
+
+    Without a nonce the sink changes nothing.
     """
     links = bool(options.link_dest)
     looks = has_old or links or options.existing or options.relative or options.remove_source_files
@@ -124,6 +124,5 @@ def sink_request(
         debug=options.debug,
         backup=list(options.backups),
         link_dest=[base, f"{root}/{base}", *options.link_dest] if options.link_dest else [],
-        made=made,
         modules=_named({**_modules(options), **of_sink}),
     )

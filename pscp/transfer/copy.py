@@ -221,9 +221,8 @@ class Run:
             base=self._base(agreed.target),
             has_old=self._request.is_push and bool(agreed.target.existing),
             lists=terms.checks_folders,
-            made=agreed.target.made,
         )
-        return of_source, of_sink
+        return of_source, of_sink._replace(made=agreed.target.made)
 
     def _base(self, target: placing.Target) -> str:
         """Return DEST as it is below the root, where that is not the root itself."""

@@ -7,6 +7,7 @@ deleted (mirror.py, moving.py).
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from pscp.transfer import answers
 from pscp.transfer.copy_terms import CopyTerms
 from pscp.transfer.plan import Ask, Failure, Pack, Placed, Work, groups
 from pscp.transfer.results import Results
-from pscp.transfer.spool import Spool
+from pscp.transfer.spool import Spool, grouped_rows
 
 if TYPE_CHECKING:  # few copies need them
     from pscp.transfer.mirror import Mirror
@@ -34,6 +35,7 @@ class Ending:
         # Filled by later writes (later_writes.py).
         self.links = Spool()  # with the path at the source
         self.folders = Spool()
+        self.swept = Spool()  # folders, in which lanes that died may have left parts
         self._unwanted: dict[str, list[str]] = {}  # parts that lanes may have made late, or held
         terms.queue.when_lost(self._revocation)
 
@@ -46,6 +48,7 @@ class Ending:
             moving: removes files of the source (--remove-source-files), once all else is done.
         """
         is_dry = self._terms.options.dry_run
+        self._sweep()
         self._finish_links(copy_now)
         if not is_dry:  # before folders that they are in go, or get their times
             self._discard()
@@ -63,13 +66,21 @@ class Ending:
             self.wait_for(self._queue.is_idle)
 
     def close(self) -> None:
-        self.folders.close()
-        self.links.close()
+        for spool in (self.folders, self.links, self.swept):
+            spool.close()
 
     def wait_for(self, is_so: Callable[[], bool]) -> None:
         """Wait until `is_so()`. Raises the error that stops the copy."""
         self._queue.wait_until(is_so)
         self._queue.check()
+
+    def _sweep(self) -> None:
+        """Remove parts of small files, whose names no lane knows but the one that made them."""
+        if self._terms.earlier or self._terms.counters.connections_lost:
+            for rows in grouped_rows(itertools.chain([[""]], self.swept.take())):
+                folders = [path for (path,) in rows]
+                self._queue.add(Ask(False, requests.Sweep(folders), _ignore, _ignore))
+                self.wait_for(self._queue.is_idle)
 
     def _finish_all(self, spool: Spool, request: _OfEntries, backwards: bool) -> None:
         """Make the request for one group after the other: a folder comes after its content."""
@@ -197,16 +208,17 @@ class Ending:
 
         Return the paths of those that are all there is of a file.
         """
+        unwanted = [*self._unwanted.items()]
         if not self._results.failures:
-            for path in self._terms.journal.unwanted():
-                self.add_unwanted(path, list(self._terms.earlier))
+            earlier = list(self._terms.earlier)
+            unwanted += ((path, earlier) for path in self._terms.journal.unwanted())
         kept: list[str] = []
 
         def then(path: str, is_gone: object) -> None:
-            if is_gone is None:
+            if is_gone is None and path not in kept:
                 kept.append(path)
 
-        for path, nonces in self._unwanted.items():
+        for path, nonces in unwanted:
             discard = requests.Discard(path, nonces)
             over = functools.partial(then, path)
             self._queue.add(Ask(False, discard, over, _ignore, is_prompt=True))

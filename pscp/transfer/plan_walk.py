@@ -122,6 +122,7 @@ class PlanWalk(threading.Thread):
             for begin in range(0, len(wanted), QUESTION_ITEMS):
                 found += self._ask_above(wanted[begin : begin + QUESTION_ITEMS])
         for path, entry in zip(folders, found, strict=True):
+            self._copy.ending.swept.add([path])
             if entry.kind == tree.FOLDER:
                 self._look_up(self._changed(Placed(entry, entry._replace(path=path))))
             else:
@@ -229,7 +230,9 @@ class PlanWalk(threading.Thread):
             return
         if self._unless_refused(entry, lambda _: self._check_name(item)) is None:
             return
-        if entry.kind != tree.FOLDER:
+        if entry.kind == tree.FOLDER:
+            self._copy.ending.swept.add([item.entry.path])
+        else:
             self._terms.counters.add(files_total=1)
         is_new = entry.top in self._new_tops
         if must_look(entry, is_new, self._terms.options):

@@ -182,3 +182,47 @@ def test_a_copy_that_finds_all_there_leaves_the_root_as_it_was(sftp: Way) -> Non
     ended = sftp.run()
     assert (ended.code, ended.end["bytes_sent"]) == (0, 0)
     assert sftp.destination.stat().st_mtime == MTIME_S
+
+
+def test_n6_what_a_killed_run_left_of_small_files_goes(sftp: Way) -> None:
+    """ADVERSARY N6: no later run can guess the ends of these names, so it looks for them."""
+    fence = interrupted(sftp)
+    (sftp.source / "sub" / "deep").mkdir(parents=True)
+    (sftp.destination / "sub" / "deep").mkdir(parents=True)
+    fill(sftp.source / "sub" / "deep" / "small", 10)
+    for path in (sftp.source / "sub", sftp.source / "sub" / "deep"):
+        os.utime(path, (MTIME_S, MTIME_S))
+    token, run = fence.name[1:9], json.loads(fence.read_text())["run"]
+    theirs = sftp.destination / os.fsdecode(part_name(b"small", f"{token}{run[::-1]}abcdef"))
+    theirs.touch()
+    for folder in ("", "sub", "sub/deep"):
+        name = part_name(b"small", f"{token}{run}abcdef")
+        (sftp.destination / folder / os.fsdecode(name)).write_bytes(b"half")
+    ended = sftp.run("-p", "-c", "1")
+    assert ended.code == 0, ended.err
+    assert sftp.parts() == [theirs]  # of a run that nobody knows
+    theirs.unlink()
+    assert not left_behind(sftp)
+    for path in (sftp.destination / "sub", sftp.destination / "sub" / "deep"):
+        assert path.stat().st_mtime == MTIME_S
+
+
+def left_behind(sftp: Way) -> list[Path]:
+    return list(sftp.destination.rglob(".*.pscp-*"))
+
+
+def test_n6_what_a_lost_connection_left_of_small_files_goes(sftp: Way) -> None:
+    """That of the run itself, whose other lane has sent the file again."""
+    fill(sftp.source / "big", BIG_BYTES)
+    breaking = sftp.breaking().rule("block", after=4 * MIB)
+    breaking.rule("kill", after=8 * MIB)
+    running = sftp.start("-c", "1", "--chunk-size", "4M", breaking=breaking)
+    try:
+        until(lambda: breaking.blocked)
+        [fence] = sftp.destination.glob(f".*{FENCE_SUFFIX.decode()}")
+        key = fence.name[1:9] + json.loads(fence.read_text())["run"]
+        (sftp.destination / os.fsdecode(part_name(b"small", f"{key}abcdef"))).touch()
+        breaking.go()
+        assert_copied(sftp, running)
+    finally:
+        running.kill()

@@ -36,10 +36,11 @@ REPLACES = {
     "sftp/sink.py _make_link": "a link's part takes the name; or the part goes",
     "sftp/commit.py _hard_link": "a hard link's part takes the name; what is left of the part goes",
     "endpoint/stream_process.py close_input": "a synced stream's part takes the name",
-    "endpoint/inplace.py become": "the file becomes its own part (--inplace)",
 }
 MADE_JUST_NOW = {
     "endpoint/linkdest.py is_made": "a link to a file that changed since it was compared",
+    "endpoint/paths.py rmdir": "the same",
+    "sftp/paths.py rmdir": "the same over SFTP",
     "endpoint/sink.py finish_folder": "a folder that this copy made, and in which nothing landed",
     "sftp/commit.py _is_dropped": "the same over SFTP",
 }
@@ -50,6 +51,8 @@ PSCPS_OWN = {
     "endpoint/link.py nameless": "a temporary file, which loses its name at once",
     "endpoint/mirror.py _remove_parts": "parts of this copy in a folder that goes",
     "endpoint/moving.py mark": "the mark beside a source",
+    "endpoint/paths.py unmark": "a marker",
+    "endpoint/sink.py sweep": "parts",
     "endpoint/parts.py inherit": "an earlier run's part becomes this one's",
     "endpoint/parts.py remove": "a part",
     "endpoint/parts.py _as_made_here": "a file made to see how files are made there",
@@ -58,6 +61,8 @@ PSCPS_OWN = {
     "endpoint/stream_server.py remove": "a socket and its folder",
     "endpoint/stream_server.py __init__": "a socket's folder",
     "sftp/commit.py discard": "parts",
+    "sftp/commit.py _sweep": "parts",
+    "sftp/paths.py unmark": "a marker",
     "sftp/fence.py claim": "a fence",
     "sftp/fence.py release": "a fence",
     "sftp/fence.py _fill": "a fence",

@@ -1,0 +1,123 @@
+"""A copy as data: what it was given, what lay at both ends before it, and what is expected.
+
+Options are named as in the last column of docs/options.md.
+
+Not here: trees (tree_data.py), what must come of a copy (oracle.py), which are tried (draws.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from tree_data import Node, Tree
+
+OWN = (b".pscp-part", b".pscp-run", b".pscp-mark")  # what names of pscp's own end in
+FACTS = frozenset({"mode", "mtime_ns", "owner"})
+
+
+@dataclass(frozen=True)
+class Case:
+    """A copy: what it was given, and what lay at both ends before it."""
+
+    options: Mapping[str, Any]
+    source: Tree
+    sources: Sequence[bytes]  # as spelt, below the source's root: b"t", b"t/.", b"t/file"
+    there: Tree
+    to: bytes = b""  # as spelt, below the destination's root
+    listed: Sequence[bytes] = ()  # the lines of --files-from
+    now_ns: int = 0
+    umask: int = 0o022
+    first: Tree | None = None  # what lay there before the first run, if this is not the first
+    over_sftp: bool = False  # times are whole seconds; a pull makes no hard links
+
+    def has(self, name: str) -> Any:
+        """Return the option's value, if it is given or implied."""
+        return self.options.get(name) or (
+            name in ("recursive", "preserve") and self.options.get("archive")
+        )
+
+    @property
+    def follows(self) -> bool:
+        """Is what a symlink leads to copied in its place?"""
+        return bool(not self.has("archive") or self.has("copy_links"))
+
+    @property
+    def unit_ns(self) -> int:
+        """How exactly times are kept."""
+        return 10**9 if self.over_sftp else 1
+
+
+class Expected(NamedTuple):
+    """What may have a name afterwards (None: nothing), and which of its facts count."""
+
+    nodes: tuple[Node | None, ...]
+    facts: frozenset[str] = frozenset()
+
+    def difference(self, found: Node | None, unit_ns: int) -> str:
+        """Say how what is there differs; "" if it does not."""
+        for node in self.nodes:
+            if node is None or found is None:
+                if node is found:
+                    return ""
+            elif node.what == found.what:
+                pairs = ((name, getattr(node, name), getattr(found, name)) for name in self.facts)
+                unlike = [each for each in pairs if not _are_like(*each, unit_ns)]
+                return "; ".join(f"{name} {got!r}, not {must!r}" for name, must, got in unlike)
+        shown = [node and (node.kind, node.data[:8], node.size) for node in (*self.nodes, found)]
+        return f"{shown[-1]}, not {' or '.join(map(str, shown[:-1]))}"
+
+
+def _are_like(name: str, must: object, got: object, unit_ns: int) -> bool:
+    if name == "mtime_ns" and isinstance(must, int) and isinstance(got, int):
+        return must // unit_ns == got // unit_ns
+    return must == got
+
+
+@dataclass
+class Verdict:
+    """What must hold after a copy that nothing disturbed."""
+
+    codes: set[int] = field(default_factory=lambda: {0})
+    there: dict[bytes, Expected] = field(default_factory=dict)
+    leaves: dict[bytes, bool | None] = field(default_factory=dict)  # the source; None: it may
+    outcomes: dict[bytes, set[str]] = field(default_factory=dict)  # of files and links
+    fails: set[bytes] = field(default_factory=set)
+    places: dict[bytes, bytes] = field(default_factory=dict)  # destination -> source, all entries
+
+    def complaints(self, case: Case, source: Tree, there: Tree, code: int) -> Iterator[str]:
+        """Say what is not as it must be; nothing where all is right."""
+        if code not in self.codes:
+            yield f"exit code {code}, not one of {sorted(self.codes)}; {sorted(self.fails)}"
+        own = {path for path in there if code and path.endswith(OWN)}  # until it ends well
+        for path in sorted({*self.there, *there} - self.fails - own):
+            expected = self.there.get(path, Expected((None,)))
+            if why := expected.difference(there.get(path), case.unit_ns):
+                yield f"destination {path!r}: {why}"
+        for path, node in case.source.items():
+            leaves = self.leaves.get(path, False)
+            if leaves is not None and (path in source) == leaves:
+                yield f"source {path!r} was {'left' if leaves else 'removed'}"
+            elif path in source and source[path].what != node.what:
+                yield f"source {path!r} was changed"
+        yield from (f"source {path!r} is new" for path in source.keys() - case.source.keys())
+        if case.has("archive") and not case.has("copy_links") and not case.over_sftp:
+            yield from self._unlinked(case, there)
+        if code == 0:
+            yield from check_clean({*there, *source})
+
+    def _unlinked(self, case: Case, there: Tree) -> Iterator[str]:
+        """Names of one file that are not those of one file afterwards, though all were taken."""
+        seen: dict[int, bytes] = {}
+        for path, at in sorted(self.places.items()):
+            inode = case.source[at].inode
+            if inode and path in there and "skipped" not in self.outcomes.get(path, ()):
+                first = seen.setdefault(inode, path)
+                if path != first and not 0 != there[first].inode == there[path].inode:
+                    yield f"destination {path!r} is no hard link to {first!r}"
+
+
+def check_clean(paths: Collection[bytes]) -> Iterator[str]:
+    """Say what of pscp's own is left: nothing may be after exit code 0."""
+    yield from (f"left behind: {path!r}" for path in paths if path.endswith(OWN))

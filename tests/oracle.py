@@ -1,0 +1,296 @@
+"""What a copy must leave behind: an oracle for tests that draw copies.
+
+Written from docs/mirrors.md, filters.md, names.md, options.md, coming-from.md and README.md,
+and not from the code: nothing of pscp is imported.
+
+Not here: what a case is (cases.py), what is tried (draws.py), rsync's patterns (patterns.py).
+Read next: soak/test_oracle.py, which has rsync judge it.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from cases import FACTS, OWN, Case, Expected, Verdict
+from patterns import change_mode, is_kept
+from tree_data import FILE, FOLDER, LINK, SPECIAL, Node, Tree, children, join, real
+
+TAKEN = {"copied", "unchanged", "linked"}
+
+
+def judge(case: Case) -> Verdict:
+    """Return what must hold after this copy, if nothing disturbs it."""
+    verdict = Verdict()
+    for path, node in case.there.items():  # a folder's time changes with what is in it
+        verdict.there[path] = Expected(
+            (node,), FACTS - {"mtime_ns"} if node.kind != FILE else FACTS
+        )
+    before = dict(verdict.there)
+    walk = _Walk(case, verdict)
+    walk.run()
+    if case.has("archive"):  # a name of a file that could not be copied cannot be linked to it
+        failed = {case.source[at].inode for at in walk.failed.values()} - {0}
+        verdict.fails |= {
+            to for to, at in verdict.places.items() if case.source[at].inode in failed
+        }
+    if case.has("delete"):
+        walk.mirror()
+    verdict.codes = {1} if verdict.fails else verdict.codes
+    if case.has("check"):
+        verdict.codes = {1} if walk.differs or verdict.fails else {0}
+    if case.has("check") or case.has("dry_run") or case.has("transfer_test"):
+        verdict.there = before
+        verdict.codes |= {0} if case.has("transfer_test") else set()
+    elif case.has("remove_source_files"):
+        walk.remove_sources()
+    return verdict
+
+
+def permitted(case: Case, source: Tree, there: Tree, ever: Sequence[Tree]) -> Iterator[str]:
+    """Say what must not be after a kill or a fault at any moment of this copy.
+
+    `ever` has each version of the source that there was, the first and the last among them.
+    """
+    whole: dict[bytes, set[tuple[str, bytes]]] = {}
+    for version in ever:
+        case = replace(case, source=version)
+        for to, at in judge(case).places.items():
+            found = real(version, at) if case.follows else at
+            whole.setdefault(to, set()).add(version[at if found is None else found].what)
+    olds = {node.what for node in case.there.values()} if case.has("backup") else set()
+    for path, node in there.items():
+        before = case.there.get(path)
+        is_old = before is not None and before.what == node.what
+        if node.kind == FOLDER or path.endswith(OWN) or is_old or node.what in olds:
+            continue
+        if node.what not in whole.get(path, ()):
+            yield f"destination {path!r} is neither the old file nor a whole new one"
+    for path in case.there.keys() - there.keys():
+        if not case.has("delete") or path in whole:
+            yield f"destination {path!r} is gone"
+    for path in ever[-1].keys() - source.keys():
+        held = (to for to, at in judge(case).places.items() if at == path)
+        landed = {there[to].what for to in held if to in there}
+        if not case.has("remove_source_files") or ever[-1][path].what not in landed:
+            yield f"source {path!r} is gone, and is not at the destination"
+
+
+# --- which entries there are, where they go, and what becomes of them
+
+
+class _Walk:
+    """Goes through the sources, and writes down what becomes of each entry."""
+
+    def __init__(self, case: Case, verdict: Verdict) -> None:
+        self.case, self.verdict = case, verdict
+        self.left_out: set[bytes] = set()
+        self.folders: dict[bytes, bytes] = {}  # that a mirror is of -> their path for patterns
+        self.through: set[bytes] = set()  # what was reached through a link
+        self.failed: dict[bytes, bytes] = {}  # what stands in the way of what
+        self.differs = False
+        self.root = case.to.rstrip(b"/")
+
+    def run(self) -> None:
+        case = self.case
+        is_into = case.to.endswith(b"/") or len(case.sources) > 1
+        if case.listed or case.has("relative"):
+            self._make_above(join(self.root, b"x"))
+            is_deep = case.has("recursive") and not (case.listed and case.has("archive"))
+            for path in case.listed or case.sources:
+                base = case.sources[0].removesuffix(b"/.") if case.listed else b""
+                ends = case.has("archive") and path.endswith(b"/")
+                self._whole_path(base, path.strip(b"/"), bool(is_deep or ends))
+            return
+        first = case.there if case.first is None else case.first
+        if posixpath.dirname(self.root) not in first and not case.has("mkpath"):
+            self.verdict.fails.add(self.root)
+            return
+        if is_into:
+            self._make_above(join(self.root, b"x"))
+        old = first.get(self.root)
+        for source in case.sources:
+            at, name = posixpath.normpath(source), posixpath.basename(source)
+            if at not in case.source and at != b".":
+                self.verdict.fails.add(join(self.root, name))
+            elif name == b".":
+                self._entry(b"" if at == b"." else at, self.root, b"", True)
+            else:
+                is_in = is_into or (old is not None and old.kind == FOLDER)
+                self._entry(at, join(self.root, name) if is_in else self.root, name, True)
+
+    def _make_above(self, path: bytes) -> None:
+        """What is missing above an entry is made."""
+        above = posixpath.dirname(path)
+        if above != path and above not in self.verdict.there:
+            self._make_above(above)
+            self.verdict.there[above] = Expected((Node(FOLDER),))
+
+    def _whole_path(self, base: bytes, path: bytes, is_deep: bool) -> None:
+        names = path.split(b"/")
+        for count in range(1, len(names)):
+            above = b"/".join(names[:count])
+            if join(base, above) in self.case.source:
+                self._entry(join(base, above), join(self.root, above), above, False)
+        if join(base, path) in self.case.source:
+            self._entry(join(base, path), join(self.root, path), path, is_deep)
+        else:
+            self.verdict.fails.add(join(self.root, path))
+
+    def _entry(
+        self, at: bytes, to: bytes, name: bytes, is_deep: bool, above: tuple[bytes, ...] = ()
+    ) -> None:
+        """Take an entry, and if it is a folder what is in it."""
+        case, old = self.case, self.case.there.get(to)
+        lead = real(case.source, at) if case.follows else at
+        found = None if lead is None else case.source[lead]
+        is_folder = found is not None and found.kind == FOLDER
+        if lead != at or posixpath.dirname(to) in self.through:
+            self.through.add(to)
+        if name and not is_kept(case.has("filters") or (), name, is_folder):
+            self.left_out.add(to)
+        elif found is None or lead is None or found.kind == SPECIAL or lead in above:
+            self.verdict.fails.add(to)
+        elif found.kind == FILE and not self._is_asked_for(found):
+            self.left_out.add(to)
+        elif (old and (old.kind == FOLDER) != is_folder) or (
+            is_folder and is_deep and not case.has("recursive")
+        ):
+            self.verdict.fails.add(to)
+            self.failed[to] = lead
+        else:
+            self.verdict.places[to] = at
+            self._take(to, found, old)
+            for child in children(case.source, lead) if is_folder and is_deep else ():
+                below = (join(lead, child), join(to, child), join(name, child))
+                self._entry(*below, True, (*above, lead))
+            if is_folder and is_deep:
+                self.folders[to] = name
+
+    def _is_asked_for(self, node: Node) -> bool:
+        case, age_s = self.case, (self.case.now_ns - node.mtime_ns) / 10**9
+        for what, value in (("size_bytes", node.size), ("age_s", age_s)):
+            least, most = case.options.get(f"min_{what}"), case.options.get(f"max_{what}")
+            if (least is not None and value < least) or (most is not None and value > most):
+                return False
+        return True
+
+    def _take(self, to: bytes, node: Node, old: Node | None) -> None:
+        case, verdict = self.case, self.verdict
+        has_old = old is not None and (case.has("ignore_existing") or self._is_newer(node, old))
+        if has_old if old else case.has("existing"):
+            if node.kind != FOLDER:
+                verdict.outcomes[to] = {"skipped", "unchanged"}
+            elif old:
+                verdict.there[to] = Expected((old,))
+            return
+        self._make_above(to)
+        known = self._known(node, old) if old and node.kind != FOLDER else ""
+        expected = self._as_copied(to, node, old, known)
+        self.differs |= old is None or (not known and node.kind != FOLDER)
+        if node.kind != FOLDER:
+            verdict.outcomes[to] = TAKEN
+            is_sure = known == "unchanged" and not self._other_names(node)
+            if old and not (is_sure and case.options.get("resume", True)):
+                self._back_up(to, old, is_sure=not known and old.what != node.what)
+        verdict.there[to] = expected
+
+    def _is_newer(self, node: Node, old: Node) -> bool:
+        """Does --update leave it out? As with rsync a file of that time, of another size, goes."""
+        case, ages = self.case, [each.mtime_ns // self.case.unit_ns for each in (node, old)]
+        is_alike = ages[0] == ages[1] and node.size == old.size and not case.has("preserve")
+        is_newer = ages[1] > ages[0] or is_alike
+        return bool(case.has("update")) and node.kind == old.kind == FILE and is_newer
+
+    def _known(self, node: Node, old: Node) -> str:
+        """Return "unchanged" if what is there stays unread, "same" if it is equal, else ""."""
+        case, unit = self.case, self.case.unit_ns
+        is_timed = case.has("preserve") and node.mtime_ns // unit == old.mtime_ns // unit
+        hashes = case.has("checksum") or case.has("strong") or case.has("remove_source_files")
+        is_like = node.kind == old.kind == FILE and node.size == old.size
+        if is_like and not hashes and (case.has("size_only") or is_timed):
+            return "unchanged"
+        return "same" if node.what == old.what else ""
+
+    def _as_copied(self, to: bytes, node: Node, old: Node | None, known: str) -> Expected:
+        case, keeps = self.case, self.case.has("preserve")
+        mode = change_mode(case.has("chmod") or "", node.mode, node.kind == FOLDER, case.umask)
+        if not keeps:
+            is_kept = old is not None and old.kind == node.kind
+            mode = old.mode if old and is_kept else mode & ~case.umask & 0o777
+        facts = {"mode"} | ({"mtime_ns"} if keeps else set())
+        facts |= {"owner"} if case.has("archive") and not case.has("chown") else set()
+        if node.kind == LINK or (to == self.root and not old and not keeps):
+            facts &= {"owner"}  # a DEST that is made may have any mode
+        nodes = [node._replace(mode=mode)]
+        is_doubted = not case.options.get("resume", True) or case.has("manifest")
+        if old and known == "unchanged":
+            others = self._other_names(node) if case.has("archive") else []
+            unread = [nodes[0]._replace(data=each.data) for each in (old, *others)]
+            nodes = unread + (nodes if is_doubted or others else [])
+        return Expected(tuple(nodes), frozenset(facts))
+
+    def _other_names(self, node: Node) -> list[Node]:
+        """What lies at the other names of a file, which becomes one file again with -a."""
+        names = ((to, self.case.source[at].inode) for to, at in self.verdict.places.items())
+        same = [to for to, inode in names if node.inode and inode == node.inode]
+        return [self.case.there[to] for to in same if to in self.case.there]
+
+    def _back_up(self, to: bytes, old: Node, is_sure: bool) -> None:
+        case = self.case
+        if not case.has("backup"):
+            return
+        folder = (case.has("backup_dir") or "").encode()
+        suffix = (case.options.get("suffix") or ("" if folder else "~")).encode()
+        below = to[len(self.root) :].lstrip(b"/")
+        path = (join(join(self.root, folder), below) if folder else to) + suffix
+        if is_sure:
+            self._make_above(path)
+        nodes = (old,) if is_sure else (old, case.there.get(path))
+        self.verdict.there[path] = Expected(nodes, FACTS if is_sure else frozenset())
+
+    # --- what is removed
+
+    def mirror(self) -> None:
+        """Delete in each folder of the copy what the source's folder has not."""
+        case, verdict = self.case, self.verdict
+        if verdict.fails:
+            return
+        gone: list[bytes] = []
+        for to, name in self.folders.items():
+            for child in children(case.there, to):
+                path = join(to, child)
+                if path not in verdict.places and path not in self.left_out:
+                    self._doom(path, join(name, child), gone)
+        most = case.options.get("max_delete")
+        if most is not None and len(gone) > most:
+            verdict.codes = {1}
+            return
+        for path in gone:
+            del verdict.there[path]
+            verdict.outcomes[path] = {"deleted"}
+
+    def _doom(self, path: bytes, name: bytes, gone: list[bytes]) -> bool:
+        """Collect what is deleted of this name; a folder stays with what stays in it."""
+        is_folder = self.case.there[path].kind == FOLDER
+        if not is_kept(self.case.has("filters") or (), name, is_folder):
+            return False
+        below = [
+            self._doom(join(path, child), join(name, child), gone)
+            for child in (children(self.case.there, path) if is_folder else ())
+        ]
+        if all(below):
+            gone.append(path)
+        return all(below)
+
+    def remove_sources(self) -> None:
+        """Remove what has landed; what was reached through a link may stay."""
+        verdict = self.verdict
+        for to, outcome in verdict.outcomes.items():
+            at = verdict.places[to]
+            is_through = to in self.through
+            if outcome <= TAKEN:
+                verdict.leaves[at] = None if is_through else True
+            if is_through:
+                verdict.codes |= {1}
