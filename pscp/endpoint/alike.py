@@ -9,12 +9,14 @@ from typing import Tuple
 
 from . import metadata, tree
 
-_UNITS_NS = (1, 100, 1000, 10**9)  # in which file systems and SFTP keep times
+_UNITS_NS = (100, 1000, 10**9)  # in which file systems and SFTP keep times
 _ANY = -1  # an owner that this end could not give
 
 
 def is_same_time(here_ns: int, there_ns: int) -> bool:
     """Is the time at the destination the source's, as far as it can be kept there?"""
+    if here_ns == there_ns:
+        return True
     return any(here_ns // unit * unit == there_ns for unit in _UNITS_NS)
 
 

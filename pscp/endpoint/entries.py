@@ -9,6 +9,7 @@ from . import failures, tree, wire
 from .paths import to_bytes
 
 _ENTRY_TYPES = (str, int, str, int, int, int, int, dict)
+_HAVE_SIZES = (tree.FILE, tree.HARDLINK)
 
 
 def entry(value: object) -> tree.Entry:
@@ -19,7 +20,7 @@ def entry(value: object) -> tree.Entry:
     if (
         tuple(map(type, result)) != _ENTRY_TYPES
         or result.kind not in tree.KINDS
-        or not 0 <= result.size <= (wire.MAX_OFFSET if result.kind == tree.FILE else 0)
+        or not 0 <= result.size <= (wire.MAX_OFFSET if result.kind in _HAVE_SIZES else 0)
         or not 0 <= result.mode <= 0o7777
         or abs(result.mtime_ns) > 1 << 63
         or ("x" in result.extra and not _are_attributes(result.extra["x"]))

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from typing import TypedDict
 
     class _Mark(TypedDict, total=False):
-        of_source: bool  # set by the coordinator (transfer/answers.py); never comes from an end
+        # Set by the coordinator (transfer/plan_walk.py); they never come from an end.
+        of_source: bool
+        place: str  # where it is, as a user knows it
 
     class Data(_Mark):
         """A failure; `errno` is 0 where there was none."""

@@ -205,7 +205,7 @@ class Walk:
             return self._error(top, path, failures.from_exception(error, path))
         if kind == FILE:
             kind = self._file(top, path, status, extra)
-        size = status.st_size if kind == FILE else 0
+        size = status.st_size if kind in (FILE, HARDLINK) else 0
         mtime_ns = status.st_mtime_ns
         return Entry(kind, top, path, size, status.st_mode & 0o7777, mtime_ns, status.st_ino, extra)
 

@@ -161,7 +161,8 @@ class Coordinator:
                 self._show(f"{entry.path or '.'}: {why}")
             return
         if not is_folder:
-            self._counters.add(files_done=1, bytes_total=entry.size, bytes_done=entry.size)
+            size_bytes = entry.size if entry.kind == tree.FILE else 0  # a further name has no bytes
+            self._counters.add(files_done=1, bytes_total=size_bytes, bytes_done=size_bytes)
         if is_folder and "new" not in entry.extra:
             return  # at most its times or its mode would change
         path = entry.path + ("/" if is_folder else "")

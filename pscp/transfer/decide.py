@@ -96,6 +96,8 @@ ROWS = (
     _row("any", "FOLDER SPECIAL", Action.REFUSE),
     _row("hardlink", "SAME", Action.UNCHANGED, when=Fact.LISTS),
     _row("hardlink", "any", Action.SKIP, when=Fact.NEWER),
+    _row("hardlink", "SIZE", Action.LINK, when=Fact.TELLS_TIMES),
+    _row("hardlink", "SIZE", Action.HASH, when=Fact.LISTS),
     _row("hardlink", "any", Action.LINK),
     _row("file link", "SAME", Action.UNCHANGED, unless=Fact.NO_RESUME),
     _row("file", "SAME SIZE OTHER", Action.SKIP, when=Fact.NEWER),

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from pscp import errors
-from pscp.endpoint import source
+from pscp.endpoint import source, tree
 from pscp.progress import Reporter
 
 LINES_MOST = 20  # for one reason
@@ -48,6 +48,7 @@ class FilePlaces:
         `root` is the folder at the destination.
         """
         self._froms, self._to, self._root = froms, to, root
+        self._listed = tops
         self._tops = {top.name: top.path for top in tops}
 
     def of(self, path: str, of_source: bool) -> str:
@@ -55,6 +56,13 @@ class FilePlaces:
         if of_source:
             return f"{self._froms}{self._of_source(path)}"
         return f"{self._to}{_joined(self._root, path)}"
+
+    def of_entry(self, known: tree.Entry) -> str:
+        """Return the place of an entry as its source knows it."""
+        if not 0 <= known.top < len(self._listed):
+            return self.of(known.path, of_source=True)
+        top = self._listed[known.top]
+        return f"{self._froms}{_joined(top.path, known.path[len(top.name) :].lstrip('/'))}"
 
     def _of_source(self, path: str) -> str:
         for name in (*_folders(path, itself=True), ""):
@@ -105,9 +113,12 @@ class FailureLines:
         self._beyond: Counter[_Reason] = Counter()  # those that have no line
         self._hinted: set[str] = set()
 
-    def add(self, error: errors.FileError, of_source: bool) -> None:
-        """Show a failure now, or count it for a line that close() shows."""
-        place = self._places.of(error.path, of_source)
+    def add(self, error: errors.FileError, of_source: bool, place: str = "") -> None:
+        """Show a failure now, or count it for a line that close() shows.
+
+        `place` is where the file is, unless its path says so.
+        """
+        place = place or self._places.of(error.path, of_source)
         if self._all:
             self._show(f"{place}: {error.message}", error)
             return

@@ -222,7 +222,7 @@ class PlanWalk(threading.Thread):
 
     def _take(self, entry: tree.Entry) -> None:
         if entry.kind == tree.ERROR:
-            self._refuse(failures.checked(entry.extra))
+            self._refuse(failures.checked(entry.extra), entry)
             return
         item = self._unless_refused(entry, self._land)
         # Not within that: what a program's `select` raises is no refusal.
@@ -246,14 +246,10 @@ class PlanWalk(threading.Thread):
         """Return what the step returns; None where it refuses the entry, which is reported."""
         try:
             return step(entry)
-        except failures.Refusal as error:
-            if error.kind == failures.DESTINATION:  # about the name that it would have there
-                self._fail(failures.data(error.kind, error.path, str(error)))
-            else:
-                self._refuse(failures.data(error.kind, entry.path, str(error)))
-        except (ValueError, LookupError) as error:
-            self._refuse(failures.data(failures.UNSAFE, entry.path, str(error)))
-        return None
+        except (failures.Refusal, ValueError, LookupError) as error:
+            kind = error.kind if isinstance(error, failures.Refusal) else failures.UNSAFE
+            self._refuse(failures.data(kind, entry.path, str(error)), entry)
+            return None
 
     def _land(self, entry: tree.Entry) -> Placed:
         """Return the entry as it is to land."""
@@ -281,12 +277,12 @@ class PlanWalk(threading.Thread):
         if len(self._looking) >= LOOK_ITEMS or self._looking_bytes >= QUESTION_BYTES // 2:
             self._look()
 
-    def _refuse(self, failure: Failure) -> None:
-        self._fail(answers.from_source(failure))
-
-    def _fail(self, failure: Failure) -> None:
+    def _refuse(self, failure: Failure, known: tree.Entry | None = None) -> None:
+        marked = answers.from_source(failure)
+        if known is not None:  # by its path alone it could be of another source
+            marked["place"] = self._terms.places.of_entry(known)
         self._terms.counters.add(files_total=1)
-        self._queue.run_alone(lambda: self._copy.results.failed(failure))
+        self._queue.run_alone(lambda: self._copy.results.failed(marked))
 
     def _check_expected(self, entry: tree.Entry) -> None:
         """Raise Refusal for what is no file where one with a certain digest is to land."""

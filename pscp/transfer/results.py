@@ -127,7 +127,7 @@ class Results:
         if self._failures_bytes < _FAILURES_BYTES or not self.failures:
             kind = type(error).__name__
             self.failures.append(Reported(error.path, kind, error.message, error.hint))
-        self.lines.add(error, of_source)
+        self.lines.add(error, of_source, failure.get("place", ""))
         self.became("failed", [(error.path, "")])
 
 

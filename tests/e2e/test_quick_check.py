@@ -228,6 +228,15 @@ def test_a_missing_name_of_a_file_whose_first_name_is_there(way: Way, option: st
 
 
 @pytest.mark.needs_agent(reason="over SFTP a pull makes no hard links")
+def test_a_pattern_leaves_out_the_name_that_matches(way: Way) -> None:
+    names_of_one_file(way)
+    assert way.copy("t", archive=True, exclude="a").files == 2
+    found = way.destination / "t"
+    assert seen(found) == {"y": "content", "z": "content"}
+    assert (found / "y").samefile(found / "z")
+
+
+@pytest.mark.needs_agent(reason="over SFTP a pull makes no hard links")
 def test_a_newer_further_name_stays(way: Way) -> None:
     """With -u what is newer is left out, under each of its names."""
     names_of_one_file(way)
@@ -240,9 +249,12 @@ def test_what_lands_where_another_source_does_is_told_by_its_own_name(push: Way)
     """N3: the path that was told did not exist."""
     write(push.source / "a/b/1", "one")
     write(push.source / "b/2", "two")
-    ran = push.command("-a", names=["a/.", "b"])
+    os.mkfifo(push.source / "a/b/fifo")
+    ran = push.command("-r", names=["a/.", "b"])
     assert ran.code == 1
-    assert f"{push.destination}/b: another source has this name" in ran.err
+    assert f"{push.source}/a/b/fifo: is not a file, a folder or a link" in ran.err
+    for name in ("a/b", "a/b/1"):
+        assert f"{push.source}/{name}: another source has this name" in ran.err
     assert f"{push.source}/b" not in ran.err
 
 

@@ -170,6 +170,7 @@ def test_what_each_entry_is(tmp_path: Path) -> None:
     status = os.stat(tmp_path / "file")
     assert (file.size, file.mode, file.mtime_ns) == (5, 0o4751, 1_600_000_000_123_456_789)
     assert file.inode == status.st_ino
+    assert (found["same"].size, found["link"].size, found["top"].size) == (5, 0, 0)
     assert found["link"].extra["to"] == "file"
     assert (found["same"].extra["in"], found["same"].extra["to"]) == (0, "top/file")
     assert found["sparse"].extra["sparse"] and "sparse" not in file.extra

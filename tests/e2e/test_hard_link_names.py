@@ -1,0 +1,111 @@
+"""Three names of one file, each with anything at the destination, and rsync as the judge.
+
+Whatever -n and --check say is what a copy then changes.
+
+Not here: the cases by name (test_quick_check.py), trees that are drawn (test_as_rsync.py).
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from conftest import unavailable
+
+from e2e.ways import COMMAND_S, Way
+
+TIME_NS = 1_500_000_000_123_456_789
+# What a name has at the destination: the text, and by how much it is later than the source.
+THERE = {
+    "none": None, "same": ("content", 0), "older": ("old", -9), "newer": ("new", 9),
+    "sized": ("CONTENT", -9), "dated": ("content", 9),
+}  # fmt: skip
+NAMES = ("a", "y", "z")
+OPTIONS = ("", "--update", "--ignore-existing", "--existing", "--checksum")
+
+
+def write(path: Path, text: str, later_s: int) -> None:
+    path.write_text(text)
+    time_ns = TIME_NS + later_s * 10**9
+    os.utime(path, ns=(time_ns, time_ns))
+
+
+def fill(source: Path, destination: Path) -> None:
+    """Make a folder for each way in which three names of one file may be at the destination."""
+    for states in itertools.product(THERE, repeat=len(NAMES)):
+        folder = "-".join(states)
+        for root in (source, destination):
+            (root / folder).mkdir(parents=True)
+        first, *further = (source / folder / name for name in NAMES)
+        write(first, "content", 0)
+        for other in further:
+            os.link(first, other)
+        for name, state in zip(NAMES, states, strict=True):
+            if (found := THERE[state]) is not None:
+                write(destination / folder / name, *found)
+
+
+def seen(root: Path) -> dict[str, str]:
+    return {str(path.relative_to(root)): path.read_text() for path in root.glob("*/*")}
+
+
+def names_of_its_file(root: Path, folder: str) -> set[int]:
+    """Return the inodes of the names that have the source's content."""
+    names = [root / folder / name for name in NAMES]
+    return {each.stat().st_ino for each in names if each.exists() and each.read_text() == "content"}
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_each_name_is_left_as_rsync_does_and_as_was_said(push: Way, option: str) -> None:
+    """N18, and a dry run that tells of what is not done."""
+    if not shutil.which("rsync"):
+        unavailable("no rsync")
+    fill(push.source, push.destination)
+    judged = push.destination.with_name("judged")
+    shutil.copytree(push.destination, judged)
+    words = [option] if option else []
+    asked: list[str | Path] = ["rsync", "-aH", *words, f"{push.source}/", judged]
+    subprocess.run(asked, timeout=COMMAND_S, check=True)
+    before = seen(push.destination)
+    listed = push.command("-an", *words, names=["."])
+    checked = push.command("-a", "--check", *words, names=["."])
+    assert seen(push.destination) == before
+    ran = push.command("-a", *words, names=["."])
+    assert (ran.code, ran.err.count("skipped") <= 1) == (0, True), ran.err
+    after = seen(push.destination)
+    wanted = seen(judged)
+    if option == "--update":  # rsync replaces what is newer by a link to the first name
+        wanted |= {name: text for name, text in before.items() if text == "new"}
+    assert after == wanted
+    changed = {name for name, text in after.items() if before.get(name) != text}
+    assert {line for line in listed.out.splitlines() if not line.endswith("/")} == changed
+    differing = {line.partition(":")[0] for line in checked.out.splitlines()}
+    dated = {name for name in after if _is_dated(name) and after[name] == before.get(name)}
+    assert differing - dated == changed
+    assert checked.code == (1 if differing else 0)
+    again = push.command("-a", *words, names=["."])
+    assert (again.code, seen(push.destination)) == (0, after)
+
+
+def _is_dated(name: str) -> bool:
+    """Return whether the name had the source's content and another time, which --check tells."""
+    folder, _, last = name.partition("/")
+    return folder.split("-")[NAMES.index(last)] == "dated"
+
+
+def test_what_was_copied_is_the_same(push: Way) -> None:
+    """Names of one file that were copied were told as to be copied again, and as different."""
+    fill(push.source, push.destination)
+    assert push.command("-a", names=["."]).code == 0
+    for words in (["-an"], ["-an", "--checksum"], ["-an", "--remove-source-files"], ["-an", "-s"]):
+        assert push.command(*words, names=["."]).out == "", words
+    for words in ([], ["--checksum"], ["--size-only"], ["-u"]):
+        ran = push.command("-a", "--check", *words, names=["."])
+        assert (ran.code, ran.out) == (0, ""), words
+    assert all(
+        len(names_of_its_file(push.destination, each.name)) == 1 for each in push.source.iterdir()
+    )
