@@ -52,6 +52,13 @@ FOCI = {
     "A3": Focus(ARCHIVE, (Step(fault=Fault(0, TO, 6, TWICE)), Step())),
     "bytes first": Focus(ARCHIVE, (Step(is_power_cut=True), Step())),
     "names first": Focus({"remove_source_files": True}, (Step(is_power_cut=True), Step())),
+    "there already": Focus(
+        {"remove_source_files": True},
+        (
+            Step(Disturbance(calls.KILL, calls.FOLDER_SYNC, of="there")),
+            Step(NOT_SYNCED, is_power_cut=True), Step(),
+        ),
+    ),
     "A5": Focus(ARCHIVE, (LATE_RUN, Step(A_PART.disturbance, large="other"), Step())),
 }  # fmt: skip
 MOST = {

@@ -41,7 +41,12 @@ MUTANTS = (
         "a folder that cannot be synced is let pass",
     ),
     Mutant(
-        "N4", "transfer/results.py",
+        "there already", "transfer/moving.py",
+        "        if not self._why_not:\n            self._make_durable()\n", "",
+        "what a killed run has named is not synced before its source goes",
+    ),
+    Mutant(
+        "there already", "transfer/results.py",
         "return path not in self._doubted", "return True",
         "sources go though their folder was not synced",
     ),

@@ -1,8 +1,8 @@
 """A power cut: what was not synced is lost, or a drawn part of it.
 
 While a copy runs, each change of a name and each write is written into a log, with what undoes it.
-At a cut, names that changed in a folder after its last fsync go back to what they were, the last
-ones first; files that were not synced since they were written hold zeros.
+At a cut, names that changed in a folder after its last fsync go back to what they were, all or
+some of them; files that were not synced since they were written hold zeros, wholly or in part.
 
 Not here: which calls are written down (calls.py). Read next: whole.py.
 """
@@ -19,6 +19,7 @@ from typing import Any, TypeAlias
 
 Row: TypeAlias = list[Any]
 _MADE, _GONE, _MOVED, _SYNCED, _WRITTEN = "made", "gone", "moved", "synced", "written"
+_PAGE_BYTES = 4096
 
 
 class Log:
@@ -103,25 +104,43 @@ def _copy(path: bytes, to: bytes) -> None:
 
 
 def cut(log: bytes, rng: random.Random, roots: list[bytes]) -> int:
-    """Undo what a power cut may; all of it, or a part that is drawn. Returns how much that is."""
+    """Undo what a power cut may; all of it, or a part that is drawn. Returns how much that is.
+
+    It meets one of the machines that have these roots, or all of them.
+    """
     rows = list(_rows(log))
+    roots = rng.choice([roots, *([each] for each in roots)])
     takes_all = rng.random() < 0.5
-    count = _zero(rows, roots, lambda: takes_all or rng.random() < 0.5)
-    last = {folder: at for at, row in enumerate(rows) if (folder := _synced_folder(row))}
-    pending = [at for at, row in enumerate(rows) if _is_pending(row, at, last)]
-    kept: dict[bytes, int] = {}  # of each folder: how many of its changes the disk has after all
-    for at in pending:
-        kept.setdefault(_folder(rows[at]), 0 if takes_all else rng.randrange(4))
+    count = _zero(rows, roots, rng, takes_all)
     undone = []
-    for at in pending:
-        folder = _folder(rows[at])
-        if kept[folder]:
-            kept[folder] -= 1
-        else:
-            undone.append(at)
-    for at in reversed(undone):
+    for group in _pending(rows, roots):
+        kept = 0 if takes_all else rng.randrange(len(group) + 1)
+        undone += group[kept:]
+    for at in sorted(undone, reverse=True):
         _undo(rows[at])
     return count + len(undone)
+
+
+def _pending(rows: list[Row], roots: list[bytes]) -> list[list[int]]:
+    """Return the changes of names that are not synced: those of the same names together, in order.
+
+    POSIX promises no order of different names, of one folder or of several.
+    """
+    last = {folder: at for at, row in enumerate(rows) if (folder := _synced_folder(row))}
+    groups: list[tuple[set[bytes], list[int]]] = []
+    for at, row in enumerate(rows):
+        if _is_pending(row, at, last) and _is_below(row[1], roots):
+            names, places = set(row[1:3] if row[0] == b"moved" else row[1:2]), [at]
+            for group in [each for each in groups if each[0] & names]:
+                names |= group[0]
+                places = group[1] + places
+                groups.remove(group)
+            groups.append((names, sorted(places)))
+    return [places for _, places in groups]
+
+
+def _is_below(path: bytes, roots: list[bytes]) -> bool:
+    return any(path.startswith(root + b"/") for root in roots)
 
 
 def disturbances(log: bytes) -> int:
@@ -183,15 +202,15 @@ def _back(saved: bytes, path: bytes) -> None:
         _copy(saved, path)
 
 
-def _zero(rows: list[Row], roots: list[bytes], is_lost: Callable[[], bool]) -> int:
-    """Have files hold zeros that were written and not synced since."""
+def _zero(rows: list[Row], roots: list[bytes], rng: random.Random, takes_all: bool) -> int:
+    """Have files hold zeros, wholly or here and there, that were written and not synced since."""
     dirty: dict[int, None] = {}
     for row in rows:
         if row[0] == b"written":
             dirty[row[2]] = None
         elif row[0] == b"synced":
             dirty.pop(row[2], None)
-    lost = {inode for inode in dirty if is_lost()}
+    lost = {inode for inode in dirty if takes_all or rng.random() < 0.5}
     count = 0
     for root in roots if lost else ():
         for folder, _, names in os.walk(root):
@@ -199,13 +218,19 @@ def _zero(rows: list[Row], roots: list[bytes], is_lost: Callable[[], bool]) -> i
                 path = os.path.join(folder, name)
                 status = os.lstat(path)
                 if status.st_ino in lost and stat.S_ISREG(status.st_mode) and status.st_size:
-                    _write_zeros(path, status)
+                    _write_zeros(path, status, rng if rng.random() < 0.5 else None)
                     count += 1
     return count
 
 
-def _write_zeros(path: bytes, status: os.stat_result) -> None:
+def _write_zeros(path: bytes, status: os.stat_result, rng: random.Random | None) -> None:
+    """Have zeros in place of all pages of a file, or of some that are drawn."""
     with open(path, "r+b") as file:
-        file.truncate(0)
-        file.truncate(status.st_size)
+        if rng is None:
+            file.truncate(0)
+            file.truncate(status.st_size)
+        for at in range(0, status.st_size if rng else 0, _PAGE_BYTES):
+            if rng is not None and rng.random() < 0.5:
+                file.seek(at)
+                file.write(bytes(min(_PAGE_BYTES, status.st_size - at)))
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))

@@ -82,3 +82,37 @@ def test_a_name_that_was_synced_stays_and_bytes_that_were_not_are_zeros(tmp_path
         os.close(each)
     assert lost(log, tmp_path) == {b"one"}
     assert (root / "one").read_bytes() == bytes(3)
+
+
+def test_names_are_lost_in_any_order_and_those_of_one_file_in_theirs(tmp_path: Path) -> None:
+    found, rng = set(), random.Random(1)
+    for number in range(100):
+        place = tmp_path / str(number)
+        place.mkdir()
+        log, root = logged(place)
+        for name in ("a", "b"):
+            args = bytes(root / name), bytes(root / name.upper())
+            log.around("mkdir", args[0], os.mkdir, args[:1], {}, lambda *_: None)
+            log.around("rename", args[0], os.rename, args, {}, lambda *_: None)
+        log.close()
+        power.cut(bytes(place / "log"), rng, [bytes(root)])
+        found.add(tuple(sorted(scan(bytes(root)))[1:]))
+    assert {(b"A",), (b"B",), (b"a",), (b"b",), (b"A", b"B"), ()} <= found
+    assert all(len({*map(bytes.lower, names)}) == len(names) for names in found)
+
+
+def test_one_machine_may_lose_its_power_alone(tmp_path: Path) -> None:
+    log, root = logged(tmp_path)
+    roots = [bytes(root / each) for each in ("source", "there")]
+    for each in roots:
+        os.mkdir(each)
+    found, rng = set(), random.Random(1)
+    for _ in range(40):
+        for each in roots:
+            path = each + b"/name"
+            if not os.path.lexists(path):
+                log.around("mkdir", path, os.mkdir, (path,), {}, lambda *_: None)
+        power.cut(bytes(tmp_path / "log"), rng, roots)
+        found.add(tuple(os.path.lexists(each + b"/name") for each in roots))
+    log.close()
+    assert len(found) == 4

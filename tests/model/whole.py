@@ -117,14 +117,16 @@ class World:
         self.is_same = True
         self.has_clones = rng.random() < 0.3
         self._first: dict[bytes, Node] = {}
+        # Before runs of which the log still has what was not synced: a kill loses none of it.
+        self._unsynced: list[dict[bytes, Node]] = []
         self.originals: dict[bytes, Node] = {}
 
     # --- one run in a process of its own
 
     def run(self, step: Step) -> tuple[int, str]:
         """Copy; return the exit code and what was told."""
-        for path in (self.log, self.meanwhile):
-            path.unlink(missing_ok=True)
+        self.meanwhile.unlink(missing_ok=True)
+        before = power.disturbances(os.fsencode(self.log))
         read_fd, write_fd = os.pipe()
         pid = os.fork()
         if not pid:
@@ -140,7 +142,7 @@ class World:
                 raw = pipe.read() if code == 0 else b""
                 found = json.loads(raw) if raw else [code or FAILED, "killed"]
         self.said.append(f"[{describe(step)}: {found[0]}] {found[1][-1500:]}")
-        self.disturbed += power.disturbances(os.fsencode(self.log))
+        self.disturbed += power.disturbances(os.fsencode(self.log)) - before
         return found[0], found[1]
 
     def _wait(self, pid: int) -> int | None:
@@ -278,8 +280,12 @@ class World:
             other = {b"other": Made(FILE, 7, 40), b"t": Made(FOLDER, mode=0o755)}
             plant(root, {**other, b"t/other": Made(FILE, 8, 40)})
             trial.first = scan(trial.there)
+            self._is_synced()
         if step.earlier_version:
             self._as_left_by_an_earlier_version()
+            self._is_synced()
+        else:
+            self._unsynced.append(dict(trial.before))
         trial.go_on()
 
     def _as_left_by_an_earlier_version(self) -> None:
@@ -309,12 +315,12 @@ class World:
         is_disturbed = step.disturbance is not None or step.fault is not None
         changes = step.disturbance is not None and step.disturbance.act == calls.CHANGE
         if step.is_power_cut:
-            roots = [trial.source, trial.there]
-            power.cut(os.fsencode(self.log), self.rng, roots)
+            self.end(self.stopped)
+            power.cut(os.fsencode(self.log), self.rng, [trial.source, trial.there])
         if changes and self.meanwhile.exists():  # a move may have removed it since
             trial.ever.append(pickle.loads(self.meanwhile.read_bytes()))
             trial.note_source()
-        wrong += trial.wrong_after_cut()
+        wrong += self._wrong_after_cut(step.is_power_cut)
         self.is_same &= not (step.is_power_cut or changes)
         if not is_disturbed and not step.is_power_cut:
             wrong += trial.wrong(code, said, not self.is_same)
@@ -325,6 +331,23 @@ class World:
         if code == 0 or step.is_power_cut:
             self._decide_anew()
         return wrong
+
+    def _wrong_after_cut(self, is_power_cut: bool) -> list[str]:
+        """Return what no cut may leave. What was there before an earlier run may be there again."""
+        trial, now = self.trial, self.trial.before
+        found = trial.wrong_after_cut()
+        for trial.before in self._unsynced if is_power_cut else ():
+            again = trial.wrong_after_cut()
+            found = [each for each in found if each in again]
+        trial.before = now
+        if is_power_cut:
+            self._is_synced()
+        return found
+
+    def _is_synced(self) -> None:
+        """All that is there now is on the disk."""
+        self.log.unlink(missing_ok=True)
+        self._unsynced.clear()
 
     def _lost_backups(self) -> list[str]:
         """Say which files that were there first have no name any more, though backups are kept."""
@@ -345,12 +368,17 @@ class World:
         if not (root and root in there and (has_mark or not below)):
             trial.first = {path: node for path, node in there.items() if not is_own(path)}
 
-    def close(self) -> None:
-        if self.stopped:
+    def end(self, pid: int) -> None:
+        """Kill a run that stands still; 0: there is none."""
+        self.stopped = 0 if self.stopped == pid else self.stopped
+        if pid:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self.stopped, signal.SIGKILL)
+                os.kill(pid, signal.SIGKILL)
             with contextlib.suppress(ChildProcessError):
-                os.waitpid(self.stopped, 0)
+                os.waitpid(pid, 0)
+
+    def close(self) -> None:
+        self.end(self.stopped)
         shutil.rmtree(self.home, ignore_errors=True)
 
 
@@ -490,6 +518,8 @@ def run_steps(world: World, steps: list[Step]) -> list[str]:
         code, said = world.run(step)
         if wrong := world.judged(step, code, said):
             return [f"run {number + 1}, {describe(step)}: {each}" for each in wrong]
-        if late and (wrong := world.goes_on_late(late, code)):
+        if step.is_power_cut:
+            world.end(late)
+        elif late and (wrong := world.goes_on_late(late, code)):
             return [f"the run before run {number + 1}, late: {each}" for each in wrong]
     return []
