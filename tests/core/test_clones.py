@@ -77,9 +77,9 @@ def changed(trees: Trees, new: bytes = NEW, old: bytes = OLD) -> None:
     (trees.to / "large").write_bytes(old)
 
 
-def copied(trees: Trees, is_push: bool) -> int:
+def copied(trees: Trees, is_push: bool, **fields: Any) -> int:
     """Copy; return how many bytes were sent."""
-    result = trees.copy(is_push)
+    result = trees.copy(is_push, **fields)
     assert result.ok, result.failures
     trees.assert_copied()
     return result.bytes_sent
@@ -107,7 +107,7 @@ def test_zeros_are_not_written_again(
     middle = bytes(3 * PIECE_BYTES)
     changed(trees, NEW[:PIECE_BYTES] + middle + NEW[: 5 * PIECE_BYTES], OLD[:PIECE_BYTES] + middle)
     have_clones(monkeypatch)
-    sent_bytes = copied(trees, is_push)
+    sent_bytes = copied(trees, is_push, connections=1)
     assert sum(written.values()) == sent_bytes == 6 * PIECE_BYTES
 
 
