@@ -87,7 +87,7 @@ def options(rng: random.Random, most: int = 5) -> dict[str, Any]:
     """Draw options that go together; all of them with -r."""
     while True:
         names = rng.sample(sorted(SAMPLES), rng.randrange(most + 1))
-        names += [pair.other for pair in NEEDED if pair.one in names]
+        names += [pair.other for pair in NEEDED if pair.one in names and pair.other in SAMPLES]
         if rng.random() < 0.5:
             names.append("archive")
         found = {"recursive": True, **{name: rng.choice(SAMPLES[name]) for name in names}}

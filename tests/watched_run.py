@@ -43,7 +43,7 @@ def watch(folder: Path) -> Callable[[str, tuple[object, ...]], None]:
             assert isinstance(removed, str | bytes | os.PathLike) and isinstance(parent, int)
             above = b"" if parent == -1 else os.readlink(b"/proc/self/fd/%d" % parent)
             place, name = os.path.split(os.path.join(above, os.fsencode(removed)))
-            if place == here:
+            if place == here and not name.endswith(b".pscp-part"):  # its own mark of the source
                 with open(folder / "removed", "a") as told:
                     told.write(json.dumps([os.fsdecode(name), is_everywhere(name)]) + "\n")
 

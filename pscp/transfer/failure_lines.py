@@ -62,7 +62,7 @@ class FilePlaces:
         if not 0 <= known.top < len(self._listed):
             return self.of(known.path, of_source=True)
         top = self._listed[known.top]
-        return f"{self._froms}{_joined(top.path, known.path[len(top.name) :].lstrip('/'))}"
+        return f"{self._froms}{_joined(top.path, known.path[len(top.name) :].strip('/'))}"
 
     def _of_source(self, path: str) -> str:
         for name in (*_folders(path, itself=True), ""):

@@ -188,10 +188,10 @@ def test_a_copy_that_cannot_go_on_leaves_the_earlier_manifest(push: Way) -> None
         (("--manifest", "/tmp"), "is no file that can be replaced"),
         (("--manifest", "/dev/null"), "is no file that can be replaced"),
         (("--manifest", "m" * 256), "File name too long"),
-        (("--manifest", "/tmp/m", "--verify", "none"), "so not with --verify none"),
+        (("--manifest", "/tmp/m", "--verify", "none"), "--manifest does not go with --verify none"),
         (("--sign", "/x"), "--sign says nothing without --manifest"),
         (("--manifest", "/tmp/m", "--sign", "/no/such/key"), "--sign /no/such/key: No such file"),
-        (("--manifest", "/tmp/m", "-n"), "leave out -n, --check and -t"),
+        (("--manifest", "/tmp/m", "-n"), "-n does not go with --manifest"),
         (("--manifest", "/tmp/m", "--manifest-format", "md5"), "jsonl, sha256sum, bagit"),
     ],
 )
