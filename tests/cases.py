@@ -111,7 +111,8 @@ class Verdict:
             elif path in source and source[path].what != node.what:
                 yield f"source {path!r} was changed"
         yield from (f"source {path!r} is new" for path in source.keys() - case.source.keys())
-        if case.has("archive") and not case.has("copy_links") and not case.over_sftp:
+        has_names = case.has("archive") and not case.has("copy_links") and not case.over_sftp
+        if has_names and not (case.has("check") or case.has("dry_run")):
             yield from self._unlinked(case, there)
         if code == 0:
             yield from check_clean({*there, *source})

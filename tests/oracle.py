@@ -146,6 +146,7 @@ class _Walk:
         lead = real(case.source, at) if case.follows else at
         found = None if lead is None else case.source[lead]
         is_folder = found is not None and found.kind == FOLDER
+        is_left = case.has("ignore_existing") and not is_folder
         if lead != at or posixpath.dirname(to) in self.through:
             self.through.add(to)
         if name and not is_kept(case.has("filters") or (), name, is_folder):
@@ -154,7 +155,7 @@ class _Walk:
             self.verdict.fails.add(to)
         elif found.kind == FILE and not case.asks_for(found):
             self.left_out.add(to)
-        elif (old and (old.kind == FOLDER) != is_folder) or (
+        elif (old and not is_left and (old.kind == FOLDER) != is_folder) or (
             is_folder and is_deep and not case.has("recursive")
         ):
             self.verdict.fails.add(to)
@@ -292,9 +293,8 @@ class _Walk:
         """Remove what has landed; what was reached through a link may stay."""
         verdict = self.verdict
         for to, outcome in verdict.outcomes.items():
-            at = verdict.places[to]
             is_through = to in self.through
             if outcome <= TAKEN:
-                verdict.leaves[at] = None if is_through else True
+                verdict.leaves[verdict.places[to]] = None if is_through else True
             if is_through:
                 verdict.codes |= {1}

@@ -117,6 +117,8 @@ class World:
         self.is_same = True
         self.has_clones = rng.random() < 0.3
         self._first: dict[bytes, Node] = {}
+        # Of a run that stands still: options, what DEST meant, versions of the source.
+        self._asked_late: tuple[Any, ...] = ()
         # Before runs of which the log still has what was not synced: a kill loses none of it.
         self._unsynced: list[dict[bytes, Node]] = []
         self.originals: dict[bytes, Node] = {}
@@ -137,6 +139,7 @@ class World:
             code = self._wait(pid)
             if code is None:  # stopped: a later one finds it
                 self.stopped = pid
+                self._asked_late = dict(self.trial.given), self._first, list(self.trial.ever)
                 found: list[Any] = [KILLED, "stands still"]
             else:
                 raw = pipe.read() if code == 0 else b""
@@ -178,9 +181,19 @@ class World:
             for path in {path for path in {*old, *new} if not is_own(path)}:
                 what = [tree[path].what if path in tree else None for tree in (old, new)]
                 wrong += [f"{path!r} is changed"] if what[0] != what[1] else []
-        first, self.trial.first = self.trial.first, self._first  # what DEST meant to both
-        wrong += self.trial.wrong_after_cut()
-        self.trial.first = first
+        return wrong + self._wrong_for_both()
+
+    def _wrong_for_both(self) -> list[str]:
+        """Return what neither the run that was late may leave, nor the one after it."""
+        trial = self.trial
+        kept = trial.given, trial.first, list(trial.ever)
+        wrong = trial.wrong_after_cut()
+        for given, first in ((kept[0], self._first), (self._asked_late[0], self._asked_late[1])):
+            trial.given, trial.first = given, first
+            trial.ever[:] = [*self._asked_late[2], *kept[2]]
+            again = trial.wrong_after_cut()
+            wrong = [each for each in wrong if each in again]
+        trial.given, trial.first, trial.ever[:] = kept
         return wrong
 
     def _child(self, step: Step, to_fd: int) -> None:
