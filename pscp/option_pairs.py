@@ -53,6 +53,7 @@ REFUSED = (
         "what one run moves, the next one would delete at the destination",
     ),
     Pair("size_only", "strong", "one takes files unread, the other reads them at both ends"),
+    Pair("size_only", "remove_source_files", "only what was verified is removed"),
     Pair("existing", "transfer_test", "-t does not ask what is at DEST"),
     Pair("relative", "transfer_test", "-t makes no folders", "name the files' folders as sources"),
     Pair("delete", "transfer_test", "-t changes nothing", "use -n to see what would be deleted"),
@@ -120,9 +121,6 @@ MEANT = (
     Pair("existing", "link_dest", "only names that are there already are linked"),
     Pair("ignore_existing", "link_dest", "only names that are not there are linked"),
     Pair("checksum", "preserve", "files of the same size and time are hashed; without -p all are"),
-    Pair(
-        "size_only", "remove_source_files", "what was taken for the same unread stays at the source"
-    ),
     Pair("preserve", "remove_source_files", "files of the same size and time are hashed"),
     Pair(
         "archive", "remove_source_files",

@@ -37,7 +37,6 @@ WORDS = {
 
 # Defects that have been told and are not mended yet: (options, what is complained of, the reason).
 KNOWN: list[tuple[set[str], str, str]] = [
-    ({"size_only", "remove_source_files"}, "", "sources that stay are not told, exit code 0"),
     ({"link_dest", "size_only"}, "not \\('file'", "a link is of DIR's file, whatever is in it"),
 ]
 
