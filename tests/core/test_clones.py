@@ -107,7 +107,7 @@ def test_zeros_are_not_written_again(
     middle = bytes(3 * PIECE_BYTES)
     changed(trees, NEW[:PIECE_BYTES] + middle + NEW[: 5 * PIECE_BYTES], OLD[:PIECE_BYTES] + middle)
     have_clones(monkeypatch)
-    sent_bytes = copied(trees, is_push, connections=1)
+    sent_bytes = copied(trees, is_push, connections=1, channels=1)
     assert sum(written.values()) == sent_bytes == 6 * PIECE_BYTES
 
 
