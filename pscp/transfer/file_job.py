@@ -63,6 +63,7 @@ class FileJob:
         self._journal_number = 0  # only what is written later knows it
         self._basis_bytes = 0  # of the file that is there
         self._compared_bytes = self._reused_bytes = 0  # of it
+        self._waiting: Iterable[Work] = ()  # until the part has begun, as a clone where it can be
 
     @property
     def is_closed(self) -> bool:
@@ -224,6 +225,9 @@ class FileJob:
         group = next(groups, None)
         if self._failure is not None:
             return
+        if group is None and not self._compared_bytes:
+            self._waiting = rest
+            return
         if group is None:
             yield from rest
             return
@@ -268,7 +272,8 @@ class FileJob:
             self._counters.add_to_file(self.number, taken_bytes)
             if taken_bytes:
                 self._take_receipt(answers.integer(receipt))
-            self._later(self._chunks(joined(missing)))
+            waiting, self._waiting = self._waiting, ()
+            self._later(itertools.chain(self._chunks(joined(missing)), waiting))
             self._release()
 
         return then
