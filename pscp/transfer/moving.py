@@ -130,11 +130,11 @@ class Moving:
         self._wait(Ask(False, moving.Destination(folder), learn, self._cannot))
         self._wait(Ask(False, lookup.Look([name]), then_sink, self._cannot))
         self._queue.finish_writing()
-        for top, path in self._found.take():
+        for number, (top, path) in enumerate(self._found.take()):  # one folder may come again
             if self._why_not:
                 return
-            self._queue.put(self._mark(top, path))
-            self._queue.put(self._mark_source(top, path))
+            self._queue.put(self._mark(top, path, f"{_MARK}{number}"))
+            self._queue.put(self._mark_source(top, path, f"{_SOURCE_MARK}{number}"))
         self._settle()
         if not self._why_not:
             self._make_durable()
@@ -158,19 +158,19 @@ class Moving:
         if any(answers.items(answer)):
             self._why_not = "the source is what lies at the destination"
 
-    def _mark(self, top: int, path: str) -> Ask:
+    def _mark(self, top: int, path: str, name: str) -> Ask:
         """Return the request that puts a part beside where a path landed; then it is looked for."""
-        mark = tree.Entry(tree.FILE, top, self._beside(top, path, _MARK), 0, 0, 0, 0, {})
-        look = moving.SamePlace([(top, path, self._part_name(_MARK))])
+        mark = tree.Entry(tree.FILE, top, self._beside(top, path, name), 0, 0, 0, 0, {})
+        look = moving.SamePlace([(top, path, self._part_name(name))])
         looking = Ask(True, look, self._is_same, self._cannot)
         then = self._look(looking, Ask(False, requests.Discard(mark.path, [""]), _over, _over))
         return Ask(False, requests.Make(mark), then, self._cannot)
 
-    def _mark_source(self, top: int, path: str) -> Ask:
+    def _mark_source(self, top: int, path: str, name: str) -> Ask:
         """Return the request that puts a file beside a source; then it is looked for where that
         landed.
         """
-        name = self._part_name(_SOURCE_MARK)
+        name = self._part_name(name)
         make, remove = (moving.Mark((top, path, name), is_made) for is_made in (True, False))
 
         def is_seen(answer: object) -> None:

@@ -119,6 +119,17 @@ def test_what_was_there_and_cannot_be_synced_stays(
     assert set(trees.files()) == {"d/one"}
 
 
+def test_files_and_folders_in_turn(trees: Trees, is_push: bool) -> None:
+    """Their folder was marked several times at once, so that a mark met another, and all stayed."""
+    for number in range(40):
+        trees.file(f"{number:02}", 10)
+        trees.file(f"{number:02} d/one", 10)
+    assert trees.copy(is_push).ok
+    result = trees.copy(is_push, remove_source_files=True)
+    assert result.ok, result.failures
+    assert not trees.files()
+
+
 @pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EROFS])
 def test_a_file_system_that_cannot_sync_folders(
     trees: Trees, is_push: bool, fails: Callable[[Path, int], None], number: int

@@ -52,7 +52,7 @@ LEFT_BY_KILLS = (
     # A name that only one lane knew, between the link(2) and the rename(2) of a small file.
     re.compile(rb"\.[0-9a-f]{16}\.[0-9a-f]{22}\.pscp-part$"),
     # What a move looks for at the other end (endpoint/moving.py), killed before it removed that.
-    re.compile(rb"\.pscp-(source|move)\.[0-9a-f.]+\.pscp-part$"),
+    re.compile(rb"\.pscp-(source|move)[0-9]+\.[0-9a-f.]+\.pscp-part$"),
 )
 # A folder with the mode of one that is not finished is as good as new, and gets the source's.
 UNFINISHED = re.compile(r"mode \d+, not (960|1984)\b")
@@ -180,7 +180,8 @@ class World:
         for old, new in zip(before, after, strict=True) if code == 0 else ():
             for path in {path for path in {*old, *new} if not is_own(path)}:
                 what = [tree[path].what if path in tree else None for tree in (old, new)]
-                wrong += [f"{path!r} is changed"] if what[0] != what[1] else []
+                seen = [tree[path][:4] if path in tree else None for tree in (old, new)]
+                wrong += [f"{path!r} is changed: {seen}"] if what[0] != what[1] else []
         return wrong + self._wrong_for_both()
 
     def _wrong_for_both(self) -> list[str]:
@@ -378,7 +379,8 @@ class World:
         root = trial.to.rstrip(b"/")
         below = [path for path in there if path.startswith(root + b"/")]
         has_mark = any(os.path.basename(path).startswith(b".made.") for path in below)
-        if not (root and root in there and (has_mark or not below)):
+        has_fence = any(path.endswith(b".pscp-run") for path in there)
+        if not (root and root in there and (has_mark or (has_fence and not below))):
             trial.first = {path: node for path, node in there.items() if not is_own(path)}
 
     def end(self, pid: int) -> None:
