@@ -68,7 +68,7 @@ def permitted(case: Case, source: Tree, there: Tree, ever: Sequence[Tree]) -> It
         if node.what not in whole.get(path, ()):
             yield f"destination {path!r} is neither the old file nor a whole new one"
     for path in case.there.keys() - there.keys():
-        if not case.has("delete") or path in whole:
+        if not case.has("delete") or path in judge(case).places:  # of the last version
             yield f"destination {path!r} is gone"
     for path in ever[-1].keys() - source.keys():
         held = (to for to, at in judge(case).places.items() if at == path)
