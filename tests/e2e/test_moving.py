@@ -82,7 +82,7 @@ def test_a_file_that_changes_before_its_other_name_is_walked(push: Way) -> None:
 
 
 @pytest.mark.needs_agent(reason="SFTP knows no hard links of a source")
-@pytest.mark.parametrize("option", ["update", "ignore_existing", "size_only", "backup"])
+@pytest.mark.parametrize("option", ["update", "ignore_existing", "backup"])
 def test_another_name_of_what_was_not_copied(way: Way, option: str) -> None:
     """It would be a name of whatever the destination has under the first one.
 
@@ -98,7 +98,7 @@ def test_another_name_of_what_was_not_copied(way: Way, option: str) -> None:
     assert (way.destination / "a~").read_text() == "your"
     is_copied = option in ("update", "ignore_existing")
     assert (way.source / "b").exists() != is_copied
-    assert (way.destination / "b").exists() == (is_copied or option == "size_only")
+    assert (way.destination / "b").exists() == is_copied
     if is_copied:
         assert (way.destination / "b").read_text() == "mine"
 
