@@ -1,0 +1,395 @@
+"""The readers of bytes that need no far end: what they may raise for any input, and what holds.
+
+Each function takes an input, and raises whatever its reader is not allowed to raise; or an
+AssertionError where something else does not hold.
+
+Not here: both ends of a copy (ends.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import re
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from fuzz import scratch
+from pscp import UsageError, attributes, filters, locations, state, values
+from pscp.attributes import parse_modes, parse_owner
+from pscp.connect import host_cache
+from pscp.endpoint import entries, failures, fence, listings, tree, wire
+from pscp.endpoint.files import Identity
+from pscp.endpoint.session import COORDINATOR, Arriving, Session
+from pscp.errors import BadManifest
+from pscp.jobs.config import load
+from pscp.locations import Location
+from pscp.manifests.reading import Manifest
+from pscp.options import Options, with_fields
+from pscp.sftp import packets, tasks
+from pscp.sftp.client import Client
+from pscp.sftp.event_loop import Loop
+from pscp.sftp.packets import Attrs, SftpError
+from pscp.stream.pipe import checked_report
+from pscp.transfer import answers, quick_check
+from pscp.transfer.folder_check import differing
+from pscp.transfer.journal import Journal
+from pscp.transfer.lane_ends import MISSHAPEN
+from pscp.transports.mux_protocol import MuxMaster
+
+Seen = tuple[int, int, int, int, bytes]
+
+
+# --- frames
+
+
+def frames(data: bytes) -> None:
+    """The decoder finds the same frames however the bytes are cut; all that reads one refuses."""
+    choice, stream = data[:2].ljust(2, b"\0"), data[2:]
+    if choice[0] & 1:
+        stream = with_right_checks(stream)
+    whole = decoded(stream, len(stream) or 1, False)
+    pieces = decoded(stream, 1 + choice[1], bool(choice[0] & 2))
+    assert whole == pieces
+    session, arriving = Session(COORDINATOR), Arriving()
+    for type_, flags, id_, offset, payload in whole[0]:
+        found = wire.Frame(type_, flags, id_, offset, memoryview(payload))
+        with contextlib.suppress(wire.WireError):
+            session.check(found)
+        with contextlib.suppress(wire.WireError):
+            block, check = wire.block_of(found)
+            assert len(block) + len(check) == len(payload)
+            arriving.block(id_, offset, len(block), 1 << 20)
+        with contextlib.suppress(wire.WireError):
+            failures.checked(found.json())
+        with contextlib.suppress(wire.WireError):
+            listed, bodies = wire.unpack_payload(found.payload)
+            entries.check_sizes(*entries.packed(listed), len(bodies))
+
+
+def with_right_checks(stream: bytes) -> bytes:
+    """Return the stream with the checks that its frames should have, as far as there are any."""
+    found, at = [], 0
+    while at + wire.HEADER.size <= len(stream):
+        type_, flags, _, length, id_, offset, _ = wire.HEADER.unpack_from(stream, at)
+        payload = stream[at + wire.HEADER.size :][:length]
+        with contextlib.suppress(struct.error):
+            found.append(wire.frame(type_, payload, id_, offset, flags))
+        at += wire.HEADER.size + len(payload)
+    return b"".join([*found, stream[at:]])
+
+
+def decoded(stream: bytes, step: int, has_place: bool) -> tuple[list[Seen], bool]:
+    """Return the frames of a stream that comes in pieces, and whether it was refused."""
+    decoder, found = wire.Decoder(), []
+    room = memoryview(bytearray(wire.MAX_PAYLOAD_BYTES))
+    if has_place:
+        decoder.place = lambda id_, offset, length: room[:length] if id_ & 1 else None
+    try:
+        while stream:
+            left = stream[:step]
+            stream = stream[step:]
+            for space in decoder.spaces():
+                count = min(len(space), len(left))
+                space[:count] = left[:count]
+                left = left[count:]
+                decoder.filled(count)
+                if not left:
+                    break
+            stream = left + stream
+            decoder.is_trickling(step)
+            while (frame := decoder.next()) is not None:
+                found.append((*frame[:4], bytes(frame.payload)))
+    except wire.WireError:
+        return found, True
+    return found, False
+
+
+# --- answers
+
+
+def _said(value: Any) -> None:
+    """What is said of a failure travels on, and is printed."""
+    answer = failures.checked(value)
+    json.dumps(answer).encode("ascii")
+    assert len(answer["message"]) <= 1024 and abs(answer["errno"]) < 1 << 31
+
+
+ANSWERS: dict[str, Callable[[Any], object]] = {
+    "failure": _said,
+    "places": answers.places,
+    "extents": lambda value: answers.extents(value, 0, 1 << 30),
+    "digests": answers.digests,
+    "texts": answers.texts,
+    "there": lambda value: quick_check.verdict(
+        tree.Entry(tree.FILE, 0, "a", 5, 0o644, 10**18, 1, {}), quick_check.there_of(value), Options()
+    ),
+    "entry": entries.entry,
+    "rows": lambda value: entries.check_sizes(*entries.packed(value), 5),
+    "heard": checked_report,
+    "listing": listings.listing,
+    "differing": lambda value: differing(listings.listing(value[0]), value[1]),
+}
+
+
+def answer(data: bytes) -> None:
+    """Each line is the name of a check, and the answer that it is given."""
+    for line in data.split(b"\n"):
+        with contextlib.suppress(*MISSHAPEN):
+            name, value = wire.Frame(wire.REPLY, 0, 0, 0, memoryview(line)).json()  # type: ignore[misc]
+            ANSWERS[name](value)
+
+
+def listing(data: bytes) -> None:
+    """A listing is refused, or compared with a folder, and is what a packed one says."""
+    try:
+        rows = listings.unpack(data.decode("latin-1"))
+    except wire.WireError:
+        return
+    assert len(rows.names) == len(rows.modes) == len(rows.sizes) == len(rows.mtimes_ns)
+    assert listings.unpack(rows.pack()) == rows
+    folder_fd = os.open(scratch.folder(), os.O_RDONLY)
+    try:
+        listings._differing(folder_fd, rows, (-1, -1))
+    finally:
+        os.close(folder_fd)
+
+
+# --- files of this machine
+
+
+def journal(data: bytes) -> None:
+    """Whatever a journal says, it is read; what it knows of a file is inside that file."""
+    path = scratch.state_folder() / "key.journal"
+    path.write_bytes(data)
+    found = Journal("key")
+    identity = Identity(1000, 5, 7)
+    for name in ["a", *found.unwanted()]:
+        found.knows_another(name, identity)
+        landed = found.landed(name, identity)
+        if landed is not None:
+            end = 0
+            for offset, length in landed.digests:
+                assert end <= offset and 0 < length and offset + length <= 1000
+                end = offset + length
+    assert found.again(["a"]) is None or len(found.again(["a"]) or ()) == 2
+    found.run("0123")
+    found.to("/root", ["a"], ["a"])
+    number = found.file("new", identity, "sha256")
+    found.chunk(number, 0, 10, "00")
+    found.close(complete=False)
+    again = Journal("key")
+    assert again.runs[-1] == "0123" and again.again(["a"]) == ("/root", ["a"])
+    after = again.landed("new", identity)
+    assert after is not None and after.digests.get((0, 10)) == "00"
+    again.close(complete=True)
+
+
+def manifest(data: bytes) -> None:
+    """The first byte chooses the form. The records are all read twice, and say the same."""
+    names = ("m.jsonl", "SHA256SUMS", "manifest-sha256.txt")
+    path = scratch.folder() / names[data[0] % 3 if data else 0]
+    path.write_bytes(data[1:])
+    try:
+        found = Manifest(str(path))
+    except BadManifest as error:
+        assert len(error.message) < 2000 and "\x1b" not in error.message
+        return
+    with contextlib.closing(found):
+        records = list(found.records())
+        assert {record.path for record in records} == found.paths
+        for record in records:
+            assert not record.path.startswith("/") and ".." not in record.path.split("/")
+            assert record.digest is None or re.fullmatch("[0-9a-f]{64}", record.digest)
+
+
+def memory(data: bytes) -> None:
+    """What is remembered of a host, in a file that anything may have written."""
+    scratch.state_folder()
+    host, options = Location("h:", "", "h"), Options()
+    state.remember_entry("hosts", host.login, host_cache._key(host, options), {})
+    [path] = (scratch.state_folder() / "hosts").iterdir()
+    path.write_bytes(data.replace(b"NOW", str(time.time()).encode()))
+    for is_push in (True, False):
+        known = host_cache.recall(host, options, is_push)
+        assert 0 <= known.logins_at_once <= 1024 and 0 <= known.lanes <= 1024
+        known.believed(2), known.lanes_bytes_s, known.after(8, 1e9, 4), known.over(0.1, 2, "")
+        host_cache.remember(host, options, is_push, known.after(3, 1e6, 4))
+    connections, cipher = host_cache.advice(host, options)
+    host_cache.advice_said(host, options, cipher)
+    assert 0 <= connections <= 1024 and not cipher.startswith("-")
+    host_cache.uses_sftp(host, options), host_cache.refuses_direct(host, options)
+    host_cache.asks(host, options)
+    assert host_cache.save_advice(host, options, 2, "x")
+
+
+def fences(data: bytes) -> None:
+    """Whatever is in a fence: it has a state, and a run can claim what nobody owns."""
+    found = fence.state_of(data)
+    assert isinstance(found["run"], str) and all(isinstance(n, int) for n in found["lost"])
+    answer, after = fence.decide([found], "new", [])
+    assert (after is None) == bool(answer["held"])
+    root = scratch.folder()
+    (root / ".01234567.pscp-run").write_bytes(data)
+    (root / ".01234567.pscp-run").chmod(0o600)
+    fd = os.open(root, os.O_RDONLY)
+    try:
+        claimed = fence.claim(fd, "01234567", "new", [found["run"]])
+        assert not claimed["held"]
+        fence.revoke(fd, "01234567", "new", 3)
+        fence.release(fd, "01234567", "new")
+        assert os.listdir(fd) == []
+    finally:
+        os.close(fd)
+
+
+def jobs(data: bytes) -> None:
+    """jobs.toml: its jobs, or an error with a line."""
+    path = scratch.folder() / "jobs.toml"
+    path.write_bytes(data)
+    try:
+        load(str(path))
+    except UsageError as error:
+        for line in error.message.split("\n"):
+            assert re.fullmatch(rf"{re.escape(str(path))}:[0-9]+: [^\n]+", line), line
+
+
+# --- what is typed
+
+
+def _matched(text: str) -> None:
+    """An expression is one, and takes no time that grows by leaps."""
+    compiled = tree.compiled(filters.regexes([("exclude", text[:60]), ("include", "*")]))
+    begun_s = time.process_time()
+    for path in ("a", "a/b.o", "a" * 250, "ab/" * 80 + "c", text[:100].replace("\0", "")):
+        with contextlib.suppress(UnicodeEncodeError):
+            tree.is_excluded(compiled, path, False)
+    assert time.process_time() - begun_s < 2.0, "a filter that never ends"
+
+
+TYPED: dict[str, Callable[[str], object]] = {
+    "size": lambda text: values.parse_size(text, "x"),
+    "ports": values.parse_ports,
+    "cpus": values.parse_cpus,
+    "seconds": lambda text: values.parse_seconds(text, "x"),
+    "rate": values.parse_kbit_s,
+    "number": lambda text: values.parse_number(text, "x"),
+    "address": values.check_address,
+    "modes": lambda text: parse_modes(text, 0o022),
+    "owner": lambda text: [attributes.known_id(each) for each in parse_owner(text)],
+    "location": locations.parse_location,
+    "host": locations.parse_host,
+    "filter": _matched,
+}
+
+
+def typed(data: bytes) -> None:
+    """Each line is a kind of value and a text as typed, or a field of Options and its value."""
+    for line in data.split(b"\n"):
+        try:
+            name, value = json.loads(line)
+        except (ValueError, TypeError, RecursionError):
+            continue
+        if not isinstance(name, str):
+            continue
+        with contextlib.suppress(UsageError):
+            if name in TYPED:
+                TYPED[name](os.fsdecode(str(value).encode("utf-8", "surrogatepass")))
+            else:
+                given = tuple(value) if isinstance(value, list) else value
+                with_fields(Options(), {name: given})
+
+
+# --- answers of other programs
+
+
+def mux(data: bytes) -> None:
+    """What an ssh answers at its socket."""
+    here, there = socket.socketpair()
+    with here, there:
+        there.settimeout(1)
+        master = object.__new__(MuxMaster)
+        master._socket = here
+        there.sendall(data[1:][:100_000])
+        there.shutdown(socket.SHUT_WR)
+        calls = (master.wait_for_session, master.wait_for_exit, master.receive)
+        with contextlib.suppress(OSError):
+            while True:
+                calls[data[0] % 3 if data else 0](0.5)
+
+
+def sftp(data: bytes) -> None:
+    """Answers of an SFTP server, to requests of every kind. The first byte: lengths made right?"""
+    stream = _with_right_lengths(data[1:]) if data[:1] > b"\x7f" else data[1:]
+    with _client() as client:
+        asked = _questions(client)
+        decoder = client._decoder
+        step = 1 + (data[0] if data else 0) % 64 * 16
+        try:
+            while stream:
+                space = decoder.space()
+                count = min(step, len(space), len(stream))
+                assert count, "no room for the next bytes"
+                space[:count], stream = stream[:count], stream[count:]
+                decoder.filled(count)
+                decoder.is_trickling(count)
+                client._take_all()
+        except packets.BadPacket:
+            pass
+        for future in asked:
+            if future.done():
+                with contextlib.suppress(SftpError, packets.BadPacket):
+                    _use(future.result())
+        assert client.write_bytes > 0 and client.read_bytes > 0
+
+
+def _with_right_lengths(stream: bytes) -> bytes:
+    found, at = b"", 0
+    while at + 9 <= len(stream):
+        length = min(int.from_bytes(stream[at : at + 4], "big"), len(stream) - at - 4)
+        found += struct.pack(">I", length) + stream[at + 4 : at + 4 + length]
+        at += 4 + max(length, 5)
+    return found
+
+
+@contextlib.contextmanager
+def _client() -> Iterator[Client]:
+    ends = [*os.pipe(), *os.pipe()]
+    try:
+        yield Client(ends[0], ends[3], Loop())
+    finally:
+        for fd in ends:
+            os.close(fd)
+
+
+def _questions(client: Client) -> list[tasks.Future[Any]]:
+    """Ask for one of each kind; their numbers are 1, 2, and so on."""
+    client.extensions = {b"statvfs@openssh.com": b"2", b"limits@openssh.com": b"1"}
+    asked: list[tasks.Future[Any]] = [
+        client.lstat(b"a"), client.open(b"a", 1), client.readdir(b"h"), client.realpath(b"."),
+        client.readlink(b"l"), client.opendir(b"d"), client.remove(b"f"), client.fstat(b"h"),
+        tasks.start(client.get_limits()), tasks.start(client.free_bytes(b"a")),
+        tasks.start(client.filesystem(b"a")), *client.write(b"h", 0, memoryview(b"x" * 100)),
+    ]  # fmt: skip
+    landed = tasks.Future[Any]()
+    client.read(b"h", 0, 100, lambda view, error: None if landed.done() else landed.set_result(1))
+    return [*asked, landed]
+
+
+def _use(value: object) -> None:
+    for each in value if isinstance(value, list) else [value]:
+        attrs = each[1] if isinstance(each, tuple) and len(each) == 2 else each
+        if isinstance(attrs, Attrs):
+            assert attrs.kind and abs(attrs.mtime_ns) < 1 << 63
+            packets.attrs(attrs)
+
+
+def random_of(data: bytes) -> random.Random:
+    """Return what draws by an input."""
+    return random.Random(data)
