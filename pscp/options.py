@@ -370,7 +370,7 @@ def _check_filters(options: Options) -> None:
         return
     from pscp.filters import regexes  # here: few copies have filters
 
-    for each in options.filters:
+    for each in check_tuple("filters", options.filters):
         if not (
             isinstance(each, tuple | list)
             and len(each) == 2

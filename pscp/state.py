@@ -108,7 +108,7 @@ def control_folder() -> str | None:
     """Return the user's own folder for sockets, made where it is missing; None: there is none."""
     base = os.environ.get("XDG_RUNTIME_DIR", "")
     if len(base) > _RUN_FOLDER_MAX or not re.fullmatch(r"/[\w/.-]+", base, re.ASCII):
-        base = "/tmp"
+        base = "/tmp"  # noqa: S108 - the folder below is looked at
     folder = f"{base}/pscp-{os.getuid()}"
     try:
         with contextlib.suppress(FileExistsError):

@@ -25,8 +25,8 @@ from pscp.errors import AuthenticationError, PscpError, UsageError
 from pscp.transports import askpass
 
 # Prompts of which the answers can be given again (sshconnect2.c); others are good for one login.
-_PASSWORD = r".+@.+'s password: ?|\(.+@.+\) Password: ?"
-_PASSPHRASE = r"Enter passphrase for .+: ?"
+_PASSWORD = r".+@.+'s password: ?|\(.+@.+\) Password: ?"  # noqa: S105 - what asks for one
+_PASSPHRASE = r"Enter passphrase for .+: ?"  # noqa: S105 - what asks for one
 _HOST_KEY = r"\(yes/no|Please type 'yes'"
 
 _FINGERPRINT = "fingerprint is"

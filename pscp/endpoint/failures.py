@@ -84,7 +84,7 @@ def checked(value: object) -> Data:
         kind,
         str(value.get("path", ""))[:8192],
         str(value.get("message", ""))[:1024],
-        number if isinstance(number, int) else 0,
+        number if type(number) is int and 0 <= number < 1 << 31 else 0,
     )
 
 

@@ -186,7 +186,7 @@ def _wait_out(fd: int) -> None:
 
 def private_folder(make: bool) -> int:
     """Open a folder in /tmp that is this user's alone. Raises OSError."""
-    path = "/tmp/pscp-%d" % os.geteuid()
+    path = "/tmp/pscp-%d" % os.geteuid()  # noqa: S108 - looked at below
     if make:
         with contextlib.suppress(FileExistsError):
             os.mkdir(path, 0o700)
@@ -219,7 +219,7 @@ def state_of(content: bytes) -> State:
         value = json.loads(content.decode("ascii"))
         run, lost, earlier = value["run"], value["lost"], value["earlier"]
         return {"run": str(run), "lost": [int(n) for n in lost], "earlier": list(map(str, earlier))}
-    except (ValueError, LookupError, TypeError, RecursionError):
+    except (ValueError, LookupError, TypeError, OverflowError, RecursionError):
         return {"run": "", "lost": [], "earlier": []}
 
 

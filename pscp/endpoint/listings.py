@@ -92,9 +92,9 @@ def unpack(text: str) -> Rows:
         modes, sizes, mtimes_ns = (
             _swapped(numbers)[n * count : (n + 1) * count].tolist() for n in range(3)
         )
-    except (ValueError, struct.error, zlib.error):
+        links = [place for place, mode in enumerate(modes) if stat.S_ISLNK(mode)]
+    except (ValueError, OverflowError, struct.error, zlib.error):
         raise wire.WireError("a listing of another shape")
-    links = [place for place, mode in enumerate(modes) if stat.S_ISLNK(mode)]
     if len(mtimes_ns) != count or len(texts) != max(count + len(links), 1):
         raise wire.WireError("a listing of another shape")
     return Rows(texts[:count], modes, sizes, mtimes_ns, dict(zip(links, texts[count:])))

@@ -54,8 +54,8 @@ def _post(url: str, body: str) -> str:
     data = body.encode("utf-8", "backslashreplace")[:_BODY_MAX_BYTES]
     headers = {"Content-Type": "text/plain; charset=utf-8", "User-Agent": "pscp-run"}
     try:
-        request = urllib.request.Request(url, data, headers)
-        with urllib.request.urlopen(request, timeout=_ANSWER_S):
+        request = urllib.request.Request(url, data, headers)  # noqa: S310 - http(s): schema.py
+        with urllib.request.urlopen(request, timeout=_ANSWER_S):  # noqa: S310 - the same
             return ""
     except urllib.error.HTTPError as error:
         error.close()

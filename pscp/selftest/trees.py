@@ -41,7 +41,7 @@ NAMES = (
 def make_awkward_files(folder: Path) -> Iterator[str]:
     """Fill `folder`; yield a line for each name that this file system does not take."""
     block, chunk = Options().block_bytes, CHUNK_BYTES
-    made_up = random.Random(folder.name)  # the same bytes each time: a failure can be repeated
+    made_up = random.Random(folder.name)  # noqa: S311 - the same bytes each time
     (folder / "folder" / "in a folder").mkdir(parents=True)
     (folder / "empty folder").mkdir()
     for size in (0, 1, block - 1, block, block + 1, chunk - 1, chunk, chunk + 1, 3 * chunk + 4321):

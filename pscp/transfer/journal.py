@@ -123,7 +123,7 @@ class Journal:
             self.runs.append(answers.text(first))
             return
         number = _number(first)
-        self._number = max(self._number, number)
+        self._number = max(self._number, number % (1 << 62))  # a damaged one leaves room above it
         if kind == "file":
             path, size, mtime_ns, inode, algorithm, *part = rest  # an earlier version has no part
             landed = Landed(answers.text(algorithm))

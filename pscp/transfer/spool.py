@@ -73,7 +73,7 @@ def room_for_temporary_files() -> Iterator[None]:
     except OSError as error:
         import tempfile
 
-        folder = tempfile.tempdir or os.environ.get("TMPDIR", "/tmp")
+        folder = tempfile.tempdir or os.environ.get("TMPDIR", "/tmp")  # noqa: S108 - only told
         raise CopyError(
             f"{folder}: no room for the lists of a copy: {error.strerror}",
             "set TMPDIR to a folder with more room",

@@ -44,12 +44,14 @@ class Message(NamedTuple):
 
     @property
     def value(self) -> int:
-        """The number that follows the first one."""
+        """The number that follows the first one. Raises ConnectionError where there is none."""
+        if len(self.body) < 8:
+            raise ConnectionError("a message of another shape")
         return int(struct.unpack_from(">I", self.body, 4)[0])
 
     @property
     def text(self) -> str:
-        """The text that follows the first number."""
+        """The text that follows the first number. Raises ConnectionError where there is none."""
         return self.body[8 : 8 + self.value].decode(errors="replace")
 
 

@@ -1,1 +1,1 @@
-"""Hostile bytes: each reader of bytes that others wrote, fed with what none of them should write."""
+"""Hostile bytes: each reader of bytes that others wrote, fed with what none should write."""

@@ -1,7 +1,9 @@
 """Both ends of a copy with hostile bytes between them: an agent, and a whole copy over the bench.
 
 What the agent is asked stays in the scratch folder: paths that a user types are led there, and what
-would run a command, or listen, is read and not acted upon.
+would run a command, or listen, is read and not acted upon. What the coordinator alone chooses (such
+paths, tokens, the hash, the filters' expressions) is as it can choose them: it has sent the program
+that runs there. All else may come from the other end of the copy, and is hostile.
 
 Not here: the readers alone (readers.py), the connections of the bench (../core/link.py).
 """
@@ -14,15 +16,17 @@ import importlib
 import json
 import os
 import random
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from core import link as bench
+
 from fuzz import mutations, scratch
 from pscp import endpoint
 from pscp.endpoint import agent as agents
-from pscp.endpoint import requests, system, wire
+from pscp.endpoint import hashes, requests, system, wire
 from pscp.errors import PscpError
 
 Spaces = list[memoryview]
@@ -52,7 +56,9 @@ class Wires:
         return total
 
     def send(self, header: bytes, payload: system.Payload) -> None:
-        body = bytes(payload if isinstance(payload, bytes) else payload.view)
+        if isinstance(payload, system.Block | system.Lent):
+            payload = bytes(payload.view) + getattr(payload, "check", b"")
+        body = bytes(payload)
         self._decoder.feed(header + body)
         frame = self._decoder.next()
         assert frame is not None, "the agent says half a frame"
@@ -82,10 +88,8 @@ def agent(data: bytes) -> None:
     os.symlink("../../outside", work / "to" / "out")
     before = _facts(secret)
     served = agents.Agent(Wires(b"".join(_frames(data, str(work)))))  # type: ignore[arg-type]
-    try:
+    with contextlib.suppress(wire.WireError, BrokenPipeError):
         served.run()
-    except (wire.WireError, BrokenPipeError):
-        pass
     assert _facts(secret) == before and os.listdir(secret.parent) == ["secret"], "it wrote outside"
 
 
@@ -108,12 +112,16 @@ def _frames(data: bytes, work: str) -> Iterable[bytes]:
             payload = _payload(type_, value, hasher)
             if type_ == wire.DIGEST:
                 hasher = hashlib.sha256()
-            yield wire.frame(type_ & 255, payload, id_ & (1 << 64) - 1, offset & 1 << 64, flags & 255)
+            id_, offset = id_ & (1 << 64) - 1, offset & (1 << 64) - 1
+            yield wire.frame(type_ & 255, payload, id_, offset, flags & 255)
         except (ValueError, TypeError, KeyError, ArithmeticError, RecursionError):
             continue  # no frame
 
 
-def _raw(text: str) -> bytes:
+def _raw(text: object) -> bytes:
+    """Return the bytes that a text stands for. Raises TypeError for anything else."""
+    if not isinstance(text, str):
+        raise TypeError
     return text.encode("latin-1", "replace")
 
 
@@ -143,9 +151,31 @@ def _led(value: Any, work: str) -> Any:
                 requests.from_json(value)
             return None
         value = {name: _in_scratch(each, work, name in _TYPED) for name, each in value.items()}
-        if "modules" in value:
-            value["modules"] = ""
+        if value.get("hash") not in ("", *hashes.ALGORITHMS):
+            value["hash"] = "sha256"
+        value.update((name, fit(value[name])) for name, fit in _CHOSEN.items() if name in value)
     return value
+
+
+def _expressions(rules: Any) -> Any:
+    with contextlib.suppress(TypeError, ValueError, re.error, LookupError, RecursionError):
+        for _, text in rules[4]:
+            re.compile(text.encode("ascii"), re.DOTALL)
+        return rules
+    return [True, False, True, True, [], False]
+
+
+def _hex(value: Any) -> Any:
+    return re.sub("[^0-9a-f]", "", value)[:16] if isinstance(value, str) else value
+
+
+# What the coordinator alone chooses, by the names of fields.
+_CHOSEN: dict[str, Callable[[Any], Any]] = {
+    "modules": lambda value: "",
+    "block_bytes": lambda value: value if value in (9, 4096, 65536, 1 << 20) else 65536,
+    "token": _hex, "nonce": _hex, "rules": _expressions,
+    "known": lambda value: [_hex(each) for each in value] if isinstance(value, list) else value,
+}  # fmt: skip
 
 
 def _in_scratch(value: Any, work: str, is_typed: bool) -> Any:
@@ -155,6 +185,8 @@ def _in_scratch(value: Any, work: str, is_typed: bool) -> Any:
         return {name: _in_scratch(each, work, False) for name, each in value.items()}
     if not isinstance(value, str):
         return value
+    if is_typed:
+        value = os.fsdecode(value.replace("\0", "").encode("utf-8", "replace"))
     if value in ("/to", "/from") or value.startswith("/from/"):
         return work + value.replace("..", "_")
     if value.startswith(("/", "~")):
@@ -183,7 +215,10 @@ def agent_seeds() -> Iterable[bytes]:
                    "backup": [], "link_dest": []}  # fmt: skip
     sink = ask("BeginSink", **sink_fields)
     known = [0, "from/a", 3, 10**18, 0]
-    file, link = entry("file", "n", x={"user.a": "YQ=="}, o=[0, 0, "root", "root"]), entry("link", "l", to="a")
+    file, link = (
+        entry("file", "n", x={"user.a": "YQ=="}, o=[0, 0, "root", "root"]),
+        entry("link", "l", to="a"),
+    )
     rows = [[file, [3, "right"]], [link, [0, ""]], [entry("folder", "new"), [0, ""]]]
     from fuzz.targets import _packed_listing
 
@@ -215,7 +250,8 @@ def agent_seeds() -> Iterable[bytes]:
                 ask("Discard", path="large", nonces=["", "bb"]), ask("Revoke", lane=0))  # fmt: skip
     yield lines(claim, sink, ask("Reuse", entry=entry("file", "a", 3), extents=[[0, 3]],
                                  digests=["00"], hash="sha256"),
-                ask("ExtentsThere", path="a", offset=0), ask("Compare", folders=[listed], parts=True),
+                ask("ExtentsThere", path="a", offset=0), ask("Compare", folders=[listed],
+                parts=True),
                 ask("DigestsThere", files=[[False, "a", [[0, 3]]]], hash="sha256"),
                 ask("Inherit", entry=entry("file", "a"), nonce="bb"),
                 ask("Adopt", entries=[entry("file", "a")]), ask("Owners", user="root", group=""),
@@ -225,8 +261,10 @@ def agent_seeds() -> Iterable[bytes]:
     also = {**sink_fields, "backup": ["~", "old"], "link_dest": ["", "/from", "n"]}
     yield lines(claim, ask("BeginSink", **also), ask("LinkFolders"),
                 ask("LinkSame", entries=[entry("file", "a")], digests=[""], hash=""),
-                [wire.PACK, 9, 0, 0, {"rows": [[entry("file", "a"), [3, "right"]]], "bodies": ["xyz"]}],
-                ask("BeginStream", socket="/s", hash="sha256", block_bytes=9, modules="", debug=False),
+                [wire.PACK, 9, 0, 0, {"rows": [[entry("file", "a"), [3, "right"]]],
+                "bodies": ["xyz"]}],
+                ask("BeginStream", socket="/s", hash="sha256", block_bytes=9, modules="",
+                debug=False),
                 )  # fmt: skip
     yield lines(claim, ask("BeginSink", **{**sink_fields, "test": True}),
                 [wire.PACK, 9, 0, 0, {"rows": rows, "bodies": ["abc"]}])  # fmt: skip
@@ -255,7 +293,9 @@ class Changed(bench.Bench):
 _CHANGE = "change"
 
 
-def _meet(this: bench.Link, fault: bench.Fault, way: str, frames: list[bytearray]) -> list[bytearray]:
+def _meet(
+    this: bench.Link, fault: bench.Fault, way: str, frames: list[bytearray]
+) -> list[bytearray]:
     if fault.do != _CHANGE:
         return _meet_before(this, fault, way, frames)
     rng = this._bench.rng  # type: ignore[attr-defined]
@@ -322,7 +362,7 @@ def copy(data: bytes) -> None:
 
 
 @contextlib.contextmanager
-def quick() -> Iterable[None]:  # type: ignore[misc]
+def quick() -> Iterator[None]:
     """Have the bench change frames, and its pauses be short."""
     from unittest import mock
 

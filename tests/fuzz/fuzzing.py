@@ -95,7 +95,7 @@ def drawn(name: str, seconds: float) -> int:
 
 def guided(name: str, seconds: float) -> int:
     """Fuzz with atheris, in a process of its own."""
-    import atheris  # type: ignore[import-not-found,unused-ignore]
+    import atheris
 
     with atheris.instrument_imports(include=["pscp"], enable_loader_override=False):
         from fuzz import mutations, scratch

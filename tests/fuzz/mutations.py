@@ -18,7 +18,8 @@ NUMBERS = (
 )  # fmt: skip
 VALUES: tuple[Any, ...] = (
     None, True, False, 0.5, 1e300, float("inf"), float("-inf"), float("nan"), "", "\0", "a\0b",
-    "\ud800", "\udcff", "x" * 300, "..", "../x", "a/../../x", "/etc", "/", ".", "a//b", "\u202e\x1b",
+    "\ud800", "\udcff", "x" * 300, "..", "../x", "a/../../x", "/etc", "/", ".", "a//b",
+    "\u202e\x1b",
     "9" * 5000, [], {}, [[]], [[[[]]]], {"": {}}, *NUMBERS,
 )  # fmt: skip
 WORDS = (
@@ -28,7 +29,9 @@ WORDS = (
 )  # fmt: skip
 
 
-def mutated(data: bytes, rng: random.Random, most_bytes: int, others: Sequence[bytes] = ()) -> bytes:
+def mutated(
+    data: bytes, rng: random.Random, most_bytes: int, others: Sequence[bytes] = ()
+) -> bytes:
     """Return the input with one change or a few; `others` are inputs that parts may come from."""
     for _ in range(1 + int(rng.expovariate(1.0))):
         lines = data.split(b"\n")

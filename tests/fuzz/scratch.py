@@ -27,10 +27,10 @@ def made() -> Iterator[Path]:
     environment = {"XDG_STATE_HOME": f"{_here}/state", "HOME": f"{_here}/home"}
     with (
         mock.patch.dict(os.environ, environment),
-        mock.patch.object(os, "fsync", lambda fd: None),
+        mock.patch.object(os, "fsync"),
         mock.patch.object(fence, "PATIENCE_S", 0.05),
         mock.patch.object(fence, "private_folder", _no_folder),
-        mock.patch.object(system, "holders", lambda fd: []),  # they would be ended: it is us
+        mock.patch.object(system, "holders", return_value=[]),  # they would be ended: it is us
     ):
         try:
             yield _here

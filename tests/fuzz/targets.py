@@ -5,9 +5,11 @@ Not here: what each does with an input (readers.py, ends.py).
 
 from __future__ import annotations
 
+import base64
 import json
 import stat
 import struct
+import zlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -67,9 +69,10 @@ def _answers() -> Iterable[bytes]:
     yield _lines(["extents", [[[0, 10], [4096, 10]], False]], ["digests", [[SHA, None], failure]])
     yield _lines(["there", ["file", 5, 10**18, ["0123"], 0o644, [0, 0], ""]])
     yield _lines(["there", ["link", 0, 0, [], 0, [], "to"]])
-    for entry in (_entry("file", "a", 5, sparse=1), _entry("link", "l", to="x", o=[0, 0, "a", "b"]),
-                  _entry("folder", "d", x={"user.a": "YQ=="}), [*_entry("error", "e")[:7], failure]):  # fmt: skip
-        yield _lines(["entry", entry])
+    yield _lines(["entry", _entry("file", "a", 5, sparse=1)])
+    yield _lines(["entry", _entry("link", "l", to="x", o=[0, 0, "a", "b"])])
+    yield _lines(["entry", _entry("folder", "d", x={"user.a": "YQ=="})])
+    yield _lines(["entry", [*_entry("error", "e")[:7], failure]])
     yield _lines(["rows", [[_entry("file", "a", 5), [5, SHA]], [_entry("file", "b", 5), failure]]])
     yield _lines(["heard", {"status": 0, "failure": None, "deaf": False, "said": [["x", 1]]}])
     yield _lines(["listing", [text, 2, True, [0, 0, "root", "root"]]])
@@ -85,9 +88,17 @@ def _packed_listing() -> str:
     return rows.pack()
 
 
+def _listings() -> Iterable[bytes]:
+    text = _packed_listing()
+    raw = zlib.decompress(base64.b64decode(text))
+    yield b"\0" + text.encode()
+    yield b"\xff" + raw
+
+
 def _journals() -> Iterable[bytes]:
     file = ["file", 1, "a", 1000, 5, 7, "sha256"]
     chunks = [["chunk", 1, 0, 100, "00"], ["chunk", 1, 100, 900, "11"]]
+    yield _lines(["run", "0123"], [*file, "0123", "zeros"], *chunks) + b"\n"
     yield _lines(["run", "0123"], ["to", "/r", ["a"], ["b"]], file, *chunks) + b"\n"
     yield _lines(["run", "0123"], file, *chunks, ["done", 1], file, chunks[0]) + b"\n"
     yield _lines(file, file, chunks[1], ["file", 2, "a", 1000, 5, 7, "sha256"], *chunks)
@@ -114,9 +125,8 @@ def _memories() -> Iterable[bytes]:
     value = {"push": known, "push_at": "NOW", "pull": [2, 0, 0.01, "", 0.0, 0, 0.0, False, 0, ""],
              "pull_at": "NOW", "connections": 8, "cipher": "aes128-gcm@openssh.com",
              "remote": "sftp", "asks": False, "no_direct_at": "NOW"}  # fmt: skip
-    key = ascii((None, "h", None, "ssh", None, None, "openssh"))
     for each in (value, {"connections": 3}, {}, {**value, "push": known[:3]}):
-        yield json.dumps({"key": key, "value": each}).replace('"NOW"', "NOW").encode()
+        yield b'{"key":KEY,"value":%s}' % json.dumps(each).replace('"NOW"', "NOW").encode()
 
 
 def _fences() -> Iterable[bytes]:
@@ -202,7 +212,7 @@ def _sftp() -> Iterable[bytes]:
 TARGETS: dict[str, Target] = {
     "frames": Target(readers.frames, _frames),
     "answers": Target(readers.answer, _answers),
-    "listing": Target(readers.listing, lambda: [_packed_listing().encode()]),
+    "listing": Target(readers.listing, _listings),
     "journal": Target(readers.journal, _journals),
     "manifest": Target(readers.manifest, _manifests),
     "memory": Target(readers.memory, _memories),

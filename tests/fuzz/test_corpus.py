@@ -1,6 +1,8 @@
 """What is kept of each target, and changes of it drawn at random: none does what it should not.
 
-Real fuzzing is `scripts/fuzz` (fuzzing.py). Not here: what each target checks (readers.py, ends.py).
+Real fuzzing is `scripts/fuzz` (fuzzing.py).
+
+Not here: what each target checks (readers.py, ends.py).
 """
 
 from __future__ import annotations

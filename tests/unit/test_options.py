@@ -259,7 +259,7 @@ def test_options_within_bounds(fields: dict[str, object]) -> None:
         ({"cpus": (-1,)}, "a processor's number"),
         ({"filters": (("exclude", ""),)}, "empty"),
         ({"filters": ("*.tmp",)}, "filters: '*.tmp' is no pair such as"),
-        ({"filters": "*.tmp"}, "is no pair"),
+        ({"filters": "*.tmp"}, "filters must be a tuple of strings"),
         ({"filters": (("exclude", 1),)}, "is no pair"),
         ({"filters": (("exclude", "*" * 4095 + "\udc80" * 4095),) * 30}, "too many"),
         ({"min_size_bytes": 2, "max_size_bytes": 1}, "--min-size is more than --max-size"),
