@@ -31,10 +31,10 @@ def judge(case: Case) -> Verdict:
     walk = _Walk(case, verdict)
     walk.run()
     if case.has("archive"):  # a name of a file that could not be copied cannot be linked to it
-        failed = {case.source[at].inode for at in walk.failed.values()} - {0}
-        verdict.fails |= {
-            to for to, at in verdict.places.items() if case.source[at].inode in failed
-        }
+        tops = tuple(at + b"/" for at in walk.failed.values())
+        failed = {node.inode for at, node in case.source.items() if (at + b"/").startswith(tops)}
+        places = verdict.places.items()
+        verdict.fails |= {to for to, at in places if case.source[at].inode in failed - {0}}
     if case.has("delete"):
         walk.mirror()
     verdict.codes = {1} if verdict.fails else verdict.codes

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from pscp.endpoint import failures, hardlinks, lookup, requests, tree
+from pscp.progress_words import count
 from pscp.transfer import answers
 from pscp.transfer.copy_terms import CopyTerms
 from pscp.transfer.plan import Ask, Failure, Pack, Placed, Work, groups
@@ -50,6 +51,7 @@ class Ending:
         is_dry = self._terms.options.dry_run
         self._sweep()
         self._finish_links(copy_now)
+        self._check_told()
         if not is_dry:  # before folders that they are in go, or get their times
             self._discard()
         if mirror is not None:
@@ -81,6 +83,16 @@ class Ending:
                 folders = [path for (path,) in rows]
                 self._queue.add(Ask(False, requests.Sweep(folders), _ignore, _ignore))
                 self.wait_for(self._queue.is_idle)
+
+    def _check_told(self) -> None:
+        """Fail where something became of fewer files than there are: no way leads here; if one
+        does, nothing is removed.
+        """
+        untold = self._terms.counters.files_total - self._terms.counters.files_told
+        if untold and not self._results.failures:
+            message = f"{count(untold, 'file')} neither copied nor left out: a defect of pscp"
+            failure = failures.data(failures.SYSTEM, "", message)
+            self._queue.run_alone(lambda: self._results.failed(failure))
 
     def _finish_all(self, spool: Spool, request: _OfEntries, backwards: bool) -> None:
         """Make the request for one group after the other: a folder comes after its content."""

@@ -63,7 +63,9 @@ class FileJob:
         self._journal_number = 0  # only what is written later knows it
         self._basis_bytes = 0  # of the file that is there
         self._compared_bytes = self._reused_bytes = 0  # of it
-        self._waiting: Iterable[Work] = ()  # until the part has begun, as a clone where it can be
+        self._reusing = 0  # requests that are not answered yet: the first one begins the part
+        self._waiting: list[Iterator[Work]] = []  # for that
+        self._owed_bytes = 0  # of data: not known to be in the part yet
 
     @property
     def is_closed(self) -> bool:
@@ -85,11 +87,13 @@ class FileJob:
         if landed is not None:
             self._later(self._check_landed(landed))
         done = sorted(landed.digests) if landed is not None else []
+        self._owed_bytes = _length(done)
         if "sparse" in item.entry.extra:
             self._ask_extents(0, done)
             return
         self._count(bytes_total=item.entry.size)
-        extents = subtract([(0, item.entry.size)], done)
+        extents = list(subtract([(0, item.entry.size)], done))
+        self._owed_bytes += _length(extents)
         if compare:
             self._later(self._compare(extents))
         else:
@@ -130,7 +134,9 @@ class FileJob:
             found, is_last = answers.extents(answer, offset, self.item.entry.size)
             self._count(bytes_total=_length(found))
             after = None if is_last else sum(found[-1])
-            self._send(subtract(found, done), self._then_ask(after, done))
+            missing = list(subtract(found, done))
+            self._owed_bytes += _length(missing)
+            self._send(missing, self._then_ask(after, done))
             self._release()
 
         self._holds += 1
@@ -194,6 +200,7 @@ class FileJob:
             missing = []
             for extent, mine, theirs in zip(group, wanted, there, strict=True):
                 if mine is not None and mine == theirs:
+                    self._owed_bytes -= extent[1]
                     self._count(bytes_resumed=extent[1], chunks_verified=1)
                     self._counters.add_to_file(self.number, extent[1])
                     self._note_landed(extent, mine)
@@ -225,11 +232,11 @@ class FileJob:
         group = next(groups, None)
         if self._failure is not None:
             return
-        if group is None and not self._compared_bytes:
-            self._waiting = rest
-            return
         if group is None:
-            yield from rest
+            if self._compared_bytes or not self._reusing:
+                yield from rest
+            else:
+                self._waiting.append(rest)
             return
         if self._compared_bytes >= _HOPELESS_BYTES and not self._reused_bytes:
             left = list(joined(itertools.chain(group, *groups)))
@@ -238,6 +245,7 @@ class FileJob:
             yield from rest
             return
         self._holds += 1
+        self._reusing += 1
         request = requests.Digests([(source.listed(self.item.known), group)], self._algorithm)
         then = self._then_reuse(group)
         yield Ask(True, request, then, self._ask_failed, cost_bytes=_REUSE_COST_BYTES)
@@ -267,13 +275,14 @@ class FileJob:
             taken_bytes = length - _length(missing)
             self._compared_bytes += length
             self._reused_bytes += taken_bytes
+            self._owed_bytes -= taken_bytes
             self._count(bytes_comparing=-length, bytes_resumed=taken_bytes)
             self._count(chunks_verified=len(group) - len(missing))
             self._counters.add_to_file(self.number, taken_bytes)
             if taken_bytes:
                 self._take_receipt(answers.integer(receipt))
-            waiting, self._waiting = self._waiting, ()
-            self._later(itertools.chain(self._chunks(joined(missing)), waiting))
+            waiting, self._waiting = self._waiting, []
+            self._later(itertools.chain(self._chunks(joined(missing)), *waiting))
             self._release()
 
         return then
@@ -284,6 +293,7 @@ class FileJob:
         """Count a chunk that is written at the sink and matches."""
         self._take_receipt(receipt)
         if self._failure is None:
+            self._owed_bytes -= chunk.length
             self._count(bytes_done=chunk.length, bytes_sent=chunk.length, chunks_verified=1)
             self._counters.add_to_file(self.number, chunk.length)
             self._note_landed((chunk.offset, chunk.length), digest)
@@ -324,6 +334,8 @@ class FileJob:
         self._holds -= 1
         if self._holds:
             return
+        if self._owed_bytes:  # no way leads here; if one does, no file is made of it
+            self._fail(self._failure_data(failures.SYSTEM, "not all was copied: a defect of pscp"))
         if self._failure is not None:
             self._discard()
         elif self._copy.terms.options.strong:

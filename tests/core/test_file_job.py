@@ -5,8 +5,11 @@ Not here: a lane that fails at each of its steps (test_lane.py), small files (te
 
 from __future__ import annotations
 
+import itertools
 import os
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 from conftest import until
@@ -16,6 +19,7 @@ from core.link import CALL, CHUNK_BYTES, FLIP, FROM, KILL, TO, Fault, asking
 from core.trees import LARGE_BYTES, Trees
 from pscp.endpoint import requests, wire
 from pscp.errors import ConnectionLost
+from pscp.transfer import file_job
 
 IN_PAYLOAD = 8 * wire.HEADER.size + 3  # a bit
 LONG_BYTES = 1024 * 1024  # more than the sockets of a link hold
@@ -96,10 +100,7 @@ def test_a_file_that_cannot_be_finished_leaves_nothing(trees: Trees, is_push: bo
     assert_failed(trees, result, "FileError")
 
 
-@pytest.mark.parametrize("has_journal", [True, False])
-def test_what_landed_before_all_was_lost_is_not_sent_again(
-    trees: Trees, is_push: bool, has_journal: bool
-) -> None:
+def lose_the_last_chunk(trees: Trees, is_push: bool) -> None:
     """The connection is lost with the last of four answers, once the others are in the journal."""
     trees.file("large", LARGE_BYTES)
     type_ = wire.ACK if is_push else wire.DIGEST
@@ -110,6 +111,13 @@ def test_what_landed_before_all_was_lost_is_not_sent_again(
         trees.copy(is_push, wait, *faults, call=landed, connections=1)
     assert not trees.arrived()
     assert trees.left()
+
+
+@pytest.mark.parametrize("has_journal", [True, False])
+def test_what_landed_before_all_was_lost_is_not_sent_again(
+    trees: Trees, is_push: bool, has_journal: bool
+) -> None:
+    lose_the_last_chunk(trees, is_push)
     if not has_journal:
         for path in trees.new_journals():
             path.unlink()
@@ -118,6 +126,51 @@ def test_what_landed_before_all_was_lost_is_not_sent_again(
     assert result.bytes_resumed >= 3 * CHUNK_BYTES
     assert result.bytes_sent + result.bytes_resumed == LARGE_BYTES
     trees.assert_copied()
+
+
+@pytest.mark.parametrize("has_journal", [True, False])
+def test_only_the_end_is_missing_and_an_old_file_is_there_that_has_no_end(
+    trees: Trees, is_push: bool, has_journal: bool
+) -> None:
+    lose_the_last_chunk(trees, is_push)
+    if not has_journal:
+        for path in trees.new_journals():
+            path.unlink()
+    (trees.to / "large").write_bytes(bytes(3 * CHUNK_BYTES))
+    result = trees.copy(is_push)
+    assert result.ok, result.failures
+    trees.assert_copied()
+
+
+def lose(monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], Any]) -> None:
+    """Have this become of the chunks of a file."""
+    chunks = file_job.FileJob._chunks
+
+    def lost(self: file_job.FileJob, extents: Any) -> Any:
+        return change(partial(chunks, self))(extents)
+
+    monkeypatch.setattr(file_job.FileJob, "_chunks", lost)
+
+
+def test_a_file_of_which_something_was_never_sent_is_not_made(
+    trees: Trees, is_push: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each chunk is verified; that there is one for each byte is counted."""
+    trees.usual()
+    lose(monkeypatch, lambda chunks: lambda extents: chunks([(0, CHUNK_BYTES)]))
+    assert_failed(trees, trees.copy(is_push), "SystemFailure")
+
+
+def test_a_file_that_is_forgotten_fails_the_copy(
+    trees: Trees, is_push: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is neither finished nor discarded, and nothing waits for it."""
+    trees.usual()
+    lose(monkeypatch, lambda chunks: lambda extents: itertools.islice(chunks(extents), 1, None))
+    result = trees.copy(is_push, remove_source_files=True)
+    assert [each.error for each in result.failures][-1:] == ["SystemFailure"], result
+    assert "neither copied" in result.failures[0].message
+    assert "large" in trees.files()
 
 
 @pytest.mark.parametrize("request_type", [requests.Extents, requests.Make, requests.Finish])
