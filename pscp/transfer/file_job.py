@@ -282,7 +282,7 @@ class FileJob:
             if taken_bytes:
                 self._take_receipt(answers.integer(receipt))
             waiting, self._waiting = self._waiting, []
-            self._later(itertools.chain(self._chunks(joined(missing)), *waiting))
+            self._later(itertools.chain(*waiting, self._chunks(joined(missing))))
             self._release()
 
         return then
