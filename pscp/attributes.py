@@ -123,7 +123,8 @@ def parse_owner(text: str) -> Owner:
     if not (user or group) or ":" in group:
         raise UsageError(f"--chown: {text!r} is not USER:GROUP", "USER and :GROUP will do as well")
     for number in (user, group):
-        if re.fullmatch(r"[0-9]+", number) and int(number) > MAX_ID:
+        is_number = re.fullmatch(r"[0-9]+", number)
+        if is_number and (len(number) > 10 or int(number) > MAX_ID):
             raise UsageError(f"--chown: {number} is too large for a user or a group")
     return Owner(user, group)
 

@@ -107,12 +107,6 @@ class Counters:
         """Bytes that have not landed yet, of those that have to be sent as far as is known."""
         return self.left_bytes - self.bytes_comparing
 
-    @property
-    def files_told(self) -> int:
-        """Files of which it is known what became of them."""
-        good = self.files_done + self.files_resumed + self.files_unchanged + self.files_linked
-        return good + self.files_skipped + self.files_failed
-
     def add(self, **deltas: Unpack[Deltas]) -> None:
         """Add to counters; chunks that nothing verifies are not counted."""
         with self._lock:

@@ -88,7 +88,9 @@ class Ending:
         """Fail where something became of fewer files than there are: no way leads here; if one
         does, nothing is removed.
         """
-        untold = self._terms.counters.files_total - self._terms.counters.files_told
+        of = self._terms.counters
+        told = of.files_done + of.files_resumed + of.files_unchanged + of.files_linked
+        untold = of.files_total - told - of.files_skipped - of.files_failed
         if untold and not self._results.failures:
             message = f"{count(untold, 'file')} neither copied nor left out: a defect of pscp"
             failure = failures.data(failures.SYSTEM, "", message)
