@@ -129,7 +129,11 @@ class DestinationLookup:
 
     def take_new(self, item: Placed) -> None:
         """Carry out what becomes of an entry whose source's name is new at the destination."""
-        self._carry_out(item, _NOTHING_THERE, decide(item.entry, None, self._rules))
+        action = decide(item.entry, None, self._rules)
+        if action is Action.SEND and item.entry.kind == tree.FILE:  # most of a first copy
+            self._copy.send(item)
+        else:
+            self._carry_out(item, _NOTHING_THERE, action)
 
     def _decide(self, pairs: list[Pair]) -> None:
         unchanged: list[Placed] = []
