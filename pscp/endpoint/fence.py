@@ -305,16 +305,19 @@ def _claim_in(private: bool, root_fd: int, token: str, nonce: str, known: List[s
 
 
 def release(root_fd: int, token: str, nonce: str) -> None:
-    """Remove the fence of a complete copy, if it is still this run's."""
+    """Remove the fence of a complete copy, if it is still this run's. Raises OSError."""
     with _places(root_fd, token) as places:
         for place in places:
-            with contextlib.suppress(OSError):
+            try:
                 fd = place.open_locked(False)
-                try:
-                    if _read(fd)["run"] == nonce:
-                        place.remove()
-                finally:
-                    os.close(fd)
+            except OSError:  # it is in the other place
+                continue
+            try:
+                if _read(fd)["run"] == nonce:
+                    with keeping_times(place.folder_fd):
+                        os.unlink(place.name, dir_fd=place.folder_fd)
+            finally:
+                os.close(fd)
 
 
 def revoke(root_fd: int, token: str, nonce: str, lane: int) -> None:

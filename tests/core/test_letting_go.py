@@ -249,6 +249,24 @@ def test_a_source_beside_which_nothing_can_be_made(
     assert not list(trees.source.rglob(".*"))
 
 
+def test_a_fence_that_cannot_be_removed_is_told(
+    trees: Trees, is_push: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stayed, and the copy ended well."""
+    trees.file("one", 10)
+    plain = os.unlink
+
+    def fails(path: Any, **named: Any) -> None:
+        if os.fsencode(path).endswith(b".pscp-run"):
+            raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+        plain(path, **named)
+
+    monkeypatch.setattr(os, "unlink", fails)
+    result = trees.copy(is_push)
+    assert [each.message for each in result.failures] == [os.strerror(errno.EDQUOT)]
+    assert trees.arrived().keys() == {"one"}
+
+
 # --- N10 and N16: parts of an earlier run
 
 

@@ -46,6 +46,7 @@ MADE_JUST_NOW = {
 }
 PSCPS_OWN = {
     "endpoint/commit.py unlink_private": "a part",
+    "endpoint/fence.py release": "a fence, at the end of its copy",
     "endpoint/fence.py remove": "a fence",
     "endpoint/leftovers.py _take": "a part or fence, for --clean",
     "endpoint/link.py nameless": "a temporary file, which loses its name at once",
