@@ -57,6 +57,17 @@ class Case:
         """How exactly times are kept."""
         return 10**9 if self.over_sftp else 1
 
+    def is_same_time(self, node: Node, old: Node) -> bool:
+        """Has what is there the source's time, as far as it could be kept there?"""
+        units = (self.unit_ns, 100, 1000, 10**9)
+        is_kept = (node.mtime_ns // unit * unit == old.mtime_ns for unit in units)
+        return node.mtime_ns // self.unit_ns == old.mtime_ns // self.unit_ns or any(is_kept)
+
+    def timed(self, node: Node, old: Node | None) -> Node:
+        """Return the node with the time of what is there, if that is the same."""
+        is_same = old is not None and self.is_same_time(node, old)
+        return node._replace(mtime_ns=old.mtime_ns) if old and is_same else node
+
 
 class Expected(NamedTuple):
     """What may have a name afterwards (None: nothing), and which of its facts count."""

@@ -181,7 +181,7 @@ class _Walk:
         self._make_above(to)
         known = self._known(node, old) if old and node.kind != FOLDER else ""
         expected = self._as_copied(to, node, old, known)
-        is_aged = old is not None and old.mtime_ns // case.unit_ns != node.mtime_ns // case.unit_ns
+        is_aged = old is not None and not case.is_same_time(node, old)
         is_by_time = self._is_timed if node.kind == FILE else case.has("preserve")
         is_like = known == "unchanged" or (known and not (is_by_time and is_aged))
         self.differs |= old is None or (not is_like and node.kind != FOLDER)
@@ -211,8 +211,8 @@ class _Walk:
 
     def _known(self, node: Node, old: Node) -> str:
         """Return "unchanged" if what is there stays unread, "same" if it is equal, else ""."""
-        case, unit = self.case, self.case.unit_ns
-        is_timed = case.has("preserve") and node.mtime_ns // unit == old.mtime_ns // unit
+        case = self.case
+        is_timed = case.has("preserve") and case.is_same_time(node, old)
         is_like = node.kind == old.kind == FILE and node.size == old.size
         if is_like and not self._hashes and (case.has("size_only") or is_timed):
             return "unchanged"
@@ -228,7 +228,7 @@ class _Walk:
         facts |= {"owner"} if case.has("archive") and not case.has("chown") else set()
         if node.kind == LINK or (to == self.root and not old and not keeps):
             facts &= {"owner"}  # a DEST that is made may have any mode
-        nodes = [node._replace(mode=mode)]
+        nodes = [case.timed(node, old if known else None)._replace(mode=mode)]
         is_doubted = not case.options.get("resume", True) or case.has("manifest")
         if old and known == "unchanged":
             others = self._other_names(node) if case.has("archive") else []

@@ -139,7 +139,7 @@ class World:
             code = self._wait(pid)
             if code is None:  # stopped: a later one finds it
                 self.stopped = pid
-                self._asked_late = dict(self.trial.given), self._first, list(self.trial.ever)
+                self._asked_late = dict(self.trial.given), self.trial.first, list(self.trial.ever)
                 found: list[Any] = [KILLED, "stands still"]
             else:
                 raw = pipe.read() if code == 0 else b""
@@ -177,7 +177,8 @@ class World:
         came = self._wait(pid)
         wrong = ["it never ends"] if came == ENDLESS else []
         after = scan(self.trial.there), scan(self.trial.source)
-        for old, new in zip(before, after, strict=True) if code == 0 else ():
+        is_alike = dict(self.trial.given) == self._asked_late[0]  # else it may do something else
+        for old, new in zip(before, after, strict=True) if code == 0 and is_alike else ():
             for path in {path for path in {*old, *new} if not is_own(path)}:
                 what = [tree[path].what if path in tree else None for tree in (old, new)]
                 seen = [tree[path][:4] if path in tree else None for tree in (old, new)]
