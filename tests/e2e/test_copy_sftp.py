@@ -237,7 +237,7 @@ def test_where_nothing_may_be_renamed_what_is_there_stays(push: Way, make_sshd: 
     ran = way.command("-r", names=["d", "large"])
     assert ran.code == 1
     refused = {f"{way.sent_to}{way.destination}/{name}" for name in ("large", "d/small 3")}
-    assert {line.partition(": P")[0] for line in notes_of(ran.err)} >= refused
+    assert {line.partition(": P")[0] for line in notes_of(ran.err)} >= refused, ran.err
     assert tree_digest(push.destination) == before
 
 

@@ -1,8 +1,8 @@
 """Whole copies on a file system that fails; the mends of what was found, each taken out once.
 
 Each run of the tests has the same examples, in another order of events; `scripts/soak model 600`
-has new ones, and `scripts/soak model 1 --seed N` repeats the one that failed. `scripts/soak mutants`
-tries all mends in the model; here only that each is still where it is looked for.
+has new ones, and `scripts/soak model 1 --seed N` repeats the one that failed. `scripts/soak
+mutants` tries all mends in the model; here only that each is still where it is looked for.
 """
 
 from __future__ import annotations
