@@ -1,11 +1,10 @@
 """What becomes of an entry: one table, which decides by facts alone. Nothing else decides.
 
-decide() tells, from the entry, what its name has at the destination, the copy's terms and what
-earlier runs left, which row of ROWS holds. The first that fits does. docs/design.md shows them.
+decide() tells by the entry, what its name has there, the copy's terms and what earlier runs left
+which row of ROWS holds: the first that fits. docs/design.md shows them.
 
-Not here: how the facts are asked for, and what is then done (resume.py); files that are left out by
-size, age or a caller's choice (selection.py); whether an earlier run's part is continued
-(continuing.py).
+Not here: what asks, and acts (resume.py); files left out by size, age or a caller's choice
+(selection.py); whether an earlier run's part is continued (continuing.py).
 """
 
 from __future__ import annotations
@@ -91,7 +90,8 @@ ROWS = (
     _row("any", "NOTHING", Action.SKIP, when=Fact.EXISTING),
     _row("hardlink", "NOTHING", Action.LINK),
     _row("any", "NOTHING", Action.SEND),
-    _row("folder", "any", Action.SEND),  # its metadata; the sink refuses what is no folder
+    _row("folder", "FOLDER", Action.SEND),  # its metadata
+    _row("folder", "any", Action.REFUSE),
     _row("any", "any", Action.SKIP, when=Fact.IGNORE_EXISTING),
     _row("any", "FOLDER SPECIAL", Action.REFUSE),
     _row("hardlink", "SAME", Action.UNCHANGED, when=Fact.LISTS),
@@ -169,9 +169,8 @@ def _decided(kind: str, state: State, facts: frozenset[Fact]) -> Action:
 
 
 def _fits(row: Row, kind: str, state: State, facts: frozenset[Fact]) -> bool:
-    if kind not in row.kinds or state not in row.states:
-        return False
-    return (row.when is None or row.when in facts) and row.unless not in facts
+    is_so = (row.when is None or row.when in facts) and row.unless not in facts
+    return is_so and kind in row.kinds and state in row.states
 
 
 def state_of(entry: tree.Entry, there: There, terms: Terms) -> State:

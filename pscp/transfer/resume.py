@@ -163,7 +163,7 @@ class DestinationLookup:
         """Send, link, skip or refuse an entry, of which there is this at the destination."""
         entry, why = item.entry, difference(item.entry, there)
         if action is Action.REFUSE:
-            message = f"is {_IN_THE_WAY[there.kind]} at the destination"
+            message = f"is {_IN_THE_WAY.get(there.kind, 'a file or a link')} at the destination"
             self._copy.results.failed(failures.data(failures.DESTINATION, entry.path, message))
         elif action is Action.SKIP:
             self._skip(item, there)

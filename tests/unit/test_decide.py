@@ -58,6 +58,8 @@ def test_what_holds_whatever_the_facts_are() -> None:
             assert action is Action.SKIP
         if state in (State.FOLDER, State.SPECIAL) and kind != tree.FOLDER:
             assert action in (Action.REFUSE, Action.SKIP)
+        if kind == tree.FOLDER and is_there:
+            assert action is (Action.SEND if state is State.FOLDER else Action.REFUSE)
         if Fact.NEWER in facts and kind == tree.FILE and state is State.OTHER:
             assert action is Action.SKIP
         if action is Action.UNCHANGED:
