@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from tree_data import Node, Tree
+from tree_data import FOLDER, Node, Tree
 
 OWN = (b".pscp-part", b".pscp-run", b".pscp-mark")  # what names of pscp's own end in
 FACTS = frozenset({"mode", "mtime_ns", "owner"})
@@ -110,8 +110,10 @@ class Verdict:
         """Say what is not as it must be; nothing where all is right."""
         if code not in self.codes:
             yield f"exit code {code}, not one of {sorted(self.codes)}; {sorted(self.fails)}"
-        own = {path for path in there if code and path.endswith(OWN)}  # until it ends well
-        for path in sorted({*self.there, *there} - self.fails - own):
+        lists = any(map(case.has, ("check", "dry_run", "transfer_test")))
+        # Of runs that were cut, until one ends well that copies.
+        own = {path for path in there if (code or lists) and path.endswith(OWN)}
+        for path in sorted({*self.there, *there} - self.fails - own - self._above_perhaps(there)):
             expected = self.there.get(path, Expected((None,)))
             if why := expected.difference(there.get(path), case.unit_ns):
                 yield f"destination {path!r}: {why}"
@@ -125,8 +127,14 @@ class Verdict:
         has_names = case.has("archive") and not case.has("copy_links") and not case.over_sftp
         if has_names and not (case.has("check") or case.has("dry_run")):
             yield from self._unlinked(case, there)
-        if code == 0:
+        if code == 0 and not lists:
             yield from check_clean({*there, *source})
+
+    def _above_perhaps(self, there: Tree) -> set[bytes]:
+        """Folders that are there, though nothing is expected of them, above what may be there."""
+        perhaps = tuple(path for path, each in self.there.items() if None in each.nodes)
+        new = (path for path in there.keys() - self.there.keys() if there[path].kind == FOLDER)
+        return {path for path in new if any(each.startswith(path + b"/") for each in perhaps)}
 
     def _unlinked(self, case: Case, there: Tree) -> Iterator[str]:
         """Names of one file that are not those of one file afterwards, though all were taken."""

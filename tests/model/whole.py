@@ -183,7 +183,9 @@ class World:
                 what = [tree[path].what if path in tree else None for tree in (old, new)]
                 seen = [tree[path][:4] if path in tree else None for tree in (old, new)]
                 wrong += [f"{path!r} is changed: {seen}"] if what[0] != what[1] else []
-        return wrong + self._wrong_for_both()
+        wrong += self._wrong_for_both()
+        self._decide_anew()  # it may have ended well
+        return wrong
 
     def _wrong_for_both(self) -> list[str]:
         """Return what neither the run that was late may leave, nor the one after it."""
