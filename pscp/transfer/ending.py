@@ -86,7 +86,7 @@ class Ending:
 
     def _check_told(self) -> None:
         """Fail where something became of fewer files than there are: no way leads here; if one
-        does, nothing is removed.
+        does, a mirror deletes nothing.
         """
         of = self._terms.counters
         told = of.files_done + of.files_resumed + of.files_unchanged + of.files_linked

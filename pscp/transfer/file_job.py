@@ -63,8 +63,8 @@ class FileJob:
         self._journal_number = 0  # only what is written later knows it
         self._basis_bytes = 0  # of the file that is there
         self._compared_bytes = self._reused_bytes = 0  # of it
-        self._reusing = 0  # requests that are not answered yet: the first one begins the part
-        self._waiting: list[Iterator[Work]] = []  # for that
+        self._is_reusing = False  # it is asked for; the first answer tells that the part has begun
+        self._waiting: list[Iterator[Work]] = []  # for that answer
         self._owed_bytes = 0  # of data: not known to be in the part yet
 
     @property
@@ -233,7 +233,7 @@ class FileJob:
         if self._failure is not None:
             return
         if group is None:
-            if self._compared_bytes or not self._reusing:
+            if self._compared_bytes or not self._is_reusing:
                 yield from rest
             else:
                 self._waiting.append(rest)
@@ -245,7 +245,7 @@ class FileJob:
             yield from rest
             return
         self._holds += 1
-        self._reusing += 1
+        self._is_reusing = True
         request = requests.Digests([(source.listed(self.item.known), group)], self._algorithm)
         then = self._then_reuse(group)
         yield Ask(True, request, then, self._ask_failed, cost_bytes=_REUSE_COST_BYTES)
