@@ -6,6 +6,7 @@ deleted (mirror.py, moving.py).
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 from collections.abc import Callable, Iterator
@@ -115,16 +116,14 @@ class Ending:
         To link to what else has the name would give other bytes to this one. Where an option left a
         file's first name out, its next name is copied as a file, and the others link to that.
         """
-        links = self.links
-        while len(links):
-            again = Spool()
-            as_files: list[Placed] = []
-            self._finish(self._to_link(links, as_files, again), hardlinks.HardLinks)
-            copy_now(as_files)
-            links.close()
-            self.links = links = again
+        while len(self.links):
+            with contextlib.closing(self.links) as links:
+                self.links = Spool()
+                as_files: list[Placed] = []
+                self._finish(self._to_link(links, as_files), hardlinks.HardLinks)
+                copy_now(as_files)
 
-    def _to_link(self, links: Spool, as_files: list[Placed], again: Spool) -> Iterator[tree.Entry]:
+    def _to_link(self, links: Spool, as_files: list[Placed]) -> Iterator[tree.Entry]:
         """Yield the links that can be made; keep those to be copied as files, and to come after."""
         results, next_names = self._results, dict[str, tree.Entry]()
         for *row, known_path in links.take():
@@ -140,7 +139,7 @@ class Ending:
                 as_files.append(Placed(known, entry))
             else:
                 to = {**link.extra, "in": found.top, "to": found.path}
-                again.add([*link._replace(extra=to), known_path])
+                self.links.add([*link._replace(extra=to), known_path])
 
     def _not_linked(self, link: tree.Entry) -> None:
         message = f"is another name of {link.target}, which was not copied"

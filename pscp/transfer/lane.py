@@ -59,7 +59,8 @@ class Lane:
             self._far.session.advance(role)
             begin = requests.to_json(self._numbered(context.begin_far))
             self._far.send(wire.ASK, _BEGIN, 0, begin)
-            self._queue.run_alone(self._join)
+            if not self._queue.run_alone(self._join):
+                return
             self._reader.start()
             while (taken := self._queue.take(share)) is not None:
                 self._sender.start(*taken)
@@ -175,9 +176,13 @@ class Lane:
 
     # --- steps that the queue runs
 
-    def _join(self) -> None:
+    def _join(self) -> bool:
+        """Take part, unless the connection of a near end on another host has broken by now."""
+        if self._state is states.Lane.LOST:
+            return False
         self._life.on(states.LaneEvent.BEGIN)
         self._queue.join(self._ends.share)
+        return True
 
     def _leave(self) -> bool:
         """Begin to leave if the copy is complete; return whether it is."""

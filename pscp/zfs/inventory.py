@@ -23,7 +23,7 @@ from pscp.zfs.runner import NOT_FOUND, End, Ran
 
 # The user property that a snapshot of ours has; its value is the mark of the replication.
 MARK = "pscp:job"
-TOKEN = "receive_resume_token"  # noqa: S105 - a property's name
+TOKEN = "receive_resume_token"
 _PROPERTIES = ("type", "guid", "createtxg", "userrefs", "origin", MARK)
 _COLUMNS = "name,property,value,source"
 _MAX_TOKEN = 64 * 1024
@@ -298,11 +298,9 @@ def _dataset(name: str, of: dict[str, str]) -> Dataset:
     if len(token) > _MAX_TOKEN or not token.isascii() or any(each.isspace() for each in token):
         raise ProtocolError(f"{name}: this is no resume token: {token[:80]!a}")
     origin = of.get("origin", "-")
-    return Dataset(name, token=_told(token), origin=_told(origin))
-
-
-def _told(value: str) -> str:
-    return "" if value == "-" else value
+    return Dataset(
+        name, token="" if token == "-" else token, origin="" if origin == "-" else origin
+    )
 
 
 def _snapshot(sign: str, name: str, of: dict[str, str]) -> Snapshot:

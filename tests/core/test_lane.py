@@ -31,7 +31,8 @@ from core.link import (
 )
 from core.trees import Trees
 from pscp.endpoint import requests, wire
-from pscp.errors import ConnectError, ProtocolError
+from pscp.errors import ConnectError, ConnectionLost, ProtocolError
+from pscp.transfer.lane import Lane
 
 LONG_BYTES = 2 * 1024 * 1024  # far more than the sockets of a link hold
 BOTH = pytest.mark.parametrize("way", [TO, FROM])
@@ -44,6 +45,26 @@ def each_frame(trees: Trees, is_push: bool, way: str) -> Iterator[int]:
     for nth in range(QUESTIONS[way], trees.bench.links[0].carried[way]):
         trees.clear()
         yield nth
+
+
+def test_it_is_lost_before_it_takes_part(
+    trees: Trees, is_push: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a near end on another host does it, whose connection broke: that was a traceback."""
+    trees.usual()
+    begin, lost = Lane._begin_near, list[Lane]()
+
+    def begin_and_lose(self: Lane) -> None:
+        begin(self)
+        if not lost:
+            lost.append(self)
+            self._lose(ConnectionLost("the source's host has gone"))
+
+    monkeypatch.setattr(Lane, "_begin_near", begin_and_lose)
+    result = trees.copy(is_push, connections=1)
+    assert result.ok, result.failures
+    assert result.connections_lost == 1
+    trees.assert_copied()
 
 
 @pytest.mark.parametrize(
