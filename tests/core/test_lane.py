@@ -52,15 +52,15 @@ def test_it_is_lost_before_it_takes_part(
 ) -> None:
     """As a near end on another host does it, whose connection broke: that was a traceback."""
     trees.usual()
-    begin, lost = Lane._begin_near, list[Lane]()
+    join, lost = Lane._join, list[Lane]()
 
-    def begin_and_lose(self: Lane) -> None:
-        begin(self)
+    def lose_and_join(self: Lane) -> bool:
         if not lost:
             lost.append(self)
-            self._lose(ConnectionLost("the source's host has gone"))
+            self._break(ConnectionLost("the source's host has gone"))
+        return join(self)
 
-    monkeypatch.setattr(Lane, "_begin_near", begin_and_lose)
+    monkeypatch.setattr(Lane, "_join", lose_and_join)
     result = trees.copy(is_push, connections=1)
     assert result.ok, result.failures
     assert result.connections_lost == 1

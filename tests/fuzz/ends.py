@@ -114,7 +114,7 @@ def _frames(data: bytes, work: str) -> Iterable[bytes]:
                 hasher = hashlib.sha256()
             id_, offset = id_ & (1 << 64) - 1, offset & (1 << 64) - 1
             yield wire.frame(type_ & 255, payload, id_, offset, flags & 255)
-        except (ValueError, TypeError, KeyError, ArithmeticError, RecursionError):
+        except (ValueError, TypeError, LookupError, ArithmeticError, RecursionError):
             continue  # no frame
 
 
