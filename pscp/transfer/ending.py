@@ -92,7 +92,7 @@ class Ending:
         of = self._terms.counters
         told = of.files_done + of.files_resumed + of.files_unchanged + of.files_linked
         untold = of.files_total - told - of.files_skipped - of.files_failed
-        if untold and not self._results.failures:
+        if untold > 0 and not self._results.failures:  # --check tells of folders as well
             message = f"{count(untold, 'file')} neither copied nor left out: a defect of pscp"
             failure = failures.data(failures.SYSTEM, "", message)
             self._queue.run_alone(lambda: self._results.failed(failure))

@@ -202,3 +202,12 @@ def test_a_file_that_has_its_name_already_is_done(trees: Trees) -> None:
     assert finished == [True]
     assert (result.connections_lost, result.bytes_sent) == (1, LARGE_BYTES)
     trees.assert_copied()
+
+
+@pytest.mark.parametrize("listing", ["check", "dry_run"])
+def test_folders_that_are_told_of_are_no_files_too_many(
+    trees: Trees, is_push: bool, listing: str
+) -> None:
+    trees.usual()
+    result = trees.copy(is_push, archive=True, **{listing: True})
+    assert result.ok, result.failures
