@@ -204,10 +204,10 @@ def test_a_file_that_has_its_name_already_is_done(trees: Trees) -> None:
     trees.assert_copied()
 
 
-@pytest.mark.parametrize("listing", ["check", "dry_run"])
+@pytest.mark.parametrize("listing", [{"check": True}, {"dry_run": True}])
 def test_folders_that_are_told_of_are_no_files_too_many(
-    trees: Trees, is_push: bool, listing: str
+    trees: Trees, is_push: bool, listing: dict[str, Any]
 ) -> None:
     trees.usual()
-    result = trees.copy(is_push, archive=True, **{listing: True})
+    result = trees.copy(is_push, archive=True, **listing)
     assert result.ok, result.failures
