@@ -29,11 +29,15 @@ class Spool:
     def __init__(self) -> None:
         self._file: IO[bytes] | None = None  # made when it is needed: many copies have one file
         self._begins = array("Q")
+        self._is_closed = False
 
     def __len__(self) -> int:
         return len(self._begins)
 
     def add(self, row: Iterable[Any]) -> None:
+        """Add a row; once it is closed, which ends a copy that failed, nothing."""
+        if self._is_closed:
+            return
         if self._file is None:
             from tempfile import SpooledTemporaryFile
 
@@ -52,6 +56,7 @@ class Spool:
             yield json.loads(line)
 
     def close(self) -> None:
+        self._is_closed = True
         if self._file is not None:
             with contextlib.suppress(OSError):  # no room, but nobody needs the rest any more
                 self._file.close()
