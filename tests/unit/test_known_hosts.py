@@ -28,7 +28,7 @@ KEY = base64.b64encode(b"key").decode()
         ("[o*]:22022", ["[one]:22022"]),
         ("[on", []),
         (",", []),
-        (paramiko.HostKeys.hash_host("two"), ["two"]),
+        pytest.param(paramiko.HostKeys.hash_host("two"), ["two"], id="hashed"),
         ("|1|nonsense", []),
         ("|1|a|b", []),
     ],

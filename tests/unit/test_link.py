@@ -178,8 +178,10 @@ class Relayed:
     def _pass(self, a: socket.socket, b: socket.socket, stop: threading.Event | None) -> None:
         with contextlib.suppress(OSError):
             while data := a.recv(1 << 16):
+                # Asked before the other end can know of it: only then is it the last for sure.
+                is_last = stop is not None and stop.is_set()
                 b.sendall(data)
-                if stop is not None and stop.is_set():
+                if is_last:
                     return
 
     def records(self, payload: bytes) -> bytes:
