@@ -4,6 +4,8 @@ Those of a folder that took longest in the last run come first, and the quick fo
 the workers end together. There are more workers than processors, since many tests wait for logins.
 What fails is tried once more, alone; twice is a failure. What passes then is named in the last
 lines: it has a cause, in the test or in pscp. Before them come the tests that took longest.
+It ends: a worker's threads that a test left cannot keep it, and one that is late is aborted, so
+that the stacks of its threads are the last that it says.
 Where memory has room for it, what the tests write is kept there: a third of what the kernel did
 for them was to make and to sync files.
 
@@ -16,12 +18,15 @@ import fcntl
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -29,6 +34,8 @@ HERE = Path(__file__).parent
 CACHE = HERE.parent / ".pytest_cache" / "workers"
 SECONDS = HERE.parent / ".pytest_cache" / "seconds.json"  # of each file, in the last run
 WORKERS = 2 + (os.cpu_count() or 1)
+LIMIT_S = 30 * 60.0  # all of it takes half as long on two processors
+AGAIN_LIMIT_S = 10 * 60.0
 SHOWN = 20
 MEMORY = "/dev/shm"
 ROOM_BYTES = 4 << 30  # workers take a tenth of it, each test's folder being removed when it passes
@@ -110,12 +117,30 @@ def ordered() -> list[str]:
 
 def pytest_argv(number: int, *words: str) -> list[str]:
     settings = ("console_output_style=classic", f"cache_dir={CACHE / str(number)}")
-    fixed = [sys.executable, "-m", "pytest", "-q", *(f"--override-ini={s}" for s in settings)]
+    fixed = [sys.executable, __file__, "-q", *(f"--override-ini={s}" for s in settings)]
     return [*fixed, *words]
+
+
+def be_pytest(argv: list[str]) -> NoReturn:
+    """Run pytest, and end with it whatever threads it has left."""
+    status = pytest.main(argv)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+def ended(process: subprocess.Popen[bytes], deadline_s: float) -> int:
+    """The exit status of a worker, which is aborted when it is late."""
+    try:
+        return process.wait(max(0.0, deadline_s - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGABRT)  # pytest's faulthandler writes the stacks then
+        return process.wait()
 
 
 def run_all(queue: Queue) -> list[int]:
     """Run the workers, show what they say, and return the numbers of those with failures."""
+    deadline_s = time.monotonic() + LIMIT_S
     logs = [queue.folder / f"log-{number}" for number in range(WORKERS)]
     running = []
     for number, path in enumerate(logs):
@@ -123,7 +148,7 @@ def run_all(queue: Queue) -> list[int]:
             argv = pytest_argv(number, f"--queue={queue.folder}")
             running.append(subprocess.Popen(argv, stdout=log, stderr=log))
     try:
-        statuses = [process.wait() for process in running]
+        statuses = [ended(process, deadline_s) for process in running]
     finally:
         for process in running:
             if process.poll() is None:
@@ -141,7 +166,7 @@ def try_again(number: int) -> tuple[list[str], bool]:
     if not names:
         return [], False  # the worker itself did
     argv = pytest_argv(number, "--last-failed", "--last-failed-no-failures", "none", "tests")
-    return names, subprocess.run(argv, check=False).returncode == 0
+    return names, ended(subprocess.Popen(argv), time.monotonic() + AGAIN_LIMIT_S) == 0
 
 
 def tell_seconds(folder: Path) -> None:
@@ -193,4 +218,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    if sys.argv[1:]:
+        be_pytest(sys.argv[1:])
     sys.exit(main())
