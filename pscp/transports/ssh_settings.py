@@ -119,6 +119,14 @@ def resolve(host: Location, options: Options) -> SshSetup:
     )
 
 
+# asyncssh looks for liboqs and libnettle as it is loaded. Where ldconfig(8) knows none, ctypes asks
+# gcc and ld, in vain: 0.1 s of each login, and a temporary file that a signal would leave there.
+_BEFORE_LOADING = {
+    "asyncssh": "import ctypes.util as c; c._findLib_gcc = c._findLib_ld = lambda name: None; ",
+    "paramiko": "",
+}
+
+
 def program_argv(transport: str, settings: Settings) -> list[str]:
     """Return the command line of a connection's program.
 
@@ -133,6 +141,7 @@ def program_argv(transport: str, settings: Settings) -> list[str]:
         )
     start = (
         "import sys; sys.path.append(sys.argv.pop(1)); "
+        f"{_BEFORE_LOADING[transport]}"
         f"from pscp.transports.{transport}_helper import main; main()"
     )
     package = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
