@@ -307,6 +307,7 @@ def test_it_is_cut_short_and_goes_on(
     command = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     until(lambda: breaking.blocked)
     until(lambda: is_full(hosts, breaking))  # the source's agent waits to write
+    until(lambda: push.journaled_bytes() >= 4 * MIB)
     command.send_signal(kind)
     assert command.wait() == (130 if kind == signal.SIGINT else -kind)
     ssh_there.runs()
