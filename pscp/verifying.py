@@ -23,10 +23,11 @@ from pscp.api import copy
 from pscp.call_arguments import Place
 from pscp.connect.connections import Connections
 from pscp.endpoint.paths import to_bytes
-from pscp.locations import Location, as_location, check_direction
+from pscp.locations import Location, as_location, check_direction, parse_location
 from pscp.manifests import signing, trees
 from pscp.manifests.comparing import Difference, compare
 from pscp.manifests.reading import Manifest
+from pscp.option_rows import Group
 from pscp.options import Options, with_fields
 from pscp.progress import Counters, Reporter, Silent
 from pscp.transfer.job_terms import JobTerms
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
     from pscp.option_fields import OptionFields
 
+WANTED = Group("what is verified", ("pscp-verify",))
 _REPAIRABLE = ("missing", "size", "content")
 
 
@@ -62,11 +64,20 @@ class Verified:
 class Wanted:
     """What a verification looks at, and what it may change."""
 
-    strict: bool = False  # what is there and not listed differs as well
-    times: bool = False  # so does another time
-    allowed_signers: str | None = None  # the file of those whose signature passes (ssh-keygen(1))
-    signer: str | None = None  # whose it has to be, of these
-    repair: Location | None = None  # a tree that has the right bytes
+    strict: bool = WANTED.flag("--strict", "what is below ROOT and not in MANIFEST differs as well")
+    times: bool = WANTED.flag("--times", "so does a file with another time")
+    allowed_signers: str | None = WANTED.value(
+        "--allowed-signers FILE",
+        "who may have signed, as ssh-keygen has it; without a signature of one of these the "
+        "manifest is refused",
+    )
+    signer: str | None = WANTED.value("--signer NAME", "the one of these who must have signed")
+    repair: Location | None = WANTED.value(  # noqa: RUF009  # it is made once
+        "--repair SOURCE",
+        "copy what differs from SOURCE, a folder here or HOST:DIR, if it has the bytes that "
+        "the manifest says",
+        read=lambda text, what: parse_location(text),
+    )
 
 
 def verify(

@@ -43,7 +43,8 @@ LADDER = (
     ("callbacks", "call_arguments"),
     ("progress", "signals"),
     ("processes", "options", "option_fields"),
-    ("filters", "progress_words", "attributes", "option_bounds", "option_pairs"),
+    ("copy_options", "connection_options", "zfs_options"),
+    ("filters", "progress_words", "attributes", "option_bounds", "option_pairs", "option_rows"),
     ("values",),
     ("locations",),
     ("state", "replacing", "terminal_text", "counters", "stops"),
@@ -51,9 +52,7 @@ LADDER = (
     ("endpoint",),
 )
 # Modules of cli/ that are a room of their own to the ladder: the options, which jobs.toml has too.
-WORDS = (
-    "arguments", "copy_arguments", "filter_files", "habits", "option_types", "zfs_arguments",
-)  # fmt: skip
+WORDS = ("arguments", "filter_files", "habits", "zfs_arguments")
 LATER = {
     "agent": ("stream_server", "direct", "link"),  # what is sent when there is need of it
     "end": ("stream_server", "leftovers", "backup", "made_up", "linkdest"),

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from pscp import log
-from pscp.cli.arguments import USAGE, Parser, before_dashes, make_parser, version
+from pscp.cli.arguments import NO_COPIES, USAGE, Parser, before_dashes, make_parser, version
 from pscp.cli.closing import conclude
 from pscp.cli.run_log import run_log
 from pscp.display import make_reporter
@@ -28,9 +28,6 @@ from pscp.terminal_text import complain, is_terminal, print_line, write_text
 
 if TYPE_CHECKING:
     from pscp.cli.pipe import Piped
-
-
-_NO_COPY = ("measure", "save", "clean", "yes", "list_connections", "disconnect")
 
 
 class Command(NamedTuple):
@@ -114,7 +111,7 @@ def answer_help(name: str, make: Callable[[], Parser], argv: Sequence[str]) -> b
 def parse(argv: Sequence[str]) -> Command | FanOut | Piped | Measure | Clean | Connections:
     """Read a command line, or raise UsageError; looks at local sources, contacts nothing."""
     values, texts = make_parser().read(argv, '; a path that starts with "-" goes after --')
-    others = {name for name in _NO_COPY if values.pop(name, False)}
+    others = {name for name in NO_COPIES if values.pop(name, False)}
     if "filters" in values:
         from pscp.cli.filter_files import with_files  # here: few copies have filters
 

@@ -1,6 +1,6 @@
 """Reads the files of --exclude-from and --include-from, at their places among the filters.
 
-Not here: what a pattern means (../filters.py), the letters of the options (copy_arguments.py).
+Not here: what a pattern means (../filters.py), the letters of the options (../copy_options.py).
 """
 
 from __future__ import annotations

@@ -13,17 +13,16 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from functools import partial
 from typing import NamedTuple
 
 from pscp import log
 from pscp.cli import arguments
 from pscp.cli.closing import rows
-from pscp.cli.option_types import size
 from pscp.cli.run_log import RunLog, run_log
 from pscp.display import RichBar, make_reporter
 from pscp.errors import CopyError, Interrupted, PscpError, Terminated, UsageError
 from pscp.locations import Location, parse_host, parse_location
+from pscp.option_rows import Group
 from pscp.options import Options
 from pscp.progress import (
     NO_CIPHER,
@@ -62,17 +61,22 @@ class Piped(NamedTuple):
     options: Options
 
 
+STREAM = Group("the stream", ("pscp-pipe",))
+
+
+class Asked:
+    """What a command line of pscp-pipe asks for beside the options of connections."""
+
+    is_from: bool = STREAM.flag("--from", "from COMMAND's standard output to here")
+    producer: str | None = STREAM.value(
+        "--producer COMMAND",
+        "run this here for what is sent, and end the far COMMAND when it fails",
+    )
+
+
 def make_parser() -> arguments.Parser:
     parser = arguments.Parser("pscp-pipe", USAGE, DESCRIPTION, EPILOG)
-    group = parser.add_argument_group("the stream")
-    flag = partial(group.add_argument, action="store_true")
-    flag("--from", dest="is_from", help="from COMMAND's standard output to here")
-    what = "run this here for what is sent, and end the far COMMAND when it fails"
-    group.add_argument("--producer", metavar="COMMAND", help=what)
-    size(group, "", "--window", "window_bytes", "memory for putting chunks in order (256M)")
-    arguments.add_how_it_is_sent(parser.add_argument_group("how it is sent"))
-    arguments.add_how_ssh_is_run(parser.add_argument_group("how ssh is run"))
-    arguments.add_what_is_shown(parser.add_argument_group("what is shown"))
+    arguments.with_tables(parser, Asked)
     parser.add_argument("host", help=argparse.SUPPRESS)
     parser.add_argument("words", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return parser

@@ -7,16 +7,14 @@ Read next: ../verifying.py.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, fields
-from functools import partial
 from typing import Any, NamedTuple
 
 from pscp import log
-from pscp.cli.arguments import Parser, add_how_it_is_sent, add_how_ssh_is_run, add_what_is_shown
+from pscp.cli.arguments import Parser, with_tables
 from pscp.cli.copy import run_command
 from pscp.cli.run_log import run_log
 from pscp.display import make_reporter
@@ -26,7 +24,7 @@ from pscp.options import Options
 from pscp.progress import count, format_bytes, format_duration
 from pscp.signals import raise_on_signals
 from pscp.terminal_text import is_terminal, print_line, printable, write_line
-from pscp.verifying import Verified, verify
+from pscp.verifying import WANTED, Verified, Wanted, verify
 
 USAGE = "pscp-verify [options] MANIFEST [HOST:]ROOT"
 DESCRIPTION = (
@@ -40,8 +38,6 @@ EPILOG = (
     "signature that is not right, 3 no connection, 4 broken protocol, 130 and 143 ended by a "
     "signal."
 )
-OWN_GROUP = "what is verified"
-_OWN = ("strict", "times", "allowed_signers", "signer", "repair")
 
 
 class Command(NamedTuple):
@@ -54,34 +50,14 @@ class Command(NamedTuple):
     json: bool
 
 
+class Asked:
+    """What is no keyword of verify()."""
+
+    json: bool = WANTED.flag("--json", "write what differs as one JSON object on stdout")
+
+
 def make_parser() -> Parser:
-    parser = Parser("pscp-verify", USAGE, DESCRIPTION, EPILOG)
-    add_what_is_verified(parser.add_argument_group(OWN_GROUP))
-    add_how_it_is_sent(parser.add_argument_group("how it is sent"))
-    add_how_ssh_is_run(parser.add_argument_group("how ssh is run"))
-    add_what_is_shown(parser.add_argument_group("what is shown"))
-    return parser
-
-
-def add_what_is_verified(group: argparse._ArgumentGroup) -> None:
-    add = group.add_argument
-    flag = partial(add, action="store_true")
-    flag("--strict", help="what is below ROOT and not in MANIFEST differs as well")
-    flag("--times", help="so does a file with another time")
-    add(
-        "--allowed-signers",
-        metavar="FILE",
-        help="who may have signed, as ssh-keygen has it; without a signature of one of these the "
-        "manifest is refused",
-    )
-    add("--signer", metavar="NAME", help="the one of these who must have signed")
-    add(
-        "--repair",
-        metavar="SOURCE",
-        help="copy what differs from SOURCE, a folder here or HOST:DIR, if it has the bytes that "
-        "the manifest says",
-    )
-    flag("--json", help="write what differs as one JSON object on stdout")
+    return with_tables(Parser("pscp-verify", USAGE, DESCRIPTION, EPILOG), Wanted, Asked)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -93,13 +69,11 @@ def parse(argv: Sequence[str]) -> Command:
     """Read a command line, or raise UsageError; opens and contacts nothing."""
     values, texts = make_parser().read(argv, '; a path that starts with "-" goes after --')
     as_json = values.pop("json", False)
-    wanted = {name: values.pop(name) for name in _OWN if name in values}
+    wanted = {each.name: values.pop(each.name) for each in fields(Wanted) if each.name in values}
     if len(texts) != 2:
         raise UsageError("one MANIFEST and one ROOT are needed", f"usage: {USAGE}")
     if "signer" in wanted and "allowed_signers" not in wanted:
         raise UsageError("--signer says nothing without --allowed-signers")
-    if "repair" in wanted:
-        wanted["repair"] = parse_location(wanted["repair"])
     manifest = "/dev/stdin" if texts[0] == "-" else texts[0]
     return Command(manifest, parse_location(texts[1]), wanted, Options(**values), as_json)
 

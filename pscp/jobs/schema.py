@@ -38,8 +38,8 @@ from pscp.cli import arguments, zfs_arguments
 from pscp.errors import UsageError
 from pscp.jobs.job import IF_RUNNING, Span
 from pscp.locations import check_path, parse_location
-from pscp.option_bounds import CHOICES, MAX_AGE_S, MAX_CONNECTIONS, MAX_LIMIT_KBIT_S
-from pscp.options import Options
+from pscp.option_bounds import MAX_AGE_S, MAX_CONNECTIONS, MAX_LIMIT_KBIT_S
+from pscp.options import CHOICES, Options
 from pscp.values import parse_kbit_s, parse_seconds
 from pscp.zfs.settings import Settings
 
@@ -267,7 +267,7 @@ class Option(NamedTuple):
 
     @property
     def repeats(self) -> bool:
-        return isinstance(self.action, argparse._AppendAction) or self.name.endswith("clude-from")
+        return isinstance(self.action, argparse._AppendAction)
 
     @property
     def kind(self) -> Any:

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pscp.errors import NoZfs
 from pscp.zfs.inventory import MARK, Abilities, Common, Dataset, Snapshot
 from pscp.zfs.plan import Plan, Stream
-from pscp.zfs.settings import PLACING, Settings
+from pscp.zfs.settings import Settings
+from pscp.zfs_options import PLACING
 
 Words = tuple[str, ...]
 READONLY = "readonly=on"

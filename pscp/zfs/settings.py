@@ -1,6 +1,6 @@
 """The settings of a replication, checked and frozen; how ssh is run is in options.py.
 
-Not here: the letters of the command line (cli/zfs_arguments.py). Read next: names.py.
+Not here: each single one (../zfs_options.py). Read next: names.py.
 """
 
 from __future__ import annotations
@@ -12,43 +12,17 @@ from dataclasses import dataclass
 from pscp.errors import UsageError
 from pscp.values import check_tuple
 from pscp.zfs.names import check_property, check_snapshot_name
+from pscp.zfs_options import PRUNABLE, ZfsOptions
 
 MAX_PARALLEL = 32
 TIME = "{time}"  # in the name of a snapshot; a "%" would be an end of line in a crontab
-# The properties that place a dataset: who makes the stream would choose them at the receiver.
-PLACING = ("mountpoint", "canmount", "sharenfs", "sharesmb")
-PRUNABLE = ("source", "dest", "both")
-
 # Where zfs lies when it is in no PATH, as in a session without a login shell.
 USUAL_COMMANDS = (("zfs",), ("/usr/sbin/zfs",), ("/sbin/zfs",), ("/usr/local/sbin/zfs",))
 
 
 @dataclass(frozen=True)
-class Settings:
+class Settings(ZfsOptions):
     """What the user asked for; every field has a default. A value of this class is sound."""
-
-    # what is replicated
-    recursive: bool = False
-    exclude: tuple[str, ...] = ()
-    all_between: bool = True  # -I; else the newest snapshot alone, -i
-    snapshot_name: str | None = None  # taken first; TIME in it is the time
-    raw: bool = False
-    properties: bool = False
-    # what the receiver does with it
-    set_properties: tuple[str, ...] = ()  # NAME=VALUE
-    leave_properties: tuple[str, ...] = ()
-    keep_mountpoints: bool = False  # take the properties in PLACING from the stream
-    mount: bool = False
-    force_rollback: bool = False
-    readonly: bool = True  # of a DEST that this replication makes
-    # what goes afterwards
-    keep_last: int | None = None
-    prune: str = "source"
-    bookmark: bool = False  # at the source, of the newest snapshot that both ends have
-    # how
-    parallel: int = 2  # datasets at once
-    zfs_command: str | None = None
-    far_zfs_command: str | None = None
 
     def __post_init__(self) -> None:
         if self.snapshot_name is not None:

@@ -5,17 +5,20 @@ Not here: the other pages, and what is checked (../docs).
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import inspect
 import re
 from collections.abc import Callable, Iterator
 from types import FunctionType
 
+from keyword_types import LENT_MEANING, meanings
+
 import pscp
-from pscp import aio, option_fields
+from pscp import aio
 from pscp.callbacks import FileEvent
 from pscp.cleaning import Leftover
+from pscp.connection_options import ConnectionOptions
+from pscp.copy_options import CopyOptions
 from pscp.manifests.comparing import Difference
 from pscp.measuring import advice
 from pscp.options import Options
@@ -24,6 +27,7 @@ from pscp.stream.stream import Ran
 from pscp.zfs.afterwards import Sent
 from pscp.zfs.replicate import Replicated
 from pscp.zfs.settings import Settings
+from pscp.zfs_options import ZfsOptions
 
 INTRODUCTION = """\
 What a program imports is in the module `pscp`; classes that are named without it come in results.
@@ -164,14 +168,11 @@ def options() -> Iterator[str]:
         "What the calls above take as `**fields`, and `pscp.Options(...)` as well. A value that "
         "makes no sense is refused with a UsageError before anything is contacted.\n"
     )
-    common = fields_with_text(option_fields._CommonFields)
-    transport = fields_with_text(option_fields.OptionFields)
-    yield from option_table(common | transport, Options())
-    lent = fields_with_text(option_fields.SessionFields)["transport"]
-    yield f"`pscp.Session()` takes as `transport` also a client: {lent[0].lower()}{lent[1:]}\n"
+    yield from option_table(meanings(CopyOptions, ConnectionOptions), Options())
+    lent = LENT_MEANING[0].lower() + LENT_MEANING[1:]
+    yield f"`pscp.Session()` takes as `transport` also a client: {lent}\n"
     yield "`pscp.replicate()` takes these as well:\n"
-    ours = {"recursive": "With all datasets below it, parents first."}
-    yield from option_table(ours | fields_with_text(option_fields.ReplicateFields), Settings())
+    yield from option_table(meanings(ZfsOptions), Settings())
 
 
 def option_table(texts: dict[str, str], defaults: Options | Settings) -> Iterator[str]:
@@ -181,18 +182,6 @@ def option_table(texts: dict[str, str], defaults: Options | Settings) -> Iterato
         kind = types[name].replace("|", "\\|")
         yield f"| `{name}` | `{kind}` | `{getattr(defaults, name)!r}` | {text} |"
     yield ""
-
-
-def fields_with_text(kind: type) -> dict[str, str]:
-    """The fields of a TypedDict, each with the text below it."""
-    [found] = ast.parse(inspect.getsource(kind)).body
-    assert isinstance(found, ast.ClassDef)
-    texts = {}
-    for field, below in zip(found.body, found.body[1:], strict=False):
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
-            assert isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
-            texts[field.target.id] = str(below.value.value)
-    return texts
 
 
 def class_of_fields(kind: type) -> Iterator[str]:

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from pscp.cli import arguments, pipe, run, verify, zfs_arguments
 from pscp.jobs.job import IF_RUNNING
-from pscp.option_bounds import CHOICES
+from pscp.options import CHOICES
 from pscp.selftest import main as selftest
-from pscp.zfs.settings import PRUNABLE
+from pscp.zfs_options import PRUNABLE
 
 # What the value of an option may be, by the name of its field.
 VALUES = {**CHOICES, "if_running": IF_RUNNING, "prune": PRUNABLE, "reports": run.FORMS}

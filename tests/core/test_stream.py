@@ -35,10 +35,11 @@ from core.link import (
     asking,
     at_steps,
 )
-from pscp import errors, option_bounds
+from pscp import errors
 from pscp.endpoint import agent, requests, stream_process, stream_server, wire
 from pscp.endpoint import stream as endpoint_stream
 from pscp.endpoint.paths import is_pscps_own
+from pscp.options import ROWS
 from pscp.stream import pipe, stream
 from pscp.stream.pipe import Target
 from pscp.stream.stream import Stream
@@ -71,7 +72,8 @@ def small() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for module in (endpoint_stream, pipe, stream):
             patch.setattr(module, "SLOT_BYTES", SLOT_BYTES)
-        patch.setattr(option_bounds, "MIN_WINDOW_BYTES", WINDOW_BYTES)
+        name, default, row = ROWS["window_bytes"]
+        patch.setitem(ROWS, name, (name, default, row._replace(check=None)))
         patch.setattr(lane_share, "LEAST_BYTES", LANE_BYTES)
         patch.setattr(lane_context, "LEAST_BYTES", LANE_BYTES)
         patch.setattr(endpoint_stream, "_GATHER_MS", 1)

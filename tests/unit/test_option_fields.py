@@ -1,39 +1,61 @@
-"""pscp.option_fields: the keywords that type checkers know are those that there are."""
+"""The tables of options: what each row says, and that type checkers know the same keywords."""
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import inspect
-import itertools
 import pydoc
-import re
-from typing import Any, ForwardRef, is_typeddict
+from pathlib import Path
+from typing import Any, ForwardRef
+
+import pytest
 
 import pscp
 from pscp import option_fields
 from pscp.option_fields import OptionFields, ReplicateFields, SessionFields
+from pscp.option_rows import rows_of
 from pscp.options import Options
 from pscp.zfs.settings import Settings
 
 
 def types_of(fields: Any) -> dict[str, str]:
     """The text of each field's type, of a TypedDict or a dataclass."""
-    if not is_typeddict(fields):
+    if dataclasses.is_dataclass(fields):
         return {each.name: str(each.type) for each in dataclasses.fields(fields)}
     shown = {}
     for name, kind in fields.__annotations__.items():
         assert isinstance(kind, ForwardRef)
-        shown[name] = kind.__forward_arg__.replace(" | os.PathLike[str]", "")  # made a text
+        shown[name] = kind.__forward_arg__
     return shown
 
 
-def without(types: dict[str, str], *names: str) -> dict[str, str]:
-    return {name: kind for name, kind in types.items() if name not in names}
+def as_text(types: dict[str, str]) -> dict[str, str]:
+    """The types of what an Options has, in which each path is a text."""
+    return {name: kind.replace(" | os.PathLike[str]", "") for name, kind in types.items()}
+
+
+def stub_of(name: str) -> dict[str, str]:
+    """The fields of a class in the stub, with those of its bases."""
+    text = Path(inspect.getfile(option_fields)).with_suffix(".pyi").read_text("utf-8")
+    classes = {each.name: each for each in ast.parse(text).body if isinstance(each, ast.ClassDef)}
+    if name not in classes:
+        return {}
+    found = stub_of(ast.unparse(classes[name].bases[0]))
+    fields = (each for each in classes[name].body if isinstance(each, ast.AnnAssign))
+    return found | {ast.unparse(each.target): ast.unparse(each.annotation) for each in fields}
+
+
+@pytest.mark.parametrize("fields", [OptionFields, SessionFields, ReplicateFields])
+def test_a_type_checker_sees_what_a_program_sees(fields: Any) -> None:
+    assert stub_of(fields.__name__) == types_of(fields)
 
 
 def test_the_keywords_are_the_fields_of_options() -> None:
     """But for `progress`, the style of the command line: in the API that is a function."""
-    assert types_of(OptionFields) == without(types_of(Options), "progress")
+    known = types_of(Options)
+    del known["progress"]
+    assert as_text(types_of(OptionFields)) == known
 
 
 def test_a_session_takes_a_connection_as_its_transport() -> None:
@@ -46,11 +68,14 @@ def test_a_replication_takes_the_fields_of_settings_as_well() -> None:
     assert types_of(ReplicateFields) == types_of(OptionFields) | types_of(Settings)
 
 
-def test_every_keyword_says_what_it_means() -> None:
-    lines = inspect.getsource(option_fields).splitlines()
-    for line, below in itertools.pairwise(lines):
-        if re.match(r"    \w+: ", line):
-            assert re.fullmatch(r'    """.*\."""', below), line
+@pytest.mark.parametrize("table", [Options, Settings])
+def test_every_option_has_words_and_says_what_its_keyword_means(table: Any) -> None:
+    rows = {name: row for name, _, row in rows_of(table)}
+    assert rows.keys() == types_of(table).keys()
+    for name, row in rows.items():
+        assert row.doc[0] in '`"(4' or row.doc[0].isupper(), name
+        assert row.doc.endswith("."), name
+        assert all(flag.names[-1].startswith("--") for flag in row.flags), name
 
 
 def test_help_leads_to_the_keywords() -> None:
