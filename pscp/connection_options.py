@@ -66,7 +66,6 @@ class ConnectionOptions:
     remote: str = SENT.choice(
         "--remote WAY",
         "what to use at the far end: agent (python3), sftp, or auto (SFTP where no agent can be)",
-        'What to use at the far end: "agent" (python3), "sftp", or "auto".',
         "the remote",
         ("auto", "agent", "sftp"),
     )
@@ -87,8 +86,7 @@ class ConnectionOptions:
     block_bytes: int = SENT.value(
         "-b --block-size SIZE",
         "what is read and written at once (1M)",
-        "What is read and written at once.",
-        MIB,
+        default=MIB,
         # Below, the frame headers and calls cost more than the data; a pipe holds no more at once
         # (/proc/sys/fs/pipe-max-size).
         check=size("the block size", 4 * KIB, MIB),
@@ -97,7 +95,6 @@ class ConnectionOptions:
     chunk_bytes: int | None = SENT.value(
         "--chunk-size SIZE",
         "what is verified and resent as one (4M, less toward the end)",
-        "What is verified and resent as one; None: 4 MiB, and less toward the end.",
         read=parse_size,
     )
     limit_kbit_s: int | None = SENT.value(
@@ -111,14 +108,12 @@ class ConnectionOptions:
         "--plane NAME",
         "what carries the lanes: ssh, or TCP connections beside it with tls, or plain without "
         "any cipher (auto: ssh)",
-        'What carries the lanes: "ssh", "tls", "plain" (both over TCP), or "auto", which is ssh.',
         "the plane",
         ("auto", "ssh", "tls", "plain"),
     )
     congestion: str | None = SENT.value(
         "--congestion NAME",
         "the TCP congestion control to use, such as bbr",
-        'The TCP congestion control to use, such as "bbr".',
         check=pattern("congestion", _CONGESTION, "{!r} is not a congestion control"),
     )
     rcvbuf_bytes: int | None = SENT.value(
@@ -167,14 +162,12 @@ class ConnectionOptions:
         "--direct",
         "from host to host, have SOURCE's host connect to DEST's by its own ssh, and send the "
         "data straight there; without it all goes through this machine (-3)",
-        "From host to host: send the data from the one to the other, not through this machine.",
         commands=COPYING,
     )
     window_bytes: int = SENT.value(
         "--window SIZE",
         "memory for a stream's chunks in order (256M)",
-        "Memory for putting the chunks of a stream in order.",
-        256 * MIB,
+        default=256 * MIB,
         check=size("the window", 2 * MIB, 64 * GIB),  # two chunks of a stream; it is memory
         commands=("pscp-pipe", "pscp-zfs"),
         read=parse_size,
@@ -184,7 +177,6 @@ class ConnectionOptions:
         "--transport NAME",
         "what makes the connections: openssh, asyncssh, paramiko, or auto (the default: "
         "openssh where ssh is installed, else asyncssh)",
-        'What makes the connections: "openssh", "asyncssh", "paramiko", or "auto".',
         "the transport",
         ("auto", "openssh", "asyncssh", "paramiko"),
     )
@@ -204,7 +196,7 @@ class ConnectionOptions:
         default=(),
     )
     config_file: str | None = SSH.path(
-        "-F --config FILE", "ssh_config to use", "The ssh_config to use.", "the ssh_config file"
+        "-F --config FILE", "the ssh_config to use", "the ssh_config file"
     )
     jump: str | None = SSH.value("-J --jump HOST", "go through this host", check=_check_jump)
     ssh_options: tuple[str, ...] = SSH.value(
@@ -217,7 +209,6 @@ class ConnectionOptions:
     timeout_s: int | None = SSH.value(
         "--timeout TIME",
         "how long the host may take to answer (ConnectTimeout of ssh_config, else 30 seconds)",
-        "How long the host may take to answer; None: ssh_config's ConnectTimeout, else 30 s.",
         check=whole("the timeout in seconds", bounds.MAX_SECONDS),
         read=parse_seconds,
     )
@@ -232,7 +223,6 @@ class ConnectionOptions:
     cipher: str | None = SSH.value(
         "--cipher NAME",
         "the cipher to use (the fastest that both ends do well)",
-        "The cipher to use; None: the fastest that both ends do well.",
         check=pattern("cipher", _CIPHERS, "{!r} is not a cipher", "ssh -Q cipher lists them"),
     )
     compress: bool = SSH.flag("-C --compress", "let ssh compress")
@@ -241,8 +231,8 @@ class ConnectionOptions:
         "--password-file FILE",
         "what a login asks for is the first line of FILE, which nobody else may be able to "
         "read ($PSCP_PASSWORD_FILE)",
-        "Its first line answers what a login asks for; None: $PSCP_PASSWORD_FILE, if it is set.",
         "the password file",
+        "Its first line answers what a login asks for; None: $PSCP_PASSWORD_FILE, if it is set.",
     )
     login_once: bool = SSH.flag(
         "--login-once", "log in once, and send everything over that one connection"
@@ -251,7 +241,6 @@ class ConnectionOptions:
         "--persist TIME",
         "keep the connections for so long (90, 10m, 1h30m, yes: without limit) after the last "
         "use, for the next copy to this host with the same options",
-        'Keep the connections so long for later copies, such as "10m" or "yes" (ControlPersist).',
         check=pattern(
             "time of --persist", _PERSIST, "--persist: {!r} is not a time",
             "such as 90, 10m, 1h30m, yes or no"
@@ -264,14 +253,13 @@ class ConnectionOptions:
         check=_check_family,
     )
     program: str = SSH.path(
-        "-S --program PROGRAM", "run this instead of ssh", "", "the ssh program", "ssh"
+        "-S --program PROGRAM", "run this instead of ssh", "the ssh program", default="ssh"
     )
 
     quiet: bool = SHOWN.flag("-q --quiet", "errors only", "For the command line: errors only.")
     verbose: bool = SHOWN.flag(
         "-v --verbose",
         "say which hash, cipher and connections are used, and why",
-        "Note which hash, cipher and connections are used, and why.",
     )
     itemize: bool = SHOWN.flag(
         "-vv --itemize",
@@ -286,7 +274,6 @@ class ConnectionOptions:
     progress: str = SHOWN.choice(
         "--progress STYLE",
         "auto (a bar on a terminal), bar, plain, json, or none, not even a closing line",
-        "",
         "the progress",
         bounds.PROGRESS_STYLES,
     )
@@ -298,8 +285,8 @@ class ConnectionOptions:
     log_file: str | None = SHOWN.path(
         "--log-file FILE",
         "write notes, errors and the summary to FILE, dated",
-        "For the command line: write notes, errors and the summary to this file, dated.",
         "the file of --log-file",
+        "For the command line: write notes, errors and the summary to this file, dated.",
     )
     syslog: bool = SHOWN.flag(
         "--syslog",

@@ -49,12 +49,10 @@ class CopyOptions:
     relative: bool = COPIED.flag(
         "-R --relative",
         "keep the whole path of each source below DEST; after /./ in it, what follows that",
-        "Keep the whole path of each source below the destination; after /./ in it, the rest.",
     )
     dry_run: bool = COPIED.flag(
         "-n --dry-run",
         "list what would be copied, and copy nothing",
-        "Report what would be copied, and copy nothing.",
     )
     strict_names: bool = COPIED.flag(
         "-T --no-strict-names",
@@ -88,8 +86,8 @@ class CopyOptions:
     files_from: str | None = WHICH.path(
         "--files-from FILE",
         "copy what FILE lists (-: standard input), one path below SOURCE in each line",
-        'Copy what this file lists ("-": standard input), a path below the source in each line.',
         "the file of --files-from",
+        'Copy what this file lists ("-": standard input), a path below the source in each line.',
     )
     from0: bool = WHICH.flag(
         "-0 --from0",
@@ -99,7 +97,6 @@ class CopyOptions:
     min_size_bytes: int | None = WHICH.value(
         "--min-size SIZE",
         "copy files of at least SIZE",
-        "Leave out smaller files.",
         check=whole("the size of --min-size", MAX_SIZE_BYTES),
         read=parse_size,
     )
@@ -113,7 +110,6 @@ class CopyOptions:
     max_size_bytes: int | None = WHICH.value(
         "--max-size SIZE",
         "copy files of at most SIZE",
-        "Leave out larger files.",
         check=whole("the size of --max-size", MAX_SIZE_BYTES),
         read=parse_size,
     )
@@ -139,7 +135,6 @@ class CopyOptions:
     mkpath: bool = THERE.flag(
         "--mkpath",
         "make the folders above DEST that are missing",
-        "Make the folders above the destination that are missing.",
     )
     delete: bool = THERE.flag(
         "--delete", "delete at the destination what the sources' folders do not have"
@@ -147,7 +142,6 @@ class CopyOptions:
     max_delete: int | None = THERE.value(
         "--max-delete N",
         "delete nothing where that would be more than N files and folders",
-        "Delete nothing where that would be more than so many files and folders.",
         check=whole("the number of --max-delete", 10**9, least=0),
         read=parse_number,
     )
@@ -155,9 +149,7 @@ class CopyOptions:
         "--remove-source-files",
         "remove each file of the source that is at the destination, verified and unchanged",
     )
-    backup: bool = THERE.flag(
-        "--backup", "keep what is replaced, as NAME~", "Keep what is replaced at the destination."
-    )
+    backup: bool = THERE.flag("--backup", "keep what is replaced, as NAME~")
     backup_dir: str | None = THERE.value(
         "--backup-dir DIR",
         "keep it below DIR, which is below DEST; with --backup",
@@ -181,7 +173,6 @@ class CopyOptions:
     chmod: str | None = THERE.value(
         "--chmod MODES",
         "change the modes on the way, such as D755,F644 or go-w",
-        'Change the modes on the way, such as "D755,F644" or "go-w".',
         check=argument("the modes of --chmod"),
     )
     chown: str | None = THERE.value(
@@ -207,7 +198,6 @@ class CopyOptions:
         "--verify HOW",
         "over SFTP, where no agent can verify: auto (by a hash program there, else reading "
         "back), read-back, or none",
-        'Over SFTP, "auto" (by a hash program there, else reading back), "read-back" or "none".',
         "what verifies",
         ("auto", "read-back", "none"),
     )
@@ -221,13 +211,12 @@ class CopyOptions:
         "--manifest FILE",
         "write to FILE which files are good at the destination, with a SHA-256 of each and of "
         "its chunks, hashed there (docs/manifests.md); pscp-verify compares with it later",
-        "Write a manifest of what is good at the destination to this file here: paths, SHA-256s.",
         "the file of --manifest",
+        "Write a manifest of what is good at the destination to this file here: paths, SHA-256s.",
     )
     manifest_format: str | None = VERIFIED.choice(
         "--manifest-format FORM",
-        "jsonl, sha256sum or bagit (by the name of FILE, else jsonl)",
-        '"jsonl", "sha256sum" or "bagit"; None: by the file\'s name.',
+        "its form: jsonl, sha256sum or bagit (by the name of FILE, else jsonl)",
         "the manifest's format",
         bounds.MANIFEST_FORMATS,
         default=None,
@@ -235,7 +224,6 @@ class CopyOptions:
     sign: str | None = VERIFIED.path(
         "--sign KEY",
         "sign the manifest with this SSH key, as FILE.sig",
-        "Sign the manifest with this SSH key, into a file beside it that ends in .sig.",
         "the key of --sign",
     )
 

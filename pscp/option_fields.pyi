@@ -21,9 +21,9 @@ class _CommonFields(TypedDict, total=False):
     one_file_system: bool
     """Do not go into other file systems."""
     relative: bool
-    """Keep the whole path of each source below the destination; after /./ in it, the rest."""
+    """Keep the whole path of each source below DEST; after /./ in it, what follows that."""
     dry_run: bool
-    """Report what would be copied, and copy nothing."""
+    """List what would be copied, and copy nothing."""
     strict_names: bool
     """Refuse names that a far end gives and nobody asked for."""
     filters: tuple[tuple[str, str], ...]
@@ -33,11 +33,11 @@ class _CommonFields(TypedDict, total=False):
     from0: bool
     """A NUL ends each line of `files_from`."""
     min_size_bytes: int | None
-    """Leave out smaller files."""
+    """Copy files of at least SIZE."""
     min_age_s: int | None
     """Leave out files that were changed later than so long ago."""
     max_size_bytes: int | None
-    """Leave out larger files."""
+    """Copy files of at most SIZE."""
     max_age_s: int | None
     """Leave out files that were changed earlier than so long ago."""
     update: bool
@@ -51,15 +51,15 @@ class _CommonFields(TypedDict, total=False):
     checksum: bool
     """With `preserve`, hash files of the same size and time as well; else they are the same."""
     mkpath: bool
-    """Make the folders above the destination that are missing."""
+    """Make the folders above DEST that are missing."""
     delete: bool
     """Delete at the destination what the sources' folders do not have."""
     max_delete: int | None
-    """Delete nothing where that would be more than so many files and folders."""
+    """Delete nothing where that would be more than N files and folders."""
     remove_source_files: bool
     """Remove each file of the source that is at the destination, verified and unchanged."""
     backup: bool
-    """Keep what is replaced at the destination."""
+    """Keep what is replaced, as NAME~."""
     backup_dir: str | None
     """Keep it below this folder, which is below the destination."""
     suffix: str | None
@@ -67,7 +67,7 @@ class _CommonFields(TypedDict, total=False):
     link_dest: tuple[str | os.PathLike[str], ...]
     """Make hard links to files that are the same in these folders, which are relative to DEST."""
     chmod: str | None
-    """Change the modes on the way, such as "D755,F644" or "go-w"."""
+    """Change the modes on the way, such as D755,F644 or go-w."""
     chown: str | None
     """Give everything to this "USER:GROUP", where `archive` keeps owners."""
     numeric_ids: bool
@@ -77,33 +77,33 @@ class _CommonFields(TypedDict, total=False):
     transfer_test: bool
     """Send made-up data of the sources' sizes; no disk is read or written."""
     verify: str
-    """Over SFTP, "auto" (by a hash program there, else reading back), "read-back" or "none"."""
+    """Over SFTP, where no agent can verify: auto (by a hash program there, else reading back), read-back, or none."""
     resume: bool
     """Go on with what an earlier run left; False begins afresh."""
     manifest: str | os.PathLike[str] | None
     """Write a manifest of what is good at the destination to this file here: paths, SHA-256s."""
     manifest_format: str | None
-    """"jsonl", "sha256sum" or "bagit"; None: by the file's name."""
+    """Its form: jsonl, sha256sum or bagit (by the name of FILE, else jsonl)."""
     sign: str | os.PathLike[str] | None
-    """Sign the manifest with this SSH key, into a file beside it that ends in .sig."""
+    """Sign the manifest with this SSH key, as FILE.sig."""
     check: bool
     """Report what differs at the destination and how, and copy nothing; `files` counts it."""
     remote: str
-    """What to use at the far end: "agent" (python3), "sftp", or "auto"."""
+    """What to use at the far end: agent (python3), sftp, or auto (SFTP where no agent can be)."""
     connections: int | None
     """The number of connections; None: found out while it runs."""
     channels: int | None
     """The number of channels of each connection; None: found out."""
     block_bytes: int
-    """What is read and written at once."""
+    """What is read and written at once (1M)."""
     chunk_bytes: int | None
-    """What is verified and resent as one; None: 4 MiB, and less toward the end."""
+    """What is verified and resent as one (4M, less toward the end)."""
     limit_kbit_s: int | None
     """The most to send, in kbit/s."""
     plane: str
-    """What carries the lanes: "ssh", "tls", "plain" (both over TCP), or "auto", which is ssh."""
+    """What carries the lanes: ssh, or TCP connections beside it with tls, or plain without any cipher (auto: ssh)."""
     congestion: str | None
-    """The TCP congestion control to use, such as "bbr"."""
+    """The TCP congestion control to use, such as bbr."""
     rcvbuf_bytes: int | None
     """The receive buffer of each connection's socket; None: the kernel decides."""
     sndbuf_bytes: int | None
@@ -115,9 +115,9 @@ class _CommonFields(TypedDict, total=False):
     plane_ports: tuple[int, int]
     """The first and the last port to listen on for `plane`; (0, 0) for any."""
     direct: bool
-    """From host to host: send the data from the one to the other, not through this machine."""
+    """From host to host, have SOURCE's host connect to DEST's by its own ssh, and send the data straight there; without it all goes through this machine (-3)."""
     window_bytes: int
-    """Memory for putting the chunks of a stream in order."""
+    """Memory for a stream's chunks in order (256M)."""
     port: int | None
     """The port of the far end; None: ssh_config's."""
     identities: tuple[str | os.PathLike[str], ...]
@@ -129,11 +129,11 @@ class _CommonFields(TypedDict, total=False):
     ssh_options: tuple[str, ...]
     """KEY=VALUE each, as ssh's -o."""
     timeout_s: int | None
-    """How long the host may take to answer; None: ssh_config's ConnectTimeout, else 30 s."""
+    """How long the host may take to answer (ConnectTimeout of ssh_config, else 30 seconds)."""
     retry_for_s: int | None
     """Keep trying to connect for so long while the host cannot be reached; None: a minute or so."""
     cipher: str | None
-    """The cipher to use; None: the fastest that both ends do well."""
+    """The cipher to use (the fastest that both ends do well)."""
     compress: bool
     """Let ssh compress."""
     batch: bool
@@ -143,7 +143,7 @@ class _CommonFields(TypedDict, total=False):
     login_once: bool
     """Log in once, and send everything over that one connection."""
     persist: str | None
-    """Keep the connections so long for later copies, such as "10m" or "yes" (ControlPersist)."""
+    """Keep the connections for so long (90, 10m, 1h30m, yes: without limit) after the last use, for the next copy to this host with the same options."""
     address_family: int | None
     """4 or 6: use IPv4 or IPv6 only."""
     program: str | os.PathLike[str]
@@ -151,7 +151,7 @@ class _CommonFields(TypedDict, total=False):
     quiet: bool
     """For the command line: errors only."""
     verbose: bool
-    """Note which hash, cipher and connections are used, and why."""
+    """Say which hash, cipher and connections are used, and why."""
     itemize: bool
     """For the command line: `verbose`, and name each file with what becomes of it."""
     debug: bool
@@ -165,7 +165,7 @@ class _CommonFields(TypedDict, total=False):
 
 class OptionFields(_CommonFields, total=False):
     transport: str
-    """What makes the connections: "openssh", "asyncssh", "paramiko", or "auto"."""
+    """What makes the connections: openssh, asyncssh, paramiko, or auto (the default: openssh where ssh is installed, else asyncssh)."""
 
 class SessionFields(_CommonFields, total=False):
     transport: str | paramiko.SSHClient | asyncssh.SSHClientConnection
@@ -179,7 +179,7 @@ class ReplicateFields(OptionFields, total=False):
     all_between: bool
     """With all snapshots since the last replication; False: the newest alone."""
     snapshot_name: str | None
-    """Take a snapshot of this name first; "{time}" in it is the time (UTC)."""
+    """Take a snapshot of this name first; {time} in it is the time (UTC)."""
     raw: bool
     """As they lie on the disk; encrypted ones without their keys."""
     properties: bool
@@ -191,20 +191,20 @@ class ReplicateFields(OptionFields, total=False):
     keep_mountpoints: bool
     """Take also mountpoint, canmount, sharenfs and sharesmb from the stream."""
     mount: bool
-    """Mount what is received."""
+    """Mount what is received (without it, nothing new is mounted)."""
     force_rollback: bool
-    """Throw away what was changed there since the snapshot that both have."""
+    """Throw away what was changed at DEST since the snapshot that both have."""
     readonly: bool
     """Set readonly=on on a destination that this makes."""
     keep_last: int | None
     """Of the snapshots that `snapshot_name` took, keep so many of the newest."""
     prune: str
-    """Where `keep_last` destroys the others: "source", "dest" or "both"."""
+    """Where --keep-last destroys the others: source, dest, both (source)."""
     bookmark: bool
-    """Bookmark the newest snapshot that both ends have, at the source."""
+    """Bookmark the newest snapshot that both ends have, at SOURCE: the next increment can begin with the bookmark when the snapshot is gone."""
     zfs_command: str | None
-    """Run this as zfs here, such as "sudo zfs"."""
+    """Run this as zfs here, such as 'sudo zfs'."""
     far_zfs_command: str | None
     """And this at the far end."""
     parallel: int
-    """The number of datasets at once."""
+    """The number of datasets at once (2)."""

@@ -79,19 +79,19 @@ class Group(NamedTuple):
         return self.row(default, (Flag(words, help),), doc, **more)
 
     def value(
-        self, words: str, help: str, doc: str = "", default: object = None, *, action: str = "",
+        self, words: str, help: str, doc: str = "", *, default: object = None, action: str = "",
         **more: Any,
     ) -> Any:  # fmt: skip
         return self.row(default, (Flag(words, help, action=action),), doc, **more)
 
-    def path(self, words: str, help: str, doc: str, what: str, default: str | None = None) -> Any:
-        return self.value(words, help, doc, default, check=argument(what), is_path=True)
+    def path(self, words: str, help: str, what: str, doc: str = "", **more: Any) -> Any:
+        return self.value(words, help, doc, check=argument(what), is_path=True, **more)
 
     def choice(
-        self, words: str, help: str, doc: str, what: str, among: tuple[str, ...], *,
+        self, words: str, help: str, what: str, among: tuple[str, ...], *,
         default: str | None = "auto",
     ) -> Any:  # fmt: skip
-        return self.value(words, help, doc, default, check=one_of(what, among), among=among)
+        return self.value(words, help, default=default, check=one_of(what, among), among=among)
 
 
 def rows_of(table: type) -> Iterator[tuple[str, Any, Row]]:

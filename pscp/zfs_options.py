@@ -36,7 +36,7 @@ class ZfsOptions:
         "leave out what matches, and all below it; a pattern with a / is for the path below "
         "SOURCE, another for a dataset's last name",
         "Patterns of datasets to leave out, with all below them.",
-        (),
+        default=(),
     )
     all_between: bool = REPLICATED.row(
         True,
@@ -53,7 +53,6 @@ class ZfsOptions:
     snapshot_name: str | None = REPLICATED.value(
         "--snapshot-name NAME",
         "take a snapshot of this name first; {time} in it is the time (UTC)",
-        'Take a snapshot of this name first; "{time}" in it is the time (UTC).',
     )
     raw: bool = REPLICATED.flag(
         "-w --raw", "as they lie on the disk; encrypted ones without their keys"
@@ -64,10 +63,10 @@ class ZfsOptions:
         "-o --set NAME=VALUE",
         "set this property there",
         "NAME=VALUE each: set these properties there.",
-        (),
+        default=(),
     )
     leave_properties: tuple[str, ...] = RECEIVED.value(
-        "-x --leave NAME", "do not take this property", "Do not take these properties.", ()
+        "-x --leave NAME", "do not take this property", "Do not take these properties.", default=()
     )
     keep_mountpoints: bool = RECEIVED.flag(
         "--keep-mountpoints",
@@ -76,12 +75,10 @@ class ZfsOptions:
     mount: bool = RECEIVED.flag(
         "--mount",
         "mount what is received (without it, nothing new is mounted)",
-        "Mount what is received.",
     )
     force_rollback: bool = RECEIVED.flag(
         "--force-rollback",
         "throw away what was changed at DEST since the snapshot that both have",
-        "Throw away what was changed there since the snapshot that both have.",
     )
     readonly: bool = RECEIVED.flag(
         "--no-readonly",
@@ -100,26 +97,22 @@ class ZfsOptions:
     prune: str = AFTERWARDS.value(
         "--prune WHERE",
         f"where --keep-last destroys the others: {', '.join(PRUNABLE)} (source)",
-        'Where `keep_last` destroys the others: "source", "dest" or "both".',
-        "source",
+        default="source",
     )
     bookmark: bool = AFTERWARDS.flag(
         "--bookmark",
         "bookmark the newest snapshot that both ends have, at SOURCE: the next increment can "
         "begin with the bookmark when the snapshot is gone",
-        "Bookmark the newest snapshot that both ends have, at the source.",
     )
 
     zfs_command: str | None = RUN.value(
         "--zfs-command COMMAND",
         "run this as zfs here, such as 'sudo zfs'",
-        'Run this as zfs here, such as "sudo zfs".',
     )
     far_zfs_command: str | None = RUN.value("--far-zfs-command COMMAND", "and this at the far end")
     parallel: int = RUN.value(
         "--parallel N",
         "the number of datasets at once (2)",
-        "The number of datasets at once.",
-        2,
+        default=2,
         read=parse_number,
     )

@@ -20,7 +20,7 @@ complete -c pscp-pipe -l window -x -d 'memory for a stream\'s chunks in order (2
 complete -c pscp-pipe -l transport -x -a 'auto openssh asyncssh paramiko' -d 'what makes the connections: openssh, asyncssh, paramiko, or auto (the default: openssh where ssh is installed, else asyncssh)'
 complete -c pscp-pipe -s P -l port -x -d 'the port of the far end'
 complete -c pscp-pipe -s i -l identity -r -F -d 'a private key to log in with'
-complete -c pscp-pipe -s F -l config -r -F -d 'ssh_config to use'
+complete -c pscp-pipe -s F -l config -r -F -d 'the ssh_config to use'
 complete -c pscp-pipe -s J -l jump -x -a '(__fish_complete_user_at_hosts)' -d 'go through this host'
 complete -c pscp-pipe -s o -l ssh-option -x -d 'as ssh\'s -o'
 complete -c pscp-pipe -l timeout -x -d 'how long the host may take to answer (ConnectTimeout of ssh_config, else 30 seconds)'

@@ -23,7 +23,7 @@ complete -c pscp-verify -l plane-port -x -d 'for --plane, a port or a range of p
 complete -c pscp-verify -l transport -x -a 'auto openssh asyncssh paramiko' -d 'what makes the connections: openssh, asyncssh, paramiko, or auto (the default: openssh where ssh is installed, else asyncssh)'
 complete -c pscp-verify -s P -l port -x -d 'the port of the far end'
 complete -c pscp-verify -s i -l identity -r -F -d 'a private key to log in with'
-complete -c pscp-verify -s F -l config -r -F -d 'ssh_config to use'
+complete -c pscp-verify -s F -l config -r -F -d 'the ssh_config to use'
 complete -c pscp-verify -s J -l jump -x -a '(__fish_complete_user_at_hosts)' -d 'go through this host'
 complete -c pscp-verify -s o -l ssh-option -x -d 'as ssh\'s -o'
 complete -c pscp-verify -l timeout -x -d 'how long the host may take to answer (ConnectTimeout of ssh_config, else 30 seconds)'

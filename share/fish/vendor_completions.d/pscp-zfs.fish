@@ -38,7 +38,7 @@ complete -c pscp-zfs -l window -x -d 'memory for a stream\'s chunks in order (25
 complete -c pscp-zfs -l transport -x -a 'auto openssh asyncssh paramiko' -d 'what makes the connections: openssh, asyncssh, paramiko, or auto (the default: openssh where ssh is installed, else asyncssh)'
 complete -c pscp-zfs -s P -l port -x -d 'the port of the far end'
 complete -c pscp-zfs -l identity -r -F -d 'a private key to log in with'
-complete -c pscp-zfs -s F -l config -r -F -d 'ssh_config to use'
+complete -c pscp-zfs -s F -l config -r -F -d 'the ssh_config to use'
 complete -c pscp-zfs -s J -l jump -x -a '(__fish_complete_user_at_hosts)' -d 'go through this host'
 complete -c pscp-zfs -l ssh-option -x -d 'as ssh\'s -o'
 complete -c pscp-zfs -l timeout -x -d 'how long the host may take to answer (ConnectTimeout of ssh_config, else 30 seconds)'
