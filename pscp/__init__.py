@@ -20,75 +20,26 @@ Read next: api.py.
 from __future__ import annotations
 
 TYPE_CHECKING = False  # for type checkers it is True; typing takes long to load
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # what is in __all__ is public by that
     from pscp import aio as aio
     from pscp import errors as errors
-    from pscp.api import Session as Session
-    from pscp.api import copy as copy
-    from pscp.callbacks import FileEvent as FileEvent
-    from pscp.cleaning import Cleaned as Cleaned
-    from pscp.cleaning import clean as clean
-    from pscp.deliveries import Delivery as Delivery
-    from pscp.deliveries import fan_out as fan_out
-    from pscp.errors import AuthenticationError as AuthenticationError
-    from pscp.errors import BadManifest as BadManifest
-    from pscp.errors import Cancelled as Cancelled
-    from pscp.errors import CommandFailed as CommandFailed
-    from pscp.errors import ConnectError as ConnectError
-    from pscp.errors import ConnectionFull as ConnectionFull
-    from pscp.errors import ConnectionLost as ConnectionLost
-    from pscp.errors import CopyError as CopyError
-    from pscp.errors import CopyRunning as CopyRunning
-    from pscp.errors import DatasetBusy as DatasetBusy
-    from pscp.errors import DatasetError as DatasetError
-    from pscp.errors import DestinationError as DestinationError
-    from pscp.errors import DestinationExists as DestinationExists
-    from pscp.errors import Diverged as Diverged
-    from pscp.errors import FileError as FileError
-    from pscp.errors import HostKeyError as HostKeyError
-    from pscp.errors import Interrupted as Interrupted
-    from pscp.errors import ItemError as ItemError
-    from pscp.errors import NoAgent as NoAgent
-    from pscp.errors import NoCommonSnapshot as NoCommonSnapshot
-    from pscp.errors import NoPython as NoPython
-    from pscp.errors import NoSftp as NoSftp
-    from pscp.errors import NoSnapshot as NoSnapshot
-    from pscp.errors import NoSpace as NoSpace
-    from pscp.errors import NoSuchDataset as NoSuchDataset
-    from pscp.errors import NoZfs as NoZfs
-    from pscp.errors import ProtocolError as ProtocolError
-    from pscp.errors import PscpError as PscpError
-    from pscp.errors import ResumeRefused as ResumeRefused
-    from pscp.errors import SnapshotExists as SnapshotExists
-    from pscp.errors import SourceChanged as SourceChanged
-    from pscp.errors import StreamCut as StreamCut
-    from pscp.errors import StreamRejected as StreamRejected
-    from pscp.errors import SystemFailure as SystemFailure
-    from pscp.errors import Terminated as Terminated
-    from pscp.errors import Unreachable as Unreachable
-    from pscp.errors import UnsafeName as UnsafeName
-    from pscp.errors import UnsupportedFile as UnsupportedFile
-    from pscp.errors import UsageError as UsageError
-    from pscp.errors import VerifyError as VerifyError
-    from pscp.errors import ZfsDenied as ZfsDenied
-    from pscp.locations import Location as Location
-    from pscp.locations import parse_location as parse_location
-    from pscp.looking import Look as Look
-    from pscp.looking import look as look
-    from pscp.measuring.advice import Measurement as Measurement
-    from pscp.measuring.measure import measure as measure
-    from pscp.options import Options as Options
-    from pscp.progress import Counters as Counters
-    from pscp.progress import Failure as Failure
-    from pscp.progress import Result as Result
-    from pscp.stream.stream import Ran as Ran
-    from pscp.transfer.job_terms import JobTerms as JobTerms
-    from pscp.transfer.moves import Moves as Moves
-    from pscp.transfer.settled import Settled as Settled
-    from pscp.verifying import Verified as Verified
-    from pscp.verifying import verify as verify
-    from pscp.zfs.replicate import Replicated as Replicated
-    from pscp.zfs.replicate import replicate as replicate
+    from pscp.api import Session, copy
+    from pscp.callbacks import FileEvent
+    from pscp.cleaning import Cleaned, clean
+    from pscp.deliveries import Delivery, fan_out
+    from pscp.errors import *
+    from pscp.locations import Location, parse_location
+    from pscp.looking import Look, look
+    from pscp.measuring.advice import Measurement
+    from pscp.measuring.measure import measure
+    from pscp.options import Options
+    from pscp.progress import Counters, Failure, Result
+    from pscp.stream.stream import Ran
+    from pscp.transfer.job_terms import JobTerms
+    from pscp.transfer.moves import Moves
+    from pscp.transfer.settled import Settled
+    from pscp.verifying import Verified, verify
+    from pscp.zfs.replicate import Replicated, replicate
 
     __version__: str
 else:

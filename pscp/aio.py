@@ -1,10 +1,11 @@
 """What a program with asyncio calls: copy(), copying() with its progress, fan_out(), and Session.
 
-Each call runs in a thread of its own, over the calls of api.py. Where its task is cancelled the
-call is ended as by Session.cancel(): what had landed is kept, and CancelledError goes on only when
-it has ended. `pscp.aio` is this module.
+Each takes what its namesake of pscp takes, and runs that in a thread of its own; functions that it
+is given are called in other threads than the event loop's. Where its task is cancelled the call is
+ended as by Session.cancel(): what had landed is kept, and CancelledError goes on only when it has
+ended. `pscp.aio` is this module.
 
-Not here: what the calls do (api.py), how they are ended (stops.py).
+Not here: what the calls do (api.py, deliveries.py), how they are ended (stops.py).
 Read next: api.py.
 """
 
@@ -12,15 +13,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import threading
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Coroutine
+from functools import partial, update_wrapper, wraps
 from types import TracebackType
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from pscp import api, deliveries, errors, stops
-from pscp.api import OnFile
-from pscp.call_arguments import Command, Patterns, Place, Source
 from pscp.locations import Location
 from pscp.options import Options
 from pscp.progress import Counters, Result
@@ -28,71 +28,10 @@ from pscp.progress import Counters, Result
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from pscp.option_fields import OptionFields, SessionFields
-    from pscp.stream.stream import Ran
-    from pscp.transfer.job_terms import JobTerms
+    from pscp.option_fields import SessionFields
 
+_P = ParamSpec("_P")
 _T = TypeVar("_T")
-
-
-async def copy(
-    sources: Source,
-    destination: Place,
-    *,
-    options: Options | None = None,
-    exclude: Patterns = (),
-    include: Patterns = (),
-    on_file: OnFile | None = None,
-    terms: JobTerms | None = None,
-    **fields: Unpack[OptionFields],
-) -> Result:
-    """As pscp.copy(). `on_file` and `terms` are called in other threads than the event loop's."""
-    given = partial(
-        api.copy, options=options, exclude=exclude, include=include, terms=terms, **fields
-    )
-    return await _Call(partial(given, sources, destination, on_file=on_file)).result()
-
-
-def copying(
-    sources: Source,
-    destination: Place,
-    *,
-    options: Options | None = None,
-    exclude: Patterns = (),
-    include: Patterns = (),
-    on_file: OnFile | None = None,
-    terms: JobTerms | None = None,
-    **fields: Unpack[OptionFields],
-) -> Copying:
-    """A copy whose progress is read while it runs; as copy() else.
-
-    async with pscp.aio.copying("data", "host:backup/", recursive=True) as copying:
-        async for now in copying:
-            print(now.bytes_done)
-    print(copying.result.files)
-    """
-    given = partial(
-        api.copy, options=options, exclude=exclude, include=include, terms=terms, **fields
-    )
-    return Copying(partial(given, sources, destination, on_file=on_file))
-
-
-async def fan_out(
-    sources: Source,
-    destinations: Sequence[Place],
-    *,
-    options: Options | None = None,
-    max_hosts: int | None = None,
-    exclude: Patterns = (),
-    include: Patterns = (),
-    on_file: deliveries.OnFile | None = None,
-    terms: JobTerms | None = None,
-    **fields: Unpack[OptionFields],
-) -> tuple[deliveries.Delivery, ...]:
-    """As pscp.fan_out(). `on_file` and `terms` are called in other threads than the loop's."""
-    given = partial(deliveries.fan_out, options=options, exclude=exclude, include=include, **fields)
-    more = partial(given, max_hosts=max_hosts, on_file=on_file, terms=terms)
-    return await _Call(partial(more, sources, destinations)).result()
 
 
 class Copying:
@@ -160,75 +99,6 @@ class Copying:
         self._news.set()
 
 
-class Session:
-    """As pscp.Session, as an async context manager. Tasks may call it at once.
-
-    With `transport` an asyncssh.SSHClientConnection of this very event loop, everything goes over
-    that connection, which stays open.
-    """
-
-    def __init__(
-        self,
-        host: str | Location | None = None,
-        options: Options | None = None,
-        **fields: Unpack[SessionFields],
-    ) -> None:
-        self._make = partial(api.Session, host, options, **fields)
-        self._session: api.Session | None = None
-
-    async def __aenter__(self) -> Session:
-        self._session = await _Call(self._make).result()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await _Call(partial(self._opened.__exit__, kind, value, trace)).result()
-
-    @property
-    def _opened(self) -> api.Session:
-        if self._session is None:
-            raise errors.UsageError("the session is not open", "use it with `async with`")
-        return self._session
-
-    async def copy(
-        self,
-        sources: Source,
-        destination: Place,
-        *,
-        exclude: Patterns = (),
-        include: Patterns = (),
-        on_file: OnFile | None = None,
-        terms: JobTerms | None = None,
-        **fields: Unpack[OptionFields],
-    ) -> Result:
-        """As pscp.aio.copy(), over this session's connections."""
-        given = partial(self._opened.copy, exclude=exclude, include=include, terms=terms, **fields)
-        return await _Call(partial(given, sources, destination, on_file=on_file)).result()
-
-    def copying(
-        self,
-        sources: Source,
-        destination: Place,
-        *,
-        exclude: Patterns = (),
-        include: Patterns = (),
-        on_file: OnFile | None = None,
-        terms: JobTerms | None = None,
-        **fields: Unpack[OptionFields],
-    ) -> Copying:
-        """As pscp.aio.copying(), over this session's connections."""
-        given = partial(self._opened.copy, exclude=exclude, include=include, terms=terms, **fields)
-        return Copying(partial(given, sources, destination, on_file=on_file))
-
-    async def run(self, command: Command, **fields: Unpack[OptionFields]) -> Ran:
-        """As pscp.Session.run()."""
-        return await _Call(partial(self._opened.run, command, **fields)).result()
-
-
 class _Call(Generic[_T]):
     """A call that runs in a thread of its own. For the event loop's thread."""
 
@@ -267,3 +137,94 @@ class _Call(Generic[_T]):
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.wait([self.done])
         self.done.exception()  # so that asyncio does not call it forgotten
+
+
+def _awaited(call: Callable[_P, _T], text: str) -> Callable[_P, Coroutine[Any, Any, _T]]:
+    """Return what takes what this call takes, and awaits it; with this docstring."""
+
+    @wraps(call)
+    async def awaited(*args: _P.args, **more: _P.kwargs) -> _T:
+        return await _Call(partial(call, *args, **more)).result()
+
+    awaited.__doc__ = text
+    return awaited
+
+
+def _shown(copy: Callable[_P, Result], text: str) -> Callable[_P, Copying]:
+    """Return what takes what this copy takes, and returns a Copying; with this docstring."""
+
+    @wraps(copy)
+    def copying(*args: _P.args, **more: _P.kwargs) -> Copying:
+        return Copying(partial(copy, *args, **more))
+
+    copying.__doc__ = text
+    as_copy = inspect.signature(copy).replace(return_annotation="Copying")
+    copying.__signature__ = as_copy  # type: ignore[attr-defined]
+    return copying
+
+
+def _ours(
+    call: Callable[Concatenate[api.Session, _P], _T],
+) -> Callable[Concatenate[Session, _P], _T]:
+    """Return this method of pscp.Session as one of ours, for the two above."""
+
+    def method(session: Session, /, *args: _P.args, **more: _P.kwargs) -> _T:
+        return call(session.opened, *args, **more)
+
+    update_wrapper(method, call)
+    return method
+
+
+copy = _awaited(api.copy, "As pscp.copy().")
+copying = _shown(
+    api.copy,
+    """A copy whose progress is read while it runs, in place of `progress`; as copy() else.
+
+    async with pscp.aio.copying("data", "host:backup/", recursive=True) as copying:
+        async for now in copying:
+            print(now.bytes_done)
+    print(copying.result.files)
+    """,
+)
+fan_out = _awaited(deliveries.fan_out, "As pscp.fan_out().")
+
+
+class Session:
+    """As pscp.Session, as an async context manager. Tasks may call it at once.
+
+    With `transport` an asyncssh.SSHClientConnection of this very event loop, everything goes over
+    that connection, which stays open.
+    """
+
+    def __init__(
+        self,
+        host: str | Location | None = None,
+        options: Options | None = None,
+        **fields: Unpack[SessionFields],
+    ) -> None:
+        self._make = partial(api.Session, host, options, **fields)
+        self._session: api.Session | None = None
+
+    async def __aenter__(self) -> Session:
+        self._session = await _Call(self._make).result()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await _Call(partial(self.opened.__exit__, kind, value, trace)).result()
+
+    @property
+    def opened(self) -> api.Session:
+        if self._session is None:
+            raise errors.UsageError("the session is not open", "use it with `async with`")
+        return self._session
+
+    copy = _awaited(_ours(api.Session.copy), "As pscp.aio.copy(), over this session's connections.")
+    copying = _shown(
+        _ours(api.Session.copy), "As pscp.aio.copying(), over this session's connections."
+    )
+    run = _awaited(_ours(api.Session.run), "As pscp.Session.run().")
