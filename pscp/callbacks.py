@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pscp.counters import Counters
 from pscp.log import Log
-from pscp.progress import Outcome, Reporter, Result
+from pscp.progress import Outcome, Passing, Reporter
 
 log_notes = Log("notes")
 
@@ -26,7 +25,7 @@ class FileEvent:
     is_new: bool = True  # False: it replaced a file of that name
 
 
-class ProgramReporter:
+class ProgramReporter(Passing):
     """Writes notes to the log and calls `on_file`, if there is one; passes everything on.
 
     An exception of `on_file` goes to whoever reports the file, and so ends the copy.
@@ -35,23 +34,17 @@ class ProgramReporter:
     def __init__(
         self, inner: Reporter, on_file: Callable[[FileEvent], object] | None = None
     ) -> None:
-        self._inner, self._on_file = inner, on_file
-        self.is_live = inner.is_live
+        super().__init__(inner)
+        self._on_file = on_file
         self.wants_files = on_file is not None or inner.wants_files
-
-    def start(self, counters: Counters) -> None:
-        self._inner.start(counters)
 
     def note(self, text: str) -> None:
         log_notes.warning("%s", text)
-        self._inner.note(text)
-
-    def line(self, text: str) -> None:
-        self._inner.line(text)
+        super().note(text)
 
     def file(self, path: str, outcome: Outcome, digest: str, is_new: bool = True) -> None:
         if self._inner.wants_files:
-            self._inner.file(path, outcome, digest, is_new)
+            super().file(path, outcome, digest, is_new)
         on_file = self._on_file
         if on_file is not None:
             try:
@@ -59,6 +52,3 @@ class ProgramReporter:
             except BaseException:
                 self._on_file = None  # it is not called again while the copy ends
                 raise
-
-    def stop(self, result: Result | None = None) -> None:
-        self._inner.stop(result)

@@ -9,11 +9,6 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, TypedDict
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
 
 _NO_NUMBERS = ("nouns", "host", "large", "lanes_moved")
 
@@ -25,41 +20,6 @@ class LargeFile:
     path: str
     size_bytes: int
     done_bytes: int = 0
-
-
-class Deltas(TypedDict, total=False):
-    """What add() takes: by how much each counter grows."""
-
-    bytes_total: int
-    bytes_done: int
-    bytes_resumed: int
-    bytes_comparing: int
-    bytes_sent: int
-    files_total: int
-    files_done: int
-    files_resumed: int
-    files_unchanged: int
-    files_linked: int
-    files_skipped: int
-    files_failed: int
-    files_deleted: int
-    chunks_verified: int
-    chunks_resent: int
-    lanes_alive: int
-    lanes_wanted: int
-    connections_lost: int
-
-
-class Values(TypedDict, total=False):
-    """What set() takes: new values."""
-
-    bytes_total: int
-    plan_complete: bool
-    verified: bool
-    lanes_alive: int
-    lanes_wanted: int
-    connections_lost: int
-    attempts: int
 
 
 @dataclass(slots=True)
@@ -107,14 +67,14 @@ class Counters:
         """Bytes that have not landed yet, of those that have to be sent as far as is known."""
         return self.left_bytes - self.bytes_comparing
 
-    def add(self, **deltas: Unpack[Deltas]) -> None:
-        """Add to counters; chunks that nothing verifies are not counted."""
+    def add(self, **deltas: int) -> None:
+        """Add to counters of these names; chunks that nothing verifies are not counted."""
         with self._lock:
             for name, delta in deltas.items():
                 if name != "chunks_verified" or self.verified:
                     setattr(self, name, getattr(self, name) + delta)
 
-    def set(self, **values: Unpack[Values]) -> None:
+    def set(self, **values: int) -> None:
         with self._lock:
             for name, value in values.items():
                 setattr(self, name, value)
@@ -140,7 +100,8 @@ class Counters:
 
     def __add__(self, other: Counters) -> Counters:
         """Return what two copies have done together; `other` is the one that goes on."""
-        counted = (name for name in Deltas.__annotations__ if not name.startswith("lanes_"))
+        kinds = ("bytes_", "files_", "chunks_", "connections_")
+        counted = (each.name for each in fields(self) if each.name.startswith(kinds))
         summed = {name: getattr(self, name) + getattr(other, name) for name in counted}
         return replace(other.snapshot(), **summed, verified=self.verified and other.verified)
 

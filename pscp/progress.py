@@ -136,6 +136,29 @@ class Silent:
         pass
 
 
+class Passing:
+    """Passes everything on to another reporter."""
+
+    def __init__(self, inner: Reporter) -> None:
+        self._inner = inner
+        self.is_live, self.wants_files = inner.is_live, inner.wants_files
+
+    def start(self, counters: Counters) -> None:
+        self._inner.start(counters)
+
+    def note(self, text: str) -> None:
+        self._inner.note(text)
+
+    def line(self, text: str) -> None:
+        self._inner.line(text)
+
+    def file(self, path: str, outcome: Outcome, digest: str, is_new: bool = True) -> None:
+        self._inner.file(path, outcome, digest, is_new)
+
+    def stop(self, result: Result | None = None) -> None:
+        self._inner.stop(result)
+
+
 class Notes(Silent):
     """Notes on stderr, lines on stdout, and no progress."""
 

@@ -13,11 +13,10 @@ import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from pscp.counters import Counters
 from pscp.endpoint import system
 from pscp.errors import CopyError, ItemError, PscpError, UsageError
 from pscp.options import Options
-from pscp.progress import Outcome, Reporter, Result
+from pscp.progress import Passing, Reporter
 from pscp.terminal_text import printable
 
 Write = Callable[[str], None]
@@ -39,28 +38,16 @@ class RunLog:
         return Logging(reporter, self.write) if self._writes else reporter
 
 
-class Logging:
+class Logging(Passing):
     """Hands everything on to the reporter inside, and its notes to a log as well."""
 
     def __init__(self, inner: Reporter, write: Write) -> None:
-        self._inner, self._write = inner, write
-        self.is_live, self.wants_files = inner.is_live, inner.wants_files
-
-    def start(self, counters: Counters) -> None:
-        self._inner.start(counters)
+        super().__init__(inner)
+        self._write = write
 
     def note(self, text: str) -> None:
-        self._inner.note(text)
+        super().note(text)
         self._write(text)
-
-    def line(self, text: str) -> None:
-        self._inner.line(text)
-
-    def file(self, path: str, outcome: Outcome, digest: str, is_new: bool = True) -> None:
-        self._inner.file(path, outcome, digest, is_new)
-
-    def stop(self, result: Result | None = None) -> None:
-        self._inner.stop(result)
 
 
 @contextlib.contextmanager
