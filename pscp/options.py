@@ -22,7 +22,7 @@ from pscp.copy_options import CopyOptions
 from pscp.errors import UsageError
 from pscp.locations import check_path
 from pscp.option_rows import check_row, rows_of
-from pscp.values import check_argument, check_range, show_size
+from pscp.values import check_argument, check_range, check_tuple, show_size
 
 MAX_LINK_DEST = 20  # as rsync
 MAX_FILTER_BYTES = 512 * 1024  # of their regular expressions: half of what a frame may hold

@@ -15,7 +15,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pscp.counters import Deltas, Values
 from pscp.display import RichBar, make_reporter
 from pscp.options import Options
 from pscp.progress import (
@@ -144,11 +143,10 @@ def test_counters_know_their_fields() -> None:
     counters = Counters()
     counters.set(plan_complete=True, lanes_wanted=8)
     assert counters.plan_complete and counters.lanes_wanted == 8
-    assert Deltas.__annotations__.keys() | Values.__annotations__.keys() < counters.as_dict().keys()
     with pytest.raises(AttributeError):
-        counters.add(bites_done=1)  # type: ignore[call-arg]
+        counters.add(bites_done=1)
     with pytest.raises(AttributeError):
-        counters.set(bites_done=1)  # type: ignore[call-arg]
+        counters.set(bites_done=1)
 
 
 def test_a_snapshot_stays_as_it_is() -> None:
