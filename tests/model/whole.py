@@ -184,7 +184,7 @@ class World:
                 seen = [tree[path][:4] if path in tree else None for tree in (old, new)]
                 wrong += [f"{path!r} is changed: {seen}"] if what[0] != what[1] else []
         wrong += self._wrong_for_both()
-        self._decide_anew()  # it may have ended well
+        self.trial.decide_anew()  # it may have ended well
         return wrong
 
     def _wrong_for_both(self) -> list[str]:
@@ -197,8 +197,18 @@ class World:
             trial.ever[:] = [*self._asked_late[2], *kept[2]]
             again = trial.wrong_after_cut()
             wrong = [each for each in wrong if each in again]
+        moved = self._moved_aside()
         trial.given, trial.first, trial.ever[:] = kept
-        return wrong
+        return [each for each in wrong if each not in moved]
+
+    def _moved_aside(self) -> set[str]:
+        """What is said in vain: a late run may move a source to the folder that it has open."""
+        folders = self.kept.glob("aside-*")
+        found = [item for folder in folders for item in scan(os.fsencode(folder)).items()]
+        there = {node.what for path, node in found if not is_own(path)}
+        sources = [item for version in self.trial.ever for item in version.items()]
+        gone = (path for path, node in sources if node.kind == FILE and node.what in there)
+        return {f"source {path!r} is gone, and is not at the destination" for path in gone}
 
     def _child(self, step: Step, to_fd: int) -> None:
         """Be the process of one run."""
@@ -346,7 +356,7 @@ class World:
         wrong += self._lost_backups() if self.is_same else []
         self._first = trial.first
         if code == 0 or step.is_power_cut:
-            self._decide_anew()
+            self.trial.decide_anew()
         return wrong
 
     def _wrong_after_cut(self, is_power_cut: bool) -> list[str]:
@@ -374,17 +384,6 @@ class World:
         there = {node.what for node in scan(trial.there).values()}
         return [f"no backup of {path!r} is left" for path, node in self.originals.items()
                 if node.kind in (FILE, LINK) and node.what not in there]  # fmt: skip
-
-    def _decide_anew(self) -> None:
-        """DEST means what it does to a new command, unless a copy's marker lies in it."""
-        trial = self.trial
-        there = scan(trial.there)
-        root = trial.to.rstrip(b"/")
-        below = [path for path in there if path.startswith(root + b"/")]
-        has_mark = any(os.path.basename(path).startswith(b".made.") for path in below)
-        has_fence = any(path.endswith(b".pscp-run") for path in there)
-        if not (root and root in there and (has_mark or (has_fence and not below))):
-            trial.first = {path: node for path, node in there.items() if not is_own(path)}
 
     def end(self, pid: int) -> None:
         """Kill a run that stands still; 0: there is none."""

@@ -125,6 +125,16 @@ class Trial:
         self.ever.clear()
         self.note_source()
 
+    def decide_anew(self) -> None:
+        """DEST means what it does to a new command, unless a copy's marker lies in it."""
+        there = scan(self.there)
+        root = self.to.rstrip(b"/")
+        below = [path for path in there if path.startswith(root + b"/")]
+        has_mark = any(os.path.basename(path).startswith(b".made.") for path in below)
+        has_fence = any(path.endswith(b".pscp-run") for path in there)
+        if not (root and root in there and (has_mark or (has_fence and not below))):
+            self.first = {path: node for path, node in there.items() if not is_own(path)}
+
     @property
     def case(self) -> Case:
         return Case(

@@ -137,6 +137,8 @@ class Case:
                 wrong += [line for line in found if "pscp-" not in line or "a call" not in kind]
         for each in self.trials:
             each.go_on()
+            if code == 0:
+                each.decide_anew()
         return [f"{kind}: {each}" for each in wrong]
 
     def _undisturbed(self) -> list[str]:
