@@ -112,7 +112,7 @@ MEANT = (
     Pair("update", "ignore_existing", "what is there is left out, newer or not"),
     Pair(
         "update", "size_only",
-        "what is of the same size is unchanged; of the rest, what is newer goes",
+        "what is newer there is left out; of the rest, what is of the same size is unchanged",
     ),
     Pair("existing", "delete", "what the source does not have is deleted, as ever"),
     Pair("ignore_existing", "delete", "what the source does not have is deleted, as ever"),

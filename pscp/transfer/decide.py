@@ -46,7 +46,8 @@ class Fact(enum.Enum):
 
     EXISTING = "--existing"
     IGNORE_EXISTING = "--ignore-existing"
-    NEWER = "-u, and what is there is newer (a file: or has its size and time)"
+    NEWER = "-u, and what is there is newer"
+    AS_OLD = "-u, and what is there has its time"
     NO_RESUME = "--no-resume"
     LISTS = "-n or --check"
     TELLS_TIMES = "--check, where times decide"
@@ -99,12 +100,12 @@ ROWS = (
     _row("hardlink", "SIZE", Action.LINK, when=Fact.TELLS_TIMES),
     _row("hardlink", "SIZE", Action.HASH, when=Fact.LISTS),
     _row("hardlink", "any", Action.LINK),
-    _row("file link", "SAME", Action.UNCHANGED, unless=Fact.NO_RESUME),
     _row("file", "SAME SIZE OTHER", Action.SKIP, when=Fact.NEWER),
+    _row("file link", "SAME", Action.UNCHANGED, unless=Fact.NO_RESUME),
+    _row("file", "SAME SIZE", Action.SKIP, when=Fact.AS_OLD),
     _row("file", "SAME SIZE", Action.SEND, when=Fact.TELLS_TIMES),
-    _row("file", "SAME SIZE", Action.SEND, when=Fact.NO_RESUME),
     _row("file", "SIZE", Action.SEND, when=Fact.PART),  # whose run has found that it differs
-    _row("file", "SIZE", Action.HASH),
+    _row("file", "SIZE", Action.HASH, unless=Fact.NO_RESUME),
     _row("any", "any", Action.SEND),
 )
 
@@ -156,8 +157,8 @@ def decide(
     if there is None:
         return _decided(entry.kind, State.NOTHING, terms.facts)
     facts = terms.facts
-    if terms.update and _is_newer(entry, there):
-        facts |= {Fact.NEWER}
+    if terms.update and there.kind == tree.FILE:
+        facts |= _age(entry, there)
     if history.has_part:
         facts |= {Fact.PART}
     return _decided(entry.kind, state_of(entry, there, terms), facts)
@@ -189,11 +190,10 @@ def state_of(entry: tree.Entry, there: There, terms: Terms) -> State:
     return State.SAME if passes_unread(entry, there, terms) else State.SIZE
 
 
-def _is_newer(entry: tree.Entry, there: There) -> bool:
-    if there.kind != tree.FILE or entry.kind not in (tree.FILE, tree.HARDLINK):
-        return False
-    is_same = there.size_bytes == entry.size and there.mtime_ns == entry.mtime_ns
-    return there.mtime_ns > entry.mtime_ns or (is_same and entry.kind == tree.FILE)
+def _age(entry: tree.Entry, there: There) -> set[Fact]:
+    if there.mtime_ns > entry.mtime_ns:
+        return {Fact.NEWER}
+    return {Fact.AS_OLD} if there.mtime_ns == entry.mtime_ns else set()
 
 
 def must_look(entry: tree.Entry, is_new: bool, options: Options) -> bool:

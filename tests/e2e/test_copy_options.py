@@ -166,6 +166,17 @@ def test_update(way: Way) -> None:
     }
 
 
+def test_what_is_newer_and_of_the_same_size_keeps_its_time(way: Way) -> None:
+    make(way.source, ("f",), OLD_NS)
+    make(way.destination, ("f",), NEW_NS)
+    (way.destination / "f").write_text("f of SOURCE")
+    os.utime(way.destination / "f", ns=(NEW_NS, NEW_NS))
+    result = way.copy(".", archive=True, update=True, size_only=True)
+    assert (result.ok, result.files_skipped) == (True, 1)
+    there = way.destination / "f"
+    assert (there.read_text(), there.stat().st_mtime_ns) == ("f of SOURCE", NEW_NS)
+
+
 def test_a_dry_run_lists_and_writes_nothing(way: Way) -> None:
     make(way.source, ("t/new", "t/sub/changed", "t/same"))
     make(way.destination, ("t/sub/changed",))

@@ -75,6 +75,11 @@ class Step(NamedTuple):
     earlier_version: bool = False  # its --inplace has left the part: that was the file itself
     large: str = ""  # what becomes of the large file before the run: small, other, or gone with all
 
+    @property
+    def changes_meanwhile(self) -> bool:
+        """Does the source change while it runs?"""
+        return self.disturbance is not None and self.disturbance.act == calls.CHANGE
+
 
 class Focus(NamedTuple):
     """A part of what can be drawn, in which more is found than elsewhere."""
@@ -227,7 +232,7 @@ class World:
             if self.has_clones:
                 vars(reuse)["fcntl"] = Cloning()
             bench = Bench(*filter(None, [step.fault]))
-            told = self._copied(bench)
+            told = self._copied(bench, is_steady=not step.changes_meanwhile)
             if bench.bugs:
                 told = FAILED, "\n".join(["Traceback of an agent", *bench.bugs])
             raw = json.dumps(told).encode()
@@ -240,9 +245,9 @@ class World:
         finally:
             os._exit(code)
 
-    def _copied(self, bench: Bench) -> tuple[int, str]:
+    def _copied(self, bench: Bench, *, is_steady: bool) -> tuple[int, str]:
         with bench.session() as session:
-            code, said = self.trial.by_session(session, "bench")
+            code, said = self.trial.by_session(session, "bench", is_steady=is_steady)
         bench.release()
         until_s = time.monotonic() + 5.0
         for link in bench.links:  # what comes late has come before the process ends
@@ -340,7 +345,7 @@ class World:
         wrong = [] if code in CUT_CODES | {KILLED} else [f"exit code {code}: {said[-3000:]}"]
         wrong += ["a traceback"] if "Traceback" in said else []
         is_disturbed = step.disturbance is not None or step.fault is not None
-        changes = step.disturbance is not None and step.disturbance.act == calls.CHANGE
+        changes = step.changes_meanwhile
         if step.is_power_cut:
             self.end(self.stopped)
             power.cut(os.fsencode(self.log), self.rng, [trial.source, trial.there])
