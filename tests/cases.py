@@ -7,6 +7,7 @@ Not here: trees (tree_data.py), what must come of a copy (oracle.py), which are 
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -37,6 +38,16 @@ class Case:
         return self.options.get(name) or (
             name in ("recursive", "preserve") and self.options.get("archive")
         )
+
+    def is_whole(self, path: bytes) -> bool:
+        """Is a folder that was named so, in a list or with -R, copied with all that is in it?"""
+        is_alone = self.listed and self.has("archive") and not path.endswith(b"/")
+        return bool(self.has("recursive") and not is_alone)
+
+    def comes_with_a_folder(self, path: bytes) -> bool:
+        """Is it in a listed folder that is copied with all that is in it?"""
+        folders = [posixpath.normpath(b"/" + each) for each in self.listed if self.is_whole(each)]
+        return any((b"/" + path).startswith(each.rstrip(b"/") + b"/") for each in folders)
 
     def asks_for(self, node: Node) -> bool:
         """Is a file of this size and age to be copied?"""

@@ -97,11 +97,9 @@ class _Walk:
         is_into = case.to.endswith(b"/") or len(case.sources) > 1
         if case.listed or case.has("relative"):
             self._make_above(join(self.root, b"x"))
-            is_deep = case.has("recursive") and not (case.listed and case.has("archive"))
             for path in case.listed or case.sources:
                 base = case.sources[0].removesuffix(b"/.") if case.listed else b""
-                ends = case.has("archive") and path.endswith(b"/")
-                self._whole_path(base, path.strip(b"/"), bool(is_deep or ends))
+                self._whole_path(base, path.strip(b"/"), case.is_whole(path))
             return
         first = case.there if case.first is None else case.first
         if posixpath.dirname(self.root) not in first and not case.has("mkpath"):
@@ -135,7 +133,7 @@ class _Walk:
                 self._entry(join(base, above), join(self.root, above), above, False)
         if join(base, path) in self.case.source:
             self._entry(join(base, path), join(self.root, path), path, is_deep)
-        else:
+        elif not self.case.comes_with_a_folder(path):
             self.verdict.fails.add(join(self.root, path))
 
     def _entry(
