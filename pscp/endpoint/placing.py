@@ -58,6 +58,8 @@ def resolve(
     exists = os.path.lexists(full)
     step = decide(destination, folders, is_folder=is_folder, exists=exists, is_own=is_own)
     if step == INTO:
+        if make:
+            _make(full)
         return existing(full, names)
     parent, name = os.path.split(full)
     if mkpath and make:
@@ -82,13 +84,18 @@ def as_new(target: Target, folders: List[bool]) -> Target:
 
 
 def _make(folder: bytes) -> None:
-    """Make a folder, and those above it, where they are missing; bring their names to the disk."""
-    if os.path.isdir(folder):
-        return
+    """Make a folder, and those above it, where they are missing; bring their names to the disk.
+
+    That of an empty one as well: a run that was cut may have made it.
+    """
+    with contextlib.suppress(OSError), os.scandir(folder) as found:
+        if next(found, None):
+            return
     above = os.path.dirname(folder)
-    _make(above)
-    with contextlib.suppress(FileExistsError):  # another copy made it first, or it is no folder
-        os.mkdir(folder)
+    if not os.path.isdir(folder):
+        _make(above)
+        with contextlib.suppress(FileExistsError):  # another copy made it first, or it is no folder
+            os.mkdir(folder)
     with contextlib.suppress(PermissionError):  # one may make names in it, but not list them
         fd = os.open(above, FOLDER_FLAGS & ~os.O_NOFOLLOW)
         try:

@@ -45,6 +45,14 @@ FOCI = {
         {"remove_source_files": True}, (Step(is_power_cut=True), Step()), to=b"new/",
         history="new",
     ),
+    "N12 again": Focus(
+        {"remove_source_files": True},
+        (
+            Step(Disturbance(calls.KILL, calls.FOLDER_SYNC, of="there")),
+            Step(is_power_cut=True), Step(),
+        ),
+        to=b"new/", history="new",
+    ),
     "N16": Focus({"archive": True, "delete": True}, (A_PART, Step(journal="lost", large="gone"))),
     "N18": Focus({"archive": True, "update": True}, (Step(),), has_links=True),
     "A1": Focus(ARCHIVE, (Step(Disturbance(calls.STOP, "sync")), Step(large="other"))),

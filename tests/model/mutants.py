@@ -79,6 +79,11 @@ MUTANTS = (
         "a DEST that was made is not synced",
     ),
     Mutant(
+        "N12 again", "endpoint/placing.py",
+        "        if next(found, None):\n", "        if True:\n",
+        "nor is one that a run made which was cut then",
+    ),
+    Mutant(
         "N16", "endpoint/mirror.py",
         "            _remove_parts(of, path)\n", "",
         "parts keep a folder from being deleted",
