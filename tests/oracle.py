@@ -288,11 +288,13 @@ class _Walk:
         return all(below)
 
     def remove_sources(self) -> None:
-        """Remove what has landed; what was reached through a link may stay."""
+        """Remove what has landed; what was reached through a link may stay, and a name of a file
+        that has failed by another one.
+        """
         verdict = self.verdict
         for to, outcome in verdict.outcomes.items():
-            is_through = to in self.through
+            may_stay = to in self.through or to in verdict.fails
             if outcome <= TAKEN:
-                verdict.leaves[verdict.places[to]] = None if is_through else True
-            if is_through:
+                verdict.leaves[verdict.places[to]] = None if may_stay else True
+            if may_stay:
                 verdict.codes |= {1}
