@@ -156,6 +156,7 @@ MEANT = (
     Pair("chown", "numeric_ids", "--chown wins"),
     Pair("strong", "transfer_test", "nothing lands, so nothing is read back"),
     Pair("strong", "preserve", "files of the same size and time are hashed"),
+    Pair("resume=False", "check", "what is the same is told as the same: nothing is sent anyway"),
     Pair("resume=False", "preserve", "nothing is unchanged: all is sent"),
     Pair("resume=False", "update", "what is not newer is left out, all else is sent"),
     Pair("resume=False", "checksum", "nothing is compared: all is sent"),

@@ -127,7 +127,7 @@ class Terms(NamedTuple):
         said = {
             Fact.EXISTING: options.existing,
             Fact.IGNORE_EXISTING: options.ignore_existing,
-            Fact.NO_RESUME: not options.resume,
+            Fact.NO_RESUME: not (options.resume or options.check),
             Fact.LISTS: options.dry_run,
             Fact.TELLS_TIMES: options.check and by_time,
         }

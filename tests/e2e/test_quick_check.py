@@ -264,9 +264,10 @@ def test_what_lands_where_another_source_does_is_told_by_its_own_name(push: Way)
 def test_check_lists_what_differs_and_copies_nothing(way: Way) -> None:
     fill(way.source)
     assert way.copy(".", preserve=True).ok
-    same = way.command("-rp", "--check", names=["."])
-    assert (same.code, same.out) == (0, "")
-    assert "0 different, 5 files the same" in same.err
+    for more in ((), ("--no-resume",)):
+        same = way.command("-rp", "--check", *more, names=["."])
+        assert (same.code, same.out) == (0, "")
+        assert "0 different, 5 files the same" in same.err
     alter(way.destination / "a")
     write(way.destination / "sub/b", "short")
     write(way.destination / "sub/c", "sub/c as it was", NEW_NS)
