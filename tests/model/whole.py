@@ -358,12 +358,11 @@ class World:
         wrong += self._wrong_after_cut(step.is_power_cut)
         self.is_same &= not (step.is_power_cut or changes)
         if not is_disturbed and not step.is_power_cut:
-            wrong += trial.wrong(code, said, not self.is_same)
+            trial.may_leave = not self.is_same
+            wrong += trial.wrong(code, said)
         elif code == 0 and not changes and not step.is_power_cut:
-            # What cannot be removed stays, and a folder's times may stay those of the last change.
-            aged = tuple(f"destination {path!r}: mtime_ns " for path, node in
-                         scan(trial.there).items() if node.kind == FOLDER)  # fmt: skip
-            wrong += [each for each in trial.wrong(code, said, True) if not each.startswith(aged)]
+            trial.may_leave = True
+            wrong += trial.wrong_but_times(code, said)  # what cannot be removed stays
         wrong += self._lost_backups() if self.is_same else []
         self._first = trial.first
         if code == 0 or step.is_power_cut:
@@ -424,6 +423,7 @@ class Whole(Trial):
         super().__init__(home, way, given, 0)
         self.rng, self.focus = rng, focus
         self.large = b""
+        self.may_leave = False  # parts of other runs, of which this one cannot know
 
     def draw(self, history: str | None = None, has_oddities: bool = True) -> None:
         """Draw the trees; often with large files of which a part is left by a cut."""
@@ -488,11 +488,8 @@ class Whole(Trial):
             {path: node for path, node in scan(self.source).items() if not is_own(path)}
         )
 
-    def wrong(self, code: int, said: str, may_leave: bool = False) -> list[str]:
-        """Return what is not as the oracle says, after an undisturbed run.
-
-        With `may_leave` parts of other runs may be left, of which this one cannot know.
-        """
+    def wrong(self, code: int, said: str) -> list[str]:
+        """Return what is not as the oracle says, after an undisturbed run."""
         verdict = oracle.judge(self.case)
         source, there = (
             {path: node for path, node in scan(root).items() if not is_own(path)}
@@ -500,7 +497,7 @@ class Whole(Trial):
         )
         found = list(verdict.complaints(self.case, source, there, code))
         found += ["a traceback"] if "Traceback" in said else []
-        if code == 0 and not may_leave:
+        if code == 0 and not self.may_leave:
             left = [path for root in (self.source, self.there) for path in scan(root)]
             found += [line for line in check_clean(left) if not _is_left_by_kills(line)]
         return [each for each in found if not self.is_known(each)]

@@ -22,7 +22,7 @@ from typing import Any
 import draws
 import oracle
 from cases import OWN, Case
-from tree_data import Made, Node, plant, scan
+from tree_data import FOLDER, Made, Node, plant, scan
 
 from pscp.api import Session
 from pscp.errors import PscpError
@@ -268,6 +268,12 @@ class Trial:
         found += ["a traceback"] if "Traceback" in said else []
         self.has_known = any(map(self.is_known, found))
         return [each for each in found if not self.is_known(each)]
+
+    def wrong_but_times(self, code: int, said: str) -> list[str]:
+        """The same after a call has failed: a folder may have the time of the last change in it."""
+        folders = [path for path, node in scan(self.there).items() if node.kind == FOLDER]
+        aged = tuple(f"destination {path!r}: mtime_ns " for path in folders)
+        return [each for each in self.wrong(code, said) if not each.startswith(aged)]
 
     def is_known(self, complaint: str) -> bool:
         """Is it a defect that has been told and is being mended?"""
