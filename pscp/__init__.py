@@ -35,9 +35,9 @@ if TYPE_CHECKING:  # what is in __all__ is public by that
     from pscp.options import Options
     from pscp.progress import Counters, Failure, Result
     from pscp.stream.stream import Ran
-    from pscp.transfer.job_terms import JobTerms
+    from pscp.transfer.copy_terms import JobTerms
     from pscp.transfer.moves import Moves
-    from pscp.transfer.settled import Settled
+    from pscp.transfer.selection import Settled
     from pscp.verifying import Verified, verify
     from pscp.zfs.replicate import Replicated, replicate
 
@@ -68,8 +68,8 @@ _HOMES = {  # where what is in __all__ comes from; all else is in errors.py
     "Result": "progress", "FileEvent": "callbacks", "measure": "measuring.measure",
     "Measurement": "measuring.advice", "replicate": "zfs.replicate",
     "Replicated": "zfs.replicate", "Ran": "stream.stream", "clean": "cleaning",
-    "Cleaned": "cleaning", "JobTerms": "transfer.job_terms",
-    "Moves": "transfer.moves", "Settled": "transfer.settled", "verify": "verifying",
+    "Cleaned": "cleaning", "JobTerms": "transfer.copy_terms",
+    "Moves": "transfer.moves", "Settled": "transfer.selection", "verify": "verifying",
     "Verified": "verifying", "fan_out": "deliveries", "Delivery": "deliveries",
     "look": "looking", "Look": "looking",
 }  # fmt: skip

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from pscp.manifests.making import Making
     from pscp.option_fields import OptionFields, SessionFields
     from pscp.stream.stream import Ran
-    from pscp.transfer.job_terms import JobTerms
+    from pscp.transfer.copy_terms import JobTerms
     from pscp.transfer.path_list import PathList
 
 Progress = Callable[[Counters], object]
@@ -339,8 +339,8 @@ class Session:
                     logins.start_logins(options, is_push=is_push, is_small=is_small)
                 reporter.start(counters)
                 from pscp.transfer.copy import Run  # most of the program; ssh logs in meanwhile
-                from pscp.transfer.host_to_host import with_far_source
                 from pscp.transfer.negotiation import CopyRequest
+                from pscp.transfer.onward import with_far_source
 
                 if is_something:
                     logins.check_logins(options, is_push=is_push, is_small=is_small)

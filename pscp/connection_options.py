@@ -3,7 +3,7 @@
 All commands that connect take them, but for those that name others. What a row says is in
 copy_options.py.
 
-Not here: bounds that others need too (option_bounds.py), how values are read (values.py).
+Not here: bounds that others need too (option_rows.py), how values are read (values.py).
 Read next: options.py.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pscp import option_bounds as bounds
+from pscp import option_rows as bounds
 from pscp.errors import UsageError
 from pscp.locations import MAX_PORT
 from pscp.option_rows import ALL, COPYING, Flag, Group, argument, each_of, pattern, size, whole

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pscp import option_bounds as bounds
+from pscp import option_rows as bounds
 from pscp.option_rows import Flag, Group, argument, each_of, whole
 from pscp.values import MAX_SIZE_BYTES, parse_number, parse_seconds, parse_size
 

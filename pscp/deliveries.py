@@ -28,7 +28,7 @@ from pscp.counters import Counters
 from pscp.locations import Location, as_location
 from pscp.options import Options, with_fields
 from pscp.progress import Reporter, Result
-from pscp.transfer.job_terms import JobTerms
+from pscp.transfer.copy_terms import JobTerms
 from pscp.transfer.moves import Moves
 from pscp.transfer.shared_reads import Reader, SharedReads
 

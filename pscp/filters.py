@@ -6,7 +6,7 @@ below the root of the transfer, with a NUL behind that of a folder. All is bytes
 What rsync does where its manual is silent was read from its source (exclude.c, lib/wildmatch.c),
 and a test asks the real one.
 
-Not here: the files of --exclude-from (cli/filter_files.py), sizes and ages (transfer/selection.py).
+Not here: the files of --exclude-from (cli/arguments.py), sizes and ages (transfer/selection.py).
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Options of COMBINED decide what becomes of an entry, so each pair of them is ref
 something together, or does just what both do alone. A name is a field of Options, or
 `field=value` where only that value is meant.
 
-Not here: the bounds of one option (option_bounds.py), how they are checked (options.py), what
+Not here: the bounds of one option (option_rows.py), how they are checked (options.py), what
 becomes of an entry (transfer/).
 """
 

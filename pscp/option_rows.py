@@ -18,6 +18,8 @@ from typing import Any, NamedTuple
 
 from pscp.errors import UsageError
 from pscp.values import (
+    KIB,
+    MIB,
     check_argument,
     check_range,
     check_tuple,
@@ -29,6 +31,17 @@ Read = Callable[..., Any]  # what a text of the command line means; `what` is th
 
 COPYING = ("pscp",)
 ALL = ("pscp", "pscp-pipe", "pscp-verify", "pscp-zfs")
+MANIFEST_FORMATS = ("jsonl", "sha256sum", "bagit")
+PROGRESS_STYLES = ("auto", "bar", "plain", "json", "none")
+
+MAX_CONNECTIONS = 256  # each is an ssh process here and one or two at the far end
+MIN_CHUNK_BYTES = 256 * KIB  # where blocks are no smaller
+CHUNK_BYTES = 4 * MIB  # 2 to 4 MiB did best over wide-area paths; see docs/performance.md
+MAX_CHUNK_BYTES = 64 * MIB  # a pull over SFTP holds a chunk of each lane in memory until it matches
+MAX_LIMIT_KBIT_S = 10**9  # 1 Tbit/s: more is a slip of the finger
+TIMEOUT_S = 30  # ssh itself would wait for as long as the kernel sends SYNs: two minutes
+MAX_SECONDS = 365 * 24 * 3600  # more is a slip of the finger
+MAX_AGE_S = 1000 * MAX_SECONDS  # of a file
 
 
 class Flag(NamedTuple):

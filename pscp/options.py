@@ -15,8 +15,8 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from pscp import option_bounds as bounds
 from pscp import option_pairs
+from pscp import option_rows as bounds
 from pscp.connection_options import ConnectionOptions
 from pscp.copy_options import CopyOptions
 from pscp.errors import UsageError

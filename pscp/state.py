@@ -1,5 +1,6 @@
 """The state folder: small values kept from one run to the next, a file each, and locks; and a
-folder for sockets.
+folder for sockets. What a file holds is replaced in one step, also at a power loss: a reader finds
+all of one or other.
 
 A value that is lost or unreadable counts as none. Most values only save time; without its record
 (zfs/record.py), a replication prunes less. This module imports little, since the first value is
@@ -19,6 +20,7 @@ import re
 import stat
 import time
 import zlib
+from collections.abc import Iterator
 from typing import IO
 
 _RUN_FOLDER_MAX = 48  # characters: a socket takes 103 (macOS), and ssh adds 17 of its own
@@ -26,6 +28,29 @@ _RUN_FOLDER_MAX = 48  # characters: a socket takes 103 (macOS), and ssh adds 17 
 _LABEL_MAX = 64  # characters of a file's name, which may have 255 bytes
 
 NO_FOLDER = "one is made in $XDG_RUNTIME_DIR or /tmp, for the user alone"  # for control_folder()
+
+
+@contextlib.contextmanager
+def replacing(path: str) -> Iterator[IO[bytes]]:
+    """Yield a new file, which gets this name once the block has ended well. Raises OSError."""
+    folder = os.path.dirname(path)
+    new = os.path.join(folder, f".pscp-new-{os.urandom(6).hex()}")  # there may be no room for more
+    try:
+        with open(new, "xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.rename(new, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(new)
+        raise
+    with contextlib.suppress(OSError):  # a folder may not be read, or its filesystem not sync it
+        folder_fd = os.open(folder or ".", os.O_RDONLY)
+        try:
+            os.fsync(folder_fd)
+        finally:
+            os.close(folder_fd)
 
 
 def folder() -> str:

@@ -3,7 +3,7 @@
 A repair is a copy of just the paths that differ: of a large file only what is not the same is sent
 (endpoint/reuse.py), and nothing gets its final name whose SHA-256 is not the manifest's.
 
-Not here: how a manifest is made (manifests/making.py), read and compared (manifests/reading.py,
+Not here: how a manifest is made (manifests/making.py), read and compared (manifests/formats.py,
 manifests/comparing.py), the command line (cli/verify.py).
 Read next: manifests/comparing.py.
 """
@@ -26,11 +26,11 @@ from pscp.endpoint.paths import to_bytes
 from pscp.locations import Location, as_location, check_direction, parse_location
 from pscp.manifests import signing, trees
 from pscp.manifests.comparing import Difference, compare
-from pscp.manifests.reading import Manifest
+from pscp.manifests.formats import Manifest
 from pscp.option_rows import Group
 from pscp.options import Options, with_fields
 from pscp.progress import Counters, Reporter, Silent
-from pscp.transfer.job_terms import JobTerms
+from pscp.transfer.copy_terms import JobTerms
 
 if TYPE_CHECKING:
     from typing import Unpack

@@ -9,7 +9,7 @@ import threading
 from typing import Any
 
 # Loaded before a test replaces RemoteAgent, of which the agent of a direct lane is a subclass.
-import pscp.connect.direct_agent  # noqa: F401
+import pscp.connect.direct_sockets  # noqa: F401
 from pscp.connect.authenticator import Authenticator
 from pscp.connect.ssh_opener import DirectPath, Opener
 from pscp.errors import PscpError

@@ -44,15 +44,15 @@ LADDER = (
     ("progress", "signals"),
     ("processes", "options", "option_fields"),
     ("copy_options", "connection_options", "zfs_options"),
-    ("filters", "progress_words", "attributes", "option_bounds", "option_pairs", "option_rows"),
+    ("filters", "progress_words", "attributes", "option_pairs", "option_rows"),
     ("values",),
     ("locations",),
-    ("state", "replacing", "terminal_text", "counters", "stops"),
+    ("state", "terminal_text", "counters", "stops"),
     ("errors", "log"),
     ("endpoint",),
 )
 # Modules of cli/ that are a room of their own to the ladder: the options, which jobs.toml has too.
-WORDS = ("arguments", "filter_files", "habits", "zfs_arguments")
+WORDS = ("arguments", "zfs_arguments")
 LATER = {
     "agent": ("stream_server", "direct", "link"),  # what is sent when there is need of it
     "end": ("stream_server", "leftovers", "backup", "made_up", "linkdest"),

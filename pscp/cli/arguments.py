@@ -1,20 +1,26 @@
-"""Makes parsers of command lines from the tables of options.
+"""Makes parsers of command lines from the tables of options, and takes what users of scp and rsync
+type as it is meant where that is harmless, else explains it.
 
-Not here: the options (../copy_options.py, ../connection_options.py), letters of other programs
-(habits.py), values (../values.py), the command line (copy.py).
+Not here: the options (../copy_options.py, ../connection_options.py), values (../values.py), what a
+pattern means (../filters.py), the command line (copy.py), the habits' tables (docs/coming-from.md).
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import os
+import re
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, NoReturn
 
+from pscp import filters
 from pscp.connection_options import SENT, SHOWN, SSH
 from pscp.copy_options import COPIED, NO_COPY, THERE, VERIFIED, WHICH
+from pscp.endpoint.paths import to_text
 from pscp.errors import UsageError
-from pscp.option_rows import Group, Row, rows_of
+from pscp.filters import Filter
+from pscp.option_rows import PROGRESS_STYLES, Group, Row, rows_of
 from pscp.options import Options
 from pscp.values import no_such_option, parse_number
 
@@ -30,6 +36,143 @@ EPILOG = (
     "copied, 1 something was not, 2 wrong use, 3 no connection, 4 broken protocol, 130 and 143 "
     "ended by a signal."
 )
+Actions = Mapping[str, argparse.Action]  # of a parser, by option string
+
+_OTHER_NAMES = {"z": "C"}
+# What is so anyway: with -a hard links, ACLs and extended attributes are kept (-H -A -X); a file is
+# written whole (-W), what has come of one that is cut short is kept (--partial), and a copy between
+# two hosts goes through this machine (-3).
+_WITH_ARCHIVE = {"H": "hard links", "A": "ACLs", "X": "extended attributes"}
+_SAID_ANYWAY = {"3", "W", "--whole-file", "--partial", "--human-readable", "--protect-args"}
+_EXPLAINED = {
+    "-D": ("-D: pscp starts no server of its own here", "-S PROGRAM runs another ssh"),
+    "-O": ("-O: pscp does not speak scp's old protocol", "leave it out: it speaks SFTP if need be"),
+    "-e": ("-e: ssh is run by pscp", "give ssh's options to pscp: -P PORT, -i FILE, -o KEY=VALUE"),
+    "--rsh": ("--rsh: ssh is run by pscp", "give ssh's options to pscp: -P PORT, -i FILE"),
+    "--append": ("--append: pscp goes on with what was cut short by itself", "leave it out"),
+    "--inplace": (
+        "--inplace: pscp never changes a file under its name",
+        "leave it out: only what differs is sent, and where the file system shares blocks, written",
+    ),
+    "--info": ("--info: pscp shows its progress by itself", "--progress plain shows it in lines"),
+}  # fmt: skip
+_TEST = (
+    "-t beside -r, -p or -a sends made-up data and writes nothing; rsync's -t is -p here",
+    "-p or -a keeps times; --transfer-test is the test",
+)
+
+
+def understood(words: Sequence[str], actions: Actions) -> list[str]:
+    """Return the words of a pscp command line as the parser takes them. Raises UsageError."""
+    found, letters, left = list[str](), "", list(words)
+    while left:
+        word = left.pop(0)
+        if word in ("--", "-") or not word.startswith("-"):
+            found.append(word)
+            if word == "--":
+                found += left
+                break
+        elif word.startswith("--") or (word in actions and len(word) > 2):  # -vv
+            found += _long(word, left, actions)
+        else:
+            kept, flags = _short(word[1:], left, actions)
+            found += kept
+            letters += flags
+    if "t" in letters and set(letters) & set("rpa"):
+        raise UsageError(*_TEST)
+    if "A" in letters and "--direct" in words and "a" not in letters:  # ssh's, not rsync's
+        letters, found = letters.replace("A", ""), ["-o", "ForwardAgent=yes", *found]
+    for letter, what in _WITH_ARCHIVE.items():
+        if letter in letters and "a" not in letters and "--archive" not in words:
+            raise UsageError(f"-{letter}: {what} are kept with -a, and only then")
+    return ["-vv", *found] if letters.count("v") > 1 else found
+
+
+def _long(word: str, left: list[str], actions: Actions) -> list[str]:
+    name, equals, value = word.partition("=")
+    if name in _SAID_ANYWAY:
+        return []
+    if name == "--bwlimit":
+        return ["--limit", str(_kbit_s(value if equals else left.pop(0) if left else ""))]
+    if name in _EXPLAINED and name not in actions:
+        raise UsageError(*_EXPLAINED[name])
+    if name not in actions or equals or actions[name].nargs == 0:
+        return [word]
+    if name == "--progress" and left and _is_place(left[0]):
+        return []  # rsync's, which takes no value
+    return [word, left.pop(0)] if left else [word]
+
+
+def _short(letters: str, left: list[str], actions: Actions) -> tuple[list[str], str]:
+    """Return what a word of short options becomes, and its flags."""
+    flags = ""
+    for place, letter in enumerate(letters):
+        name, rest = f"-{_OTHER_NAMES.get(letter, letter)}", letters[place + 1 :]
+        if letter == "P" and not rest and left and _is_place(left[0]):
+            break  # rsync's --partial --progress; ours takes a port
+        if name not in actions and name in _EXPLAINED:
+            _explain(name, rest or (left[0] if left else ""))
+        if name in actions and actions[name].nargs != 0:
+            before, value = _as_words(flags), [rest] if rest else left[:1]
+            del left[: not rest]
+            return [*before, name, *value], flags
+        flags += name[1]
+    return _as_words(flags), flags
+
+
+def _as_words(flags: str) -> list[str]:
+    kept = "".join(each for each in flags if each not in _WITH_ARCHIVE and each not in _SAID_ANYWAY)
+    return [f"-{kept}"] if kept else []
+
+
+def _explain(name: str, value: str) -> NoReturn:
+    what, hint = _EXPLAINED[name]
+    if name == "-e" and (port := re.search(r"ssh .*-p *([0-9]+)", value)):
+        hint = f"the port is -P {port[1]} here; other options of ssh: -i FILE, -o KEY=VALUE"
+    raise UsageError(what, hint)
+
+
+def _is_place(word: str) -> bool:
+    if word in PROGRESS_STYLES:
+        return False
+    return word.startswith("-") or ":" in word or "/" in word or os.path.lexists(word)
+
+
+def _kbit_s(text: str) -> int:
+    """Return rsync's RATE in kbit/s: a number of KiB/s, or one with a unit."""
+    match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)([KMG]?)", text, re.IGNORECASE | re.ASCII)
+    if match is None:
+        raise UsageError(f"--bwlimit: {text!r} is not a rate", "-l 10M limits to 10 Mbit/s")
+    rate = float(match[1]) * 1024.0 ** " KMG".index(match[2].upper() or "K")
+    return max(1, round(rate * 8 / 1000))
+
+
+def with_files(given: Sequence[Filter], *, from0: bool, stdin_is_taken: bool) -> tuple[Filter, ...]:
+    """Return the filters, with the patterns of each file in its place.
+
+    Args:
+        given: ("exclude" | "include", pattern) and ("exclude-from" | "include-from", file).
+        from0: a NUL ends the files' lines, and nothing else does.
+        stdin_is_taken: something else is read from standard input.
+
+    Raises UsageError for a file that cannot be read.
+    """
+    if stdin_is_taken + sum(kind.endswith("-from") and text == "-" for kind, text in given) > 1:
+        raise UsageError("standard input is one file: only one option or source can be - for it")
+    return tuple(filters.expanded(given, lambda kind, file: _lines(kind, file, from0)))
+
+
+def _lines(kind: str, file: str, from0: bool) -> list[str]:
+    """Return the lines of a file but blank ones and comments, which -0 leaves comments as well."""
+    is_stdin = file == "-"
+    try:
+        with open(0 if is_stdin else file, "rb", closefd=not is_stdin) as stream:
+            content = stream.read()
+    except OSError as error:
+        name = "standard input" if is_stdin else file
+        raise UsageError(f"--{kind}: {name}: {error.strerror}") from None
+    found = content.split(b"\0") if from0 else re.split(rb"[\r\n]", content)
+    return [to_text(line) for line in found if line and line[:1] not in (b"#", b";")]
 
 
 class Parser(argparse.ArgumentParser):
@@ -86,7 +229,6 @@ class CopyParser(Parser):
     """The parser of pscp, which is typed by users of scp and rsync."""
 
     def understood(self, words: list[str]) -> list[str]:
-        from pscp.cli.habits import understood
 
         return understood(words, self._option_string_actions)
 

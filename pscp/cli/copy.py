@@ -113,7 +113,7 @@ def parse(argv: Sequence[str]) -> Command | FanOut | Piped | Measure | Clean | C
     values, texts = make_parser().read(argv, '; a path that starts with "-" goes after --')
     others = {name for name in NO_COPIES if values.pop(name, False)}
     if "filters" in values:
-        from pscp.cli.filter_files import with_files  # here: few copies have filters
+        from pscp.cli.arguments import with_files  # here: few copies have filters
 
         values["filters"] = with_files(
             values["filters"],

@@ -1,26 +1,237 @@
-"""--fan-out: one copy to several destinations, on the command line.
+"""--fan-out: one copy to several destinations, on the command line, and what is shown meanwhile:
+every destination with where its copy stands.
 
-Not here: how it is done (../deliveries.py), what is shown meanwhile (fan_display.py), one copy
-(copy.py).
+Not here: how it is done (../deliveries.py), one copy (copy.py) and its display (../display.py,
+../progress.py).
 """
 
 from __future__ import annotations
 
 import resource
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import asdict
+from typing import TYPE_CHECKING, Protocol
 
 from pscp import log
-from pscp.cli import fan_display
 from pscp.cli.closing import closing_line, table
 from pscp.cli.run_log import RunLog, run_log
+from pscp.counters import Counters
 from pscp.deliveries import Delivery, fan_out
+from pscp.display import RichBar
 from pscp.locations import Location
 from pscp.options import Options
-from pscp.progress import count, format_bytes, format_duration
+from pscp.progress import (
+    JsonLines,
+    Notes,
+    Outcome,
+    PlainLines,
+    Rate,
+    Result,
+    Silent,
+    count,
+    format_bytes,
+    format_duration,
+    what_became,
+)
+from pscp.progress_words import Piece, describe, fit
 from pscp.signals import raise_on_signals
-from pscp.terminal_text import is_terminal, write_line
+from pscp.terminal_text import is_progress_paused, is_terminal, printable, write_line
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+_BAR_COLUMNS = 12
+
+
+class Row:
+    """Where the copy to one destination stands. Its copy's threads set what the display reads."""
+
+    def __init__(self, place: Location) -> None:
+        self.place = place
+        self.counters: Counters | None = None  # None: it waits for its turn
+        self.end = ""  # how it ended
+        self._rate = Rate()
+
+    def describe(self, now_s: float) -> list[Piece]:
+        """Return where it stands. For the display's thread."""
+        if self.end:
+            return [Piece(0, self.end)]
+        if self.counters is None:
+            return [Piece(0, "waiting for its turn")]
+        now = self.counters.snapshot()
+        if not (now.lanes_alive or now.connections_lost or now.bytes_done or now.bytes_resumed):
+            return [Piece(0, "connecting")]
+        rate = self._rate.per_s(now_s, now.bytes_done)
+        first, second = describe(now, rate)
+        return first + second
+
+    @property
+    def share(self) -> float:
+        """How much of what is planned has landed, from 0 to 1."""
+        if self.counters is None or not self.counters.bytes_total:
+            return 0.0
+        there = self.counters.bytes_done + self.counters.bytes_resumed
+        return min(there / self.counters.bytes_total, 1.0)
+
+
+class Display(Protocol):
+    """Shows a fan-out. Any thread may call note_of() and the like."""
+
+    wants_files: bool
+
+    def start(self, counters: Counters) -> None: ...
+    def stop(self, result: Result | None = None) -> None: ...
+    def note(self, text: str) -> None: ...
+    def note_of(self, place: Location, text: str) -> None: ...
+    def line_of(self, place: Location, text: str) -> None: ...
+    def file_of(self, place: Location, path: str, became: str, digest: str) -> None: ...
+
+
+class Named(Notes):
+    """Notes and lines that name the destination they are about."""
+
+    def note_of(self, place: Location, text: str) -> None:
+        self.note(named(place, text))
+
+    def line_of(self, place: Location, text: str) -> None:
+        self.line(f"{place.text}: {text}")
+
+    def file_of(self, place: Location, path: str, became: str, digest: str) -> None:
+        self.line(f"{became:<9} {place.text}: {path}")
+
+
+class PlainRows(Named, PlainLines):
+    """A line a second for each destination that is under way."""
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        super().__init__()
+        self._rows = rows
+
+    def tick(self) -> None:
+        for row in self._rows:
+            if row.counters is not None and not row.end and not is_progress_paused():
+                words = ", ".join(piece.text for piece in row.describe(self._clock()))
+                write_line(self._err, f"{row.place.text}: {words}")
+
+
+class JsonRows(JsonLines):
+    """As JsonLines; every event has its destination."""
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        super().__init__()
+        self._rows = rows
+
+    def tick(self) -> None:
+        for row in self._rows:
+            if row.counters is not None:
+                now = row.counters.snapshot()
+                counted = now.as_dict()
+                elapsed_s = round(self._clock() - now.started_s, 3)
+                del counted["started_s"]
+                self.event_of(row.place.text, "progress", {"elapsed_s": elapsed_s, **counted})
+
+    def finish(self, result: Result | None) -> None:
+        self.tick()
+
+    def event_of(self, destination: str, event: str, values: dict[str, object]) -> None:
+        self._event(event, {"destination": destination, **values})
+
+    def end_of(self, destination: str, values: dict[str, object]) -> None:
+        self.event_of(destination, "end", values)
+
+    def note_of(self, place: Location, text: str) -> None:
+        self.event_of(place.text, "note", {"text": text})
+
+    def line_of(self, place: Location, text: str) -> None:
+        self.event_of(place.text, "line", {"text": text})
+
+    def file_of(self, place: Location, path: str, became: str, digest: str) -> None:
+        self.event_of(place.text, "file", {"path": path, "became": became, "digest": digest})
+
+
+class RichRows(Named, RichBar):
+    """A bar for each destination, as many as the terminal has room for."""
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        super().__init__()
+        self._rows = rows
+
+    def _render(self, now: Counters, console: Console) -> RenderableType:
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+        from rich.text import Text
+
+        width, height = console.size
+        table = Table.grid(expand=True, padding=(0, 1))
+        table.add_column(no_wrap=True, overflow="ellipsis", max_width=width // 3)
+        table.add_column(width=_BAR_COLUMNS)
+        table.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
+        rows = sorted(self._rows, key=lambda row: (bool(row.end), row.counters is None))
+        shown = rows if len(rows) < height else rows[: max(height - 2, 1)]
+        for row in shown:
+            words = fit(row.describe(self._clock()), width - width // 3 - _BAR_COLUMNS - 2)
+            name = Text(printable(row.place.text))
+            table.add_row(name, ProgressBar(1.0, row.share), Text(printable(words)))
+        if len(shown) < len(rows):
+            table.add_row(Text(f"and {len(rows) - len(shown)} more"), "", "")
+        return table
+
+
+class OfRow(Silent):
+    """The reporter of the copy to one destination."""
+
+    is_live = True
+
+    def __init__(self, row: Row, display: Display) -> None:
+        self._row, self._display = row, display
+        self.wants_files = display.wants_files
+
+    def start(self, counters: Counters) -> None:
+        self._row.counters = counters
+
+    def note(self, text: str) -> None:
+        self._display.note_of(self._row.place, text)
+
+    def line(self, text: str) -> None:
+        self._display.line_of(self._row.place, text)
+
+    def file(self, path: str, outcome: Outcome, digest: str, is_new: bool = True) -> None:
+        if self.wants_files:
+            self._display.file_of(self._row.place, path, what_became(outcome, is_new), digest)
+
+    def stop(self, result: Result | None = None) -> None:
+        if not self._row.end:
+            failed = "not everything was copied" if result is not None else "failed"
+            self._row.end = "done" if result is not None and result.ok else failed
+
+
+def make_display(options: Options, rows: Sequence[Row], *, is_terminal: bool) -> Display:
+    """Return what shows a fan-out to these destinations."""
+    display = _of_style(options, rows, is_terminal=is_terminal)
+    display.wants_files = options.itemize
+    return display
+
+
+def _of_style(options: Options, rows: Sequence[Row], *, is_terminal: bool) -> Display:
+    style = "none" if options.quiet else options.progress
+    if style == "json":
+        return JsonRows(rows)
+    if is_terminal and style in ("auto", "bar") and not options.dry_run:
+        return RichRows(rows)
+    is_plain = style in ("bar", "plain") and not options.dry_run
+    return PlainRows(rows) if is_plain else Named()
+
+
+def begin(display: Display) -> None:
+    """Start the display, which is the same for all copies."""
+    display.start(Counters(started_s=time.monotonic(), host="all"))
+
+
+def named(place: Location, text: str) -> str:
+    """Return a note with its destination, unless it names that host; a hint stays below it."""
+    return text if text.startswith(("  ", place.prefix)) else f"{place.text}: {text}"
 
 
 def run(
@@ -31,15 +242,15 @@ def run(
     words: Sequence[str],
 ) -> int:
     """Copy to all destinations; return the worst exit code."""
-    rows = [fan_display.Row(place) for place in destinations]
-    display = fan_display.make_display(options, rows, is_terminal=is_terminal(sys.stderr))
+    rows = [Row(place) for place in destinations]
+    display = make_display(options, rows, is_terminal=is_terminal(sys.stderr))
     by_name = {row.place.text: row for row in rows}
     with (
         raise_on_signals(),
         log.show_records(options.debug, display.note),
         run_log("pscp", words, options) as kept,
     ):
-        fan_display.begin(display)
+        begin(display)
         try:
             found = fan_out(
                 sources,
@@ -47,7 +258,7 @@ def run(
                 options=options,
                 max_hosts=max_hosts,
                 keep_digests=False,
-                reporter=lambda name: kept.of(fan_display.OfRow(by_name[name], display)),
+                reporter=lambda name: kept.of(OfRow(by_name[name], display)),
             )
         finally:
             display.stop(None)
@@ -56,9 +267,7 @@ def run(
     return max([*(each.exit_code for each in found), int(differs)])
 
 
-def conclude(
-    found: Sequence[Delivery], options: Options, display: fan_display.Display, log_: RunLog
-) -> None:
+def conclude(found: Sequence[Delivery], options: Options, display: Display, log_: RunLog) -> None:
     """Say of each destination what became of it and what it cost, and of all together."""
     is_told = not options.quiet and options.progress not in ("none", "json")
     for each in found:
@@ -69,7 +278,7 @@ def conclude(
         if options.stats and each.result is not None and not options.quiet:
             for text in table(each.result):
                 write_line(sys.stderr, text)
-        if isinstance(display, fan_display.JsonRows):
+        if isinstance(display, JsonRows):
             display.end_of(each.destination, ended(each))
     text = together(found)
     log_.write(text)

@@ -31,7 +31,7 @@ COPY_MODULES: tuple[str, ...] = (
     "moving", "listings", "owners", "chosen", "made_up", "onward",
 )  # fmt: skip
 # Sent where the agent is to take direct lanes.
-PLANE_MODULES = ("link", "gate", "tcp_socket", "congestion", "direct")
+PLANE_MODULES = ("link", "gate", "congestion", "direct")
 
 _PACKAGE = "pscp_agent"
 MARKER_BYTES = 16

@@ -1,7 +1,7 @@
 """The connections of a session to one host: those that are idle, and how a lane gets another one.
 
 Not here: what a program calls (api.py), when a lane connects again (transfer/worker.py), how a
-channel is opened (ssh_opener.py), agent or SFTP (greeter.py), logins that begin early and
+channel is opened (ssh_opener.py), agent or SFTP (first_login.py), logins that begin early and
 connections that come late (spare_logins.py).
 Read next: first_login.py.
 """
@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pscp import errors, stops
 from pscp.connect import host_cache
 from pscp.connect.control_master import SharedLogin
-from pscp.connect.first_login import FirstLogin
-from pscp.connect.greeter import RemoteKind
+from pscp.connect.first_login import FirstLogin, RemoteKind
 from pscp.connect.spare_logins import EarlyLogins, Latecomers
 from pscp.connect.ssh_opener import Opener, SshOpener
 from pscp.locations import Location
@@ -110,9 +109,9 @@ class Connections:
     def check(self, options: Options, is_push: bool) -> list[str]:
         """Refuse what cannot be, before anybody is contacted; return what -v says."""
         if options.plane == "tls":
-            from pscp.connect import plane_keys  # here: few copies need it
+            from pscp.connect import direct_sockets  # here: few copies need it
 
-            plane_keys.check()
+            direct_sockets.check()
         return self._opener.check(options, is_push)
 
     def has_bbr(self, options: Options) -> bool:

@@ -4,9 +4,9 @@ The first connection stays on SSH and carries no lane: its agent is asked to lis
 are to be opened. Where this end cannot reach it, it is asked to connect to this end. Where neither
 works the lanes are SSH's.
 
-Not here: the lanes' agents (direct_agent.py), the keys (plane_keys.py), how this end is connected
-(direct_sockets.py), who is let in (../endpoint/gate.py), the far end (../endpoint/direct.py).
-Read next: direct_agent.py.
+Not here: the lanes' agents, the keys, and how this end is connected (direct_sockets.py), who is let
+in (../endpoint/gate.py), the far end (../endpoint/direct.py).
+Read next: direct_sockets.py.
 """
 
 from __future__ import annotations
@@ -24,9 +24,8 @@ from pscp import errors
 from pscp.connect import direct_sockets
 from pscp.connect.agent_program import plane_modules
 from pscp.connect.bootstrap import RemoteAgent
-from pscp.connect.direct_agent import DirectAgent, PlainAgent
+from pscp.connect.direct_sockets import DirectAgent, Identity, Keys, PlainAgent
 from pscp.connect.direct_sockets import Refused as Refused
-from pscp.connect.plane_keys import Identity, Keys
 from pscp.connect.ssh_opener import DirectPath
 from pscp.endpoint import failures, gate, requests
 from pscp.locations import MAX_PORT

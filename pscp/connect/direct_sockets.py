@@ -1,21 +1,166 @@
-"""Sockets of the direct plane at this end: where the far end may be reached, and from where.
+"""A lane of the direct plane at this end: an agent over a TCP connection instead of SSH; where the
+far end may be reached and from where; with TLS the keys of the session, in memory only.
 
-Not here: when they are made (direct_plane.py), who lets whom in (../endpoint/gate.py).
+Not here: when a connection is made (direct_plane.py), its channel (../transports/direct.py), who
+lets whom in (../endpoint/gate.py).
+Read next: ../transports/direct.py.
 """
 
 from __future__ import annotations
 
+import importlib.util
+import os
+import select
 import socket
+import sys
 import threading
 from collections.abc import Callable
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from pscp import errors
+from pscp.connect.authenticator import Patience
 from pscp.connect.bootstrap import RemoteAgent
-from pscp.endpoint import gate, link
+from pscp.endpoint import gate, link, session, system, wire
+from pscp.errors import UsageError
 from pscp.options import Options
+from pscp.transports import Channel
+from pscp.transports.direct import PlainChannel
 
 _DIAL_S = 3.0  # a filtered port answers nothing
+_HANGUP = getattr(select, "POLLRDHUP", select.POLLHUP)
+# The ends' clocks may differ; a certificate counts only while its session asks for lanes.
+_YEARS = 2000, 2100
+
+
+def check() -> None:
+    """Raise UsageError if the package that makes keys is not installed."""
+    if importlib.util.find_spec("cryptography") is None:
+        raise UsageError(
+            "--plane tls: the Python package cryptography is not installed",
+            f"{sys.executable or 'python3'} -m pip install cryptography",
+        )
+
+
+class Identity(NamedTuple):
+    """One end's private key and certificate (PEM)."""
+
+    key: str
+    certificate: str
+
+    @property
+    def both(self) -> str:
+        return self.key + self.certificate
+
+
+def new_identity() -> Identity:
+    """Make a key, and a certificate that it has signed itself."""
+    import datetime  # here: this takes 0.1 s to load, while ssh logs in
+
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import NameOID
+
+    begin, end = (datetime.datetime(year, 1, 1) for year in _YEARS)
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "pscp")])
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(begin)
+        .not_valid_after(end)
+        .sign(key, hashes.SHA256())
+    )
+    pem = serialization.Encoding.PEM
+    private = key.private_bytes(
+        pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    return Identity(private.decode("ascii"), certificate.public_bytes(pem).decode("ascii"))
+
+
+class Keys:
+    """The keys of both ends, made by a thread while ssh logs in."""
+
+    def __init__(self) -> None:
+        """Raises UsageError if the package that makes them is not installed."""
+        check()
+        self._thread = threading.Thread(target=self._make, name="keys", daemon=True)
+        self._thread.start()
+
+    def _make(self) -> None:
+        self._here, self._there = new_identity(), new_identity()
+
+    def get(self) -> tuple[Identity, Identity]:
+        """Return the keys of this end and of the far one."""
+        self._thread.join()
+        return self._here, self._there
+
+
+class DirectAgent(RemoteAgent):
+    """An agent on the machine where SSH has started another one, of which everything is known."""
+
+    def __init__(
+        self, channel: Channel, plane: str, control: RemoteAgent, settle: Callable[[bool], None]
+    ) -> None:
+        """`settle` is called once: with True when a frame has come, with False if none ever does.
+
+        Something else than an agent may take connections in the place of the far end.
+        """
+        self.plane, self._control = plane, control
+        self._settle: Callable[[bool], None] | None = settle
+        super().__init__(channel)
+        self.verify = control.verify
+
+    def receive(self) -> wire.Frame | None:
+        try:
+            frame = super().receive()
+        except errors.PscpError:
+            self._settled(False)
+            raise
+        if self._settle is not None:
+            self._settled(frame is not None)
+        return frame
+
+    def _settled(self, is_working: bool) -> None:
+        settle, self._settle = self._settle, None
+        if settle is not None:
+            settle(is_working)
+
+    def _greet(self, marker: bytes, patience: Patience) -> None:
+        control = self._control
+        self.hello, self.hashes, self.rtt_s = control.hello, control.hashes, control.rtt_s
+        self.session.advance(session.HELLO)
+
+
+class PlainAgent(DirectAgent):
+    """One whose channel is a socket."""
+
+    def __init__(
+        self, channel: PlainChannel, control: RemoteAgent, settle: Callable[[bool], None]
+    ) -> None:
+        self._link = channel.link
+        super().__init__(channel, "plain", control, settle)
+
+    def _read(self, spaces: list[memoryview]) -> int:
+        self._wait()
+        try:
+            return os.readv(self.channel.read_fd, spaces)
+        except OSError as error:  # a reset, or the kernel has given the connection up
+            raise errors.ConnectionLost(f"a direct lane: {error.strerror}") from None
+
+    def _write(self, header: bytes, payload: system.Payload) -> None:
+        try:
+            self._link.send(header, payload)
+        except OSError as error:
+            raise errors.ConnectionLost(f"a direct lane: {error.strerror}") from None
+
+    def is_closed(self) -> bool:
+        waiting = select.poll()
+        waiting.register(self.channel.read_fd, _HANGUP)
+        return bool(waiting.poll(0))
 
 
 class Refused(Exception):

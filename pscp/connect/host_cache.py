@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from pscp import state
 from pscp.locations import Location
-from pscp.option_bounds import MAX_CONNECTIONS
+from pscp.option_rows import MAX_CONNECTIONS
 from pscp.options import Options
 from pscp.transports import transport_of
 

@@ -1,7 +1,8 @@
-"""What a channel's program and its agent write to standard error: kept, shown to people, logged.
+"""What a channel's program and its agent write to standard error: kept, shown to people, logged;
+and which host a message is about, where a copy has two far ends.
 
-Not here: when it is read (bootstrap.py), what ssh's messages mean (../transports/openssh.py),
-which of two hosts they are about (host_names.py).
+Not here: when it is read (bootstrap.py), what ssh's messages mean (../transports/openssh.py), the
+errors (../errors.py).
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import os
 import re
 from collections.abc import Callable
 
+from pscp.errors import ConnectError, ProtocolError, PscpError
+from pscp.locations import Location
 from pscp.log import Log
 from pscp.transports import Channel
 from pscp.transports.openssh import lines_of
@@ -27,6 +30,24 @@ _DEBUG_LINE = re.compile(  # of ssh -v; of asyncssh and paramiko
     rb"debug\d: |DEBUG:|OpenSSH_\S+ |Authenticated to .* using |Transferred: sent |Bytes per second"
 )
 _CIPHER = re.compile(rb"debug1: kex: client->server cipher: ([\w@.-]+)")
+
+
+def about(host: Location, text: str) -> str:
+    """Return the text with the host's name before it, unless it has that already."""
+    name = re.escape(str(host.host))
+    return text if re.search(rf"(?<![\w.-]){name}(?![\w.-])", text) else f"{host.login}: {text}"
+
+
+def named(host: Location, error: PscpError) -> PscpError:
+    """Return the error, which names the host from now on if it is about a connection."""
+    if isinstance(error, ConnectError | ProtocolError):
+        error.args = (about(host, error.message), *error.args[1:])
+    return error
+
+
+def noting(host: Location, note: Callable[[str], None]) -> Callable[[str], None]:
+    """Return a function that notes what is about the host."""
+    return lambda text: note(about(host, text))
 
 
 class Messages:

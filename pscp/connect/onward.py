@@ -25,7 +25,7 @@ from pscp.connect.ssh_opener import DirectPath, Opener
 from pscp.endpoint import failures, onward, requests, system, wire
 from pscp.locations import Location
 from pscp.log import Log
-from pscp.option_bounds import TIMEOUT_S
+from pscp.option_rows import TIMEOUT_S
 from pscp.options import Options
 from pscp.transports import Channel, Control, SshSetup
 from pscp.transports.openssh import error_of

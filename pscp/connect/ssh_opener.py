@@ -1,7 +1,8 @@
 """Opens channels to one host: the process of each, its socket for further channels, its number.
 
 Not here: how ssh is set up (ssh_setup.py), when a channel is opened (connections.py), what answers
-at its other end (greeter.py), channels of a connection that the user's program made (external.py).
+at its other end (first_login.py), channels of a connection that the user's program made
+(external.py).
 Read next: authenticator.py.
 """
 

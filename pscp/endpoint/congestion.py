@@ -1,21 +1,22 @@
-"""Whether lanes are to send with BBR, decided from what their sockets say (docs/tuning.md).
+"""Whether lanes are to send with BBR, decided from what their sockets say (docs/tuning.md). Only
+Linux says how the sending of a connected TCP socket goes.
 
 A Choice knows no clock and no socket. It is shown all lanes' sockets again and again, and says in a
 sentence when it has changed its mind. On a push this end has one for all its lanes; on a pull over
 the direct plane each lane's process at the far end has its own.
 
-Not here: what a socket says (tcp_socket.py), how this end reaches those of its lanes
-(../transfer/lane_sockets.py), how many lanes there are (../transfer/autotune.py).
+Not here: how this end reaches the sockets of its lanes (../transfer/autoscaler.py), options that
+are set before a socket connects (link.py).
 """
 
+import _socket as socket  # socket.py would take 9 ms more to load
 import math
+import struct
 import sys
 import threading
 import time
 from collections import deque
-from typing import Deque, Mapping, Optional, Tuple
-
-from .tcp_socket import LiveSocket, Sending
+from typing import Deque, Mapping, NamedTuple, Optional, Tuple
 
 LOOK_S = 0.25  # between two looks at how the sending goes
 NEAR_S = 0.01  # a path with a round trip up to this gains nothing
@@ -34,6 +35,61 @@ _LOGIN_BYTES = 100_000  # more than a login and the agent send
 _SENDER_BYTES = 1_000_000  # fewer were only answers: the other end sends
 _BURST_S = 0.5  # after the first loss: until then a lane has more under way than it will keep
 _PAUSE_S = 1.0  # until it is tried again, doubled each time
+_INFO_BYTES = 160
+# Of struct tcp_info (linux/tcp.h): rtt in microseconds, segments sent again, bytes acknowledged,
+# the least rtt.
+_RTT_AT, _RESENT_AT, _ACKED_AT, _MIN_RTT_AT = 68, 100, 120, 148
+
+
+class Sending(NamedTuple):
+    """How the sending over a connection goes."""
+
+    acked_bytes: int  # since it was made
+    resent: int  # segments, likewise
+    rtt_s: float  # lately, with what waits in queues
+    min_rtt_s: float
+
+
+class LiveSocket:
+    """A connected TCP socket of Linux, or a duplicate of one."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+
+    def sending(self) -> Optional[Sending]:
+        """Return how the sending goes; None where the kernel does not say."""
+        try:
+            info = self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
+        except OSError:
+            return None
+        if len(info) < _INFO_BYTES:
+            return None
+        [acked_bytes] = struct.unpack_from("Q", info, _ACKED_AT)
+        rtt_us, resent, least_us = (
+            struct.unpack_from("I", info, at)[0] for at in (_RTT_AT, _RESENT_AT, _MIN_RTT_AT)
+        )
+        return Sending(acked_bytes, resent, rtt_us / 1e6, least_us / 1e6)
+
+    def congestion(self) -> str:
+        """Return the congestion control of the connection; "" where that is not known."""
+        try:
+            name = self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
+        except OSError:
+            return ""
+        return name.rstrip(b"\0").decode("ascii", "replace")
+
+    def set_congestion(self, name: str) -> bool:
+        """Change the congestion control. Return False where the kernel refuses."""
+        try:
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name.encode())
+        except OSError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Close the duplicate; the connection is the process's own."""
+        self._socket.close()
+
 
 _Lanes = Mapping[object, Sending]  # by what stands for the lane's connection
 

@@ -16,7 +16,7 @@ import sys
 import traceback
 from typing import Callable, List, Tuple
 
-from . import congestion, failures, gate, link, requests, tcp_socket, wire
+from . import congestion, failures, gate, link, requests, wire
 
 Serve = Callable[[link.Link], None]  # serves a lane until it ends
 _DIAL_S = 10.0
@@ -105,7 +105,7 @@ class Lanes:
     def _begin(self, sock: socket.socket, is_server: bool) -> None:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a stream's command is waited for
         if not self._request.congestion:
-            congestion.follow(tcp_socket.LiveSocket(sock))
+            congestion.follow(congestion.LiveSocket(sock))
         if self._request.plane != "tls":
             self._serve(link.PlainLink(sock))
             return

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
-from pscp.cli.filter_files import with_files
+from pscp.cli.arguments import with_files
 from pscp.errors import UsageError
 from pscp.jobs import schema
 from pscp.jobs.job import Chosen, Job

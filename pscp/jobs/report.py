@@ -3,8 +3,8 @@
 JSON has every field of JobRun and DestinationRun (docs/reports.md), and names as they are. In text
 and HTML what could act on a terminal or a browser is spelled out.
 
-Not here: all runs so far (status.py, page.py), numbers for a monitor (metrics.py), who
-gets it (telling.py), how a file is replaced in one step (../replacing.py).
+Not here: all runs so far (status.py, page.py), numbers for a monitor (telling.py), who
+gets it (telling.py), how a file is replaced in one step (../state.py).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from pscp.jobs.outcome import DestinationRun, JobRun, Outcome, exit_code
 from pscp.progress import Failure, count, format_bytes, format_duration
-from pscp.replacing import replacing
+from pscp.state import replacing
 from pscp.terminal_text import printable
 
 if TYPE_CHECKING:

@@ -38,7 +38,7 @@ from pscp.cli import arguments, zfs_arguments
 from pscp.errors import UsageError
 from pscp.jobs.job import IF_RUNNING, Span
 from pscp.locations import check_path, parse_location
-from pscp.option_bounds import MAX_AGE_S, MAX_CONNECTIONS, MAX_LIMIT_KBIT_S
+from pscp.option_rows import MAX_AGE_S, MAX_CONNECTIONS, MAX_LIMIT_KBIT_S
 from pscp.options import CHOICES, Options
 from pscp.values import parse_kbit_s, parse_seconds
 from pscp.zfs.settings import Settings

@@ -1,7 +1,7 @@
 """The sources of a job: paths, patterns, HOST:PATHs, and lists from a file or a command.
 
-Not here: which of their files are left for later (../transfer/settled.py), what a far end makes of
-a pattern.
+Not here: which of their files are left for later (../transfer/selection.py), what a far end makes
+of a pattern.
 """
 
 from __future__ import annotations

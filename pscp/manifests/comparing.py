@@ -12,9 +12,8 @@ from typing import Literal
 
 from pscp.endpoint.alike import is_same_time
 from pscp.endpoint.files import Extent
-from pscp.manifests.formats import Record
+from pscp.manifests.formats import Manifest, Record
 from pscp.manifests.hashing import Hashing, is_file
-from pscp.manifests.reading import Manifest
 from pscp.manifests.trees import Tree
 from pscp.progress import Counters, format_bytes
 from pscp.transfer.decide import There

@@ -29,7 +29,7 @@ from pscp.manifests.trees import opened
 from pscp.options import Options
 from pscp.progress import Counters, Reporter, Result
 from pscp.progress import Failure as Reported
-from pscp.replacing import replacing
+from pscp.state import replacing
 from pscp.transfer.decide import There
 from pscp.transfer.plan import Failure, cut
 from pscp.transfer.spool import Spool

@@ -1,6 +1,6 @@
 """Signatures of manifests, made and verified by ssh-keygen -Y (OpenSSH 8.2 or later).
 
-Not here: what is signed (making.py), who reads a manifest (reading.py).
+Not here: what is signed (making.py), who reads a manifest (formats.py).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import IO
 
 from pscp.errors import BadManifest, CopyError, UsageError
-from pscp.replacing import replacing
+from pscp.state import replacing
 
 NAMESPACE = "pscp-manifest"  # so that no signature for something else passes for one of these
 _PATIENCE_S = 600.0  # a person types a passphrase, or touches a key

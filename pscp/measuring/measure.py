@@ -5,7 +5,7 @@ rates. Each point is a Trial of about two seconds each way; only the second half
 are over and TCP has gathered speed.
 
 Not here: what follows from the figures (advice.py), their tables (cli/measure_report.py), one trial
-(trial.py), connections (opener.py).
+(trial.py), connections (trial.py).
 Read next: advice.py.
 """
 
@@ -26,8 +26,7 @@ from pscp.endpoint import requests, system
 from pscp.locations import Location
 from pscp.measuring import advice
 from pscp.measuring.advice import Kernel, Measurement, Moved, Point
-from pscp.measuring.opener import CipherOpener
-from pscp.measuring.trial import Trial
+from pscp.measuring.trial import CipherOpener, Trial
 from pscp.options import Options
 from pscp.transfer.beginnings import choose_hash
 

@@ -4,8 +4,11 @@
 host; either way in folders of its own, which it removes. `python -m pscp.selftest.main --demo` is
 the demonstration that scripts/run shows.
 
-Not here: the server (servers.py), the files and their comparison (trees.py), and the tests of
-the project, which check far more (tests/). Read next: trees.py, servers.py.
+The sizes of its files lie around those where the copy does something else: nothing, a block, a
+chunk. The names are those that a shell, a terminal, an option parser or a decoder trips over.
+
+Not here: the server (servers.py), and the tests of the project, which check far more, links, modes
+and times among it (tests/). Read next: servers.py.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import argparse
 import contextlib
 import dataclasses
 import os
+import random
 import secrets
 import shutil
 import subprocess
@@ -36,10 +40,10 @@ from pscp.errors import (
     UsageError,
 )
 from pscp.locations import Location, parse_location
+from pscp.option_rows import CHUNK_BYTES
 from pscp.options import Options
 from pscp.progress import count, format_bytes, format_duration
 from pscp.selftest.servers import PrivateServer, start_private_server
-from pscp.selftest.trees import differences, make_awkward_files
 from pscp.signals import last_act, raise_on_signals
 from pscp.terminal_text import print_line, write_line, write_text
 from pscp.values import no_such_option
@@ -50,6 +54,71 @@ SSH_S = 60.0  # for a mkdir or rm at HOST, with a password to be typed
 DEMO_CONNECTIONS = 4
 DEMO_FILE_BYTES = 256 * MIB
 DEMO_TREE_FILES = 200
+_MIB = 1024 * 1024
+SPARSE_BYTES = 24 * _MIB
+NAMES = (
+    b"a space",
+    b" at both ends ",
+    b"two\nlines",
+    b"'single' \"double\" `back`",
+    b"$HOME; exit 1 & true | cat > x",
+    b"-x",
+    b"--help",
+    b"a:b",
+    b"glob [a-z]*?{1,2}",
+    b"~",
+    b".hidden",
+    b"back\\slash",
+    "\u00fcn\u00efc\u00f6d\u00e9 \u2603".encode(),
+    b"not UTF-8 \xff\xfe\x80",
+    b"\x1b[31m",
+    b"n" * 255,
+)
+
+
+def make_awkward_files(folder: Path) -> Iterator[str]:
+    """Fill `folder`; yield a line for each name that this file system does not take."""
+    block, chunk = Options().block_bytes, CHUNK_BYTES
+    made_up = random.Random(folder.name)  # noqa: S311 - the same bytes each time
+    (folder / "folder" / "in a folder").mkdir(parents=True)
+    (folder / "empty folder").mkdir()
+    for size in (0, 1, block - 1, block, block + 1, chunk - 1, chunk, chunk + 1, 3 * chunk + 4321):
+        (folder / f"{size} bytes").write_bytes(made_up.randbytes(size))
+    with open(folder / "sparse", "wb") as sparse:
+        for offset in (chunk + 1, SPARSE_BYTES // 2):
+            sparse.seek(offset)
+            sparse.write(made_up.randbytes(block))
+        sparse.truncate(SPARSE_BYTES)
+    for parent in (folder, folder / "folder" / "in a folder"):
+        for name in NAMES:
+            try:
+                (parent / os.fsdecode(name)).write_bytes(name)
+            except OSError as error:
+                yield f"left out: {os.fsdecode(name)}: {error.strerror}"
+
+
+def differences(left: bytes, right: bytes) -> list[str]:
+    """Return what is not the same in two trees of files and folders, a line each."""
+    if os.path.isdir(left) and os.path.isdir(right):
+        names = {*os.listdir(left), *os.listdir(right)}
+        pairs = ((os.path.join(left, name), os.path.join(right, name)) for name in sorted(names))
+        return [line for pair in pairs for line in differences(*pair)]
+    shown = os.fsdecode(right)
+    if not os.path.lexists(right):
+        return [f"{shown}: missing"]
+    if not os.path.lexists(left):
+        return [f"{shown}: not in the source"]
+    if os.path.isfile(left) and os.path.isfile(right):
+        return [] if same_bytes(left, right) else [f"{shown}: its content differs"]
+    return [f"{shown}: not the same kind of file"]
+
+
+def same_bytes(left: bytes, right: bytes) -> bool:
+    with open(left, "rb") as a, open(right, "rb") as b:
+        while block := a.read(_MIB):
+            if block != b.read(_MIB):
+                return False
+        return not b.read(1)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -4,7 +4,7 @@ push the choice decides which congestion control they use.
 How busy this machine's processors are, and with what, comes from proc(5).
 
 Not here: the decisions (autotune.py, ../endpoint/congestion.py), opening and parking lanes
-(lane_pool.py).
+(lane_pool.py), how a process lends its socket (../transports/socket_options.py).
 """
 
 from __future__ import annotations
@@ -19,18 +19,59 @@ from typing import TYPE_CHECKING
 from pscp.connect.first_login import idle_s
 from pscp.connect.host_cache import Known
 from pscp.endpoint import system
+from pscp.endpoint.congestion import LiveSocket, Sending
 from pscp.transfer.autotune import Seen, Tuner, usual_lanes
 from pscp.transfer.copy_terms import PoolTerms
+from pscp.transports import Channel, socket_options
 
 if TYPE_CHECKING:
     from pscp.endpoint.congestion import Choice
-    from pscp.transfer.lane_sockets import LaneSockets
     from pscp.transports import Channel
 
 _LOOK_S = 0.25  # between two looks at how the copy goes
 
 # Gets how many lanes there are to be, and whether they need a larger window than a channel has.
 Resize = Callable[[int, bool], None]
+_ATTEMPTS = 40  # looks until a process that lends no socket is asked no more: it logs in meanwhile
+
+
+class LaneSockets:
+    """The sockets that are lent now. For one thread."""
+
+    def __init__(self) -> None:
+        # By the process that encrypts, which may have several channels; without one by the channel.
+        self._lent: dict[object, tuple[LiveSocket, str]] = {}  # with the control it came with
+        self._attempts: dict[object, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._lent)
+
+    def update(self, channels: Iterable[Channel], congestion: str) -> None:
+        """Borrow the sockets of these channels, and give back others.
+
+        Each gets this congestion control; "" stands for the one it came with.
+        """
+        current: dict[object, Channel] = {each.pid or each: each for each in channels}
+        for key in self._lent.keys() - current.keys():
+            self._lent.pop(key)[0].close()
+        for key in current.keys() - self._lent.keys():
+            self._attempts[key] = attempts = self._attempts.get(key, 0) + 1
+            found = socket_options.of_channel(current[key]) if attempts < _ATTEMPTS else None
+            if found is not None:
+                self._lent[key] = found, found.congestion()
+        for found, own in self._lent.values():
+            wanted = congestion or own
+            if wanted and found.congestion() != wanted:
+                found.set_congestion(wanted)
+
+    def sendings(self) -> dict[object, Sending]:
+        """Return how the sending of each goes."""
+        seen = ((key, found.sending()) for key, (found, _) in self._lent.items())
+        return {key: sending for key, sending in seen if sending is not None}
+
+    def close(self) -> None:
+        """Give all of them back."""
+        self.update((), "")
 
 
 class Autoscaler:
@@ -92,8 +133,6 @@ class Autoscaler:
         tuner, choice = self._tuner, self._choice
         sockets = None
         if choice is not None:
-            from pscp.transfer.lane_sockets import LaneSockets
-
             sockets = LaneSockets()
         try:
             while not self._ended.wait(_LOOK_S):

@@ -20,11 +20,11 @@ from pscp import errors, state, stops
 from pscp.connect import host_cache
 from pscp.connect.bootstrap import RemoteAgent
 from pscp.connect.connections import Connections
-from pscp.connect.host_names import named, noting
+from pscp.connect.messages import named, noting
 from pscp.endpoint import hashes, placing, requests, source
 from pscp.locations import Location
 from pscp.log import Log
-from pscp.option_bounds import CHUNK_BYTES, MIN_CHUNK_BYTES
+from pscp.option_rows import CHUNK_BYTES, MIN_CHUNK_BYTES
 from pscp.options import Options
 from pscp.progress import Counters, Result, count
 from pscp.transfer.autotune import LOGIN_TRIPS, LOSSY_S, Path, usual_lanes
@@ -34,10 +34,9 @@ from pscp.transfer.copy_terms import CopyTerms, PoolTerms
 from pscp.transfer.decide import may_check_folders
 from pscp.transfer.failure_lines import FilePlaces
 from pscp.transfer.journal import Journal, token_of
-from pscp.transfer.lane_context import LaneContext
+from pscp.transfer.lane_context import LaneContext, RateLimiter
 from pscp.transfer.lane_pool import LanePool
 from pscp.transfer.negotiation import Agreement, CopyRequest, Negotiation, replace_dead
-from pscp.transfer.rate_limiter import RateLimiter
 from pscp.transfer.relative import folders_above
 from pscp.transfer.shared_reads import reader_here
 from pscp.transfer.work_queue import WorkQueue
@@ -415,9 +414,9 @@ def path_rtt_s(far: RemoteAgent) -> float:
     rtt_s = far.rtt_s
     if not _SHORT_S < rtt_s < math.inf:
         return rtt_s
-    from pscp.transports import live_socket  # here: near paths do not need it
+    from pscp.transports import socket_options  # here: near paths do not need it
 
-    lent = live_socket.borrow(far.channel.pid)
+    lent = socket_options.borrow(far.channel.pid)
     if lent is None:
         return rtt_s
     sending = lent.sending()

@@ -34,7 +34,7 @@ class Ending:
 
     def __init__(self, terms: CopyTerms, results: Results) -> None:
         self._terms, self._queue, self._results = terms, terms.queue, results
-        # Filled by later writes (later_writes.py).
+        # Filled by later writes (work_queue.py).
         self.links = Spool()  # with the path at the source
         self.folders = Spool()
         self.swept = Spool()  # folders, in which lanes that died may have left parts

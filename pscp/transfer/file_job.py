@@ -3,7 +3,7 @@
 The queue tells a FileJob what became of its chunks, one after the other (WorkQueue.settle()). It
 ends in exactly one of Results.file_done() and Results.failed().
 
-Not here: small files (small_files.py), the decision that a file is copied at all (resume.py), the
+Not here: small files (coordinator.py), the decision that a file is copied at all (resume.py), the
 shape of answers (answers.py).
 Read next: lane.py.
 """

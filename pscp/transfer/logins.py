@@ -9,7 +9,7 @@ import math
 import threading
 import time
 
-from pscp.option_bounds import CHUNK_BYTES
+from pscp.option_rows import CHUNK_BYTES
 from pscp.transfer.autotune import is_worth_a_login
 from pscp.transfer.copy_terms import PoolTerms
 from pscp.transfer.lane_share import STEADY_S

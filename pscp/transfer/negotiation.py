@@ -28,7 +28,7 @@ from pscp.options import Options
 from pscp.progress import Counters, Reporter
 from pscp.progress import Failure as Reported
 from pscp.transfer import answers, relative
-from pscp.transfer.job_terms import NO_TERMS, JobTerms
+from pscp.transfer.copy_terms import NO_TERMS, JobTerms
 from pscp.transfer.journal import Journal
 from pscp.transfer.path_list import PathList
 from pscp.transfer.plan import as_pattern, expected_top, last_name

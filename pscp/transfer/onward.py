@@ -1,4 +1,5 @@
-"""The near end of a lane whose data goes from the source's host to the sink's (--direct).
+"""The near end of a lane whose data goes from the source's host to the sink's (--direct), and the
+connections of a copy from host to host, for as long as it takes.
 
 The agent of the source's host is asked for each chunk and pack. It sends them to the sink's agent,
 and tells here the digests and what could not be read.
@@ -9,7 +10,9 @@ Not here: a lane whose data passes through here (relay.py), the way to the sink'
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator
 
 from pscp.connect.bootstrap import RemoteAgent
 from pscp.connect.connections import Connections
@@ -20,8 +23,34 @@ from pscp.endpoint.source import listed
 from pscp.errors import CopyError, ProtocolError
 from pscp.locations import Location
 from pscp.transfer.lane_context import Lost
+from pscp.transfer.negotiation import CopyRequest
 from pscp.transfer.relay import FarSource, RelayEnd
 from pscp.transports import Channel
+
+
+@contextlib.contextmanager
+def with_far_source(request: CopyRequest) -> Iterator[CopyRequest]:
+    """Yield the request with the connections to the source's host, if neither end is here."""
+    source, sink = request.froms[0], request.to
+    if not (source.is_remote and sink.is_remote):
+        yield request
+        return
+    # RELOCATE  # here: few copies need it
+
+    far_source: FarSource
+    if request.options.direct:
+        far_source = direct = DirectSource(request.connections, request.options)
+        request = dataclasses.replace(request, connections=direct.onward(source, sink))
+    else:
+        far_source = FarSource(Connections(source), request.options)
+    is_cut = True
+    try:
+        yield dataclasses.replace(request, far_source=far_source)
+        is_cut = False
+    finally:
+        if request.options.direct:
+            request.connections.close(is_cut=is_cut)
+        far_source.close(is_cut=is_cut)
 
 
 class DirectSource(FarSource):

@@ -4,7 +4,7 @@ A copy from host to host goes through this machine. Each lane then has an agent 
 the sink's it pushes as always, and the source's takes the place of the source here. What that sends
 is passed on as it comes; the sink compares the digests that the source has computed.
 
-Not here: a copy's connections to both hosts (host_to_host.py), a lane whose data goes straight to
+Not here: a copy's connections to both hosts (onward.py), a lane whose data goes straight to
 the sink's host (onward.py), the lane (lane.py), a source that is at this end (endpoint/source.py).
 """
 
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pscp.connect.bootstrap import RemoteAgent
 from pscp.connect.connections import Connections, Wanted
-from pscp.connect.host_names import named, noting
+from pscp.connect.messages import named, noting
 from pscp.endpoint import entries, failures, requests, session, tree, wire
 from pscp.endpoint.end import Reply, not_here
 from pscp.endpoint.source import Row, Source, listed

@@ -3,13 +3,14 @@
 The queue takes its one lock in its own methods, and nobody else can take it. What must happen
 between two changes of the queue is handed to it as a function: the outcome of a piece (settle()),
 a step of the copy's bookkeeping (run_alone()), a question (wait_until()), iterators and the
-reserve. Such a function may add, wake and stop; it calls no end and sends nothing, and its writes
-are done once the lock is released (later_writes.py).
+reserve. Such a function may add, wake and stop; it calls no end and sends nothing. What it writes
+may take long (a journal on a slow server, a full pipe behind a dry run): LaterWrites does that in
+its order once the lock is released.
 
 Lanes wait on one condition, the walk on another, and all others on a third, since a wake-up can
 cost more than a small file does.
 
-Not here: what waits (backlog.py), what lanes have taken (in_flight.py), what the work means
+Not here: what waits and what lanes have taken (in_flight.py), what the work means
 (coordinator.py), how it travels (lane.py), the rate limit (lane_context.py).
 """
 
@@ -18,13 +19,12 @@ from __future__ import annotations
 import math
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from pscp.transfer.backlog import Backlog
-from pscp.transfer.in_flight import InFlight, Revocation
+from pscp.transfer.in_flight import Backlog, InFlight, Revocation
 from pscp.transfer.lane_share import LaneShare
-from pscp.transfer.later_writes import LaterWrites
 from pscp.transfer.plan import Work
 
 _WAITING_MAX = 32  # pieces, or files not begun; the walk waits while there are so many
@@ -33,6 +33,48 @@ SIGNAL_S = 1.0  # a wait's length: Python handles a signal that came just before
 _Question = Callable[[], bool]
 _A = TypeVar("_A")
 _T = TypeVar("_T")
+_WAITING_MOST = 1000  # writes; with more the walk, which causes them, waits until all are done
+
+
+class LaterWrites:
+    """Writes that wait to be done one after the other, by any thread that has added some."""
+
+    def __init__(self, failed: Callable[[Exception], None]) -> None:
+        """`failed` gets what a write raises; the writes after it are done all the same."""
+        self._failed = failed
+        self._waiting: deque[Callable[[], object]] = deque()
+        self._turn = threading.Lock()  # held by the thread that writes
+
+    def add(self, write: Callable[[], object]) -> None:
+        """Add a write behind all that were added before. Never waits."""
+        self._waiting.append(write)
+
+    def start(self) -> None:
+        """Do what waits, unless another thread writes: then that one does it."""
+        # Looks again after each turn: others left to it what they added in its last moment.
+        while self._waiting and self._turn.acquire(blocking=False):
+            try:
+                self._write()
+            finally:
+                self._turn.release()
+
+    def finish(self) -> None:
+        """Do what waits. All that was added before this call is done when it returns."""
+        with self._turn:
+            self._write()
+
+    def keep_short(self) -> None:
+        """Do what waits, if that has become too much. For a thread that adds much."""
+        if len(self._waiting) >= _WAITING_MOST:
+            self.finish()
+
+    def _write(self) -> None:
+        while self._waiting:
+            write = self._waiting.popleft()
+            try:
+                write()
+            except Exception as error:
+                self._failed(error)
 
 
 class WorkQueue:

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 
 from pscp.errors import UsageError
 from pscp.locations import parse_location
-from pscp.option_bounds import TIMEOUT_S
+from pscp.option_rows import TIMEOUT_S
 from pscp.transports import askpass, fdpass
 from pscp.transports.known_hosts import Known, known
 from pscp.transports.openssh import WRONG_STATUS

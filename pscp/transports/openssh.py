@@ -21,7 +21,7 @@ from pscp import errors
 from pscp.endpoint import system
 from pscp.locations import Location
 from pscp.log import Log
-from pscp.option_bounds import TIMEOUT_S
+from pscp.option_rows import TIMEOUT_S
 from pscp.options import Options
 from pscp.transports import socket_options
 from pscp.transports.control_sockets import Control

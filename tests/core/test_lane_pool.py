@@ -17,8 +17,7 @@ from core.trees import LARGE_BYTES, Trees
 from pscp.connect.host_cache import Known
 from pscp.connect.spare_logins import Latecomers
 from pscp.endpoint import requests, wire
-from pscp.endpoint.congestion import Choice
-from pscp.endpoint.tcp_socket import Sending
+from pscp.endpoint.congestion import Choice, Sending
 from pscp.errors import ConnectionLost, ProtocolError
 from pscp.options import Options
 from pscp.progress import Counters

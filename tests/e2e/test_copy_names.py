@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from e2e.ways import Way
-from pscp.selftest.trees import NAMES
+from pscp.selftest.main import NAMES
 
 EVERY_WAY = True
 

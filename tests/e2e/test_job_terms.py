@@ -17,7 +17,7 @@ import pytest
 import pscp
 from e2e.test_mirror import make, there
 from e2e.ways import Way
-from pscp.transfer import rate_limiter
+from pscp.transfer import lane_context
 from pscp.values import MIB
 
 EVERY_WAY = True
@@ -181,13 +181,13 @@ def test_copies_with_the_same_terms_keep_to_one_limit(
     push: Way, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     used: set[int] = set()
-    wait = rate_limiter.RateLimiter.wait
+    wait = lane_context.RateLimiter.wait
 
-    def noted(limiter: rate_limiter.RateLimiter, size_bytes: int, is_over: Any) -> None:
+    def noted(limiter: lane_context.RateLimiter, size_bytes: int, is_over: Any) -> None:
         used.add(id(limiter))
         wait(limiter, size_bytes, is_over)
 
-    monkeypatch.setattr(rate_limiter.RateLimiter, "wait", noted)
+    monkeypatch.setattr(lane_context.RateLimiter, "wait", noted)
     make(push.source, "a", "b")
     terms = pscp.JobTerms(kbit_s=lambda: 10**6)
     for name in ("one", "two"):

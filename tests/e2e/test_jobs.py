@@ -24,7 +24,7 @@ from conftest import MakeServer, unavailable, until
 import pscp
 from pscp import errors
 from pscp.cli import kept
-from pscp.jobs import copying, runner
+from pscp.jobs import runner
 from pscp.jobs.history import History, history_of
 from pscp.jobs.job import Job
 from pscp.jobs.lock import locked, state_path
@@ -33,7 +33,7 @@ from pscp.jobs.telling import Teller
 from pscp.options import Options
 from pscp.progress import Counters, Failure, Result
 from pscp.selftest.servers import PrivateServer
-from pscp.transfer.settled import Settled
+from pscp.transfer.selection import Settled
 from pscp.zfs.settings import Settings
 
 MIB = 1024 * 1024
@@ -181,7 +181,7 @@ def test_files_settle_from_run_to_run(place: Place, monkeypatch: pytest.MonkeyPa
     """Though the clock is set back meanwhile."""
     now = [time.time(), 5000.0]
     look = functools.partial(Settled, wall=lambda: now[0], steady=lambda: now[1])
-    monkeypatch.setattr(copying, "Settled", look)
+    monkeypatch.setattr(runner, "Settled", look)
     place.fill("a", "grows")
     job = place.job(settled_for_s=60, min_age_s=60)
     assert place.run_one(job).outcome == Outcome.NOTHING
@@ -507,7 +507,7 @@ def test_a_file_that_changed_is_tried_again_while_all_sources_are_there(
             return dataclasses.replace(result, failures=(Failure("a", "SourceChanged", "why"),))
         return result
 
-    monkeypatch.setattr(copying, "copy", copy_and_fail_once)
+    monkeypatch.setattr(runner, "copy", copy_and_fail_once)
     run = place.run_one(place.job(ends=2, after=after, retry_for_s=600))
     assert run.destinations[1].attempts == attempts and failed
     assert run.outcome == (Outcome.FAILED if after == "remove" else Outcome.DONE)

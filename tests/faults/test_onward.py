@@ -37,7 +37,7 @@ from pscp.endpoint import wire
 from pscp.errors import ConnectError, ProtocolError, UsageError
 from pscp.processes import descendants
 from pscp.selftest.servers import PrivateServer, SshdServer
-from pscp.transfer import rate_limiter
+from pscp.transfer import lane_context
 
 pytestmark = pytest.mark.needs_ssh(reason="the ssh at the source's host is OpenSSH's")
 
@@ -128,7 +128,7 @@ def test_several_lanes_and_a_limit(
 ) -> None:
     waited: list[int] = []
     monkeypatch.setattr(
-        rate_limiter.RateLimiter, "wait", lambda self, size, is_over: waited.append(size)
+        lane_context.RateLimiter, "wait", lambda self, size, is_over: waited.append(size)
     )
     fill_all(push)
     result = direct(push, hosts, connections=3, limit_kbit_s=8000)

@@ -31,7 +31,7 @@ from pscp.endpoint.session import COORDINATOR, Arriving, Session
 from pscp.errors import BadManifest
 from pscp.jobs.config import load
 from pscp.locations import Location
-from pscp.manifests.reading import Manifest
+from pscp.manifests.formats import Manifest
 from pscp.options import Options, with_fields
 from pscp.sftp import packets, tasks
 from pscp.sftp.client import Client

@@ -17,13 +17,12 @@ from typing import Any
 import pytest
 
 from pscp.endpoint import congestion, direct, link, requests
-from pscp.endpoint.congestion import Choice, Follower
-from pscp.endpoint.tcp_socket import LiveSocket, Sending
+from pscp.endpoint.congestion import Choice, Follower, LiveSocket, Sending
+from pscp.transfer.autoscaler import LaneSockets
 from pscp.transfer.copy import path_rtt_s
-from pscp.transfer.lane_sockets import LaneSockets
-from pscp.transports import live_socket
+from pscp.transports import socket_options
 from pscp.transports.direct import PlainChannel
-from pscp.transports.live_socket import borrow, of_channel
+from pscp.transports.socket_options import borrow, of_channel
 
 LOOK_S, RTT_S = 0.25, 0.05
 Model = Callable[[str], tuple[float, int, float]]  # rate, segments resent a look, queue in trips
@@ -301,6 +300,6 @@ def test_the_round_trip_of_a_path(
     monkeypatch: pytest.MonkeyPatch, measured_s: float, kernel_s: float | None, path_s: float
 ) -> None:
     lent = SimpleNamespace(sending=lambda: Sending(0, 0, 0.2, kernel_s or 0.0), close=lambda: None)
-    monkeypatch.setattr(live_socket, "borrow", lambda pid: lent if kernel_s else None)
+    monkeypatch.setattr(socket_options, "borrow", lambda pid: lent if kernel_s else None)
     far: Any = SimpleNamespace(rtt_s=measured_s, channel=SimpleNamespace(pid=7))
     assert path_rtt_s(far) == path_s

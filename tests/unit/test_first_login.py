@@ -14,8 +14,7 @@ from fake_logins import FakeChannel, FakeOpener, FakeRemoteAgent, failing
 
 from pscp.connect import bootstrap, first_login, host_cache
 from pscp.connect.control_master import Master, SharedLogin
-from pscp.connect.first_login import FirstLogin
-from pscp.connect.greeter import RemoteKind
+from pscp.connect.first_login import FirstLogin, RemoteKind
 from pscp.connect.spare_logins import EarlyLogins
 from pscp.errors import ConnectError, ConnectionLost, NoAgent, NoPython, NoSftp, Unreachable
 from pscp.locations import parse_location

@@ -20,7 +20,7 @@ from pscp.jobs import sources
 from pscp.jobs.job import Job, Span
 from pscp.jobs.outcome import CommandRun
 from pscp.options import Options
-from pscp.transfer.settled import Settled
+from pscp.transfer.selection import Settled
 
 HOUR_S, DAY_MIN = 3600.0, 24 * 60
 times = st.times().map("{:%H:%M}".format)

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 from job_runs import FULL, HOSTILE, Remembered, part, run_of
 
-from pscp.jobs import ping, systemd, telling
+from pscp.jobs import systemd, telling
 from pscp.jobs.job import Job
 from pscp.jobs.outcome import CommandRun, JobRun, Outcome
 from pscp.progress import Counters
@@ -87,7 +87,7 @@ def monitor() -> Iterator[Monitor]:
 
 def test_a_ping_at_the_start_and_one_at_each_end(monitor: Monitor) -> None:
     for code, suffix in ((0, ""), (5, "/5")):
-        pings = ping.Pings(monitor.url)
+        pings = telling.Pings(monitor.url)
         assert pings.end(code, f"ended with {code}: \udcff") == ""
         assert monitor.posts[-2:] == [
             ("/check/start?rid=1", ""),
@@ -97,7 +97,7 @@ def test_a_ping_at_the_start_and_one_at_each_end(monitor: Monitor) -> None:
 
 def test_no_start_comes_after_the_end(monitor: Monitor) -> None:
     monitor.answers.clear()
-    pings = ping.Pings(monitor.url)
+    pings = telling.Pings(monitor.url)
     monitor.heard.acquire()
     ends = threading.Thread(target=pings.end, args=(0, ""))
     ends.start()
@@ -109,7 +109,7 @@ def test_no_start_comes_after_the_end(monitor: Monitor) -> None:
 
 NEVER_ANSWERED = f"""
 import sys
-from pscp.jobs import ping
+from pscp.jobs import telling as ping
 ping.PATIENCE_S, ping._ANSWER_S = {TICK_S}, 1e6
 pings = ping.Pings(sys.argv[1])
 print(pings.end(1, "failed"))
@@ -125,16 +125,16 @@ def test_a_server_that_never_answers_keeps_no_run_from_ending(monitor: Monitor) 
 def test_a_server_that_answers_too_late_is_told_of(
     monitor: Monitor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ping, "_ANSWER_S", TICK_S)
+    monkeypatch.setattr(telling, "_ANSWER_S", TICK_S)
     monitor.answers.clear()
-    pings = ping.Pings(monitor.url)
+    pings = telling.Pings(monitor.url)
     assert "timed out" in pings.end(1, "failed")
     assert len(monitor.posts) == 4
 
 
 def test_a_server_that_fails_is_asked_twice_and_then_told_of(monitor: Monitor) -> None:
     monitor.status = 500
-    assert "Internal Server Error" in ping.Pings(monitor.url).end(0, "")
+    assert "Internal Server Error" in telling.Pings(monitor.url).end(0, "")
     assert len(monitor.posts) == 4
 
 
@@ -142,18 +142,18 @@ def test_no_server_is_told_of() -> None:
     with socket.socket() as taken:  # bound, and nobody listens
         taken.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{taken.getsockname()[1]}/"
-        assert "refused" in ping.Pings(url).end(0, "")
+        assert "refused" in telling.Pings(url).end(0, "")
 
 
 @pytest.mark.parametrize("location", ["ftp://127.0.0.1:1/x", "file:///etc/passwd", "/check?rid=1"])
 def test_no_answer_leads_elsewhere_than_to_http(monitor: Monitor, location: str) -> None:
     monitor.status, monitor.location = 302, location
-    why = ping.Pings(monitor.url).end(0, "")
+    why = telling.Pings(monitor.url).end(0, "")
     assert why and "\n" not in why  # urllib has three lines for a loop
 
 
 def test_a_long_report_is_cut(monitor: Monitor) -> None:
-    ping.Pings(monitor.url).end(1, "x" * 100_000)
+    telling.Pings(monitor.url).end(1, "x" * 100_000)
     assert len(monitor.posts[1][1]) == 10_000
 
 

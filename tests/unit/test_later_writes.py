@@ -9,11 +9,10 @@ from functools import partial
 import pytest
 
 from pscp.endpoint import requests
-from pscp.transfer import later_writes
+from pscp.transfer import work_queue
 from pscp.transfer.lane_share import LaneShare, Window
-from pscp.transfer.later_writes import LaterWrites
 from pscp.transfer.plan import Ask
-from pscp.transfer.work_queue import WorkQueue
+from pscp.transfer.work_queue import LaterWrites, WorkQueue
 
 WAIT_S = 20.0
 
@@ -120,7 +119,7 @@ def test_the_next_is_written_after_one_that_failed() -> None:
 
 
 def test_who_adds_much_waits(disk: SlowDisk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(later_writes, "_WAITING_MOST", 2)
+    monkeypatch.setattr(work_queue, "_WAITING_MOST", 2)
     writes = LaterWrites(raising)
     disk.is_well.set()
     writes.add(lambda: disk.write(1))

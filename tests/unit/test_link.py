@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pscp.connect.plane_keys import Identity, new_identity
+from pscp.connect.direct_sockets import Identity, new_identity
 from pscp.endpoint import link, wire
 
 WAIT_S = 20.0

@@ -17,12 +17,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pscp import option_bounds
+from pscp import option_rows
 from pscp.endpoint.paths import to_text
 from pscp.errors import BadManifest, UsageError
 from pscp.manifests import formats
-from pscp.manifests.formats import BAGIT, CHUNK_BYTES, JSONL, SHA256SUM, Record
-from pscp.manifests.reading import Manifest
+from pscp.manifests.formats import BAGIT, CHUNK_BYTES, JSONL, SHA256SUM, Manifest, Record
 
 SLOW_HERE = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60
@@ -206,7 +205,7 @@ def test_a_manifest_that_is_not_there(tmp_path: Path) -> None:
 
 
 def test_the_forms_are_those_of_the_options() -> None:
-    assert formats.FORMATS == option_bounds.MANIFEST_FORMATS
+    assert formats.FORMATS == option_rows.MANIFEST_FORMATS
     for name, form in (
         ("m", JSONL), ("m.jsonl", JSONL), ("m.json", JSONL), ("SHA256SUMS", SHA256SUM),
         ("x/y.sha256", SHA256SUM), ("bag/manifest-sha256.txt", BAGIT),

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from pscp.options import Options
+from pscp.transfer import lane_context as limiter_module
 from pscp.transfer import lane_share
-from pscp.transfer import rate_limiter as limiter_module
 from pscp.transfer.beginnings import source_request
+from pscp.transfer.lane_context import RateLimiter
 from pscp.transfer.lane_share import LaneShare, Window
 from pscp.transfer.plan import Chunk
-from pscp.transfer.rate_limiter import RateLimiter
 from pscp.values import KIB, MIB
 
 

@@ -8,7 +8,7 @@ import pytest
 from fake_logins import FakeChannel, FakeRemoteAgent
 
 from pscp.connect import host_cache
-from pscp.connect.greeter import RemoteKind
+from pscp.connect.first_login import RemoteKind
 from pscp.locations import parse_location
 from pscp.options import Options
 

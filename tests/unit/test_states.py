@@ -20,9 +20,9 @@ from pscp.endpoint import requests, session, tree, wire
 from pscp.errors import ConnectionLost, PscpError
 from pscp.transfer import lane as lane_module
 from pscp.transfer.lane import Lane
+from pscp.transfer.lane_context import RateLimiter
 from pscp.transfer.lane_share import Window
 from pscp.transfer.plan import Ask, Chunk, Placed
-from pscp.transfer.rate_limiter import RateLimiter
 from pscp.transfer.states import FILE, LANE, File, FileEvent, LaneEvent
 from pscp.transfer.states import Lane as State
 from pscp.transfer.work_queue import WorkQueue
