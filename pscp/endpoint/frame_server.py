@@ -86,7 +86,7 @@ class FrameServer:
         elif frame.type == wire.DIGEST:
             self._complete(frame)
         elif frame.type == wire.GET:
-            back_end.send_chunk(frame.id, frame.offset, wire.COUNT.unpack(payload)[0])
+            back_end.send_chunk(frame.id, frame.offset, frame.count())
         elif frame.type == wire.FILE:
             self._know(frame)
         elif frame.type == wire.PACK:
@@ -116,9 +116,8 @@ class FrameServer:
         if frame.flags & wire.FAILED:
             self._back_end.end.the_sink().abandon()
             return
-        length = wire.COUNT.unpack_from(frame.payload)[0]
         digest = bytes(frame.payload[wire.COUNT.size :])
-        self._back_end.complete(frame.id, frame.offset, length, digest)
+        self._back_end.complete(frame.id, frame.offset, frame.count(), digest)
 
     def follow_role(self) -> None:
         """Bring the session and the decoder in step with the role that the end has now."""

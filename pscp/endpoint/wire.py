@@ -105,6 +105,16 @@ class Frame(NamedTuple):
         """Return the payload's JSON value. Raises WireError."""
         return _parse_json(self.payload, self.type)
 
+    def count(self) -> int:
+        """Return the number that the payload begins with. Raises WireError."""
+        return _count(self.payload, self.type)
+
+
+def _count(payload: memoryview, type_: int) -> int:
+    if len(payload) < COUNT.size:
+        raise WireError("a %s frame is cut short" % NAMES[type_])
+    return int(COUNT.unpack_from(payload)[0])
+
 
 def _parse_json(text: memoryview, type_: int) -> object:
     try:
@@ -165,11 +175,7 @@ def pack_payload(entries: object, bodies: List[bytes]) -> bytes:
 
 def unpack_payload(payload: memoryview) -> Tuple[object, memoryview]:
     """Return what pack_payload() packed: the files' list, and their bytes as one view."""
-    end = COUNT.size
-    if len(payload) >= end:
-        end += COUNT.unpack_from(payload)[0]
-    if end > len(payload):
-        raise WireError("a PACK frame is cut short")
+    end = COUNT.size + _count(payload, PACK)
     return _parse_json(payload[COUNT.size : end], PACK), payload[end:]
 
 
