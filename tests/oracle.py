@@ -24,9 +24,9 @@ def judge(case: Case) -> Verdict:
     """Return what must hold after this copy, if nothing disturbs it."""
     verdict = Verdict()
     for path, node in case.there.items():  # a folder's time changes with what is in it
-        verdict.there[path] = Expected(
-            (node,), FACTS - {"mtime_ns"} if node.kind != FILE else FACTS
-        )
+        facts = FACTS if node.kind == FILE else FACTS - {"mtime_ns"}
+        # What one name of a file is given, all of its names have.
+        verdict.there[path] = Expected((node,), frozenset() if node.inode else facts)
     before = dict(verdict.there)
     walk = _Walk(case, verdict)
     walk.run()

@@ -38,6 +38,7 @@ WORDS = {
 # Defects that have been told and are not mended yet: (options, what is complained of, the reason).
 KNOWN: list[tuple[set[str], str, str]] = [
     (set(), r"mode \d+, not (960|1984)\b", "a folder that is not finished is as good as new"),
+    ({"check", "sftp"}, r"exit code 1, not one of \[0\]", "SFTP tells no fractions of a second"),
     ({"link_dest", "size_only"}, "not \\('file'", "a link is of DIR's file, whatever is in it"),
 ]
 
