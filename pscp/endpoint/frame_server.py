@@ -86,7 +86,7 @@ class FrameServer:
         elif frame.type == wire.DIGEST:
             self._complete(frame)
         elif frame.type == wire.GET:
-            back_end.send_chunk(frame.id, frame.offset, frame.count())
+            back_end.send_chunk(frame.id, frame.offset, frame.number())
         elif frame.type == wire.FILE:
             self._know(frame)
         elif frame.type == wire.PACK:
@@ -117,7 +117,7 @@ class FrameServer:
             self._back_end.end.the_sink().abandon()
             return
         digest = bytes(frame.payload[wire.COUNT.size :])
-        self._back_end.complete(frame.id, frame.offset, frame.count(), digest)
+        self._back_end.complete(frame.id, frame.offset, frame.number(), digest)
 
     def follow_role(self) -> None:
         """Bring the session and the decoder in step with the role that the end has now."""

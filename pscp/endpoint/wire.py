@@ -105,7 +105,7 @@ class Frame(NamedTuple):
         """Return the payload's JSON value. Raises WireError."""
         return _parse_json(self.payload, self.type)
 
-    def count(self) -> int:
+    def number(self) -> int:
         """Return the number that the payload begins with. Raises WireError."""
         return _count(self.payload, self.type)
 
